@@ -51,7 +51,7 @@ async fn converse(script: &mut Script<'_>) {
     let service = TalkService::new(Talker { held: held.clone() });
     // One that calls too, or a server, which knows how many calls it has.
     let (mut connection, mut server) = (None, None);
-    if script.below(4) == 1 {
+    if script.below(2) == 1 {
         let serving = Server::builder().limits(limits).service(service);
         let serving = serving.context(&near).listen(url()).await.unwrap();
         serving.serve(ours.clone()).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn whatever_a_peer_says_nothing_is_left(

@@ -93,6 +93,10 @@ impl Stranger {
         };
         if let Ok(id) = self.pipe.send(message) {
             self.said = id;
+            if script.below(4) == 1 {
+                self.pipe
+                    .reset(id, ResetCode::Cancelled, "on second thoughts");
+            }
         }
     }
 
@@ -166,7 +170,7 @@ fn tensors(script: &mut Script<'_>) -> Vec<MessageTensor> {
 }
 
 fn tensor(script: &mut Script<'_>) -> Tensor {
-    let len = script.pick(&[0usize, 1, 2, 40, 5000, 70_000]);
+    let len = script.pick(&[0usize, 1, 5000, 70_000, 70_000]);
     Tensor::from(vec![5u8; len.unwrap_or(0)])
 }
 
