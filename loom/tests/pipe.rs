@@ -27,6 +27,7 @@ tensorpipe_loom::models! {
         a_newer_operation_takes_over,
         a_poller_leaves_one_that_others_drive_for,
         each_poller_that_leaves_is_followed,
+        a_poller_leaves_while_the_background_task_comes,
         the_tick_finds_polling_that_was_left_on,
         the_tick_goes_on_while_polling_is_on,
         the_tick_finds_a_forgotten_poller,

@@ -94,19 +94,30 @@ impl UnderWay {
     /// Takes the outcome, driving the pipe for it.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
         // At first there is no waker that would have to be taken back.
-        if (self.polled || self.slot.is_done())
-            && let Some(outcome) = self.slot.poll(None)
-        {
-            return Poll::Ready(outcome);
+        let mut outcome = None;
+        if self.polled || self.slot.is_done() {
+            outcome = self.slot.poll(None);
         }
-        self.drive(cx);
-        match self.slot.poll(Some(cx.waker())) {
-            Some(outcome) => Poll::Ready(outcome),
+        if outcome.is_none() {
+            self.drive(cx);
+            outcome = self.slot.poll(Some(cx.waker()));
+        }
+        match outcome {
+            Some(outcome) => {
+                self.rest();
+                Poll::Ready(outcome)
+            }
             None => {
                 self.look_again(cx);
                 Poll::Pending
             }
         }
+    }
+
+    /// Its task does something else next: whoever else waits must not wait for it to poll.
+    #[inline]
+    pub(crate) fn rest(&mut self) {
+        self.awaiting.leave();
     }
 
     /// Drives the pipe, and leaves a waker there; at first, where its message left with others, others drive.

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use tensorpipe::device::Allocators;
 use tensorpipe::engine::{EnginePipe, Held};
-use tensorpipe::{Device, DevicePool, Error, MemoryKind, Misuse, Pipe, Pool, Route, Tensor};
+use tensorpipe::{
+    Device, DevicePool, Error, Identity, MemoryKind, Misuse, Peer, Pipe, Pool, Route, Tensor,
+};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -50,7 +52,9 @@ pub(crate) struct Inner {
 
 /// What all calls of a connection have in common. It does not keep the pipe open.
 pub(crate) struct Caller {
-    name: Arc<str>,
+    peer: Peer,
+    /// What it has proved to be, in words for spans.
+    identity: Option<String>,
     route: Arc<Route>,
     memory: Allocators,
     runtime: Handle,
@@ -59,8 +63,10 @@ pub(crate) struct Caller {
 
 impl Caller {
     pub(crate) fn new(pipe: &Pipe) -> Self {
+        let peer = pipe.peer();
         Self {
-            name: pipe.shared_peer_name(),
+            identity: peer.identity.as_ref().map(Identity::to_string),
+            peer,
             route: pipe.shared_route(),
             memory: pipe.allocators().clone(),
             runtime: pipe.runtime().clone(),
@@ -68,9 +74,13 @@ impl Caller {
         }
     }
 
-    /// The name that its context gave itself.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// What it has proved to be, in words.
+    pub(crate) fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
     }
 
     /// Says once which engine handles the calls.
@@ -151,10 +161,22 @@ impl CallContext {
             .map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// The name that the caller's context gave itself. Not authenticated: who it has proved to be is in [`Route::identity`], where
-    /// the system sees it in [`Route::peer`].
+    /// Who calls: as it has proved to be, and where the system sees it.
+    ///
+    /// ```
+    /// # use tensorpipe_rpc::CallContext;
+    /// fn is_trainer(cx: &CallContext) -> bool {
+    ///     let identity = cx.caller().identity.as_ref();
+    ///     identity.and_then(|identity| identity.token()) == Some("trainers-2026")
+    /// }
+    /// ```
+    pub fn caller(&self) -> &Peer {
+        self.inner.caller.peer()
+    }
+
+    /// The name that the caller's context gave itself, which nothing proves: see [`CallContext::caller`].
     pub fn peer(&self) -> &str {
-        &self.inner.caller.name
+        &self.inner.caller.peer.name
     }
 
     /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process
@@ -291,7 +313,7 @@ impl CallContext {
 impl fmt::Debug for CallContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallContext")
-            .field("peer", &self.inner.caller.name)
+            .field("peer", &self.inner.caller.peer.name)
             .field("deadline", &self.inner.deadline)
             .finish_non_exhaustive()
     }

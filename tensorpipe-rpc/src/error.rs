@@ -17,6 +17,9 @@ pub enum CallError<E = Infallible> {
     Panicked(Arc<str>),
     /// The server has enough to do; the method did not run. In the server's words.
     Overloaded(Arc<str>),
+    /// The server does not let this caller call the method ([`Builder::authorize`](crate::Builder::authorize)), which did not run. In the
+    /// server's words: as whom it saw the caller.
+    Denied(Arc<str>),
     /// The server has no such method: it is older than this client.
     Unimplemented(Arc<str>),
     /// Time was up: 60 s, or what `with_deadline` of the client says, for a call and for the whole of a stream. The method may have
@@ -101,6 +104,7 @@ impl<E> CallError<E> {
             | Self::Unavailable { may_have_run, .. }
             | Self::NoPlace { may_have_run, .. } => *may_have_run,
             Self::Overloaded(_)
+            | Self::Denied(_)
             | Self::Unimplemented(_)
             | Self::ShuttingDown
             | Self::Encode(_)
@@ -117,6 +121,7 @@ impl<E> CallError<E> {
             Self::Service(error) => CallError::Service(map(error)),
             Self::Panicked(message) => CallError::Panicked(message),
             Self::Overloaded(reason) => CallError::Overloaded(reason),
+            Self::Denied(reason) => CallError::Denied(reason),
             Self::Unimplemented(reason) => CallError::Unimplemented(reason),
             Self::Deadline { after } => CallError::Deadline { after },
             Self::ShuttingDown => CallError::ShuttingDown,
@@ -180,6 +185,7 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
             Self::Overloaded(reason) => {
                 write!(f, "the server has enough to do: {reason}; call again later")
             }
+            Self::Denied(reason) => write!(f, "permission denied: {reason}"),
             Self::Unimplemented(what) => {
                 write!(f, "the server has no {what}; it is older than this client")
             }

@@ -5,6 +5,7 @@
 //! | types of one's own, errors, deadlines, cancel | [here](#a-service) |
 //! | a client that reconnects, several servers | [here](#a-client-that-reconnects), [`Replicas`](crate::Replicas) |
 //! | a server that calls its client | [`Connection::builder`](crate::Connection::builder) |
+//! | who calls, and who may | [here](#who-calls), [`Builder::authorize`](crate::Builder::authorize) |
 //! | tensors on GPUs and other devices | [here](#tensors-on-devices), [`DeviceMap`](crate::DeviceMap), [`device::cuda`](tensorpipe::device) |
 //! | no copies | [here](#tensors-that-are-lent), [`LeaseChannel`](tensorpipe::channels::LeaseChannel) |
 //! | limits, transports, a name | [here](#a-context-of-ones-own), [`Limits`](tensorpipe::Limits), [`ServerLimits`](crate::ServerLimits) |
@@ -149,6 +150,60 @@
 //!
 //! With several URLs ([`ReplicasBuilder::urls`](crate::ReplicasBuilder::urls)) a call goes to the one that
 //! [`Balance`](crate::Balance) says, and moves to another where that is safe. Calls with a stream or a reference are made once.
+//!
+//! # Who calls
+//!
+//! A token is a name and a secret. Both ends prove that they have it when they connect; the server knows its caller by the name.
+//!
+//! ```
+//! use tensorpipe::Context;
+//! use tensorpipe_rpc::{CallContext, CallError, Server, tensor_service};
+//!
+//! #[tensor_service]
+//! trait Door {
+//!     async fn knock(&self, cx: &CallContext) -> String;
+//!     async fn open(&self);
+//! }
+//!
+//! struct Porter;
+//!
+//! impl Door for Porter {
+//!     async fn knock(&self, cx: &CallContext) -> String {
+//!         cx.caller().identity.as_ref().map_or("a stranger".to_owned(), |identity| identity.to_string())
+//!     }
+//!
+//!     async fn open(&self) {}
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (guests, staff) = ([1; 32], [2; 32]);
+//! let context = Context::builder().token("guests", guests).token("staff", staff).build()?;
+//! let server = Server::builder()
+//!     .context(&context)
+//!     .service(DoorService::new(Porter))
+//!     // Asked about each call, before its tensors move.
+//!     .authorize(|caller, _service, method| match caller.identity.as_ref().and_then(|known| known.token()) {
+//!         Some("guests") if method == "open" => Err("ask the staff".to_owned()),
+//!         _ => Ok(()),
+//!     })
+//!     .listen("tcp://127.0.0.1:0")
+//!     .await?;
+//!
+//! let guest = Context::builder().token("guests", guests).build()?;
+//! let client = DoorClient::connect_with(&guest, server.url()).await?;
+//! assert_eq!(client.knock().await?, "token guests");
+//! assert!(matches!(client.open().await, Err(CallError::Denied(_))));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - **Without a token** a server over `shm` lets in processes of its own user on its machine: the kernel says who they are
+//!   ([`Peer::addr`](tensorpipe::Peer::addr)). A server over `tcp` lets in everybody.
+//! - **Over `tcp`** a token tells who connects. It hides nothing, and who can change bytes on the network can change calls: use `tls`
+//!   (feature `tls`), with or without a token. An identity then has certificates as well ([`Identity::over`](tensorpipe::Identity::over)).
+//! - **Channels.** `lease`, `cuda_ipc` and `cma` work between processes of one user, which the kernel names, and of one pipe, whose key both have
+//!   where there is one. `xth` works within a process. `basic` and `mpt` trust their connections.
 //!
 //! # Tensors on devices
 //!

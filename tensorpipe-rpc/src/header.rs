@@ -115,6 +115,8 @@ pub(crate) enum FailureCode {
     NoPlace,
     /// The same of the result; the method has run.
     NoPlaceForResult,
+    /// The caller may not call this method.
+    Denied,
     Other(u8),
 }
 
@@ -159,6 +161,7 @@ impl FailureCode {
             Self::BadItem => 11,
             Self::NoPlace => 12,
             Self::NoPlaceForResult => 13,
+            Self::Denied => 14,
             Self::Other(code) => code,
         }
     }
@@ -178,6 +181,7 @@ impl FailureCode {
             11 => Self::BadItem,
             12 => Self::NoPlace,
             13 => Self::NoPlaceForResult,
+            14 => Self::Denied,
             other => Self::Other(other),
         }
     }

@@ -82,7 +82,8 @@
 //!   [`Replicas`] reconnects, to one server or several.
 //! - **Definitions** are compared when a client connects: names, signatures, types. A difference is [`ConnectError::Mismatch`], which
 //!   shows it. A method that only the client has is [`CallError::Unimplemented`].
-//! - **Trust.** There is no authentication and no encryption. Listen where only friends can connect.
+//! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS whoever connects may call. [`Builder::authorize`] says who may
+//!   call what. `SECURITY.md` says what is promised.
 //!
 //! A handler that computes for long without an await holds up its thread, and perhaps all pipes of its runtime: use
 //! `spawn_blocking`. A warning names a method that does so for a second. A runtime that is blocked for
@@ -127,6 +128,7 @@
 //! # Features
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
+//! - `tls`: pipes over TLS, as the feature `tls` of [`tensorpipe`].
 //! - `metrics`: counters, gauges and histograms through the facade `metrics`; [`observe`] has their names.
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 

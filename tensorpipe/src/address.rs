@@ -136,15 +136,15 @@ impl PeerAddr {
     }
 }
 
-/// Who a peer has proved to be, beyond its [address](PeerAddr): what a transport that authenticates found out before its connection
-/// was there ([`Connection::identity`](crate::transports::Connection::identity)). Names that a peer gives itself are none.
+/// Who a peer has proved to be, beyond its [address](PeerAddr): by a [token](crate::ContextBuilder::token), or to a transport that
+/// authenticates ([`Connection::identity`](crate::transports::Connection::identity)). Names that a peer gives itself are none.
 ///
 /// ```
 /// # use tensorpipe::{Error, Identity, Listener};
 /// # async fn serve(listener: Listener) -> Result<(), Error> {
 /// let pipe = listener.accept().await?;
 /// match &pipe.route().identity {
-///     Some(Identity::Subject(name)) => println!("{name} has connected"),
+///     Some(Identity::Token { name, .. }) => println!("somebody who has the secret of {name}"),
 ///     Some(other) => println!("{other}, whom nobody knows here"),
 ///     None => println!("somebody at {}", pipe.peer_addr()),
 /// }
@@ -154,21 +154,98 @@ impl PeerAddr {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Identity {
-    /// It has the key of the first of these X.509 certificates, each as DER, and the others lead from that to one that is trusted here.
-    Certificates(Arc<[Vec<u8>]>),
-    /// The name for which whoever issued its token, or its key, vouches.
+    /// It has the key of an X.509 certificate that leads to one that is trusted here.
+    Certificates {
+        /// What that certificate is about: names of hosts and URIs, or the common name where there are none.
+        names: Arc<[String]>,
+        /// It and those that it came with, each as DER.
+        chain: Arc<[Vec<u8>]>,
+    },
+    /// The name for which whoever issued its key vouches.
     Subject(Arc<str>),
+    /// It has the secret of a token.
+    Token {
+        /// The token's name.
+        name: Arc<str>,
+        /// What it has proved to the transport beside that.
+        over: Option<Arc<Self>>,
+    },
+}
+
+impl Identity {
+    /// The name of the token whose secret it has.
+    pub fn token(&self) -> Option<&str> {
+        match self {
+            Self::Token { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The names for which others vouch: those of its certificate, or of its subject. Not that of its token.
+    pub fn names(&self) -> Vec<&str> {
+        match self.over() {
+            Some(Self::Certificates { names, .. }) => names.iter().map(String::as_str).collect(),
+            Some(Self::Subject(name)) => vec![name],
+            _ => Vec::new(),
+        }
+    }
+
+    /// What it has proved to the transport: all but its token.
+    pub fn over(&self) -> Option<&Self> {
+        match self {
+            Self::Token { over, .. } => over.as_deref(),
+            other => Some(other),
+        }
+    }
 }
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Certificates(chain) => {
-                let bytes: usize = chain.iter().map(Vec::len).sum();
-                write!(f, "{} certificates ({bytes} bytes)", chain.len())
+            Self::Certificates { names, .. } if names.is_empty() => {
+                f.write_str("certificate without a name")
+            }
+            Self::Certificates { names, .. } => {
+                f.write_str("certificate of ")?;
+                for (i, name) in names.iter().enumerate() {
+                    let comma = if i == 0 { "" } else { ", " };
+                    write!(f, "{comma}{}", name.escape_debug())?;
+                }
+                Ok(())
             }
             // Somebody else chose it.
             Self::Subject(name) => name.escape_debug().fmt(f),
+            Self::Token { name, over } => {
+                write!(f, "token {}", name.escape_debug())?;
+                match over {
+                    Some(over) => write!(f, ", {over}"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Who is at the other end of a pipe: as this system says, as it has proved, and as it calls itself.
+///
+/// Two processes of one user on one machine trust each other without a proof: over `shm` the kernel names the process and its
+/// user, and `addr` is who the peer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Peer {
+    /// As this system says.
+    pub addr: PeerAddr,
+    /// As it has proved to be.
+    pub identity: Option<Identity>,
+    /// The name that its context gave itself: proved by nothing.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.identity {
+            Some(identity) => write!(f, "{identity} at {}", self.addr),
+            None => write!(f, "{}, which has proved nothing", self.addr),
         }
     }
 }

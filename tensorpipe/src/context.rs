@@ -15,6 +15,7 @@ use crate::channels::Channel;
 use crate::config::{ConnectPolicy, Limits, Timeouts};
 use crate::device::{Allocators, Device, DevicePool, Pool};
 use crate::error::{Error, Misuse, seconds};
+use crate::keys::Tokens;
 use crate::listener::Listener;
 use crate::negotiate;
 use crate::pipe::{Budget, Core, CreditAhead, Pipe};
@@ -50,6 +51,7 @@ pub(crate) struct Inner {
     pub(crate) unavailable: Vec<Refusal>,
     /// Channels that tensors go over, or not at all.
     pub(crate) required: Vec<Requirement>,
+    pub(crate) tokens: Tokens,
     pub(crate) limits: Limits,
     pub(crate) budget: Arc<Budget>,
     pub(crate) credit_ahead: Arc<CreditAhead>,

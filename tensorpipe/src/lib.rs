@@ -77,6 +77,7 @@
 //! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
 //! | `dlpack` | tensors of PyTorch, NumPy, CuPy, JAX and others by DLPack, without a copy; on GPUs with `cuda` |
 //! | `cuda` | NVIDIA GPUs, by a driver that is found at run time: module `device::cuda` |
+//! | `tls` | transport `tls`: TLS 1.3 around tcp, server or mutual |
 //! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
 //! | `conformance` | module `conformance`, for tests: the suites that every transport, channel and device passes, for yours too |
 //! | `fuzzing` | what the fuzz targets of this repository run; hidden, and not covered by the version's promises |
@@ -93,7 +94,8 @@
 //!
 //! # What to know
 //!
-//! - **No authentication, no encryption.** A peer is who it says it is: listen where only friends can connect.
+//! - **Trust.** Without a [token](ContextBuilder::token) or TLS (feature `tls`) a peer is who it says it is: listen where only friends can
+//!   connect. `SECURITY.md` says what is promised.
 //! - **A runtime.** Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
 //! - **Do not block it.** A task that blocks its thread may keep all pipes of the runtime from being driven. A thread of the crate tells
 //!   the peers that the process lives, for [`Timeouts::blocked`] (60 s). Put long computations into `spawn_blocking`.
@@ -130,6 +132,7 @@ mod config;
 mod context;
 mod descriptor;
 mod error;
+mod keys;
 mod listener;
 #[doc(hidden)]
 pub mod log_limit;
@@ -163,8 +166,9 @@ pub mod transports;
 /// [`EnginePipe`](engine::EnginePipe) has the methods of a [`Pipe`] that are for them: a handler that is given each message, messages in
 /// parts, numbers of messages, credit for what is kept.
 pub mod engine {
+    pub use crate::pipe::awaiting::Awaiting;
     pub use crate::pipe::engine::EnginePipe;
-    pub use crate::pipe::{Awaiting, Handler, Held, Outbound, Submitted, When};
+    pub use crate::pipe::{Handler, Held, Outbound, Submitted, When};
 }
 
 /// For `tensorpipe-rpc`; not covered by the version's promises.
@@ -173,7 +177,7 @@ pub mod fork {
     pub use crate::sys::fork::{Owner, PerProcess};
 }
 
-pub use address::{Identity, PeerAddr, Url};
+pub use address::{Identity, Peer, PeerAddr, Url};
 pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};

@@ -15,7 +15,7 @@ use crate::address::Url;
 use crate::context::Inner;
 use crate::error::{Error, Misuse};
 use crate::log_limit::LogLimit;
-use crate::negotiate::{self, Entrance};
+use crate::negotiate::{self, Door, Entrance};
 use crate::pipe::Pipe;
 use crate::sync::{AtomicBool, Mutex, lock};
 use crate::sys::fork::Owner;
@@ -42,22 +42,25 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// How who comes to an acceptor has come.
+type Way = (Arc<dyn Transport>, Door);
+
 /// An acceptor, until its listener stops.
-type Door = Arc<Mutex<Option<Box<dyn Acceptor>>>>;
+type Accepting = Arc<Mutex<Option<Box<dyn Acceptor>>>>;
 
 /// What runs for a listener.
 #[derive(Default)]
 pub(crate) struct Tasks {
     owner: Owner,
-    running: Mutex<Vec<(AbortHandle, Door)>>,
+    running: Mutex<Vec<(AbortHandle, Accepting)>>,
 }
 
 impl Tasks {
     pub(crate) fn stop(&self) {
-        for (task, door) in lock(&self.running).drain(..) {
+        for (task, acceptor) in lock(&self.running).drain(..) {
             task.abort();
             // An aborted task lets go of what it holds later: the address is free from now on.
-            drop(lock(&door).take());
+            drop(lock(&acceptor).take());
         }
     }
 }
@@ -78,13 +81,13 @@ impl Listener {
             )
             .into());
         }
-        let mut acceptors: Vec<(Arc<dyn Transport>, Box<dyn Acceptor>)> = Vec::new();
+        let mut acceptors: Vec<(Way, Box<dyn Acceptor>)> = Vec::new();
         let mut bound = Vec::new();
         for url in &urls {
             let transport = context.transport(url.transport())?.clone();
             let acceptor = transport.listen(url.address()).await?;
             bound.push(Url::new(transport.name(), &acceptor.address()));
-            acceptors.push((transport, acceptor));
+            acceptors.push(((transport, Door::Front), acceptor));
         }
         // Where pipes that begin elsewhere can be moved to.
         let mut side_addresses = Vec::new();
@@ -96,7 +99,7 @@ impl Listener {
             match transport.listen(&address).await {
                 Ok(acceptor) => {
                     side_addresses.push((transport.name(), Ok(acceptor.address())));
-                    acceptors.push((transport.clone(), acceptor));
+                    acceptors.push(((transport.clone(), Door::Side), acceptor));
                 }
                 Err(error) => {
                     let transport = transport.name();
@@ -108,10 +111,10 @@ impl Listener {
         let (sender, pipes) = mpsc::unbounded_channel();
         let tasks = Arc::new(Tasks::default());
         let entrance = Arc::new(Entrance::new(context.clone(), side_addresses, sender));
-        for (transport, acceptor) in acceptors {
-            let door = Arc::new(Mutex::new(Some(acceptor)));
-            let task = tokio::spawn(accept_loop(entrance.clone(), transport, door.clone()));
-            lock(&tasks.running).push((task.abort_handle(), door));
+        for (way, acceptor) in acceptors {
+            let acceptor = Arc::new(Mutex::new(Some(acceptor)));
+            let accepts = accept_loop(entrance.clone(), way, acceptor.clone());
+            lock(&tasks.running).push((tokio::spawn(accepts).abort_handle(), acceptor));
         }
         context.add_listener(&tasks);
         Ok(Self {
@@ -151,13 +154,13 @@ impl Listener {
     }
 }
 
-async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, door: Door) {
+async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: Accepting) {
     let mut places = Places::new(entrance.limits().handshakes, entrance.greeting());
     let mut handshakes = tokio::task::JoinSet::new();
     let mut in_vain = 0;
     let (refused, full) = (LogLimit::new(), LogLimit::new());
     loop {
-        let accepted = poll_fn(|cx| match &mut *lock(&door) {
+        let accepted = poll_fn(|cx| match &mut *lock(&acceptor) {
             Some(acceptor) => acceptor.poll_accept(cx).map(Some),
             None => Poll::Ready(None),
         });
@@ -185,7 +188,8 @@ async fn accept_loop(entrance: Arc<Entrance>, transport: Arc<dyn Transport>, doo
                 let has_greeted = Arc::<AtomicBool>::default();
                 let greeted = has_greeted.clone();
                 let handshake = handshakes.spawn(async move {
-                    negotiate::receive(&entrance, &*transport, connection, &greeted).await;
+                    let came = (&*transport, door);
+                    negotiate::receive(&entrance, came, connection, &greeted).await;
                 });
                 places.take(origin, has_greeted, handshake);
             }

@@ -1,6 +1,7 @@
 //! Who this process is: a random id, made anew after a fork; never a pid, which other namespaces and later processes
 //! have too.
 
+use crate::keys::Nonce;
 pub(crate) use crate::proto::wire::hello::Token;
 use crate::sys::fork::PerProcess;
 
@@ -12,6 +13,14 @@ pub(crate) fn random_token() -> Token {
         panic!("the system has no source of random numbers");
     }
     token
+}
+
+/// The same, longer.
+pub(crate) fn random_nonce() -> Nonce {
+    let mut nonce = Nonce::default();
+    nonce[..16].copy_from_slice(&random_token());
+    nonce[16..].copy_from_slice(&random_token());
+    nonce
 }
 
 /// 32 random hexadecimal digits.

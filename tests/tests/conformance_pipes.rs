@@ -1,12 +1,14 @@
 //! Combinations of transports and channels through the pipe suite.
 #![allow(missing_docs, reason = "a test")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use tensorpipe::Context;
 use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
-use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
+use tensorpipe::transports::{
+    MemoryTransport, Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport, Transport,
+};
 
 fn context(transport: impl Transport, channel: impl Channel) -> Context {
     let transport: Arc<dyn Transport> = Arc::new(transport);
@@ -40,6 +42,24 @@ tensorpipe::pipe_conformance!(
     || context(TcpTransport::new(), BasicChannel::new()),
     "tcp://127.0.0.1:0"
 );
+/// Over TLS, with a token.
+fn tls() -> Context {
+    static MADE: LazyLock<TlsTransport> = LazyLock::new(|| {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let pem = || Pem::bytes(made.cert.pem());
+        let key = Pem::bytes(made.signing_key.serialize_pem());
+        TlsTransport::new(TlsConfig::new().certificate(pem(), key).trust(pem())).unwrap()
+    });
+    let channel: Arc<dyn Channel> = Arc::new(BasicChannel::new());
+    let transport: Arc<dyn Transport> = Arc::new(MADE.clone());
+    let builder = Context::builder()
+        .transports([transport])
+        .channels([channel])
+        .token("conformance", [7; 16]);
+    builder.build().unwrap()
+}
+
+tensorpipe::pipe_conformance!(tls_basic, tls, "tls://127.0.0.1:0");
 tensorpipe::pipe_conformance!(
     memory_basic,
     || context(MemoryTransport::new(), BasicChannel::new()),

@@ -1,10 +1,12 @@
 //! Every transport through the transport suite.
 #![allow(missing_docs, reason = "a test")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
-use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
+use tensorpipe::transports::{
+    MemoryTransport, Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport,
+};
 
 /// Two listeners of one process cannot have the same name.
 fn a_name() -> String {
@@ -19,5 +21,17 @@ fn a_process_wide_name() -> String {
 
 tensorpipe::transport_conformance!(tcp, || Arc::new(TcpTransport::new()), "127.0.0.1:0");
 tensorpipe::transport_conformance!(tcp_v6, || Arc::new(TcpTransport::new()), "[::1]:0");
+/// Both ends of TLS, by a certificate that this process makes.
+fn tls() -> Arc<TlsTransport> {
+    static MADE: LazyLock<TlsTransport> = LazyLock::new(|| {
+        let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let pem = || Pem::bytes(made.cert.pem());
+        let key = Pem::bytes(made.signing_key.serialize_pem());
+        TlsTransport::new(TlsConfig::new().certificate(pem(), key).trust(pem())).unwrap()
+    });
+    Arc::new(MADE.clone())
+}
+
+tensorpipe::transport_conformance!(tls, super::tls, "127.0.0.1:0");
 tensorpipe::transport_conformance!(memory, || Arc::new(MemoryTransport::new()), a_name());
 tensorpipe::transport_conformance!(shm, || Arc::new(ShmTransport::new()), a_process_wide_name());

@@ -40,6 +40,8 @@ mod slow;
 mod stream;
 #[path = "hostile/streams.rs"]
 mod streams;
+#[path = "hostile/tokens.rs"]
+mod tokens;
 #[path = "hostile/waiting.rs"]
 mod waiting;
 

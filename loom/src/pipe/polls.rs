@@ -64,12 +64,20 @@ pub fn a_newer_operation_takes_over() {
     });
 }
 
-/// An operation that others drive for begins to wait while the poller leaves, and while polling may be off.
+/// One of many operations begins, and others drive for it, while all the others leave.
 pub fn a_poller_leaves_one_that_others_drive_for() {
-    for answers in [&[true, true, true, false][..], &[true, false], &[false]] {
-        check(3, move || {
+    for answers in [
+        &[true; 8][..],
+        &[true, true, true, true],
+        &[true, false],
+        &[false],
+    ] {
+        check(2, move || {
             let pipe = Pipe::that_can_be_polled(answers);
-            let leaving = pipe.spawn(|core, _| drop(Task::new(call_for(core.clone(), 1))));
+            let mut asleep = Task::new(call_for(pipe.core.clone(), 9));
+            let poller = Task::new(call_for(pipe.core.clone(), 9));
+            asleep.act_on_wakes();
+            let leaving = pipe.spawn(move |_, _| drop((asleep, poller)));
             let mut waiting = Task::new(join_others_for(pipe.core.clone(), 1));
             leaving.join().unwrap();
             pipe.act_on_wakes(&mut waiting);
@@ -78,6 +86,24 @@ pub fn a_poller_leaves_one_that_others_drive_for() {
             assert!(waiting.is_ready, "nobody polls for it");
         });
     }
+}
+
+/// The background task was woken to poll, finds that a newer operation does, and that one leaves.
+pub fn a_poller_leaves_while_the_background_task_comes() {
+    check(3, || {
+        let pipe = Pipe::that_can_be_polled(&[true; 8]);
+        let mut asleep = Task::new(call_for(pipe.core.clone(), 1));
+        drop(Task::new(call_for(pipe.core.clone(), 9)));
+        let newer = Task::new(call_for(pipe.core.clone(), 9));
+        asleep.act_on_wakes();
+        let comes = pipe.spawn(|core, background| background.act_on_wakes(core));
+        drop(newer);
+        comes.join().unwrap();
+        pipe.act_on_wakes(&mut asleep);
+        pipe.core.arrive();
+        pipe.act_on_wakes(&mut asleep);
+        assert!(asleep.is_ready, "nobody polls for it");
+    });
 }
 
 /// Two pollers leave one after the other while an older operation sleeps: the background task comes each time.

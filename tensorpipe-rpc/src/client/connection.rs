@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tensorpipe::{Context, Misuse, Pipe, Route};
+use tensorpipe::{Context, Misuse, Peer, Pipe, Route};
 
 use crate::engine::Engine;
 
@@ -67,6 +67,11 @@ impl Connection {
     /// Which transport and channels carry the calls.
     pub fn route(&self) -> &Route {
         self.engine.pipe.route()
+    }
+
+    /// Who is at the other end: as it has proved to be, and where the system sees it.
+    pub fn peer(&self) -> Peer {
+        self.engine.pipe.peer()
     }
 
     /// Calls that wait for their answer.

@@ -116,6 +116,11 @@ impl Serving {
             Kind::Call => Some(server.find(header.service, header.method)?),
             _ => None,
         };
+        let called = target.map(|target| self.called(target));
+        if let Some((service, method)) = called {
+            let allowed = server.allows(self.caller.peer(), service, method.name);
+            allowed.map_err(|text| (FailureCode::Denied, text))?;
+        }
         let limits = &server.limits;
         if busy >= limits.calls_per_connection {
             let text = format!("{busy} calls of this connection are under way, the limit");
@@ -133,7 +138,6 @@ impl Serving {
         // Far beyond any clock there is no deadline.
         let now = Instant::now();
         let deadline = now.checked_add(Duration::from_micros(left));
-        let called = target.map(|target| self.called(target));
         let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);
         let placement = match places.result {
             Some(device) => Some(Placement::All(device)),
@@ -154,9 +158,9 @@ impl Serving {
             );
             (FailureCode::Overloaded, text)
         })?;
-        let peer = self.caller.name();
+        let caller = &self.caller;
         let seen =
-            called.and_then(|(service, method)| Seen::of(header, service, method, peer, now));
+            called.and_then(|(service, method)| Seen::of(header, service, method, caller, now));
         let asked = header.flags & STATS != 0;
         let ends = streams.any().then(|| {
             let (call, unread) = (header.call, &self.unread);

@@ -16,6 +16,7 @@ pub(super) fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcom
     Outcome::Failed(match code {
         FailureCode::Panicked => CallError::Panicked(text),
         FailureCode::Overloaded => CallError::Overloaded(text),
+        FailureCode::Denied => CallError::Denied(text),
         FailureCode::Unimplemented => CallError::Unimplemented(text),
         FailureCode::BadArguments => CallError::BadArguments(text),
         FailureCode::Deadline => CallError::Deadline {

@@ -37,7 +37,7 @@ pub(crate) struct CallSlot {
     out: AtomicBool,
     /// The outcome is there, or was.
     done: AtomicBool,
-    /// Its message leaves with the pipe's next turn: the first poll need not drive.
+    /// Its message leaves with others, or has left: the first poll need not drive.
     soon: AtomicBool,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,

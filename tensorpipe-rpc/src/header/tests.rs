@@ -11,7 +11,8 @@ fn headers_come_back_and_short_ones_are_refused() {
     // One of each kind, and a trace of which every byte counts.
     let each = wire_md::headers().map(|(_, header)| header);
     let traced = Header::call(u64::MAX, 1, 2, 3, trace);
-    for header in each.into_iter().chain([traced]) {
+    let denied = Header::plain(Kind::Failure(FailureCode::Denied), 8);
+    for header in each.into_iter().chain([traced, denied]) {
         let bytes = header.to_vec();
         let decoded = Header::decode(&bytes).unwrap();
         let trace = if header.trace.trace_id != 0 { TRACE } else { 0 };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tensorpipe::engine::EnginePipe;
-use tensorpipe::{MessageStats, Pipe};
+use tensorpipe::{Identity, MessageStats, Pipe};
 use tracing::Span;
 
 use super::outcome::{self, Verdict};
@@ -57,11 +57,14 @@ impl CallTrace {
         asked: bool,
         around: TraceContext,
     ) -> (Option<Arc<Self>>, TraceContext) {
+        let identity = engine.pipe.route().identity.as_ref();
+        let identity = identity.map(Identity::to_string);
         let named = Named {
             service,
             method,
             call,
             peer: engine.pipe.peer_name(),
+            identity: identity.as_deref(),
         };
         let (span, belongs_to) = match spans::are_wanted() {
             true => named.calling(around),

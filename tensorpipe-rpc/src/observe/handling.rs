@@ -13,7 +13,7 @@ use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
 use super::{Carried, Figures, metrics};
 use crate::codec::Reply;
-use crate::context::{CallContext, Scoped};
+use crate::context::{CallContext, Caller, Scoped};
 use crate::header::{Header, STATS, TraceContext};
 use crate::lock::lock;
 use crate::schema::Method;
@@ -48,11 +48,11 @@ impl Seen {
         header: &Header,
         service: &'static str,
         method: &'static Method,
-        peer: &str,
+        caller: &Caller,
         arrived: Instant,
     ) -> Option<Box<Self>> {
         let wanted = header.flags & STATS != 0 || metrics::ON || spans::are_wanted();
-        wanted.then(|| Self::begin(header, service, method, peer, arrived))
+        wanted.then(|| Self::begin(header, service, method, caller, arrived))
     }
 
     #[cold]
@@ -60,7 +60,7 @@ impl Seen {
         header: &Header,
         service: &'static str,
         method: &'static Method,
-        peer: &str,
+        caller: &Caller,
         arrived: Instant,
     ) -> Box<Self> {
         let asked = header.flags & STATS != 0;
@@ -68,7 +68,8 @@ impl Seen {
             service,
             method,
             call: header.call,
-            peer,
+            peer: &caller.peer().name,
+            identity: caller.identity(),
         };
         let (span, around) = match spans::are_wanted() {
             true => named.handling(header.trace),

@@ -22,6 +22,7 @@ pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
         CallError::Service(_) => SERVICE_ERROR,
         CallError::Panicked(_) => PANICKED,
         CallError::Overloaded(_) => of_failure(FailureCode::Overloaded),
+        CallError::Denied(_) => of_failure(FailureCode::Denied),
         CallError::Unimplemented(_) => of_failure(FailureCode::Unimplemented),
         CallError::Deadline { .. } => DEADLINE,
         CallError::ShuttingDown => of_failure(FailureCode::ShuttingDown),
@@ -54,6 +55,7 @@ pub(crate) fn of_failure(code: FailureCode) -> Verdict {
     match code {
         FailureCode::Panicked => PANICKED,
         FailureCode::Overloaded => ("overloaded", Level::WARN),
+        FailureCode::Denied => ("denied", Level::WARN),
         FailureCode::Unimplemented => ("unimplemented", Level::WARN),
         FailureCode::BadArguments => ("bad_arguments", Level::WARN),
         FailureCode::Deadline => DEADLINE,

@@ -22,6 +22,8 @@ pub(super) struct Named<'a> {
     pub(super) method: &'a Method,
     pub(super) call: u64,
     pub(super) peer: &'a str,
+    /// What the peer has proved to be.
+    pub(super) identity: Option<&'a str>,
 }
 
 /// A span of `$named`, of its own identity within that of `$around`; then its parent, if it says so, and its name.
@@ -34,6 +36,7 @@ macro_rules! span {
             method = $named.method.name,
             call = $named.call,
             peer = $named.peer,
+            identity = $named.identity,
             trace_id = %format_args!("{:032x}", $own.trace_id),
             span_id = %format_args!("{:016x}", $own.span_id),
             parent = %format_args!("{:016x}", $around.span_id),

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use rustc_hash::FxHashMap;
-use tensorpipe::{Misuse, Pipe, PipeStats};
+use tensorpipe::{Misuse, Peer, Pipe, PipeStats};
 use tokio::sync::Notify;
 
 use super::call_count::CallCount;
 use super::shares::{Member, Shares};
-use crate::builder::Builder;
+use crate::builder::{Authorize, Builder};
+use crate::caught::caught;
 use crate::engine::{Engine, Serving, Speed, Target};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
@@ -32,6 +33,7 @@ pub(crate) struct Served {
 pub(crate) struct ServerShared {
     pub(crate) services: Vec<Served>,
     pub(crate) limits: ServerLimits,
+    authorize: Option<Box<Authorize>>,
     connections: Mutex<HashMap<u64, Arc<Engine>>>,
     /// What pipes did that have ended.
     gone: Mutex<PipeStats>,
@@ -49,7 +51,10 @@ pub(crate) struct ServerShared {
 impl ServerShared {
     pub(crate) fn of<T>(builder: Builder<T>) -> Result<Self, Misuse> {
         let Builder {
-            services, limits, ..
+            services,
+            limits,
+            authorize,
+            ..
         } = builder;
         let mut served: Vec<Served> = Vec::new();
         for service in services {
@@ -87,6 +92,7 @@ impl ServerShared {
             next_connection: AtomicU64::new(0),
             shares: Shares::new(limits.calls),
             limits,
+            authorize,
             calls: CallCount::default(),
             draining: AtomicBool::new(false),
             urls: OnceLock::new(),
@@ -172,6 +178,19 @@ impl ServerShared {
         if self.calls.end() && self.is_draining() {
             self.ended.notify_one();
         }
+    }
+
+    /// Whether this caller may call the method; else why not.
+    pub(crate) fn allows(&self, caller: &Peer, service: &str, method: &str) -> Result<(), String> {
+        let Some(authorize) = &self.authorize else {
+            return Ok(());
+        };
+        let said = caught(|| authorize(caller, service, method));
+        let said = said.unwrap_or_else(|panic| {
+            tracing::error!(panic, service, method, "who decides on calls panicked");
+            Err("the server could not decide".to_owned())
+        });
+        said.map_err(|reason| format!("{caller} may not call `{service}::{method}`: {reason}"))
     }
 
     /// Where a service is, and its method.

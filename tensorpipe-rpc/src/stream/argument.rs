@@ -200,7 +200,11 @@ where
                 return Poll::Ready(ended);
             }
             awaiting.drive(cx.waker());
-            caught_poll(|| sending.as_mut().poll(cx))
+            let ended = caught_poll(|| sending.as_mut().poll(cx));
+            if ended.is_pending() {
+                awaiting.look_again(cx.waker());
+            }
+            ended
         });
         let error = match ended.await {
             Ok(Ended::Finished) => return engine.send_plain(Kind::End, streams.call),

@@ -150,13 +150,17 @@ impl<T, E> CallStream<T, E> {
         if let State::Failed(error) = &mut self.state {
             return Poll::Ready(error.take().map(Err));
         }
-        if let Some(found) = self.look(None) {
-            return Poll::Ready(found);
+        let mut found = self.look(None);
+        if found.is_none() {
+            if let State::Streaming { call, .. } = &mut self.state {
+                call.drive(cx);
+            }
+            found = self.look(Some(cx.waker()));
         }
-        if let State::Streaming { call, .. } = &mut self.state {
-            call.drive(cx);
-        }
-        if let Some(found) = self.look(Some(cx.waker())) {
+        if let Some(found) = found {
+            if let State::Streaming { call, .. } = &mut self.state {
+                call.rest();
+            }
             return Poll::Ready(found);
         }
         if let State::Streaming { call, .. } = &mut self.state {

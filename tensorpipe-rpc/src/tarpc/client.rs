@@ -58,6 +58,7 @@ pub mod private {
             } => Err(RpcError::Send(error.to_string().into())),
             CallError::Connection { .. } | CallError::Unavailable { .. } => Err(RpcError::Shutdown),
             CallError::Overloaded(text) => server(ErrorKind::WouldBlock, text.to_string()),
+            CallError::Denied(text) => server(ErrorKind::PermissionDenied, text.to_string()),
             CallError::ShuttingDown => server(
                 ErrorKind::ConnectionRefused,
                 "the server is shutting down".to_owned(),

@@ -56,6 +56,7 @@ use std::sync::Arc;
 pub use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Device, MemoryKind, Pool};
 use crate::error::Error;
+use crate::keys::PipeKey;
 pub use crate::pipe::{LaneHandle, LaneIo, Outcome};
 pub use crate::proto::OpId;
 pub use crate::route::{Degraded, Pays, Threshold};
@@ -136,6 +137,8 @@ pub struct Link {
     pub peer_devices: Vec<(Device, Vec<u8>)>,
     /// Who it is, as the system says of the pipe's connection.
     pub peer: SettledPeer,
+    /// What the two ends of the pipe have, and nobody else, where they have proved who they are.
+    pub(crate) key: Option<PipeKey>,
     /// Memory for what comes in.
     pub pool: Pool,
     /// The context's [`Limits::receive_budget`](crate::Limits::receive_budget), in bytes.

@@ -12,6 +12,7 @@ pub use streaming::{
 };
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -242,19 +243,31 @@ pub async fn accept_callbacks_are_queued(subject: Subject) {
     assert_eq!(seen.ok(), Some(wanted));
 }
 
-/// Connections that come before anybody accepts are kept.
+/// Connections that come before anybody accepts are kept. They need not be there before.
 pub async fn incoming_connections_are_queued(subject: Subject) {
     let mut acceptor = subject.listen().await;
     let address = acceptor.address();
-    let mut clients = Vec::new();
+    let subject = Arc::new(subject);
+    let mut come = tokio::task::JoinSet::new();
     for i in 0..10 {
-        let mut client = subject.connect(&address).await;
-        write(&mut client, &[i]).await;
-        clients.push(client);
+        let (subject, address) = (subject.clone(), address.clone());
+        come.spawn(async move {
+            let mut client = subject.connect(&address).await;
+            write(&mut client, &[i]).await;
+            client
+        });
     }
+    let accepts = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut accepted = Vec::new();
+        for _ in 0..10 {
+            accepted.push(accept(&mut acceptor).await);
+        }
+        accepted
+    };
+    let (_clients, accepted) = tokio::join!(come.join_all(), accepts);
     let mut seen = Vec::new();
-    for _ in 0..10 {
-        let mut connection = accept(&mut acceptor).await;
+    for mut connection in accepted {
         seen.push(within("read", connection.read_u8()).await.ok());
     }
     seen.sort_unstable();
@@ -277,9 +290,10 @@ pub async fn create_then_close_and_then_address(subject: Subject) {
 /// Acceptors and connections do not need the transport that made them.
 pub async fn acceptor_outlives_its_transport(subject: Subject) {
     let mut acceptor = subject.listen().await;
-    let mut client = subject.connect(&acceptor.address()).await;
+    let address = acceptor.address();
+    let connects = subject.connect(&address);
+    let (mut client, mut server) = tokio::join!(connects, accept(&mut acceptor));
     drop(subject);
-    let mut server = accept(&mut acceptor).await;
     drop(acceptor);
     write(&mut client, b"x").await;
     expect(&mut server, b"x").await;

@@ -9,7 +9,9 @@ use crate::config::{ConnectPolicy, Limits, Timeouts};
 use crate::device::cuda::{CudaDevices, Unavailable};
 use crate::device::{Allocator, Allocators, DeviceKind, Pool};
 use crate::error::Misuse;
+use crate::keys::{Secret, Tokens};
 use crate::pipe::{Budget, CreditAhead};
+use crate::process::random_nonce;
 use crate::route::{Refusal, Requirement, Threshold};
 use crate::sync::{AtomicBool, Mutex};
 use crate::transports::{self, Transport};
@@ -33,6 +35,7 @@ pub struct ContextBuilder {
     connect: ConnectPolicy,
     pool: Option<Pool>,
     allocators: Vec<Arc<dyn Allocator>>,
+    tokens: Vec<Result<Secret, Misuse>>,
 }
 
 impl std::fmt::Debug for ContextBuilder {
@@ -109,6 +112,29 @@ impl ContextBuilder {
         let channels = channels.into_iter().map(Into::into).collect();
         self.required.retain(|known| known.kind != kind);
         self.required.push(Requirement { kind, channels });
+        self
+    }
+
+    /// A secret that both ends of each pipe have to prove that they have. It is never sent; the name is.
+    ///
+    /// - A listener of this context takes whoever proves that it has one of the tokens, and answers nobody else. Both ends then know the
+    ///   other by the token's name ([`Route::identity`](crate::Route::identity)).
+    /// - A connector proves the first, and goes to no listener that does not prove the same.
+    /// - To change a secret, give listeners the new one beside the old, under another name; then connectors the new one; then take the
+    ///   old one from the listeners.
+    /// - Each further connection of the pipe proves that it is the pipe's, and so does the process that lends memory or is read.
+    ///
+    /// Make the secret of at least 16 random bytes: a word can be guessed by whoever connects once. Over plain `tcp` a token tells who
+    /// connects, and hides and protects nothing that follows; TLS does.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tensorpipe::Misuse> {
+    /// # let secret = [7; 32];
+    /// let context = tensorpipe::Context::builder().token("trainers-2026", secret).build()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn token(mut self, name: impl Into<String>, secret: impl Into<Vec<u8>>) -> Self {
+        self.tokens.push(Secret::new(name.into(), secret.into()));
         self
     }
 
@@ -192,6 +218,8 @@ impl ContextBuilder {
     /// [`Misuse::Config`] for settings that make no sense.
     pub fn build(self) -> Result<Context, Misuse> {
         self.limits.check()?;
+        let tokens = self.tokens.into_iter().collect::<Result<_, _>>()?;
+        let tokens = Tokens::new(tokens, random_nonce())?;
         let name = self.name.unwrap_or_else(default_name);
         let config = |what, wanted: &str, found: String| Misuse::Config {
             what,
@@ -264,6 +292,7 @@ impl ContextBuilder {
             thresholds: self.thresholds,
             unavailable,
             required: self.required,
+            tokens,
             budget: Budget::new(self.limits.receive_budget),
             credit_ahead: CreditAhead::new(&self.limits, has_devices),
             limits: self.limits,

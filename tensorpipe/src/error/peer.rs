@@ -90,6 +90,20 @@ pub enum PeerFault {
         /// The cumulative limit.
         limit: u64,
     },
+    /// It did not prove what it has to: it has another secret under this name, or is somebody else.
+    #[error(
+        "it did not prove that it has {what}; give both ends the same, and look who answers at that address"
+    )]
+    Unproven {
+        /// Of what.
+        what: String,
+    },
+    /// It does not do what TLS asks for, or nobody vouches for it who is trusted here.
+    #[error("tls: {reason}")]
+    Tls {
+        /// What is wrong.
+        reason: String,
+    },
     /// It chose something that was not offered.
     #[error("its answer names {what}, which was not offered")]
     NotOffered {

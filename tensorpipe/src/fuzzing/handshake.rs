@@ -1,12 +1,17 @@
-//! A stranger's first bytes, at a listener and at a connector: the same in one piece and byte by byte; what is accepted
-//! comes back from its own encoding; and whatever HELLO a listener accepts, a connector accepts its answer.
+//! A stranger's first bytes, at a listener and at a connector, and those of one that was asked to prove something: the same in one piece
+//! and byte by byte; what is accepted comes back from its own encoding; and whatever HELLO a listener accepts, a connector accepts its
+//! answer.
 
 use std::fmt::Debug;
 
 use super::OURS;
 use crate::device::Device;
 use crate::error::PeerFault;
-use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake};
+use crate::keys::Secret;
+use crate::proto::handshake::{
+    ClientHandshake, ExpectAnswer, ExpectChallenge, ExpectProof, Heard, Proven, Reply,
+    ServerHandshake,
+};
 use crate::proto::sim;
 use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, put_stay};
 
@@ -14,18 +19,30 @@ use crate::proto::wire::hello::{Answer, Brochure, ChosenChannel, Purpose, put_st
 pub fn handshake(data: &[u8]) {
     match data.split_first() {
         None => {}
-        Some((0, bytes)) => listener(bytes),
+        Some((0, bytes)) => listener(bytes, false),
         Some((1, bytes)) => connector(bytes),
-        Some((_, bytes)) => stay(bytes),
+        Some((2, bytes)) => stay(bytes),
+        Some((3, bytes)) => listener(bytes, true),
+        Some((4, bytes)) => challenging(bytes),
+        Some((5, bytes)) => challenged(bytes),
+        Some((_, bytes)) => answered(bytes),
     }
 }
 
-fn listener(bytes: &[u8]) {
+fn listener(bytes: &[u8], asks: bool) {
     let make = || {
-        let mut handshake = ServerHandshake::default();
-        move |input: &[u8]| handshake.handle(input)
+        let mut handshake = ServerHandshake::new(asks);
+        move |input: &[u8]| {
+            let (used, heard) = handshake.handle(input)?;
+            let purpose = heard.and_then(|heard| match heard {
+                Heard::Hello(purpose) => Some(purpose),
+                Heard::Key(_) | Heard::Unproven => None,
+            });
+            Ok((used, purpose))
+        }
     };
     let purpose = accepted(bytes, make, ClientHandshake::hello);
+    assert!(!asks || matches!(purpose, None | Some(Purpose::Join { .. })));
     if let Some(Purpose::Pipe { brochure, .. }) = purpose {
         let answer = answer(&brochure);
         let said = ServerHandshake::answer(&answer);
@@ -39,7 +56,7 @@ fn connector(bytes: &[u8]) {
     for joins in [false, true] {
         let make = || {
             let mut handshake = match joins {
-                true => ClientHandshake::joining(),
+                true => ClientHandshake::joining(None),
                 false => ClientHandshake::default(),
             };
             move |input: &[u8]| handshake.handle(input)
@@ -47,9 +64,78 @@ fn connector(bytes: &[u8]) {
         accepted(bytes, make, |reply| match reply {
             Reply::Answer(answer) => ServerHandshake::answer(answer),
             Reply::Reject(reject) => ServerHandshake::reject(reject),
-            Reply::Joined => ServerHandshake::joined(),
+            Reply::Joined => ServerHandshake::joined(None),
         });
     }
+}
+
+/// Both ends of a handshake that proves what is known here, when the listener has challenged: what the connector and the listener have
+/// said, too.
+pub(super) fn proving() -> (ExpectChallenge, ExpectProof, [Vec<u8>; 2]) {
+    let secret = Secret::new("fuzz".to_owned(), vec![7; 16]);
+    let secret = secret.unwrap_or_else(|misuse| panic!("{misuse}"));
+    let (connector, first) = ExpectChallenge::begin(&secret, &[1; 32], None);
+    let opened = match ServerHandshake::new(true).handle(&first) {
+        Ok((_, Some(Heard::Key(opened)))) => opened,
+        other => panic!("{other:?}"),
+    };
+    let (listener, challenge) = ExpectProof::challenge(&opened, &secret, &[2; 32], None);
+    (connector, listener, [first, challenge])
+}
+
+/// The connector when it believes the listener.
+pub(super) fn believing() -> ExpectAnswer {
+    let (mut connector, _, [_, challenge]) = proving();
+    match connector.handle(&challenge) {
+        Ok((_, Some(Proven::Listener(proven)))) => proven,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A listener that has challenged.
+fn challenging(bytes: &[u8]) {
+    let make = || {
+        let (_, mut listener, _) = proving();
+        move |input: &[u8]| listener.handle(input)
+    };
+    accepted(bytes, make, |purpose| believing().hello(purpose));
+}
+
+/// A connector that has named its token, and is rejected.
+fn challenged(bytes: &[u8]) {
+    let make = || {
+        let (mut connector, ..) = proving();
+        move |input: &[u8]| {
+            let (used, found) = connector.handle(input)?;
+            let rejected = found.and_then(|found| match found {
+                Proven::Listener(_) => None,
+                Proven::Reject(reject) => Some(reject),
+            });
+            Ok((used, rejected))
+        }
+    };
+    accepted(bytes, make, ServerHandshake::reject);
+}
+
+/// A connector that has proved its token and said HELLO.
+fn answered(bytes: &[u8]) {
+    let make = || {
+        let mut connector = believing();
+        connector.hello(&sim::purpose(OURS));
+        move |input: &[u8]| connector.handle(input)
+    };
+    accepted(bytes, make, |reply| {
+        let (_, mut listener, _) = proving();
+        let said = believing().hello(&sim::purpose(OURS));
+        listener
+            .handle(&said)
+            .unwrap_or_else(|fault| panic!("{fault}"));
+        match reply {
+            Reply::Answer(answer) => listener.answer(answer),
+            Reply::Reject(reject) => ExpectProof::reject(reject),
+            Reply::Joined => ServerHandshake::joined(None),
+        }
+    });
 }
 
 fn stay(bytes: &[u8]) {

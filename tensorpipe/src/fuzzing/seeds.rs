@@ -1,10 +1,13 @@
 //! Where a run begins: the examples of WIRE.md, and what a peer says in two conversations.
 
+use super::handshake::{believing, proving};
 use super::{OURS, THEIRS, frames};
 use crate::error::ResetCode;
+use crate::proto::handshake::{ExpectProof, ServerHandshake};
 use crate::proto::sim::frames::{control, frame};
-use crate::proto::sim::{End, Pair, message};
+use crate::proto::sim::{self, End, Pair, message};
 use crate::proto::wire::frame::{Control, OPTIONAL};
+use crate::proto::wire::hello::Reject;
 use crate::proto::wire::preface;
 use crate::wire_md::examples;
 
@@ -14,12 +17,14 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     for (name, bytes) in examples("hex") {
         let greeting = |to: u8| [&[to][..], &preface(), &bytes].concat();
         all.push(match &*name {
-            "HELLO" | "HELLO to join" => ("handshake", greeting(0)),
-            "ANSWER" | "REJECT" | "JOINED" => ("handshake", greeting(1)),
+            "HELLO" | "HELLO to join" | "HELLO to join with a key" => ("handshake", greeting(0)),
+            "ANSWER" | "REJECT" | "JOINED" | "JOINED with a key" => ("handshake", greeting(1)),
+            "KEY" => ("handshake", greeting(3)),
             "STAY" => ("handshake", [&[2][..], &bytes].concat()),
             _ => ("descriptor", bytes),
         });
     }
+    all.extend(proofs().map(|said| ("handshake", said)));
     for peer in [orderly(), abrupt()] {
         let mut rest = &peer.record[..];
         for (_, len) in &peer.frames {
@@ -36,6 +41,27 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         all.push(("frames", [&front[..], &script, &said].concat()));
     }
     all
+}
+
+/// What the two ends say who prove a token, and what rejects them: behind the target's byte for who is spoken to.
+fn proofs() -> [Vec<u8>; 5] {
+    let (_, mut listener, [_, challenge]) = proving();
+    let proved = believing().hello(&sim::purpose(OURS));
+    listener
+        .handle(&proved)
+        .unwrap_or_else(|fault| panic!("{fault}"));
+    let reject = Reject {
+        transient: true,
+        reason: "full".to_owned(),
+    };
+    let said = [
+        (4, proved),
+        (5, challenge),
+        (5, ServerHandshake::reject(&reject)),
+        (6, listener.answer(&sim::answer(THEIRS))),
+        (6, ExpectProof::reject(&reject)),
+    ];
+    said.map(|(to, said)| [&[to][..], &said].concat())
 }
 
 /// The peer of the application of the target `frames` takes this part in a conversation.

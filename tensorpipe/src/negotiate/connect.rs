@@ -5,16 +5,18 @@ use std::sync::{Arc, OnceLock};
 use tokio::task::JoinSet;
 
 use super::establish::{Established, OpenChannel, Stays, establish};
-use super::further;
+use super::further::{self, join};
 use super::joining::{First, Joining};
-use super::{Handshaking, purpose, reaches};
+use super::{Handshaking, identified, purpose, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
 use crate::device::Device;
 use crate::error::{Error, PeerFault};
+use crate::keys::{Join, JoinKind, PipeKey, Secret};
 use crate::pipe::Pipe;
-use crate::proto::handshake::{ClientHandshake, Reply};
-use crate::proto::wire::hello::{Answer, Purpose, Token, put_stay};
+use crate::process::random_nonce;
+use crate::proto::handshake::{ClientHandshake, ExpectChallenge, Proven, Reply};
+use crate::proto::wire::hello::{Answer, Purpose, Reject, Token, put_stay};
 use crate::stop;
 use crate::transports::{Connection, Transport};
 
@@ -38,45 +40,58 @@ async fn handshake(
     stop::at(stop::CONNECTED);
     let credit = context.credit_ahead.begin(connection.peer());
     let mut conn = Handshaking::new(connection, url.to_string());
-    conn.send(&ClientHandshake::hello(&purpose(context, &credit)))
-        .await?;
-    stop::at(stop::HELLO_SENT);
-    let mut handshake = ClientHandshake::default();
-    let answer = match conn.read(|input| handshake.handle(input)).await? {
-        Reply::Answer(answer) => *answer,
-        Reply::Joined => {
-            let (frame, when) = ("JOINED", "instead of an answer");
-            return Err(fault_of(&conn, PeerFault::Unexpected { frame, when }));
-        }
-        Reply::Reject(reject) => {
-            let (peer, reason) = (conn.name.clone(), reject.reason.into());
-            return Err(Error::Rejected {
-                peer,
-                reason,
-                transient: reject.transient,
-            });
+    let purpose = purpose(context, &credit);
+    let secret = context.tokens.first();
+    let (answer, key) = match secret {
+        None => (greet(&mut conn, &purpose).await?, None),
+        Some(secret) => {
+            let (answer, key) = prove(&mut conn, secret, &purpose).await?;
+            (answer, Some(key))
         }
     };
+    let key = key.or_else(|| Some(PipeKey::of_connection(&conn.connection.exported()?)));
     stop::at(stop::ANSWER_RECEIVED);
     let better = answer.moved.as_ref();
     let better = better.map(|(name, ..)| upgrade(context, &**transport, name));
-    let better = better.transpose().map_err(|fault| fault_of(&conn, fault))?;
+    let better = better.transpose().map_err(|fault| conn.fault(fault))?;
     let over = better.unwrap_or(transport);
     let mut channels =
-        chosen_channels(context, &answer, &**over).map_err(|fault| fault_of(&conn, fault))?;
+        chosen_channels(context, &answer, &**over).map_err(|fault| conn.fault(fault))?;
     let mut refusals = answer.refusals.clone();
     let first = (transport.clone(), url.address().to_owned());
     let mut route = first.clone();
     let mut moved_from = None;
-    let identity = conn.connection.identity();
+    let identity = identified(&conn, secret.map(|secret| secret.name().clone()));
     let mut stays = None;
     // Set once a pipe that has moved turns out to stay.
     let because = Arc::new(OnceLock::new());
     let settled = SettledPeer::default();
     if let Some(((name, address, token), better)) = answer.moved.as_ref().zip(better) {
-        match ask_to_join(&**better, address, *token).await {
-            Ok(Handshaking { connection, .. }) => {
-                // Used at once; it goes back to the first connection if the listener rejects it.
+        let ask = Ask {
+            token: *token,
+            kind: JoinKind::Move,
+            key: key.clone(),
+        };
+        // Without a key it is used at once; with one the listener proves first that it has it, too.
+        let asked = match &key {
+            None => {
+                let asked = ask_to_join(&**better, address, &ask).await;
+                asked.map(|(conn, _)| (conn.connection, true))
+            }
+            Some(_) => {
+                let joined = join(&**better, address, conn.name.clone(), &ask).await;
+                joined.map(|connection| (connection, false))
+            }
+        };
+        match asked {
+            Ok((connection, false)) => {
+                moved_from = Some(transport.name().to_owned());
+                route = (better.clone(), address.clone());
+                // The listener has let go of the first one.
+                conn = Handshaking::new(connection, conn.name);
+            }
+            Ok((connection, true)) => {
+                // It goes back to the first connection if the listener rejects it.
                 moved_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
                 stays = Some(Stays {
@@ -105,13 +120,14 @@ async fn handshake(
             }
         }
     }
-    join_channels(&mut channels, &answer, &route).await?;
+    join_channels(&mut channels, &answer, &route, key.as_ref()).await?;
     let transport = route.0.name().to_owned();
     let at = move || match because.get() {
         None => route.clone(),
         Some(_) => first.clone(),
     };
-    let further = further::joins(at, answer.name.as_str().into(), context.timeouts.handshake);
+    let peer = answer.name.as_str().into();
+    let further = further::joins(at, peer, key.clone(), context.timeouts.handshake);
     Ok(Established {
         further,
         connection: conn.connection,
@@ -119,6 +135,7 @@ async fn handshake(
         transport,
         moved_from,
         identity,
+        key,
         stays,
         peer_name: answer.name,
         peer_limits: answer.limits,
@@ -128,6 +145,54 @@ async fn handshake(
         connector: true,
         permit: None,
     })
+}
+
+/// Says what it wants, and is told what the listener has chosen.
+async fn greet(conn: &mut Handshaking, purpose: &Purpose) -> Result<Answer, Error> {
+    conn.send(&ClientHandshake::hello(purpose)).await?;
+    stop::at(stop::HELLO_SENT);
+    let mut handshake = ClientHandshake::default();
+    let reply = conn.read(|input| handshake.handle(input)).await?;
+    answer_of(conn, reply)
+}
+
+/// The same behind proofs of both ends that they have this secret. Returns the pipe's key, too.
+async fn prove(
+    conn: &mut Handshaking,
+    secret: &Secret,
+    purpose: &Purpose,
+) -> Result<(Answer, PipeKey), Error> {
+    let binding = conn.connection.exported();
+    let begun = ExpectChallenge::begin(secret, &random_nonce(), binding.as_ref());
+    let (mut challenge, first) = begun;
+    conn.send(&first).await?;
+    let mut handshake = match conn.read(|input| challenge.handle(input)).await? {
+        Proven::Listener(proven) => proven,
+        Proven::Reject(reject) => return Err(rejected(conn, reject)),
+    };
+    conn.send(&handshake.hello(purpose)).await?;
+    stop::at(stop::HELLO_SENT);
+    let reply = conn.read(|input| handshake.handle(input)).await?;
+    Ok((answer_of(conn, reply)?, handshake.key().clone()))
+}
+
+fn answer_of(conn: &Handshaking, reply: Reply) -> Result<Answer, Error> {
+    match reply {
+        Reply::Answer(answer) => Ok(*answer),
+        Reply::Joined => {
+            let (frame, when) = ("JOINED", "instead of an answer");
+            Err(conn.fault(PeerFault::Unexpected { frame, when }))
+        }
+        Reply::Reject(reject) => Err(rejected(conn, reject)),
+    }
+}
+
+fn rejected(conn: &Handshaking, reject: Reject) -> Error {
+    Error::Rejected {
+        peer: conn.name.clone(),
+        reason: reject.reason.into(),
+        transient: reject.transient,
+    }
 }
 
 /// Where a pipe that began over `from` may be moved: to a transport at which this context, too, would have pipes moved to.
@@ -158,13 +223,6 @@ pub(super) fn stayed(
 ) {
     refusals.retain(|(candidate, _)| *candidate != format!("transport {first}"));
     refusals.insert(0, (format!("transport {better}"), reason));
-}
-
-fn fault_of(conn: &Handshaking, fault: PeerFault) -> Error {
-    Error::Peer {
-        pipe: conn.name.clone(),
-        fault,
-    }
 }
 
 /// The answer in terms of this context's channels, for a pipe `over` a transport. What was not offered, or does not reach,
@@ -234,15 +292,25 @@ async fn join_channels(
     channels: &mut [OpenChannel],
     answer: &Answer,
     (transport, address): &(Arc<dyn Transport>, String),
+    key: Option<&PipeKey>,
 ) -> Result<(), Error> {
     let mut joins = JoinSet::new();
     for (i, chosen) in answer.channels.iter().enumerate() {
         for (j, token) in chosen.tokens.iter().copied().enumerate() {
             let (transport, address) = (transport.clone(), address.clone());
             let peer: Arc<str> = answer.name.as_str().into();
+            let ask = Ask {
+                token,
+                kind: JoinKind::Channel,
+                key: key.cloned(),
+            };
             joins.spawn(async move {
-                let connection = ask_to_join(&*transport, &address, token).await?.connection;
-                let joining = Joining::new(connection, peer, None);
+                if ask.key.is_some() {
+                    let connection = join(&*transport, &address, peer, &ask).await?;
+                    return Ok((i, j, connection));
+                }
+                let (conn, _) = ask_to_join(&*transport, &address, &ask).await?;
+                let joining = Joining::new(conn.connection, peer, None);
                 Ok((i, j, Box::new(joining) as Box<dyn Connection>))
             });
         }
@@ -262,17 +330,37 @@ async fn join_channels(
     Ok(())
 }
 
-/// A connection that has said what it wants to join; it is used before the listener has said yes, or not.
+/// What a connection joins a pipe with.
+pub(super) struct Ask {
+    pub(super) token: Token,
+    pub(super) kind: JoinKind,
+    /// The pipe's.
+    pub(super) key: Option<PipeKey>,
+}
+
+/// A connection that has said what it wants to join, and what waits for the listener's word. One of a pipe without a key may be used
+/// before that.
 pub(super) async fn ask_to_join(
     transport: &dyn Transport,
     address: &str,
-    token: Token,
-) -> Result<Handshaking, Error> {
+    ask: &Ask,
+) -> Result<(Handshaking, ClientHandshake), Error> {
     let connection = transport.connect(address).await?;
     stop::at(stop::JOIN_CONNECTED);
+    let binding = connection.exported();
+    let join = Join {
+        kind: ask.kind,
+        over: transport.name(),
+        token: &ask.token,
+        binding: binding.as_ref(),
+    };
+    let purpose = Purpose::Join {
+        token: ask.token,
+        proof: ask.key.as_ref().map(|key| key.join(&join)),
+    };
+    let wanted = ask.key.as_ref().map(|key| key.joined(&join));
     let mut conn = Handshaking::new(connection, address);
-    conn.send(&ClientHandshake::hello(&Purpose::Join(token)))
-        .await?;
+    conn.send(&ClientHandshake::hello(&purpose)).await?;
     stop::at(stop::JOIN_SENT);
-    Ok(conn)
+    Ok((conn, ClientHandshake::joining(wanted)))
 }

@@ -11,6 +11,7 @@ use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
+use crate::keys::PipeKey;
 use crate::pipe::{Core, Credit, LaneHandle, LaneSlot, Parts, Pipe, spawn_background};
 use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
@@ -39,6 +40,8 @@ pub(super) struct Established {
     pub(super) moved_from: Option<String>,
     /// As the first connection says.
     pub(super) identity: Option<Identity>,
+    /// What the two ends of the pipe have, and nobody else.
+    pub(super) key: Option<PipeKey>,
     /// Where it stays if the connection that it was moved to may not join.
     pub(super) stays: Option<Stays>,
     pub(super) peer_name: String,
@@ -147,7 +150,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     });
     let peer_name: Arc<str> = established.peer_name.into();
     let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
-    tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, "open");
+    tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, identity = route.identity.as_ref().map(tracing::field::display), "open");
     let keep_alive = KeepAlive::new(context.timeouts.silence, Instant::now());
     let state = PipeState::new(
         context.limits.wire(credit.bytes()),
@@ -181,6 +184,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             connector: established.connector,
             peer_devices: open.peer_devices,
             peer: peer.clone(),
+            key: established.key.clone(),
             pool: context.pool().clone(),
             receive_budget: context.limits.receive_budget,
             degraded: route.degraded,

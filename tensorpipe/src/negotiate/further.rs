@@ -6,26 +6,32 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Handshaking;
-use super::connect::ask_to_join;
+use super::connect::{Ask, ask_to_join};
 use super::receive::Entrance;
 use super::ticket::Ticket;
+use crate::address::PeerAddr;
 use crate::channels::{Expected, Further};
 use crate::error::{Error, PeerFault};
-use crate::proto::handshake::{ClientHandshake, Reply};
-use crate::proto::wire::hello::Token;
+use crate::keys::{JoinKind, PipeKey};
+use crate::proto::handshake::Reply;
 use crate::transports::{Connection, Transport};
 
 /// For the end that connected, to where the pipe is `at` then; an attempt is given up `after` that long.
 pub(super) fn joins(
     at: impl Fn() -> (Arc<dyn Transport>, String) + Send + Sync + 'static,
     peer: Arc<str>,
+    key: Option<PipeKey>,
     after: Duration,
 ) -> Further {
     Further::Joins(Arc::new(move |token| {
         let ((transport, address), peer) = (at(), peer.clone());
+        let ask = Ask {
+            token,
+            kind: JoinKind::Further,
+            key: key.clone(),
+        };
         Box::pin(async move {
-            let joined = join(&*transport, &address, peer.clone(), token);
+            let joined = join(&*transport, &address, peer.clone(), &ask);
             match tokio::time::timeout(after, joined).await {
                 Ok(joined) => joined,
                 Err(_) => Err(Error::Timeout {
@@ -39,35 +45,41 @@ pub(super) fn joins(
 }
 
 /// For the end that accepted, on a pipe over `transport`.
-pub(super) fn expects(entrance: &Arc<Entrance>, transport: &str, peer: Arc<str>) -> Further {
+pub(super) fn expects(
+    entrance: &Arc<Entrance>,
+    transport: &str,
+    (peer, address): (Arc<str>, PeerAddr),
+    key: Option<PipeKey>,
+) -> Further {
     let entrance: Weak<Entrance> = Arc::downgrade(entrance);
     let transport = transport.to_owned();
     Further::Expects(Arc::new(move || {
         let peer = peer.clone();
-        let (ticket, joined) = Ticket::issue(&entrance, &[&transport])?;
+        let whose = (key.as_ref(), address);
+        let issued = Ticket::issue(&entrance, JoinKind::Further, &[&transport], whose);
+        let (ticket, joined) = issued?;
         Some(Expected {
             token: ticket.token(),
             connection: Box::pin(async move {
                 let _ticket = ticket;
-                let conn = joined.await.map_err(|_| Error::Lost {
+                let arrived = joined.await.map_err(|_| Error::Lost {
                     pipe: peer,
                     reason: "the listener stopped before a further connection came".into(),
                 })?;
-                conn.let_join().await
+                arrived.let_join().await
             }),
         })
     }))
 }
 
-/// Joins, and waits until the listener has said so: what is written before could be lost.
-async fn join(
+/// Joins, and waits until the listener has said so: what is written before could be lost, or be said to somebody else.
+pub(super) async fn join(
     transport: &dyn Transport,
     address: &str,
     peer: Arc<str>,
-    token: Token,
+    ask: &Ask,
 ) -> Result<Box<dyn Connection>, Error> {
-    let mut conn: Handshaking = ask_to_join(transport, address, token).await?;
-    let mut handshake = ClientHandshake::joining();
+    let (mut conn, mut handshake) = ask_to_join(transport, address, ask).await?;
     match conn.read(|input| handshake.handle(input)).await? {
         Reply::Joined => Ok(conn.into_connection()),
         Reply::Reject(reject) => Err(Error::Rejected {

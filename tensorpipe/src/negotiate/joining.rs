@@ -1,5 +1,6 @@
 //! A connection that has asked to join a pipe and is used at once, before the listener has said yes: so joining costs no
-//! round trip. And one that has joined, of which some bytes were read already.
+//! round trip. And one that has joined, of which some bytes were read already. A pipe that has a key does not come here: it says
+//! nothing on a connection whose listener has not proved that it has the key, too.
 //!
 //! The listener's JOINED is what comes first; from then on bytes pass. Until then what is written is remembered, up to
 //! [`SAID_MAX`]. Where the listener rejects the connection, or it breaks, nothing of that was looked at: the pipe stays on
@@ -89,7 +90,7 @@ impl Joining {
     /// `joined` has sent its HELLO. Without a first connection to stay on a rejection is its end.
     pub(super) fn new(joined: Box<dyn Connection>, peer: Arc<str>, first: Option<First>) -> Self {
         let asking = Asking {
-            handshake: ClientHandshake::joining(),
+            handshake: ClientHandshake::joining(None),
             peer,
             first,
         };
@@ -306,6 +307,10 @@ impl Connection for Joining {
 
     fn identity(&self) -> Option<Identity> {
         self.connection.identity()
+    }
+
+    fn exported(&self) -> Option<[u8; 32]> {
+        self.connection.exported()
     }
 
     fn wakes(&self) -> u64 {

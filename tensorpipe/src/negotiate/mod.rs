@@ -4,6 +4,9 @@
 //! token of 128 bits that works once and over that transport only. It uses the new connection at once. Until the listener says
 //! JOINED, the connector keeps the first connection and what it has said; if it may not join, it stays and says that again.
 //!
+//! Where a token is configured, both ends prove first that they have it. Such a pipe has a key, and so has one whose first connection
+//! has keys of its own (TLS). Then every further connection proves, at both ends, that it is the pipe's.
+//!
 //! A pipe moves only to transports that have a `side_address`. None of ours leads out of the machine, so a listener does not
 //! choose to whom its peers connect.
 
@@ -12,16 +15,18 @@ mod connect;
 mod establish;
 mod further;
 mod joining;
+mod proving;
 mod receive;
 mod ticket;
 
 pub(crate) use connect::connect;
-pub(crate) use receive::{Entrance, receive, turn_away};
+pub(crate) use receive::{Door, Entrance, receive, turn_away};
 
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::address::Identity;
 use crate::channels::Channel;
 use crate::context::Inner;
 use crate::device::Device;
@@ -57,18 +62,22 @@ impl Handshaking {
             self.connection.write_all(bytes).await?;
             self.connection.flush().await
         };
-        sent.await.map_err(|error| self.lost(&error.to_string()))
+        sent.await.map_err(|error| self.broken(&error))
     }
 
-    /// Waits until it has said something. Returns whether it has, before it ended.
-    async fn has_spoken(&mut self) -> bool {
+    /// Waits until it has said something. Returns whether it has, before it ended; an error where its transport knows why it has not.
+    async fn has_spoken(&mut self) -> Result<bool, Error> {
         let mut piece = [0; PIECE];
         match self.connection.read(&mut piece).await {
-            Ok(0) | Err(_) => false,
+            Ok(0) => Ok(false),
             Ok(len) => {
                 self.input.extend_from_slice(&piece[..len]);
-                true
+                Ok(true)
             }
+            Err(error) => match self.broken(&error) {
+                Error::Lost { .. } => Ok(false),
+                error => Err(error),
+            },
         }
     }
 
@@ -79,11 +88,8 @@ impl Handshaking {
     ) -> Result<T, Error> {
         loop {
             if !self.input.is_empty() {
-                let fault = |fault| Error::Peer {
-                    pipe: self.name.clone(),
-                    fault,
-                };
-                let (used, found) = handle(&self.input).map_err(fault)?;
+                let handled = handle(&self.input);
+                let (used, found) = handled.map_err(|fault| self.fault(fault))?;
                 self.input.drain(..used);
                 if let Some(found) = found {
                     return Ok(found);
@@ -93,9 +99,23 @@ impl Handshaking {
             match self.connection.read(&mut piece).await {
                 Ok(0) => return Err(self.lost("it was closed during the handshake")),
                 Ok(len) => self.input.extend_from_slice(&piece[..len]),
-                Err(error) => return Err(self.lost(&error.to_string())),
+                Err(error) => return Err(self.broken(&error)),
             }
         }
+    }
+
+    fn fault(&self, fault: PeerFault) -> Error {
+        Error::Peer {
+            pipe: self.name.clone(),
+            fault,
+        }
+    }
+
+    /// A transport may say itself what it means, as where the peer was not believed to be who it says.
+    fn broken(&self, error: &std::io::Error) -> Error {
+        let inner = error.get_ref();
+        let said = inner.and_then(|inner| inner.downcast_ref::<Error>());
+        said.map_or_else(|| self.lost(&error.to_string()), Error::clone)
     }
 
     fn lost(&self, reason: &str) -> Error {
@@ -103,6 +123,18 @@ impl Handshaking {
             pipe: self.name.clone(),
             reason: reason.into(),
         }
+    }
+}
+
+/// Who has proved to be at the other end of a pipe's first connection: as its transport found out, and by a token of this name.
+fn identified(conn: &Handshaking, token: Option<Arc<str>>) -> Option<Identity> {
+    let over = conn.connection.identity();
+    match token {
+        None => over,
+        Some(name) => Some(Identity::Token {
+            name,
+            over: over.map(Arc::new),
+        }),
     }
 }
 

@@ -7,23 +7,23 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::Handshaking;
 use super::choose::choose;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
 use super::further;
 use super::joining::{Joining, SAID_MAX};
+use super::proving::{Answering, prove};
 use super::ticket::{Ticket, Waiting, redeem};
+use super::{Handshaking, identified};
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
-use crate::error::Error;
+use crate::error::{Error, PeerFault};
+use crate::keys::{JoinKind, PipeKey};
 use crate::log_limit::LogLimit;
 use crate::pipe::Pipe;
 use crate::process::process_id;
-use crate::proto::handshake::ServerHandshake;
-use crate::proto::wire::hello::{
-    Answer, Brochure, ChosenChannel, Purpose, Reject, Token, WireLimits,
-};
+use crate::proto::handshake::{Heard, ServerHandshake};
+use crate::proto::wire::hello::{Answer, ChosenChannel, Purpose, Reject, Token};
 use crate::stop;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transports::{Connection, Transport};
@@ -79,11 +79,20 @@ pub(crate) fn turn_away(mut connection: Box<dyn Connection>) {
     let _ = std::pin::Pin::new(&mut *connection).poll_write(&mut cx, &bytes);
 }
 
+/// Where a connection has come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// At a URL of the listener's.
+    Front,
+    /// Where pipes that begin elsewhere are moved to: none begins there, since who came so has not passed the front.
+    Side,
+}
+
 /// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing. `has_greeted` becomes
-/// true when its HELLO is here.
+/// true when its HELLO is here, and its proof, where the listener asks for one.
 pub(crate) async fn receive(
     entrance: &Arc<Entrance>,
-    transport: &dyn Transport,
+    (transport, door): (&dyn Transport, Door),
     connection: Box<dyn Connection>,
     has_greeted: &AtomicBool,
 ) {
@@ -92,16 +101,17 @@ pub(crate) async fn receive(
     let mut conn = Handshaking::new(connection, ends.as_str());
     let greeting = entrance.greeting();
     match tokio::time::timeout(greeting, conn.has_spoken()).await {
-        Ok(true) => {}
+        Ok(Ok(true)) => {}
         // Whoever looks whether somebody listens does this.
-        Ok(false) => {
+        Ok(Ok(false)) => {
             tracing::debug!(peer = %ends, "a connection ended before it said anything");
             return;
         }
+        Ok(Err(error)) => return entrance.warnings.failed(&ends, &error),
         Err(_) => return entrance.warnings.silent(&ends, greeting),
     }
     let what = || format!("the handshake of {ends}");
-    let handshake = handshake(entrance, transport, conn, has_greeted);
+    let handshake = handshake(entrance, (transport, door), conn, has_greeted);
     match within_handshake(context, what, handshake).await {
         Ok(Some(established)) => match establish(context, established) {
             // Nobody accepts any more: the pipe closes as it drops.
@@ -143,12 +153,13 @@ impl Warnings {
 
 async fn handshake(
     entrance: &Arc<Entrance>,
-    transport: &dyn Transport,
+    (transport, door): (&dyn Transport, Door),
     mut conn: Handshaking,
     has_greeted: &AtomicBool,
 ) -> Result<Option<Established>, Error> {
-    let mut handshake = ServerHandshake::default();
-    let purpose = match conn.read(|input| handshake.handle(input)).await {
+    let tokens = &entrance.context.tokens;
+    let mut handshake = ServerHandshake::new(tokens.are_asked_for());
+    let heard = match conn.read(|input| handshake.handle(input)).await {
         Err(error @ Error::Peer { .. }) => {
             // Another version of this protocol understands the reason; anybody else sees the connection end.
             let reject = Reject {
@@ -156,7 +167,7 @@ async fn handshake(
                 reason: error.to_string(),
             };
             if let Error::Peer {
-                fault: crate::error::PeerFault::Version { .. },
+                fault: PeerFault::Version { .. },
                 ..
             } = &error
             {
@@ -166,59 +177,95 @@ async fn handshake(
         }
         other => other?,
     };
-    has_greeted.store(true, Ordering::Relaxed);
-    match purpose {
-        Purpose::Join(token) => {
+    let (purpose, answering) = match heard {
+        Heard::Hello(Purpose::Join { token, proof }) => {
+            has_greeted.store(true, Ordering::Relaxed);
             stop::at(stop::JOIN_RECEIVED);
-            if let Err((conn, reason)) = redeem(entrance, &token, transport.name(), conn) {
-                conn.reject_join(reason).await?;
+            let said = (&token, proof.as_ref());
+            if let Err((mut conn, reason)) = redeem(entrance, said, transport.name(), conn) {
+                conn.turn_away(ServerHandshake::reject, reason).await?;
             }
-            Ok(None)
+            return Ok(None);
         }
-        Purpose::Pipe {
-            name,
-            limits,
-            brochure,
-            ..
-        } => {
-            stop::at(stop::HELLO_RECEIVED);
-            let Ok(permit) = entrance.places.clone().try_acquire_owned() else {
-                let reason = format!(
-                    "it has {} pipes already; try again later",
-                    entrance.limits().pipes
-                );
-                conn.send(&ServerHandshake::reject(&Reject {
-                    transient: true,
-                    reason,
-                }))
+        _ if door == Door::Side => {
+            conn.turn_away(ServerHandshake::reject, NO_BEGINNING)
                 .await?;
-                let _ = conn.connection.shutdown().await;
-                return Ok(None);
-            };
-            welcome(entrance, transport, conn, name, limits, brochure, permit)
-                .await
-                .map(Some)
+            return Ok(None);
         }
-    }
+        Heard::Unproven => {
+            conn.turn_away(ServerHandshake::reject, ASKS).await?;
+            let what = "a token".to_owned();
+            return Err(conn.fault(PeerFault::Unproven { what }));
+        }
+        Heard::Key(_) if !tokens.are_asked_for() => {
+            conn.turn_away(ServerHandshake::reject, HAS_NONE).await?;
+            return Ok(None);
+        }
+        Heard::Key(opened) => prove(tokens, &mut conn, &opened).await?,
+        Heard::Hello(purpose) => (purpose, Answering::Plainly),
+    };
+    has_greeted.store(true, Ordering::Relaxed);
+    stop::at(stop::HELLO_RECEIVED);
+    let Ok(permit) = entrance.places.clone().try_acquire_owned() else {
+        let reason = format!(
+            "it has {} pipes already; try again later",
+            entrance.limits().pipes
+        );
+        conn.send(&answering.reject(&Reject {
+            transient: true,
+            reason,
+        }))
+        .await?;
+        let _ = conn.connection.shutdown().await;
+        return Ok(None);
+    };
+    let established = welcome(entrance, transport, conn, purpose, answering, permit);
+    established.await.map(Some)
 }
+
+/// What who comes by a side door hears.
+const NO_BEGINNING: &str =
+    "no pipe begins at this address, which is for those that have begun elsewhere";
+
+/// What who brings no token hears where one is asked for.
+const ASKS: &str =
+    "it asks for a token; give this context one of that listener's, by `ContextBuilder::token`";
+
+/// What who brings a token hears where none is asked for.
+const HAS_NONE: &str =
+    "it has no token and can prove none; give its context the same one, or this context none";
 
 /// Chooses, answers, and waits for the connections that the answer asks for.
 async fn welcome(
     entrance: &Arc<Entrance>,
     transport: &dyn Transport,
     mut conn: Handshaking,
-    peer_name: String,
-    peer_limits: WireLimits,
-    brochure: Brochure,
+    purpose: Purpose,
+    mut answering: Answering,
     permit: OwnedSemaphorePermit,
 ) -> Result<Established, Error> {
+    let Purpose::Pipe {
+        name: peer_name,
+        limits: peer_limits,
+        brochure,
+        ..
+    } = purpose
+    else {
+        let (frame, when) = ("HELLO to join", "behind a proof");
+        return Err(conn.fault(PeerFault::Unexpected { frame, when }));
+    };
     let context = &entrance.context;
+    let (token, key) = answering.proved().unzip();
+    let identity = identified(&conn, token.map(Arc::from));
+    let of_connection = || Some(PipeKey::of_connection(&conn.connection.exported()?));
+    let key = key.cloned().or_else(of_connection);
     let selection = choose(entrance, transport.name(), &brochure);
     let still = Arc::downgrade(entrance);
     // What is not used by the end of the handshake is void.
     let mut tickets = Vec::new();
-    let mut issue = |over: &[&str]| {
-        let (ticket, joined) = Ticket::issue(&still, over)?;
+    let whose = (key.as_ref(), conn.connection.peer());
+    let mut issue = |kind, over: &[&str]| {
+        let (ticket, joined) = Ticket::issue(&still, kind, over, whose)?;
         let token = ticket.token();
         tickets.push(ticket);
         Some((token, joined))
@@ -227,11 +274,10 @@ async fn welcome(
     let moved = match selection.moved {
         None => None,
         Some((name, address)) => {
-            let (token, joined) = issue(&[&name]).ok_or_else(stopped)?;
+            let (token, joined) = issue(JoinKind::Move, &[&name]).ok_or_else(stopped)?;
             Some((name, address, token, joined))
         }
     };
-    let identity = conn.connection.identity();
     // Where the pipe will be, or stays.
     let over = moved.iter().map(|(name, ..)| name.as_str());
     let over: Vec<_> = over.chain([transport.name()]).collect();
@@ -242,7 +288,7 @@ async fn welcome(
         let channel = &context.channels[selected.index];
         let mut tokens = Vec::new();
         for _ in 0..selected.connections {
-            let (token, joined) = issue(&over).ok_or_else(stopped)?;
+            let (token, joined) = issue(JoinKind::Channel, &over).ok_or_else(stopped)?;
             tokens.push(token);
             joining.push((channels.len(), joined));
         }
@@ -276,7 +322,7 @@ async fn welcome(
         channels: chosen,
         refusals: selection.refusals.clone(),
     };
-    conn.send(&ServerHandshake::answer(&answer)).await?;
+    conn.send(&answering.answer(&answer)).await?;
     stop::at(stop::ANSWER_SENT);
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
@@ -304,9 +350,9 @@ async fn welcome(
                 // Lets go of the first connection, then says so.
                 conn = Handshaking {
                     name: conn.name,
-                    ..joined
+                    ..joined.conn
                 };
-                conn.send(&ServerHandshake::joined()).await?;
+                conn.send(&joined.joined).await?;
             }
             Ok(reason) => {
                 stayed(&mut refusals, &final_transport, &name, reason);
@@ -321,12 +367,18 @@ async fn welcome(
         channels[channel].connections.push(connection);
     }
     Ok(Established {
-        further: further::expects(entrance, &final_transport, peer_name.as_str().into()),
+        further: further::expects(
+            entrance,
+            &final_transport,
+            (peer_name.as_str().into(), conn.connection.peer()),
+            key.clone(),
+        ),
         connection: conn.connection,
         leftover: conn.input,
         transport: final_transport,
         moved_from,
         identity,
+        key,
         stays: None,
         peer_name,
         peer_limits,
@@ -345,13 +397,17 @@ const JOINS_WITHIN: Duration = Duration::from_secs(1);
 const DRAIN: Duration = Duration::from_secs(1);
 
 impl Handshaking {
-    /// Tells a connection that nobody waits for that it may not join.
-    async fn reject_join(mut self, reason: String) -> Result<(), Error> {
+    /// Tells a connection that it is not wanted.
+    pub(super) async fn turn_away(
+        &mut self,
+        saying: impl FnOnce(&Reject) -> Vec<u8>,
+        reason: impl Into<String>,
+    ) -> Result<(), Error> {
         let reject = Reject {
             transient: false,
-            reason,
+            reason: reason.into(),
         };
-        self.send(&ServerHandshake::reject(&reject)).await?;
+        self.send(&saying(&reject)).await?;
         let _ = self.connection.shutdown().await;
         // Its connector writes at once, and closes when it has read the reason.
         let mut rest = (&mut self.connection).take(SAID_MAX as u64 + 1);
@@ -359,12 +415,6 @@ impl Handshaking {
         let drained = tokio::io::copy(&mut rest, &mut sink);
         let _ = tokio::time::timeout(DRAIN, drained).await;
         Ok(())
-    }
-
-    /// Tells a connection that it has joined.
-    pub(super) async fn let_join(mut self) -> Result<Box<dyn Connection>, Error> {
-        self.send(&ServerHandshake::joined()).await?;
-        Ok(self.into_connection())
     }
 
     /// The connection alone, for a channel. What its peer sent already would be lost: a connector sends nothing on a

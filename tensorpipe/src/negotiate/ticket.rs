@@ -2,7 +2,8 @@
 //!
 //! Invariant: a token is good once, over the transports that it was given out for, and while its ticket lives. So a pipe
 //! goes over what its route says, and who comes has been looked at by that transport: its user by `shm`, its process by
-//! `memory`.
+//! `memory`. Where its pipe has a key, the connection proves besides that it comes from the pipe's other end, and is told what
+//! proves that this is the pipe's listener.
 
 use std::collections::hash_map::Entry;
 use std::sync::Weak;
@@ -11,15 +12,40 @@ use tokio::sync::oneshot;
 
 use super::Handshaking;
 use super::receive::Entrance;
+use crate::address::PeerAddr;
+use crate::error::Error;
+use crate::keys::{Join, JoinKind, PipeKey, Proof, is_same};
 use crate::process::random_token;
+use crate::proto::handshake::ServerHandshake;
 use crate::proto::wire::hello::Token;
 use crate::sync::lock;
+use crate::transports::Connection;
 
 /// Who waits for a connection with a token.
 pub(super) struct Waiting {
     /// Over one of these.
     over: Vec<String>,
-    joins: oneshot::Sender<Handshaking>,
+    kind: JoinKind,
+    /// The pipe's.
+    key: Option<PipeKey>,
+    /// Who is at the pipe's other end, as far as is known.
+    peer: PeerAddr,
+    joins: oneshot::Sender<Arrived>,
+}
+
+/// A connection that may join its pipe.
+pub(super) struct Arrived {
+    pub(super) conn: Handshaking,
+    /// What it is told then.
+    pub(super) joined: Vec<u8>,
+}
+
+impl Arrived {
+    /// Tells it that it has joined.
+    pub(super) async fn let_join(mut self) -> Result<Box<dyn Connection>, Error> {
+        self.conn.send(&self.joined).await?;
+        Ok(self.conn.into_connection())
+    }
 }
 
 /// A token given out, good until this is dropped.
@@ -29,15 +55,23 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    /// For a connection over one of these transports. `None` once the listener has stopped.
+    /// For a connection over one of these transports, of a pipe with this key to this peer. `None` once the listener has stopped.
     pub(super) fn issue(
         entrance: &Weak<Entrance>,
+        kind: JoinKind,
         over: &[&str],
-    ) -> Option<(Self, oneshot::Receiver<Handshaking>)> {
+        (key, peer): (Option<&PipeKey>, PeerAddr),
+    ) -> Option<(Self, oneshot::Receiver<Arrived>)> {
         let token = random_token();
         let (joins, receiver) = oneshot::channel();
-        let over = over.iter().map(|&name| name.to_owned()).collect();
-        lock(&entrance.upgrade()?.expected).insert(token, Waiting { over, joins });
+        let waiting = Waiting {
+            over: over.iter().map(|&name| name.to_owned()).collect(),
+            kind,
+            key: key.cloned(),
+            peer,
+            joins,
+        };
+        lock(&entrance.upgrade()?.expected).insert(token, waiting);
         let entrance = entrance.clone();
         Some((Self { entrance, token }, receiver))
     }
@@ -50,16 +84,37 @@ impl Ticket {
 /// Gives a connection to who waits for it; back with the reason if it may not join.
 pub(super) fn redeem(
     entrance: &Entrance,
-    token: &Token,
+    (token, proof): (&Token, Option<&Proof>),
     transport: &str,
     conn: Handshaking,
 ) -> Result<(), (Handshaking, String)> {
     let unknown = || "this token is unknown, or was used, or came too late".to_owned();
     let mut expected = lock(&entrance.expected);
-    let waiting = match expected.entry(*token) {
+    let (waiting, joined) = match expected.entry(*token) {
         Entry::Vacant(_) => return Err((conn, unknown())),
         Entry::Occupied(entry) => {
-            let over = &entry.get().over;
+            let Waiting {
+                over,
+                kind,
+                key,
+                peer,
+                ..
+            } = entry.get();
+            let binding = conn.connection.exported();
+            let join = Join {
+                kind: *kind,
+                over: transport,
+                token,
+                binding: binding.as_ref(),
+            };
+            let said = key.as_ref().map(|key| (key.join(&join), key.joined(&join)));
+            // As if there were none: whom it was meant for can still come.
+            if let Some((wanted, _)) = &said
+                && !(proof.is_some_and(|proof| is_same(proof, wanted))
+                    && may_be_one(*peer, conn.connection.peer()))
+            {
+                return Err((conn, unknown()));
+            }
             if !over.iter().any(|name| name == transport) {
                 let over = over.join(" or ");
                 // Whom it was meant for can still come.
@@ -68,18 +123,152 @@ pub(super) fn redeem(
                     format!("this token is good over {over}, and came over {transport}"),
                 ));
             }
-            entry.remove()
+            let joined = ServerHandshake::joined(said.as_ref().map(|(_, joined)| joined));
+            (entry.remove(), joined)
         }
     };
     drop(expected);
     // Its pipe may have gone on without it.
-    waiting.joins.send(conn).map_err(|conn| (conn, unknown()))
+    let sent = waiting.joins.send(Arrived { conn, joined });
+    sent.map_err(|arrived| (arrived.conn, unknown()))
+}
+
+/// Of two processes the kernel says whether they are one. What comes from elsewhere has an address of its own for each connection.
+fn may_be_one(one: PeerAddr, other: PeerAddr) -> bool {
+    let is_process = |peer| matches!(peer, PeerAddr::Process { .. });
+    one == other || !(is_process(one) && is_process(other))
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(entrance) = self.entrance.upgrade() {
             drop(lock(&entrance.expected).remove(&self.token));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::duplex;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::context::Context;
+    use crate::transports::{ShmTransport, Transport};
+
+    const PEER: PeerAddr = PeerAddr::SameProcess;
+
+    fn entrance() -> Arc<Entrance> {
+        let (pipes, _) = mpsc::unbounded_channel();
+        Arc::new(Entrance::new(Context::new().inner, Vec::new(), pipes))
+    }
+
+    /// A connection with this proof that comes over this transport.
+    fn comes(
+        entrance: &Entrance,
+        token: &Token,
+        proof: Option<&Proof>,
+        over: &str,
+    ) -> Result<(), String> {
+        let (connection, _) = duplex(100);
+        let conn = Handshaking::new(Box::new(connection), "a");
+        redeem(entrance, (token, proof), over, conn).map_err(|(_, reason)| reason)
+    }
+
+    #[test]
+    fn a_ticket_of_a_pipe_with_a_key_is_good_with_its_proof_alone_and_once() {
+        let entrance = entrance();
+        let still = Arc::downgrade(&entrance);
+        let (key, other) = ([1; 32], [2; 32]);
+        let (key, other) = (PipeKey::of_connection(&key), PipeKey::of_connection(&other));
+        let kind = JoinKind::Channel;
+        let (ticket, mut joined) =
+            Ticket::issue(&still, kind, &["shm", "tcp"], (Some(&key), PEER)).unwrap();
+        let token = ticket.token();
+        let join = Join {
+            kind,
+            over: "tcp",
+            token: &token,
+            binding: None,
+        };
+        // Somebody has read the token; or has the proof of another connection, of another pipe, or for another one.
+        let kind = JoinKind::Move;
+        let mut nearly = key.join(&join);
+        nearly[0] ^= 1;
+        for proof in [
+            None,
+            Some(nearly),
+            Some(other.join(&join)),
+            Some(key.joined(&join)),
+            Some(key.join(&Join { kind, ..join })),
+            Some(key.join(&Join {
+                over: "shm",
+                ..join
+            })),
+            Some(key.join(&Join {
+                binding: Some(&[1; 32]),
+                ..join
+            })),
+        ] {
+            let reason = comes(&entrance, &token, proof.as_ref(), "tcp").unwrap_err();
+            assert!(reason.contains("unknown"), "{reason}");
+        }
+        let proof = key.join(&join);
+        comes(&entrance, &token, Some(&proof), "tcp").unwrap();
+        let arrived = joined.try_recv().unwrap();
+        assert!(arrived.joined.ends_with(&key.joined(&join)));
+        comes(&entrance, &token, Some(&proof), "tcp").unwrap_err();
+    }
+
+    #[test]
+    fn of_a_pipe_without_a_key_the_token_is_enough() {
+        let entrance = entrance();
+        let still = Arc::downgrade(&entrance);
+        for proof in [None, Some([7; 32])] {
+            let issued = Ticket::issue(&still, JoinKind::Move, &["tcp"], (None, PEER));
+            let (ticket, _joined) = issued.unwrap();
+            comes(&entrance, &ticket.token(), proof.as_ref(), "tcp").unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn another_process_does_not_join_whatever_it_proves() {
+        let entrance = entrance();
+        let key = PipeKey::of_connection(&[1; 32]);
+        let shm = ShmTransport::new();
+        let own = std::process::id();
+        let address = format!("tickets of {own}");
+        let mut acceptor = shm.listen(&address).await.unwrap();
+        let host = PeerAddr::Socket(([10, 0, 0, 7], 4000).into());
+        let process = |pid| PeerAddr::Process {
+            pid: Some(pid),
+            uid: crate::sys::machine::user(),
+        };
+        for (peer, joins) in [
+            (process(own), true),
+            (host, true),
+            (process(own + 1), false),
+        ] {
+            let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+            let (here, there) = tokio::join!(shm.connect(&address), accepts);
+            let (_here, there) = (here.unwrap(), there.unwrap());
+            let still = Arc::downgrade(&entrance);
+            let kind = JoinKind::Further;
+            let issued = Ticket::issue(&still, kind, &["shm"], (Some(&key), peer));
+            let (ticket, _joined) = issued.unwrap();
+            let token = ticket.token();
+            let join = Join {
+                kind,
+                over: "shm",
+                token: &token,
+                binding: None,
+            };
+            let proof = key.join(&join);
+            let conn = Handshaking::new(there, "a");
+            let redeemed = redeem(&entrance, (&token, Some(&proof)), "shm", conn);
+            assert_eq!(redeemed.is_ok(), joins, "{peer}");
         }
     }
 }

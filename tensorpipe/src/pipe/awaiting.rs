@@ -8,12 +8,14 @@ use super::core::Core;
 use super::driver::{Holds, Waiter};
 use crate::sync::Arc;
 
-/// Drives a pipe for an operation that a [`Handler`](super::Handler) completes. It holds whatever holds the pipe.
+/// Drives a pipe for an operation that a [`Handler`](crate::engine::Handler) completes. It holds whatever holds the pipe.
 ///
 /// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
 /// state, and [`Awaiting::look_again`] when that found nothing: the task is then the one that is woken when the pipe's
 /// connection has something to say, so that the answer takes no detour through another task, and for a while it does not
-/// even sleep.
+/// even sleep. In the first poll of one whose message left with others [`Awaiting::join_others`] may take the place of `drive`.
+///
+/// `holder` gives the same pipe each time.
 pub struct Awaiting<H: Deref<Target: AsRef<Pipe>>>(Waiter<Holder<H>>);
 
 struct Holder<H>(H);
@@ -47,8 +49,9 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
         &self.0.holder().0
     }
 
-    /// Waits for others to drive: for an operation whose message was [submitted](crate::engine::EnginePipe::submit)
-    /// [together](crate::engine::Submitted::together) with others, which are awaited as well. It is not the one that is woken.
+    /// Has others drive, while one of several that wait polls: for an operation whose message was
+    /// [submitted](crate::engine::EnginePipe::submit) [together](crate::engine::Submitted::together) with others. Otherwise makes
+    /// `waker` the one that the connection wakes. Moves nothing.
     pub fn join_others(&mut self, waker: &Waker) {
         self.0.count(waker);
     }

@@ -1,7 +1,7 @@
 //! What a call engine needs of a pipe, and an application does not.
 //!
 //! An engine builds operations of its own on a pipe: calls, streams. It is *given* messages ([`Handler`]) instead of asking for them,
-//! drives the pipe for whoever awaits its operations ([`Awaiting`](super::Awaiting)), and knows messages by their number.
+//! drives the pipe for whoever awaits its operations ([`Awaiting`](super::awaiting::Awaiting)), and knows messages by their number.
 
 use std::time::{Duration, Instant};
 
@@ -81,9 +81,6 @@ pub trait EnginePipe: sealed::Sealed {
     /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
     fn linger(&self) -> Duration;
 
-    /// [`Pipe::peer_name`], to keep.
-    fn shared_peer_name(&self) -> Arc<str>;
-
     /// [`Pipe::route`], to keep.
     fn shared_route(&self) -> Arc<Route>;
 }
@@ -149,10 +146,6 @@ impl EnginePipe for Pipe {
 
     fn linger(&self) -> Duration {
         self.core().timeouts.linger
-    }
-
-    fn shared_peer_name(&self) -> Arc<str> {
-        self.core().peer_name.clone()
     }
 
     fn shared_route(&self) -> Arc<Route> {

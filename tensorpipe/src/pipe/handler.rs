@@ -16,7 +16,7 @@ use crate::message::Message;
 /// 4096 calls wait (16 MiB of messages), then the peer. Methods may write to the pipe, start reads, and close it. A panic
 /// is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
-    /// Whether messages are expected at any time, or only while an operation is awaited ([`Awaiting`](super::Awaiting)): then others
+    /// Whether messages are expected at any time, or only while an operation is awaited ([`Awaiting`](crate::engine::Awaiting)): then others
     /// may be seen some 50 ms late. Where they are, its methods are called within the pipe's runtime, whoever drives.
     fn listens(&self) -> bool {
         true

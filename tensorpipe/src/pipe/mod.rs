@@ -28,10 +28,10 @@
 //! | `io/` | the connection and its buffers, for whoever drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
 //! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
-//! | `handler`, `awaiting`, `background`, `heartbeat` | who else takes part: an engine, its futures, the pipe's task |
-//! | `mod`, `ending`, `engine` | [`Pipe`], the handle |
+//! | `handler`, `background`, `heartbeat` | who else takes part: an engine, the pipe's task |
+//! | `mod`, `ending`, `engine`, `awaiting` | [`Pipe`], the handle; what an engine and its futures have of it |
 
-mod awaiting;
+pub(crate) mod awaiting;
 mod background;
 mod budget;
 mod core;
@@ -52,7 +52,6 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-pub use self::awaiting::Awaiting;
 pub(crate) use self::background::spawn_background;
 pub(crate) use self::budget::Budget;
 pub use self::budget::Held;
@@ -75,7 +74,7 @@ use self::core::Waiter;
 use self::driver::Interest;
 use self::outbound::submit_message;
 use self::shared::Arrival;
-use crate::address::PeerAddr;
+use crate::address::{Peer, PeerAddr};
 use crate::device::Pool;
 use crate::error::Error;
 use crate::message::Message;
@@ -133,6 +132,16 @@ impl Pipe {
     /// Its number, which no other pipe of this process has: two pipes between the same contexts have the same name.
     pub fn id(&self) -> u64 {
         self.core().id
+    }
+
+    /// Who is at its other end.
+    pub fn peer(&self) -> Peer {
+        let route = self.route();
+        Peer {
+            addr: route.peer,
+            identity: route.identity.clone(),
+            name: self.core().peer_name.clone(),
+        }
     }
 
     /// Who is at the other end of its transport, as this system says: see [`Route::peer`].

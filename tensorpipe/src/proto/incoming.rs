@@ -247,8 +247,14 @@ impl<D> Incoming<D> {
     /// The application has called read for (or does not want) `number`. Returns the number to report as flushed, if due.
     pub(super) fn read(&mut self, number: u64) -> Option<u64> {
         let number_of = |unread: &Unread| unread.number;
-        let at = self.unread.binary_search_by_key(&number, number_of).ok()?;
-        let read = self.unread.remove(at)?;
+        let (at, read) = match self.unread.front().map(number_of) {
+            // Most are read in order.
+            Some(first) if first == number => (0, self.unread.pop_front()?),
+            _ => {
+                let at = self.unread.binary_search_by_key(&number, number_of).ok()?;
+                (at, self.unread.remove(at)?)
+            }
+        };
         if read.asked { self.ask(at) } else { None }
     }
 

@@ -12,10 +12,14 @@
 mod memory;
 mod shm;
 mod tcp;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use memory::MemoryTransport;
 pub use shm::ShmTransport;
 pub use tcp::TcpTransport;
+#[cfg(feature = "tls")]
+pub use tls::{Pem, TlsConfig, TlsTransport};
 
 use std::future::Future;
 use std::pin::Pin;
@@ -43,9 +47,15 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         PeerAddr::Unknown
     }
 
-    /// Who the peer has proved to be, where the transport authenticates. It has done so when the connection is there, and this does
+    /// Who the peer has proved to be, where the transport authenticates. It has done so when something has been read, and this does
     /// not change. A pipe keeps the identity of its first connection when it moves to another: who moves has a secret of that one.
     fn identity(&self) -> Option<Identity> {
+        None
+    }
+
+    /// What only the two ends of this connection know, where it has keys of its own: the same at both, and of no other connection (as RFC
+    /// 5705 exports it from TLS). What a pipe proves is bound to it. It is there when something has been read.
+    fn exported(&self) -> Option<[u8; 32]> {
         None
     }
 

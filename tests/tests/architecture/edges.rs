@@ -15,21 +15,22 @@ const PIPE: &str = "
     descriptor: device tensor
     message: descriptor device tensor
     config: error proto sys
-    process: proto sys::fork
+    keys: error
+    process: keys proto sys::fork
     sys: error sync
     ring: error sync sys::copy sys::memfd sys::processors
     device: error sync sys
     tensor: device error message
-    proto: descriptor device::Device device::DeviceKind error tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
-    fuzzing: device error proto wire_md
+    proto: descriptor device::Device device::DeviceKind error keys tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
+    fuzzing: device error keys proto wire_md
     transports: address error process ring sync sys
-    channels: address::SettledPeer device error pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
+    channels: address::SettledPeer device error keys pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
     channels: route::Pays route::Degraded route::Threshold stop sync sys transports::BoxFuture transports::Connection
     pipe: address channels config descriptor device error message proto route stop sync sys::copy sys::fork tensor
     pipe: transports::Connection
-    negotiate: address channels config context device error log_limit pipe process proto route stop sync transports
+    negotiate: address channels config context device error keys log_limit pipe process proto route stop sync transports
     listener: address context error log_limit negotiate pipe sync sys::fork transports
-    context: address channels config device error listener negotiate pipe sync sys::fork tensor::Tensor transports
+    context: address channels config device error keys listener negotiate pipe process sync sys::fork tensor::Tensor transports
     context: route::Refusal route::Requirement route::Threshold
 ";
 

@@ -10,12 +10,14 @@ use super::copy::{Copy, Job, Outcome, Reading};
 use super::exports::{Export, ExportTable};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::neighbour::{Met, Neighbour};
-use super::{Degraded, Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
+use super::{Degraded, Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Pass, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::sync::Arc;
 
 pub(super) struct CmaLane {
     neighbour: Arc<Neighbour>,
+    /// By which the peer comes to the exchange, where the pipe has a key.
+    _pass: Option<Arc<Pass>>,
     handle: LaneHandle,
     degraded: Degraded,
     shown: HashMap<OpId, Outgoing>,
@@ -52,6 +54,7 @@ impl CmaLane {
     pub(super) fn new(neighbour: Arc<Neighbour>, link: Link) -> Self {
         Self {
             neighbour,
+            _pass: link.key.map(|key| Exchange::here().lets_pass(&key)),
             handle: link.handle,
             degraded: link.degraded,
             shown: HashMap::new(),

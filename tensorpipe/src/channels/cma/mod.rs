@@ -35,7 +35,7 @@ mod neighbour;
 use self::lane::CmaLane;
 use self::neighbour::Neighbour;
 use super::costs;
-use super::exchange::{Access, Exchange};
+use super::exchange::{Access, Exchange, Pass};
 use super::{
     Channel, ChannelFault as Fault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want,
 };
@@ -112,7 +112,10 @@ impl Channel for CmaChannel {
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
         let peer = Access::Read.peer(self.name(), &link)?;
-        let neighbour = Neighbour::of(peer.process, &peer.exchange);
+        // Who has the pipe's key is met by it, else whoever says that it is the peer.
+        let key = link.key.as_ref();
+        let to = key.map_or(peer.process, |key| key.pass(&peer.exchange));
+        let neighbour = Neighbour::of(to, &peer.exchange);
         Ok(Box::new(CmaLane::new(neighbour, link)))
     }
 }

@@ -24,7 +24,8 @@ use crate::sys::unix_fds::PacketSocket;
 /// See the module's documentation. Lanes hold it.
 #[derive(Debug)]
 pub(super) struct Neighbour {
-    process: Token,
+    /// By which it knows that it is meant.
+    to: Token,
     exchange: String,
     last: Mutex<Option<Meeting>>,
     /// A thread meets it.
@@ -49,24 +50,24 @@ pub(super) struct Met {
 }
 
 impl Neighbour {
-    /// The one whose exchange has this name.
-    pub(super) fn of(process: Token, exchange: &str) -> Arc<Self> {
+    /// The one whose exchange has this name, and which knows this token: its id, or the [`Pass`](exchange::Pass) of a pipe.
+    pub(super) fn of(to: Token, exchange: &str) -> Arc<Self> {
         static ALL: PerProcess<Mutex<HashMap<Token, Weak<Neighbour>>>> = PerProcess::new();
         let mut all = lock(ALL.get(Mutex::default));
-        if let Some(known) = all.get(&process).and_then(Weak::upgrade)
+        if let Some(known) = all.get(&to).and_then(Weak::upgrade)
             && known.exchange == exchange
         {
             return known;
         }
         all.retain(|_, known| known.strong_count() > 0);
         let made = Arc::new(Self {
-            process,
+            to,
             exchange: exchange.to_owned(),
             last: Mutex::default(),
             is_being_met: AtomicBool::new(false),
             over: Notify::new(),
         });
-        all.insert(process, Arc::downgrade(&made));
+        all.insert(to, Arc::downgrade(&made));
         made
     }
 
@@ -117,7 +118,7 @@ impl Neighbour {
             lasting: error.is_lasting(),
             reason: error.to_string(),
         })?;
-        let ask = Packet::Where { to: self.process };
+        let ask = Packet::Where { to: self.to };
         socket.send(&ask.encode(), None).map_err(now)?;
         let mut bytes = [0; PACKET_MAX];
         let Some(len) = answer(&socket, &mut bytes).map_err(now)? else {

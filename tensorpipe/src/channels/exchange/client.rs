@@ -153,7 +153,7 @@ impl Client {
                         self.socket.send(&Packet::None(id).encode(), None)?;
                     }
                 }
-                (Some(Packet::Where { to }), _) if to == exchange.process() => {
+                (Some(Packet::Where { to }), _) if exchange.is_meant(&to) => {
                     let exports = exchange.exports().ok_or(Errno::EPROTO)?;
                     self.socket.send(&Packet::Here(exports).encode(), None)?;
                 }

@@ -28,7 +28,7 @@ mod place;
 pub(super) use self::borrower::{Borrower, Returned};
 pub(super) use self::broker::ANSWER_TIMEOUT;
 pub(super) use self::copies::Copies;
-pub(super) use self::invitation::Invitation;
+pub(super) use self::invitation::{Invitation, Pass};
 pub(super) use self::lender::{Borrowed, Lender, Taking};
 #[cfg(feature = "cuda")]
 pub(super) use self::lender::{Debt, Owing, Passed};
@@ -47,6 +47,7 @@ use tokio::sync::oneshot;
 
 use self::broker::Broker;
 use crate::error::SystemError;
+use crate::keys::PipeKey;
 use crate::process::{Token, process_id};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::{Owner, PerProcess};
@@ -70,6 +71,8 @@ pub(in crate::channels) struct Exchange {
     commands: Mutex<Vec<Command>>,
     /// By number.
     invitations: Mutex<HashMap<Token, Weak<Invitation>>>,
+    /// By which processes ask that have the key of a pipe.
+    passes: Mutex<HashMap<Token, Weak<Pass>>>,
     borrowers: Mutex<HashMap<Identity, Weak<Borrower>>>,
     /// By the name of their exchange, which only one process can have.
     lenders: Mutex<HashMap<String, Weak<Lender>>>,
@@ -138,6 +141,7 @@ impl Exchange {
             opening: Mutex::default(),
             commands: Mutex::default(),
             invitations: Mutex::default(),
+            passes: Mutex::default(),
             borrowers: Mutex::default(),
             lenders: Mutex::default(),
             exports: OnceLock::new(),
@@ -227,13 +231,27 @@ impl Exchange {
         self.mapped.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// For a lane that has something to lend.
+    /// For a lane that has something to lend, of a pipe with this key.
     ///
     /// # Errors
     /// Where the broker cannot be started: nobody could come.
-    pub(in crate::channels) fn invite(self: &Arc<Self>) -> Result<Arc<Invitation>, Unlent> {
+    pub(in crate::channels) fn invite(
+        self: &Arc<Self>,
+        key: Option<&PipeKey>,
+    ) -> Result<Arc<Invitation>, Unlent> {
         self.open()?;
-        Ok(Invitation::new(self))
+        Ok(Invitation::new(self, key))
+    }
+
+    /// For a lane whose memory is read, of a pipe with this key.
+    pub(in crate::channels) fn lets_pass(&self, key: &PipeKey) -> Arc<Pass> {
+        let number = key.pass(&self.name);
+        entry(&mut lock(&self.passes), number, || Pass::new(number))
+    }
+
+    /// Whether this process is meant, by its id or by the key of a pipe that it is at the end of.
+    fn is_meant(&self, to: &Token) -> bool {
+        *to == self.process || lock(&self.passes).contains_key(to)
     }
 
     fn invitation(&self, number: Token) -> Option<Arc<Invitation>> {

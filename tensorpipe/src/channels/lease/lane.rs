@@ -19,6 +19,7 @@ use super::{Adopted, Degraded, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Part
 use super::{Exchange, Invitation, Lender, Offer, Place, Taking, Wanted};
 use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind, Pool};
+use crate::keys::PipeKey;
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::sys::segment::SegmentId;
@@ -29,6 +30,8 @@ pub(super) struct LeaseLane {
     /// Where the kernel says it of the pipe's connection.
     pub(super) peer: SettledPeer,
     pub(super) exchange: Arc<Exchange>,
+    /// The pipe's.
+    pub(super) key: Option<PipeKey>,
     /// Made for the first loan.
     pub(super) invitation: Option<Arc<Invitation>>,
     /// Where the peer says that its exchange is.
@@ -61,6 +64,7 @@ impl LeaseLane {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             peer: link.peer,
             exchange: exchange.clone(),
+            key: link.key,
             invitation: None,
             lender: exchange.lender(&peer.exchange),
             borrows,
@@ -135,9 +139,10 @@ impl LeaseLane {
         segment: Option<SegmentId>,
         io: &mut LaneIo<'_>,
     ) {
-        let Some(invitation) = self.invited else {
+        let Some(number) = self.invited else {
             return self.ask_for_bytes(op, want, io);
         };
+        let invitation = self.lender.brings(&number, self.key.as_ref());
         self.fetching.insert(op, (told, want));
         let segment = segment.map(Wanted::Main);
         let (lender, handle) = (self.lender.clone(), self.handle.clone());

@@ -213,7 +213,7 @@ impl LeaseLane {
     fn invitation(&mut self) -> Result<&Arc<Invitation>, Unlent> {
         Ok(match &mut self.invitation {
             Some(invitation) => invitation,
-            none => none.insert(self.exchange.invite()?),
+            none => none.insert(self.exchange.invite(self.key.as_ref())?),
         })
     }
 

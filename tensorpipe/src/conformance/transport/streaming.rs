@@ -139,9 +139,13 @@ pub async fn a_full_peer_makes_the_writer_wait(subject: Subject) {
     }
     assert!(sent < 256 << 20, "it takes everything and never waits");
     let mut found = vec![0; sent];
-    within("read", server.read_exact(&mut found))
-        .await
-        .unwrap_or_else(|error| panic!("read: {error}"));
+    // What the connection has taken leaves when there is room.
+    let (read, flushed) = tokio::join!(
+        within("read", server.read_exact(&mut found)),
+        within("flush", client.flush())
+    );
+    read.unwrap_or_else(|error| panic!("read: {error}"));
+    flushed.unwrap_or_else(|error| panic!("flush: {error}"));
     let wanted: Vec<u8> = piece.iter().copied().cycle().take(sent).collect();
     assert_same(&found, &wanted, "the stream");
     write(&mut client, b"and on").await;

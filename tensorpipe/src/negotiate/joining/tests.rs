@@ -73,7 +73,7 @@ async fn a_writer_at_the_bound_goes_on_when_it_may_join() {
     let mut came = vec![0; said.len()];
     there.read_exact(&mut came[..SAID_MAX]).await.unwrap();
     // In pieces, with what follows behind the last.
-    let word = [ServerHandshake::joined(), b"good".to_vec()].concat();
+    let word = [ServerHandshake::joined(None), b"good".to_vec()].concat();
     for byte in &word[..word.len() - 5] {
         there.write_all(&[*byte]).await.unwrap();
         tokio::task::yield_now().await;

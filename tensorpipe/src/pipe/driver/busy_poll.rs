@@ -263,12 +263,13 @@ impl<W> Driver<W> {
         false
     }
 
-    /// An operation waits without being one that the connection wakes. Returns `false` where nobody drives for it: polling is on,
-    /// and nobody polls.
+    /// An operation waits without being one that the connection wakes. Returns `false` where it had better register: nobody polls, or
+    /// so few wait that its own task should. A wake of the connection may go to an operation that was forgotten, or takes its time.
     pub(super) fn count(&self) -> bool {
         self.wakers.count();
         // Behind that: a poller that leaves from here on counts it.
-        self.polling.poller() != VACANT
+        let poller = self.polling.poller();
+        ![OFF, VACANT].contains(&poller) && self.wakers.waiting() > SOLE_POLLER_WAITERS
     }
 
     /// `who` waits no more. For others that still wait the background task polls, until one of them does.

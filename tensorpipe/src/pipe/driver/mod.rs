@@ -6,7 +6,7 @@
 //! | state | who acts next |
 //! |---|---|
 //! | `Asleep` | the connection, which asks to be woken |
-//! | `Woken` | one task: the operation awaited last, else the background task |
+//! | `Woken` | one task: the operation registered last, else the background task |
 //! | `Driving` | the thread that has the work; others leave a kick |
 //! | `Polling` | one task, which is scheduled to poll again; the connection wakes nobody |
 //! | `Vacant` | polling is on, nobody polls and nobody waits; the next operation, else the background task's tick |
@@ -29,7 +29,7 @@
 //! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::leave` |
 //! | `Polling` | no poll within a `TICK`: a forgotten future | `Asleep` | `Driver::tick` |
 //! | `Vacant` | an operation begins | `Driving`, then `Polling` | `Waiter::poll` |
-//! | any other | an operation joins others, with which its message left | the same: others drive for it | `Waiter::count` |
+//! | `Polling` | one of many operations begins, whose messages left together | `Polling`: the poller drives for it | `Waiter::count` |
 //! | `Vacant` | a `TICK` passes | `Asleep` | `Driver::tick` |
 //!
 //! The states are spread over a few words, so that no step waits for a lock that is held across a system call:

@@ -77,7 +77,7 @@ impl<H: Holds> Waiter<H> {
         id
     }
 
-    /// Waits without being one that the connection wakes: somebody drives for it, since its message left behind or beside others.
+    /// Waits without being one that the connection wakes, while a poller drives for many; else registers.
     pub(in crate::pipe) fn count(&mut self, waker: &Waker) {
         if self.slot.is_none() && !self.counted {
             let driver = self.holder.core().driver();

@@ -1,6 +1,6 @@
 //! Whom a wake reaches.
 //!
-//! The connection always wakes [`Wakers`], which passes the wake on to one task: the operation that was awaited last, else
+//! The connection always wakes [`Wakers`], which passes the wake on to one task: the operation that registered last, else
 //! the pipe's background task. So an answer reaches the task that waits for it without a hop through another one. An
 //! operation that is awaited no more hands on a wake that it has not acted on.
 //!
@@ -9,8 +9,8 @@
 //! somebody was woken and has not driven the pipe since; if so, it drives, and passes that one over. After a `TICK` in
 //! which nothing happened it sleeps, however many wait: the next wake starts it again.
 //!
-//! Of many operations that begin together, each registration costs as much as a small message. They are only counted: where none has
-//! registered, the background task is woken, and drives and polls for them. What they wait for wakes them.
+//! Of many operations that begin together, each registration costs as much as a small message. While one of them, or the background
+//! task, polls for all, the others are only counted. What they wait for wakes them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -140,7 +140,8 @@ impl Wakers {
 
     /// How many operations are being awaited, as far as a look shows.
     pub(super) fn waiting(&self) -> usize {
-        self.registered() + self.counted.load(Ordering::Relaxed)
+        self.registered()
+            .saturating_add(self.counted.load(Ordering::Relaxed))
     }
 
     /// How many of them have registered whom to wake, as far as a look shows.

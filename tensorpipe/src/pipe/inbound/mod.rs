@@ -226,7 +226,7 @@ impl Incoming {
             return Ok(None);
         }
         let Self { core, arrival, .. } = self;
-        // Its memory, and that of places which are not used, is let go of without the lock.
+        // Places that are not used, and what came of it, are let go of without the lock.
         let mut undone = None;
         let begun = core.update(|shared, wakes| {
             start_reading(core, arrival, &mut plan, &mut undone, reader, shared, wakes)

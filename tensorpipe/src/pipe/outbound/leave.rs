@@ -26,7 +26,7 @@ pub enum When {
 pub struct Submitted {
     /// Its number.
     pub id: u64,
-    /// Others are likely to be written at once, and it leaves with them: nobody need drive the pipe for it alone.
+    /// Others are likely to be written at once. It leaves with them, or has left: nobody need drive the pipe for it alone.
     pub together: bool,
     /// Every byte is handed over.
     pub(in crate::pipe) over: bool,

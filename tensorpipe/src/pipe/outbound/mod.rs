@@ -194,7 +194,11 @@ fn send_or_queue(
     let Some(mut io) = io else {
         return Ok(Submitted {
             id,
-            together: matches!(when, When::Beside(under_way) if is_crowd(under_way)),
+            together: match when {
+                When::Now => false,
+                When::Beside(under_way) => is_crowd(under_way),
+                When::Soon => true,
+            },
             over: false,
             drive: true,
         });

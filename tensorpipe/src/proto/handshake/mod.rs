@@ -1,4 +1,4 @@
-//! The handshake: one round trip.
+//! The handshake: one round trip, or two where a token is proved ([`proving`]).
 //!
 //! ```text
 //! connector                              listener
@@ -11,14 +11,22 @@
 //!         or, where that fails, STAY, MESSAGE … on the first connection
 //! ```
 
+mod proving;
 mod select;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use proving::ExpectAnswer;
+pub(crate) use proving::{ExpectChallenge, ExpectProof, Opened, Proven};
 pub(crate) use select::{LocalChannel, LocalTransport, Selection, select};
 
 use super::wire::frame::{HEADER_LEN, Header, Kind, check_len};
-use super::wire::hello::{Answer, HANDSHAKE_MAX, Purpose, Reject, decode_stay, put_joined};
+use super::wire::hello::{
+    Answer, HANDSHAKE_MAX, Purpose, Reject, decode_joined, decode_stay, put_joined,
+};
+use super::wire::proof::decode_key;
 use super::wire::{MAGIC, PREFACE_LEN, VERSION, VERSION_MIN, preface};
 use crate::error::PeerFault;
+use crate::keys::{Proof, is_same};
 
 /// What the listener said.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,18 +37,40 @@ pub(crate) enum Reply {
     Joined,
 }
 
+/// What a connector has said first.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// What the connection is for.
+    Hello(Purpose),
+    /// It wants a new pipe and proves nothing, where a token is asked for. What else it said was not looked at.
+    Unproven,
+    /// It has a token, and wants to prove that.
+    Key(Opened),
+}
+
 /// The connector's side: waits for the listener's preface, then for its ANSWER, or, on a connection that joins, for JOINED.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHandshake {
     opening: Opening,
-    joins: bool,
+    joins: Joins,
+}
+
+/// Whether a connection joins a pipe.
+#[derive(Debug, Default)]
+enum Joins {
+    #[default]
+    No,
+    /// One without a key.
+    Yes,
+    /// The listener has to prove that it has the key, by this.
+    By(Proof),
 }
 
 impl ClientHandshake {
-    /// For a connection that joins.
-    pub(crate) fn joining() -> Self {
+    /// For a connection that joins. `proof`: what the listener of a pipe that has a key proves that by.
+    pub(crate) fn joining(proof: Option<Proof>) -> Self {
         Self {
-            joins: true,
+            joins: proof.map_or(Joins::Yes, Joins::By),
             ..Self::default()
         }
     }
@@ -58,31 +88,74 @@ impl ClientHandshake {
             return Ok((used, None));
         };
         let reply = match kind {
-            Kind::Joined if self.joins => Reply::Joined,
-            Kind::Answer if !self.joins => Reply::Answer(Box::new(Answer::decode(body)?)),
+            Kind::Joined => self.joins.heard(decode_joined(body)?)?,
+            Kind::Answer if matches!(self.joins, Joins::No) => {
+                Reply::Answer(Box::new(Answer::decode(body)?))
+            }
             Kind::Reject => Reply::Reject(Reject::decode(body)?),
-            other if self.joins => return Err(other.unexpected("instead of JOINED")),
-            other => return Err(other.unexpected("instead of an answer")),
+            other => return Err(other.unexpected(self.joins.instead())),
         };
         Ok((used, Some(reply)))
     }
 }
 
-/// The listener's side: waits for the connector's preface, then for its HELLO, and, after telling it to move, for STAY.
+impl Joins {
+    /// JOINED has come.
+    fn heard(&self, proof: Option<Proof>) -> Result<Reply, PeerFault> {
+        match self {
+            Self::No => Err(Kind::Joined.unexpected(self.instead())),
+            Self::Yes => Ok(Reply::Joined),
+            Self::By(wanted) if proof.is_some_and(|proof| is_same(&proof, wanted)) => {
+                Ok(Reply::Joined)
+            }
+            Self::By(_) => Err(PeerFault::Unproven {
+                what: "the key of the pipe that this connection was to join".to_owned(),
+            }),
+        }
+    }
+
+    fn instead(&self) -> &'static str {
+        match self {
+            Self::No => "instead of an answer",
+            Self::Yes | Self::By(_) => "instead of JOINED",
+        }
+    }
+}
+
+/// The listener's side: waits for the connector's preface, then for its HELLO or KEY, and, after telling it to move, for STAY.
 #[derive(Debug, Default)]
 pub(crate) struct ServerHandshake {
     opening: Opening,
+    asks: bool,
 }
 
 impl ServerHandshake {
-    /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more.
-    pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Purpose>), PeerFault> {
-        let (used, frame) = self.opening.handle(input)?;
-        match frame {
-            None => Ok((used, None)),
-            Some((Kind::Hello, body)) => Ok((used, Some(Purpose::decode(body)?))),
-            Some((other, _)) => Err(other.unexpected("instead of HELLO")),
+    /// `asks`: nobody gets a new pipe who has not proved that it has a token.
+    pub(crate) fn new(asks: bool) -> Self {
+        Self {
+            asks,
+            ..Self::default()
         }
+    }
+
+    /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more.
+    pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Heard>), PeerFault> {
+        let (used, frame) = self.opening.handle(input)?;
+        let heard = match frame {
+            None => return Ok((used, None)),
+            Some((Kind::Hello, body)) if self.asks && Purpose::is_pipe(body) => Heard::Unproven,
+            Some((Kind::Hello, body)) => Heard::Hello(Purpose::decode(body)?),
+            Some((Kind::Key, body)) => {
+                let (name, _) = decode_key(body)?;
+                let frame = &input[..used][used - HEADER_LEN - body.len()..];
+                Heard::Key(Opened {
+                    name,
+                    said: [&self.opening.preface.unwrap_or_default(), frame].concat(),
+                })
+            }
+            Some((other, _)) => return Err(other.unexpected("instead of HELLO")),
+        };
+        Ok((used, Some(heard)))
     }
 
     /// The same for STAY: its reason.
@@ -101,8 +174,8 @@ impl ServerHandshake {
     }
 
     /// What to send on a connection that has joined.
-    pub(crate) fn joined() -> Vec<u8> {
-        behind_preface(put_joined)
+    pub(crate) fn joined(proof: Option<&Proof>) -> Vec<u8> {
+        behind_preface(|out| put_joined(out, proof))
     }
 
     /// What to send when it is not wanted.
@@ -120,16 +193,16 @@ fn behind_preface(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 /// What an end waits for first: the other's preface, and the frame behind it.
 #[derive(Debug, Default)]
 struct Opening {
-    preface_seen: bool,
+    preface: Option<[u8; PREFACE_LEN]>,
 }
 
 impl Opening {
     /// Takes what has come in so far. Returns how much of it was used, and the frame once it is there.
     fn handle<'a>(&mut self, input: &'a [u8]) -> Result<(usize, Option<Whole<'a>>), PeerFault> {
         let mut used = 0;
-        if !self.preface_seen {
-            self.preface_seen = check_preface(input)?;
-            if !self.preface_seen {
+        if self.preface.is_none() {
+            self.preface = check_preface(input)?;
+            if self.preface.is_none() {
                 return Ok((0, None));
             }
             used = PREFACE_LEN;
@@ -161,8 +234,8 @@ fn whole_frame(input: &[u8]) -> Result<(usize, Option<Whole<'_>>), PeerFault> {
     })
 }
 
-/// Checks the preface at the front of `input`, as far as it is there. `Ok(true)`: it is there whole and fits.
-fn check_preface(input: &[u8]) -> Result<bool, PeerFault> {
+/// Checks the preface at the front of `input`, as far as it is there. Returns it once it is there whole and fits.
+fn check_preface(input: &[u8]) -> Result<Option<[u8; PREFACE_LEN]>, PeerFault> {
     let magic = &input[..input.len().min(MAGIC.len())];
     if !MAGIC.starts_with(magic) {
         let first = input[..input.len().min(16)].escape_ascii().to_string();
@@ -172,7 +245,7 @@ fn check_preface(input: &[u8]) -> Result<bool, PeerFault> {
         });
     }
     let Some(preface) = input.first_chunk::<PREFACE_LEN>() else {
-        return Ok(false);
+        return Ok(None);
     };
     let high = u16::from_le_bytes([preface[8], preface[9]]);
     let low = u16::from_le_bytes([preface[10], preface[11]]);
@@ -184,7 +257,7 @@ fn check_preface(input: &[u8]) -> Result<bool, PeerFault> {
             our_high: VERSION,
         });
     }
-    Ok(true)
+    Ok(Some(*preface))
 }
 
 fn hint(first: &[u8]) -> &'static str {
@@ -195,6 +268,8 @@ fn hint(first: &[u8]) -> &'static str {
         ", that is an HTTP server; connect to another port"
     } else if first.starts_with(&[0x16, 0x03]) {
         ", that is TLS, which this address does not expect"
+    } else if first.starts_with(&[0x15, 0x03]) {
+        ", that is an alert of TLS: connect there by `tls://`"
     } else {
         ""
     }

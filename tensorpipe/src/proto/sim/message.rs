@@ -29,12 +29,21 @@ pub(crate) fn limits() -> WireLimits {
 
 /// What a connector sends first.
 pub(crate) fn hello(name: &str, limits: WireLimits, brochure: Brochure) -> Vec<u8> {
-    ClientHandshake::hello(&Purpose::Pipe {
+    ClientHandshake::hello(&wants(name, limits, brochure))
+}
+
+/// What a connector with nothing to offer wants.
+pub(crate) fn purpose(limits: WireLimits) -> Purpose {
+    wants("a", limits, Brochure::default())
+}
+
+fn wants(name: &str, limits: WireLimits, brochure: Brochure) -> Purpose {
+    Purpose::Pipe {
         name: name.to_owned(),
         process: [1; 16],
         limits,
         brochure,
-    })
+    }
 }
 
 /// The answer of a listener that chooses nothing.

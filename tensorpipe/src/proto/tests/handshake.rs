@@ -2,7 +2,7 @@
 
 use crate::device::{Device, DeviceKind};
 use crate::error::PeerFault;
-use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake};
+use crate::proto::handshake::{ClientHandshake, Heard, Reply, ServerHandshake};
 use crate::proto::sim::frames::frame;
 use crate::proto::sim::{End, Pair, answer, hello, limits, message};
 use crate::proto::wire::hello::{
@@ -23,9 +23,12 @@ fn listen(bytes: &[u8]) -> (Option<Purpose>, Vec<u8>) {
         input.push(*byte);
         let (used, purpose) = server.handle(&input).unwrap();
         input.drain(..used);
-        if purpose.is_some() {
+        if let Some(heard) = purpose {
+            let Heard::Hello(purpose) = heard else {
+                panic!("{heard:?}");
+            };
             input.extend_from_slice(&bytes[i + 1..]);
-            return (purpose, input);
+            return (Some(purpose), input);
         }
     }
     (None, input)
@@ -52,9 +55,12 @@ fn limits_are_exchanged_and_the_first_message_may_follow_at_once() {
 
 #[test]
 fn a_join_may_be_followed_by_data() {
-    let join = Purpose::Join([7; 16]);
-    let bytes = [ClientHandshake::hello(&join), b"data".to_vec()].concat();
-    assert_eq!(listen(&bytes), (Some(join), b"data".to_vec()));
+    for proof in [None, Some([8; 32])] {
+        let token = [7; 16];
+        let join = Purpose::Join { token, proof };
+        let bytes = [ClientHandshake::hello(&join), b"data".to_vec()].concat();
+        assert_eq!(listen(&bytes), (Some(join), b"data".to_vec()));
+    }
 }
 
 #[test]
@@ -95,12 +101,12 @@ fn a_rejection_and_a_stay_say_why() {
 
 #[test]
 fn a_connection_that_joins_hears_one_word_and_data_may_follow_it() {
-    let said = [ServerHandshake::joined(), b"data".to_vec()].concat();
+    let said = [ServerHandshake::joined(None), b"data".to_vec()].concat();
     for cut in 0..said.len() - 4 {
-        let (used, reply) = ClientHandshake::joining().handle(&said[..cut]).unwrap();
+        let (used, reply) = ClientHandshake::joining(None).handle(&said[..cut]).unwrap();
         assert!(reply.is_none() && used <= cut, "{cut}");
     }
-    let (used, reply) = ClientHandshake::joining().handle(&said).unwrap();
+    let (used, reply) = ClientHandshake::joining(None).handle(&said).unwrap();
     assert_eq!(reply, Some(Reply::Joined));
     assert_eq!(&said[used..], b"data");
     // Each word has its connection.
@@ -110,14 +116,14 @@ fn a_connection_that_joins_hears_one_word_and_data_may_follow_it() {
     let joined = instead(ClientHandshake::default(), &said);
     assert_eq!(joined, "it sent a JOINED frame instead of an answer");
     let answer = ServerHandshake::answer(&answer(limits()));
-    let answer = instead(ClientHandshake::joining(), &answer);
+    let answer = instead(ClientHandshake::joining(None), &answer);
     assert_eq!(answer, "it sent a ANSWER frame instead of JOINED");
     let reject = Reject {
         transient: false,
         reason: "late".into(),
     };
     let bytes = ServerHandshake::reject(&reject);
-    let (_, reply) = ClientHandshake::joining().handle(&bytes).unwrap();
+    let (_, reply) = ClientHandshake::joining(None).handle(&bytes).unwrap();
     assert_eq!(reply, Some(Reply::Reject(reject)));
 }
 

@@ -18,6 +18,7 @@ mod lanes;
 mod offered;
 mod parts;
 mod pieces;
+mod proving;
 mod random;
 mod refuse;
 mod reset;

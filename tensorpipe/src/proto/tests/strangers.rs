@@ -2,7 +2,7 @@
 
 use crate::device::Device;
 use crate::error::PeerFault;
-use crate::proto::handshake::{ClientHandshake, Reply, ServerHandshake, select};
+use crate::proto::handshake::{ClientHandshake, Heard, Reply, ServerHandshake, select};
 use crate::proto::sim::{answer, hello, limits};
 use crate::proto::wire::hello::{
     Brochure, ChannelOffer, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, TransportOffer,
@@ -27,7 +27,7 @@ fn channel(name: String, devices: usize) -> ChannelOffer {
 
 fn hear(bytes: &[u8]) -> Result<(String, Brochure), PeerFault> {
     match ServerHandshake::default().handle(bytes)? {
-        (_, Some(Purpose::Pipe { name, brochure, .. })) => Ok((name, brochure)),
+        (_, Some(Heard::Hello(Purpose::Pipe { name, brochure, .. }))) => Ok((name, brochure)),
         (_, other) => panic!("{other:?}"),
     }
 }

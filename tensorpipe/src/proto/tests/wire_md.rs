@@ -7,15 +7,20 @@ use bytes::Bytes;
 use crate::descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
 use crate::device::{Device, DeviceKind};
 use crate::error::{PeerFault, ResetCode};
+use crate::keys::{Join, JoinKind, Nonce, Proof, Secret};
 use crate::proto::OpId;
+use crate::proto::handshake::{ExpectChallenge, ExpectProof, Heard, Proven, ServerHandshake};
 use crate::proto::sim::frames::{bulk, frame};
 use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind, Reason};
 use crate::proto::wire::hello::{
     Amount, Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer,
-    WireLimits, decode_stay, put_joined, put_stay,
+    WireLimits, decode_joined, decode_stay, put_joined, put_stay,
 };
 use crate::proto::wire::preface;
+use crate::proto::wire::proof::{
+    decode_challenge, decode_key, decode_proof, put_challenge, put_key, put_proof,
+};
 use crate::tensor::DType;
 use crate::wire_md::{WIRE_MD, examples};
 
@@ -80,6 +85,44 @@ fn answer() -> Answer {
     }
 }
 
+/// What the two ends of the examples prove, whose secret is the bytes from 0x80 to 0x8f.
+struct Proofs {
+    challenge: Proof,
+    hello: Proof,
+    answer: Proof,
+    join: Proof,
+    joined: Proof,
+}
+
+fn proofs() -> Proofs {
+    let secret = Secret::new("trainer".into(), (0x80..0x90).collect()).unwrap();
+    let (mut connector, first) = ExpectChallenge::begin(&secret, &[0x55; 32], None);
+    let Ok((_, Some(Heard::Key(opened)))) = ServerHandshake::new(true).handle(&first) else {
+        panic!("no KEY");
+    };
+    let (mut listener, challenge) = ExpectProof::challenge(&opened, &secret, &[0x66; 32], None);
+    let Ok((_, Some(Proven::Listener(mut connector)))) = connector.handle(&challenge) else {
+        panic!("no proof");
+    };
+    let hello = connector.hello(&hello());
+    listener.handle(&hello).unwrap();
+    let answer = listener.answer(&answer());
+    let last = |bytes: &[u8]| *bytes.last_chunk().unwrap();
+    let join = Join {
+        kind: JoinKind::Move,
+        over: "shm",
+        token: &[0x33; 16],
+        binding: None,
+    };
+    Proofs {
+        challenge: last(&challenge),
+        hello: last(&hello[..HEADER_LEN + 32]),
+        answer: last(&answer[..HEADER_LEN + 32]),
+        join: listener.key().join(&join),
+        joined: connector.key().joined(&join),
+    }
+}
+
 fn reject() -> Reject {
     Reject {
         transient: true,
@@ -117,7 +160,10 @@ enum Said {
     Answer(Answer),
     Reject(Reject),
     Stay(String),
-    Joined,
+    Joined(Option<Proof>),
+    Key(String, Nonce),
+    Challenge(Nonce, Proof),
+    Proof(Proof),
     Message(Head),
     Control(Control),
 }
@@ -130,7 +176,10 @@ impl Said {
             Self::Answer(answer) => answer.put(&mut out),
             Self::Reject(reject) => reject.put(&mut out),
             Self::Stay(reason) => put_stay(&mut out, reason),
-            Self::Joined => put_joined(&mut out),
+            Self::Joined(proof) => put_joined(&mut out, proof.as_ref()),
+            Self::Key(name, nonce) => put_key(&mut out, name, nonce),
+            Self::Challenge(nonce, proof) => put_challenge(&mut out, nonce, proof),
+            Self::Proof(proof) => put_proof(&mut out, proof),
             Self::Message(head) => {
                 head.put(&mut out);
                 out.extend_from_slice(b"abc");
@@ -146,7 +195,12 @@ impl Said {
             Kind::Answer => Self::Answer(Answer::decode(body)?),
             Kind::Reject => Self::Reject(Reject::decode(body)?),
             Kind::Stay => Self::Stay(decode_stay(body)?),
-            Kind::Joined => Self::Joined,
+            Kind::Joined => Self::Joined(decode_joined(body)?),
+            Kind::Key => decode_key(body).map(|(name, nonce)| Self::Key(name, nonce))?,
+            Kind::Challenge => {
+                decode_challenge(body).map(|(nonce, proof)| Self::Challenge(nonce, proof))?
+            }
+            Kind::Proof => Self::Proof(decode_proof(body)?),
             Kind::Message => {
                 let head = Head::decode(body, header.len, 2, &wire_limits())?;
                 Self::Message(head.unwrap().0)
@@ -190,13 +244,24 @@ fn said() -> Vec<(&'static str, Said)> {
         ("CHANNEL of yours", channel(OpId::incoming(3, 1), &[4])),
     ];
     let controls = controls.map(|(name, control)| (name, Said::Control(control)));
+    let proofs = proofs();
+    let join = |proof| {
+        let token = [0x33; 16];
+        Said::Hello(Purpose::Join { token, proof })
+    };
     let others = [
         ("HELLO", Said::Hello(hello())),
-        ("HELLO to join", Said::Hello(Purpose::Join([0x33; 16]))),
+        ("HELLO to join", join(None)),
+        ("HELLO to join with a key", join(Some(proofs.join))),
         ("ANSWER", Said::Answer(answer())),
         ("REJECT", Said::Reject(reject())),
         ("STAY", Said::Stay("timeout".into())),
-        ("JOINED", Said::Joined),
+        ("JOINED", Said::Joined(None)),
+        ("JOINED with a key", Said::Joined(Some(proofs.joined))),
+        ("KEY", Said::Key("trainer".into(), [0x55; 32])),
+        ("CHALLENGE", Said::Challenge([0x66; 32], proofs.challenge)),
+        ("PROOF", Said::Proof(proofs.hello)),
+        ("PROOF of ANSWER", Said::Proof(proofs.answer)),
         ("MESSAGE", Said::Message(message())),
     ];
     others.into_iter().chain(controls).collect()

@@ -5,6 +5,7 @@ use super::frame::{Kind, put_frame};
 pub(crate) use super::limits::{Amount, FRAME_SHARE_MAX, WireLimits};
 use crate::device::Device;
 use crate::error::PeerFault;
+use crate::keys::Proof;
 
 /// The longest handshake frame, in bytes; with the preface it bounds what a connection costs before it is known.
 pub(crate) const HANDSHAKE_MAX: u32 = 32 << 10;
@@ -51,8 +52,12 @@ pub(crate) enum Purpose {
         limits: WireLimits,
         brochure: Brochure,
     },
-    /// One more connection of a pipe that is being made.
-    Join(Token),
+    /// One more connection of a pipe.
+    Join {
+        token: Token,
+        /// That it comes from the pipe's other end: where the pipe has a key.
+        proof: Option<Proof>,
+    },
 }
 
 /// One channel that may carry tensors, and over which extra connections.
@@ -133,11 +138,17 @@ impl Purpose {
                     put_devices(out, &channel.devices);
                 }
             }
-            Self::Join(token) => {
-                out.put_u8(1);
+            Self::Join { token, proof } => {
+                out.put_u8(if proof.is_some() { 2 } else { 1 });
                 out.put_bytes(token);
+                proof.iter().for_each(|proof| out.put_bytes(proof));
             }
         });
+    }
+
+    /// Whether the body of a HELLO asks for a new pipe: looked at before who asks has proved who it is.
+    pub(crate) fn is_pipe(body: &[u8]) -> bool {
+        body.first() == Some(&0)
     }
 
     pub(crate) fn decode(body: &[u8]) -> Result<Self, PeerFault> {
@@ -173,7 +184,14 @@ impl Purpose {
                     },
                 })
             }
-            1 => Ok(Self::Join(r.array()?)),
+            1 => Ok(Self::Join {
+                token: r.array()?,
+                proof: None,
+            }),
+            2 => Ok(Self::Join {
+                token: r.array()?,
+                proof: Some(r.array()?),
+            }),
             _ => Err(r.malformed("a purpose that is neither a new pipe nor a join")),
         }
     }
@@ -284,9 +302,17 @@ pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str) {
     put_frame(out, Kind::Stay, 0, |out| out.put_text(reason));
 }
 
-/// The connection is one of its pipe's from now on.
-pub(crate) fn put_joined(out: &mut Vec<u8>) {
-    put_frame(out, Kind::Joined, 0, |_| ());
+/// The connection is one of its pipe's from now on. The proof: that the listener has the pipe's key.
+pub(crate) fn put_joined(out: &mut Vec<u8>, proof: Option<&Proof>) {
+    put_frame(out, Kind::Joined, 0, |out| {
+        proof.iter().for_each(|proof| out.put_bytes(*proof));
+    });
+}
+
+pub(crate) fn decode_joined(body: &[u8]) -> Result<Option<Proof>, PeerFault> {
+    let mut r = Reader::new(body, Kind::Joined);
+    let has_one = r.remaining() >= size_of::<Proof>();
+    has_one.then(|| r.array()).transpose()
 }
 
 pub(crate) fn decode_stay(body: &[u8]) -> Result<String, PeerFault> {

@@ -128,6 +128,7 @@ impl Channel for CudaIpcChannel {
         let exchange = Exchange::here();
         let lender = exchange.lender(&place.exchange);
         let (handle, degraded) = (link.handle.clone(), link.degraded.clone());
+        let key = link.key.clone();
         let detour = CudaBasicChannel::over(BasicChannel::new(), &self.cuda).open_lane(link)?;
         Ok(Box::new(lane::CudaIpcLane {
             tools: Tools {
@@ -136,8 +137,8 @@ impl Channel for CudaIpcChannel {
                 degraded,
                 detour,
             },
-            writer: writing::Writer::new(exchange),
-            reader: reading::Reader::new(lender, self.borrows),
+            writer: writing::Writer::new(exchange, key.clone()),
+            reader: reading::Reader::new(lender, key, self.borrows),
         }))
     }
 }

@@ -8,6 +8,7 @@ use super::{
     Lender, Offer, OpId, Owing, Passed, Slot, Tools, Want, Wanted, failed,
 };
 use crate::device::cuda::Physical;
+use crate::keys::PipeKey;
 use crate::process::Token;
 use crate::sync::{AtomicBool, Ordering, lock};
 
@@ -15,6 +16,8 @@ use crate::sync::{AtomicBool, Ordering, lock};
 pub(super) struct Reader {
     /// Where the peer says that its exchange is.
     lender: Arc<Lender>,
+    /// The pipe's.
+    key: Option<PipeKey>,
     /// What is received may stay the peer's.
     borrows: bool,
     /// The peer's invitation.
@@ -37,9 +40,10 @@ enum Part {
 }
 
 impl Reader {
-    pub(super) fn new(lender: Arc<Lender>, borrows: bool) -> Self {
+    pub(super) fn new(lender: Arc<Lender>, key: Option<PipeKey>, borrows: bool) -> Self {
         Self {
             lender,
+            key,
             borrows,
             invited: None,
             is_welcome: Arc::default(),
@@ -100,13 +104,14 @@ impl Reader {
                 None => Some(Wanted::Device(offer.segment)),
             },
         };
-        let Some(invitation) = self
+        let Some(number) = self
             .invited
             .filter(|_| !fetched && !self.lender.is_unreliable())
         else {
             self.detour(op, want, tools, io);
             return Ok(());
         };
+        let invitation = self.lender.brings(&number, self.key.as_ref());
         self.parts.insert(op, Part::Fetching(told, want));
         let (lender, handle) = (self.lender.clone(), tools.handle.clone());
         let (degraded, is_welcome) = (tools.degraded.clone(), self.is_welcome.clone());

@@ -9,10 +9,13 @@ use super::{
     Slot, Tools, Unlent, failed,
 };
 use crate::device::Fence;
+use crate::keys::PipeKey;
 
 /// See the module's documentation.
 pub(super) struct Writer {
     exchange: Arc<Exchange>,
+    /// The pipe's.
+    key: Option<PipeKey>,
     /// Made for the first loan.
     invitation: Option<Arc<Invitation>>,
     parts: HashMap<OpId, Part>,
@@ -32,9 +35,10 @@ enum Part {
 }
 
 impl Writer {
-    pub(super) fn new(exchange: Arc<Exchange>) -> Self {
+    pub(super) fn new(exchange: Arc<Exchange>, key: Option<PipeKey>) -> Self {
         Self {
             exchange,
+            key,
             invitation: None,
             parts: HashMap::new(),
         }
@@ -90,7 +94,10 @@ impl Writer {
     fn borrower(&mut self) -> Result<Option<Arc<Borrower>>, Unlent> {
         let invitation = match &self.invitation {
             Some(invitation) => invitation,
-            None => self.invitation.insert(self.exchange.invite()?),
+            None => {
+                let invitation = self.exchange.invite(self.key.as_ref())?;
+                self.invitation.insert(invitation)
+            }
         };
         Ok(invitation.borrower().cloned())
     }

@@ -4,6 +4,7 @@ use super::super::borrower::Borrower;
 use super::super::{Invitation, PACKET_MAX, Packet, meet};
 use super::*;
 use crate::device::{Pool, PoolOptions};
+use crate::keys::PipeKey;
 use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 use crate::sys::ledger::Debts;
 
@@ -30,7 +31,7 @@ impl Entered {
 
 /// A borrower comes, and is welcome.
 fn enter(exchange: &Arc<Exchange>) -> Entered {
-    let invitation = exchange.invite().unwrap();
+    let invitation = exchange.invite(None).unwrap();
     let socket = enter_by(exchange, &invitation);
     Entered { invitation, socket }
 }
@@ -156,6 +157,64 @@ fn an_invitation_is_for_one_process() {
         honest.borrower().has_loans(),
         "that process's end is not its own"
     );
+}
+
+/// What an exchange says to a packet.
+fn answer(exchange: &Exchange, packet: &Packet) -> Option<Packet> {
+    let (socket, _) = meet(exchange.name()).unwrap();
+    socket.send(&packet.encode(), None).unwrap();
+    let heard = std::iter::repeat_with(|| {
+        std::thread::sleep(Duration::from_millis(1));
+        let mut bytes = [0; PACKET_MAX];
+        let received = socket.recv(&mut bytes);
+        match received.map(|packet| packet.len) {
+            Err(Errno::EAGAIN) => None,
+            Ok(len) => Some(Packet::decode(&bytes[..len])),
+            Err(_) => Some(None),
+        }
+    });
+    heard.take(5000).flatten().next().flatten()
+}
+
+/// Whoever has read the number on the pipe, and has not the pipe's key, gets nothing by it.
+#[test]
+fn an_invitation_of_a_pipe_with_a_key_is_brought_by_who_has_that() {
+    let exchange = Exchange::here();
+    let (key, other) = ([1; 32], [2; 32]);
+    let (key, other) = (PipeKey::of_connection(&key), PipeKey::of_connection(&other));
+    let invitation = exchange.invite(Some(&key)).unwrap();
+    let number = invitation.number();
+    let lender = exchange.lender(exchange.name());
+    for wrong in [number, lender.brings(&number, Some(&other))] {
+        let answer = answer(&exchange, &Packet::Hello(wrong));
+        assert_eq!(answer, Some(Packet::None(wrong)));
+    }
+    // At another exchange it would be another one.
+    let elsewhere = exchange.lender("tensorpipe-elsewhere");
+    let right = lender.brings(&number, Some(&key));
+    assert_ne!(right, elsewhere.brings(&number, Some(&key)));
+    assert!(invitation.borrower().is_none());
+    let answer = answer(&exchange, &Packet::Hello(right));
+    assert_eq!(answer, Some(Packet::Welcome(right)));
+    assert!(invitation.borrower().is_some());
+}
+
+#[test]
+fn who_has_the_key_of_a_pipe_is_told_where_there_is_something_to_read() {
+    let exchange = Exchange::here();
+    exchange.publish_exports(8);
+    exchange.open().unwrap();
+    let key = PipeKey::of_connection(&[3; 32]);
+    let to = key.pass(exchange.name());
+    let answered = || answer(&exchange, &Packet::Where { to });
+    assert_eq!(answered(), None);
+    let passes = [(); 2].map(|()| exchange.lets_pass(&key));
+    assert!(matches!(answered(), Some(Packet::Here(_))));
+    let elsewhere = key.pass("tensorpipe-elsewhere");
+    let other = answer(&exchange, &Packet::Where { to: elsewhere });
+    assert_eq!(other, None);
+    drop(passes);
+    assert_eq!(answered(), None);
 }
 
 /// Two pipes lead to one process: what it was lent over one, it has over both.

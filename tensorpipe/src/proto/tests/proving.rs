@@ -1,0 +1,346 @@
+//! Handshakes in which both ends prove that they have a secret, and those of who does not, who says again what another one has said, or
+//! changes it on its way.
+
+use crate::error::PeerFault;
+use crate::keys::{Join, JoinKind, PipeKey, Secret};
+use crate::proto::handshake::{
+    ClientHandshake, ExpectAnswer, ExpectChallenge, ExpectProof, Heard, Opened, Proven, Reply,
+    ServerHandshake,
+};
+use crate::proto::sim::frames::frame;
+use crate::proto::sim::{answer, limits, purpose};
+use crate::proto::wire::hello::{HANDSHAKE_MAX, Purpose, Reject};
+use crate::proto::wire::preface;
+
+const SECRET: [u8; 16] = *b"sixteen bytes it";
+
+/// One of several.
+fn secret(number: u8) -> Secret {
+    let mut bytes = SECRET;
+    bytes[0] += number - 1;
+    Secret::new("trainers".to_owned(), bytes.to_vec()).unwrap()
+}
+
+/// A fault, or what is made of `bytes` that come one by one. Nothing may be left.
+fn each<T>(
+    bytes: &[u8],
+    mut handle: impl FnMut(&[u8]) -> Result<(usize, Option<T>), PeerFault>,
+) -> Result<T, PeerFault> {
+    let mut input = Vec::new();
+    for (at, byte) in bytes.iter().enumerate() {
+        input.push(*byte);
+        let (used, found) = handle(&input)?;
+        input.drain(..used);
+        if let Some(found) = found {
+            assert!(input.is_empty() && at + 1 == bytes.len());
+            return Ok(found);
+        }
+    }
+    // More is to come.
+    Err(PeerFault::Truncated { frame: "a" })
+}
+
+fn is_unproven<T: std::fmt::Debug>(heard: Result<T, PeerFault>) {
+    let fault = heard.unwrap_err();
+    assert!(matches!(fault, PeerFault::Unproven { .. }), "{fault}");
+}
+
+/// What each says.
+struct Said {
+    first: Vec<u8>,
+    challenge: Vec<u8>,
+    hello: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+/// One of the two ends of a handshake.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    secret: &'a Secret,
+    number: u8,
+    binding: Option<[u8; 32]>,
+}
+
+fn side(secret: &Secret, number: u8) -> Side<'_> {
+    Side {
+        secret,
+        number,
+        binding: None,
+    }
+}
+
+fn begins(here: Side<'_>) -> (ExpectChallenge, Vec<u8>) {
+    ExpectChallenge::begin(here.secret, &[here.number; 32], here.binding.as_ref())
+}
+
+fn opened(first: &[u8]) -> Result<Opened, PeerFault> {
+    let mut server = ServerHandshake::new(true);
+    match each(first, |input| server.handle(input))? {
+        Heard::Key(opened) => Ok(opened),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn challenges(there: Side<'_>, first: &[u8]) -> Result<(ExpectProof, Vec<u8>), PeerFault> {
+    let (nonce, binding) = ([there.number; 32], there.binding.as_ref());
+    let opened = opened(first)?;
+    Ok(ExpectProof::challenge(
+        &opened,
+        there.secret,
+        &nonce,
+        binding,
+    ))
+}
+
+fn believes(connector: &mut ExpectChallenge, challenge: &[u8]) -> Result<ExpectAnswer, PeerFault> {
+    match each(challenge, |input| connector.handle(input))? {
+        Proven::Listener(proven) => Ok(proven),
+        Proven::Reject(reject) => panic!("{reject:?}"),
+    }
+}
+
+/// A whole handshake, each of whose messages `way` may change. Both keys, and what was said.
+fn shake(
+    here: Side<'_>,
+    there: Side<'_>,
+    way: impl Fn(usize, Vec<u8>) -> Vec<u8>,
+) -> Result<(PipeKey, PipeKey, Said), PeerFault> {
+    let (mut connector, first) = begins(here);
+    let first = way(0, first);
+    let (mut listener, challenge) = challenges(there, &first)?;
+    let challenge = way(1, challenge);
+    let mut connector = believes(&mut connector, &challenge)?;
+    let hello = way(2, connector.hello(&purpose(limits())));
+    let heard = each(&hello, |input| listener.handle(input))?;
+    assert_eq!(heard, purpose(limits()), "what is proved is what was said");
+    let answered = way(3, listener.answer(&answer(limits())));
+    let reply = each(&answered, |input| connector.handle(input))?;
+    assert_eq!(reply, Reply::Answer(Box::new(answer(limits()))));
+    let keys = (connector.key().clone(), listener.key().clone());
+    let answer = answered;
+    let said = Said {
+        first,
+        challenge,
+        hello,
+        answer,
+    };
+    Ok((keys.0, keys.1, said))
+}
+
+fn as_it_is(_: usize, said: Vec<u8>) -> Vec<u8> {
+    said
+}
+
+/// Two keys are the same.
+fn fits(one: &PipeKey, other: &PipeKey) -> bool {
+    let join = Join {
+        kind: JoinKind::Further,
+        over: "tcp",
+        token: &[1; 16],
+        binding: None,
+    };
+    one.join(&join) == other.join(&join)
+}
+
+#[test]
+fn both_prove_and_have_a_key_that_is_another_each_time() {
+    let secret = secret(1);
+    let (one, two, said) = shake(side(&secret, 1), side(&secret, 2), as_it_is).unwrap();
+    assert!(fits(&one, &two));
+    let all = [said.first, said.challenge, said.hello, said.answer].concat();
+    let shown = all.windows(16).any(|window| window == SECRET);
+    assert!(!shown, "it is never sent");
+    let (other, _, _) = shake(side(&secret, 1), side(&secret, 3), as_it_is).unwrap();
+    assert!(!fits(&one, &other));
+    let (other, _, _) = shake(side(&secret, 3), side(&secret, 2), as_it_is).unwrap();
+    assert!(!fits(&one, &other));
+}
+
+#[test]
+fn a_connector_says_nothing_of_itself_to_who_has_another_secret() {
+    let (here, there) = (secret(1), secret(2));
+    let (mut connector, first) = begins(side(&here, 1));
+    let (_, challenge) = challenges(side(&there, 2), &first).unwrap();
+    is_unproven(believes(&mut connector, &challenge));
+    // Somebody who asks for nothing at all.
+    let answer = ServerHandshake::answer(&answer(limits()));
+    let fault = begins(side(&here, 1)).0.handle(&answer).unwrap_err();
+    assert!(fault.to_string().contains("asks for no token"), "{fault}");
+}
+
+#[test]
+fn a_listener_looks_at_nothing_that_is_not_proved() {
+    let (here, there) = (secret(1), secret(2));
+    // It goes on though the listener has proved nothing to it.
+    let (_, first) = begins(side(&here, 1));
+    let (mut listener, _) = challenges(side(&there, 2), &first).unwrap();
+    let proof = frame(8, 0, &[7; 32]);
+    for body in [&[0xff; 100][..], &[], &vec![0; HANDSHAKE_MAX as usize]] {
+        let hello = frame(1, 0, body);
+        is_unproven(listener.handle(&[&proof[..], &hello].concat()));
+    }
+    // No more than a frame of a handshake is waited for.
+    let long = frame(1, 0, &vec![0; HANDSHAKE_MAX as usize + 1]);
+    let fault = listener.handle(&[&proof[..], &long[..20]].concat());
+    assert!(matches!(fault, Err(PeerFault::FrameTooLarge { .. })));
+    // Without a proof in front there is no HELLO.
+    let hello = ClientHandshake::hello(&purpose(limits()));
+    let fault = listener.handle(&hello[12..]).unwrap_err();
+    assert!(fault.to_string().contains("instead of PROOF"), "{fault}");
+}
+
+#[test]
+fn a_listener_that_asks_for_a_token_lets_only_joins_do_without() {
+    let hear = |bytes: &[u8]| ServerHandshake::new(true).handle(bytes).unwrap().1;
+    assert_eq!(
+        hear(&ClientHandshake::hello(&purpose(limits()))),
+        Some(Heard::Unproven)
+    );
+    // Of what could not be read, too: it was not looked at.
+    let nonsense = [&preface()[..], &frame(1, 0, &[0, 0xff, 0xff])].concat();
+    assert_eq!(hear(&nonsense), Some(Heard::Unproven));
+    let (token, proof) = ([3; 16], None);
+    let join = Purpose::Join { token, proof };
+    let heard = hear(&ClientHandshake::hello(&join));
+    assert_eq!(heard, Some(Heard::Hello(join)));
+    // A name that no token has.
+    for name in [String::new(), "a".repeat(65)] {
+        let mut body = (name.len() as u16).to_le_bytes().to_vec();
+        body.extend(name.bytes());
+        body.extend([0; 32]);
+        let key = [&preface()[..], &frame(6, 0, &body)].concat();
+        let fault = ServerHandshake::new(true).handle(&key).unwrap_err();
+        assert!(matches!(fault, PeerFault::Malformed { .. }), "{fault}");
+    }
+}
+
+#[test]
+fn what_was_said_once_proves_nothing_again() {
+    let secret = secret(1);
+    let (_, _, said) = shake(side(&secret, 1), side(&secret, 2), as_it_is).unwrap();
+    // To a listener, whose number is another one now.
+    let (mut listener, _) = challenges(side(&secret, 3), &said.first).unwrap();
+    is_unproven(each(&said.hello, |input| listener.handle(input)));
+    // To a connector.
+    let (mut connector, _) = begins(side(&secret, 4));
+    is_unproven(believes(&mut connector, &said.challenge));
+    let (mut connector, first) = begins(side(&secret, 4));
+    let (_, challenge) = challenges(side(&secret, 5), &first).unwrap();
+    let mut connector = believes(&mut connector, &challenge).unwrap();
+    connector.hello(&purpose(limits()));
+    is_unproven(each(&said.answer, |input| connector.handle(input)));
+}
+
+/// A stranger between the two has each of them talk to itself.
+#[test]
+fn no_end_is_answered_with_its_own_words() {
+    let secret = secret(1);
+    let (mut connector, first) = begins(side(&secret, 1));
+    let (mut listener, challenge) = challenges(side(&secret, 1), &first).unwrap();
+    // The proof of the listener as that of the connector.
+    let own = frame(8, 0, challenge.last_chunk::<32>().unwrap());
+    let hello = &ClientHandshake::hello(&purpose(limits()))[12..];
+    is_unproven(listener.handle(&[&own, hello].concat()));
+    // The connector's HELLO as the listener's answer.
+    let mut connector = believes(&mut connector, &challenge).unwrap();
+    let hello = connector.hello(&purpose(limits()));
+    connector.handle(&hello).unwrap_err();
+    let proof = &hello[..40];
+    let answer = &ServerHandshake::answer(&answer(limits()))[12..];
+    is_unproven(connector.handle(&[proof, answer].concat()));
+}
+
+/// Each end has TLS to the stranger between them, who has a connection of its own to either.
+#[test]
+fn a_proof_is_good_on_its_own_connection_alone() {
+    let secret = secret(1);
+    let on = |number, binding| Side {
+        binding,
+        ..side(&secret, number)
+    };
+    let (one, two, _) = shake(on(1, Some([1; 32])), on(2, Some([1; 32])), as_it_is).unwrap();
+    assert!(fits(&one, &two));
+    for binding in [Some([2; 32]), None] {
+        let relayed = shake(on(1, Some([1; 32])), on(2, binding), as_it_is);
+        is_unproven(relayed.map(|_| ()));
+    }
+}
+
+#[test]
+fn a_rejection_is_heard_whenever_it_comes() {
+    let secret = secret(1);
+    let reject = || Reject {
+        transient: true,
+        reason: "full".to_owned(),
+    };
+    let (mut connector, first) = begins(side(&secret, 1));
+    let bytes = ServerHandshake::reject(&reject());
+    match connector.handle(&bytes).unwrap() {
+        (_, Some(Proven::Reject(heard))) => assert_eq!(heard, reject()),
+        other => panic!("{other:?}"),
+    }
+    let (mut connector, again) = begins(side(&secret, 1));
+    assert_eq!(first, again);
+    let (_, challenge) = challenges(side(&secret, 2), &first).unwrap();
+    let mut connector = believes(&mut connector, &challenge).unwrap();
+    connector.hello(&purpose(limits()));
+    let bytes = ExpectProof::reject(&reject());
+    let heard = each(&bytes, |input| connector.handle(input)).unwrap();
+    assert_eq!(heard, Reply::Reject(reject()));
+}
+
+#[test]
+fn a_connection_that_joins_a_pipe_with_a_key_believes_its_listener_alone() {
+    let hear = |wanted: [u8; 32], said: Option<[u8; 32]>| {
+        let bytes = ServerHandshake::joined(said.as_ref());
+        let mut handshake = ClientHandshake::joining(Some(wanted));
+        each(&bytes, |input| handshake.handle(input))
+    };
+    assert_eq!(hear([1; 32], Some([1; 32])), Ok(Reply::Joined));
+    let mut nearly = [1; 32];
+    nearly[31] = 2;
+    for said in [None, Some(nearly)] {
+        is_unproven(hear([1; 32], said));
+    }
+    // One without a key asks for nothing.
+    let bytes = ServerHandshake::joined(Some(&[1; 32]));
+    let (_, reply) = ClientHandshake::joining(None).handle(&bytes).unwrap();
+    assert_eq!(reply, Some(Reply::Joined));
+}
+
+proptest::proptest! {
+    /// What is changed on its way is noticed by who gets it, or by the other in turn: all but what says nothing in the headers of
+    /// CHALLENGE and PROOF.
+    #[test]
+    fn nothing_changed_is_believed(message in 0usize..4, at in 0usize..400, by in 1u8..) {
+        let secret = secret(1);
+        let changed = std::cell::Cell::new(false);
+        let way = |number, mut said: Vec<u8>| {
+            let says_nothing = match number {
+                0 => 0..0,
+                1 => 12 + 5..12 + 8,
+                _ => 5..8,
+            };
+            let at = at % said.len();
+            if number == message && !says_nothing.contains(&at) {
+                said[at] ^= by;
+                changed.set(true);
+            }
+            said
+        };
+        let heard = shake(side(&secret, 1), side(&secret, 2), way).map(|_| ());
+        assert_eq!(heard.is_err(), changed.get(), "{message}, {at}");
+    }
+
+    #[test]
+    fn any_bytes_are_understood_or_refused(body in proptest::collection::vec(0u8.., 0..100), kind in 0u8..10) {
+        let secret = secret(1);
+        let bytes = [&preface()[..], &frame(kind, 0, &body)].concat();
+        let _ = ServerHandshake::new(true).handle(&bytes);
+        let (mut connector, first) = begins(side(&secret, 1));
+        let _ = connector.handle(&bytes);
+        let (mut listener, _) = challenges(side(&secret, 2), &first).unwrap();
+        let _ = listener.handle(&bytes[12..]);
+        let _ = listener.handle(&[frame(8, 0, &[0; 32]), bytes[12..].to_vec()].concat());
+    }
+}

@@ -1,0 +1,196 @@
+//! TLS 1.3 around [`tcp`](super::TcpTransport): `tls://HOST:PORT`. Feature `tls`; rustls with the provider `ring`.
+//!
+//! - **Who is there.** A connector believes a listener whose certificate leads to one that it [trusts](TlsConfig::trust), and names the
+//!   host of the URL. A listener may ask for [certificates of connectors](TlsConfig::clients); who has none is not heard.
+//! - **Where.** It has no side address: a peer moves no pipe here, and none away to `tcp`. A pipe that begins here may move to shared
+//!   memory, whose two ends then prove the key of this connection.
+//! - **Goodbye.** A pipe that ends in good order says `close_notify`. A connection that ends without it was cut.
+//! - **When.** An accepted connection shakes hands on a task of its own, which ends with it: within the time, and among the places,
+//!   that a listener has for those that have said nothing yet.
+//! - **Resumption.** Who comes again within a day shakes hands without certificates. New certificates and keys begin with no sessions.
+
+mod config;
+mod connection;
+mod names;
+
+pub use config::{Pem, TlsConfig};
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ServerConfig};
+use tokio_rustls::TlsConnector;
+
+use self::connection::TlsConnection;
+use super::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
+use crate::error::{Error, Misuse};
+use crate::sync::{Mutex, lock};
+
+/// Transport `tls`: `tls://HOST:PORT`.
+///
+/// A clone is the same transport: keep one to [`reload`](TlsTransport::reload) its files.
+///
+/// ```no_run
+/// use tensorpipe::Context;
+/// use tensorpipe::transports::{Pem, TlsConfig, TlsTransport};
+///
+/// # fn main() -> Result<(), tensorpipe::Misuse> {
+/// // A server, and whom it lets in.
+/// let config = TlsConfig::new()
+///     .certificate(Pem::file("server.pem"), Pem::file("server.key"))
+///     .clients(Pem::file("ca.pem"));
+/// let tls = TlsTransport::new(config)?;
+/// let context = Context::builder().prefer_transport(tls.clone()).build()?;
+/// // Later, when the files have changed:
+/// tls.reload()?;
+///
+/// // A client.
+/// let config = TlsConfig::new()
+///     .trust(Pem::file("ca.pem"))
+///     .certificate(Pem::file("client.pem"), Pem::file("client.key"));
+/// let context = Context::builder().prefer_transport(TlsTransport::new(config)?).build()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct TlsTransport {
+    tcp: Arc<TcpTransport>,
+    now: Arc<Mutex<Now>>,
+}
+
+/// What it goes by, and what was made of that.
+struct Now {
+    config: TlsConfig,
+    sides: Sides,
+}
+
+/// What a configuration lets an end do.
+#[derive(Clone)]
+struct Sides {
+    connects: Option<Arc<ClientConfig>>,
+    listens: Option<Arc<ServerConfig>>,
+}
+
+impl TlsTransport {
+    /// By these certificates and keys.
+    ///
+    /// # Errors
+    /// [`Misuse::Config`] where one cannot be read, or they do not fit.
+    pub fn new(config: TlsConfig) -> Result<Self, Misuse> {
+        let sides = config.load()?;
+        Ok(Self {
+            tcp: Arc::new(TcpTransport::new()),
+            now: Arc::new(Mutex::new(Now { config, sides })),
+        })
+    }
+
+    /// Looks at the files again. Connections that there are go on; those that come are by what stands there now.
+    ///
+    /// # Errors
+    /// [`Misuse::Config`] where one cannot be read, or they do not fit: then everything stays as it was.
+    pub fn reload(&self) -> Result<(), Misuse> {
+        let config = lock(&self.now).config.clone();
+        self.replace(config)
+    }
+
+    /// Goes by another configuration from now on.
+    ///
+    /// # Errors
+    /// As [`reload`](Self::reload).
+    pub fn replace(&self, config: TlsConfig) -> Result<(), Misuse> {
+        let sides = config.load()?;
+        *lock(&self.now) = Now { config, sides };
+        Ok(())
+    }
+}
+
+impl fmt::Debug for TlsTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsTransport")
+    }
+}
+
+/// The host of `HOST:PORT`, as a certificate names it.
+fn host(address: &str) -> Result<ServerName<'static>, Misuse> {
+    let address = address.strip_suffix('/').unwrap_or(address);
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(host.to_owned()).map_err(|_| Misuse::Address {
+        url: format!("tls://{address}"),
+        reason: "its host is no name that a certificate can have".to_owned(),
+    })
+}
+
+impl Transport for TlsTransport {
+    fn name(&self) -> &'static str {
+        "tls"
+    }
+
+    fn domain(&self) -> Vec<u8> {
+        self.tcp.domain()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+        Box::pin(async move {
+            let (client, name) = {
+                let now = lock(&self.now);
+                let client = now.sides.connects.clone().ok_or_else(|| {
+                    let text =
+                        "nobody is trusted who could be connected to; see `TlsConfig::trust`";
+                    Misuse::Other(text.to_owned())
+                })?;
+                let name = now.config.expected()?;
+                (client, name.map_or_else(|| host(address), Ok)?)
+            };
+            let tcp = self.tcp.connect(address).await?;
+            let (ends, peer) = (tcp.ends(), tcp.peer());
+            let connected = TlsConnector::from(client).connect(name, tcp).await;
+            let stream = connected.map_err(|error| connection::failed(address, &error))?;
+            let connection = TlsConnection::connected(stream, ends, peer);
+            Ok(Box::new(connection) as Box<dyn Connection>)
+        })
+    }
+
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+        Box::pin(async move {
+            if lock(&self.now).sides.listens.is_none() {
+                let text =
+                    "there is no certificate to show to who connects; see `TlsConfig::certificate`";
+                return Err(Misuse::Other(text.to_owned()).into());
+            }
+            Ok(Box::new(TlsAcceptor {
+                tcp: self.tcp.listen(address).await?,
+                now: self.now.clone(),
+            }) as Box<dyn Acceptor>)
+        })
+    }
+}
+
+struct TlsAcceptor {
+    tcp: Box<dyn Acceptor>,
+    now: Arc<Mutex<Now>>,
+}
+
+impl Acceptor for TlsAcceptor {
+    fn address(&self) -> String {
+        self.tcp.address()
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
+        self.tcp.poll_accept(cx).map_ok(|tcp| {
+            let listens = lock(&self.now).sides.listens.clone();
+            match listens {
+                Some(server) => Box::new(TlsConnection::accepted(server, tcp)),
+                // A configuration without a certificate has come since.
+                None => Box::new(TlsConnection::closed(tcp)) as Box<dyn Connection>,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+//! A connection of TLS. One that was accepted shakes hands on a task of its own, which ends with it.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use rustls::{AlertDescription, CertificateError, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinHandle;
+use tokio_rustls::{TlsAcceptor, TlsStream, client, server};
+
+use super::names::names;
+use crate::address::{Identity, PeerAddr};
+use crate::error::{Error, PeerFault};
+use crate::transports::Connection;
+
+/// What keys of a pipe are bound to, as RFC 5705 exports it.
+const EXPORTED: &[u8] = b"EXPERIMENTAL-tensorpipe";
+
+/// Either end, over tcp.
+type Tls = TlsStream<Box<dyn Connection>>;
+
+pub(super) struct TlsConnection {
+    stream: Stream,
+    /// As it was told.
+    polled: bool,
+    /// Those of the connection below.
+    ends: String,
+    peer: PeerAddr,
+}
+
+enum Stream {
+    Accepting(Accepting),
+    Open(Box<Tls>),
+    /// It was never one.
+    Closed(Error),
+}
+
+/// A handshake under way.
+struct Accepting {
+    task: JoinHandle<io::Result<server::TlsStream<Box<dyn Connection>>>>,
+    /// Who wants to read, and who to write, while it is.
+    waiting: [Option<Waker>; 2],
+}
+
+/// Positions of wakers.
+const READS: usize = 0;
+const WRITES: usize = 1;
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl TlsConnection {
+    pub(super) fn connected(
+        stream: client::TlsStream<Box<dyn Connection>>,
+        ends: String,
+        peer: PeerAddr,
+    ) -> Self {
+        Self {
+            stream: Stream::Open(Box::new(stream.into())),
+            polled: false,
+            ends,
+            peer,
+        }
+    }
+
+    /// Within a runtime.
+    pub(super) fn accepted(config: Arc<ServerConfig>, tcp: Box<dyn Connection>) -> Self {
+        let (ends, peer) = (tcp.ends(), tcp.peer());
+        let accept = TlsAcceptor::from(config).accept(tcp);
+        Self {
+            stream: Stream::Accepting(Accepting {
+                task: tokio::spawn(accept.into_future()),
+                waiting: [None, None],
+            }),
+            polled: false,
+            ends,
+            peer,
+        }
+    }
+
+    /// For which there is no certificate to show.
+    pub(super) fn closed(tcp: Box<dyn Connection>) -> Self {
+        let ends = tcp.ends();
+        let error = Error::Lost {
+            pipe: ends.as_str().into(),
+            reason: "this end has no certificate any more".into(),
+        };
+        Self {
+            peer: tcp.peer(),
+            stream: Stream::Closed(error),
+            polled: false,
+            ends,
+        }
+    }
+
+    fn open(&self) -> Option<&Tls> {
+        match &self.stream {
+            Stream::Open(stream) => Some(stream),
+            Stream::Accepting(_) | Stream::Closed(_) => None,
+        }
+    }
+
+    fn poll_open(&mut self, does: usize, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut Tls>>> {
+        if let Stream::Accepting(Accepting { task, waiting }) = &mut self.stream {
+            waiting[does] = Some(cx.waker().clone());
+            // It wakes whoever asked last, who then wakes the other one.
+            let accepted = ready!(Pin::new(task).poll(cx));
+            waiting
+                .iter_mut()
+                .filter_map(Option::take)
+                .for_each(Waker::wake);
+            self.stream = match accepted.unwrap_or_else(|error| Err(io::Error::other(error))) {
+                Ok(stream) => {
+                    let mut stream: Tls = stream.into();
+                    stream.get_mut().0.set_polled(self.polled);
+                    Stream::Open(Box::new(stream))
+                }
+                Err(error) => Stream::Closed(failed(&self.ends, &error)),
+            };
+        }
+        Poll::Ready(match &mut self.stream {
+            Stream::Open(stream) => Ok(Pin::new(&mut **stream)),
+            Stream::Closed(error) => Err(io::Error::other(error.clone())),
+            Stream::Accepting(_) => unreachable!("it was waited for"),
+        })
+    }
+
+    /// What TLS has to say about a connection that ends, in terms of who is to blame.
+    fn explained<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        result.map_err(|error| match is_of_tls(&error) {
+            true => io::Error::other(failed(&self.ends, &error)),
+            false => error,
+        })
+    }
+}
+
+fn is_of_tls(error: &io::Error) -> bool {
+    let inner = error.get_ref();
+    inner.is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
+/// Why there is no connection to `peer`.
+pub(super) fn failed(peer: &str, error: &io::Error) -> Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    let Some(inner) = inner else {
+        return Error::Lost {
+            pipe: peer.into(),
+            reason: format!("while TLS shook hands: {error}").into(),
+        };
+    };
+    let hint = match inner {
+        rustls::Error::AlertReceived(alert) => {
+            return Error::Rejected {
+                peer: peer.into(),
+                reason: format!("{inner}{}", hint_of(*alert)).into(),
+                transient: false,
+            };
+        }
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "; it leads to none that this end trusts"
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "; connect by a name that it has, or say which by `TlsConfig::server_name`",
+        rustls::Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        ) => "; a new one is due, or the clock of this machine is wrong",
+        rustls::Error::NoCertificatesPresented => "; this listener asks for one",
+        rustls::Error::InvalidMessage(_) => "; perhaps it speaks no TLS: then it is `tcp`",
+        _ => "",
+    };
+    Error::Peer {
+        pipe: peer.into(),
+        fault: PeerFault::Tls {
+            reason: format!("{inner}{hint}"),
+        },
+    }
+}
+
+fn hint_of(alert: AlertDescription) -> &'static str {
+    match alert {
+        AlertDescription::CertificateRequired => {
+            "; it asks for a certificate, see `TlsConfig::certificate`"
+        }
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "; it does not trust the certificate of this end"
+        }
+        AlertDescription::CertificateExpired => "; the certificate of this end has expired",
+        AlertDescription::NoApplicationProtocol => "; it speaks another protocol",
+        _ => "",
+    }
+}
+
+impl Connection for TlsConnection {
+    fn ends(&self) -> String {
+        self.ends.clone()
+    }
+
+    fn peer(&self) -> PeerAddr {
+        self.peer
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        let chain = self.open()?.get_ref().1.peer_certificates()?;
+        Some(Identity::Certificates {
+            names: names(chain.first()?).into(),
+            chain: chain.iter().map(|one| one.to_vec()).collect(),
+        })
+    }
+
+    fn exported(&self) -> Option<[u8; 32]> {
+        let session = match &self.open()? {
+            TlsStream::Client(stream) => {
+                let session = stream.get_ref().1;
+                session.export_keying_material([0; 32], EXPORTED, None)
+            }
+            TlsStream::Server(stream) => {
+                let session = stream.get_ref().1;
+                session.export_keying_material([0; 32], EXPORTED, None)
+            }
+        };
+        session.ok()
+    }
+
+    fn can_poll(&self) -> bool {
+        true
+    }
+
+    fn poll_is_syscall(&self) -> bool {
+        true
+    }
+
+    fn set_polled(&mut self, polled: bool) {
+        self.polled = polled;
+        if let Stream::Open(stream) = &mut self.stream {
+            stream.get_mut().0.set_polled(polled);
+        }
+    }
+}
+
+impl AsyncRead for TlsConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = ready!(ready!(self.poll_open(READS, cx))?.poll_read(cx, buf));
+        Poll::Ready(self.explained(read))
+    }
+}
+
+impl AsyncWrite for TlsConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_open(WRITES, cx))?.poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_open(WRITES, cx))?.poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_open(WRITES, cx))?.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_open(WRITES, cx))?.poll_shutdown(cx)
+    }
+}

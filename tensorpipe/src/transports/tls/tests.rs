@@ -1,0 +1,106 @@
+//! What cannot be seen from outside: whether a handshake was short.
+
+use rustls::HandshakeKind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+
+fn made() -> (Pem, Pem) {
+    let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let key = made.signing_key.serialize_pem();
+    (Pem::bytes(made.cert.pem()), Pem::bytes(key))
+}
+
+fn mutual((certificate, key): (Pem, Pem)) -> TlsConfig {
+    let config = TlsConfig::new().certificate(certificate.clone(), key);
+    config.trust(certificate.clone()).clients(certificate)
+}
+
+/// Connects, says something each way, and tells how the client shook hands, and what the two ends export.
+async fn talk(tls: &TlsTransport) -> (HandshakeKind, [Option<[u8; 32]>; 2]) {
+    let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
+    let address = acceptor.address();
+    let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+    let (server, client) = {
+        let (sides, name) = (lock(&tls.now).sides.clone(), host(&address).unwrap());
+        let connects = async {
+            let tcp = tls.tcp.connect(&address).await.unwrap();
+            let connector = TlsConnector::from(sides.connects.unwrap());
+            connector.connect(name, tcp).await.unwrap()
+        };
+        tokio::join!(accepts, connects)
+    };
+    let kind = client.get_ref().1.handshake_kind().unwrap();
+    let (ends, peer) = (String::new(), crate::address::PeerAddr::Unknown);
+    let mut client = TlsConnection::connected(client, ends, peer);
+    let mut server = server.unwrap();
+    // Tickets come behind the handshake.
+    server.write_all(b"hello").await.unwrap();
+    server.flush().await.unwrap();
+    client.read_exact(&mut [0; 5]).await.unwrap();
+    client.write_all(b"hello").await.unwrap();
+    client.flush().await.unwrap();
+    server.read_exact(&mut [0; 5]).await.unwrap();
+    assert!(client.identity().is_some() && server.identity().is_some());
+    (kind, [client.exported(), server.exported()])
+}
+
+#[tokio::test]
+async fn who_comes_again_shakes_hands_faster_until_the_certificate_changes() {
+    let tls = TlsTransport::new(mutual(made())).unwrap();
+    let (first, [here, there]) = talk(&tls).await;
+    assert!(first == HandshakeKind::Full && here.is_some() && here == there);
+    let (again, [next, there]) = talk(&tls).await;
+    assert_eq!(again, HandshakeKind::Resumed);
+    assert!(next == there && next != here, "each connection has its own");
+    // As where nothing has changed: what a listener knew of sessions is gone.
+    tls.reload().unwrap();
+    assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
+    tls.replace(mutual(made())).unwrap();
+    assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
+}
+
+#[test]
+fn what_cannot_be_used_is_named() {
+    let (certificate, key) = made();
+    let (_, other) = made();
+    let bad = |config: TlsConfig| TlsTransport::new(config).unwrap_err().to_string();
+    let new = TlsConfig::new;
+    for (config, words) in [
+        (
+            new().trust(Pem::file("/nobody/ca.pem")),
+            "/nobody/ca.pem: No such file",
+        ),
+        (
+            new().trust(Pem::bytes("nothing")),
+            "7 bytes: no certificate",
+        ),
+        (new().trust(key.clone()), "no certificate"),
+        (
+            new().certificate(certificate.clone(), certificate.clone()),
+            "a private key",
+        ),
+        (
+            new().certificate(certificate.clone(), other),
+            "fit each other",
+        ),
+        (new().server_name("not a name"), "`not a name`"),
+    ] {
+        let said = bad(config);
+        assert!(said.contains(words), "{said}");
+    }
+    let shown = format!("{:?}", new().certificate(certificate, key));
+    assert!(!shown.contains("PRIVATE"), "{shown}");
+}
+
+#[test]
+fn hosts_of_addresses() {
+    for (address, name) in [
+        ("example.org:80", "example.org"),
+        ("127.0.0.1:80/", "127.0.0.1"),
+        ("[::1]:80", "::1"),
+    ] {
+        assert_eq!(host(address).unwrap().to_str(), name);
+    }
+    assert!(host("a b:80").is_err());
+}

@@ -1,0 +1,22 @@
+//! Who is at the other end: contexts with tokens, those without, and those with other ones.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "identity/calls.rs"]
+mod calls;
+#[path = "identity/processes.rs"]
+mod processes;
+#[path = "identity/tls.rs"]
+mod tls;
+#[path = "identity/tokens.rs"]
+mod tokens;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("keeper") => processes::play_keeper(),
+        Some("visitor") => processes::play_visitor(),
+        Some(other) => panic!("no role {other}"),
+    }
+}
