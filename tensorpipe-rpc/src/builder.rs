@@ -40,13 +40,18 @@ impl<T> Builder<T> {
         self
     }
 
-    /// Asks `authorize` about each call, with who calls, the service and the method, before its tensors move. Where that says no, with a
+    /// Asks `authorize` about each call, with who calls, the service and the method. Where that says no, with a
     /// reason, the method does not run, and the caller gets [`CallError::Denied`](crate::CallError::Denied): as whom it was seen,
     /// and the reason. By default whoever has a connection may call everything.
     ///
+    /// - It is asked on the call's header. Tensors that wait for this side's go-ahead do not move before. Small ones ride with the header,
+    ///   and others may be under way within the credit that the pipe has ([`Limits::window_ahead`](tensorpipe::Limits::window_ahead)): they
+    ///   are thrown away.
+    /// - Who calls is known as well as the pipe knows it: over a network without TLS, see [`Route::exposed`](tensorpipe::Route::exposed).
     /// - It runs while the connection waits: decide by what is in memory. A panic of it says no.
     /// - It is about calls. Whoever has a connection can learn which methods there are, and use the [`Remote`](crate::Remote)
-    ///   values that calls have given it, or that others have shared with it.
+    ///   values that calls have given it, or that others have shared with it. It does not see arguments, such as the key of a rendezvous.
+    /// - It is of this server or connection alone: another one, or [tarpc](mod@crate::tarpc), on the same context has its own.
     ///
     /// ```
     /// # use tensorpipe::{Context, Tensor};

@@ -52,35 +52,57 @@ pub(crate) struct Inner {
 
 /// What all calls of a connection have in common. It does not keep the pipe open.
 pub(crate) struct Caller {
-    peer: Peer,
-    /// What it has proved to be, in words for spans.
-    identity: Option<String>,
-    route: Arc<Route>,
+    /// Known when it has called: where its pipe is may be decided shortly before.
+    known: OnceLock<Known>,
     memory: Allocators,
     runtime: Handle,
     engine: OnceLock<Weak<Engine>>,
 }
 
+struct Known {
+    peer: Peer,
+    /// What it has proved to be, in words for spans.
+    identity: Option<String>,
+    route: Arc<Route>,
+}
+
 impl Caller {
     pub(crate) fn new(pipe: &Pipe) -> Self {
-        let peer = pipe.peer();
         Self {
-            identity: peer.identity.as_ref().map(Identity::to_string),
-            peer,
-            route: pipe.shared_route(),
+            known: OnceLock::new(),
             memory: pipe.allocators().clone(),
             runtime: pipe.runtime().clone(),
             engine: OnceLock::new(),
         }
     }
 
+    /// A call of it has come over this pipe.
+    pub(crate) fn has_called(&self, pipe: &Pipe) {
+        self.known.get_or_init(|| {
+            let peer = pipe.peer();
+            Known {
+                identity: peer.identity.as_ref().map(Identity::to_string),
+                peer,
+                route: pipe.shared_route(),
+            }
+        });
+    }
+
+    fn known(&self) -> &Known {
+        // There is no context of a call before there is a call.
+        let Some(known) = self.known.get() else {
+            unreachable!("nobody has called");
+        };
+        known
+    }
+
     pub(crate) fn peer(&self) -> &Peer {
-        &self.peer
+        &self.known().peer
     }
 
     /// What it has proved to be, in words.
     pub(crate) fn identity(&self) -> Option<&str> {
-        self.identity.as_deref()
+        self.known().identity.as_deref()
     }
 
     /// Says once which engine handles the calls.
@@ -176,13 +198,13 @@ impl CallContext {
 
     /// The name that the caller's context gave itself, which nothing proves: see [`CallContext::caller`].
     pub fn peer(&self) -> &str {
-        &self.inner.caller.peer.name
+        &self.inner.caller.peer().name
     }
 
     /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process
     /// from one far away.
     pub fn route(&self) -> &Route {
-        &self.inner.caller.route
+        &self.inner.caller.known().route
     }
 
     /// Where the call belongs among others: as its caller says.
@@ -313,7 +335,7 @@ impl CallContext {
 impl fmt::Debug for CallContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallContext")
-            .field("peer", &self.inner.caller.peer.name)
+            .field("peer", &self.inner.caller.peer().name)
             .field("deadline", &self.inner.deadline)
             .finish_non_exhaustive()
     }

@@ -163,7 +163,8 @@ pub enum Identity {
     },
     /// The name for which whoever issued its key vouches.
     Subject(Arc<str>),
-    /// It has the secret of a token.
+    /// It has the secret of a token, as all have who were given it. Over a network without TLS this is about the moment of the
+    /// handshake: see [`Route::exposed`](crate::Route::exposed).
     Token {
         /// The token's name.
         name: Arc<str>,
@@ -233,7 +234,8 @@ impl fmt::Display for Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// As this system says.
+    /// As this system says. [`PeerAddr::Unknown`] at a connector that has not heard yet whether its pipe may move: it has when a message
+    /// has come.
     pub addr: PeerAddr,
     /// As it has proved to be.
     pub identity: Option<Identity>,

@@ -286,13 +286,12 @@ impl Inner {
     }
 }
 
-/// Waits for a future, but not longer than for a handshake.
+/// Waits for a handshake, but not longer than `after`.
 pub(crate) async fn within_handshake<T>(
-    inner: &Inner,
+    after: Duration,
     what: impl FnOnce() -> String,
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let after = inner.timeouts.handshake;
     match tokio::time::timeout(after, work).await {
         Ok(result) => result,
         Err(_) => {

@@ -218,6 +218,11 @@ impl PipeKey {
         self.about("joined", join)
     }
 
+    /// What the connector says on the first connection, where it could not move to the one with this token.
+    pub(crate) fn stay(&self, token: &[u8; 16]) -> Proof {
+        self.mac("stay", &[token])
+    }
+
     fn about(&self, label: &str, join: &Join<'_>) -> Proof {
         let kind = match join.kind {
             JoinKind::Move => 0u8,
@@ -340,6 +345,8 @@ mod tests {
             PipeKey::of_token(&other, &said).prove(By::Hello, &said),
             PipeKey::of_token(&secret("a"), &bound).prove(By::Hello, &said),
             PipeKey::of_connection(&[9; 32]).prove(By::Hello, &said),
+            key.stay(&[3; 16]),
+            key.stay(&[4; 16]),
             key.join(&join),
             key.joined(&join),
             key.join(&Join { kind, ..join }),

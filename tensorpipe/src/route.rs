@@ -29,8 +29,11 @@ pub struct Route {
     pub address: String,
     /// Who is at the other end, as this system says.
     pub peer: PeerAddr,
-    /// Who the peer has proved to be, where the transport that the pipe began on authenticates.
+    /// Who the peer has proved to be: by a [token](crate::ContextBuilder::token), or to the transport that the pipe began on.
     pub identity: Option<Identity>,
+    /// The peer has proved a token over a network, where nothing protects what follows: who can change what goes over that can speak for
+    /// the peer.
+    pub exposed: bool,
     /// The transport that the pipe began on, if it was moved.
     pub moved_from: Option<String>,
     /// The channels that may carry tensors, most preferred first.
@@ -152,6 +155,9 @@ impl fmt::Display for Route {
         }
         if let Some(identity) = &self.identity {
             write!(f, "\n  peer {identity}")?;
+            if self.exposed {
+                f.write_str(" when it connected; tls would protect what follows")?;
+            }
         }
         for channel in &self.channels {
             write!(f, "\n  channel {}:", channel.name)?;

@@ -495,6 +495,19 @@ async fn a_pipe_that_moves_keeps_the_identity_of_its_first_connection() {
     }
 }
 
+/// A transport that has no keys and does not say where its peer is.
+#[tokio::test]
+async fn a_token_over_a_network_says_that_nothing_protects_what_follows() {
+    let context = builder_with(&Manners::default()).token("trainers", [7; 16]);
+    let (_context, client, server) = pair_of(context.build().unwrap()).await;
+    for pipe in [client, server] {
+        let route = pipe.route();
+        assert!(route.exposed);
+        let words = "\n  peer token trainers when it connected; tls would protect what follows";
+        assert!(route.to_string().contains(words), "{route}");
+    }
+}
+
 #[tensor_service]
 trait Door {
     async fn knock(&self, cx: CallContext) -> String;

@@ -121,6 +121,7 @@ impl Batches {
                 )));
             }
         };
+        key.of(context.caller().identity.as_ref());
         named.iter().for_each(|(_, tensor)| key.push(tensor));
         // On a device whose allocator copies nothing, nothing is gathered.
         let mut devices = named.iter().map(|(_, tensor)| tensor.device());

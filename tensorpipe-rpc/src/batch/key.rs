@@ -1,17 +1,18 @@
 //! Which calls may share a batch.
 
 use serde::de::DeserializeOwned;
-use tensorpipe::{DType, Device, Shape, Tensor};
+use tensorpipe::{DType, Device, Identity, Shape, Tensor};
 
 use crate::codec::{Arguments, DecodeError};
 
-/// What all calls of a batch have in common: the values of the arguments that are no tensors, as they were encoded, and the
-/// tensors' devices, element types and shapes behind the first dimension.
+/// What all calls of a batch have in common: who makes them, as far as that was proved; the values of the arguments that are no
+/// tensors, as they were encoded; and the tensors' devices, element types and shapes behind the first dimension.
 ///
 /// Bytes of one type after another are read in one way only, so that equal bytes are equal values. A peer that writes a value
 /// in two ways gets two batches.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 pub struct BatchKey {
+    identity: Option<Identity>,
     values: Vec<u8>,
     tensors: Vec<(Device, DType, Shape)>,
 }
@@ -27,6 +28,11 @@ impl BatchKey {
         name: &'static str,
     ) -> Result<T, DecodeError> {
         arguments.take_plain(name, &mut self.values)
+    }
+
+    /// Who calls: the handler takes all of its batch for one caller's.
+    pub(super) fn of(&mut self, identity: Option<&Identity>) {
+        self.identity = identity.cloned();
     }
 
     /// Bytes of the values.

@@ -73,7 +73,8 @@
 //!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows. Unless it is `#[rpc(idempotent)]`:
 //!   then it runs once more for each call alone, and only the one at fault fails. (Its other arguments must then be `Clone`.)
 //! - The handler's [`CallContext`] is the batch's: the deadline is the latest of its callers', cancelled
-//!   means that all have gone; peer, connection, route, pool and trace are those of the first call.
+//!   means that all have gone; peer, connection, route, pool and trace are those of the first call. Calls of peers that have proved
+//!   different [identities](tensorpipe::Identity) share no batch, so the identity is that of all.
 //! - Calls that wait count as under way: limits and the drain of a shutdown apply to them. When their server shuts down they wait
 //!   for no others.
 //!

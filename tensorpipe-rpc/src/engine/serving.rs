@@ -117,6 +117,7 @@ impl Engine {
             return self.reply_failure(header.call, FailureCode::BadArguments, text);
         }
         let id = incoming.id();
+        serving.caller.has_called(&self.pipe);
         match serving.admit(&header, incoming.metadata()) {
             Err((code, text)) => {
                 metrics::refused(of_failure(code).0);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use rustc_hash::FxHashMap;
+use tensorpipe::log_limit::LogLimit;
 use tensorpipe::{Misuse, Peer, Pipe, PipeStats};
 use tokio::sync::Notify;
 
@@ -34,6 +35,8 @@ pub(crate) struct ServerShared {
     pub(crate) services: Vec<Served>,
     pub(crate) limits: ServerLimits,
     authorize: Option<Box<Authorize>>,
+    denied: LogLimit,
+    undecided: LogLimit,
     connections: Mutex<HashMap<u64, Arc<Engine>>>,
     /// What pipes did that have ended.
     gone: Mutex<PipeStats>,
@@ -93,6 +96,8 @@ impl ServerShared {
             shares: Shares::new(limits.calls),
             limits,
             authorize,
+            denied: LogLimit::new(),
+            undecided: LogLimit::new(),
             calls: CallCount::default(),
             draining: AtomicBool::new(false),
             urls: OnceLock::new(),
@@ -187,10 +192,17 @@ impl ServerShared {
         };
         let said = caught(|| authorize(caller, service, method));
         let said = said.unwrap_or_else(|panic| {
-            tracing::error!(panic, service, method, "who decides on calls panicked");
+            if let Some(more) = self.undecided.admits() {
+                tracing::error!(panic, %caller, service, method, more, "who decides on calls panicked");
+            }
             Err("the server could not decide".to_owned())
         });
-        said.map_err(|reason| format!("{caller} may not call `{service}::{method}`: {reason}"))
+        said.map_err(|reason| {
+            if let Some(more) = self.denied.admits() {
+                tracing::warn!(%caller, service, method, reason, more, "a call is not allowed");
+            }
+            format!("{caller} may not call `{service}::{method}`: {reason}")
+        })
     }
 
     /// Where a service is, and its method.

@@ -120,12 +120,14 @@ impl ContextBuilder {
     /// - A listener of this context takes whoever proves that it has one of the tokens, and answers nobody else. Both ends then know the
     ///   other by the token's name ([`Route::identity`](crate::Route::identity)).
     /// - A connector proves the first, and goes to no listener that does not prove the same.
-    /// - To change a secret, give listeners the new one beside the old, under another name; then connectors the new one; then take the
-    ///   old one from the listeners.
+    /// - To change a secret, give listeners the new one behind the old, under another name; then connectors the new one; then take the
+    ///   old one from the listeners. Each step is another context; pipes that are open go on.
+    /// - It is the secret of a group: whoever has it can connect, and can listen in the place of who should.
     /// - Each further connection of the pipe proves that it is the pipe's, and so does the process that lends memory or is read.
     ///
-    /// Make the secret of at least 16 random bytes: a word can be guessed by whoever connects once. Over plain `tcp` a token tells who
-    /// connects, and hides and protects nothing that follows; TLS does.
+    /// Make the secret of at least 16 random bytes: a word can be guessed by whoever connects once. Over plain `tcp` a token says who takes
+    /// part in the handshake, and no more: whoever passes it on between the two can speak for either afterwards, and everybody on the
+    /// way can read. TLS prevents that.
     ///
     /// ```
     /// # fn main() -> Result<(), tensorpipe::Misuse> {

@@ -139,10 +139,10 @@ fn answered(bytes: &[u8]) {
 }
 
 fn stay(bytes: &[u8]) {
-    let make = || ServerHandshake::handle_stay;
+    let make = || |input: &[u8]| ServerHandshake::handle_stay(input, None);
     accepted(bytes, make, |reason: &String| {
         let mut out = Vec::new();
-        put_stay(&mut out, reason);
+        put_stay(&mut out, reason, None);
         out
     });
 }

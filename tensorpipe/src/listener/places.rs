@@ -2,7 +2,7 @@
 //!
 //! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where
 //! places are short, the oldest connection goes that has not said what it wants, from the origin that has the most of
-//! those. Where all have, the oldest of the origin that has the most places goes, if it has had its time, or the
+//! those, unless the newcomer's has more places. Else the oldest of the origin that has the most places goes, if it has had its time, or the
 //! newcomer's origin has less.
 
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ const FEW: usize = 16;
 struct Taken {
     /// [`PeerAddr::origin`].
     origin: PeerAddr,
-    /// Its HELLO is here.
+    /// It has said what it wants, and proved what is asked for.
     has_greeted: Arc<AtomicBool>,
     handshake: AbortHandle,
     since: Instant,
@@ -59,12 +59,12 @@ impl Places {
             return true;
         }
         let silent = self.first_of_most(|taken| !taken.has_greeted.load(Ordering::Relaxed));
+        let places = |of: PeerAddr| self.taken.iter().filter(|taken| taken.origin == of).count();
+        let own = places(origin);
         let (_, at) = match silent {
-            Some(silent) => silent,
-            None => {
-                let own = self.taken.iter();
-                let own = own.filter(|taken| taken.origin == origin);
-                let more = own.count() + 1;
+            Some(silent) if places(self.taken[silent.1].origin) >= own => silent,
+            _ => {
+                let more = own + 1;
                 match self.first_of_most(|_| true) {
                     Some(found) if found.0 > more => found,
                     Some(found) if self.taken[found.1].since.elapsed() >= self.time => found,
@@ -175,6 +175,19 @@ mod tests {
         assert!(comes(&mut places, 2).is_none());
         comes(&mut places, 4).unwrap();
         second.has_lost_its_place().await;
+    }
+
+    /// Else who comes again and again would drive out whoever is slow to prove who it is.
+    #[tokio::test]
+    async fn a_silent_one_does_not_go_for_an_origin_that_has_more() {
+        let mut places = Places::new(4, LONG);
+        let many = [(); 3].map(|()| comes(&mut places, 1).unwrap());
+        many.iter().for_each(Handshake::greets);
+        let slow = comes(&mut places, 2).unwrap();
+        assert!(comes(&mut places, 1).is_none());
+        // For one who has as few it goes.
+        comes(&mut places, 3).unwrap();
+        slow.has_lost_its_place().await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,7 +27,12 @@ pub(crate) async fn connect(
     url: &Url,
 ) -> Result<Pipe, Error> {
     let what = || format!("the handshake with {url}");
-    let established = within_handshake(context, what, handshake(context, transport, url)).await?;
+    let established = within_handshake(
+        context.timeouts.handshake,
+        what,
+        handshake(context, transport, url),
+    )
+    .await?;
     establish(context, established)
 }
 
@@ -114,7 +119,8 @@ async fn handshake(
             Err(error) => {
                 tracing::warn!(%url, transport = %name, %error, "could not move, staying");
                 let mut stay = Vec::new();
-                put_stay(&mut stay, &error.to_string());
+                let proof = key.as_ref().map(|key| key.stay(token));
+                put_stay(&mut stay, &error.to_string(), proof.as_ref());
                 conn.send(&stay).await?;
                 stayed(&mut refusals, transport.name(), name, error.to_string());
             }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{is_proven, unproven as unproven_words};
-use crate::address::{Identity, SettledPeer};
+use crate::address::{Identity, PeerAddr, SettledPeer};
 use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
@@ -20,7 +20,7 @@ use crate::route::{
     Carried, ChannelChoice, ChannelRoute, Degraded, FrameRoom, Refusal, Requirement, Route, Routes,
     Served, Table,
 };
-use crate::sync::lock;
+use crate::sync::{AtomicBool, Ordering, lock};
 use crate::transports::{Connection, Transport};
 
 /// A channel that was chosen, with the connections that it has of its own.
@@ -83,6 +83,26 @@ impl OpenChannel {
     }
 }
 
+/// Whether the peer has proved who it is, and nothing sees to it that what follows is its: its connection has no keys, and leads out of
+/// the machine as far as is known. Says so once.
+fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connection) -> bool {
+    static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+    let has_token = identity.is_some_and(|known| known.token().is_some());
+    let is_here = match connection.peer() {
+        PeerAddr::Socket(address) => address.ip().to_canonical().is_loopback(),
+        PeerAddr::Process { .. } | PeerAddr::SameProcess => true,
+        PeerAddr::Host(_) | PeerAddr::Unknown => false,
+    };
+    let is_exposed = has_token && !is_here && connection.exported().is_none();
+    if is_exposed && !HAS_WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            transport = over,
+            "a token proves who connects, and protects nothing that follows on a network: use tls"
+        );
+    }
+    is_exposed
+}
+
 pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Result<Pipe, Error> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| Misuse::NoRuntime)?;
     let Established {
@@ -125,10 +145,16 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         }
     };
     let choice = ChannelChoice::new(over(&**transport), stayed, &context.required);
+    let exposed = is_exposed(
+        established.identity.as_ref(),
+        &established.transport,
+        &*established.connection,
+    );
     let mut route = Route {
         transport: established.transport,
         address: established.connection.ends(),
         peer: established.connection.peer(),
+        exposed,
         identity: established.identity,
         moved_from: established.moved_from,
         channels: channel_routes.clone(),
@@ -162,6 +188,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         name,
         peer_name,
         route: Routes::new(route, stays),
+        settled: peer.clone(),
         state,
         choice,
         allocators: context.allocators.clone(),

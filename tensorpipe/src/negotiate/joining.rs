@@ -179,7 +179,7 @@ impl Joining {
                 let reason = error.to_string();
                 tracing::warn!(peer = %asking.peer, %error, "could not move, staying");
                 let mut again = Vec::new();
-                put_stay(&mut again, &reason);
+                put_stay(&mut again, &reason, None);
                 again.extend_from_slice(&first.said);
                 let _ = first.stayed.set(reason);
                 first.settled.settle(first.connection.peer());

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -99,7 +99,7 @@ pub(crate) async fn receive(
     let ends = connection.ends();
     let context = &entrance.context;
     let mut conn = Handshaking::new(connection, ends.as_str());
-    let greeting = entrance.greeting();
+    let (greeting, begun) = (entrance.greeting(), Instant::now());
     match tokio::time::timeout(greeting, conn.has_spoken()).await {
         Ok(Ok(true)) => {}
         // Whoever looks whether somebody listens does this.
@@ -112,7 +112,8 @@ pub(crate) async fn receive(
     }
     let what = || format!("the handshake of {ends}");
     let handshake = handshake(entrance, (transport, door), conn, has_greeted);
-    match within_handshake(context, what, handshake).await {
+    let left = context.timeouts.handshake.saturating_sub(begun.elapsed());
+    match within_handshake(left, what, handshake).await {
         Ok(Some(established)) => match establish(context, established) {
             // Nobody accepts any more: the pipe closes as it drops.
             Ok(pipe) => drop(entrance.pipes.send(pipe)),
@@ -128,6 +129,7 @@ pub(crate) async fn receive(
 struct Warnings {
     silent: LogLimit,
     late: LogLimit,
+    unproven: LogLimit,
     faulty: LogLimit,
     other: LogLimit,
 }
@@ -142,6 +144,10 @@ impl Warnings {
     fn failed(&self, peer: &str, error: &Error) {
         let limit = match error {
             Error::Timeout { .. } => &self.late,
+            Error::Peer {
+                fault: PeerFault::Unproven { .. },
+                ..
+            } => &self.unproven,
             Error::Peer { .. } => &self.faulty,
             _ => &self.other,
         };
@@ -179,7 +185,6 @@ async fn handshake(
     };
     let (purpose, answering) = match heard {
         Heard::Hello(Purpose::Join { token, proof }) => {
-            has_greeted.store(true, Ordering::Relaxed);
             stop::at(stop::JOIN_RECEIVED);
             let said = (&token, proof.as_ref());
             if let Err((mut conn, reason)) = redeem(entrance, said, transport.name(), conn) {
@@ -327,11 +332,13 @@ async fn welcome(
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
     let mut moved_from = None;
-    if let Some((name, _, _, mut joined)) = moved {
+    if let Some((name, _, token, mut joined)) = moved {
+        let wanted = key.as_ref().map(|key| key.stay(&token));
+        let handle_stay = |input: &[u8]| ServerHandshake::handle_stay(input, wanted.as_ref());
         let stays = tokio::select! {
             biased;
             arrived = &mut joined => Err(arrived),
-            stays = conn.read(ServerHandshake::handle_stay) => match stays {
+            stays = conn.read(handle_stay) => match stays {
                 Ok(reason) => Ok(reason),
                 Err(error @ Error::Peer { .. }) => return Err(error),
                 // A connector that has moved lets go of this connection, which can be seen before its new one; one that is

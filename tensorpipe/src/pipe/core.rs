@@ -17,6 +17,7 @@ use super::io::{Common, Io};
 use super::peer_limits::PeerLimits;
 use super::shared::{Delivery, Shared};
 use super::stats::Counters;
+use crate::address::SettledPeer;
 use crate::config::Timeouts;
 use crate::device::{Allocators, Buffer, Destination};
 use crate::error::{Error, Misuse};
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) peer_name: Arc<str>,
     pub(crate) peer_limits: PeerLimits,
     pub(crate) route: Routes,
+    /// Who is at the other end, once that is certain.
+    pub(crate) settled: SettledPeer,
     pub(crate) allocators: Allocators,
     pub(crate) budget: Arc<Budget>,
     pub(crate) timeouts: Timeouts,
@@ -62,6 +65,7 @@ pub(crate) struct Parts {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Routes,
+    pub(crate) settled: SettledPeer,
     pub(crate) state: PipeState<Buffer, Destination>,
     pub(crate) choice: ChannelChoice,
     pub(crate) allocators: Allocators,
@@ -110,6 +114,7 @@ impl Core {
             peer_name: parts.peer_name,
             peer_limits,
             route: parts.route,
+            settled: parts.settled,
             allocators,
             budget: parts.budget,
             timeouts: parts.timeouts,

@@ -134,12 +134,11 @@ impl Pipe {
         self.core().id
     }
 
-    /// Who is at its other end.
+    /// Who is at its other end. Its address is certain when a message has come: a pipe that moves may be turned away there.
     pub fn peer(&self) -> Peer {
-        let route = self.route();
         Peer {
-            addr: route.peer,
-            identity: route.identity.clone(),
+            addr: self.core().settled.addr(),
+            identity: self.route().identity.clone(),
             name: self.core().peer_name.clone(),
         }
     }

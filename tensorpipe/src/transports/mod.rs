@@ -54,7 +54,8 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     }
 
     /// What only the two ends of this connection know, where it has keys of its own: the same at both, and of no other connection (as RFC
-    /// 5705 exports it from TLS). What a pipe proves is bound to it. It is there when something has been read.
+    /// 5705 exports it from TLS). What a pipe proves is bound to it. It is there at the connector when that is connected, and at the
+    /// listener when something has been read; and it does not change.
     fn exported(&self) -> Option<[u8; 32]> {
         None
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tensorpipe::{Context, Error, Message, Pipe};
+use tensorpipe::{Context, Error, Message, PeerAddr, Pipe};
 
 use super::answers::{Choice, against_one_with, answer};
 use super::raw::{
@@ -75,9 +75,13 @@ fn a_token_that_is_worth_nothing_keeps_the_first_connection() {
             },
             async move |_, connected| {
                 let pipe = connected.unwrap();
+                // Somebody else's process is never taken for the peer.
+                let is_known = |addr| matches!(addr, PeerAddr::Unknown | PeerAddr::Socket(_));
+                assert!(is_known(pipe.peer().addr), "{}", pipe.peer());
                 pipe.send(Message::new("early")).unwrap();
                 let answer = pipe.read().await.unwrap();
                 assert_eq!(&answer.metadata[..], b"welcome");
+                assert!(matches!(pipe.peer().addr, PeerAddr::Socket(_)));
                 let route = pipe.route();
                 println!("{route}");
                 assert!(route.moved_from.is_none(), "{route}");

@@ -1,7 +1,7 @@
 //! What a call knows of its caller, and which calls are let through.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Tensor};
@@ -62,6 +62,57 @@ fn a_handler_and_a_client_know_who_is_there() {
         let client = StoreClient::on(&connection).await.unwrap();
         let said = soon("an answer", client.whoami()).await.unwrap();
         assert!(said.starts_with("token trainers at 127.0.0.1:"), "{said}");
+    });
+}
+
+#[tensor_service]
+trait Adder {
+    #[rpc(batch(max_size = 64, max_wait = "500ms"))]
+    async fn who(&self, cx: &CallContext, rows: Tensor) -> Result<Tensor, String>;
+}
+
+struct Batching(Arc<Mutex<Vec<String>>>);
+
+impl Adder for Batching {
+    async fn who(&self, cx: &CallContext, rows: Tensor) -> Result<Tensor, String> {
+        let said = format!(
+            "{} rows of {}",
+            rows.shape()[0],
+            cx.caller().identity.as_ref().unwrap()
+        );
+        self.0.lock().unwrap().push(said);
+        Ok(rows)
+    }
+}
+
+/// What is gathered is of one caller, as its handler takes it to be.
+#[test]
+fn callers_that_have_proved_to_be_others_share_no_batch() {
+    runtime().block_on(async {
+        let (one, other) = ([1; 16], [2; 16]);
+        let here = Context::builder().token("one", one).token("other", other);
+        let here = here.build().unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let server = Server::builder().context(&here);
+        let server = server.service(AdderService::new(Batching(seen.clone())));
+        let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+        let mut clients = Vec::new();
+        for (name, secret) in [("one", one), ("other", other), ("one", one)] {
+            let context = context(name, secret);
+            let client = AdderClient::connect_with(&context, server.url())
+                .await
+                .unwrap();
+            clients.push((client, context));
+        }
+        let rows = Tensor::from_vec(vec![1f32; 4], [2, 2]).unwrap();
+        let calls = clients.iter().map(|(client, _)| client.who(&rows));
+        let answers = futures_util::future::join_all(calls);
+        for answer in soon("answers", answers).await {
+            assert_eq!(answer.unwrap().shape(), [2, 2]);
+        }
+        let mut seen = seen.lock().unwrap().clone();
+        seen.sort();
+        assert_eq!(seen, ["2 rows of token other", "4 rows of token one"]);
     });
 }
 

@@ -60,7 +60,8 @@ impl Work for Here {
 pub(crate) fn play() {
     collect();
     runtime().block_on(async {
-        let context = Context::builder().name("relay").build().unwrap();
+        let context = Context::builder().name("relay").token("tests", [7; 16]);
+        let context = context.build().unwrap();
         let server = Server::builder()
             .context(&context)
             .service(RelayService::new(There));
@@ -77,7 +78,8 @@ fn a_trace_leads_through_two_processes_and_back() {
         let child = Child::start("relay", &[]);
         let server = Server::builder().service(WorkService::new(Here));
         let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-        let client = RelayClient::connect(child.hear("url"));
+        let context = Context::builder().token("tests", [7; 16]).build().unwrap();
+        let client = RelayClient::connect_with(&context, child.hear("url"));
         let client = soon("a client", client).await.unwrap();
         let url = server.url().to_string();
         assert_eq!(soon("a call", client.relay(&url, 7)).await.unwrap(), 7);
@@ -106,6 +108,10 @@ fn a_trace_leads_through_two_processes_and_back() {
             assert_eq!(inner["trace_id"], outer["trace_id"], "{chain:?}");
         }
         assert_eq!((&*called["service"], &*called["peer"]), ("Relay", "relay"));
+        for proved in [&called, &handled] {
+            assert_eq!(proved["identity"], "token tests");
+        }
+        assert!(!called_back.contains_key("identity"), "{called_back:?}");
         assert_eq!(called["call"], handled["call"]);
         assert!(handled["entered"].parse::<u64>().unwrap() >= 1);
 

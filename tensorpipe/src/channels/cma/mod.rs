@@ -56,7 +56,8 @@ use crate::sys::processors::Processors;
 ///
 /// It reads only where the system lets it: processes of one user, which may read each other's memory anyway, as far as Yama,
 /// seccomp and other security modules do not forbid it. A process whose kernel says that it is another one than the
-/// peer claims is not read.
+/// peer claims is not read. On a pipe that has a key, by a [token](crate::ContextBuilder::token) or TLS, no process is read that has not
+/// the key.
 #[derive(Debug, Default)]
 pub struct CmaChannel {
     within_process: bool,

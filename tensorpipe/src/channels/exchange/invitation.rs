@@ -5,8 +5,8 @@
 //! other end of the pipe is that process, or has the number from it. Where the pipe has a key, it brings what only who has the key
 //! can make of the number, and what is good at that exchange alone: having read the number is of no use.
 //!
-//! A [`Pass`] is the other way round: by it a process that reads memory of its peer's sees that an exchange is that of the peer's
-//! process. It is there for pipes with a key alone.
+//! A [`Pass`] is for a process that reads memory of its peer's: the exchange of another process, to which a peer may lead it, does not
+//! know the pass, and does not answer. It is there for pipes with a key alone.
 
 use std::sync::OnceLock;
 
@@ -80,8 +80,15 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        // A forked child's exchange knows nothing of this.
-        lock(&Exchange::here().passes).remove(&self.0);
+        // A forked child's exchange knows nothing of this. Another lane of the pipe may have made a new one meanwhile.
+        let exchange = Exchange::here();
+        let mut passes = lock(&exchange.passes);
+        if passes
+            .get(&self.0)
+            .is_some_and(|pass| pass.strong_count() == 0)
+        {
+            passes.remove(&self.0);
+        }
     }
 }
 

@@ -73,7 +73,9 @@ use crate::error::Error;
 /// [`channels`](crate::ContextBuilder::channels) neither lends nor borrows.
 ///
 /// Which process the other end is, the kernel says, and not the peer. Before the first loan on a pipe its reader brings a
-/// number, which it was told over the pipe, to a Unix socket of the lender's. Only the range of the tensor is lent.
+/// number, which it was told over the pipe, to a Unix socket of the lender's. On a pipe that has a key, by a
+/// [token](crate::ContextBuilder::token) or TLS, it brings what only who has the key can make of the number. Only the range of the
+/// tensor is lent.
 ///
 /// # Limits
 /// One process has at most 4096 loans of another one at once, over all pipes between them. Beyond, tensors are copied: a warning

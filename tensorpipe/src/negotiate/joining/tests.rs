@@ -53,7 +53,7 @@ async fn all_that_was_said_is_said_again_and_no_more_is_remembered_than_the_boun
     there.write_all(&reject()).await.unwrap();
     let mut joining = writing.await.unwrap().unwrap();
     let mut again = Vec::new();
-    put_stay(&mut again, "b refused the pipe: late");
+    put_stay(&mut again, "b refused the pipe: late", None);
     again.extend_from_slice(&said);
     let mut came = vec![0; again.len()];
     stays.read_exact(&mut came).await.unwrap();

@@ -23,7 +23,7 @@ use super::wire::frame::{HEADER_LEN, Header, Kind, check_len};
 use super::wire::hello::{
     Answer, HANDSHAKE_MAX, Purpose, Reject, decode_joined, decode_stay, put_joined,
 };
-use super::wire::proof::decode_key;
+use super::wire::proof::{CHALLENGE_LEN, KEY_MAX, PROOF_LEN, decode_key};
 use super::wire::{MAGIC, PREFACE_LEN, VERSION, VERSION_MIN, preface};
 use crate::error::PeerFault;
 use crate::keys::{Proof, is_same};
@@ -158,12 +158,24 @@ impl ServerHandshake {
         Ok((used, Some(heard)))
     }
 
-    /// The same for STAY: its reason.
-    pub(crate) fn handle_stay(input: &[u8]) -> Result<(usize, Option<String>), PeerFault> {
+    /// The same for STAY: its reason. `wanted`: what proves, where the pipe has a key, that it is the connector's.
+    pub(crate) fn handle_stay(
+        input: &[u8],
+        wanted: Option<&Proof>,
+    ) -> Result<(usize, Option<String>), PeerFault> {
         let (used, frame) = whole_frame(input)?;
         match frame {
             None => Ok((used, None)),
-            Some((Kind::Stay, body)) => Ok((used, Some(decode_stay(body)?))),
+            Some((Kind::Stay, body)) => {
+                let (reason, proof) = decode_stay(body)?;
+                let is_proved = |wanted| proof.is_some_and(|proof| is_same(&proof, wanted));
+                match wanted.is_none_or(is_proved) {
+                    true => Ok((used, Some(reason))),
+                    false => Err(PeerFault::Unproven {
+                        what: "the key of the pipe that is to stay".to_owned(),
+                    }),
+                }
+            }
             Some((other, _)) => Err(other.unexpected("instead of STAY")),
         }
     }
@@ -221,7 +233,7 @@ fn whole_frame(input: &[u8]) -> Result<(usize, Option<Whole<'_>>), PeerFault> {
         return Ok((0, None));
     };
     let Header { len, kind, .. } = Header::decode(header)?;
-    check_len(kind, len, HANDSHAKE_MAX)?;
+    check_len(kind, len, longest(kind))?;
     let Some(kind) = kind else {
         return Err(PeerFault::Unexpected {
             frame: "skippable",
@@ -232,6 +244,16 @@ fn whole_frame(input: &[u8]) -> Result<(usize, Option<Whole<'_>>), PeerFault> {
         None => (0, None),
         Some(body) => (HEADER_LEN + body.len(), Some((kind, body))),
     })
+}
+
+/// The longest body of a frame: nothing may stand behind what is proved, since no proof would be about it.
+fn longest(kind: Option<Kind>) -> u32 {
+    match kind {
+        Some(Kind::Key) => KEY_MAX,
+        Some(Kind::Challenge) => CHALLENGE_LEN,
+        Some(Kind::Proof) => PROOF_LEN,
+        _ => HANDSHAKE_MAX,
+    }
 }
 
 /// Checks the preface at the front of `input`, as far as it is there. Returns it once it is there whole and fits.

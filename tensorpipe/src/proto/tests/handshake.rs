@@ -91,12 +91,22 @@ fn a_rejection_and_a_stay_say_why() {
     let (_, reply) = heard(&ServerHandshake::reject(&reject));
     assert_eq!(reply, Some(Reply::Reject(reject)));
     let mut stay = Vec::new();
-    put_stay(&mut stay, "no route");
+    put_stay(&mut stay, "no route", None);
     for cut in 0..stay.len() {
-        assert_eq!(ServerHandshake::handle_stay(&stay[..cut]), Ok((0, None)));
+        let heard = ServerHandshake::handle_stay(&stay[..cut], None);
+        assert_eq!(heard, Ok((0, None)));
     }
-    let whole = (stay.len(), Some("no route".to_owned()));
-    assert_eq!(ServerHandshake::handle_stay(&stay), Ok(whole));
+    let whole = Ok((stay.len(), Some("no route".to_owned())));
+    assert_eq!(ServerHandshake::handle_stay(&stay, None), whole);
+    // Of a pipe with a key it is the connector who says so.
+    let mut proved = Vec::new();
+    put_stay(&mut proved, "no route", Some(&[7; 32]));
+    let whole = Ok((proved.len(), Some("no route".to_owned())));
+    assert_eq!(ServerHandshake::handle_stay(&proved, Some(&[7; 32])), whole);
+    for (stay, wanted) in [(&stay, [7; 32]), (&proved, [8; 32])] {
+        let fault = ServerHandshake::handle_stay(stay, Some(&wanted));
+        assert!(matches!(fault, Err(PeerFault::Unproven { .. })));
+    }
 }
 
 #[test]

@@ -179,6 +179,10 @@ fn a_listener_looks_at_nothing_that_is_not_proved() {
         let hello = frame(1, 0, body);
         is_unproven(listener.handle(&[&proof[..], &hello].concat()));
     }
+    // Nothing stands behind a proof, where nothing would be proved of it.
+    let longer = frame(8, 0, &[7; 33]);
+    let fault = listener.handle(&longer[..8]);
+    assert!(matches!(fault, Err(PeerFault::FrameTooLarge { .. })));
     // No more than a frame of a handshake is waited for.
     let long = frame(1, 0, &vec![0; HANDSHAKE_MAX as usize + 1]);
     let fault = listener.handle(&[&proof[..], &long[..20]].concat());
@@ -210,7 +214,11 @@ fn a_listener_that_asks_for_a_token_lets_only_joins_do_without() {
         body.extend([0; 32]);
         let key = [&preface()[..], &frame(6, 0, &body)].concat();
         let fault = ServerHandshake::new(true).handle(&key).unwrap_err();
-        assert!(matches!(fault, PeerFault::Malformed { .. }), "{fault}");
+        let is_named = matches!(
+            fault,
+            PeerFault::Malformed { .. } | PeerFault::FrameTooLarge { .. }
+        );
+        assert!(is_named, "{fault}");
     }
 }
 

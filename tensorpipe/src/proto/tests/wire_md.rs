@@ -90,6 +90,7 @@ struct Proofs {
     challenge: Proof,
     hello: Proof,
     answer: Proof,
+    stay: Proof,
     join: Proof,
     joined: Proof,
 }
@@ -118,6 +119,7 @@ fn proofs() -> Proofs {
         challenge: last(&challenge),
         hello: last(&hello[..HEADER_LEN + 32]),
         answer: last(&answer[..HEADER_LEN + 32]),
+        stay: connector.key().stay(&[0x33; 16]),
         join: listener.key().join(&join),
         joined: connector.key().joined(&join),
     }
@@ -159,7 +161,7 @@ enum Said {
     Hello(Purpose),
     Answer(Answer),
     Reject(Reject),
-    Stay(String),
+    Stay(String, Option<Proof>),
     Joined(Option<Proof>),
     Key(String, Nonce),
     Challenge(Nonce, Proof),
@@ -175,7 +177,7 @@ impl Said {
             Self::Hello(purpose) => purpose.put(&mut out),
             Self::Answer(answer) => answer.put(&mut out),
             Self::Reject(reject) => reject.put(&mut out),
-            Self::Stay(reason) => put_stay(&mut out, reason),
+            Self::Stay(reason, proof) => put_stay(&mut out, reason, proof.as_ref()),
             Self::Joined(proof) => put_joined(&mut out, proof.as_ref()),
             Self::Key(name, nonce) => put_key(&mut out, name, nonce),
             Self::Challenge(nonce, proof) => put_challenge(&mut out, nonce, proof),
@@ -194,7 +196,10 @@ impl Said {
             Kind::Hello => Self::Hello(Purpose::decode(body)?),
             Kind::Answer => Self::Answer(Answer::decode(body)?),
             Kind::Reject => Self::Reject(Reject::decode(body)?),
-            Kind::Stay => Self::Stay(decode_stay(body)?),
+            Kind::Stay => {
+                let (reason, proof) = decode_stay(body)?;
+                Self::Stay(reason, proof)
+            }
             Kind::Joined => Self::Joined(decode_joined(body)?),
             Kind::Key => decode_key(body).map(|(name, nonce)| Self::Key(name, nonce))?,
             Kind::Challenge => {
@@ -255,7 +260,11 @@ fn said() -> Vec<(&'static str, Said)> {
         ("HELLO to join with a key", join(Some(proofs.join))),
         ("ANSWER", Said::Answer(answer())),
         ("REJECT", Said::Reject(reject())),
-        ("STAY", Said::Stay("timeout".into())),
+        ("STAY", Said::Stay("timeout".into(), None)),
+        (
+            "STAY with a key",
+            Said::Stay("timeout".into(), Some(proofs.stay)),
+        ),
         ("JOINED", Said::Joined(None)),
         ("JOINED with a key", Said::Joined(Some(proofs.joined))),
         ("KEY", Said::Key("trainer".into(), [0x55; 32])),
@@ -291,7 +300,7 @@ fn the_code_writes_and_reads_what_the_examples_show() {
 
 #[test]
 fn a_frame_that_is_cut_is_refused_and_a_longer_one_is_a_later_versions() {
-    let open_ended = [Kind::Joined, Kind::Message, Kind::Channel];
+    let open_ended = [Kind::Joined, Kind::Stay, Kind::Message, Kind::Channel];
     for (name, said) in said() {
         let bytes = said.put();
         let (header, body) = body(&bytes);

@@ -297,9 +297,13 @@ impl Reject {
     }
 }
 
-/// The connector could not move, for this reason, and stays on the first connection.
-pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str) {
-    put_frame(out, Kind::Stay, 0, |out| out.put_text(reason));
+/// The connector could not move, for this reason, and stays on the first connection. The proof: that it is the connector who says
+/// so, where the pipe has a key.
+pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str, proof: Option<&Proof>) {
+    put_frame(out, Kind::Stay, 0, |out| {
+        out.put_text(reason);
+        proof.iter().for_each(|proof| out.put_bytes(*proof));
+    });
 }
 
 /// The connection is one of its pipe's from now on. The proof: that the listener has the pipe's key.
@@ -310,11 +314,16 @@ pub(crate) fn put_joined(out: &mut Vec<u8>, proof: Option<&Proof>) {
 }
 
 pub(crate) fn decode_joined(body: &[u8]) -> Result<Option<Proof>, PeerFault> {
-    let mut r = Reader::new(body, Kind::Joined);
-    let has_one = r.remaining() >= size_of::<Proof>();
-    has_one.then(|| r.array()).transpose()
+    take_last(&mut Reader::new(body, Kind::Joined))
 }
 
-pub(crate) fn decode_stay(body: &[u8]) -> Result<String, PeerFault> {
-    Reader::new(body, Kind::Stay).legible()
+pub(crate) fn decode_stay(body: &[u8]) -> Result<(String, Option<Proof>), PeerFault> {
+    let mut r = Reader::new(body, Kind::Stay);
+    Ok((r.legible()?, take_last(&mut r)?))
+}
+
+/// The proof behind all else, if there is one.
+fn take_last(r: &mut Reader<'_>) -> Result<Option<Proof>, PeerFault> {
+    let has_one = r.remaining() >= size_of::<Proof>();
+    has_one.then(|| r.array()).transpose()
 }

@@ -5,6 +5,15 @@ use super::frame::{Kind, put_frame};
 use crate::error::PeerFault;
 use crate::keys::{NAME_MAX, Nonce, Proof};
 
+/// The longest body of KEY, in bytes.
+pub(crate) const KEY_MAX: u32 = 2 + NAME_MAX as u32 + 32;
+
+/// The body of CHALLENGE, in bytes.
+pub(crate) const CHALLENGE_LEN: u32 = 64;
+
+/// The body of PROOF, in bytes.
+pub(crate) const PROOF_LEN: u32 = 32;
+
 /// The connector says which token it has.
 pub(crate) fn put_key(out: &mut Vec<u8>, name: &str, nonce: &Nonce) {
     put_frame(out, Kind::Key, 0, |out| {
