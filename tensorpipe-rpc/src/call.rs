@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tensorpipe::engine::Awaiting;
 use tensorpipe::{Device, Misuse, Tensor};
 
-use crate::codec::{Outcome as ReplyOutcome, Reply, decode_reply};
+use crate::codec::{Reply, Returned, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::{CallError, PlaceError};
 use crate::observe::{Attempts, CallStats};
@@ -201,14 +201,14 @@ impl<T: DeserializeOwned> Call<T> {
         T: Serialize,
     {
         let state = match Reply::of(value).into_outcome() {
-            ReplyOutcome::Value(encoded) => match is_on(&encoded.tensors, device) {
+            Returned::Value(encoded) => match is_on(&encoded.tensors, device) {
                 Ok(()) => State::Answered(Outcome::Value(Body::here(encoded))),
                 Err(misuse) => State::Failed(Some(CallError::NoPlace {
                     error: PlaceError::Here(misuse),
                     may_have_run: false,
                 })),
             },
-            ReplyOutcome::Unsendable(error) => State::Failed(Some(CallError::Encode(error))),
+            Returned::Unsendable(error) => State::Failed(Some(CallError::Encode(error))),
             _ => State::Failed(None),
         };
         Self::new(&FETCH, state, decode_value)

@@ -236,6 +236,20 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
 
+/// A peer's words, to be shown to a person: so many bytes of them, without what moves the cursor of a terminal.
+pub(crate) fn printable(words: &[u8], most: usize) -> String {
+    let words = &words[..words.len().min(most)];
+    let mut shown = String::with_capacity(words.len());
+    for c in String::from_utf8_lossy(words).chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
 /// Whether the error is that a tensor cannot be where it was asked to be.
 pub(crate) fn no_place(error: &tensorpipe::Error) -> Option<&tensorpipe::Misuse> {
     use tensorpipe::{Error, Misuse};

@@ -97,11 +97,15 @@ pub(crate) enum Tarpc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureCode {
     Panicked,
+    /// There is no room for it. The method has not run.
     Overloaded,
+    /// There is no such method.
     Unimplemented,
+    /// The arguments make no sense, or do not suit the method, which has not run.
     BadArguments,
     Deadline,
     ShuttingDown,
+    /// The method returned what cannot be sent, or what the caller's end does not take.
     BadReply,
     Mismatch,
     NoService,

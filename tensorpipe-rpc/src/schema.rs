@@ -17,10 +17,12 @@ pub use description::{Description, MethodDescription};
 pub use tracer::Tracer;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tensorpipe::fork::PerProcess;
 use tensorpipe::{Device, Misuse};
+
+use crate::lock::lock;
 
 /// A service as its trait says it.
 #[derive(Debug)]
@@ -95,13 +97,12 @@ impl Schema {
         static KNOWN: PerProcess<Mutex<BTreeMap<usize, Arc<Description>>>> = PerProcess::new();
         let key = std::ptr::from_ref(self).addr();
         let known = KNOWN.get(Mutex::default);
-        let known = || known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(description) = known().get(&key) {
+        if let Some(description) = lock(known).get(&key) {
             return Arc::clone(description);
         }
         // Not under the lock: tracing runs the `Deserialize` of the user's types.
         let description = Arc::new(Description::of(self));
-        Arc::clone(known().entry(key).or_insert(description))
+        Arc::clone(lock(known).entry(key).or_insert(description))
     }
 
     /// Whether calls can carry all its types: else each call would fail where it is first read.

@@ -1,8 +1,8 @@
 //! The serving side.
 
+mod call_count;
 mod shared;
 mod shares;
-mod under_way;
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! What calls cost in system calls, counted: figures of a clock would depend on the machine.
 #![allow(missing_docs, reason = "a test")]
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+mod common;
 
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, PipeStats, Tensor};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use tensorpipe::{PipeStats, Tensor};
 use tensorpipe_rpc::{Server, tensor_service};
 
 #[tensor_service]
@@ -33,20 +33,9 @@ impl Echo for Back {
 }
 
 async fn both() -> (EchoClient, Server) {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    let context = Context::builder()
-        .transports(transports)
-        .channels(channels)
-        .build()
-        .unwrap();
-    let server = Server::builder()
-        .context(&context)
-        .service(EchoService::new(Back))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let client = EchoClient::connect_with(&context, server.url().to_string())
+    let context = common::tcp().build().unwrap();
+    let server = common::serve(&context, EchoService::new(Back)).await;
+    let client = EchoClient::connect_with(&context, server.url())
         .await
         .unwrap();
     (client, server)
@@ -77,6 +66,11 @@ async fn a_small_call_is_one_write_and_one_read_at_each_end() {
         client.tensor(&small).await.unwrap();
         assert_eq!(spent(before, counts(&client, &server)), [2; 4]);
     }
+    let before = client.connection().pipe().stats();
+    client.text("hello").await.unwrap();
+    let after = client.connection().pipe().stats();
+    assert!(after.bytes_out - before.bytes_out < 128);
+    assert_eq!(after.bytes_copied, before.bytes_copied);
 }
 
 #[tokio::test]
@@ -113,13 +107,7 @@ async fn a_call_that_is_never_polled_leaves_beside_others_too() {
     let first = client.text("first");
     let second = client.text("second");
     let before = client.connection().pipe().stats().reads;
-    tokio::time::timeout(std::time::Duration::from_secs(5), async {
-        while client.connection().pipe().stats().reads == before {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
-    })
-    .await
-    .expect("answers come");
+    common::until(|| client.connection().pipe().stats().reads > before).await;
     // The other way round: the one that left at once was dropped.
     drop(first);
     assert_eq!(second.await.unwrap(), "second");

@@ -26,15 +26,16 @@ use super::gathered::Gathered;
 use super::key::BatchKey;
 use super::run::{Run, run};
 use super::stats::BatchStats;
-use crate::codec::{NoResult, Reply};
+use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 use crate::lock::lock;
 
 /// A batch being handled: one reply for each of its calls.
 pub type BatchFuture = Pin<Box<dyn Future<Output = Vec<Reply>> + Send>>;
 
 /// Calls the method with the tensors of a batch.
-pub(super) struct Handle {
+pub(super) struct Handler {
     pub(super) run: Box<dyn FnMut(Vec<Tensor>, Gathered) -> BatchFuture + Send>,
     /// Whether it may, after a batch that has failed, once more.
     pub(super) again: bool,
@@ -47,7 +48,7 @@ pub(super) struct Gathering {
     pub(super) context: CallContext,
     pub(super) answer: oneshot::Sender<Reply>,
     /// With this call's other arguments: used if it is the first of its batch.
-    pub(super) handle: Handle,
+    pub(super) handle: Handler,
     /// What it takes of the receive budget until its batch runs.
     held: Option<Held>,
 }
@@ -109,7 +110,7 @@ impl Batcher {
         tensors: Vec<Tensor>,
         rows: u64,
         context: CallContext,
-        (handle, held): (Handle, Option<Held>),
+        (handle, held): (Handler, Option<Held>),
     ) -> Waiting {
         let (answer, answered) = oneshot::channel();
         let deadline = context.deadline();
@@ -254,7 +255,7 @@ impl Future for Waiting {
             this.is_over = true;
             let gone = || {
                 Reply::failed(
-                    NoResult::Panicked,
+                    FailureCode::Panicked,
                     "the runtime that ran its batch has ended".to_owned(),
                 )
             };

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tensorpipe::Tensor;
 
-use super::batcher::{BatchFuture, Batcher, Handle};
+use super::batcher::{BatchFuture, Batcher, Handler};
 use super::gather::Rules;
 use super::gathered::Gathered;
 use super::key::BatchKey;
 use super::stats::BatchStats;
-use crate::codec::{NoResult, Reply};
+use crate::codec::Reply;
 use crate::context::{CallContext, own_bytes};
+use crate::header::FailureCode;
 use crate::service::{HandlerFuture, unknown_method};
 
 /// What batching does for the methods of one service. Cheap to clone: `FooService::batches` gives one, which stays true
@@ -108,14 +109,14 @@ impl Batches {
         };
         let rows = match rows_of(batcher.method, &named) {
             Ok(rows) => rows,
-            Err(text) => return Box::pin(ready(Reply::failed(NoResult::BadArguments, text))),
+            Err(text) => return Box::pin(ready(Reply::failed(FailureCode::BadArguments, text))),
         };
         let bytes = key.len() + own_bytes(named.iter().map(|(_, tensor)| tensor));
         let held = match context.hold(bytes) {
             Ok(held) => held,
             Err(error) => {
                 return Box::pin(ready(Reply::failed(
-                    NoResult::Overloaded,
+                    FailureCode::Overloaded,
                     error.to_string(),
                 )));
             }
@@ -132,7 +133,7 @@ impl Batches {
             // A batch has as many tensors as each of its calls.
             Err(_) => Box::pin(ready(gathered.all(&Reply::unknown_method(method)))),
         };
-        let handle = Handle {
+        let handle = Handler {
             run: Box::new(handle),
             again,
         };

@@ -1,6 +1,5 @@
 //! A batch on its way through the handler: the tensors of all callers as one, the result as the reply to each.
 
-use std::fmt;
 use std::ops::Range;
 
 use serde::Serialize;
@@ -8,24 +7,17 @@ use serde::de::DeserializeOwned;
 use tensorpipe::{DevicePool, Tensor};
 
 use super::rows::{Cut, Rows};
-use crate::codec::{NoResult, Reply};
+use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 
 /// What the handler's side knows of its batch. For generated code.
+#[derive(Debug)]
 pub struct Gathered {
     method: &'static str,
     context: CallContext,
     /// The rows of each caller, in order.
     ranges: Vec<Range<u64>>,
-}
-
-impl fmt::Debug for Gathered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gathered")
-            .field("method", &self.method)
-            .field("ranges", &self.ranges)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Gathered {
@@ -66,7 +58,7 @@ impl Gathered {
                     "`{}` was given a batch of {total} rows and returned {wrong}; return a row for each",
                     self.method
                 );
-                return self.all(&Reply::failed(NoResult::BadReply, text));
+                return self.all(&Reply::failed(FailureCode::BadReply, text));
             }
             replies.push(Reply::value(part));
         }

@@ -10,8 +10,9 @@ use tensorpipe::{Device, Tensor};
 use super::batcher::{BatchFuture, Callers, Ending, Gathering};
 use super::gathered::{Gathered, concatenate};
 use crate::caught::{caught, caught_poll, drop_quietly};
-use crate::codec::{NoResult, Reply};
+use crate::codec::Reply;
 use crate::context::CallContext;
+use crate::header::FailureCode;
 
 /// A batch that is to be handled.
 pub(super) struct Run {
@@ -46,7 +47,7 @@ pub(super) async fn run(run: Run) {
     let made = caught(|| match joined {
         Ok(tensors) => (first.handle.run)(tensors, gathered),
         Err(reason) => {
-            let replies = gathered.all(&Reply::failed(NoResult::Overloaded, reason));
+            let replies = gathered.all(&Reply::failed(FailureCode::Overloaded, reason));
             Box::pin(std::future::ready(replies)) as BatchFuture
         }
     });
@@ -61,8 +62,8 @@ pub(super) async fn run(run: Run) {
         Err(panic) => Some(Err(panic)),
     };
     let Some(ended) = ended else { return };
-    let mut replies =
-        ended.unwrap_or_else(|panic| vec![Reply::failed(NoResult::Panicked, panic); calls.len()]);
+    let mut replies = ended
+        .unwrap_or_else(|panic| vec![Reply::failed(FailureCode::Panicked, panic); calls.len()]);
     ending.took = Some(begun.elapsed());
     let failed = replies.first().is_some_and(Reply::is_of_the_method);
     if failed && calls.len() > 1 {
@@ -94,7 +95,7 @@ async fn alone(context: &CallContext, method: &'static str, call: &mut Gathering
     };
     match ended {
         Ok(mut replies) => replies.pop(),
-        Err(panic) => Some(Reply::failed(NoResult::Panicked, panic)),
+        Err(panic) => Some(Reply::failed(FailureCode::Panicked, panic)),
     }
 }
 

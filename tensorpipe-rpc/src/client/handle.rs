@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use tensorpipe::Context;
 
-use super::arguments::Arguments;
 use super::connection::Connection;
+use super::encoded_call::EncodedCall;
 use super::replicas::Joined;
-use super::target::{Bound, Target};
+use super::target::{BoundService, Target};
 use crate::call::{Call, Made, Sent};
 use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
@@ -23,7 +23,7 @@ use crate::schema::{Method, Schema};
 /// A client of one service on one connection or on replicas: what generated clients hold.
 #[derive(Clone)]
 pub struct ClientHandle {
-    bound: Bound,
+    bound: BoundService,
     deadline: Duration,
     trace: TraceContext,
     /// The service's name.
@@ -144,13 +144,13 @@ impl ClientHandle {
         let sent = match &self.bound.replicas {
             None => self.send(terms, encode)?,
             Some(joined) => {
-                let arguments = Arguments::new(terms, encode)?;
+                let call = EncodedCall::new(terms, encode)?;
                 // A stream is given away as it is sent, and references are to one server: these cannot be made again.
-                let once = method.streams.any() || method.promises || arguments.refers();
+                let once = method.streams.any() || method.promises || call.refers();
                 if !once {
-                    return Ok(joined.call(arguments));
+                    return Ok(joined.call(call));
                 }
-                send_to_one(joined, &arguments)?
+                send_to_one(joined, &call)?
             }
         };
         Ok(Made::sent(sent))
@@ -165,7 +165,7 @@ impl ClientHandle {
         let terms = self.terms(method)?;
         match &self.bound.replicas {
             None => self.send(terms, encode),
-            Some(joined) => send_to_one(joined, &Arguments::new(terms, encode)?),
+            Some(joined) => send_to_one(joined, &EncodedCall::new(terms, encode)?),
         }
     }
 
@@ -230,16 +230,16 @@ impl ClientHandle {
 }
 
 /// Sends a call to the one that owns what its arguments refer to, or else any.
-fn send_to_one(joined: &Joined, arguments: &Arguments) -> Result<Sent, CallError> {
-    let left = time_of(&arguments.terms);
-    match arguments.owner() {
+fn send_to_one(joined: &Joined, call: &EncodedCall) -> Result<Sent, CallError> {
+    let left = time_of(&call.terms);
+    match call.owner() {
         None => {
-            let place = joined.here()?;
-            let engine = &place.live.connection.engine;
-            arguments.send(engine, place.service, left)
+            let picked = joined.here()?;
+            let engine = &picked.live.connection.engine;
+            call.send(engine, picked.service, left)
         }
         Some(owner) => match owner.bound(joined.schema) {
-            Some(service) => arguments.send(&owner, service, left),
+            Some(service) => call.send(&owner, service, left),
             None => Err(CallError::Unresolved(
                 "its owner is not among these replicas".into(),
             )),

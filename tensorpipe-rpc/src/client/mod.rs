@@ -3,9 +3,9 @@
 //! A [`ClientHandle`] makes calls on a [`Target`]: on one [`Connection`], whose calls end with it, or on [`Replicas`], whose
 //! calls move to another server where that is safe.
 
-mod arguments;
 mod bind;
 mod connection;
+mod encoded_call;
 mod handle;
 mod replicas;
 mod target;

@@ -8,23 +8,25 @@ use super::replicas::{Joined, Replicas};
 use crate::error::ConnectError;
 use crate::schema::Schema;
 
-/// What calls are made on: a [`Connection`] or [`Replicas`]. Nothing else can be.
+/// What calls are made on: a [`Connection`] or [`Replicas`]. Nothing else can be: nobody outside can name what
+/// it has to return.
 #[diagnostic::on_unimplemented(
     message = "calls cannot be made on a `{Self}`",
     label = "neither a `Connection` nor `Replicas`"
 )]
-pub trait Target: sealed::Bind {}
+pub trait Target: Send + Sync {
+    /// Asks for a service. In a box, so that a target is no type parameter of an `async fn`: a wrong one is one error, not
+    /// three.
+    #[doc(hidden)]
+    fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a>;
+}
 
-impl Target for Connection {}
-
-impl Target for Replicas {}
-
-impl<T: Target + ?Sized> Target for &T {}
+type Binding<'a> = Pin<Box<dyn Future<Output = Result<BoundService, ConnectError>> + Send + 'a>>;
 
 /// A service of a target.
-#[expect(unnameable_types, reason = "what is sealed has no name outside")]
+#[expect(unnameable_types, reason = "so that the trait is sealed")]
 #[derive(Clone, Debug)]
-pub struct Bound {
+pub struct BoundService {
     /// Of replicas the one that was there first.
     pub(super) connection: Connection,
     /// Its server's number for the service.
@@ -33,28 +35,10 @@ pub struct Bound {
     pub(super) replicas: Option<Joined>,
 }
 
-pub(super) mod sealed {
-    use super::*;
-
-    /// Asks for a service. In a box, so that a target is no type parameter of an `async fn`: a wrong one is one error, not
-    /// three.
-    #[expect(unnameable_types, reason = "nobody else implements it")]
-    #[diagnostic::on_unimplemented(
-        message = "calls cannot be made on a `{Self}`",
-        label = "neither a `Connection` nor `Replicas`"
-    )]
-    pub trait Bind: Send + Sync {
-        fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a>;
-    }
-}
-
-pub(super) type Binding<'a> =
-    Pin<Box<dyn Future<Output = Result<Bound, ConnectError>> + Send + 'a>>;
-
-impl sealed::Bind for Connection {
+impl Target for Connection {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         Box::pin(async move {
-            Ok(Bound {
+            Ok(BoundService {
                 connection: self.clone(),
                 service: bind(&self.engine, schema).await?,
                 replicas: None,
@@ -63,11 +47,11 @@ impl sealed::Bind for Connection {
     }
 }
 
-impl sealed::Bind for Replicas {
+impl Target for Replicas {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         Box::pin(async move {
             let (joined, connection, service) = self.join(schema).await?;
-            Ok(Bound {
+            Ok(BoundService {
                 connection,
                 service,
                 replicas: Some(joined),
@@ -76,7 +60,7 @@ impl sealed::Bind for Replicas {
     }
 }
 
-impl<T: sealed::Bind + ?Sized> sealed::Bind for &T {
+impl<T: Target + ?Sized> Target for &T {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         (**self).bind(schema)
     }

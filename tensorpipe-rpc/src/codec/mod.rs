@@ -24,7 +24,7 @@ pub(crate) use arguments::decode_whole;
 pub use arguments::{Arguments, decode_reply};
 pub use encoder::{Argument, Encoded, Encoder};
 pub use error::{DecodeError, EncodeError, Fault, Subject};
-pub(crate) use reply::{NoResult, Outcome};
+pub(crate) use reply::Returned;
 pub use reply::{REPLY_HEADER, Reply};
 
 /// How deep values may nest, counting every struct, sequence, option and variant on the way.

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
+use crate::header::FailureCode;
 use crate::observe::Figures;
 use crate::remote::{MINE, Referent};
 use crate::spare;
@@ -18,14 +19,14 @@ pub const REPLY_HEADER: usize = 12;
 /// What became of a call: what its method returned, or why it was not run.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    outcome: Outcome,
+    outcome: Returned,
     /// What was measured, for a caller who asks.
     figures: Option<Box<Figures>>,
 }
 
 /// See [`Reply`].
 #[derive(Clone, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum Returned {
     /// The method returned this value. The metadata begins with [`REPLY_HEADER`] zero bytes.
     Value(Encoded),
     /// The method returned this error of its own. Likewise.
@@ -35,23 +36,7 @@ pub(crate) enum Outcome {
     /// The method was not run: its arguments make no sense.
     BadArguments(DecodeError),
     /// There is no result, for this reason.
-    Failed(NoResult, String),
-}
-
-/// Why a call has no result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoResult {
-    /// The method returned what the caller's end does not take.
-    BadReply,
-    /// The method returned tensors that cannot be where the caller wants them.
-    NoPlaceForResult,
-    Panicked,
-    /// The method was not run: its arguments make sense, and do not suit it.
-    BadArguments,
-    /// The method was not run: there is no room for it.
-    Overloaded,
-    /// The method was not run: the service has none at this position of its schema.
-    Unimplemented,
+    Failed(FailureCode, String),
 }
 
 impl Reply {
@@ -62,7 +47,7 @@ impl Reply {
 
     /// A copy of a value that stays.
     pub(crate) fn of<T: Serialize + DeserializeOwned>(value: &T) -> Self {
-        Self::encode(Subject::Reply, value, Outcome::Value)
+        Self::encode(Subject::Reply, value, Returned::Value)
     }
 
     /// The reply of a method that returns a `Result`.
@@ -80,8 +65,8 @@ impl Reply {
     /// A reference to a value of this side's, as the reply to `call`.
     pub(crate) fn reference(call: u64, referent: Arc<dyn Referent>) -> Self {
         let mut reply =
-            Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Outcome::Value);
-        if let Outcome::Value(encoded) = &mut reply.outcome {
+            Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Returned::Value);
+        if let Returned::Value(encoded) = &mut reply.outcome {
             encoded.references = vec![referent];
         }
         reply
@@ -89,30 +74,33 @@ impl Reply {
 
     /// The reply of a method that returned this error.
     pub(crate) fn error<E: Serialize + DeserializeOwned>(error: &E) -> Self {
-        Self::encode(Subject::Error, error, Outcome::Error)
+        Self::encode(Subject::Error, error, Returned::Error)
     }
 
     /// The reply of a method whose result does not suit calls.
     pub(crate) fn unsendable(error: EncodeError) -> Self {
-        Self::ended(Outcome::Unsendable(error))
+        Self::ended(Returned::Unsendable(error))
     }
 
     /// The reply to a call that has no result.
-    pub(crate) fn failed(code: NoResult, reason: String) -> Self {
-        Self::ended(Outcome::Failed(code, reason))
+    pub(crate) fn failed(code: FailureCode, reason: String) -> Self {
+        Self::ended(Returned::Failed(code, reason))
     }
 
     /// The reply to a call whose arguments make no sense.
     pub fn bad_arguments(error: DecodeError) -> Self {
-        Self::ended(Outcome::BadArguments(error))
+        Self::ended(Returned::BadArguments(error))
     }
 
     /// The reply to a call of a method that the service does not have at this position of its schema.
     pub fn unknown_method(method: usize) -> Self {
-        Self::failed(NoResult::Unimplemented, format!("method number {method}"))
+        Self::failed(
+            FailureCode::Unimplemented,
+            format!("method number {method}"),
+        )
     }
 
-    fn ended(outcome: Outcome) -> Self {
+    fn ended(outcome: Returned) -> Self {
         Self {
             outcome,
             figures: None,
@@ -123,11 +111,11 @@ impl Reply {
     pub(crate) fn is_of_the_method(&self) -> bool {
         !matches!(
             self.outcome,
-            Outcome::Value(_) | Outcome::Failed(NoResult::Overloaded, _)
+            Returned::Value(_) | Returned::Failed(FailureCode::Overloaded, _)
         )
     }
 
-    pub(crate) fn outcome(&self) -> &Outcome {
+    pub(crate) fn outcome(&self) -> &Returned {
         &self.outcome
     }
 
@@ -140,14 +128,14 @@ impl Reply {
         self.figures.take()
     }
 
-    pub(crate) fn into_outcome(self) -> Outcome {
+    pub(crate) fn into_outcome(self) -> Returned {
         self.outcome
     }
 
     fn encode<T: Serialize + DeserializeOwned>(
         subject: Subject,
         value: &T,
-        outcome: impl FnOnce(Encoded) -> Outcome,
+        outcome: impl FnOnce(Encoded) -> Returned,
     ) -> Self {
         // Room for the call's header, so that it and the value share one vector.
         let mut header = spare::take();
@@ -159,7 +147,7 @@ impl Reply {
                 references: met.exports,
                 ..encoder.finish()
             }),
-            Err(error) => Outcome::Unsendable(error),
+            Err(error) => Returned::Unsendable(error),
         };
         Self::ended(outcome)
     }

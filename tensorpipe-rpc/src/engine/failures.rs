@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::Body;
 use super::calls::Outcome;
 use super::slot::CallSlot;
-use crate::error::{CallError, PlaceError};
+use crate::error::{CallError, PlaceError, printable};
 use crate::header::FailureCode;
 
 /// How a call has ended that its server answers with this.
 pub(super) fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
-    let text: Arc<str> = printable(&body.metadata).into();
+    let text: Arc<str> = printable(&body.metadata, SHOWN).into();
     Outcome::Failed(match code {
         FailureCode::Panicked => CallError::Panicked(text),
         FailureCode::Overloaded => CallError::Overloaded(text),
@@ -32,20 +32,6 @@ pub(super) fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcom
         },
         FailureCode::BadItem | FailureCode::Other(_) => CallError::Other(text),
     })
-}
-
-/// To be shown to a person.
-fn printable(text: &[u8]) -> String {
-    let text = &text[..text.len().min(SHOWN)];
-    let mut out = String::with_capacity(text.len());
-    for c in String::from_utf8_lossy(text).chars() {
-        match c {
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() => out.extend(c.escape_default()),
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// How much of a server's words is shown, in bytes.

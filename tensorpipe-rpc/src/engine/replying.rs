@@ -7,10 +7,10 @@ use tensorpipe::engine::EnginePipe;
 
 use super::admission::Admitted;
 use super::{Body, Engine};
-use crate::codec::{Arguments, Encoded, Encoder, Outcome, REPLY_HEADER, Reply};
+use crate::codec::{Arguments, Encoded, Encoder, REPLY_HEADER, Reply, Returned};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
-use crate::observe::{Figures, code_of};
+use crate::observe::Figures;
 use crate::placement::{naming, tensor_of};
 use crate::schema::{self, Description};
 
@@ -65,23 +65,23 @@ impl Engine {
         let fail = |code, text| self.fail(call, figures.as_deref(), code, text);
         let method = || Some(self.method(admitted)?.name);
         let (kind, mut encoded) = match reply.into_outcome() {
-            Outcome::Value(encoded) => (Kind::Value, encoded),
-            Outcome::Error(encoded) => (Kind::ServiceError, encoded),
-            Outcome::Unsendable(error) => {
+            Returned::Value(encoded) => (Kind::Value, encoded),
+            Returned::Error(encoded) => (Kind::ServiceError, encoded),
+            Returned::Unsendable(error) => {
                 let error = match method() {
                     Some(method) => error.in_method(method),
                     None => error,
                 };
                 return fail(FailureCode::BadReply, error.to_string());
             }
-            Outcome::BadArguments(error) => {
+            Returned::BadArguments(error) => {
                 let error = match method() {
                     Some(method) => error.in_method(method),
                     None => error,
                 };
                 return fail(FailureCode::BadArguments, error.to_string());
             }
-            Outcome::Failed(why, text) => return fail(code_of(why), text),
+            Returned::Failed(why, text) => return fail(why, text),
         };
         if let Some(placement) = &admitted.placement {
             placement.name_targets(&mut encoded);

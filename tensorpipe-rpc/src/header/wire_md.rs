@@ -3,7 +3,7 @@
 use super::examples::{WIRE_MD, examples};
 use super::{FailureCode, Header, Kind, STATS, Tarpc, TraceContext, Way};
 
-fn headers() -> [(&'static str, Header); 21] {
+pub(super) fn headers() -> [(&'static str, Header); 21] {
     let traced = TraceContext {
         trace_id: 7,
         span_id: 9,

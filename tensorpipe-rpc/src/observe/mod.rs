@@ -27,7 +27,7 @@
 //! How a call failed is an event in its span, with the fields `outcome` (as in the metrics) and `error`: ERROR where an
 //! end broke its word (a panic, a result that cannot be sent or read), WARN where arguments, time, capacity or the
 //! connection were in the way, DEBUG for the method's own error and for calls that were dropped. Of many of one method that fail in
-//! one way the first has that level, the others are DEBUG, and a WARN says after ten seconds how many they were.
+//! one way the first in ten seconds has that level, the others are DEBUG, and a WARN beside the next one says how many they were.
 //!
 //! For OpenTelemetry: the numbers have its sizes. A layer that makes its spans takes `trace_id`, `span_id` and `parent` from the fields of
 //! `rpc.call` and `rpc.handle`; in a context of its own, give a client the context's ids by `with_trace`, and read a handler's by
@@ -87,6 +87,6 @@ pub(crate) use calling::CallTrace;
 pub(crate) use carried::Carried;
 pub(crate) use figures::Figures;
 pub(crate) use handling::{Seen, watched};
-pub(crate) use outcome::{code_of, of_failure};
+pub(crate) use outcome::of_failure;
 pub(crate) use repeated::is_first;
 pub use stats::{Attempt, CallStats, Carriage, ServerTimes, StreamStats};

@@ -2,7 +2,7 @@
 
 use tracing::Level;
 
-use crate::codec::{NoResult, Outcome};
+use crate::codec::Returned;
 use crate::error::CallError;
 use crate::header::FailureCode;
 
@@ -39,27 +39,15 @@ pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
 }
 
 /// Of a handler that is ready; `None` if all is well.
-pub(super) fn of_reply(reply: &Outcome) -> Option<(Verdict, String)> {
+pub(super) fn of_reply(reply: &Returned) -> Option<(Verdict, String)> {
     let verdict = match reply {
-        Outcome::Value(_) => return None,
-        Outcome::Error(_) => (SERVICE_ERROR, "the method's own".to_owned()),
-        Outcome::Unsendable(error) => (of_failure(FailureCode::BadReply), error.to_string()),
-        Outcome::BadArguments(error) => (of_failure(FailureCode::BadArguments), error.to_string()),
-        Outcome::Failed(why, reason) => (of_failure(code_of(*why)), reason.clone()),
+        Returned::Value(_) => return None,
+        Returned::Error(_) => (SERVICE_ERROR, "the method's own".to_owned()),
+        Returned::Unsendable(error) => (of_failure(FailureCode::BadReply), error.to_string()),
+        Returned::BadArguments(error) => (of_failure(FailureCode::BadArguments), error.to_string()),
+        Returned::Failed(why, reason) => (of_failure(*why), reason.clone()),
     };
     Some(verdict)
-}
-
-/// How that travels.
-pub(crate) fn code_of(why: NoResult) -> FailureCode {
-    match why {
-        NoResult::BadReply => FailureCode::BadReply,
-        NoResult::NoPlaceForResult => FailureCode::NoPlaceForResult,
-        NoResult::Panicked => FailureCode::Panicked,
-        NoResult::BadArguments => FailureCode::BadArguments,
-        NoResult::Overloaded => FailureCode::Overloaded,
-        NoResult::Unimplemented => FailureCode::Unimplemented,
-    }
 }
 
 /// Of a call to which a server answers so.

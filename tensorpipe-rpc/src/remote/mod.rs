@@ -91,10 +91,10 @@ use scope::Found;
 /// What a method of a service trait returns to keep a value where it is, and takes to have it back. See
 /// [the module's documentation](self).
 pub struct Remote<T> {
-    place: Place<T>,
+    location: Location<T>,
 }
 
-enum Place<T> {
+enum Location<T> {
     /// In this process.
     Here(Arc<T>, Arc<dyn Referent>),
     /// At the other end of a connection.
@@ -128,26 +128,26 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
     /// A reference to `value`, which stays here until nobody refers to it. Whoever has it can fetch the value.
     pub fn new(value: T) -> Self {
         let value = Arc::new(value);
-        let place = Place::Here(value.clone(), Arc::new(owned::Fetched(value)));
-        Self { place }
+        let location = Location::Here(value.clone(), Arc::new(owned::Fetched(value)));
+        Self { location }
     }
 
     /// The value itself: a copy, from wherever it is. The call is on its way from now on; dropping it cancels it.
     pub fn fetch(&self) -> Call<T> {
-        match &self.place {
-            Place::Here(value, _) => Call::of_copy_on(&**value, None),
-            Place::There(handle) => handle.fetch(None),
-            Place::Nowhere => Call::failed(CallError::Unresolved(NOWHERE.into())),
+        match &self.location {
+            Location::Here(value, _) => Call::of_copy_on(&**value, None),
+            Location::There(handle) => handle.fetch(None),
+            Location::Nowhere => Call::failed(CallError::Unresolved(NOWHERE.into())),
         }
     }
 
     /// The same, whose tensors land on this device. The call fails with [`CallError::NoPlace`] where they cannot be there; so it does where
     /// the value is in this process, and has a tensor elsewhere: nothing is moved then.
     pub fn fetch_to(&self, device: Device) -> Call<T> {
-        match &self.place {
-            Place::Here(value, _) => Call::of_copy_on(&**value, Some(device)),
-            Place::There(handle) => handle.fetch(Some(device)),
-            Place::Nowhere => self.fetch(),
+        match &self.location {
+            Location::Here(value, _) => Call::of_copy_on(&**value, Some(device)),
+            Location::There(handle) => handle.fetch(Some(device)),
+            Location::Nowhere => self.fetch(),
         }
     }
 }
@@ -156,8 +156,8 @@ impl<T: Send + Sync + 'static> Remote<T> {
     /// A reference to a value that does not travel: only methods of its owner's can use it.
     pub fn fixed(value: T) -> Self {
         let value = Arc::new(value);
-        let place = Place::Here(value.clone(), Arc::new(owned::Fixed(value)));
-        Self { place }
+        let location = Location::Here(value.clone(), Arc::new(owned::Fixed(value)));
+        Self { location }
     }
 
     /// The value, in the process that owns it.
@@ -165,9 +165,9 @@ impl<T: Send + Sync + 'static> Remote<T> {
     /// # Errors
     /// [`Elsewhere`] in another one.
     pub fn here(&self) -> Result<Arc<T>, Elsewhere> {
-        match &self.place {
-            Place::Here(value, _) => Ok(value.clone()),
-            Place::There(_) | Place::Nowhere => Err(Elsewhere),
+        match &self.location {
+            Location::Here(value, _) => Ok(value.clone()),
+            Location::There(_) | Location::Nowhere => Err(Elsewhere),
         }
     }
 }
@@ -177,11 +177,11 @@ impl<T> Remote<T> {
     /// when it is used.
     #[doc(hidden)]
     pub fn cast<U>(self) -> Remote<U> {
-        let place = match self.place {
-            Place::There(handle) => Place::There(handle),
-            Place::Here(..) | Place::Nowhere => Place::Nowhere,
+        let location = match self.location {
+            Location::There(handle) => Location::There(handle),
+            Location::Here(..) | Location::Nowhere => Location::Nowhere,
         };
-        Remote { place }
+        Remote { location }
     }
 }
 
@@ -189,33 +189,35 @@ const NOWHERE: &str = "this reference was read outside of a call: it refers to n
 
 impl<T> Clone for Remote<T> {
     fn clone(&self) -> Self {
-        let place = match &self.place {
-            Place::Here(value, referent) => Place::Here(value.clone(), referent.clone()),
-            Place::There(handle) => Place::There(handle.clone()),
-            Place::Nowhere => Place::Nowhere,
+        let location = match &self.location {
+            Location::Here(value, referent) => Location::Here(value.clone(), referent.clone()),
+            Location::There(handle) => Location::There(handle.clone()),
+            Location::Nowhere => Location::Nowhere,
         };
-        Self { place }
+        Self { location }
     }
 }
 
 impl<T> fmt::Debug for Remote<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Here(..) => f.write_str("Remote(here)"),
-            Place::There(handle) => write!(f, "Remote({handle:?})"),
-            Place::Nowhere => f.write_str("Remote(nowhere)"),
+        match &self.location {
+            Location::Here(..) => f.write_str("Remote(here)"),
+            Location::There(handle) => write!(f, "Remote({handle:?})"),
+            Location::Nowhere => f.write_str("Remote(nowhere)"),
         }
     }
 }
 
 impl<T: Send + Sync + 'static> Serialize for Remote<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let wire: Result<Wire, &str> = match &self.place {
-            Place::Here(_, referent) => {
+        let wire: Result<Wire, &str> = match &self.location {
+            Location::Here(_, referent) => {
                 scope::export(referent).map(|(call, index)| (MINE, call, index))
             }
-            Place::There(handle) => scope::send_back(handle).map(|id| (YOURS, id.call, id.index)),
-            Place::Nowhere => Err(NOWHERE),
+            Location::There(handle) => {
+                scope::send_back(handle).map(|id| (YOURS, id.call, id.index))
+            }
+            Location::Nowhere => Err(NOWHERE),
         };
         wire.map_err(ser::Error::custom)?.serialize(serializer)
     }
@@ -230,18 +232,18 @@ impl<'de, T: Send + Sync + 'static> Deserialize<'de> for Remote<T> {
             YOURS => scope::own(id),
             _ => Err("a reference of an unknown kind"),
         };
-        let place = match found.map_err(de::Error::custom)? {
-            Found::There(handle) => Place::There(handle),
+        let location = match found.map_err(de::Error::custom)? {
+            Found::There(handle) => Location::There(handle),
             Found::Here(referent) => {
                 let value = referent.clone().value().downcast::<T>();
                 let value = value.map_err(|_| {
                     let what = std::any::type_name::<T>();
                     de::Error::custom(format_args!("the reference is not to a `{what}`"))
                 })?;
-                Place::Here(value, referent)
+                Location::Here(value, referent)
             }
-            Found::Nothing => Place::Nowhere,
+            Found::Nothing => Location::Nowhere,
         };
-        Ok(Self { place })
+        Ok(Self { location })
     }
 }

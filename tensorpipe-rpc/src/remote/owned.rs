@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustc_hash::FxHashMap;
@@ -69,7 +68,7 @@ struct Table {
     /// How many there are.
     count: usize,
     /// Calls under way whose results may be referred to already.
-    pending: FxHashMap<u64, Arc<Gate>>,
+    pending: FxHashMap<u64, Promised>,
     closed: bool,
 }
 
@@ -80,12 +79,13 @@ struct Given {
     left: usize,
 }
 
+/// The result of a call under way.
 #[derive(Default)]
-struct Gate {
-    ended: AtomicBool,
-    told: Notify,
-    /// Nobody refers to its result any more.
-    unwanted: AtomicBool,
+struct Promised {
+    /// Tells those who wait for the call, once it is out of the table.
+    ended: Arc<Notify>,
+    /// Nobody refers to it any more.
+    unwanted: bool,
 }
 
 /// A call under way whose result may be referred to already. Dropped when it has ended.
@@ -113,7 +113,7 @@ impl Owned {
             let unwanted = table
                 .pending
                 .get(&call)
-                .is_some_and(|gate| gate.unwanted.load(Ordering::Acquire));
+                .is_some_and(|promised| promised.unwanted);
             if unwanted || table.closed {
                 // Nobody can refer to them.
                 drop(table);
@@ -150,8 +150,8 @@ impl Owned {
         let mut released = Vec::new();
         {
             let mut table = lock(&self.table);
-            if let Some(gate) = table.pending.get(&call) {
-                gate.unwanted.store(true, Ordering::Release);
+            if let Some(promised) = table.pending.get_mut(&call) {
+                promised.unwanted = true;
             }
             let Some(Given { values, left }) = table.values.get_mut(&call) else {
                 return;
@@ -184,18 +184,19 @@ impl Owned {
                 std::mem::take(&mut table.pending),
             )
         };
-        for gate in pending.values() {
-            gate.open();
+        for promised in pending.values() {
+            promised.ended.notify_waiters();
         }
         let_go(values);
     }
 
     /// A call begins whose result may be referred to before it is there.
     pub(crate) fn begin(self: &Arc<Self>, call: u64) -> Pending {
-        let before = lock(&self.table).pending.insert(call, Arc::default());
-        if let Some(gate) = before {
+        let promised = Promised::default();
+        let before = lock(&self.table).pending.insert(call, promised);
+        if let Some(promised) = before {
             // A peer that uses a number twice.
-            gate.open();
+            promised.ended.notify_waiters();
         }
         Pending {
             owned: self.clone(),
@@ -210,28 +211,19 @@ impl Owned {
 
     /// Waits until a call has ended. Cancel safe.
     pub(crate) async fn ended(&self, call: u64) {
-        let Some(gate) = lock(&self.table).pending.get(&call).cloned() else {
-            return;
+        let ended = match lock(&self.table).pending.get(&call) {
+            Some(promised) => promised.ended.clone().notified_owned(),
+            None => return,
         };
-        let told = gate.told.notified();
-        if !gate.ended.load(Ordering::Acquire) {
-            told.await;
-        }
-    }
-}
-
-impl Gate {
-    fn open(&self) {
-        self.ended.store(true, Ordering::Release);
-        self.told.notify_waiters();
+        ended.await;
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let gate = lock(&self.owned.table).pending.remove(&self.call);
-        if let Some(gate) = gate {
-            gate.open();
+        let promised = lock(&self.owned.table).pending.remove(&self.call);
+        if let Some(promised) = promised {
+            promised.ended.notify_waiters();
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
 use super::owned::{Referent, let_go};
-use super::{Place, Remote};
+use super::{Location, Remote};
 use crate::call::{Call, Made};
 use crate::client::Connection;
 use crate::error::CallError;
@@ -121,7 +121,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
     /// [`CallError::Unresolved`] when the value is in this process (return the reference from a method), or when its owner listens
     /// nowhere; else what can happen to a call.
     pub async fn share(&self) -> Result<Shared<T>, CallError> {
-        let Place::There(handle) = &self.place else {
+        let Location::There(handle) = &self.location else {
             let text = "the value is in this process: whoever wants it calls a method here that returns it";
             return Err(CallError::Unresolved(text.into()));
         };

@@ -15,7 +15,7 @@ use super::limits::{Limits, Stats};
 use super::local::Local;
 use super::peers::Peers;
 use super::pull::Pull;
-use super::recv::Recv;
+use super::recv::{self, Recv};
 use super::send::Sending;
 use super::service::{Desk, TensorRendezvousService};
 use super::table::Give;
@@ -262,10 +262,9 @@ impl Rendezvous {
 
     /// The same with a bound of its own, which travels to the producer; beyond it, [`RecvError::Deadline`].
     pub fn recv_within(&self, key: &Key, within: Duration) -> Recv {
-        match self.try_recv(key, within) {
-            Ok(recv) => recv,
-            Err(error) => Recv::failed(error),
-        }
+        let begun = self.begin_recv(key, within);
+        let state = begun.unwrap_or_else(recv::State::Failed);
+        Recv { state }
     }
 
     /// The same with a function that is called with the value, or with why there is none, on a task of its own. The place at the
@@ -280,7 +279,7 @@ impl Rendezvous {
         task.abort_handle()
     }
 
-    fn try_recv(&self, key: &Key, within: Duration) -> Result<Recv, RecvError> {
+    fn begin_recv(&self, key: &Key, within: Duration) -> Result<recv::State, RecvError> {
         let Shared {
             local,
             peers,
@@ -302,12 +301,12 @@ impl Rendezvous {
                     found: local.incarnation,
                 });
             }
-            return Ok(Recv::here(local.place(key, Give::Take)?, bound));
+            return Ok(recv::State::Here(local.reserve(key, Give::Take)?, bound));
         }
         let peer = peers.find(key.producer())?;
-        let placed = local.place(key, Give::Take)?;
+        let reserved = local.reserve(key, Give::Take)?;
         let pull = Pull::start(peer, key, &bound, runtime);
-        Ok(Recv::there(placed, pull))
+        Ok(recv::State::There(reserved, pull))
     }
 
     /// A step is over in this process: values of it that nobody received are dropped, whoever waits in it, here or in another

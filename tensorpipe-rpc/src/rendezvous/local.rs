@@ -15,6 +15,7 @@ use super::service::Hello;
 use super::table::{Give, Table};
 use super::value::Value;
 use crate::lock::lock;
+use crate::observe::is_first;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -66,16 +67,12 @@ impl Local {
 
     /// Counts what a peer had no right to say, and warns now and then.
     pub(super) fn refuse(&self, times: u64, peer: &str) {
-        if times == 0 {
-            return;
-        }
-        let refused = self.refused.fetch_add(times, Ordering::Relaxed) + times;
-        if refused == times || refused.is_power_of_two() {
-            tracing::warn!(
-                peer,
-                refused,
-                "receipts or aborts of who has no part in them"
-            );
+        const WHAT: &str = "receipts or aborts of who has no part in them";
+        if times > 0 {
+            self.refused.fetch_add(times, Ordering::Relaxed);
+            if is_first(("refused", WHAT, "")) {
+                tracing::warn!(peer, "refused {WHAT}");
+            }
         }
     }
 
@@ -99,9 +96,13 @@ impl Local {
     }
 
     /// Takes a place at a key.
-    pub(super) fn place(self: &Arc<Self>, key: &Key, give: Give) -> Result<Placed, RecvError> {
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        key: &Key,
+        give: Give,
+    ) -> Result<Reservation, RecvError> {
         let number = self.with(|table| table.recv(key, give))?;
-        Ok(Placed {
+        Ok(Reservation {
             local: self.clone(),
             key: key.clone(),
             number,
@@ -112,14 +113,14 @@ impl Local {
 
 /// A place at a key, from which the value is received. Dropping it gives it up: a value that is here stays.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct Reservation {
     local: Arc<Local>,
     key: Key,
     number: u64,
     ended: bool,
 }
 
-impl Placed {
+impl Reservation {
     pub(super) fn key(&self) -> &Key {
         &self.key
     }
@@ -131,7 +132,7 @@ impl Placed {
     }
 }
 
-impl Future for Placed {
+impl Future for Reservation {
     type Output = Result<Value, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -144,7 +145,7 @@ impl Future for Placed {
     }
 }
 
-impl Drop for Placed {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if !self.ended {
             self.local

@@ -164,6 +164,6 @@ pub(super) struct Link {
 impl Link {
     /// Tells the producer that the value is here.
     pub(super) fn confirm(&self, key: Key, loan: u64) {
-        self.receipts.give(key, loan);
+        self.receipts.give(&self.client, key, loan);
     }
 }

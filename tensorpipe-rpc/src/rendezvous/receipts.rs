@@ -36,16 +36,14 @@ const TOGETHER: usize = 512;
 pub(super) struct Receipts {
     producer: Weak<Peer>,
     runtime: Handle,
-    gathered: Arc<Mutex<Gathered>>,
+    unsent: Arc<Mutex<Unsent>>,
 }
 
 #[derive(Debug, Default)]
-struct Gathered {
+struct Unsent {
     /// With the numbers of their loans. As many at the most as the producer lends.
     keys: Vec<(Key, u64)>,
-    /// Where they go; `None` until there is a connection again.
-    client: Option<TensorRendezvousClient>,
-    /// A call or a connection is under way, or will be soon.
+    /// A task is at it.
     telling: bool,
 }
 
@@ -54,126 +52,116 @@ impl Receipts {
         Self {
             producer: producer.clone(),
             runtime: runtime.clone(),
-            gathered: Arc::default(),
+            unsent: Arc::default(),
         }
     }
 
-    /// From now on they go to this incarnation, over a new connection.
+    /// There is a connection, to this incarnation.
     pub(super) fn connected(&self, client: &TensorRendezvousClient, incarnation: u64) {
-        {
-            let mut gathered = lock(&self.gathered);
-            gathered.client = Some(client.clone());
-            // What an earlier one had is gone with it. Those that are being told stay: a receipt for what was not lent changes
-            // nothing.
-            gathered
-                .keys
-                .retain(|(key, _)| key.incarnation() == incarnation);
-        }
-        self.begin();
+        // What an earlier one had is gone with it. Those that are being told stay: a receipt for what was not lent changes nothing.
+        let is_there = |(key, _): &(Key, u64)| key.incarnation() == incarnation;
+        lock(&self.unsent).keys.retain(is_there);
+        self.begin(client);
     }
 
     /// The value of this key is here, of the loan of this number.
-    pub(super) fn give(&self, key: Key, loan: u64) {
-        lock(&self.gathered).keys.push((key, loan));
-        self.begin();
+    pub(super) fn give(&self, client: &TensorRendezvousClient, key: Key, loan: u64) {
+        lock(&self.unsent).keys.push((key, loan));
+        self.begin(client);
     }
 
     /// Unless somebody is at it, or there is nothing to tell.
-    fn begin(&self) {
-        let (client, keys) = {
-            let mut gathered = lock(&self.gathered);
-            if gathered.telling || gathered.keys.is_empty() {
+    fn begin(&self, client: &TensorRendezvousClient) {
+        let keys = {
+            let mut unsent = lock(&self.unsent);
+            if unsent.telling || unsent.keys.is_empty() {
                 return;
             }
-            gathered.telling = true;
-            (gathered.client.clone(), std::mem::take(&mut gathered.keys))
+            unsent.telling = true;
+            std::mem::take(&mut unsent.keys)
         };
-        let told = client.map(|client| (tell(&client, &keys), client));
-        self.runtime.spawn(self.clone().give_all(told, keys));
+        let told = tell(client, &keys);
+        let telling = self.clone().give_all(client.clone(), told, keys);
+        self.runtime.spawn(telling);
     }
 
     /// Until none are left, or the producer cannot be reached.
     async fn give_all(
         self,
-        mut told: Option<(Call<()>, TensorRendezvousClient)>,
+        mut client: TensorRendezvousClient,
+        mut told: Call<()>,
         mut keys: Vec<(Key, u64)>,
     ) {
         let (mut again, mut last) = (AGAIN, LAST);
         loop {
-            let reached = match told {
-                Some((told, client)) => {
-                    match told.await {
-                        Ok(()) => {
-                            keys.drain(..keys.len().min(TOGETHER));
-                            again = AGAIN;
-                        }
-                        Err(error) => {
-                            if is_senseless(&error) {
-                                tracing::warn!(%error, "a producer takes no receipts");
-                                keys.drain(..keys.len().min(TOGETHER));
-                            } else {
-                                tracing::debug!(%error, "a receipt is given again");
-                            }
-                            if is_over(&client, &error) {
-                                self.give_up(&client);
-                            }
-                            if self.producer.strong_count() == 0 {
-                                last -= 1;
-                            }
-                            if last == 0 {
-                                lock(&self.gathered).telling = false;
-                                return;
-                            }
-                            // It has too much to do, or replies of its wait to be read. The first one may have been made
-                            // within a call that had no time left.
-                            tokio::time::sleep(again).await;
-                            again = LONGEST.min(2 * again);
+            match told.await {
+                Ok(()) => {
+                    keys.drain(..keys.len().min(TOGETHER));
+                    again = AGAIN;
+                }
+                Err(error) => {
+                    if is_senseless(&error) {
+                        tracing::warn!(%error, "a producer takes no receipts");
+                        keys.drain(..keys.len().min(TOGETHER));
+                    } else {
+                        tracing::debug!(%error, "a receipt is given again");
+                    }
+                    let is_over = is_over(&client, &error);
+                    match self.producer.upgrade() {
+                        Some(producer) if is_over => producer.give_up(&client),
+                        Some(_) => {}
+                        None => last -= 1,
+                    }
+                    if last == 0 {
+                        lock(&self.unsent).telling = false;
+                        return;
+                    }
+                    // It has too much to do, or replies of its wait to be read. The first one may have been made
+                    // within a call that had no time left.
+                    tokio::time::sleep(again).await;
+                    again = LONGEST.min(2 * again);
+                    if is_over {
+                        match self.reconnected().await {
+                            Some(other) => client = other,
+                            None => return self.put_back(keys),
                         }
                     }
-                    true
                 }
-                None => self.connect().await,
-            };
-            let client = {
-                let mut gathered = lock(&self.gathered);
-                keys.append(&mut gathered.keys);
-                // Where it cannot be reached, over the next connection, whoever makes it.
-                if keys.is_empty() || (gathered.client.is_none() && !reached) {
-                    gathered.keys = keys;
-                    gathered.telling = false;
+            }
+            {
+                let mut unsent = lock(&self.unsent);
+                keys.append(&mut unsent.keys);
+                if keys.is_empty() {
+                    unsent.telling = false;
                     return;
                 }
-                gathered.client.clone()
-            };
-            told = client.map(|client| (tell(&client, &keys), client));
-        }
-    }
-
-    /// Nobody can be told over this connection any more.
-    fn give_up(&self, client: &TensorRendezvousClient) {
-        let known = |known: &mut TensorRendezvousClient| is_same(known, client);
-        let before = lock(&self.gathered).client.take_if(known);
-        drop(before);
-        if let Some(producer) = self.producer.upgrade() {
-            producer.give_up(client);
-        }
-    }
-
-    /// Whether there is a connection now.
-    async fn connect(&self) -> bool {
-        let Some(producer) = self.producer.upgrade() else {
-            return false;
-        };
-        match producer.connected().await {
-            Ok(link) => {
-                let client = &mut lock(&self.gathered).client;
-                client.get_or_insert_with(|| link.client.clone());
-                true
             }
+            told = tell(&client, &keys);
+        }
+    }
+
+    /// Another connection, if there can be one.
+    async fn reconnected(&self) -> Option<TensorRendezvousClient> {
+        match self.producer.upgrade()?.connected().await {
+            Ok(link) => Some(link.client.clone()),
             Err(error) => {
                 tracing::debug!(%error, "receipts of values wait for another connection");
-                false
+                None
             }
+        }
+    }
+
+    /// They are told over the next connection, whoever makes it.
+    fn put_back(&self, mut keys: Vec<(Key, u64)>) {
+        {
+            let mut unsent = lock(&self.unsent);
+            unsent.keys.append(&mut keys);
+            unsent.telling = false;
+        }
+        // Whoever has made it by now found this task at it.
+        let link = self.producer.upgrade().and_then(|peer| peer.linked());
+        if let Some(link) = link {
+            self.begin(&link.client);
         }
     }
 }

@@ -17,6 +17,7 @@ use super::local::Local;
 use super::table::Give;
 use super::value::Value;
 use crate::context::CallContext;
+use crate::error::printable;
 
 /// The calls between two processes.
 #[tensor_service(crate = "crate")]
@@ -79,7 +80,7 @@ pub(crate) enum Refusal {
     NoKey(String),
 }
 
-/// The longest words of another process that are kept, in characters.
+/// The longest words of another process that are kept, in bytes.
 const WORDS: usize = 4096;
 
 impl Refusal {
@@ -98,17 +99,9 @@ impl Refusal {
     }
 }
 
-/// The words of another process, to be shown: shortened, without what moves the cursor of a terminal.
+/// The words of another process, to be shown.
 pub(super) fn words(text: &str) -> Arc<str> {
-    let mut shown = String::new();
-    for c in text.chars().take(WORDS) {
-        match c {
-            '\n' | '\t' => shown.push(c),
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
-    }
-    shown.into()
+    printable(text.as_bytes(), WORDS).into()
 }
 
 /// Serves the values of this process.
@@ -137,8 +130,8 @@ impl Desk {
             return Err(Refusal::Restarted { now });
         }
         // Gives its place up when the call is cancelled, its deadline passes, or its caller is gone.
-        let placed = local.place(&key, Give::Lend).map_err(Refusal::of)?;
-        let value = placed.await.map_err(Refusal::of)?;
+        let reserved = local.reserve(&key, Give::Lend).map_err(Refusal::of)?;
+        let value = reserved.await.map_err(Refusal::of)?;
         let loan = local.loan(&key);
         Ok(Pulled::Lent { value, loan })
     }

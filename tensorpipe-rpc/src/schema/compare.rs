@@ -74,7 +74,7 @@ impl fmt::Display for Mismatch {
         write!(
             f,
             "client and server disagree about `{}`: ",
-            Peer(&self.service)
+            PeerText(&self.service)
         )?;
         for (i, difference) in self.differences.iter().take(SHOWN).enumerate() {
             let comma = if i == 0 { "" } else { "; " };
@@ -91,7 +91,7 @@ impl std::error::Error for Mismatch {}
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: the client has ", Peer(&self.place))?;
+        write!(f, "{}: the client has ", PeerText(&self.place))?;
         write_side(f, self.client.as_deref())?;
         f.write_str(", the server has ")?;
         write_side(f, self.server.as_deref())
@@ -104,15 +104,15 @@ const SHOWN_CHARS: usize = 300;
 
 fn write_side(f: &mut fmt::Formatter<'_>, side: Option<&str>) -> fmt::Result {
     match side {
-        Some(text) => write!(f, "`{}`", Peer(text)),
+        Some(text) => write!(f, "`{}`", PeerText(text)),
         None => f.write_str("nothing"),
     }
 }
 
 /// Text that a peer may have written: shortened, its control characters escaped.
-struct Peer<'a>(&'a str);
+struct PeerText<'a>(&'a str);
 
-impl fmt::Display for Peer<'_> {
+impl fmt::Display for PeerText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars().take(SHOWN_CHARS) {
             match c.is_control() {

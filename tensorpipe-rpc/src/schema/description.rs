@@ -1,4 +1,4 @@
-//! The travelling form of a schema: owned text, hashed in a documented way.
+//! The travelling form of a schema: owned text.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,42 +54,5 @@ impl Description {
             methods: methods.collect(),
             unsuitable,
         }
-    }
-
-    /// Equal for descriptions that agree in everything but the order of methods and the reasons in `untraced`.
-    ///
-    /// FNV-1a, 128 bits, over the service's name and then, sorted by name, each method's name, signature and
-    /// structure; before each of these its length in bytes as a little-endian `u64`. No defence against a forger:
-    /// it saves honest peers the exchange of descriptions.
-    pub fn fingerprint(&self) -> u128 {
-        let mut methods: Vec<_> = self.methods.iter().collect();
-        methods.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut hash = Fnv128::new();
-        hash.text(&self.service);
-        for method in methods {
-            hash.text(&method.name);
-            hash.text(&method.signature);
-            hash.text(&method.structure);
-        }
-        hash.0
-    }
-}
-
-pub(super) struct Fnv128(pub(super) u128);
-
-impl Fnv128 {
-    pub(super) fn new() -> Self {
-        Self(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d)
-    }
-
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b);
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        self.bytes(&(text.len() as u64).to_le_bytes());
-        self.bytes(text.as_bytes());
     }
 }

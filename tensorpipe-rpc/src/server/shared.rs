@@ -9,8 +9,8 @@ use tensorpipe::log_limit::LogLimit;
 use tensorpipe::{Misuse, Peer, Pipe, PipeStats};
 use tokio::sync::Notify;
 
+use super::call_count::CallCount;
 use super::shares::{Member, Shares};
-use super::under_way::UnderWay;
 use crate::builder::{Authorize, Builder};
 use crate::caught::caught;
 use crate::engine::{Engine, Serving, Speed, Target};
@@ -42,7 +42,7 @@ pub(crate) struct ServerShared {
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
     shares: Shares,
-    pub(crate) calls: UnderWay,
+    pub(crate) calls: CallCount,
     draining: AtomicBool,
     /// Where it listens.
     pub(crate) urls: OnceLock<Vec<String>>,
@@ -98,7 +98,7 @@ impl ServerShared {
             authorize,
             denied: LogLimit::new(),
             undecided: LogLimit::new(),
-            calls: UnderWay::default(),
+            calls: CallCount::default(),
             draining: AtomicBool::new(false),
             urls: OnceLock::new(),
             grants: Arc::default(),

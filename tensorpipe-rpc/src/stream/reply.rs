@@ -15,11 +15,11 @@ use super::in_turn;
 use super::send::{Ended, send_items};
 use crate::call::{Sent, UnderWay, decode_result};
 use crate::client::ClientHandle;
-use crate::codec::{Argument, DecodeError, EncodeError, Encoder, NoResult, Reply};
+use crate::codec::{Argument, DecodeError, EncodeError, Encoder, Reply};
 use crate::context::CallContext;
 use crate::engine::{Batch, Outcome, Received};
 use crate::error::CallError;
-use crate::header::Way;
+use crate::header::{FailureCode, Way};
 use crate::observe::CallStats;
 use crate::remote::decoding;
 use crate::schema::Method;
@@ -293,7 +293,7 @@ async fn send<S: Stream>(
         Ended::Finished | Ended::Closed => Reply::value(()),
         Ended::Service(reply) => *reply,
         Ended::Unsendable(error) => Reply::unsendable(error),
-        Ended::NoPlace(error) => Reply::failed(NoResult::NoPlaceForResult, error.to_string()),
-        Ended::Refused(text) => Reply::failed(NoResult::BadReply, text),
+        Ended::NoPlace(error) => Reply::failed(FailureCode::NoPlaceForResult, error.to_string()),
+        Ended::Refused(text) => Reply::failed(FailureCode::BadReply, text),
     }
 }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tensorpipe::{Context, DType, Tensor};
-use tensorpipe_rpc::{CallContext, Server, tensor_service};
+use tensorpipe_rpc::{CallContext, tensor_service};
 
-use super::lab::{tcp, until};
+use super::lab::{serve, tcp, until};
 use super::wrong_use::block_on;
 
 #[tensor_service]
@@ -78,13 +78,8 @@ impl Curious for Cat {
 async fn peer_pool_time_and_scope() {
     let near = tcp().name("Barbara").build().unwrap();
     let far = tcp().build().unwrap();
-    let server = Server::builder()
-        .context(&far)
-        .service(CuriousService::new(Cat))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let client = CuriousClient::connect_with(&near, server.url().to_string())
+    let server = serve(&far, CuriousService::new(Cat)).await;
+    let client = CuriousClient::connect_with(&near, server.url())
         .await
         .unwrap();
     assert!(CallContext::current().is_none());
@@ -108,14 +103,9 @@ async fn the_route_is_that_of_its_pipe() {
         (tcp as fn() -> _, "tcp", "basic"),
         (Context::builder, "memory", "xth"),
     ] {
-        let server = Server::builder()
-            .context(&context().build().unwrap())
-            .service(CuriousService::new(Cat))
-            .listen("tcp://127.0.0.1:0")
-            .await
-            .unwrap();
+        let server = serve(&context().build().unwrap(), CuriousService::new(Cat)).await;
         let near = context().build().unwrap();
-        let client = CuriousClient::connect_with(&near, server.url().to_string())
+        let client = CuriousClient::connect_with(&near, server.url())
             .await
             .unwrap();
         let (name, printed, channels) = client.route().await.unwrap();
@@ -128,13 +118,8 @@ async fn the_route_is_that_of_its_pipe() {
 #[tokio::test]
 async fn work_that_a_handler_leaves_behind_is_told_at_the_deadline() {
     let context = tcp().build().unwrap();
-    let server = Server::builder()
-        .context(&context)
-        .service(CuriousService::new(Cat))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let client = CuriousClient::connect_with(&context, server.url().to_string())
+    let server = serve(&context, CuriousService::new(Cat)).await;
+    let client = CuriousClient::connect_with(&context, server.url())
         .await
         .unwrap();
     let hurried = client.with_deadline(Duration::from_millis(50));

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tensorpipe::{Context, DType, Tensor};
-use tensorpipe_rpc::{CallContext, CallError, Server, ServerLimits, TraceContext, tensor_service};
+use tensorpipe_rpc::{CallContext, CallError, ServerLimits, TraceContext, tensor_service};
 
-use super::lab::{Both, LabClient, over_each, over_each_with, tcp, until};
+use super::lab::{Both, LabClient, over_each, over_each_with, serve, tcp, until};
 
 fn is_deadline<T: std::fmt::Debug>(result: Result<T, CallError>, bound: Duration) {
     match result {
@@ -204,25 +204,19 @@ async fn a_nested_call_has_what_its_caller_has_left_and_its_trace_and_ends_with_
     for context in [tcp, Context::builder] {
         let context = context().build().unwrap();
         let at_it = std::sync::Arc::default();
-        let back = Server::builder()
-            .context(&context)
-            .service(BackService::new(BackOffice(std::sync::Arc::clone(&at_it))))
-            .listen("tcp://127.0.0.1:0")
-            .await
-            .unwrap();
+        let back = serve(
+            &context,
+            BackService::new(BackOffice(std::sync::Arc::clone(&at_it))),
+        )
+        .await;
         let desk = FrontDesk {
-            back: BackClient::connect_with(&context, back.url().to_string())
+            back: BackClient::connect_with(&context, back.url())
                 .await
                 .unwrap(),
             seen: Mutex::default(),
         };
-        let front = Server::builder()
-            .context(&context)
-            .service(FrontService::new(desk))
-            .listen("tcp://127.0.0.1:0")
-            .await
-            .unwrap();
-        let client = FrontClient::connect_with(&context, front.url().to_string())
+        let front = serve(&context, FrontService::new(desk)).await;
+        let client = FrontClient::connect_with(&context, front.url())
             .await
             .unwrap();
         let trace = TraceContext {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tensorpipe::Context;
 use tensorpipe_rpc::{CallError, Server, tensor_service};
 
-use super::lab::{tcp, until};
+use super::lab::{serve, tcp, until};
 
 thread_local! {
     /// On the caller's side mines are safe.
@@ -115,15 +115,10 @@ impl Minefield for Field {
 async fn over_each(test: impl AsyncFn(&MinefieldClient, &Server)) {
     for context in [tcp, Context::builder] {
         let context = context().build().unwrap();
-        let server = Server::builder()
-            .context(&context)
-            .service(MinefieldService::new(Field))
-            .listen("tcp://127.0.0.1:0")
-            .await
-            .unwrap();
+        let server = serve(&context, MinefieldService::new(Field)).await;
         let client = safely(|| MinefieldClient::SCHEMA.describe());
         assert_eq!(client.methods.len(), 6);
-        let client = MinefieldClient::connect_with(&context, server.url().to_string());
+        let client = MinefieldClient::connect_with(&context, server.url());
         let client = client.await.unwrap();
         let told = async { test(&client, &server).await };
         let told = tokio::time::timeout(Duration::from_secs(30), told).await;
@@ -215,7 +210,7 @@ async fn when_time_is_up() {
 #[tokio::test]
 async fn when_the_connection_ends() {
     over_each(async |client, server| {
-        let other = MinefieldClient::connect(server.url().to_string());
+        let other = MinefieldClient::connect(server.url());
         let other = other.await.unwrap();
         let call = safely(|| other.argument(Mine { armed: true }, true));
         until(|| server.calls_under_way() == 1).await;

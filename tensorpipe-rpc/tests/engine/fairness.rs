@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, stream};
 use tensorpipe::{Context, ContextBuilder, DType, Pipe, Tensor};
-use tensorpipe_rpc::{Server, Streaming, tensor_service};
+use tensorpipe_rpc::{Streaming, tensor_service};
 
-use super::lab::{shm, tcp};
+use super::lab::{serve, shm, tcp};
 
 #[tensor_service]
 trait Desk {
@@ -95,12 +95,7 @@ async fn held_up(context: fn() -> ContextBuilder, greed: Greed) -> Held {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let (desk, pipe) = (done.clone(), done.pipe.clone());
     let serving = on_a_thread(async move || {
-        let server = Server::builder()
-            .context(&build())
-            .service(DeskService::new(desk))
-            .listen("tcp://127.0.0.1:0")
-            .await
-            .unwrap();
+        let server = serve(&build(), DeskService::new(desk)).await;
         tell.send(server.url().to_string()).unwrap();
         while server.pipes().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::Context;
 use tensorpipe_rpc::{CallError, Server, tensor_service};
 
-use super::lab::{over_each, tcp, tensor, until};
+use super::lab::{over_each, serve, tcp, tensor, until};
 
 #[tokio::test]
 async fn a_panic_is_its_calls_alone_wherever_it_happens() {
@@ -65,13 +65,8 @@ impl Odd for std::sync::Arc<Oddity> {
 
 async fn odd(context: &Context) -> (OddClient, Server) {
     let oddity = std::sync::Arc::<Oddity>::default();
-    let server = Server::builder()
-        .context(context)
-        .service(OddService::new(oddity.clone()))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let client = OddClient::connect_with(context, server.url().to_string())
+    let server = serve(context, OddService::new(oddity.clone())).await;
+    let client = OddClient::connect_with(context, server.url())
         .await
         .unwrap();
     let _ = oddity.0.set(client.clone());

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use tensorpipe::transports::ShmTransport;
 use tensorpipe::{Context, ContextBuilder, DType, Tensor};
 use tensorpipe_rpc::{CallContext, Connection, Server, ServerLimits, tensor_service};
+
+pub(crate) use super::common::{serve, tcp, until};
 
 #[tensor_service]
 pub(crate) trait Lab {
@@ -155,9 +156,7 @@ pub(crate) async fn both(near: ContextBuilder, far: ContextBuilder, limits: Serv
         .listen("tcp://127.0.0.1:0")
         .await
         .unwrap();
-    let client = LabClient::connect_with(&near, server.url().to_string())
-        .await
-        .unwrap();
+    let client = LabClient::connect_with(&near, server.url()).await.unwrap();
     Both {
         client,
         server,
@@ -167,24 +166,24 @@ pub(crate) async fn both(near: ContextBuilder, far: ContextBuilder, limits: Serv
     }
 }
 
-pub(crate) fn tcp() -> ContextBuilder {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    Context::builder().transports(transports).channels(channels)
-}
-
 /// As between two processes of one machine.
 pub(crate) fn shm() -> ContextBuilder {
     tcp().prefer_transport(ShmTransport::new())
 }
 
 /// Runs a test over what goes through the kernel, through rings in shared memory, and inside the process.
-pub(crate) async fn over_each_with(limits: ServerLimits, test: impl AsyncFn(Both)) {
+pub(crate) async fn in_each(test: impl AsyncFn(fn() -> ContextBuilder)) {
     for context in [tcp, shm, Context::builder] {
-        let (near, far) = (context().name("near"), context().name("far"));
-        let both = both(near, far, limits.clone());
-        in_time(async { test(both.await).await }).await;
+        in_time(test(context)).await;
     }
+}
+
+pub(crate) async fn over_each_with(limits: ServerLimits, test: impl AsyncFn(Both)) {
+    in_each(async |context| {
+        let (near, far) = (context().name("near"), context().name("far"));
+        test(both(near, far, limits.clone()).await).await;
+    })
+    .await;
 }
 
 pub(crate) async fn over_each(test: impl AsyncFn(Both)) {
@@ -195,18 +194,6 @@ pub(crate) async fn over_each(test: impl AsyncFn(Both)) {
 pub(crate) async fn in_time(story: impl Future<Output = ()>) {
     let told = tokio::time::timeout(Duration::from_secs(60), story).await;
     told.expect("within a minute");
-}
-
-pub(crate) async fn until(what: impl Fn() -> bool) {
-    let at_last = async {
-        while !what() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    // Also where the machine does much else, and the tests are slowed down to see more.
-    tokio::time::timeout(Duration::from_secs(30), at_last)
-        .await
-        .expect("within 30 s");
 }
 
 impl Both {

@@ -36,7 +36,7 @@ async fn of_one_connection() {
         until(|| both.at_it() == 3).await;
         is_overloaded(&both, &both.client).await;
         // Others are not affected.
-        let other = LabClient::connect_with(&both.near, both.server.url().to_string())
+        let other = LabClient::connect_with(&both.near, both.server.url())
             .await
             .unwrap();
         assert_eq!(other.length(tensor(1 << 20, 1)).await.unwrap(), 1 << 20);
@@ -49,7 +49,7 @@ async fn of_one_connection() {
 #[tokio::test]
 async fn of_all_connections() {
     over_each_with(limits(3, 100), async |both| {
-        let other = LabClient::connect_with(&both.near, both.server.url().to_string())
+        let other = LabClient::connect_with(&both.near, both.server.url())
             .await
             .unwrap();
         let running: Vec<_> = (0..3).map(|_| both.client.sleep(60_000)).collect();

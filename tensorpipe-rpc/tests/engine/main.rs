@@ -5,9 +5,11 @@ mod batch;
 mod busy_pipe;
 mod callbacks;
 mod cancel;
-mod chaos;
+#[path = "../common/mod.rs"]
+mod common;
 mod context;
-mod counting;
+#[path = "../conversation/mod.rs"]
+mod conversation;
 mod deadlines;
 mod drops;
 mod fairness;
@@ -15,8 +17,6 @@ mod handlers;
 mod hostile_peers;
 mod lab;
 mod limits;
-#[path = "../numbers/mod.rs"]
-mod numbers;
 mod raw;
 mod remote;
 mod services;

@@ -32,6 +32,11 @@ mod older {
     pub(super) trait Adder {
         async fn add(&self, a: u64, b: f32) -> u64;
     }
+
+    #[tensor_service]
+    pub(super) trait Absent {
+        async fn nothing(&self);
+    }
 }
 
 #[tensor_service]
@@ -58,7 +63,7 @@ async fn server() -> (Server, Connection) {
         .listen("tcp://127.0.0.1:0")
         .await
         .unwrap();
-    let connection = Connection::connect_with(&context, server.url().to_string())
+    let connection = Connection::connect_with(&context, server.url())
         .await
         .unwrap();
     (server, connection)
@@ -104,6 +109,16 @@ async fn another_definition_is_refused_with_the_difference() {
         }
         other => panic!("{other:?}"),
     }
+    match older::AbsentClient::on(&connection).await {
+        Err(error @ ConnectError::NoService { .. }) => {
+            let text = error.to_string();
+            assert!(
+                text.contains("`Absent`") && text.contains("`Adder`"),
+                "{text}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
     assert_eq!(
         AdderClient::on(&connection)
             .await
@@ -123,7 +138,7 @@ async fn a_server_without_services_says_so() {
         .listen("tcp://127.0.0.1:0")
         .await
         .unwrap();
-    match LabClient::connect_with(&context, server.url().to_string()).await {
+    match LabClient::connect_with(&context, server.url()).await {
         Err(error @ ConnectError::NoService { .. }) => {
             let text = error.to_string();
             assert!(text.contains("`Lab`") && text.contains("none"), "{text}");
@@ -153,8 +168,7 @@ async fn two_ends_that_both_only_call_tell_each_other() {
 #[tokio::test]
 async fn many_clients_at_once() {
     over_each(async |both| {
-        let clients =
-            (0..32).map(|_| LabClient::connect_with(&both.near, both.server.url().to_string()));
+        let clients = (0..32).map(|_| LabClient::connect_with(&both.near, both.server.url()));
         let mut connected = Vec::new();
         for client in clients {
             connected.push(client.await.unwrap());

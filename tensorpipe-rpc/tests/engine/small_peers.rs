@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 use tensorpipe::{Buffer, ContextBuilder, Error, Limits, Misuse, Payload, Tensor};
 use tensorpipe_rpc::{CallError, ConnectError, Server, ServerLimits, tensor_service};
 
-use super::lab::{LabClient, both, tcp, tensor};
+use super::lab::{Bench, LabClient, LabService, both, serve, tcp, tensor};
 use super::streams::flow::Banks;
 
 fn small(change: impl FnOnce(&mut Limits)) -> ContextBuilder {
@@ -77,8 +77,7 @@ async fn the_reason_of_a_failure_reaches_a_caller_that_takes_little() {
 #[tokio::test]
 async fn what_a_peer_takes_in_no_shape_is_an_error_that_names_its_limit() {
     let far = small(|limits| (limits.metadata, limits.parts) = (400, 0));
-    match LabClient::connect_with(&tcp().build().unwrap(), serve(far).await.url().to_string()).await
-    {
+    match LabClient::connect_with(&tcp().build().unwrap(), lab(far).await.url().to_string()).await {
         Err(ConnectError::Pipe(Error::Misuse(Misuse::TooLarge { field, .. }))) => {
             assert_eq!(field, "metadata");
         }
@@ -97,21 +96,16 @@ async fn what_a_peer_takes_in_no_shape_is_an_error_that_names_its_limit() {
 
 #[tokio::test]
 async fn a_caller_without_room_for_an_answer_hears_so_at_once() {
-    let server = serve(tcp()).await;
+    let server = lab(tcp()).await;
     let near = small(|limits| limits.metadata = 11).build().unwrap();
-    let error = LabClient::connect_with(&near, server.url().to_string())
+    let error = LabClient::connect_with(&near, server.url())
         .await
         .unwrap_err();
     assert!(error.to_string().contains("`Limits::metadata`"), "{error}");
 }
 
-async fn serve(context: ContextBuilder) -> Server {
-    Server::builder()
-        .context(&context.build().unwrap())
-        .service(super::lab::LabService::new(super::lab::Bench::default()))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap()
+async fn lab(context: ContextBuilder) -> Server {
+    serve(&context.build().unwrap(), LabService::new(Bench::default())).await
 }
 
 #[tensor_service]
@@ -138,13 +132,8 @@ impl Crowd for Counter {
 async fn what_travels_beside_the_body_is_counted_too() {
     let context = small(|limits| (limits.parts, limits.metadata) = (64, 100_000));
     let context = context.build().unwrap();
-    let server = Server::builder()
-        .context(&context)
-        .service(CrowdService::new(Counter))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let client = CrowdClient::connect_with(&context, server.url().to_string())
+    let server = serve(&context, CrowdService::new(Counter)).await;
+    let client = CrowdClient::connect_with(&context, server.url())
         .await
         .unwrap();
     let tensors: BTreeMap<_, _> = (0..64)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::common::Numbers;
 use super::lab::{Both, LabClient, over_each, tensor};
-use super::numbers::Numbers;
 
 /// As often a small one as a large one.
 fn len(numbers: &mut Numbers) -> usize {

@@ -8,7 +8,7 @@ use tensorpipe_rpc::{
     CallError, ConnectError, Replicas, Server, Service, Streaming, tensor_service,
 };
 
-use super::lab::{tcp, until};
+use super::lab::{serve, tcp, until};
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Inner {
@@ -244,12 +244,7 @@ impl Odds for Ends {
 
 async fn both() -> (OddsClient, Server) {
     let context = tcp().build().unwrap();
-    let server = Server::builder()
-        .context(&context)
-        .service(OddsService::new(Ends))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
+    let server = serve(&context, OddsService::new(Ends)).await;
     let url = server.url().to_string();
     let client = OddsClient::connect_with(&context, url).await.unwrap();
     (client, server)

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tensorpipe::{Context, DType, Element, Tensor};
-use tensorpipe_rpc::{CallError, Server, tensor_service};
+use tensorpipe_rpc::{CallError, tensor_service};
 
-use super::lab::{tcp, tensor};
+use super::lab::{Bench, LabClient, LabService, serve, tcp, tensor};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Layer {
@@ -143,13 +143,8 @@ impl Values for Mirror {
 async fn over_each(test: impl AsyncFn(ValuesClient)) {
     for context in [tcp, Context::builder] {
         let context = context().build().unwrap();
-        let server = Server::builder()
-            .context(&context)
-            .service(ValuesService::new(Mirror))
-            .listen("tcp://127.0.0.1:0")
-            .await
-            .unwrap();
-        let client = ValuesClient::connect_with(&context, server.url().to_string())
+        let server = serve(&context, ValuesService::new(Mirror)).await;
+        let client = ValuesClient::connect_with(&context, server.url())
             .await
             .unwrap();
         test(client).await;
@@ -319,15 +314,8 @@ async fn a_result_too_large_for_its_caller_is_that_calls_error() {
     limits.tensor = 1 << 20;
     let near = tcp().limits(limits).build().unwrap();
     let far = tcp().build().unwrap();
-    let server = Server::builder()
-        .context(&far)
-        .service(super::lab::LabService::new(super::lab::Bench::default()))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let client = super::lab::LabClient::connect_with(&near, server.url().to_string())
-        .await
-        .unwrap();
+    let server = serve(&far, LabService::new(Bench::default())).await;
+    let client = LabClient::connect_with(&near, server.url()).await.unwrap();
     match client.zeros(2 << 20).await {
         Err(error @ CallError::BadReply(_)) => assert!(error.may_have_run()),
         other => panic!("{other:?}"),

@@ -26,7 +26,7 @@ async fn pipe(service: impl Service) -> Pipe {
     let context = Context::new();
     let server = Server::builder().context(&context).service(service);
     let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-    let pipe = context.connect(server.url().to_string()).await.unwrap();
+    let pipe = context.connect(server.url()).await.unwrap();
     // Until the end of the test.
     tokio::spawn(server.wait());
     pipe

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tensorpipe::Tensor;
 use tensorpipe_rpc::rendezvous::{Limits, RecvError, Rendezvous, SendError, Value};
 
-use crate::numbers::Numbers;
+use crate::common::Numbers;
 use crate::remote::{Both, over_each};
 
 const TASKS: u64 = 4;

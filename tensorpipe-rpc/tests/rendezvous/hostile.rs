@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tensorpipe::{ConnectPolicy, Context};
 use tensorpipe_rpc::rendezvous::{Key, Rendezvous, Stats, Value};
 use tensorpipe_rpc::{Server, tensor_service};
 
+use crate::common::serve;
 use crate::{soon, until};
 
 /// The service of a rendezvous, written down again: the two ends compare it.
@@ -57,6 +60,20 @@ pub(crate) enum Refusal {
     NoKey(String),
 }
 
+/// A producer, and its server.
+async fn front() -> (Rendezvous, Server) {
+    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
+    let server = serve(Context::global(), front.service()).await;
+    (front, server)
+}
+
+/// A consumer, which tries to connect once.
+fn back_of(server: &Server) -> Rendezvous {
+    let once = Context::builder().connect_policy(ConnectPolicy::once());
+    let back = Rendezvous::builder("back").context(&once.build().unwrap());
+    back.peer("front", server.url()).build().unwrap()
+}
+
 /// Says what it likes.
 struct Liar;
 
@@ -81,9 +98,7 @@ impl TensorRendezvous for Liar {
 
 #[tokio::test]
 async fn keys_that_are_none_and_receipts_for_nothing_change_nothing() {
-    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
-    let server = Server::builder().service(front.service());
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let (front, server) = front().await;
     let peer = TensorRendezvousClient::connect(server.url()).await.unwrap();
     let key = front.key_to("back", "a", 1).unwrap();
     front.send(&key, Value::dead()).unwrap();
@@ -157,9 +172,7 @@ async fn lent(peer: &TensorRendezvousClient, key: &str) -> u64 {
 /// A value that was lent to one is not received because another says so; the one may say so over any connection.
 #[tokio::test]
 async fn a_receipt_counts_with_the_number_that_came_with_the_value() {
-    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
-    let server = Server::builder().service(front.service());
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let (front, server) = front().await;
     let url = server.url().to_string();
     let connect = || TensorRendezvousClient::connect(&url);
     let (peer, stranger) = (connect().await.unwrap(), connect().await.unwrap());
@@ -187,9 +200,7 @@ async fn a_receipt_counts_with_the_number_that_came_with_the_value() {
 
 #[tokio::test]
 async fn an_abort_is_heard_from_a_consumer_and_not_in_its_name() {
-    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
-    let server = Server::builder().service(front.service());
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let (front, server) = front().await;
     let url = server.url().to_string();
     let connect = || TensorRendezvousClient::connect(&url);
     let (back, stranger) = (connect().await.unwrap(), connect().await.unwrap());
@@ -221,11 +232,8 @@ async fn an_abort_is_heard_from_a_consumer_and_not_in_its_name() {
 /// It waits for a first value that will not be made any more.
 #[tokio::test]
 async fn an_abort_before_the_first_value_is_heard_with_it() {
-    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
-    let server = Server::builder().service(front.service());
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-    let back = Rendezvous::builder("back").peer("front", server.url());
-    let back = back.build().unwrap();
+    let (front, server) = front().await;
+    let back = back_of(&server);
     soon(back.incarnation_of("front")).await.unwrap();
     back.abort_everywhere("enough").await;
     let others = front.key_to("else", "a", 1).unwrap();
@@ -238,9 +246,7 @@ async fn an_abort_before_the_first_value_is_heard_with_it() {
 
 #[tokio::test]
 async fn whoever_pulls_all_the_time_leaves_no_trace() {
-    let front = Rendezvous::builder("front").incarnation(7).build().unwrap();
-    let server = Server::builder().service(front.service());
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let (front, server) = front().await;
     let peer = TensorRendezvousClient::connect(server.url()).await.unwrap();
     let pulls: Vec<_> = (0..3000)
         .map(|i| peer.pull(front.key_to("back", &i.to_string(), i).unwrap().to_string()))
@@ -253,10 +259,8 @@ async fn whoever_pulls_all_the_time_leaves_no_trace() {
 
 #[tokio::test]
 async fn what_a_producer_says_is_an_error_that_can_be_shown() {
-    let server = Server::builder().service(TensorRendezvousService::new(Liar));
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-    let back = Rendezvous::builder("back").peer("front", server.url());
-    let back = back.build().unwrap();
+    let server = serve(Context::global(), TensorRendezvousService::new(Liar)).await;
+    let back = back_of(&server);
     for tensor in ["restarted", "no key", "received", "awaited"] {
         let key = soon(back.key_from("front", tensor, 1)).await.unwrap();
         let error = soon(back.recv(&key)).await.unwrap_err().to_string();
@@ -312,10 +316,8 @@ impl TensorRendezvous for Deaf {
 
 /// A receiver that has three values of `producer`, and their keys in order.
 async fn three_received_from(producer: Deaf) -> (Server, Rendezvous, Vec<String>) {
-    let server = Server::builder().service(TensorRendezvousService::new(producer));
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-    let back = Rendezvous::builder("back").peer("front", server.url());
-    let back = back.build().unwrap();
+    let server = serve(Context::global(), TensorRendezvousService::new(producer)).await;
+    let back = back_of(&server);
     let mut keys = Vec::new();
     for tensor in ["a", "b", "c"] {
         let key = soon(back.key_from("front", tensor, 1)).await.unwrap();
@@ -376,5 +378,26 @@ async fn receipts_that_a_connection_took_along_are_given_over_another_that_nobod
     hangs.store(false, Ordering::SeqCst);
     let pipe = back.connection("front").unwrap().pipe().clone();
     let _ = soon(pipe.close()).await;
+    all_are_heard(&heard, &keys).await;
+}
+
+#[tokio::test]
+async fn receipts_for_a_producer_that_cannot_be_reached_wait_until_it_can() {
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let producer = |hangs| Deaf {
+        panics: Mutex::new(0),
+        hangs: Arc::new(AtomicBool::new(hangs)),
+        heard: heard.clone(),
+    };
+    let (server, back, keys) = three_received_from(producer(true)).await;
+    until(|| server.calls_under_way() == 1).await;
+    let (url, pipe) = (server.url().clone(), back.connection("front").unwrap());
+    drop(server);
+    let _ = soon(pipe.close()).await;
+    // It has been tried, in vain.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let again = Server::builder().service(TensorRendezvousService::new(producer(false)));
+    let _again = again.listen(url).await.unwrap();
+    assert_eq!(soon(back.incarnation_of("front")).await.unwrap(), 7);
     all_are_heard(&heard, &keys).await;
 }

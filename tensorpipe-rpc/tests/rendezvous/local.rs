@@ -217,6 +217,17 @@ async fn an_abort_ends_every_wait() {
         soon(blocked).await.unwrap(),
         Err(SendError::Aborted(_))
     ));
+    // It stays so, and the first reason counts.
+    here.abort("nobody hears this");
+    let late = [
+        here.recv(&key("a")).await.unwrap_err().to_string(),
+        here.send(&key("c"), bytes(1)).unwrap_err().to_string(),
+        (here.send_or_wait(&key("c"), bytes(1)).await.unwrap_err()).to_string(),
+    ];
+    for error in late {
+        let said = "the rendezvous of `here` was aborted: the loss is not a number";
+        assert_eq!(error, said);
+    }
     assert_eq!(here.stats(), Default::default());
 }
 

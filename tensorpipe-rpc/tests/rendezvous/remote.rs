@@ -9,6 +9,7 @@ use tensorpipe::{Context, ContextBuilder, DType, Tensor};
 use tensorpipe_rpc::Server;
 use tensorpipe_rpc::rendezvous::{Key, Limits, RecvError, Rendezvous, SendError, Value};
 
+use crate::common::serve;
 use crate::{soon, until};
 
 pub(crate) struct Both {
@@ -24,12 +25,7 @@ fn over(transport: impl Transport) -> ContextBuilder {
 
 async fn both(context: impl Fn() -> ContextBuilder, limits: Limits) -> Both {
     let front = Rendezvous::builder("front").limits(limits).build().unwrap();
-    let server = Server::builder()
-        .context(&context().build().unwrap())
-        .service(front.service())
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
+    let server = serve(&context().build().unwrap(), front.service()).await;
     let back = Rendezvous::builder("back")
         .context(&context().build().unwrap())
         .peer("front", server.url())

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tensorpipe_rpc::{Balance, CallError, ReplicaState, ServerLimits};
 
+use super::common::Numbers;
 use super::lab::{Ledger, Site, WorkClient, client_of, replicas_of, soon, states, until};
-use super::numbers::Numbers;
 
 /// What became of the calls.
 #[derive(Default)]

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{
     Backoff, CallContext, CallError, Remote, ReplicaState, Replicas, ReplicasBuilder, Server,
     ServerLimits, Service, Stream, Streaming, tensor_service,
 };
 
+use super::common;
+pub(crate) use super::common::{soon, until};
 use super::proxy::Proxy;
 
 #[tensor_service]
@@ -203,10 +203,7 @@ pub(crate) async fn sites(count: u64, ledger: &Ledger) -> Vec<Site> {
 
 /// What goes through sockets, and can be cut.
 pub(crate) fn tcp() -> Context {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    let context = Context::builder().transports(transports);
-    context.channels(channels).build().unwrap()
+    common::tcp().build().unwrap()
 }
 
 pub(crate) fn replicas_of<'a>(sites: impl IntoIterator<Item = &'a Site>) -> ReplicasBuilder {
@@ -268,19 +265,4 @@ pub(crate) async fn cut_the_busy(sites: &[Site]) -> usize {
     let index = sites.iter().position(busy).unwrap();
     sites[index].proxy.cut();
     index
-}
-
-pub(crate) async fn until(what: impl Fn() -> bool) {
-    let at_last = async {
-        while !what() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    soon(at_last).await;
-}
-
-/// A generous bound: none of these is a measure.
-pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
-    let bounded = tokio::time::timeout(Duration::from_secs(30), work).await;
-    bounded.expect("within half a minute")
 }

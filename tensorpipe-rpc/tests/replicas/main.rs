@@ -2,13 +2,13 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod chaos;
+#[path = "../common/mod.rs"]
+mod common;
 mod connecting;
 mod ends;
 mod figures;
 mod lab;
 mod moving;
-#[path = "../numbers/mod.rs"]
-mod numbers;
 mod proxy;
 mod references;
 mod streams;

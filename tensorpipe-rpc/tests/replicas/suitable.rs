@@ -2,7 +2,7 @@
 
 use tensorpipe_rpc::{ConnectError, Connection, ReplicaState, tensor_service};
 
-use super::lab::{Ledger, WorkClient, client_of, replicas_of, sites, soon, states, tcp, until};
+use super::lab::{Ledger, WorkClient, replicas_of, sites, soon, states, tcp, until};
 
 pub(crate) mod other {
     use super::*;
@@ -94,20 +94,6 @@ async fn where_no_server_fits_a_client_hears_why() {
     // The others are not disturbed.
     let client = WorkClient::on(&replicas).await.unwrap();
     soon(client.who(1)).await.unwrap();
-}
-
-#[tokio::test]
-async fn a_method_that_one_server_lacks_is_called_on_another() {
-    let ledger = Ledger::default();
-    let mut sites = sites(2, &ledger).await;
-    soon(sites[0].server.take().unwrap().shutdown()).await;
-    let older = other::older::WorkService::new(Stranger);
-    let _older = sites[0].serve(older).await;
-    let (client, _replicas) = client_of(replicas_of(&sites)).await;
-    for id in 0..10 {
-        assert_eq!(soon(client.add(id, 0)).await.unwrap(), 1);
-        assert_eq!(ledger.runs(id), 1);
-    }
 }
 
 #[tokio::test]

@@ -8,10 +8,11 @@ use tarpc::server::BaseChannel;
 use tarpc::{ClientMessage, Response, context};
 use tensorpipe::{Context, DType, Limits, Message, Payload, Tensor};
 use tensorpipe_rpc::tarpc::{LONGEST_DEADLINE, PipeTransport, TransportError, transport};
-use tensorpipe_rpc::{Connection, Server, tensor_service};
+use tensorpipe_rpc::{Connection, tensor_service};
 
+use super::common::serve;
 use super::service::{Work, WorkClient, WorkRequest, WorkResponse, Worker};
-use super::{over_each, tcp_only, within};
+use super::{over_each, soon, tcp};
 
 type ClientEnd = PipeTransport<Response<WorkResponse>, ClientMessage<WorkRequest>>;
 type ServerEnd = PipeTransport<ClientMessage<WorkRequest>, Response<WorkResponse>>;
@@ -63,7 +64,7 @@ async fn a_server_ends_the_transport_with_one_error() {
         let mut server: ServerEnd = transport(server);
         let text = format!("{hostile:?}");
         peer.send(hostile).unwrap();
-        let error = within(server.next()).await.expect("an error");
+        let error = soon(server.next()).await.expect("an error");
         assert!(
             matches!(
                 error,
@@ -71,8 +72,8 @@ async fn a_server_ends_the_transport_with_one_error() {
             ),
             "{text}: {error:?}"
         );
-        assert!(within(server.next()).await.is_none());
-        within(peer.ended()).await;
+        assert!(soon(server.next()).await.is_none());
+        soon(peer.ended()).await;
     }
 }
 
@@ -84,14 +85,14 @@ async fn a_client_fails_its_calls() {
         let client = WorkClient::new(client::Config::default(), transport(client)).spawn();
         let text = format!("{hostile:?}");
         peer.send(hostile).unwrap();
-        let error = within(client.add(context::current(), 1, 2))
+        let error = soon(client.add(context::current(), 1, 2))
             .await
             .unwrap_err();
         assert!(
             matches!(error, RpcError::Channel(_) | RpcError::Shutdown),
             "{text}: {error:?}"
         );
-        within(peer.ended()).await;
+        soon(peer.ended()).await;
     }
 }
 
@@ -124,7 +125,7 @@ async fn a_deadline_beyond_all_clocks_is_cut() {
 
 #[tokio::test]
 async fn a_peer_that_vanishes_is_an_error() {
-    let context = tcp_only().build().unwrap();
+    let context = tcp().build().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let relay = listener.local_addr().unwrap();
     let server = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
@@ -141,9 +142,9 @@ async fn a_peer_that_vanishes_is_an_error() {
     let mut client: ClientEnd = transport(client.unwrap());
     let _accepted = accepted.unwrap();
     carrying.abort();
-    let end = within(client.next()).await;
+    let end = soon(client.next()).await;
     assert!(matches!(end, Some(Err(TransportError::Pipe(_)))), "{end:?}");
-    assert!(within(client.next()).await.is_none());
+    assert!(soon(client.next()).await.is_none());
 }
 
 #[tensor_service]
@@ -161,16 +162,11 @@ impl Other for Adder {
 
 #[tokio::test]
 async fn the_two_protocols_do_not_mistake_each_other() {
-    let context = tcp_only().build().unwrap();
-    let server = Server::builder()
-        .context(&context)
-        .service(OtherService::new(Adder))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
-    let pipe = context.connect(server.url().to_string()).await.unwrap();
+    let context = tcp().build().unwrap();
+    let server = serve(&context, OtherService::new(Adder)).await;
+    let pipe = context.connect(server.url()).await.unwrap();
     let client = WorkClient::new(client::Config::default(), transport(pipe)).spawn();
-    let error = within(client.add(context::current(), 1, 2))
+    let error = soon(client.add(context::current(), 1, 2))
         .await
         .unwrap_err();
     assert!(matches!(error, RpcError::Channel(_)), "{error:?}");
@@ -179,7 +175,7 @@ async fn the_two_protocols_do_not_mistake_each_other() {
     let mut served: ServerEnd = transport(served);
     let connection = Connection::over(client).unwrap();
     let (client, end) =
-        within(async { tokio::join!(OtherClient::on(&connection), served.next()) }).await;
+        soon(async { tokio::join!(OtherClient::on(&connection), served.next()) }).await;
     let error = client.unwrap_err().to_string();
     println!("{error}");
     assert!(
@@ -193,10 +189,10 @@ async fn the_two_protocols_do_not_mistake_each_other() {
 async fn answers_that_a_client_does_not_read_are_bounded() {
     let mut limits = Limits::default();
     limits.receive_budget = 1 << 16;
-    let far = tcp_only().limits(limits).build().unwrap();
+    let far = tcp().limits(limits).build().unwrap();
     let mut limits = Limits::default();
     limits.window_messages = 4;
-    let near = tcp_only().limits(limits).build().unwrap();
+    let near = tcp().limits(limits).build().unwrap();
     let listener = far.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let (client, server) = tokio::join!(near.connect(&url), listener.accept());

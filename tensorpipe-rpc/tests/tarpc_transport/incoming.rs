@@ -12,7 +12,7 @@ use tarpc::{ClientMessage, Response};
 use tensorpipe::{PeerAddr, Pipe};
 use tensorpipe_rpc::tarpc::{Incoming, incoming, transport};
 
-use super::{over_each, shm_only, shm_url, tcp_only, within};
+use super::{over_each, shm_only, shm_url, soon, tcp};
 
 #[tarpc::service]
 pub(crate) trait Greeter {
@@ -37,7 +37,7 @@ fn connect(pipe: Pipe) -> GreeterClient {
 #[tokio::test]
 async fn a_listener_is_a_stream_of_transports_with_a_bound_for_each_host() {
     for (context, url) in [
-        (tcp_only().build().unwrap(), "tcp://127.0.0.1:0"),
+        (tcp().build().unwrap(), "tcp://127.0.0.1:0"),
         (shm_only().build().unwrap(), &shm_url()),
     ] {
         let transports: Served = incoming(context.listen([url]).await.unwrap());
@@ -54,7 +54,7 @@ async fn a_listener_is_a_stream_of_transports_with_a_bound_for_each_host() {
             clients.push(client);
         }
         let third = connect(context.connect(&url).await.unwrap());
-        within(third.greet(context::current())).await.unwrap_err();
+        soon(third.greet(context::current())).await.unwrap_err();
         for client in clients {
             assert_eq!(client.greet(context::current()).await.unwrap(), 7);
         }
@@ -63,13 +63,13 @@ async fn a_listener_is_a_stream_of_transports_with_a_bound_for_each_host() {
 
 #[tokio::test]
 async fn the_stream_ends_with_an_error_when_its_context_is_closed() {
-    let context = tcp_only().build().unwrap();
+    let context = tcp().build().unwrap();
     let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let mut transports: Served = incoming(listener);
     context.close().await.unwrap();
-    let error = within(transports.next()).await.unwrap().unwrap_err();
+    let error = soon(transports.next()).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("closed"), "{error}");
-    assert!(within(transports.next()).await.is_none());
+    assert!(soon(transports.next()).await.is_none());
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn peers_are_known_by_what_the_system_says_and_pipes_by_numbers_of_their_o
         assert_ne!(client.id(), server.id());
     })
     .await;
-    let context = tcp_only().build().unwrap();
+    let context = tcp().build().unwrap();
     for _ in 0..4 {
         let (client, server) = super::pipes(&context).await;
         assert!(ids.insert(client.id()) && ids.insert(server.id()));

@@ -2,7 +2,8 @@
 #![cfg(feature = "tarpc")]
 #![allow(missing_docs, reason = "a test")]
 
-mod closing;
+#[path = "../common/mod.rs"]
+mod common;
 mod hostile;
 mod incoming;
 mod messages;
@@ -13,17 +14,21 @@ mod wrapped;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use common::{soon, tcp, until};
+use tensorpipe::transports::{ShmTransport, Transport};
 use tensorpipe::{Context, ContextBuilder, Pipe};
 
-/// A context that stays on tcp.
-fn tcp_only() -> ContextBuilder {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    Context::builder().transports(transports).channels(channels)
+async fn spawn(request: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(request);
+}
+
+/// tarpc's context of a call that has so much time.
+fn within_ms(ms: u64) -> tarpc::context::Context {
+    let mut context = tarpc::context::current();
+    context.deadline = Instant::now() + Duration::from_millis(ms);
+    context
 }
 
 /// Two ends: the one that connected, and the one that accepted.
@@ -54,7 +59,7 @@ fn shm_url() -> String {
 /// Over tcp, over shared memory, and within the process, where the negotiation moves the pipe to memory.
 async fn over_each(test: impl AsyncFn(Pipe, Pipe)) {
     for (context, url, transport) in [
-        (tcp_only().build().unwrap(), "tcp://127.0.0.1:0", "tcp"),
+        (tcp().build().unwrap(), "tcp://127.0.0.1:0", "tcp"),
         (shm_only().build().unwrap(), &shm_url(), "shm"),
         (Context::new(), "tcp://127.0.0.1:0", "memory"),
     ] {
@@ -64,21 +69,6 @@ async fn over_each(test: impl AsyncFn(Pipe, Pipe)) {
             "{}",
             client.route()
         );
-        within(test(client, server)).await;
+        soon(test(client, server)).await;
     }
-}
-
-async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), what)
-        .await
-        .expect("within 20 s")
-}
-
-async fn until(what: impl Fn() -> bool) {
-    within(async {
-        while !what() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
 }

@@ -9,7 +9,7 @@ use tarpc::{ClientMessage, Request, Response, context, trace};
 use tensorpipe::{Pipe, Tensor};
 use tensorpipe_rpc::tarpc::{MAX_WRITING, PipeTransport, TransportError, transport};
 
-use super::{over_each, within};
+use super::{over_each, soon};
 
 type Received = ClientMessage<Tensor>;
 type Answer = Response<Tensor>;
@@ -231,7 +231,48 @@ async fn what_was_sent_is_delivered_after_the_end() {
         }
         assert_eq!(ids, [1, 2]);
         assert!(client.next().await.is_none());
-        assert!(within(client.send(request(1, 3))).await.is_err());
+        assert!(soon(client.send(request(1, 3))).await.is_err());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_peers_stream_ends_after_what_was_sent_and_answers_still_come() {
+    over_each(async |client, server| {
+        let (mut client, mut server) = ends(client, server);
+        client.feed(request(1, LARGE)).await.unwrap();
+        client.feed(request(2, 3)).await.unwrap();
+        let (closed, mut came) = tokio::join!(client.close(), async {
+            let mut came = Vec::new();
+            while let Some(message) = server.next().await {
+                came.push(id(Some(message)) as u64);
+            }
+            came
+        });
+        closed.unwrap();
+        came.sort_unstable();
+        assert_eq!(came, [1, 2]);
+        for id in came {
+            server.send(answer(id, 3)).await.unwrap();
+            assert_eq!(client.next().await.unwrap().unwrap().request_id, id);
+        }
+        server.close().await.unwrap();
+        assert!(client.next().await.is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_sent_after_closing_is_an_error_and_does_not_arrive() {
+    over_each(async |client, server| {
+        let (mut client, mut server) = ends(client, server);
+        client.close().await.unwrap();
+        client.close().await.unwrap();
+        let error = client.send(request(1, 3)).await.unwrap_err();
+        assert!(error.to_string().contains("closed by this side"), "{error}");
+        assert!(server.next().await.is_none());
+        server.send(answer(7, 3)).await.unwrap();
+        assert_eq!(client.next().await.unwrap().unwrap().request_id, 7);
     })
     .await;
 }

@@ -17,7 +17,7 @@ use tarpc::{ClientMessage, RequestName, Response};
 use tensorpipe::Pipe;
 use tensorpipe_rpc::tarpc::{PipeTransport, transport};
 
-use super::over_each;
+use super::{over_each, spawn};
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Side {
@@ -52,10 +52,6 @@ impl Coin for Mint {
     async fn forever(self, _: Context) {
         future::pending().await
     }
-}
-
-async fn spawn(request: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(request);
 }
 
 fn connect(pipe: Pipe) -> CoinClient {

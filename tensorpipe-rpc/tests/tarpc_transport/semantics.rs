@@ -17,7 +17,7 @@ use tarpc::{ClientMessage, Response, ServerError};
 use tensorpipe::{Pipe, Tensor};
 use tensorpipe_rpc::tarpc::{PipeTransport, transport};
 
-use super::{over_each, pipes, tcp_only, until, within};
+use super::{over_each, pipes, soon, spawn, tcp, until, within_ms};
 
 /// Panics where it is told to.
 #[derive(Debug)]
@@ -82,18 +82,8 @@ impl Plain for Server {
 
 type Served = PipeTransport<ClientMessage<PlainRequest>, Response<PlainResponse>>;
 
-async fn spawn(request: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(request);
-}
-
 fn connect(pipe: Pipe) -> PlainClient {
     PlainClient::new(client::Config::default(), transport(pipe)).spawn()
-}
-
-fn within_ms(ms: u64) -> Context {
-    let mut context = context::current();
-    context.deadline = Instant::now() + Duration::from_millis(ms);
-    context
 }
 
 /// Counts answers.
@@ -152,7 +142,7 @@ async fn hooks_see_every_request_may_refuse_it_and_may_shorten_its_time() {
 
 #[tokio::test]
 async fn a_listener_of_pipes_keeps_to_its_bound_of_channels() {
-    let context = tcp_only().build().unwrap();
+    let context = tcp().build().unwrap();
     let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let accepted = stream::unfold(listener, async |listener| {
@@ -168,19 +158,19 @@ async fn a_listener_of_pipes_keeps_to_its_bound_of_channels() {
         .max_concurrent_requests_per_channel(4)
         .execute(Server.serve());
     tokio::spawn(spawn_incoming(channels));
-    let of = |name: &str| tcp_only().name(name).build().unwrap();
+    let of = |name: &str| tcp().name(name).build().unwrap();
     let (anna, bert) = (of("anna"), of("bert"));
     let first = connect(anna.connect(&url).await.unwrap());
     first.left(context::current()).await.unwrap();
     // Another one of hers is dropped, one of his is not.
     let second = connect(anna.connect(&url).await.unwrap());
-    within(second.left(context::current())).await.unwrap_err();
+    soon(second.left(context::current())).await.unwrap_err();
     let his = connect(bert.connect(&url).await.unwrap());
     his.left(context::current()).await.unwrap();
     first.left(context::current()).await.unwrap();
     // Her place is free again when she leaves.
     drop(first);
-    within(async {
+    soon(async {
         loop {
             let again = connect(anna.connect(&url).await.unwrap());
             if again.left(context::current()).await.is_ok() {
@@ -235,7 +225,7 @@ async fn what_panics_on_its_way_out_fails_its_request_alone() {
 /// It may be the peer's doing, who makes no sense then: the transport ends with an error, not with a panic.
 #[tokio::test]
 async fn what_panics_on_arrival_ends_the_transport_with_an_error() {
-    let context = tcp_only().build().unwrap();
+    let context = tcp().build().unwrap();
     let (client, server) = pipes(&context).await;
     let client = connect(client);
     let call = tokio::spawn(async move {
@@ -243,9 +233,9 @@ async fn what_panics_on_arrival_ends_the_transport_with_an_error() {
         call.await
     });
     let mut served: Served = transport(server);
-    let error = within(served.next()).await.unwrap().unwrap_err();
+    let error = soon(served.next()).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("on arrival"), "{error}");
-    assert!(within(served.next()).await.is_none());
-    within(call).await.unwrap().unwrap_err();
+    assert!(soon(served.next()).await.is_none());
+    soon(call).await.unwrap().unwrap_err();
     until(|| served.pipe().has_ended()).await;
 }

@@ -8,9 +8,6 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
-use tarpc::client::stub::Stub;
-use tarpc::client::stub::load_balance::RoundRobin;
-use tarpc::client::stub::retry::Retry;
 use tarpc::client::{self, RpcError};
 use tarpc::context::{self, Context};
 use tarpc::server::{BaseChannel, Channel};
@@ -18,7 +15,7 @@ use tensorpipe::{Limits, Pipe, Tensor};
 use tensorpipe_rpc::tarpc::transport;
 use tokio::task::JoinHandle;
 
-use super::{over_each, pipes, tcp_only, until, within};
+use super::{over_each, pipes, soon, spawn, tcp, until, within_ms};
 
 /// Nests as deep as one wishes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,13 +38,11 @@ pub(crate) trait Work {
     async fn ones(len: u64) -> Tensor;
     async fn nested(depth: usize) -> Nested;
     async fn depth(nested: Nested) -> usize;
-    async fn third_time() -> Result<usize, String>;
 }
 
 #[derive(Clone, Default)]
 pub(crate) struct Worker {
     pub(crate) running: Arc<AtomicUsize>,
-    pub(crate) calls: Arc<AtomicUsize>,
 }
 
 struct Running(Arc<AtomicUsize>);
@@ -104,16 +99,6 @@ impl Work for Worker {
         }
         depth
     }
-    async fn third_time(self, _: Context) -> Result<usize, String> {
-        match self.calls.fetch_add(1, Ordering::SeqCst) {
-            count @ 2.. => Ok(count),
-            _ => Err("not yet".to_owned()),
-        }
-    }
-}
-
-async fn spawn(request: impl Future<Output = ()> + Send + 'static) {
-    tokio::spawn(request);
 }
 
 fn serve(pipe: Pipe, worker: Worker) -> JoinHandle<()> {
@@ -123,12 +108,6 @@ fn serve(pipe: Pipe, worker: Worker) -> JoinHandle<()> {
 
 fn connect(pipe: Pipe) -> WorkClient {
     WorkClient::new(client::Config::default(), transport(pipe)).spawn()
-}
-
-fn within_ms(ms: u64) -> Context {
-    let mut context = context::current();
-    context.deadline = Instant::now() + Duration::from_millis(ms);
-    context
 }
 
 #[tokio::test]
@@ -334,42 +313,18 @@ async fn what_cannot_be_sent_fails_its_request_alone() {
 async fn what_is_too_large_fails_its_request_alone() {
     let mut limits = Limits::default();
     limits.tensor = 1 << 20;
-    let context = tcp_only().limits(limits).build().unwrap();
+    let context = tcp().limits(limits).build().unwrap();
     let (client, server) = pipes(&context).await;
     serve(server, Worker::default());
     let client = connect(client);
     let large = Tensor::from_vec(vec![1f32; 1 << 20], [1 << 20]).unwrap();
-    match within(client.double(context::current(), large)).await {
+    match soon(client.double(context::current(), large)).await {
         Err(RpcError::Send(error)) => assert!(error.to_string().contains("limit"), "{error}"),
         other => panic!("{other:?}"),
     }
-    match within(client.ones(context::current(), 1 << 20)).await {
+    match soon(client.ones(context::current(), 1 << 20)).await {
         Err(RpcError::Server(error)) => assert!(error.detail.contains("limit"), "{error}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(client.add(context::current(), 1, 1).await.unwrap(), 2);
-}
-
-#[tokio::test]
-async fn tarpcs_stubs_stand_on_it() {
-    over_each(async |client, server| {
-        let worker = Worker::default();
-        serve(server, worker.clone());
-        // The retry stub hands the same request down several times.
-        let channel = client::new(client::Config::default(), transport(client));
-        let stub: client::Channel<Arc<WorkRequest>, WorkResponse> = channel.spawn();
-        let balanced = RoundRobin::new(vec![stub.clone(), stub]);
-        let retried = Retry::new(balanced, |answer: &Result<WorkResponse, RpcError>, _| {
-            matches!(answer, Ok(WorkResponse::ThirdTime(Err(_))))
-        });
-        let answer = retried
-            .call(context::current(), WorkRequest::ThirdTime {})
-            .await;
-        assert!(
-            matches!(answer, Ok(WorkResponse::ThirdTime(Ok(2)))),
-            "{answer:?}"
-        );
-        assert_eq!(worker.calls.load(Ordering::SeqCst), 3);
-    })
-    .await;
 }

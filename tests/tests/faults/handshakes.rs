@@ -26,7 +26,7 @@ fn connector_dies(point: &str, ways: [Way; 2]) {
             // What it has sent is here by now.
             tokio::time::sleep(Duration::from_millis(50)).await;
             child.kill();
-            // Sooner than the bound of a handshake: strangers who hang up do not take its place from others.
+            // Sooner than the bound of a handshake: hostile peers who hang up do not take its place from others.
             let killed = Instant::now();
             while descriptors() > before {
                 assert!(killed.elapsed() < SOON, "its connection is kept");

@@ -348,7 +348,7 @@ fn a_server_that_rejects_is_quoted() {
                 ),
                 "{error:?}"
             );
-            // What a stranger says does not paint our terminal.
+            // What a hostile peer says does not paint our terminal.
             assert!(!error.to_string().contains('\u{1b}'), "{error:?}");
         },
     );

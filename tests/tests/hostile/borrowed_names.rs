@@ -1,4 +1,4 @@
-//! A stranger who says that it is this very process: it gets nothing that only this process may have.
+//! A hostile peer who says that it is this very process: it gets nothing that only this process may have.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::raw::{ANSWER, Frame, HELLO, REJECT, Raw, SOON, STAY, frame, limits, p
 /// A HELLO of one who says that its transport `memory` and its channel `xth` are `process`.
 fn claiming(process: &[u8]) -> Vec<u8> {
     let mut body = vec![0];
-    body.extend(text(b"stranger"));
+    body.extend(text(b"attacker"));
     body.extend(process);
     body.extend(limits());
     body.push(2);
@@ -65,15 +65,15 @@ fn moved(answer: &Frame) -> (String, Vec<u8>) {
     (String::from_utf8(name).unwrap(), take(Some(16)))
 }
 
-/// A listener of this context, what a stranger does to it, and the pipe that comes of it.
-fn meets(context: Context, stranger: impl FnOnce(String) -> Raw + Send + 'static) -> Pipe {
+/// A listener of this context, what a hostile peer does to it, and the pipe that comes of it.
+fn meets(context: Context, hostile: impl FnOnce(String) -> Raw + Send + 'static) -> Pipe {
     runtime().block_on(async {
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
-        let stranger = tokio::task::spawn_blocking(move || stranger(url));
+        let hostile = tokio::task::spawn_blocking(move || hostile(url));
         let pipe = tokio::time::timeout(2 * SOON, listener.accept()).await;
         let pipe = pipe.expect("a pipe").unwrap();
-        drop(stranger.await.unwrap());
+        drop(hostile.await.unwrap());
         pipe
     })
 }
@@ -129,7 +129,7 @@ fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
 }
 
 #[test]
-fn a_stranger_over_tcp_is_handed_no_memory_of_this_process() {
+fn a_hostile_peer_over_tcp_is_handed_no_memory_of_this_process() {
     let context = || {
         let channels: [Arc<dyn Channel>; 2] =
             [Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())];

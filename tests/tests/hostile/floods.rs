@@ -97,8 +97,8 @@ fn a_thousand_calls_of_another_user_hold_nobody_up() {
     }
     let target = Target::start(Way::Shm);
     let url = &[("TEST_URL", target.pipes.as_str())];
-    let stranger = Child::start_by(&NOBODY, "another user", url);
-    let let_in = stranger.hear("let-in");
+    let hostile = Child::start_by(&NOBODY, "another user", url);
+    let let_in = hostile.hear("let-in");
     target.serves();
     assert_eq!(let_in, "0");
     target.stays_unharmed();

@@ -41,14 +41,14 @@ fn is_back(failed: ReadError, at: usize) -> Error {
     error
 }
 
-/// A pipe to a stranger who announces two tensors, gets the go-ahead, and does `then`.
-async fn from_stranger(
+/// A pipe to a hostile peer who announces two tensors, gets the go-ahead, and does `then`.
+async fn from_hostile_peer(
     then: impl FnOnce(&mut Raw) + Send + 'static,
 ) -> (Pipe, tokio::task::JoinHandle<Raw>) {
     let server = context(Timeouts::default(), Limits::default());
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let address = listener.url().to_string();
-    let stranger = tokio::task::spawn_blocking(move || {
+    let hostile = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::open(&address);
         let announced = tensor(0, 0, 0, &[LEN as u64]);
         raw.send(&message(b"m", &[announced.clone(), announced], b""));
@@ -56,8 +56,8 @@ async fn from_stranger(
         then(&mut raw);
         raw
     });
-    let pipe = soon("the stranger", listener.accept()).await.unwrap();
-    (pipe, stranger)
+    let pipe = soon("the hostile peer", listener.accept()).await.unwrap();
+    (pipe, hostile)
 }
 
 /// The front of a chunk of the second tensor, of which not all comes.
@@ -75,19 +75,19 @@ async fn fails(pipe: &Pipe) -> Error {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_a_peer_that_dies_inside_a_chunk() {
-    let (pipe, stranger) = from_stranger(|raw| {
+    let (pipe, hostile) = from_hostile_peer(|raw| {
         raw.send(&half_a_chunk());
         raw.finish_sending();
     })
     .await;
     let error = fails(&pipe).await;
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
-    drop(stranger.await);
+    drop(hostile.await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_a_writer_that_thinks_better_of_it() {
-    let (pipe, stranger) = from_stranger(|raw| {
+    let (pipe, hostile) = from_hostile_peer(|raw| {
         raw.send(&data(0, 1, &[1; 200_000]));
         raw.send(&reason(RESET, 0, 1, b"enough"));
     })
@@ -95,7 +95,7 @@ async fn from_a_writer_that_thinks_better_of_it() {
     let error = fails(&pipe).await;
     assert!(matches!(error, Error::Reset { .. }), "{error:?}");
     // The pipe, and the memory, are good for the next one.
-    let mut raw = soon("the stranger", stranger).await.unwrap();
+    let mut raw = soon("the hostile peer", hostile).await.unwrap();
     tokio::task::spawn_blocking(move || {
         raw.send(&message(b"next", &[], b""));
         raw
@@ -111,12 +111,12 @@ async fn from_a_writer_that_thinks_better_of_it() {
 /// The rest of the chunk never comes: the memory does not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_a_pipe_that_is_closed_inside_a_chunk() {
-    let (pipe, stranger) = from_stranger(|raw| assert!(raw.send(&half_a_chunk()))).await;
+    let (pipe, hostile) = from_hostile_peer(|raw| assert!(raw.send(&half_a_chunk()))).await;
     let reading = tokio::spawn({
         let pipe = pipe.clone();
         async move { fails(&pipe).await }
     });
-    let raw = soon("the stranger", stranger).await.unwrap();
+    let raw = soon("the hostile peer", hostile).await.unwrap();
     let bound = Duration::from_millis(100);
     let closed = soon("closing", pipe.close_within(bound)).await;
     for error in [
@@ -176,11 +176,11 @@ async fn question_mark_turns_it_into_its_error() {
     async fn read(pipe: &Pipe) -> Result<Message, Error> {
         Ok(pipe.read_descriptor().await?.read_into(room().0).await?)
     }
-    let (pipe, stranger) = from_stranger(|raw| {
+    let (pipe, hostile) = from_hostile_peer(|raw| {
         raw.send(&frame(200, b""));
     })
     .await;
     let error = soon("the read", read(&pipe)).await.unwrap_err();
     assert!(matches!(error, Error::Peer { .. }), "{error:?}");
-    drop(stranger.await);
+    drop(hostile.await);
 }

@@ -1,4 +1,4 @@
-//! What strangers say first.
+//! What hostile peers say first.
 
 use super::raw::{
     ANSWER, FIN, HELLO, HELLO as HELLO_KIND, MESSAGE, PING, REJECT, Raw, SOON, frame, header,

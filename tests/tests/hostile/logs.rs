@@ -1,4 +1,4 @@
-//! What strangers do to the log: a port is looked at all the time, and nobody reads a million lines.
+//! What hostile peers do to the log: a port is looked at all the time, and nobody reads a million lines.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -35,8 +35,8 @@ impl Subscriber for Notes {
     fn exit(&self, _: &Id) {}
 }
 
-/// What is warned of while a hundred strangers say this, one after the other, and go.
-fn warnings_of(strangers: &'static [u8]) -> usize {
+/// What is warned of while a hundred hostile peers say this, one after the other, and go.
+fn warnings_of(hostile_peers: &'static [u8]) -> usize {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -46,11 +46,11 @@ fn warnings_of(strangers: &'static [u8]) -> usize {
         runtime.block_on(async {
             let listener = Context::new().listen(["tcp://127.0.0.1:0"]).await.unwrap();
             for _ in 0..100 {
-                let mut stranger = TcpStream::connect(listener.url().address()).await.unwrap();
-                stranger.write_all(strangers).await.unwrap();
-                stranger.shutdown().await.unwrap();
+                let mut hostile = TcpStream::connect(listener.url().address()).await.unwrap();
+                hostile.write_all(hostile_peers).await.unwrap();
+                hostile.shutdown().await.unwrap();
                 let mut answer = Vec::new();
-                let end = stranger.read_to_end(&mut answer);
+                let end = hostile.read_to_end(&mut answer);
                 let _ = tokio::time::timeout(SOON, end).await.expect("the end");
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -65,6 +65,6 @@ fn who_only_looks_whether_somebody_listens_is_no_warning() {
 }
 
 #[test]
-fn a_hundred_strangers_with_the_same_fault_are_one_warning() {
+fn a_hundred_hostile_peers_with_the_same_fault_are_one_warning() {
     assert_eq!(warnings_of(b"GET / HTTP/1.1\r\n\r\n"), 1);
 }

@@ -10,7 +10,7 @@ const BUDGET: u64 = 64 << 20;
 /// And what it may take beside: buffers of connections, tables, and what the allocator keeps.
 const BESIDE: u64 = 24 << 20;
 
-const STRANGERS: u64 = 4;
+const HOSTILE_PEERS: u64 = 4;
 
 fn target() -> Target {
     Target::start_with(Way::Tcp, &[("TEST_BUDGET", &BUDGET.to_string())])
@@ -33,21 +33,21 @@ fn announce(target: &Target, len: u64, sent: usize) -> Raw {
     raw
 }
 
-/// What the server has grown by when the strangers have sent so much.
+/// What the server has grown by when the hostile peers have sent so much.
 fn grown_by(len: u64, sent: usize) -> u64 {
     let target = target();
     target.serves();
     let before = target.resident();
-    let strangers: Vec<_> = (0..STRANGERS)
+    let hostile_peers: Vec<_> = (0..HOSTILE_PEERS)
         .map(|_| announce(&target, len, sent))
         .collect();
     let grown = target.resident().saturating_sub(before);
     println!(
-        "{STRANGERS} strangers announce {} MiB in tensors of {len} bytes and send {sent} bytes of each: {} KiB more",
-        (STRANGERS * BUDGET) >> 20,
+        "{HOSTILE_PEERS} hostile peers announce {} MiB in tensors of {len} bytes and send {sent} bytes of each: {} KiB more",
+        (HOSTILE_PEERS * BUDGET) >> 20,
         grown >> 10
     );
-    drop(strangers);
+    drop(hostile_peers);
     // What they held is free for others.
     target.stays_unharmed();
     grown

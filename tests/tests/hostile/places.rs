@@ -1,4 +1,4 @@
-//! Strangers that name devices which the server does not have: as a tensor's target, and as where they want results.
+//! Hostile peers that name devices which the server does not have: as a tensor's target, and as where they want results.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn to_nowhere(flags: u8, floats: u64) -> Vec<u8> {
     part
 }
 
-/// A call of a stranger's who says this of where it wants tensors of the result.
+/// A call of a hostile peer's who says this of where it wants tensors of the result.
 fn wanting(method: u32, places: &[u8], body: &[u8]) -> Vec<u8> {
     let len = (places.len() as u16).to_le_bytes();
     call(PLACES, 0, method, &[&len[..], places, body].concat())

@@ -67,7 +67,7 @@ pub(crate) fn limits() -> Vec<u8> {
 /// The body of a HELLO for a new pipe, with transports and channels of these names.
 pub(crate) fn hello_body(transports: &[&str], channels: &[&str]) -> Vec<u8> {
     let mut out = vec![0];
-    out.extend(text(b"stranger"));
+    out.extend(text(b"attacker"));
     out.extend([0x11; 16]);
     out.extend(limits());
     out.push(transports.len() as u8);
@@ -166,7 +166,7 @@ pub(crate) struct Frame {
     pub(crate) body: Vec<u8>,
 }
 
-/// A connection of a stranger's.
+/// A connection of a hostile peer's.
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) Stream);
 

@@ -66,7 +66,7 @@ impl Handler for Blocks {
     }
 }
 
-/// A pipe to a stranger, whose handler is busy with message 0 on one thread, while another thread drives.
+/// A pipe to a hostile peer, whose handler is busy with message 0 on one thread, while another thread drives.
 struct Scene {
     raw: Raw,
     calls: Receiver<Call>,

@@ -1,4 +1,4 @@
-//! A stranger at the socket of `shm`, who makes the memory by hand from WIRE.md, or does not.
+//! A hostile peer at the socket of `shm`, who makes the memory by hand from WIRE.md, or does not.
 
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -35,7 +35,7 @@ fn seals() -> SealFlag {
 
 fn memory(len: u64, seals: SealFlag) -> File {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let file = File::from(memfd_create(c"stranger", flags).unwrap());
+    let file = File::from(memfd_create(c"hostile peer", flags).unwrap());
     file.set_len(len).unwrap();
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).unwrap();
     file
@@ -45,13 +45,13 @@ fn rings() -> File {
     memory(DATA + 2 * CAPACITY, seals())
 }
 
-struct Stranger {
+struct HostilePeer {
     socket: UnixStream,
     rings: File,
     sent: u64,
 }
 
-impl Stranger {
+impl HostilePeer {
     fn knock(url: &str) -> UnixStream {
         let name = url.strip_prefix("shm://").unwrap();
         let name = format!("tensorpipe/shm/{name}");
@@ -108,18 +108,18 @@ impl Stranger {
 
     /// An open pipe: HELLO is in our ring, the ANSWER in theirs.
     fn open(url: &str) -> Self {
-        let mut stranger = Self::enter(url);
-        stranger.send(&hello());
+        let mut hostile = Self::enter(url);
+        hostile.send(&hello());
         let begun = Instant::now();
-        while stranger.counter(BACK + WRITTEN) < 100 {
+        while hostile.counter(BACK + WRITTEN) < 100 {
             assert!(begun.elapsed() < SOON, "no answer");
             std::thread::sleep(Duration::from_millis(2));
         }
         let mut found = [0; 12];
         let answer = DATA + CAPACITY;
-        stranger.rings.read_exact_at(&mut found, answer).unwrap();
+        hostile.rings.read_exact_at(&mut found, answer).unwrap();
         assert_eq!(found.to_vec(), preface());
-        stranger
+        hostile
     }
 
     fn is_cut(&self, what: &str) {
@@ -186,13 +186,13 @@ fn an_offer_that_is_none_is_cut_off_at_once() {
         ),
     ];
     for (what, bytes, fds) in offers {
-        let socket = Stranger::knock(&target.pipes);
+        let socket = HostilePeer::knock(&target.pipes);
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        Stranger::offer(&socket, bytes, &fds);
+        HostilePeer::offer(&socket, bytes, &fds);
         is_cut(&socket, what, SOON);
     }
     // Nothing, and gone.
-    drop(Stranger::knock(&target.pipes));
+    drop(HostilePeer::knock(&target.pipes));
     target.stays_unharmed();
 }
 
@@ -202,10 +202,10 @@ fn memory_by_the_dozen_is_closed() {
     let target = Target::start(Way::Shm);
     let before = target.descriptors();
     for many in [2, 4, 5, 64] {
-        let socket = Stranger::knock(&target.pipes);
+        let socket = HostilePeer::knock(&target.pipes);
         let fds: Vec<File> = (0..many).map(|_| rings()).collect();
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        Stranger::offer(&socket, OFFER, &fds);
+        HostilePeer::offer(&socket, OFFER, &fds);
         std::thread::sleep(Duration::from_millis(50));
         drop(socket);
     }
@@ -224,14 +224,14 @@ fn memory_by_the_dozen_is_closed() {
 #[test]
 fn whoever_offers_nothing_is_cut_off_at_the_bound() {
     let target = Target::start(Way::Shm);
-    let silent: Vec<_> = (0..50).map(|_| Stranger::knock(&target.pipes)).collect();
-    let offered: Vec<_> = (0..50).map(|_| Stranger::enter(&target.pipes)).collect();
+    let silent: Vec<_> = (0..50).map(|_| HostilePeer::knock(&target.pipes)).collect();
+    let offered: Vec<_> = (0..50).map(|_| HostilePeer::enter(&target.pipes)).collect();
     target.serves();
     for socket in silent {
-        is_cut(&socket, "a silent stranger", 2 * SOON);
+        is_cut(&socket, "a silent hostile peer", 2 * SOON);
     }
-    for stranger in offered {
-        is_cut(&stranger.socket, "one with an empty ring", 2 * SOON);
+    for hostile in offered {
+        is_cut(&hostile.socket, "one with an empty ring", 2 * SOON);
     }
     target.stays_unharmed();
 }
@@ -252,37 +252,37 @@ fn counters_that_cannot_be_end_their_pipe_and_no_other() {
         ("the end", OUT + WRITTEN, hello | DONE),
     ];
     for (what, at, value) in cases {
-        let stranger = Stranger::open(&target.pipes);
-        stranger.set(at, value);
-        stranger.is_cut(what);
+        let hostile = HostilePeer::open(&target.pipes);
+        hostile.set(at, value);
+        hostile.is_cut(what);
     }
     // More read than was written, and that nobody reads any more, is seen when there is no room for what is to be written.
     for value in [1 << 40, DONE - 1, DONE] {
-        let mut stranger = Stranger::open(&target.pipes);
-        stranger.set(BACK + READ, value);
+        let mut hostile = HostilePeer::open(&target.pipes);
+        hostile.set(BACK + READ, value);
         let echoes = super::raw::message(&[7; 1000], &[], b"").repeat(100);
-        stranger.send(&echoes);
-        stranger.is_cut(&format!("{value:x} bytes read"));
+        hostile.send(&echoes);
+        hostile.is_cut(&format!("{value:x} bytes read"));
     }
     target.stays_unharmed();
 }
 
-/// The server's own counters are in memory that the stranger can write, too; it does not look at them.
+/// The server's own counters are in memory that the hostile peer can write, too; it does not look at them.
 #[test]
 fn a_servers_own_counters_are_not_believed() {
     let target = Target::start(Way::Shm);
-    let mut stranger = Stranger::open(&target.pipes);
+    let mut hostile = HostilePeer::open(&target.pipes);
     for at in [OUT + READ, BACK + WRITTEN] {
-        stranger.set(at, 1 << 40);
+        hostile.set(at, 1 << 40);
     }
     // No room, if one believed it oneself.
-    stranger.set(OUT + READ, stranger.sent);
-    stranger.send(&super::raw::message(b"still here", &[], b""));
+    hostile.set(OUT + READ, hostile.sent);
+    hostile.send(&super::raw::message(b"still here", &[], b""));
     let begun = Instant::now();
     let mut all = vec![0; CAPACITY as usize];
     loop {
         let back = DATA + CAPACITY;
-        stranger.rings.read_exact_at(&mut all, back).unwrap();
+        hostile.rings.read_exact_at(&mut all, back).unwrap();
         if all.windows(10).any(|window| window == b"still here") {
             break;
         }
@@ -298,13 +298,13 @@ fn wake_ups_by_the_million_are_no_harm() {
     let target = Target::start(Way::Shm);
     target.serves();
     let before = target.resident();
-    let stranger = Stranger::open(&target.pipes);
+    let hostile = HostilePeer::open(&target.pipes);
     let bound = Some(Duration::from_millis(500));
-    stranger.socket.set_write_timeout(bound).unwrap();
+    hostile.socket.set_write_timeout(bound).unwrap();
     let begun = Instant::now();
     let mut sent = 0;
     while sent < 4 << 20 && begun.elapsed() < Duration::from_secs(3) {
-        match (&stranger.socket).write(&[1; 4096]) {
+        match (&hostile.socket).write(&[1; 4096]) {
             Ok(len) => sent += len,
             Err(_) => break,
         }
@@ -313,6 +313,6 @@ fn wake_ups_by_the_million_are_no_harm() {
     assert!(sent > 1000);
     target.serves();
     target.shrinks_to(before, 8 << 20, "wake-ups");
-    drop(stranger);
+    drop(hostile);
     target.stays_unharmed();
 }

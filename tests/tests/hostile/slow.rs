@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(110);
 /// All of them take more than twice that.
 const PIECES: usize = 24;
 
-/// A pipe from a stranger who does `first`, then sends `bytes` slowly, then a message.
+/// A pipe from a hostile peer who does `first`, then sends `bytes` slowly, then a message.
 async fn slowly(first: impl FnOnce(&mut Raw) + Send + 'static, bytes: Vec<u8>) -> Pipe {
     let mut timeouts = Timeouts::default();
     timeouts.silence = Some(SILENCE);
@@ -50,7 +50,7 @@ async fn a_large_head_may_take_its_time() {
     assert_eq!(&next(&pipe).await.metadata[..], b"last");
 }
 
-/// A stranger who announces a tensor, and sends it in one slow chunk once somebody wants it.
+/// A hostile peer who announces a tensor, and sends it in one slow chunk once somebody wants it.
 async fn chunk() -> Pipe {
     let first = |raw: &mut Raw| {
         raw.send(&message(b"slow", &[tensor(0, 0, 0, &[200_000])], b""));

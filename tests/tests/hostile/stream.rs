@@ -1,4 +1,4 @@
-//! What a stranger's bytes go over: a plain socket, or rings in shared memory, which the transport itself carries.
+//! What a hostile peer's bytes go over: a plain socket, or rings in shared memory, which the transport itself carries.
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use tensorpipe::transports::{self, Connection, ShmTransport, TcpTransport, Trans
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
-/// How strangers and the server are connected.
+/// How hostile peers and the server are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Tcp,
@@ -104,7 +104,7 @@ impl Stream {
     }
 }
 
-/// Where a stranger waits for others.
+/// Where a hostile peer waits for others.
 pub(crate) struct Acceptor(Box<dyn transports::Acceptor>);
 
 impl Acceptor {
@@ -123,7 +123,7 @@ impl Acceptor {
     }
 }
 
-/// One for all strangers: a runtime each would be descriptors by the thousand.
+/// One for all hostile peers: a runtime each would be descriptors by the thousand.
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {

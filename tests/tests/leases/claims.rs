@@ -1,4 +1,4 @@
-//! A stranger that claims to be a process which was lent memory: a claim is worth nothing.
+//! A hostile peer that claims to be a process which was lent memory: a claim is worth nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use super::scene::{Keeps, Peer, alone, check, eventually, lendable, made, offer,
 
 const LEN: usize = 100_000;
 
-/// What the stranger has heard: answers of the victim's lane.
+/// What the hostile peer has heard: answers of the victim's lane.
 type Heard = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// Of a process that says of itself what another one does.
@@ -42,11 +42,11 @@ impl Impostor {
     async fn meets(self, victim: &Context, peer: &Peer) -> (Pipe, Pipe) {
         let liar = Liar::like(&LeaseChannel::new(), move |_| self.clone());
         let liar = liar.at(descriptor(peer).await).channel();
-        let stranger = Context::builder().name("stranger").channels([liar]);
-        let stranger = stranger.build().unwrap();
+        let hostile = Context::builder().name("hostile peer").channels([liar]);
+        let hostile = hostile.build().unwrap();
         let listener = victim.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
-        let (theirs, ours) = tokio::join!(stranger.connect(&url), listener.accept());
+        let (theirs, ours) = tokio::join!(hostile.connect(&url), listener.accept());
         let theirs = theirs.unwrap();
         let tensor = Tensor::from_vec(pattern(LEN, 99), [LEN as u64]).unwrap();
         theirs.send(Message::new("m").tensor(tensor)).unwrap();
@@ -86,11 +86,11 @@ impl Lane for Impostor {
     fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
-/// What the victim reads of a stranger that claims to be `peer` and to send back this loan; and what the stranger heard.
+/// What the victim reads of a hostile peer that claims to be `peer` and to send back this loan; and what the hostile peer heard.
 async fn claimed(victim: &Context, peer: &Peer, loan: (u64, u32, u32)) -> (Message, Vec<u8>) {
     let impostor = Impostor::new(loan);
     let heard = impostor.heard.clone();
-    let (_stranger, pipe) = impostor.meets(victim, peer).await;
+    let (_hostile_peer, pipe) = impostor.meets(victim, peer).await;
     let message = soon("a message", pipe.read()).await.unwrap();
     let heard = heard.lock().unwrap().first().cloned().unwrap_or_default();
     (message, heard)

@@ -23,8 +23,8 @@ fn of_heap(len: usize, seed: u64) -> Tensor {
     Tensor::from_vec(pattern(len, seed), [len as u64]).unwrap()
 }
 
-/// The same in memory of a stranger's, who may have mapped it from a file.
-fn of_stranger(len: usize, seed: u64) -> Tensor {
+/// The same in memory of a hostile peer's, who may have mapped it from a file.
+fn of_hostile_peer(len: usize, seed: u64) -> Tensor {
     let memory = Buffer::from_owner(pattern(len, seed));
     Tensor::from_buffer(memory, DType::U8, [len as u64]).unwrap()
 }
@@ -65,9 +65,9 @@ fn copied_once(context: Context) {
     alone(async || {
         let peer = Peer::start(&context, &[]).await;
         let (mut kept, mut sent) = (0, 0);
-        // In one go, in pieces, in pieces when the reader has asked; and of a stranger's memory.
+        // In one go, in pieces, in pieces when the reader has asked; and of a hostile peer's memory.
         for len in [40_000, 300_000, 9 * MIB + 5] {
-            for tensor in [of_heap(len, kept), of_stranger(len, kept)] {
+            for tensor in [of_heap(len, kept), of_hostile_peer(len, kept)] {
                 let before = peer.pipe.stats();
                 peer.keeps(&tensor, kept).await;
                 let after = peer.pipe.stats();

@@ -98,16 +98,16 @@ async fn a_listener_has_only_so_many_pipes() {
 }
 
 #[tokio::test]
-async fn silent_strangers_do_not_lock_out_others() {
+async fn silent_hostile_peers_do_not_lock_out_others() {
     let context = over_tcp().timeouts(timeouts(|timeouts| {
         timeouts.handshake = Duration::from_millis(1500);
     }));
     let context = context.build().unwrap();
     let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let address = listener.url().address().to_owned();
-    let mut strangers = Vec::new();
+    let mut hostile_peers = Vec::new();
     for _ in 0..300 {
-        strangers.push(TcpStream::connect(&address).await.unwrap());
+        hostile_peers.push(TcpStream::connect(&address).await.unwrap());
     }
     let client = over_tcp().build().unwrap();
     let url = listener.url().to_string();
@@ -118,14 +118,14 @@ async fn silent_strangers_do_not_lock_out_others() {
     exchange(&client.unwrap(), &server.unwrap(), 1, 1 << 20).await;
     // All of them are thrown out, and nobody is kept for longer than a handshake.
     pause(1600).await;
-    for stranger in &strangers {
+    for hostile in &hostile_peers {
         let mut byte = [0; 256];
-        let gone = match stranger.try_read(&mut byte) {
+        let gone = match hostile.try_read(&mut byte) {
             Ok(_) => true,
             Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
         };
         if !gone {
-            soon("the end of a stranger", stranger.readable())
+            soon("the end of a hostile peer", hostile.readable())
                 .await
                 .unwrap();
         }

@@ -83,9 +83,9 @@ impl Work for Worker {
     }
 }
 
-struct Stranger;
+struct HostilePeer;
 
-impl other::Work for Stranger {
+impl other::Work for HostilePeer {
     async fn nap(&self, _: String) -> u32 {
         0
     }
@@ -106,7 +106,7 @@ pub(crate) fn play() {
                 busy: Arc::default(),
                 is_stuck: var("TEST_STUCK").is_some(),
             })),
-            Some(_) => builder.service(other::WorkService::new(Stranger)),
+            Some(_) => builder.service(other::WorkService::new(HostilePeer)),
         };
         let url = var("TEST_URL").unwrap_or_else(|| "tcp://127.0.0.1:0".to_owned());
         let server = builder.listen(url).await.unwrap();

@@ -1,6 +1,5 @@
 //! What a user says of replicas before they are connected.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,20 +28,12 @@ pub(super) struct Options {
 }
 
 /// Makes [`Replicas`].
+#[derive(Debug)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct ReplicasBuilder {
     urls: Vec<String>,
     context: Option<Context>,
     options: Options,
-}
-
-impl fmt::Debug for ReplicasBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplicasBuilder")
-            .field("urls", &self.urls)
-            .field("options", &self.options)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ReplicasBuilder {

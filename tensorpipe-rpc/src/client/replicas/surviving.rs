@@ -8,17 +8,17 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::Joined;
-use super::table::{Pick, Place};
+use super::table::{Pick, Picked};
 use super::verdict::{Verdict, verdict};
 use crate::call::{Awaited, Made, Sent};
-use crate::client::arguments::Arguments;
+use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Outcome};
 use crate::error::{CallError, ConnectError};
 use crate::observe::Attempts;
 
 impl Joined {
     /// Makes a call.
-    pub(in crate::client) fn call(&self, arguments: Arguments) -> Made {
+    pub(in crate::client) fn call(&self, arguments: EncodedCall) -> Made {
         let shared = &self.replicas.inner.shared;
         shared.budget.deposit();
         let call = SurvivingCall {
@@ -32,17 +32,17 @@ impl Joined {
         let attempts = call.attempts.clone();
         // Under way before anybody polls it.
         let first = match shared.pick(self.service, &[]) {
-            Pick::Here(place) => Some(call.send(place)),
+            Pick::Here(picked) => Some(call.send(picked)),
             _ => None,
         };
         Made::Surviving(Box::pin(call.finish(first)), attempts)
     }
 
     /// A replica that is there, for a call that is made once.
-    pub(in crate::client) fn here(&self) -> Result<Place, CallError> {
+    pub(in crate::client) fn here(&self) -> Result<Picked, CallError> {
         let shared = &self.replicas.inner.shared;
         match shared.pick(self.service, &[]) {
-            Pick::Here(place) => Ok(place),
+            Pick::Here(picked) => Ok(picked),
             _ => Err(CallError::Unavailable {
                 replicas: shared.errors(self.service),
                 may_have_run: false,
@@ -53,7 +53,7 @@ impl Joined {
 
 struct SurvivingCall {
     joined: Joined,
-    arguments: Arguments,
+    arguments: EncodedCall,
     /// How many times it may still be sent.
     left: u32,
     /// Those that did not want it.
@@ -66,21 +66,21 @@ struct SurvivingCall {
 
 /// One attempt.
 struct Attempt {
-    place: Place,
+    picked: Picked,
     call: Awaited,
 }
 
 impl SurvivingCall {
-    fn send(&self, place: Place) -> Result<Attempt, CallError> {
-        let engine = &place.live.connection.engine;
+    fn send(&self, picked: Picked) -> Result<Attempt, CallError> {
+        let engine = &picked.live.connection.engine;
         let now = Instant::now();
         let left = self.deadline().map(|(at, _)| at - now.min(at));
-        let sent = self.arguments.send(engine, place.service, left)?;
+        let sent = self.arguments.send(engine, picked.service, left)?;
         if let (Some(attempts), Some(trace)) = (&self.attempts, &sent.1.trace) {
             attempts.add(trace.clone());
         }
         let call = Awaited::new(sent);
-        Ok(Attempt { place, call })
+        Ok(Attempt { picked, call })
     }
 
     fn deadline(&self) -> Deadline {
@@ -119,7 +119,7 @@ impl SurvivingCall {
     /// What an attempt's error means for the replica, and whether there is another attempt; if not, the error.
     fn judge(&mut self, attempt: &Attempt, error: &CallError) -> Result<(), CallError> {
         let shared = &self.joined.replicas.inner.shared;
-        let Place { index, live, .. } = &attempt.place;
+        let Picked { index, live, .. } = &attempt.picked;
         let verdict = verdict(error);
         match verdict {
             Verdict::Gone => shared.take_out(*index, live, to_connect(error.clone())),
@@ -156,7 +156,7 @@ impl SurvivingCall {
             let changed = shared.changed.notified();
             let is_up = self.deadline().is_some_and(|(at, _)| at <= Instant::now());
             match shared.pick(self.joined.service, &self.tried) {
-                Pick::Here(place) if !is_up => return self.send(place),
+                Pick::Here(picked) if !is_up => return self.send(picked),
                 Pick::Here(_) | Pick::Tried => return Err(error.unwrap_or_else(|| self.late())),
                 Pick::Never => return Err(self.unavailable()),
                 Pick::Later if is_up => return Err(self.unavailable()),
@@ -202,7 +202,7 @@ impl SurvivingCall {
 
 /// Its server works.
 fn answered(attempt: &Attempt) {
-    attempt.place.live.answered.store(true, Ordering::Relaxed);
+    attempt.picked.live.answered.store(true, Ordering::Relaxed);
 }
 
 /// Why a replica is gone, by the call that found out.

@@ -4,7 +4,7 @@
 //! out that it is not there takes it out, once, whichever call or task that is.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tensorpipe::Misuse;
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use super::replica::{Live, Phase, Replica, gone};
 use super::status::ReplicaStatus;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
+use crate::lock::lock;
 use crate::observe::metrics;
 use crate::schema::Schema;
 
@@ -35,8 +36,8 @@ struct Table {
     turn: usize,
 }
 
-/// A place on a replica for one call.
-pub(in crate::client) struct Place {
+/// The replica of one call.
+pub(in crate::client) struct Picked {
     pub(super) index: usize,
     pub(in crate::client) live: Arc<Live>,
     /// The server's number for the service.
@@ -45,7 +46,7 @@ pub(in crate::client) struct Place {
 
 /// Where a call can go.
 pub(super) enum Pick {
-    Here(Place),
+    Here(Picked),
     /// Only to those that have been tried.
     Tried,
     /// One may be there soon.
@@ -70,7 +71,7 @@ impl Shared {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 
     /// The place of a service, and tells the tasks of the replicas that are there to ask for it.
@@ -94,7 +95,7 @@ impl Shared {
     pub(super) fn pick(&self, service: usize, tried: &[usize]) -> Pick {
         let balance = self.options.balance;
         loop {
-            let place = {
+            let picked = {
                 let mut table = self.table();
                 let replicas = table.replicas.iter().enumerate();
                 // Once: they change while they are looked at.
@@ -115,16 +116,16 @@ impl Shared {
                     return table.without(service);
                 };
                 table.turn = table.turn.wrapping_add(1);
-                Place {
+                Picked {
                     index,
                     live,
                     service: number,
                 }
             };
-            match gone(&place.live) {
-                None => return Pick::Here(place),
+            match gone(&picked.live) {
+                None => return Pick::Here(picked),
                 // Its task has not run since.
-                Some(error) => self.take_out(place.index, &place.live, error),
+                Some(error) => self.take_out(picked.index, &picked.live, error),
             }
         }
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use tensorpipe::{Buffer, Payload, Tensor};
 
 use super::super::{
-    Argument, Arguments, Encoded, Encoder, Fault, Outcome, REPLY_HEADER, Reply, decode_reply,
+    Argument, Arguments, Encoded, Encoder, Fault, REPLY_HEADER, Reply, Returned, decode_reply,
 };
 use super::{bytes_as, decode, encode, number, tensor, there_and_back};
 
@@ -180,16 +180,16 @@ fn a_refused_argument_leaves_the_encoder_as_it_was() {
 fn a_reply_says_whether_it_is_the_error() {
     let body = |encoded: Encoded| encoded.metadata[REPLY_HEADER..].to_vec();
     match Reply::result::<u8, String>(Err("no".into())).into_outcome() {
-        Outcome::Error(encoded) => assert_eq!(bytes_as::<String>(&body(encoded)).unwrap(), "no"),
+        Returned::Error(encoded) => assert_eq!(bytes_as::<String>(&body(encoded)).unwrap(), "no"),
         other => panic!("{other:?}"),
     }
     match Reply::result::<u8, String>(Ok(3)).into_outcome() {
-        Outcome::Value(encoded) => assert_eq!(body(encoded), [3]),
+        Returned::Value(encoded) => assert_eq!(body(encoded), [3]),
         other => panic!("{other:?}"),
     }
     assert!(matches!(
         Reply::value(tensor(1)).into_outcome(),
-        Outcome::Value(_)
+        Returned::Value(_)
     ));
 }
 

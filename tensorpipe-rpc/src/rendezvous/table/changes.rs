@@ -2,18 +2,15 @@
 
 use std::collections::hash_map::Entry;
 
-use super::{Slot, Stage, Table};
+use super::{Slot, Stage, Table, slot, slot_mut};
 use crate::rendezvous::error::{RecvError, SendError};
 use crate::rendezvous::key::Key;
 use crate::rendezvous::limits::REMEMBERED;
-
-/// So few are not tidied up.
-const SHORT: usize = 64;
 use crate::rendezvous::value::Value;
 
 impl<W> Table<W> {
     /// Something is sent to this consumer.
-    pub(super) fn names(&mut self, consumer: &str) {
+    fn names(&mut self, consumer: &str) {
         if self.consumers.contains(consumer) {
             return;
         }
@@ -23,8 +20,24 @@ impl<W> Table<W> {
         }
     }
 
+    /// Keeps a value for which there is room, or somebody who waits for it; gives another one back.
+    pub(super) fn offer(&mut self, key: &Key, value: Value) -> Result<Option<Value>, SendError> {
+        self.names(key.consumer());
+        match self.admits(key, &value) {
+            Ok(true) => {
+                self.put(key, value);
+                Ok(None)
+            }
+            Ok(false) => Ok(Some(value)),
+            Err(error) => {
+                self.after.dropped.push(value);
+                Err(error)
+            }
+        }
+    }
+
     /// Whether there is room for a value of this key, or somebody who waits for it.
-    pub(super) fn admits(&self, key: &Key, value: &Value) -> Result<bool, SendError> {
+    fn admits(&self, key: &Key, value: &Value) -> Result<bool, SendError> {
         if let Some(aborted) = &self.aborted {
             return Err(aborted.clone().into());
         }
@@ -32,8 +45,7 @@ impl<W> Table<W> {
         if self.finished.contains(step) {
             return Err(SendError::Finished { step });
         }
-        let slots = self.steps.get(&step);
-        match slots.and_then(|slots| slots.get(key)) {
+        match slot(&self.steps, key) {
             // Empty: somebody has a place.
             Some(slot) if matches!(slot.stage, Stage::Empty) => Ok(true),
             Some(_) => Err(SendError::Twice(key.clone())),
@@ -58,7 +70,7 @@ impl<W> Table<W> {
         }
     }
 
-    pub(super) fn put(&mut self, key: &Key, value: Value) {
+    fn put(&mut self, key: &Key, value: Value) {
         self.bytes += value.byte_len();
         self.values += 1;
         let stage = Stage::Here { value, lent: false };
@@ -67,55 +79,50 @@ impl<W> Table<W> {
             Entry::Occupied(mut slot) => {
                 let slot = slot.get_mut();
                 slot.stage = stage;
-                if let Some(place) = &mut slot.place {
-                    self.after.wakes.extend(place.wake.take());
+                if let Some(waiter) = &mut slot.waiter {
+                    self.after.wakes.extend(waiter.wake.take());
                 }
             }
             Entry::Vacant(slot) => {
-                slot.insert(Slot { stage, place: None });
+                slot.insert(Slot::new(stage));
             }
         }
     }
 
     /// The slot at which this number has a place.
-    pub(super) fn place(&mut self, key: &Key, number: u64) -> Result<&mut Slot<W>, RecvError> {
+    pub(super) fn reserved(&mut self, key: &Key, number: u64) -> Result<&mut Slot<W>, RecvError> {
         self.is_open(key.step())?;
-        let slots = self.steps.get_mut(&key.step());
-        let slot = slots.and_then(|slots| slots.get_mut(key));
         let has_place = |slot: &&mut Slot<W>| {
-            let place = slot.place.as_ref();
-            place.is_some_and(|place| place.number == number)
+            let waiter = slot.waiter.as_ref();
+            waiter.is_some_and(|waiter| waiter.number == number)
         };
         // While its step is open, only another one takes a place away.
-        let slot = slot.filter(has_place);
+        let slot = slot_mut(&mut self.steps, key).filter(has_place);
         slot.ok_or_else(|| RecvError::Awaited(key.clone()))
     }
 
     /// Whether somebody in another process may have it by now.
     pub(super) fn is_lent(&self, key: &Key) -> bool {
-        let slots = self.steps.get(&key.step());
-        let slot = slots.and_then(|slots| slots.get(key));
+        let slot = slot(&self.steps, key);
         slot.is_some_and(|slot| matches!(slot.stage, Stage::Here { lent: true, .. }))
     }
 
     /// Nobody has a place at this key any more.
     pub(super) fn leave(&mut self, key: &Key) {
-        let slots = self.steps.get_mut(&key.step());
-        let slot = slots.and_then(|slots| slots.get_mut(key));
-        if let Some(place) = slot.and_then(|slot| slot.place.take()) {
+        let slot = slot_mut(&mut self.steps, key);
+        if let Some(waiter) = slot.and_then(|slot| slot.waiter.take()) {
             self.waiting -= 1;
-            self.after.stale.extend(place.wake);
+            self.after.stale.extend(waiter.wake);
         }
     }
 
     /// The value of this key is its receiver's.
     pub(super) fn receive(&mut self, key: &Key) -> Option<Value> {
-        let slots = self.steps.get_mut(&key.step());
-        let slot = slots.and_then(|slots| slots.get_mut(key))?;
-        if matches!(slot.stage, Stage::Received) {
+        let stage = &mut slot_mut(&mut self.steps, key)?.stage;
+        if matches!(stage, Stage::Received(_)) {
             return None;
         }
-        let value = match std::mem::replace(&mut slot.stage, Stage::Received) {
+        let value = match std::mem::replace(stage, Stage::Empty) {
             Stage::Here { value, lent } => {
                 self.bytes -= value.byte_len();
                 self.values -= 1;
@@ -124,38 +131,29 @@ impl<W> Table<W> {
             }
             _ => None,
         };
-        self.received.push_back(key.clone());
+        self.remember(key.clone());
         if self.received.len() > REMEMBERED
-            && let Some(earliest) = self.received.pop_front()
+            && let Some((_, earliest)) = self.received.pop_first()
         {
-            let slots = self.steps.get(&earliest.step());
-            let slot = slots.and_then(|slots| slots.get(&earliest));
-            let received = |slot: &&Slot<W>| matches!(slot.stage, Stage::Received);
-            match slot.filter(received) {
-                None => self.stale = self.stale.saturating_sub(1),
-                Some(slot) if slot.place.is_none() => drop(self.forget(&earliest)),
+            match slot(&self.steps, &earliest) {
                 // Somebody has asked, and not looked since: later.
-                Some(_) => self.received.push_back(earliest),
+                Some(Slot {
+                    waiter: Some(_), ..
+                }) => self.remember(earliest),
+                _ => drop(self.forget(&earliest)),
             }
         }
         self.admit();
         value
     }
 
-    /// Forgets the received keys of finished steps once they are most of them: so each is looked at twice at the most.
-    pub(super) fn tidy(&mut self) {
-        if self.stale <= (self.received.len() / 2).max(SHORT) {
-            return;
+    /// A value of this key was received: the last one.
+    fn remember(&mut self, key: Key) {
+        let number = self.next_number();
+        if let Some(slot) = slot_mut(&mut self.steps, &key) {
+            slot.stage = Stage::Received(number);
+            self.received.insert(number, key);
         }
-        let steps = &self.steps;
-        let is_known = |key: &Key| {
-            steps
-                .get(&key.step())
-                .is_some_and(|slots| slots.contains_key(key))
-        };
-        self.received.retain(is_known);
-        self.received.shrink_to(2 * self.received.len());
-        self.stale = 0;
     }
 
     /// Takes a key out of the table.
@@ -173,15 +171,14 @@ impl<W> Table<W> {
     /// Lets blocked sends in, in their order, while there is room.
     pub(super) fn admit(&mut self) {
         while let Some((number, key)) = self.room.first() {
-            let slots = self.steps.get(&key.step());
-            let slot = slots.and_then(|slots| slots.get(&key));
-            let bytes = match slot.map(|slot| &slot.stage) {
+            let bytes = match slot(&self.steps, key).map(|slot| &slot.stage) {
                 Some(Stage::Blocked(_, value)) => value.byte_len(),
                 _ => 0,
             };
             if !self.fits(bytes) {
                 return;
             }
+            let key = key.clone();
             self.let_in(number, &key);
         }
     }
@@ -189,9 +186,9 @@ impl<W> Table<W> {
     /// Lets one blocked send in.
     pub(super) fn let_in(&mut self, number: u64, key: &Key) {
         self.after.wakes.extend(self.room.end(number, Ok(())));
-        let slots = self.steps.get_mut(&key.step());
-        let slot = slots.and_then(|slots| slots.get_mut(key));
-        let Some(slot) = slot else { return };
+        let Some(slot) = slot_mut(&mut self.steps, key) else {
+            return;
+        };
         if let Stage::Blocked(_, value) = std::mem::replace(&mut slot.stage, Stage::Empty) {
             self.put(key, value);
         }
@@ -212,11 +209,14 @@ impl<W> Table<W> {
                     .wakes
                     .extend(self.room.end(number, Err(why.clone())));
             }
-            Stage::Empty | Stage::Received => {}
+            Stage::Received(number) => {
+                self.received.remove(&number);
+            }
+            Stage::Empty => {}
         }
-        if let Some(place) = slot.place {
+        if let Some(waiter) = slot.waiter {
             self.waiting -= 1;
-            self.after.wakes.extend(place.wake);
+            self.after.wakes.extend(waiter.wake);
         }
     }
 }

@@ -14,6 +14,7 @@
 //! - `bytes` and `values` are the sums over what is Here; a send makes them exceed the limits only where a receiver has a place;
 //! - a blocked send that a receiver asks for is let in at once: a bound delays nothing that somebody waits for;
 //! - `lent` counts what is lent, and at [`LENT`] nothing further is: who confirms nothing does not fill this process;
+//! - `received` has the keys that are Received and no others: a step that is over leaves none behind;
 //! - whoever can go on is in the list of [`Table::after`].
 //!
 //! `W` wakes a task; whoever drives the table does so after it has let go of its lock.
@@ -24,7 +25,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::task::Poll;
 
 use self::finished::Finished;
@@ -41,12 +42,10 @@ const EARLY: usize = 64;
 #[derive(Debug)]
 pub(super) struct Table<W> {
     limits: Limits,
-    steps: HashMap<u64, HashMap<Key, Slot<W>>>,
+    steps: Steps<W>,
     room: Room<W>,
-    /// Received, the earliest first; those of finished steps too, until they are the earliest, or most of them.
-    received: VecDeque<Key>,
-    /// How many of these are of finished steps.
-    stale: usize,
+    /// Received, the earliest first.
+    received: BTreeMap<u64, Key>,
     finished: Finished,
     aborted: Option<Aborted>,
     /// To whom something was sent.
@@ -57,7 +56,8 @@ pub(super) struct Table<W> {
     values: usize,
     lent: usize,
     waiting: usize,
-    next_place: u64,
+    /// Of places, and of what was received.
+    numbers: u64,
     after: After<W>,
 }
 
@@ -82,11 +82,28 @@ impl<W> Default for After<W> {
     }
 }
 
+type Steps<W> = HashMap<u64, HashMap<Key, Slot<W>>>;
+
 /// What is known of a key.
 #[derive(Debug)]
 struct Slot<W> {
     stage: Stage,
-    place: Option<Place<W>>,
+    waiter: Option<Waiter<W>>,
+}
+
+impl<W> Slot<W> {
+    fn new(stage: Stage) -> Self {
+        let waiter = None;
+        Self { stage, waiter }
+    }
+}
+
+fn slot<'t, W>(steps: &'t Steps<W>, key: &Key) -> Option<&'t Slot<W>> {
+    steps.get(&key.step())?.get(key)
+}
+
+fn slot_mut<'t, W>(steps: &'t mut Steps<W>, key: &Key) -> Option<&'t mut Slot<W>> {
+    steps.get_mut(&key.step())?.get_mut(key)
 }
 
 #[derive(Debug)]
@@ -99,12 +116,13 @@ enum Stage {
         /// Somebody in another process may have it by now.
         lent: bool,
     },
-    Received,
+    /// Its number among those.
+    Received(u64),
 }
 
-/// Who receives.
+/// Who has a place.
 #[derive(Debug)]
-struct Place<W> {
+struct Waiter<W> {
     number: u64,
     give: Give,
     wake: Option<W>,
@@ -125,8 +143,7 @@ impl<W> Table<W> {
             limits,
             steps: HashMap::new(),
             room: Room::default(),
-            received: VecDeque::new(),
-            stale: 0,
+            received: BTreeMap::new(),
             finished: Finished::default(),
             aborted: None,
             consumers: HashSet::new(),
@@ -135,7 +152,7 @@ impl<W> Table<W> {
             values: 0,
             lent: 0,
             waiting: 0,
-            next_place: 0,
+            numbers: 0,
             after: After::default(),
         }
     }
@@ -158,39 +175,25 @@ impl<W> Table<W> {
 
     /// Keeps a value for its receiver, or says that there is no room.
     pub(super) fn send(&mut self, key: &Key, value: Value) -> Result<(), SendError> {
-        self.names(key.consumer());
-        let why = match self.admits(key, &value) {
-            Ok(true) => {
-                self.put(key, value);
-                return Ok(());
-            }
-            Ok(false) => self.full(value.byte_len()),
-            Err(error) => error,
+        let Some(value) = self.offer(key, value)? else {
+            return Ok(());
         };
+        let full = self.full(value.byte_len());
         self.after.dropped.push(value);
-        Err(why)
+        Err(full)
     }
 
     /// The same; where there is no room the sender gets a number to wait with, and the value is here once there is some.
     pub(super) fn park(&mut self, key: &Key, value: Value) -> Result<Option<u64>, SendError> {
-        self.names(key.consumer());
-        match self.admits(key, &value) {
-            Ok(true) => {
-                self.put(key, value);
-                return Ok(None);
-            }
-            Ok(false) => {}
-            Err(error) => {
-                self.after.dropped.push(value);
-                return Err(error);
-            }
-        }
+        let Some(value) = self.offer(key, value)? else {
+            return Ok(None);
+        };
         // Larger than all the room: only its receiver lets it in, and nobody stands behind it.
         let queued = value.byte_len() <= self.limits.bytes;
         let number = self.room.enter(key.clone(), queued);
         let stage = Stage::Blocked(number, value);
         let slots = self.steps.entry(key.step()).or_default();
-        slots.insert(key.clone(), Slot { stage, place: None });
+        slots.insert(key.clone(), Slot::new(stage));
         Ok(Some(number))
     }
 
@@ -224,22 +227,18 @@ impl<W> Table<W> {
         if give == Give::Lend && self.lent >= LENT && !self.is_lent(key) {
             return Err(RecvError::Unconfirmed { values: self.lent });
         }
+        let number = self.next_number();
         let slots = self.steps.entry(key.step()).or_default();
-        let slot = slots.entry(key.clone()).or_insert(Slot {
-            stage: Stage::Empty,
-            place: None,
-        });
-        match (&slot.stage, &slot.place) {
-            (Stage::Received, _) => return Err(RecvError::Received(key.clone())),
-            (_, Some(place)) if give == Give::Take || place.give == Give::Take => {
+        let slot = slots.entry(key.clone()).or_insert(Slot::new(Stage::Empty));
+        match (&slot.stage, &slot.waiter) {
+            (Stage::Received(_), _) => return Err(RecvError::Received(key.clone())),
+            (_, Some(before)) if give == Give::Take || before.give == Give::Take => {
                 return Err(RecvError::Awaited(key.clone()));
             }
             _ => {}
         }
-        let number = self.next_place;
-        self.next_place += 1;
         let wake = None;
-        match slot.place.replace(Place { number, give, wake }) {
+        match slot.waiter.replace(Waiter { number, give, wake }) {
             Some(before) => self.after.wakes.extend(before.wake),
             None => self.waiting += 1,
         }
@@ -256,11 +255,11 @@ impl<W> Table<W> {
         number: u64,
         wake: impl FnOnce() -> W,
     ) -> Poll<Result<Value, RecvError>> {
-        let slot = match self.place(key, number) {
+        let slot = match self.reserved(key, number) {
             Ok(slot) => slot,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let give = slot.place.as_ref().map(|place| place.give);
+        let give = slot.waiter.as_ref().map(|waiter| waiter.give);
         let given = match &mut slot.stage {
             Stage::Here { value, lent } if give == Some(Give::Lend) => {
                 let value = value.clone();
@@ -268,10 +267,10 @@ impl<W> Table<W> {
                 self.lent += usize::from(!before);
                 Some(value)
             }
-            Stage::Here { .. } | Stage::Received => None,
+            Stage::Here { .. } | Stage::Received(_) => None,
             Stage::Empty | Stage::Blocked(..) => {
-                let place = slot.place.as_mut();
-                let before = place.and_then(|place| place.wake.replace(wake()));
+                let waiter = slot.waiter.as_mut();
+                let before = waiter.and_then(|waiter| waiter.wake.replace(wake()));
                 self.after.stale.extend(before);
                 return Poll::Pending;
             }
@@ -284,7 +283,7 @@ impl<W> Table<W> {
 
     /// Whoever has this place has got the value elsewhere.
     pub(super) fn claim(&mut self, key: &Key, number: u64) -> Result<(), RecvError> {
-        self.place(key, number)?;
+        self.reserved(key, number)?;
         self.leave(key);
         let here = self.receive(key);
         self.after.dropped.extend(here);
@@ -293,7 +292,7 @@ impl<W> Table<W> {
 
     /// Gives a place up. What is here stays.
     pub(super) fn withdraw(&mut self, key: &Key, number: u64) {
-        let Ok(slot) = self.place(key, number) else {
+        let Ok(slot) = self.reserved(key, number) else {
             return;
         };
         let empty = matches!(slot.stage, Stage::Empty);
@@ -308,13 +307,10 @@ impl<W> Table<W> {
         if !self.is_lent(key) {
             return;
         }
-        let slots = self.steps.get_mut(&key.step());
-        let Some(slot) = slots.and_then(|slots| slots.get_mut(key)) else {
-            return;
-        };
         // Whoever has asked meanwhile hears that it came too late.
-        if let Some(place) = &mut slot.place {
-            self.after.wakes.extend(place.wake.take());
+        let slot = slot_mut(&mut self.steps, key);
+        if let Some(waiter) = slot.and_then(|slot| slot.waiter.as_mut()) {
+            self.after.wakes.extend(waiter.wake.take());
         }
         let here = self.receive(key);
         self.after.dropped.extend(here);
@@ -325,11 +321,9 @@ impl<W> Table<W> {
         self.finished.insert(step);
         if let Some(slots) = self.steps.remove(&step) {
             for (_, slot) in slots {
-                self.stale += usize::from(matches!(slot.stage, Stage::Received));
                 self.end(slot, &SendError::Finished { step });
             }
         }
-        self.tidy();
         self.admit();
     }
 
@@ -357,7 +351,11 @@ impl<W> Table<W> {
                 self.end(slot, &SendError::Aborted(aborted.clone()));
             }
         }
-        (self.received, self.stale) = (VecDeque::new(), 0);
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
     }
 
     fn is_open(&self, step: u64) -> Result<(), RecvError> {

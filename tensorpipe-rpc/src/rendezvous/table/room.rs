@@ -1,23 +1,16 @@
 //! Sends that wait for room: first come, first let in.
-//!
-//! A send that has left its queue otherwise, because it was asked for, given up or ended, leaves its number behind there until
-//! that is the first: so nothing is searched. Invariant: at most half of the queue are such numbers, or it is short.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::task::Poll;
 
 use super::SendError;
 use crate::rendezvous::key::Key;
 
-/// A queue this long is not tidied.
-const SHORT: usize = 64;
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Room<W> {
-    queue: VecDeque<u64>,
-    /// Those of the queue that still wait.
-    queued: usize,
+    /// Numbers count up, so the smallest has waited longest. Not all that wait stand here.
+    queue: BTreeSet<u64>,
     senders: HashMap<u64, Sender<W>>,
     blocked: usize,
     next: u64,
@@ -27,7 +20,6 @@ pub(super) struct Room<W> {
 enum Sender<W> {
     Blocked {
         key: Key,
-        queued: bool,
         wake: Option<W>,
     },
     /// How it ended; its sender has not looked yet.
@@ -37,8 +29,7 @@ enum Sender<W> {
 impl<W> Default for Room<W> {
     fn default() -> Self {
         Self {
-            queue: VecDeque::new(),
-            queued: 0,
+            queue: BTreeSet::new(),
             senders: HashMap::new(),
             blocked: 0,
             next: 0,
@@ -54,21 +45,15 @@ impl<W> Room<W> {
 
     /// Whether nobody stands in the queue.
     pub(super) fn is_free(&self) -> bool {
-        self.queued == 0
+        self.queue.is_empty()
     }
 
     /// Who has waited longest.
-    pub(super) fn first(&mut self) -> Option<(u64, Key)> {
-        while let Some(number) = self.queue.front() {
-            if matches!(self.senders.get(number), Some(Sender::Blocked { .. })) {
-                break;
-            }
-            self.queue.pop_front();
-        }
-        let number = *self.queue.front()?;
-        match self.senders.get(&number) {
-            Some(Sender::Blocked { key, .. }) => Some((number, key.clone())),
-            _ => None,
+    pub(super) fn first(&self) -> Option<(u64, &Key)> {
+        let number = self.queue.first()?;
+        match self.senders.get(number)? {
+            Sender::Blocked { key, .. } => Some((*number, key)),
+            Sender::Ended(_) => None,
         }
     }
 
@@ -78,11 +63,9 @@ impl<W> Room<W> {
         self.next += 1;
         self.blocked += 1;
         let wake = None;
-        self.senders
-            .insert(number, Sender::Blocked { key, queued, wake });
+        self.senders.insert(number, Sender::Blocked { key, wake });
         if queued {
-            self.queue.push_back(number);
-            self.queued += 1;
+            self.queue.insert(number);
         }
         number
     }
@@ -114,9 +97,9 @@ impl<W> Room<W> {
         stale: &mut Vec<W>,
     ) -> Result<Key, Result<(), SendError>> {
         match self.senders.remove(&number) {
-            Some(Sender::Blocked { key, queued, wake }) => {
+            Some(Sender::Blocked { key, wake }) => {
                 stale.extend(wake);
-                self.left(queued);
+                self.left(number);
                 Ok(key)
             }
             Some(Sender::Ended(how)) => Err(how),
@@ -128,27 +111,17 @@ impl<W> Room<W> {
     /// Somebody need not wait any more, and is told when it looks.
     pub(super) fn end(&mut self, number: u64, how: Result<(), SendError>) -> Option<W> {
         let sender = self.senders.get_mut(&number)?;
-        match std::mem::replace(sender, Sender::Ended(how)) {
-            Sender::Blocked { wake, queued, .. } => {
-                self.left(queued);
-                wake
-            }
-            ended => {
-                *sender = ended;
-                None
-            }
-        }
+        let Sender::Blocked { wake, .. } = sender else {
+            return None;
+        };
+        let wake = wake.take();
+        *sender = Sender::Ended(how);
+        self.left(number);
+        wake
     }
 
-    fn left(&mut self, queued: bool) {
+    fn left(&mut self, number: u64) {
         self.blocked -= 1;
-        if queued {
-            self.queued -= 1;
-        }
-        if self.queue.len() > SHORT.max(2 * self.queued) {
-            let senders = &self.senders;
-            self.queue
-                .retain(|number| matches!(senders.get(number), Some(Sender::Blocked { .. })));
-        }
+        self.queue.remove(&number);
     }
 }

@@ -5,20 +5,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde::Deserialize;
 
-use super::super::description::Fnv128;
 use super::super::*;
 
 #[test]
-fn ids_and_fingerprints_are_fnv1a() {
+fn ids_are_fnv1a() {
     const FOOBAR: u32 = method_id("foobar");
     assert_eq!((method_id(""), FOOBAR), (0x811c_9dc5, 0xbf9c_f968));
-    let fnv128 = |bytes| {
-        let mut hash = Fnv128::new();
-        hash.bytes(bytes);
-        hash.0
-    };
-    assert_eq!(fnv128(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
-    assert_eq!(fnv128(b"foobar"), 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18);
 }
 
 mod versions {
@@ -95,28 +87,6 @@ fn a_description_is_made_once_and_travels() {
     let bytes = postcard::to_stdvec(&*description).unwrap();
     let back: Description = postcard::from_bytes(&bytes).unwrap();
     assert_eq!(back, *description);
-    assert_eq!(back.fingerprint(), description.fingerprint());
-}
-
-#[test]
-fn a_fingerprint_knows_every_name_and_field_but_no_order() {
-    let description = NOW.describe();
-    let mut other = Description::clone(&description);
-    other.methods.reverse();
-    other.methods[0].untraced.push("why".into());
-    assert_eq!(other.fingerprint(), description.fingerprint());
-    assert_ne!(LATER.describe().fingerprint(), description.fingerprint());
-    let changes: [fn(&mut Description); 4] = [
-        |d| d.service.push('x'),
-        |d| d.methods[0].name.push('x'),
-        |d| d.methods[0].signature.push('x'),
-        |d| d.methods[0].structure.push('x'),
-    ];
-    for change in changes {
-        let mut other = Description::clone(&description);
-        change(&mut other);
-        assert_ne!(other.fingerprint(), description.fingerprint());
-    }
 }
 
 #[test]
@@ -220,7 +190,6 @@ proptest! {
         let error = compare(&now, &theirs).unwrap_err().to_string();
         prop_assert!(!error.contains(char::is_control), "{error:?}");
         prop_assert!(error.len() < 20_000);
-        theirs.fingerprint();
     }
 }
 

@@ -7,7 +7,7 @@ use tensorpipe::Tensor;
 use tensorpipe_rpc::CallError;
 
 use super::model::{ERROR, ModelClient, PANIC, SCALAR, SHORT, are, over_each, rows};
-use crate::numbers::Numbers;
+use crate::common::Numbers;
 
 const CALLS: u64 = 150;
 

@@ -10,7 +10,7 @@ use tensorpipe_rpc::batch::{BatchStats, Batches, Cut, Rows};
 use tensorpipe_rpc::{CallContext, Remote, Server, ServerLimits, tensor_service};
 use tokio::sync::Semaphore;
 
-use crate::lab::{AtIt, shm, tcp, until};
+use crate::lab::{AtIt, in_each, until};
 
 #[tensor_service]
 pub(crate) trait Model {
@@ -209,11 +209,7 @@ pub(crate) struct Models {
     contexts: Vec<Context>,
 }
 
-async fn models(
-    context: impl Fn() -> ContextBuilder,
-    clients: usize,
-    limits: ServerLimits,
-) -> Models {
+async fn models(context: fn() -> ContextBuilder, clients: usize, limits: ServerLimits) -> Models {
     let machine = Machine {
         runs: Arc::default(),
         at_it: Arc::default(),
@@ -230,7 +226,7 @@ async fn models(
     let mut connected = Vec::new();
     for number in 0..clients {
         let near = context().name(format!("near {number}")).build().unwrap();
-        let client = ModelClient::connect_with(&near, server.url().to_string());
+        let client = ModelClient::connect_with(&near, server.url());
         connected.push(client.await.unwrap());
         contexts.push(near);
     }
@@ -248,13 +244,7 @@ pub(crate) async fn over_each_with(
     limits: ServerLimits,
     test: impl AsyncFn(Models),
 ) {
-    for context in [tcp, shm, Context::builder] {
-        let models = models(context, clients, limits.clone());
-        let told = async { test(models.await).await };
-        tokio::time::timeout(Duration::from_secs(60), told)
-            .await
-            .expect("within a minute, on the slowest machine");
-    }
+    in_each(async |context| test(models(context, clients, limits.clone()).await).await).await;
 }
 
 /// Runs a test with so many clients, over what goes through the kernel, through shared memory, and inside the process.

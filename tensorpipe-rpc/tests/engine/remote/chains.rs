@@ -10,7 +10,7 @@ use crate::lab::until;
 
 #[tokio::test]
 async fn a_chain_of_calls_leaves_at_once_and_its_middle_never_comes_here() {
-    in_each(async |house| {
+    over_each(async |house| {
         let mut cache = house.client.step(&house.client.begin());
         for _ in 1..16 {
             // The one before is dropped: not cancelled.
@@ -29,7 +29,7 @@ async fn a_chain_of_calls_leaves_at_once_and_its_middle_never_comes_here() {
 
 #[tokio::test]
 async fn a_call_waits_for_those_that_it_was_given_however_long_they_take() {
-    in_each(async |house| {
+    over_each(async |house| {
         let (one, two) = (house.client.slow(1), house.client.slow(2));
         let three = house.client.add(&one, &two);
         let six = house.client.add(&three, &three);
@@ -52,7 +52,7 @@ async fn a_call_waits_for_those_that_it_was_given_however_long_they_take() {
 
 #[tokio::test]
 async fn a_call_that_fails_fails_those_that_were_given_its_result() {
-    in_each(async |house| {
+    over_each(async |house| {
         let failed = house.client.fails();
         let sum = house.client.add(&house.client.number(1), &failed);
         let next = house.client.add(&sum, &sum);
@@ -72,7 +72,7 @@ async fn a_call_that_fails_fails_those_that_were_given_its_result() {
 
 #[tokio::test]
 async fn a_call_nobody_wants_the_result_of_any_more_is_cancelled() {
-    in_each(async |house| {
+    over_each(async |house| {
         let one = house.client.slow(1);
         let sum = house.client.add(&one, &one);
         until(|| house.keeper.begun.load(Ordering::SeqCst) == 1).await;
@@ -92,7 +92,7 @@ async fn a_call_nobody_wants_the_result_of_any_more_is_cancelled() {
 
 #[tokio::test]
 async fn a_deadline_ends_a_call_that_waits() {
-    in_each(async |house| {
+    over_each(async |house| {
         let one = house.client.slow(1);
         let hurried = house.client.with_deadline(Duration::from_millis(100));
         let error = hurried.add(&one, &one).await.unwrap_err();

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use tensorpipe_rpc::{Remote, Server, tensor_service};
+use tensorpipe_rpc::{Remote, tensor_service};
 use tokio::sync::Semaphore;
 
-use crate::lab::{AtIt, tcp, until};
+use crate::lab::{AtIt, serve, tcp, until};
 
 /// An argument that holds up whoever decodes it next, when that is asked for.
 #[derive(Debug, Serialize)]
@@ -78,9 +78,7 @@ async fn it_is_given_up_all_the_same() {
         gate: Arc::new(Semaphore::new(0)),
     };
     let (near, far) = (tcp().build().unwrap(), tcp().build().unwrap());
-    let server = Server::builder().context(&far);
-    let server = server.service(ChainService::new(links.clone()));
-    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let server = serve(&far, ChainService::new(links.clone())).await;
     let client = ChainClient::connect_with(&near, server.url())
         .await
         .unwrap();

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use futures_util::stream;
-use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits};
+use tensorpipe_rpc::{CallError, Connection, Remote, ServerLimits};
 
 use super::house::*;
-use crate::lab::{tcp, tensor, until};
+use crate::lab::{serve, tcp, tensor, until};
 
 #[tokio::test]
 async fn a_value_stays_until_the_last_reference_is_dropped() {
-    in_each(async |house| {
+    over_each(async |house| {
         let sent = tensor(3 << 20, 1);
         let kept = house.client.keep(&sent).await.unwrap();
         assert!(kept.here().is_err());
@@ -30,7 +30,7 @@ async fn a_value_stays_until_the_last_reference_is_dropped() {
 
 #[tokio::test]
 async fn replies_that_nobody_looks_at_leave_nothing_behind() {
-    in_each(async |house| {
+    over_each(async |house| {
         for round in 0..200u64 {
             match round % 4 {
                 // Dropped before, while and after it is answered.
@@ -54,7 +54,7 @@ async fn replies_that_nobody_looks_at_leave_nothing_behind() {
 
 #[tokio::test]
 async fn a_reply_given_up_while_its_tensors_come_leaves_no_references_behind() {
-    in_each(async |house| {
+    over_each(async |house| {
         for round in 0..60u64 {
             let patience = Duration::from_micros(100 * round);
             let client = match round % 2 {
@@ -73,7 +73,7 @@ async fn a_reply_given_up_while_its_tensors_come_leaves_no_references_behind() {
 
 #[tokio::test]
 async fn more_references_than_a_pipe_queues_are_let_go_of_at_once() {
-    in_each(async |house| {
+    over_each(async |house| {
         let kept = house.client.several(70_000).await.unwrap();
         assert_eq!(house.server.references(), 70_000);
         drop(kept);
@@ -104,7 +104,7 @@ async fn so_are_they_behind_an_item_that_waits_to_be_read() {
 
 #[tokio::test]
 async fn references_deep_in_a_value_are_references() {
-    in_each(async |house| {
+    over_each(async |house| {
         let pair = house.client.pair(10).await.unwrap();
         assert_eq!(house.server.references(), 4);
         assert_eq!(pair.right[2].fetch().await.unwrap(), 12);
@@ -117,7 +117,7 @@ async fn references_deep_in_a_value_are_references() {
 
 #[tokio::test]
 async fn references_in_what_is_fetched_and_in_a_streams_error_are_references() {
-    in_each(async |house| {
+    over_each(async |house| {
         let kept = house.client.keep_pair(10).await.unwrap();
         let pair = kept.fetch().await.unwrap();
         assert_eq!(pair.right[2].fetch().await.unwrap(), 12);
@@ -146,7 +146,7 @@ async fn references_in_what_is_fetched_and_in_a_streams_error_are_references() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_said() {
-    in_each(async |house| {
+    over_each(async |house| {
         let words = |error: CallError| error.to_string();
         // Another type.
         let number = house.client.number(1).await.unwrap();
@@ -203,7 +203,7 @@ fn of_another_type<T, U>(reference: &Remote<T>) -> Remote<U> {
 
 #[tokio::test]
 async fn references_go_when_their_holder_does() {
-    in_each(async |house| {
+    over_each(async |house| {
         let kept = house.client.several(100).await.unwrap();
         let waits = house.client.slow(1);
         let sum = house.client.add(&waits, &waits);
@@ -221,7 +221,7 @@ async fn references_go_when_their_holder_does() {
 
 #[tokio::test]
 async fn references_end_with_an_error_when_their_owner_does() {
-    in_each(async |house| {
+    over_each(async |house| {
         let number = house.client.number(1).await.unwrap();
         drop(house.server);
         let error = number.fetch().await.unwrap_err();
@@ -256,12 +256,7 @@ async fn a_connection_refers_to_so_much_and_no_more() {
 async fn a_server_refers_to_what_its_client_keeps() {
     let context = tcp().build().unwrap();
     let (here, there) = (Keeper::default(), Keeper::default());
-    let server = Server::builder()
-        .context(&context)
-        .service(AtticService::new(there))
-        .listen("tcp://127.0.0.1:0")
-        .await
-        .unwrap();
+    let server = serve(&context, AtticService::new(there)).await;
     let connection = Connection::builder()
         .context(&context)
         .service(AtticService::new(here))

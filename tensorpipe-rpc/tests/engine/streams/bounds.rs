@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use super::flow::{Banks, numbered, over_each};
+use super::flow::{Banks, assert_numbered, numbered, over_each};
 use crate::lab::until;
 
 /// Waits until the number has stayed as it is for a while: more than it takes to send what may be sent.
@@ -34,10 +34,7 @@ async fn a_stalled_reader_stops_its_stream_and_no_other_call() {
             // So much that the reader has said how much it takes.
             for seed in 0..200 {
                 let tensor = tensors.next().await.unwrap().unwrap();
-                assert!(
-                    tensor.as_slice::<u8>().unwrap()
-                        == numbered(bytes as u64, seed).as_slice::<u8>().unwrap()
-                );
+                assert_numbered(&tensor, bytes as u64, seed);
             }
             let made = settled(|| banks.made() - before).await;
             assert!(
@@ -48,10 +45,7 @@ async fn a_stalled_reader_stops_its_stream_and_no_other_call() {
             // It goes on where it stopped.
             for seed in 200..400 {
                 let tensor = tensors.next().await.unwrap().unwrap();
-                assert!(
-                    tensor.as_slice::<u8>().unwrap()
-                        == numbered(bytes as u64, seed).as_slice::<u8>().unwrap()
-                );
+                assert_numbered(&tensor, bytes as u64, seed);
             }
             drop(tensors);
             banks.is_clean().await;
@@ -90,9 +84,8 @@ pub(super) async fn calls_go_on(banks: &Banks) {
     }
     let other: Vec<_> = banks.client.count(2000).collect().await;
     assert_eq!(other.len(), 2000);
-    let tensor = numbered(2 << 20, 7);
-    let back = banks.lab.bounce(&tensor).await.unwrap();
-    assert!(back.as_slice::<u8>().unwrap() == tensor.as_slice::<u8>().unwrap());
+    let back = banks.lab.bounce(numbered(2 << 20, 7)).await.unwrap();
+    assert_numbered(&back, 2 << 20, 7);
 }
 
 #[tokio::test]
@@ -131,8 +124,7 @@ async fn a_large_item_behind_a_small_one_is_not_more_than_the_reader_takes() {
             tokio::time::sleep(Duration::from_millis(50)).await;
             for (seed, bytes) in sizes.iter().enumerate() {
                 let tensor = tensors.next().await.unwrap().unwrap();
-                let sent = numbered(*bytes, seed);
-                assert!(tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+                assert_numbered(&tensor, *bytes, seed);
             }
             assert!(tensors.next().await.is_none());
             // The same to a handler that has not said anything.
@@ -179,8 +171,7 @@ async fn a_large_item_behind_the_last_small_one_that_there_is_room_for_waits() {
         settled(|| banks.client.connection().pipe().stats().bytes_in as usize).await;
         for (seed, bytes) in sizes.iter().enumerate() {
             let tensor = tensors.next().await.unwrap().unwrap();
-            let sent = numbered(*bytes, seed);
-            assert!(tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+            assert_numbered(&tensor, *bytes, seed);
         }
         assert!(tensors.next().await.is_none());
         drop(tensors);

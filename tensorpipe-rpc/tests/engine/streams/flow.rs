@@ -9,7 +9,7 @@ use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{Connection, Server, ServerLimits, Streaming, tensor_service};
 
 use crate::lab::{
-    AtIt, Bench, LabClient, LabService, holds_nothing, in_time, is_at_rest, shm, tcp, tensor, until,
+    AtIt, Bench, LabClient, LabService, holds_nothing, in_each, is_at_rest, tensor, until,
 };
 
 #[tensor_service]
@@ -63,6 +63,16 @@ impl River {
 /// Tensor number `seed` of a stream.
 pub(crate) fn numbered(bytes: u64, seed: usize) -> Tensor {
     tensor(bytes as usize, seed as u8)
+}
+
+/// Whether it is that one.
+#[track_caller]
+pub(crate) fn assert_numbered(tensor: &Tensor, bytes: u64, seed: usize) {
+    let sent = numbered(bytes, seed);
+    assert!(
+        tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap(),
+        "not number {seed} of {bytes} bytes"
+    );
 }
 
 impl Flow for River {
@@ -220,11 +230,11 @@ impl Banks {
     }
 }
 
-/// Tells a story over what goes through the kernel, through rings in shared memory, and inside the process.
 pub(crate) async fn over_each(test: impl AsyncFn(Banks)) {
-    for context in [tcp, shm, Context::builder] {
+    in_each(async |context| {
         let build = |name| context().name(name).build().unwrap();
         let banks = Banks::new(build("near"), build("far"), ServerLimits::default());
-        in_time(async { test(banks.await).await }).await;
-    }
+        test(banks.await).await;
+    })
+    .await;
 }

@@ -1,9 +1,9 @@
 //! What is sent comes, once and in order.
 
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{StreamExt, stream};
 use tensorpipe_rpc::CallError;
 
-use super::flow::{numbered, over_each};
+use super::flow::{assert_numbered, numbered, over_each};
 
 #[tokio::test]
 async fn items_come_in_order_and_the_stream_ends() {
@@ -24,11 +24,7 @@ async fn tensors_of_any_size_come_in_order_whichever_is_complete_first() {
         let mut tensors = banks.client.tensors(&sizes);
         for (seed, bytes) in sizes.iter().enumerate() {
             let tensor = tensors.next().await.unwrap().unwrap();
-            let sent = numbered(*bytes, seed);
-            assert!(
-                tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap(),
-                "{seed}"
-            );
+            assert_numbered(&tensor, *bytes, seed);
         }
         assert!(tensors.next().await.is_none());
         assert!(tensors.next().await.is_none(), "asked again");
@@ -59,17 +55,15 @@ async fn a_stream_as_an_argument_comes_whole() {
 #[tokio::test]
 async fn both_ways_at_once_each_item_comes_back_while_the_next_is_made() {
     over_each(async |banks| {
-        let (give, given) = stream::iter(0..20usize)
-            .map(|seed| numbered(1 << (seed + 3), seed))
-            .fork();
+        let (give, mut given) = tokio::sync::mpsc::unbounded_channel();
+        let given = stream::poll_fn(move |cx| given.poll_recv(cx));
         let mut back = banks.client.back(given);
-        for seed in 0..20usize {
-            give.one();
+        for seed in 0..20 {
+            give.send(numbered(1 << (seed + 3), seed)).unwrap();
             let tensor = back.next().await.unwrap().unwrap();
-            let sent = numbered(1 << (seed + 3), seed);
-            assert!(tensor.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+            assert_numbered(&tensor, 1 << (seed + 3), seed);
         }
-        give.one();
+        drop(give);
         assert!(back.next().await.is_none());
         drop(back);
         banks.is_clean().await;
@@ -125,32 +119,4 @@ async fn a_panic_ends_the_stream_and_nothing_else() {
         banks.is_clean().await;
     })
     .await;
-}
-
-/// Streams whose items are let go one by one.
-trait Fork: Stream + Sized {
-    fn fork(self) -> (Gate, impl Stream<Item = Self::Item>) {
-        let (gate, permits) = tokio::sync::mpsc::unbounded_channel();
-        let permits = tokio_permits(permits);
-        (Gate(gate), self.zip_gate(permits))
-    }
-
-    fn zip_gate(self, permits: impl Stream<Item = ()>) -> impl Stream<Item = Self::Item> {
-        permits.zip(self).map(|((), item)| item)
-    }
-}
-
-impl<S: Stream> Fork for S {}
-
-struct Gate(tokio::sync::mpsc::UnboundedSender<()>);
-
-impl Gate {
-    fn one(&self) {
-        // At the end of the stream nobody listens.
-        let _ = self.0.send(());
-    }
-}
-
-fn tokio_permits(mut permits: tokio::sync::mpsc::UnboundedReceiver<()>) -> impl Stream<Item = ()> {
-    stream::poll_fn(move |cx| permits.poll_recv(cx))
 }

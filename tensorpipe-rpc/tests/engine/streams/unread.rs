@@ -9,7 +9,7 @@ use tensorpipe::{Context, Limits};
 use tensorpipe_rpc::{CallError, Connection, ServerLimits};
 
 use super::bounds::{calls_go_on, settled};
-use super::flow::{Banks, FlowClient, numbered};
+use super::flow::{Banks, FlowClient, assert_numbered, numbered};
 use crate::lab::{in_time, shm, tcp, until};
 
 const ITEM: usize = 2 << 20;
@@ -88,8 +88,7 @@ async fn readers_that_stall_keep_so_much_and_go_on_later_one_after_another() {
         for items in &mut calls {
             for seed in 0..3 {
                 let item = items.next().await.unwrap().unwrap();
-                let sent = numbered(ITEM as u64, seed);
-                assert!(item.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
+                assert_numbered(&item, ITEM as u64, seed);
             }
             assert!(items.next().await.is_none());
             let most = kept(&banks.near);

@@ -178,41 +178,45 @@ proptest! {
             for woken in table.after().wakes {
                 prop_assert!(asleep.remove(&woken), "nobody sleeps there");
             }
-            check(&mut table, BYTES, &places, &asleep)?;
+            check(&table, BYTES, &places, &asleep)?;
         }
     }
 }
 
 /// The invariants at the top of the table.
 fn check(
-    table: &mut Table<u32>,
+    table: &Table<u32>,
     limit: u64,
     places: &[Asked],
     asleep: &HashSet<u32>,
 ) -> Result<(), TestCaseError> {
-    let (mut bytes, mut values, mut waiting, mut on_loan) = (0, 0, 0, 0);
+    let (mut bytes, mut values, mut waiting, mut on_loan, mut received) = (0, 0, 0, 0, 0);
     for (step, slots) in &table.steps {
         prop_assert!(!slots.is_empty());
         for (key, slot) in slots {
             prop_assert_eq!(key.step(), *step);
-            waiting += usize::from(slot.place.is_some());
+            waiting += usize::from(slot.waiter.is_some());
             match &slot.stage {
-                Stage::Empty => prop_assert!(slot.place.is_some(), "a slot of nothing"),
-                Stage::Blocked(..) => prop_assert!(slot.place.is_none(), "it is asked for"),
+                Stage::Empty => prop_assert!(slot.waiter.is_some(), "a slot of nothing"),
+                Stage::Blocked(..) => prop_assert!(slot.waiter.is_none(), "it is asked for"),
                 Stage::Here { value, lent } => {
                     on_loan += usize::from(*lent);
                     bytes += value.byte_len();
                     values += 1;
                 }
-                Stage::Received => {}
+                Stage::Received(number) => {
+                    prop_assert_eq!(&table.received[number], key);
+                    received += 1;
+                }
             }
             let sleeps = places
                 .iter()
                 .any(|place| place.key == *key && asleep.contains(&place.wake));
-            let ready = matches!(slot.stage, Stage::Here { .. } | Stage::Received);
+            let ready = matches!(slot.stage, Stage::Here { .. } | Stage::Received(_));
             prop_assert!(!(sleeps && ready), "a receiver sleeps beside its value");
         }
     }
+    prop_assert_eq!(table.received.len(), received);
     let stats = table.stats();
     prop_assert_eq!(
         (stats.bytes, stats.values, stats.waiting, table.lent),
@@ -220,7 +224,7 @@ fn check(
     );
     if let Some((_, key)) = table.room.first() {
         let slots = &table.steps[&key.step()];
-        let Stage::Blocked(_, value) = &slots[&key].stage else {
+        let Stage::Blocked(_, value) = &slots[key].stage else {
             return Err(TestCaseError::fail("the first in the queue is not blocked"));
         };
         prop_assert!(value.byte_len() <= limit);

@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use super::super::{Give, Table};
 use super::{key, table, value};
-use crate::rendezvous::{Aborted, Key, RecvError, SendError, Stats};
+use crate::rendezvous::{Key, RecvError, SendError, Stats};
 
 /// The bytes of the value that is given, or why there is none; `None`: not yet.
 pub(super) fn poll(
@@ -209,38 +209,4 @@ fn a_finished_step_is_swept() {
         Err(RecvError::Finished { step: 7 })
     ));
     assert_eq!((table.stats().bytes, table.stats().values), (9, 2));
-}
-
-#[test]
-fn an_abort_reaches_everybody_and_stays() {
-    let mut table = table(10, 10);
-    table.send(&key(0, 0), value(10)).unwrap();
-    let waits = table.recv(&key(1, 0), Give::Take).unwrap();
-    assert!(poll(&mut table, &key(1, 0), waits, 1).is_none());
-    let blocked = table.park(&key(2, 3), value(5)).unwrap().unwrap();
-    assert!(table.poll_parked(blocked, || 2).is_pending());
-    let why = |reason: &str| Aborted {
-        by: "a".into(),
-        reason: reason.into(),
-    };
-    table.abort(&why("the disk is full"));
-    table.abort(&why("nobody hears this"));
-    let mut wakes = table.after().wakes;
-    wakes.sort_unstable();
-    assert_eq!(wakes, [1, 2]);
-    let said = |error: &dyn std::fmt::Display| {
-        assert_eq!(
-            error.to_string(),
-            "the rendezvous of `a` was aborted: the disk is full"
-        );
-    };
-    said(&poll(&mut table, &key(1, 0), waits, 1).unwrap().unwrap_err());
-    let Poll::Ready(Err(error)) = table.poll_parked(blocked, || 2) else {
-        panic!("it waits for ever");
-    };
-    said(&error);
-    said(&table.recv(&key(0, 0), Give::Take).unwrap_err());
-    said(&table.send(&key(5, 5), value(1)).unwrap_err());
-    said(&table.park(&key(5, 5), value(1)).unwrap_err());
-    assert_eq!(table.stats(), Stats::default());
 }

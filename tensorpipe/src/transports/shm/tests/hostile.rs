@@ -13,7 +13,7 @@ use crate::sys::{memfd, unix_fds};
 use crate::transports::Connection;
 
 /// The peer, by hand.
-struct Stranger {
+struct HostilePeer {
     memory: std::fs::File,
     socket: StdUnixStream,
     passed: Vec<OwnedFd>,
@@ -50,7 +50,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-impl Stranger {
+impl HostilePeer {
     /// And the connection that accepted it.
     async fn enter() -> (Self, ShmConnection) {
         let (near, far) = StdUnixStream::pair().unwrap();
@@ -69,12 +69,12 @@ impl Stranger {
         let (_, other) = ring::create(64 << 10).unwrap();
         let open = memfd::create(c"test", 1 << 20, false).unwrap();
         let nothing = std::fs::File::open("/dev/null").unwrap().into();
-        let stranger = Self {
+        let hostile = Self {
             memory: memory.into(),
             socket: near,
             passed: vec![other, open, nothing],
         };
-        (stranger, connection)
+        (hostile, connection)
     }
 
     fn set(&self, at: u64, value: u64) {
@@ -83,15 +83,15 @@ impl Stranger {
 }
 
 async fn story(acts: Vec<Act>) {
-    let (stranger, mut connection) = Stranger::enter().await;
+    let (hostile, mut connection) = HostilePeer::enter().await;
     let cx = &mut Context::from_waker(Waker::noop());
     let mut bytes = vec![0; 2_000_000];
     for act in acts {
         match act {
-            Act::Set(block, word, value) => stranger.set(block + word, value),
+            Act::Set(block, word, value) => hostile.set(block + word, value),
             Act::Send(len, fd) => {
-                let fd = fd.map(|number| stranger.passed[number].as_fd());
-                let _ = unix_fds::send(stranger.socket.as_fd(), &bytes[..len], fd);
+                let fd = fd.map(|number| hostile.passed[number].as_fd());
+                let _ = unix_fds::send(hostile.socket.as_fd(), &bytes[..len], fd);
                 tokio::task::yield_now().await;
             }
             Act::Read(len) => {
@@ -116,7 +116,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn a_stranger_does_anything(acts in prop::collection::vec(act(), 1..60)) {
+    fn a_hostile_peer_does_anything(acts in prop::collection::vec(act(), 1..60)) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().start_paused(true).build().unwrap();
         runtime.block_on(story(acts));

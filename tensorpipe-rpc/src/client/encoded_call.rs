@@ -11,13 +11,13 @@ use crate::placement::CallPlacement;
 use crate::remote::{ANY, Encoding, encoding, put_references};
 
 /// Encoded arguments, to be sent as often as need be.
-pub(super) struct Arguments {
+pub(super) struct EncodedCall {
     pub(super) terms: Terms,
     kept: Kept,
     met: Encoding,
 }
 
-impl Arguments {
+impl EncodedCall {
     pub(super) fn new(
         terms: Terms,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,

@@ -1,14 +1,16 @@
-//! A peer that knows the words of calls and says them in any order.
+//! A peer that knows the words of calls and says them in any order, and reads as it likes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tensorpipe::engine::EnginePipe;
-use tensorpipe::{Message, MessageTensor, Pipe, ResetCode, Tensor};
+use tensorpipe::{Incoming, Message, MessageTensor, Payload, Pipe, ResetCode, Tensor};
+use tensorpipe_rpc::codec::{Encoded, Encoder};
+use tensorpipe_rpc::schema::method_id;
 
 use super::script::Script;
-use super::{encoded, payload};
-use crate::header::{Header, Kind};
-use crate::schema;
 
 /// The methods of `Talk`, and one that it does not have.
 const METHODS: [&str; 14] = [
@@ -19,46 +21,65 @@ const METHODS: [&str; 14] = [
 /// Numbers that calls are likely to have: theirs.
 const CALLS: [u64; 6] = [1, 2, 3, 4, 1000, u64::MAX];
 
-pub(super) struct Stranger {
+/// Kinds of messages.
+const CALL: u8 = 1;
+const VALUE: u8 = 2;
+const BIND: u8 = 5;
+
+pub(crate) struct Stranger {
     pipe: Pipe,
     /// Numbers of our calls.
     asked: Arc<Mutex<Vec<u64>>>,
+    /// The number of its last message.
+    said: u64,
 }
 
 impl Stranger {
-    /// It reads what we say, and answers the first questions: which service ours are.
-    pub(super) fn new(pipe: &Pipe, knows_the_service: bool) -> Self {
+    /// It hears what we say, and mostly answers the first questions: which service ours are.
+    pub(crate) fn new(pipe: &Pipe, script: &mut Script<'_>) -> Self {
         let asked = Arc::<Mutex<Vec<u64>>>::default();
         let (reader, calls) = (pipe.clone(), asked.clone());
+        let knows_the_service = script.below(8) != 0;
+        let whims = script.bytes(8).to_vec();
         tokio::spawn(async move {
-            while let Ok(message) = reader.read().await {
-                let Ok(header) = Header::decode(&message.metadata) else {
+            let mut whims = whims.into_iter().cycle();
+            while let Ok(incoming) = reader.read_descriptor().await {
+                let metadata = incoming.metadata();
+                let (kind, id) = (
+                    metadata.first(),
+                    metadata.get(4..).and_then(<[u8]>::first_chunk),
+                );
+                let Some((kind, id)) = kind.copied().zip(id.copied()) else {
                     continue;
                 };
-                if header.kind == Kind::Bind && knows_the_service {
-                    let mut answer = Header::plain(Kind::Value, header.call).to_vec();
+                let call = u64::from_le_bytes(id);
+                calls.lock().unwrap().push(call);
+                if kind == BIND && knows_the_service {
+                    drop(incoming.read().await);
+                    let mut answer = reply(VALUE, 0, 0, call);
                     answer.push(0);
                     let _ = reader.send(Message::new(answer));
+                } else {
+                    take(whims.next(), incoming).await;
                 }
-                let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
-                calls.push(header.call);
             }
         });
         Self {
             pipe: pipe.clone(),
             asked,
+            said: 0,
         }
     }
 
-    /// Says one thing.
-    pub(super) fn speaks(&self, script: &mut Script<'_>) {
-        let _ = match script.below(8) {
-            0 => self.pipe.send(anything(script, &self.calls())),
-            1 | 2 => self.pipe.send(call(script)),
-            3 | 4 => self.pipe.send(about(script, &self.calls())),
-            5 => self.pipe.send(answer(script, &self.calls())),
+    /// Says one thing, or takes back what it has said, or will not have what was said to it.
+    pub(crate) fn speaks(&mut self, script: &mut Script<'_>) {
+        let message = match script.below(8) {
+            0 => anything(script, &self.calls()),
+            1 | 2 => call(script),
+            3 | 4 => about(script, &self.calls()),
+            5 => answer(script, &self.calls()),
             6 => {
-                let id = script.below(16) as u64;
+                let id = self.said.saturating_sub(script.below(4) as u64);
                 self.pipe
                     .reset(id, ResetCode::Cancelled, "it thought better of it");
                 return;
@@ -70,26 +91,57 @@ impl Stranger {
                 return;
             }
         };
+        if let Ok(id) = self.pipe.send(message) {
+            self.said = id;
+            if script.below(4) == 1 {
+                self.pipe
+                    .reset(id, ResetCode::Cancelled, "on second thoughts");
+            }
+        }
     }
 
     /// Numbers of calls that mean something.
     fn calls(&self) -> Vec<u64> {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.asked.lock().unwrap();
         let last = asked.len().saturating_sub(8);
         [&CALLS[..], &asked[last..]].concat()
     }
 }
 
-/// A header whose every field is anything, and a body.
+/// Takes a message in one of the ways that there are.
+async fn take(whim: Option<u8>, incoming: Incoming) {
+    match whim.unwrap_or(0) % 8 {
+        4 => incoming.skip(),
+        5 => incoming.refuse("no"),
+        6 => drop(incoming.read()),
+        7 => drop(tokio::time::timeout(Duration::from_millis(2), incoming.read()).await),
+        _ => drop(incoming.read().await),
+    }
+}
+
+/// A header of anything but a call.
+fn reply(kind: u8, flags: u8, code: u8, call: u64) -> Vec<u8> {
+    let mut metadata = vec![kind, 12, flags, code];
+    metadata.extend_from_slice(&call.to_le_bytes());
+    metadata
+}
+
+/// A header whose every field is anything, and a body; or noise.
 fn anything(script: &mut Script<'_>, calls: &[u64]) -> Message {
-    let mut metadata = vec![script.byte() % 20, 12, script.byte() & 0x1f, script.byte()];
+    if script.below(16) == 1 {
+        return Message::new(script.bytes(60).to_vec());
+    }
     let id = script.pick(calls).unwrap_or(0);
-    metadata.extend_from_slice(&id.to_le_bytes());
-    if metadata[0] == 1 {
+    let kind = script.byte() % 20;
+    let mut metadata = reply(kind, script.byte() & 0x1f, script.byte(), id);
+    if kind == CALL {
         metadata[1] = 28;
         metadata.extend_from_slice(&u32::from(script.byte()).to_le_bytes());
         metadata.extend_from_slice(&(script.number() as u32).to_le_bytes());
         metadata.extend_from_slice(&script.number().to_le_bytes());
+    }
+    if script.below(16) == 1 {
+        metadata[1] = script.pick(&[0, 4, 52, 255]).unwrap_or(0);
     }
     with_body(script, metadata)
 }
@@ -118,7 +170,7 @@ fn tensors(script: &mut Script<'_>) -> Vec<MessageTensor> {
 }
 
 fn tensor(script: &mut Script<'_>) -> Tensor {
-    let len = script.pick(&[0usize, 1, 2, 40, 5000, 70_000]);
+    let len = script.pick(&[0usize, 1, 5000, 70_000, 70_000]);
     Tensor::from(vec![5u8; len.unwrap_or(0)])
 }
 
@@ -127,15 +179,12 @@ fn call(script: &mut Script<'_>) -> Message {
     let method = script.pick(&METHODS).unwrap_or("echo");
     let time_left = script.pick(&[0u64, 1, 500, 1_000_000]).unwrap_or(0);
     let id = script.pick(&CALLS[..5]).unwrap_or(1);
-    let header = Header::call(
-        id,
-        0,
-        schema::method_id(method),
-        time_left,
-        Default::default(),
-    );
-    let mut metadata = header.to_vec();
-    metadata[2] = script.pick(&[0, 0, 4, 8, 12, 16]).unwrap_or(0);
+    let flags = script.pick(&[0, 0, 4, 8, 12, 16]).unwrap_or(0);
+    let mut metadata = reply(CALL, flags, 0, id);
+    metadata[1] = 28;
+    metadata.extend_from_slice(&0u32.to_le_bytes());
+    metadata.extend_from_slice(&method_id(method).to_le_bytes());
+    metadata.extend_from_slice(&time_left.to_le_bytes());
     let mut message = Message::default();
     match method {
         "echo" | "back" => metadata.extend_from_slice(b"\x03abc"),
@@ -193,8 +242,7 @@ fn about(script: &mut Script<'_>, calls: &[u64]) -> Message {
             (16, index.to_le_bytes()[..4 * script.below(2)].to_vec())
         }
     };
-    let mut metadata = vec![kind, 12, 0, count];
-    metadata.extend_from_slice(&call.to_le_bytes());
+    let mut metadata = reply(kind, 0, count, call);
     let mut message = Message::default();
     if script.below(2) == 1 && matches!(kind, 9 | 10) {
         // Tensors as items.
@@ -217,12 +265,21 @@ fn answer(script: &mut Script<'_>, calls: &[u64]) -> Message {
     let id = script.pick(calls).unwrap_or(1);
     let kind = script.pick(&[2, 2, 2, 3, 4, 14]).unwrap_or(2);
     let flags = script.pick(&[0, 0, 4, 16, 1, 5]).unwrap_or(0);
-    let mut metadata = vec![kind, 12, flags, script.byte() % 12];
-    metadata.extend_from_slice(&id.to_le_bytes());
+    let mut metadata = reply(kind, flags, script.byte() % 12, id);
     if flags & 4 != 0 {
         // A reference of theirs, one of ours, or one that is neither.
         let reference = (script.byte() % 3, id, u32::from(script.byte() % 2));
         metadata.extend_from_slice(&encoded(&reference).metadata);
     }
     with_body(script, metadata)
+}
+
+fn payload() -> Payload {
+    Payload::new(vec![1, 2, 3])
+}
+
+fn encoded<T: Serialize + DeserializeOwned>(value: &T) -> Encoded {
+    let mut encoder = Encoder::new();
+    encoder.push::<T>("x", value).unwrap();
+    encoder.finish()
 }

@@ -1,6 +1,11 @@
-//! A whole connection, which serves and calls, with a peer that says whatever it likes, in whatever order.
+//! A whole connection, which serves and calls, with a peer that says, reads and refuses whatever it likes, in whatever order: what the
+//! target `conversation` in `fuzz/` runs, and this package's tests with inputs at random.
 //!
 //! Invariant: whatever was said, when both have gone no call is left waiting, and nothing is held.
+
+mod script;
+mod stranger;
+mod talk;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,11 +17,12 @@ use futures_util::{FutureExt, StreamExt, stream};
 use tensorpipe::channels::BasicChannel;
 use tensorpipe::transports::MemoryTransport;
 use tensorpipe::{Context, Pipe, Tensor};
+use tensorpipe_rpc::{Connection, Remote, Server, ServerLimits};
+use tokio::runtime::Builder;
 
-use super::script::Script;
-use super::stranger::Stranger;
-use super::talk::{TalkClient, TalkService, Talker};
-use crate::{Connection, Remote, ServerLimits};
+use self::script::Script;
+use self::stranger::Stranger;
+use self::talk::{TalkClient, TalkService, Talker};
 
 /// Longer than anything takes that is not stuck.
 const STUCK: Duration = Duration::from_secs(20);
@@ -27,15 +33,12 @@ const TURNS: usize = 200;
 /// A call of ours, with what it brought.
 type Ours = Pin<Box<dyn Future<Output = Vec<Remote<Tensor>>>>>;
 
-/// Lets a stranger talk with a connection of ours.
+/// Lets a stranger talk with a connection of ours, on a runtime of this kind.
 ///
 /// # Panics
 /// Where something is left behind, or waits for ever.
-pub fn conversation(data: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.unwrap_or_else(|error| panic!("{error}"));
+pub(crate) fn conversation(runtime: &mut Builder, data: &[u8]) {
+    let runtime = runtime.enable_all().build().unwrap();
     runtime.block_on(converse(&mut Script(data)));
 }
 
@@ -43,20 +46,23 @@ async fn converse(script: &mut Script<'_>) {
     let (near, far) = (context("ours"), context("theirs"));
     let (ours, theirs) = pipes(&near, &far).await;
     let held = Arc::new(AtomicUsize::new(0));
-    let limits = ServerLimits {
-        calls_per_connection: 8,
-        references: 12,
-        ..ServerLimits::default()
-    };
-    let talker = Talker { held: held.clone() };
-    let connection = Connection::builder()
-        .limits(limits)
-        .service(TalkService::new(talker))
-        .over(ours.clone());
-    let connection = connection.unwrap_or_else(|error| panic!("{error}"));
-    let stranger = Stranger::new(&theirs, script.below(8) != 0);
-    let client = {
-        let bind = TalkClient::on(&connection);
+    let mut limits = ServerLimits::default();
+    (limits.calls_per_connection, limits.references) = (8, 12);
+    let service = TalkService::new(Talker { held: held.clone() });
+    // One that calls too, or a server, which knows how many calls it has.
+    let (mut connection, mut server) = (None, None);
+    if script.below(2) == 1 {
+        let serving = Server::builder().limits(limits).service(service);
+        let serving = serving.context(&near).listen(url()).await.unwrap();
+        serving.serve(ours.clone()).unwrap();
+        server = Some(serving);
+    } else {
+        let serving = Connection::builder().limits(limits).service(service);
+        connection = Some(serving.over(ours.clone()).unwrap());
+    }
+    let mut stranger = Stranger::new(&theirs, script);
+    let client = async {
+        let bind = TalkClient::on(connection.as_ref()?);
         let said = async {
             // It may talk before it has answered.
             for _ in 0..script.below(3) {
@@ -70,6 +76,7 @@ async fn converse(script: &mut Script<'_>) {
             () = said => None,
         }
     };
+    let client = client.await;
     let (mut calls, mut kept) = (Vec::<Ours>::new(), Vec::new());
     for _ in 0..TURNS {
         if script.has_ended() {
@@ -102,10 +109,11 @@ async fn converse(script: &mut Script<'_>) {
             _ => {}
         }
     }
-    match script.below(4) {
-        0 => drop(theirs.close_within(Duration::ZERO).await),
-        1 => drop(connection.close().now_or_never()),
-        2 => calls.clear(),
+    match script.below(5) {
+        0 => drop(theirs.go_away("enough")),
+        1 => drop(theirs.close_within(Duration::ZERO).await),
+        2 => drop(ours.close().now_or_never()),
+        3 => calls.clear(),
         _ => drop((stranger, theirs.close_within(Duration::ZERO).await)),
     }
     if script.below(2) == 0 {
@@ -117,9 +125,21 @@ async fn converse(script: &mut Script<'_>) {
     drop((kept, client));
     let ended = soon("the pipe's end", ours.ended()).await.to_string();
     assert!(!ended.contains("panicked"), "{ended}");
+    if let Some(server) = server {
+        let idle = async {
+            while server.calls_under_way() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        soon("the end of what the server does", idle).await;
+        // With it goes what was shared and not claimed.
+        drop(server);
+    }
     let are_left = || {
         let pools = [&near, &far].map(|context| context.pool().stats().outstanding_bytes);
-        let counts = (connection.calls_under_way(), connection.references());
+        let counts = connection.as_ref().map_or((0, 0), |connection| {
+            (connection.calls_under_way(), connection.references())
+        });
         (counts, held.load(Ordering::SeqCst), pools)
     };
     let nothing = ((0, 0), 0, [0, 0]);
@@ -141,17 +161,19 @@ fn context(name: &str) -> Context {
         .name(name)
         .transports([Arc::new(MemoryTransport::new()) as _])
         .channels([Arc::new(BasicChannel::new()) as _]);
-    context.build().unwrap_or_else(|error| panic!("{error}"))
+    context.build().unwrap()
+}
+
+fn url() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("memory://conversation-{next}")
 }
 
 async fn pipes(near: &Context, far: &Context) -> (Pipe, Pipe) {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let next = NEXT.fetch_add(1, Ordering::Relaxed);
-    let listener = near.listen([format!("memory://conversation-{next}")]).await;
-    let listener = listener.unwrap_or_else(|error| panic!("{error}"));
+    let listener = near.listen([url()]).await.unwrap();
     let (theirs, ours) = tokio::join!(far.connect(listener.url()), listener.accept());
-    let pipe = |pipe: Result<Pipe, _>| pipe.unwrap_or_else(|error| panic!("{error}"));
-    (pipe(ours), pipe(theirs))
+    (ours.unwrap(), theirs.unwrap())
 }
 
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -168,6 +190,10 @@ fn ask(script: &mut Script<'_>, client: &TalkClient, kept: &[Remote<Tensor>]) ->
     async fn some(items: impl futures_util::Stream) -> Vec<Remote<Tensor>> {
         nothing(std::pin::pin!(items).take(20).count()).await
     }
+    let client = &match script.below(4) {
+        0 => client.with_deadline(Duration::from_millis(2)),
+        _ => client.clone(),
+    };
     let tensor = || Tensor::from(vec![9u8; 3000]);
     match script.below(9) {
         0 => Box::pin(nothing(client.echo("hello"))),
@@ -207,7 +233,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::conversation;
+    use super::{Builder, conversation};
 
     thread_local! {
         static PANICKED: Cell<bool> = const { Cell::new(false) };
@@ -216,6 +242,7 @@ mod tests {
     /// Also those that somebody catches.
     fn count_panics() {
         static ONCE: Once = Once::new();
+        PANICKED.set(false);
         ONCE.call_once(|| {
             let before = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
@@ -226,12 +253,19 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 250, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn whatever_a_peer_says_nothing_is_left(script in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn whatever_a_peer_says_nothing_is_left(
+            threads: bool,
+            script in prop::collection::vec(any::<u8>(), 0..600),
+        ) {
             count_panics();
-            conversation(&script);
+            let mut runtime = match threads {
+                true => Builder::new_multi_thread(),
+                false => Builder::new_current_thread(),
+            };
+            conversation(runtime.worker_threads(2), &script);
             prop_assert!(!PANICKED.get(), "a panic was caught");
         }
     }

@@ -12,9 +12,9 @@ const PLACE: u64 = 1;
 /// soon as it has the answer, and a server that is full of calls whose callers wait for one each would turn that away. Whoever shuts
 /// the server down waits until the answer is on its way.
 #[derive(Default)]
-pub(crate) struct UnderWay(AtomicU64);
+pub(crate) struct CallCount(AtomicU64);
 
-impl UnderWay {
+impl CallCount {
     pub(crate) fn begin(&self) {
         self.0.fetch_add(UNANSWERED + PLACE, Ordering::SeqCst);
     }
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_call_leaves_its_place_before_it_ends() {
-        let calls = UnderWay::default();
+        let calls = CallCount::default();
         calls.begin();
         calls.begin();
         assert_eq!((calls.places(), calls.unanswered()), (2, 2));

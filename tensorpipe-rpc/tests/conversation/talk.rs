@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::{Stream, StreamExt, stream};
 use tensorpipe::Tensor;
 
-use crate::{CallContext, Remote, Streaming, tensor_service};
+use tensorpipe_rpc::{CallContext, Remote, Streaming, tensor_service};
 
-#[tensor_service(crate = "crate")]
-pub(super) trait Talk {
+#[tensor_service]
+pub(crate) trait Talk {
     async fn echo(&self, text: String) -> String;
     async fn bounce(&self, tensor: Tensor) -> Result<Tensor, String>;
     async fn never(&self) -> ();
@@ -35,12 +35,12 @@ pub(super) trait Talk {
     async fn back(&self, text: String, cx: &CallContext) -> Result<String, String>;
 }
 
-pub(super) struct Talker {
-    pub(super) held: Arc<AtomicUsize>,
+pub(crate) struct Talker {
+    pub(crate) held: Arc<AtomicUsize>,
 }
 
 /// Something that does not travel, and is counted.
-pub(super) struct Held(Arc<AtomicUsize>);
+pub(crate) struct Held(Arc<AtomicUsize>);
 
 impl Drop for Held {
     fn drop(&mut self) {

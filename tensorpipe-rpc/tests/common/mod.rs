@@ -1,0 +1,59 @@
+//! What all suites need: a context that stays on tcp, a server, waits with a bound, and numbers that are the same in every run.
+#![allow(dead_code, reason = "not every suite asks for everything")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::{Context, ContextBuilder};
+use tensorpipe_rpc::{Server, Service};
+
+/// What goes through sockets alone.
+pub(crate) fn tcp() -> ContextBuilder {
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
+    Context::builder().transports(transports).channels(channels)
+}
+
+/// A server of one service.
+pub(crate) async fn serve(context: &Context, service: impl Service) -> Server {
+    let server = Server::builder().context(context).service(service);
+    server.listen("tcp://127.0.0.1:0").await.unwrap()
+}
+
+/// What `work` gives. A generous bound, also where the machine does much else: none of these is a measure.
+pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+    let bounded = tokio::time::timeout(Duration::from_secs(30), work).await;
+    bounded.expect("within 30 s")
+}
+
+/// Looks again and again.
+pub(crate) async fn until(what: impl Fn() -> bool) {
+    let at_last = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    soon(at_last).await;
+}
+
+/// Marsaglia's xorshift of 64 bits; the seed is not zero.
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(crate) fn micros(&mut self, below: u64) -> Duration {
+        Duration::from_micros(self.below(below))
+    }
+}
