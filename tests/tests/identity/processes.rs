@@ -1,11 +1,14 @@
 //! Two processes that have a secret, and a third that has not.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
+use tensorpipe::transports::{Pem, TlsConfig, TlsTransport};
 use tensorpipe::{Context, ContextBuilder, Message, Pays, Pipe, Tensor, Threshold};
 use tensorpipe_tests::{Child, runtime, say, soon};
 
+use super::tls::Ca;
 use super::tokens::SECRET;
 
 fn builder() -> ContextBuilder {
@@ -15,6 +18,14 @@ fn builder() -> ContextBuilder {
             [Arc::new(CmaChannel::new()), Arc::new(BasicChannel::new())];
         let pays = Threshold::new(Pays::From(1 << 20));
         builder = builder.channels(channels).threshold("cma", pays);
+    }
+    if let Ok(folder) = std::env::var("TEST_PKI") {
+        let pem = |name: &str| Pem::file(Path::new(&folder).join(name));
+        let mut config = TlsConfig::new().trust(pem("ca.pem")).clients(pem("ca.pem"));
+        if std::env::var("TEST_SHOWS").is_ok() {
+            config = config.certificate(pem("own.pem"), pem("own.key"));
+        }
+        builder = builder.prefer_transport(TlsTransport::new(config).unwrap());
     }
     match std::env::var("TEST_TOKEN").ok() {
         Some(name) => builder.token(name, SECRET),
@@ -26,7 +37,9 @@ fn builder() -> ContextBuilder {
 pub(crate) fn play_keeper() {
     runtime().block_on(async {
         let context = builder().build().unwrap();
-        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let transport = std::env::var("TEST_PKI").map_or("tcp", |_| "tls");
+        let url = format!("{transport}://127.0.0.1:0");
+        let listener = context.listen([url]).await.unwrap();
         say("url", listener.url());
         while let Ok(pipe) = listener.accept().await {
             say("peer", pipe.peer());
@@ -98,6 +111,36 @@ fn a_pair_with_a_token_shares_memory_and_a_stranger_is_refused() {
         println!("{refused}");
         assert!(refused.contains(words), "{refused}");
     }
+}
+
+#[test]
+fn a_pair_over_tls_knows_each_other_and_a_stranger_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = folder.path().to_str().unwrap();
+    let ca = Ca::new("a CA");
+    ca.issues(folder.path(), &["127.0.0.1", "worker.example"]);
+    let (pki, shows) = (("TEST_PKI", pki), ("TEST_SHOWS", "yes"));
+    let keeper = Child::start("keeper", &[pki, shows]);
+    let url = keeper.hear("url");
+    let trainer = Child::start("visitor", &[("TEST_URL", &url), pki, shows]);
+    let route = trainer.hear("route");
+    println!("{route}");
+    assert!(route.starts_with("transport tls (127.0.0.1:"), "{route}");
+    assert!(
+        route.contains(";   peer certificate of worker.example;"),
+        "{route}"
+    );
+    // What is lent goes to who has the key of this connection.
+    assert_eq!(trainer.hear("carried"), "lease true");
+    let peer = keeper.hear("peer");
+    assert!(
+        peer.starts_with("certificate of worker.example at 127.0.0.1:"),
+        "{peer}"
+    );
+    let stranger = Child::start("visitor", &[("TEST_URL", &url), pki]);
+    let refused = stranger.hear("refused");
+    println!("{refused}");
+    assert!(refused.contains("it asks for a certificate"), "{refused}");
 }
 
 /// The reader goes to the exchange of who has the pipe's key.

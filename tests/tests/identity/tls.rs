@@ -1,5 +1,6 @@
 //! Pipes over TLS: who is believed, who is not and why, and how they end.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rcgen::{
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::tokens::{SECRET, works};
 
 /// Who vouches for others.
-struct Ca {
+pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
@@ -28,7 +29,7 @@ struct Ca {
 struct Own(String, String);
 
 impl Ca {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -50,6 +51,19 @@ impl Ca {
     fn names(&self, names: &[&str]) -> Own {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         self.vouches_for(CertificateParams::new(names).unwrap())
+    }
+
+    /// Its own certificate, and one of these names with its key, as files.
+    pub(crate) fn issues(&self, folder: &Path, names: &[&str]) {
+        let Own(certificate, key) = self.names(names);
+        let files = [
+            ("ca.pem", &self.pem),
+            ("own.pem", &certificate),
+            ("own.key", &key),
+        ];
+        for (name, text) in files {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
     }
 
     fn pem(&self) -> Pem {
