@@ -3,6 +3,8 @@
 
 #[path = "identity/calls.rs"]
 mod calls;
+#[path = "identity/impostors.rs"]
+mod impostors;
 #[path = "identity/processes.rs"]
 mod processes;
 #[path = "identity/tls.rs"]
