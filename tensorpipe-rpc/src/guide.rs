@@ -182,7 +182,7 @@
 //! let server = Server::builder()
 //!     .context(&context)
 //!     .service(DoorService::new(Porter))
-//!     // Asked about each call, before its tensors move.
+//!     // Asked about each call, on its header.
 //!     .authorize(|caller, _service, method| match caller.identity.as_ref().and_then(|known| known.token()) {
 //!         Some("guests") if method == "open" => Err("ask the staff".to_owned()),
 //!         _ => Ok(()),

@@ -27,12 +27,13 @@ pub struct Route {
     pub transport: String,
     /// Its two ends, as the transport names them.
     pub address: String,
-    /// Who is at the other end, as this system says.
+    /// Who is at the other end of that transport, as this system says. A pipe that moves may be turned away there: see
+    /// [`Peer::addr`](crate::Peer::addr) for what is certain.
     pub peer: PeerAddr,
     /// Who the peer has proved to be: by a [token](crate::ContextBuilder::token), or to the transport that the pipe began on.
     pub identity: Option<Identity>,
-    /// The peer has proved a token over a network, where nothing protects what follows: who can change what goes over that can speak for
-    /// the peer.
+    /// The peer has proved a token over a connection that has no keys, to whom the kernel does not name: nothing protects what follows, and
+    /// who can change it can speak for the peer. Of `tcp` also within a machine, where a tunnel or another user may be between.
     pub exposed: bool,
     /// The transport that the pipe began on, if it was moved.
     pub moved_from: Option<String>,

@@ -83,16 +83,16 @@ impl OpenChannel {
     }
 }
 
-/// Whether the peer has proved who it is, and nothing sees to it that what follows is its: its connection has no keys, and leads out of
-/// the machine as far as is known. Says so once.
+/// Whether the peer has proved who it is, and nothing sees to it that what follows is its: its connection has no keys, and the
+/// kernel does not say which process is there. Says so once.
 fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connection) -> bool {
     static HAS_WARNED: AtomicBool = AtomicBool::new(false);
     let has_token = identity.is_some_and(|known| known.token().is_some());
-    let is_here = match connection.peer() {
-        PeerAddr::Socket(address) => address.ip().to_canonical().is_loopback(),
-        PeerAddr::Process { .. } | PeerAddr::SameProcess => true,
-        PeerAddr::Host(_) | PeerAddr::Unknown => false,
-    };
+    // An address of loopback may be a tunnel's end, or have been another user's before.
+    let is_here = matches!(
+        connection.peer(),
+        PeerAddr::Process { .. } | PeerAddr::SameProcess
+    );
     let is_exposed = has_token && !is_here && connection.exported().is_none();
     if is_exposed && !HAS_WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(

@@ -143,9 +143,9 @@ impl Pipe {
         }
     }
 
-    /// Who is at the other end of its transport, as this system says: see [`Route::peer`].
+    /// Who is at the other end of its transport, as this system says: see [`Peer::addr`].
     pub fn peer_addr(&self) -> PeerAddr {
-        self.route().peer
+        self.core().settled.addr()
     }
 
     /// The name that the peer's context gave itself. Who it has proved to be is in [`Route::identity`].

@@ -7,8 +7,10 @@
 //! - **Goodbye.** A pipe that ends in good order says `close_notify`. A connection that ends without it was cut.
 //! - **When.** An accepted connection shakes hands on a task of its own, which ends with it: within the time, and among the places,
 //!   that a listener has for those that have said nothing yet.
-//! - **Resumption.** Who comes again within a day shakes hands without certificates. New certificates and keys begin with no sessions.
+//! - **Resumption.** Who comes again within a day shakes hands without sending certificates. The one that it had is looked at again all
+//!   the same ([`checks`]). New certificates and keys begin with no sessions.
 
+mod checks;
 mod config;
 mod connection;
 mod names;
@@ -20,9 +22,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ServerConfig};
 use tokio_rustls::TlsConnector;
 
+use self::checks::{Connects, Listens};
 use self::connection::TlsConnection;
 use super::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use crate::error::{Error, Misuse};
@@ -57,6 +59,8 @@ use crate::sync::{Mutex, lock};
 pub struct TlsTransport {
     tcp: Arc<TcpTransport>,
     now: Arc<Mutex<Now>>,
+    /// Held while a configuration is loaded and put there: the last one that was asked for stays.
+    loading: Arc<Mutex<()>>,
 }
 
 /// What it goes by, and what was made of that.
@@ -68,8 +72,8 @@ struct Now {
 /// What a configuration lets an end do.
 #[derive(Clone)]
 struct Sides {
-    connects: Option<Arc<ClientConfig>>,
-    listens: Option<Arc<ServerConfig>>,
+    connects: Option<Connects>,
+    listens: Option<Listens>,
 }
 
 impl TlsTransport {
@@ -82,6 +86,7 @@ impl TlsTransport {
         Ok(Self {
             tcp: Arc::new(TcpTransport::new()),
             now: Arc::new(Mutex::new(Now { config, sides })),
+            loading: Arc::default(),
         })
     }
 
@@ -90,8 +95,9 @@ impl TlsTransport {
     /// # Errors
     /// [`Misuse::Config`] where one cannot be read, or they do not fit: then everything stays as it was.
     pub fn reload(&self) -> Result<(), Misuse> {
+        let _loading = lock(&self.loading);
         let config = lock(&self.now).config.clone();
-        self.replace(config)
+        self.load(config)
     }
 
     /// Goes by another configuration from now on.
@@ -99,6 +105,12 @@ impl TlsTransport {
     /// # Errors
     /// As [`reload`](Self::reload).
     pub fn replace(&self, config: TlsConfig) -> Result<(), Misuse> {
+        let _loading = lock(&self.loading);
+        self.load(config)
+    }
+
+    /// For who holds [`loading`](Self::loading).
+    fn load(&self, config: TlsConfig) -> Result<(), Misuse> {
         let sides = config.load()?;
         *lock(&self.now) = Now { config, sides };
         Ok(())
@@ -148,8 +160,13 @@ impl Transport for TlsTransport {
             };
             let tcp = self.tcp.connect(address).await?;
             let (ends, peer) = (tcp.ends(), tcp.peer());
-            let connected = TlsConnector::from(client).connect(name, tcp).await;
-            let stream = connected.map_err(|error| connection::failed(address, &error))?;
+            let connector = TlsConnector::from(client.config.clone());
+            let connected = connector.connect(name.clone(), tcp).await;
+            let checked = connected.and_then(|stream| {
+                client.check(stream.get_ref().1, &name)?;
+                Ok(stream)
+            });
+            let stream = checked.map_err(|error| connection::failed(address, &error))?;
             let connection = TlsConnection::connected(stream, ends, peer);
             Ok(Box::new(connection) as Box<dyn Connection>)
         })
@@ -184,7 +201,7 @@ impl Acceptor for TlsAcceptor {
         self.tcp.poll_accept(cx).map_ok(|tcp| {
             let listens = lock(&self.now).sides.listens.clone();
             match listens {
-                Some(server) => Box::new(TlsConnection::accepted(server, tcp)),
+                Some(listens) => Box::new(TlsConnection::accepted(listens, tcp)),
                 // A configuration without a certificate has come since.
                 None => Box::new(TlsConnection::closed(tcp)) as Box<dyn Connection>,
             }

@@ -75,8 +75,12 @@ pub async fn both_ways_at_once(subject: Subject) {
         let (mut reading, mut writing) = tokio::io::split(connection);
         let out = pattern(8 << 20, sends);
         let mut found = vec![0; 8 << 20];
+        let write = async {
+            writing.write_all(&out).await?;
+            writing.flush().await
+        };
         let (written, read) = within("both directions", async {
-            tokio::join!(writing.write_all(&out), reading.read_exact(&mut found))
+            tokio::join!(write, reading.read_exact(&mut found))
         })
         .await;
         assert!(written.is_ok() && read.is_ok(), "{written:?} {read:?}");

@@ -4,19 +4,22 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use zeroize::Zeroizing;
 
 use super::Sides;
+use super::checks::{Connects, Listens};
 use crate::error::Misuse;
 
 /// So that no listener of another protocol behind the same certificate is taken for one of this.
-const PROTOCOL: &[u8] = b"tensorpipe/1";
+pub(super) const PROTOCOL: &[u8] = b"tensorpipe/1";
 
 /// Certificates or a key, as PEM.
 #[derive(Clone)]
@@ -179,11 +182,14 @@ impl TlsConfig {
         provider: &Arc<CryptoProvider>,
         roots: &Pem,
         certificate: Option<Certificate>,
-    ) -> Result<Arc<ClientConfig>, Misuse> {
+    ) -> Result<Connects, Misuse> {
         let builder = ClientConfig::builder_with_provider(provider.clone());
         let builder = builder.with_protocol_versions(&[&TLS13]);
         let builder = builder.map_err(|error| self.unfit(&error.to_string()))?;
-        let builder = builder.with_root_certificates(roots.roots("the roots of listeners")?);
+        let roots = Arc::new(roots.roots("the roots of listeners")?);
+        let believes = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
+        let believes = believes.map_err(|error| self.unfit(&error.to_string()))?;
+        let builder = builder.with_webpki_verifier(believes.clone());
         let mut config = match certificate {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => builder
@@ -191,32 +197,39 @@ impl TlsConfig {
                 .map_err(|error| self.unfit(&error.to_string()))?,
         };
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Ok(Arc::new(config))
+        Ok(Connects {
+            config: Arc::new(config),
+            believes,
+        })
     }
 
     fn server(
         &self,
         provider: &Arc<CryptoProvider>,
         (chain, key): Certificate,
-    ) -> Result<Arc<ServerConfig>, Misuse> {
+    ) -> Result<Listens, Misuse> {
         let builder = ServerConfig::builder_with_provider(provider.clone());
         let builder = builder.with_protocol_versions(&[&TLS13]);
         let builder = builder.map_err(|error| self.unfit(&error.to_string()))?;
+        let mut believes: Option<Arc<dyn ClientCertVerifier>> = None;
         let builder = match &self.clients {
             None => builder.with_no_client_auth(),
             Some(roots) => {
                 let roots = Arc::new(roots.roots("the roots of connectors")?);
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
-                builder.with_client_cert_verifier(
-                    verifier.map_err(|error| self.unfit(&error.to_string()))?,
-                )
+                let verifier = verifier.map_err(|error| self.unfit(&error.to_string()))?;
+                believes = Some(verifier.clone());
+                builder.with_client_cert_verifier(verifier)
             }
         };
         let made = builder.with_single_cert(chain, key);
         let mut config = made.map_err(|error| self.unfit(&error.to_string()))?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Ok(Arc::new(config))
+        Ok(Listens {
+            config: Arc::new(config),
+            believes,
+        })
     }
 
     fn unfit(&self, found: &str) -> Misuse {

@@ -1,6 +1,10 @@
 //! What cannot be seen from outside: whether a handshake was short.
 
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::HandshakeKind;
+use rustls::pki_types::UnixTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
@@ -25,7 +29,7 @@ async fn talk(tls: &TlsTransport) -> (HandshakeKind, [Option<[u8; 32]>; 2]) {
         let (sides, name) = (lock(&tls.now).sides.clone(), host(&address).unwrap());
         let connects = async {
             let tcp = tls.tcp.connect(&address).await.unwrap();
-            let connector = TlsConnector::from(sides.connects.unwrap());
+            let connector = TlsConnector::from(sides.connects.unwrap().config);
             connector.connect(name, tcp).await.unwrap()
         };
         tokio::join!(accepts, connects)
@@ -58,6 +62,35 @@ async fn who_comes_again_shakes_hands_faster_until_the_certificate_changes() {
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
     tls.replace(mutual(made())).unwrap();
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
+}
+
+/// Each end keeps its sessions, and looks at the certificates that they began with.
+#[tokio::test]
+async fn a_session_does_not_outlive_its_certificate() {
+    let now = UnixTime::now().as_secs();
+    let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(now + 3);
+    let key = KeyPair::generate().unwrap();
+    let certificate = Pem::bytes(params.self_signed(&key).unwrap().pem());
+    let own = (certificate, Pem::bytes(key.serialize_pem()));
+    let tls = TlsTransport::new(mutual(own)).unwrap();
+    assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
+    assert_eq!(talk(&tls).await.0, HandshakeKind::Resumed);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
+    let address = acceptor.address();
+    let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+    let (server, client) = tokio::join!(accepts, tls.connect(&address));
+    let expired = |said: &str| assert!(said.contains("expired"), "{said}");
+    expired(&client.err().unwrap().to_string());
+    expired(
+        &server
+            .unwrap()
+            .read(&mut [0; 1])
+            .await
+            .unwrap_err()
+            .to_string(),
+    );
 }
 
 #[test]
