@@ -15,7 +15,8 @@
 //!     20     8  time left in microseconds, 0 without bound   (kind call)
 //!     28    24  trace id and span id                         (kind call, flag 2)
 //! ```
-//! Integers are little-endian. It is decided on the header alone whether a call is admitted, before its tensors move.
+//! Integers are little-endian. It is decided on the header alone whether a call is admitted, before those of its tensors move for
+//! which there is no credit.
 
 use crate::codec::REPLY_HEADER;
 use crate::spare;

@@ -201,6 +201,13 @@ impl<T: Send + Sync + 'static> Shared<T> {
             };
             let connection = match connected.map_err(late).flatten() {
                 Ok(connection) => connection,
+                // Somebody else is there: the next URL may be one that proves less.
+                Err(error) if is_impostor(&error) => {
+                    return Err(CallError::Connection {
+                        error,
+                        may_have_run: false,
+                    });
+                }
                 Err(error) => {
                     unreachable.get_or_insert(error);
                     continue;
@@ -219,6 +226,18 @@ impl<T: Send + Sync + 'static> Shared<T> {
             }
             None => CallError::Unresolved("its owner listens nowhere".into()),
         })
+    }
+}
+
+/// Whether who listens there did not prove to be who should.
+fn is_impostor(error: &tensorpipe::Error) -> bool {
+    use tensorpipe::{Error, PeerFault};
+    match error {
+        Error::Connect { source, .. } => is_impostor(source),
+        Error::Peer { fault, .. } => {
+            matches!(fault, PeerFault::Tls { .. } | PeerFault::Unproven { .. })
+        }
+        _ => false,
     }
 }
 
@@ -313,6 +332,33 @@ impl Drop for Sweeper {
 mod tests {
     use super::super::owned::Fixed;
     use super::*;
+
+    #[test]
+    fn somebody_else_is_not_somebody_who_is_gone() {
+        use tensorpipe::{Error, PeerFault};
+        let connect = |source| Error::Connect {
+            url: "tls://host:1".into(),
+            waited: Duration::ZERO,
+            attempts: 1,
+            source: Box::new(source),
+        };
+        let peer = |fault| Error::Peer {
+            pipe: "p".into(),
+            fault,
+        };
+        let text = || "why".to_owned();
+        assert!(is_impostor(&connect(peer(PeerFault::Tls {
+            reason: text()
+        }))));
+        assert!(is_impostor(&connect(peer(PeerFault::Unproven {
+            what: text()
+        }))));
+        let gone = Error::Lost {
+            pipe: "p".into(),
+            reason: "gone".into(),
+        };
+        assert!(!is_impostor(&connect(gone)));
+    }
 
     fn at(urls: impl IntoIterator<Item = String>) -> Shared<String> {
         Shared {
