@@ -2,8 +2,8 @@
 //!
 //! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where
 //! places are short, the oldest connection goes that has not said what it wants, from the origin that has the most of
-//! those, unless the newcomer's has more places. Else the oldest of the origin that has the most places goes, if it has had its time, or the
-//! newcomer's origin has less.
+//! those, unless the newcomer's has more places, and more than half of all. Else the oldest of the origin that has the
+//! most places goes, if it has had its time, or the newcomer's origin has less.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -62,7 +62,9 @@ impl Places {
         let places = |of: PeerAddr| self.taken.iter().filter(|taken| taken.origin == of).count();
         let own = places(origin);
         let (_, at) = match silent {
-            Some(silent) if places(self.taken[silent.1].origin) >= own => silent,
+            Some(silent) if 2 * own <= self.most || places(self.taken[silent.1].origin) >= own => {
+                silent
+            }
             _ => {
                 let more = own + 1;
                 match self.first_of_most(|_| true) {
@@ -188,6 +190,17 @@ mod tests {
         // For one who has as few it goes.
         comes(&mut places, 3).unwrap();
         slow.has_lost_its_place().await;
+    }
+
+    /// Strangers of many origins, each of which has one place.
+    #[tokio::test]
+    async fn who_has_a_few_still_takes_the_place_of_a_silent_one() {
+        let mut places = Places::new(5, LONG);
+        let [first, ..] = [1, 2, 3].map(|uid| comes(&mut places, uid).unwrap());
+        let own = [(); 2].map(|()| comes(&mut places, 4).unwrap());
+        own.iter().for_each(Handshake::greets);
+        comes(&mut places, 4).unwrap();
+        first.has_lost_its_place().await;
     }
 
     #[tokio::test(start_paused = true)]
