@@ -117,7 +117,7 @@ impl UnderWay {
     /// Its task does something else next: whoever else waits must not wait for it to poll.
     #[inline]
     pub(crate) fn rest(&mut self) {
-        self.awaiting.leave();
+        self.awaiting.rest();
     }
 
     /// Drives the pipe, and leaves a waker there; at first, where its message left with others, others drive.

@@ -67,6 +67,12 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
         self.0.poll_again(waker)
     }
 
+    /// Its task does something else before it polls again: others that wait do not wait for it.
+    #[inline]
+    pub fn rest(&mut self) {
+        self.0.rest();
+    }
+
     /// The operation is awaited no more (as by dropping this).
     pub fn leave(&mut self) {
         self.0.leave();

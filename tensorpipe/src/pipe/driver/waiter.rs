@@ -172,6 +172,14 @@ impl<H: Holds> Waiter<H> {
         found
     }
 
+    /// Its task does something else next. If others wait, as far as a look shows, they do not wait for it to poll. One that begins to
+    /// wait later takes over by itself.
+    pub(in crate::pipe) fn rest(&mut self) {
+        if self.holder.core().driver().wakers.waiting() > 1 {
+            self.leave();
+        }
+    }
+
     /// The operation is awaited no more.
     pub(in crate::pipe) fn leave(&mut self) {
         let waits = self.slot.is_some() || self.counted;
