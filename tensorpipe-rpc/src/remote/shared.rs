@@ -161,7 +161,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
     ///
     /// # Errors
     /// [`CallError::Unresolved`] when it was opened before, or too late, or names too many URLs; [`CallError::Connection`]
-    /// when the owner cannot be reached at any of them; else what can happen to a call.
+    /// when the owner cannot be reached at any of them; else what can happen to a call. Behind a `tls` URL at which it cannot be
+    /// reached only other ones of `tls` are tried.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         self.open_where(context, |_| true).await
     }
@@ -183,9 +184,15 @@ impl<T: Send + Sync + 'static> Shared<T> {
         let until = Instant::now() + REACHABLE;
         let mut unreachable = None;
         let mut forbidden = 0;
+        let mut only_tls = false;
         for (i, url) in self.urls.iter().enumerate() {
-            if url.parse().is_ok_and(|url| !allowed(&url)) {
+            let parsed = url.parse();
+            if parsed.as_ref().is_ok_and(|url| !allowed(url)) {
                 forbidden += 1;
+                continue;
+            }
+            let is_tls = parsed.is_ok_and(|url: Url| url.transport() == "tls");
+            if only_tls && !is_tls {
                 continue;
             }
             // The next ones have their share of the time.
@@ -201,14 +208,9 @@ impl<T: Send + Sync + 'static> Shared<T> {
             };
             let connection = match connected.map_err(late).flatten() {
                 Ok(connection) => connection,
-                // Somebody else is there: the next URL may be one that proves less.
-                Err(error) if is_impostor(&error) => {
-                    return Err(CallError::Connection {
-                        error,
-                        may_have_run: false,
-                    });
-                }
                 Err(error) => {
+                    // Whoever can spoil a connection of TLS must not get one that proves less.
+                    only_tls |= is_tls;
                     unreachable.get_or_insert(error);
                     continue;
                 }
@@ -226,18 +228,6 @@ impl<T: Send + Sync + 'static> Shared<T> {
             }
             None => CallError::Unresolved("its owner listens nowhere".into()),
         })
-    }
-}
-
-/// Whether who listens there did not prove to be who should.
-fn is_impostor(error: &tensorpipe::Error) -> bool {
-    use tensorpipe::{Error, PeerFault};
-    match error {
-        Error::Connect { source, .. } => is_impostor(source),
-        Error::Peer { fault, .. } => {
-            matches!(fault, PeerFault::Tls { .. } | PeerFault::Unproven { .. })
-        }
-        _ => false,
     }
 }
 
@@ -333,39 +323,22 @@ mod tests {
     use super::super::owned::Fixed;
     use super::*;
 
-    #[test]
-    fn somebody_else_is_not_somebody_who_is_gone() {
-        use tensorpipe::{Error, PeerFault};
-        let connect = |source| Error::Connect {
-            url: "tls://host:1".into(),
-            waited: Duration::ZERO,
-            attempts: 1,
-            source: Box::new(source),
-        };
-        let peer = |fault| Error::Peer {
-            pipe: "p".into(),
-            fault,
-        };
-        let text = || "why".to_owned();
-        assert!(is_impostor(&connect(peer(PeerFault::Tls {
-            reason: text()
-        }))));
-        assert!(is_impostor(&connect(peer(PeerFault::Unproven {
-            what: text()
-        }))));
-        let gone = Error::Lost {
-            pipe: "p".into(),
-            reason: "gone".into(),
-        };
-        assert!(!is_impostor(&connect(gone)));
-    }
-
     fn at(urls: impl IntoIterator<Item = String>) -> Shared<String> {
         Shared {
             urls: urls.into_iter().collect(),
             token: [7; 16],
             value: PhantomData,
         }
+    }
+
+    #[tokio::test]
+    async fn behind_a_tls_url_that_fails_nobody_is_asked_over_tcp() {
+        let (listener, tcp) = silent().await;
+        let shared = at(["tls://127.0.0.1:1".to_owned(), tcp]);
+        let context = Context::builder().build().unwrap();
+        shared.open(&context).await.unwrap_err();
+        let asked = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(asked.is_err(), "it connected");
     }
 
     /// Somebody who says nothing.

@@ -65,7 +65,8 @@ pub(super) async fn prove(
                 ..
             } = &error
             {
-                conn.turn_away(ExpectProof::reject, WRONG).await?;
+                // It may have gone already.
+                let _ = conn.turn_away(ExpectProof::reject, WRONG).await;
             }
             Err(error)
         }

@@ -72,9 +72,4 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
     pub fn rest(&mut self) {
         self.0.rest();
     }
-
-    /// The operation is awaited no more (as by dropping this).
-    pub fn leave(&mut self) {
-        self.0.leave();
-    }
 }

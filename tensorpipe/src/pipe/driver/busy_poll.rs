@@ -358,6 +358,7 @@ impl<W> Driver<W> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Waiter;
     use super::*;
     use crate::pipe::Core;
     use crate::pipe::tests::shm_pair;
@@ -395,6 +396,32 @@ mod tests {
         }
         driver.drive_in_background(&core, &mut polls, Waker::noop());
         assert_eq!(core.counters.bytes_out(), before + 24);
+    }
+
+    /// Its task does something else: a handler that listens, or another operation, must not wait for it to poll.
+    #[tokio::test]
+    async fn an_operation_that_rests_polls_on_only_where_nobody_else_waits() {
+        for (name, listens, others, polls) in [
+            ("alone", false, false, true),
+            ("a handler", true, false, false),
+            ("another", false, true, false),
+        ] {
+            let (client, _server) = shm_pair(name).await;
+            let driver = &client.core().driver;
+            if listens {
+                driver.listen();
+            }
+            let mut other = None;
+            if others {
+                driver.wakers.register(&mut other, Waker::noop());
+            }
+            let mut waiter = Waiter::new(client.core().clone());
+            waiter.drive(Waker::noop());
+            assert!(waiter.poll_again(Waker::noop()), "{name}: it does not poll");
+            let who = driver.polling.poller();
+            waiter.rest();
+            assert_eq!(driver.polling.poller() == who, polls, "{name}");
+        }
     }
 
     #[tokio::test]

@@ -172,10 +172,11 @@ impl<H: Holds> Waiter<H> {
         found
     }
 
-    /// Its task does something else next. If others wait, as far as a look shows, they do not wait for it to poll. One that begins to
-    /// wait later takes over by itself.
+    /// Its task does something else next. A handler that listens, and others that wait, as far as a look shows, do not wait for it to
+    /// poll. An operation that begins later takes over by itself; where many begin at once, the tick finds that nobody polls.
     pub(in crate::pipe) fn rest(&mut self) {
-        if self.holder.core().driver().wakers.waiting() > 1 {
+        let driver = self.holder.core().driver();
+        if driver.listens() || driver.wakers.waiting() > 1 {
             self.leave();
         }
     }
