@@ -42,7 +42,7 @@ impl LaneHandle {
 
     /// As [`LaneIo::control`](LaneIo::control).
     pub fn control(&self, op: OpId, body: Vec<u8>) {
-        self.with(|core| lock(&core.shared).state.channel(op, body));
+        self.with(|core| lock(&core.shared).state.channel(op, &body));
     }
 
     /// As [`LaneIo::sent`](LaneIo::sent).
@@ -158,7 +158,7 @@ impl LaneHandle {
     fn report(&self, op: OpId, outcome: Outcome, tell: Option<Vec<u8>>) {
         self.update(|shared, _| {
             if let Some(body) = tell {
-                shared.state.channel(op, body);
+                shared.state.channel(op, &body);
             }
             shared.lane_results.push(LaneResult::Ended(op, outcome));
         });

@@ -173,20 +173,26 @@ pub(super) fn put<S>(
         return OutParts::new();
     }
     let put = |part: &OutgoingPart<S>| {
-        let (carriage, metadata) = (part.carriage(at_once), part.metadata.len());
-        let flags_at = frame.part(part.len, metadata, carriage, part.tensor.as_ref());
-        (carriage, flags_at)
+        let carriage = part.carriage(at_once);
+        OutPart {
+            len: part.len,
+            carriage,
+            flags_at: frame.part(
+                part.len,
+                part.metadata.len(),
+                carriage,
+                part.tensor.as_ref(),
+            ),
+            source: None,
+            done: carriage == Carriage::Eager,
+        }
     };
-    let places: SmallVec<[_; 4]> = parts.iter().map(put).collect();
+    let mut kept: OutParts<S> = parts.iter().map(put).collect();
     frame.end(metadata, parts.iter().map(|part| &*part.metadata));
-    let kept = |(part, (carriage, flags_at)): (OutgoingPart<S>, _)| OutPart {
-        len: part.len,
-        carriage,
-        flags_at,
-        source: Some(part.source),
-        done: carriage == Carriage::Eager,
-    };
-    parts.drain(..).zip(places).map(kept).collect()
+    for (kept, part) in kept.iter_mut().zip(parts.drain(..)) {
+        kept.source = Some(part.source);
+    }
+    kept
 }
 
 /// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.

@@ -105,11 +105,11 @@ impl OpId {
 
 impl Control {
     /// What this side's channel says about `op`.
-    pub(crate) fn channel(op: OpId, body: impl Into<Body>) -> Self {
+    pub(crate) fn channel(op: OpId, body: &[u8]) -> Self {
         Self::Channel {
             op: op.key(),
             yours: !op.outgoing,
-            body: body.into(),
+            body: Body::from_slice(body),
         }
     }
 }
@@ -308,8 +308,7 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// Sends bytes of a channel about one of its operations: at most [`CHANNEL_MAX`].
-    pub(crate) fn channel(&mut self, op: OpId, body: impl Into<Body>) {
-        let body = body.into();
+    pub(crate) fn channel(&mut self, op: OpId, body: &[u8]) {
         debug_assert!(body.len() <= CHANNEL_MAX);
         if !op.outgoing {
             self.answered(op);

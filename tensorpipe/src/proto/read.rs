@@ -3,7 +3,7 @@
 use super::incoming::{Disposition, InMessage, InPiece};
 use super::pipe::{Event, OpId, PipeState};
 use super::wire::descriptor::Carriage;
-use super::wire::frame::{Body, Control, Reason};
+use super::wire::frame::{Control, Reason};
 use crate::error::ResetCode;
 
 impl<S: Clone, D> PipeState<S, D> {
@@ -167,7 +167,7 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_delayed`](Self::send_delayed) says so.
-    pub(crate) fn channel_delayed(&mut self, op: OpId, body: impl Into<Body>) {
+    pub(crate) fn channel_delayed(&mut self, op: OpId, body: &[u8]) {
         self.outbox.delayed.push_back(Control::channel(op, body));
     }
 

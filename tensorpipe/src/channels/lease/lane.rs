@@ -10,7 +10,7 @@
 //!
 //! Invariant: what a peer says that it sends back counts only if the process that has come for this lane was lent that.
 
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 
 use super::copying::Job;
 use super::frame::{FromReader, FromWriter};
@@ -46,12 +46,12 @@ pub(super) struct LeaseLane {
     pub(super) degraded: Degraded,
     /// For who writes to what was borrowed.
     pool: Pool,
-    pub(super) copying: BTreeMap<OpId, Job>,
+    pub(super) copying: FxHashMap<OpId, Job>,
     /// What the peer was told of.
-    pub(super) offered: BTreeMap<OpId, Told>,
-    wanted: BTreeMap<OpId, Want>,
-    offers: BTreeMap<OpId, FromWriter>,
-    fetching: BTreeMap<OpId, (FromWriter, Want)>,
+    pub(super) offered: FxHashMap<OpId, Told>,
+    wanted: FxHashMap<OpId, Want>,
+    offers: FxHashMap<OpId, FromWriter>,
+    fetching: FxHashMap<OpId, (FromWriter, Want)>,
 }
 
 impl LeaseLane {
@@ -73,11 +73,11 @@ impl LeaseLane {
             handle: link.handle,
             degraded: link.degraded,
             pool: link.pool,
-            copying: BTreeMap::new(),
-            offered: BTreeMap::new(),
-            wanted: BTreeMap::new(),
-            offers: BTreeMap::new(),
-            fetching: BTreeMap::new(),
+            copying: FxHashMap::default(),
+            offered: FxHashMap::default(),
+            wanted: FxHashMap::default(),
+            offers: FxHashMap::default(),
+            fetching: FxHashMap::default(),
         }
     }
 

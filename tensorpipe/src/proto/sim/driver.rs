@@ -326,7 +326,7 @@ impl End {
                 }
                 match self.own_lanes {
                     true => self.lane_out.push((op, source.to_vec())),
-                    false => self.pipe.channel(op, source.to_vec()),
+                    false => self.pipe.channel(op, &source),
                 }
                 self.pipe.part_sent(op);
             }

@@ -68,7 +68,7 @@ fn its_channel_may_speak_again_about_what_the_readers_lane_leaves_open() {
             // The lane has asked for the bytes.
             assert!(pair.b.pipe.expect(op, Vec::new(), 3000));
         }
-        pair.b.pipe.channel(op, vec![2]);
+        pair.b.pipe.channel(op, &[2]);
         [(); 2].map(|()| {
             pair.tell(&told);
             pair.b.fault.is_some()

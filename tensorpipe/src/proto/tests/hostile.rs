@@ -62,7 +62,7 @@ fn messages_that_were_never_sent_are_named() {
     for (message, part) in [(4, 0), (0, 0), (1, 1)] {
         unknown(&control([told(message, part, b"")]), "CHANNEL", message);
     }
-    let of_ours = Control::channel(OpId::incoming(1, 0), vec![]);
+    let of_ours = Control::channel(OpId::incoming(1, 0), &[]);
     unknown(&control([of_ours]), "CHANNEL", 1);
 }
 

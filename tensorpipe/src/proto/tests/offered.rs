@@ -57,7 +57,7 @@ fn what_is_not_all_here_or_not_as_usual_is_not_offered() {
         let pair = heard(&[frames[..cut].to_vec()]);
         assert!(pair.b.adopted.is_empty(), "{cut}");
     }
-    let of_reader = Control::channel(OpId::incoming(0, 1), b"there".to_vec());
+    let of_reader = Control::channel(OpId::incoming(0, 1), b"there");
     for other in [
         told(1, 1, b"there"),
         told(0, 0, b"eee"),
@@ -96,7 +96,7 @@ fn more_than_its_credit_is_a_fault_there_too() {
 fn an_answer_that_nobody_waits_for_leaves_when_there_is_time() {
     let mut pair = heard(&[parts(), word(0, 1)]);
     pair.b.through = true;
-    pair.b.pipe.channel_delayed(OpId::incoming(0, 1), vec![1]);
+    pair.b.pipe.channel_delayed(OpId::incoming(0, 1), &[1]);
     pair.run();
     assert!(pair.b.frames.is_empty());
     pair.b.write(&message("first"));

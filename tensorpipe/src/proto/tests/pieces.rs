@@ -76,6 +76,6 @@ fn what_is_said_about_a_piece_is_told_with_its_number() {
         outgoing: true,
         ..piece(2)
     };
-    pair.tell(&control([Control::channel(of_writer, vec![5])]));
+    pair.tell(&control([Control::channel(of_writer, &[5])]));
     assert_eq!(pair.b.pieces, [(piece(2), vec![5])]);
 }

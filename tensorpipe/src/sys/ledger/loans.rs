@@ -334,7 +334,8 @@ impl<P: Place> Ledger<P> {
 
     /// Nobody else can derive it.
     fn number(&self, slot: u32, generation: u32) -> u64 {
-        self.key.hash_one((slot, generation))
+        self.key
+            .hash_one(u64::from(slot) << 32 | u64::from(generation))
     }
 }
 
