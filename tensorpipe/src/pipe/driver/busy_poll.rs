@@ -272,6 +272,13 @@ impl<W> Driver<W> {
         ![OFF, VACANT].contains(&poller) && self.wakers.waiting() > SOLE_POLLER_WAITERS
     }
 
+    /// `who` does something else, and is alone. Whoever comes next polls.
+    pub(super) fn rest(&self, who: Option<u64>, polls: &mut bool) {
+        if let (true, Some(who)) = (std::mem::take(polls), who) {
+            self.polling.change(who, VACANT);
+        }
+    }
+
     /// `who` waits no more. For others that still wait the background task polls, until one of them does.
     ///
     /// Where nobody waits for anything, polling stays on: most likely the next operation is about to begin, and switching it
@@ -284,9 +291,7 @@ impl<W> Driver<W> {
         polls: &mut bool,
     ) {
         let polling = &self.polling;
-        if let (true, Some(who)) = (std::mem::take(polls), *slot) {
-            polling.change(who, VACANT);
-        }
+        self.rest(*slot, polls);
         // After that: whoever registers from here on finds that nobody polls.
         let others_wait = self.wakers.leave(slot);
         // Also where it never polled: it may have switched polling on, and found what it waits for at once.
@@ -398,10 +403,10 @@ mod tests {
         assert_eq!(core.counters.bytes_out(), before + 24);
     }
 
-    /// Its task does something else: a handler that listens, or another operation, must not wait for it to poll.
+    /// Its task does something else: a handler that listens, another operation, or the next one, must not wait for it to poll.
     #[tokio::test]
-    async fn an_operation_that_rests_polls_on_only_where_nobody_else_waits() {
-        for (name, listens, others, polls) in [
+    async fn an_operation_that_rests_polls_no_more_and_waits_where_nobody_else_does() {
+        for (name, listens, others, waits) in [
             ("alone", false, false, true),
             ("a handler", true, false, false),
             ("another", false, true, false),
@@ -420,7 +425,9 @@ mod tests {
             assert!(waiter.poll_again(Waker::noop()), "{name}: it does not poll");
             let who = driver.polling.poller();
             waiter.rest();
-            assert_eq!(driver.polling.poller() == who, polls, "{name}");
+            assert_ne!(driver.polling.poller(), who, "{name}");
+            let expected = usize::from(waits) + usize::from(others);
+            assert_eq!(driver.wakers.waiting(), expected, "{name}");
         }
     }
 

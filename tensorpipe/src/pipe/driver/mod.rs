@@ -9,7 +9,7 @@
 //! | `Woken` | one task: the operation registered last, else the background task |
 //! | `Driving` | the thread that has the work; others leave a kick |
 //! | `Polling` | one task, which is scheduled to poll again; the connection wakes nobody |
-//! | `Vacant` | polling is on, nobody polls and nobody waits; the next operation, else the background task's tick |
+//! | `Vacant` | polling is on and nobody polls, since nobody waits or who waits does something else; the next operation, else the background task's tick |
 //!
 //! | from | event | to | code |
 //! |---|---|---|---|
@@ -27,6 +27,7 @@
 //! | `Polling` | in vain for too long, or crowded | `Asleep` | `Driver::stop_polling` |
 //! | `Polling` | the poller leaves, others wait | `Woken`, the background task, once for all that leave | `Driver::leave` |
 //! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::leave` |
+//! | `Polling` | the poller's task does something else, nobody else waits | `Vacant` | `Driver::rest` |
 //! | `Polling` | no poll within a `TICK`: a forgotten future | `Asleep` | `Driver::tick` |
 //! | `Vacant` | an operation begins | `Driving`, then `Polling` | `Waiter::poll` |
 //! | `Polling` | one of many operations begins, whose messages left together | `Polling`: the poller drives for it | `Waiter::count` |

@@ -172,12 +172,14 @@ impl<H: Holds> Waiter<H> {
         found
     }
 
-    /// Its task does something else next. A handler that listens, and others that wait, as far as a look shows, do not wait for it to
-    /// poll. An operation that begins later takes over by itself; where many begin at once, the tick finds that nobody polls.
+    /// Its task does something else next. Nobody waits for it to poll: not a handler that listens, nor others that wait, as far as a
+    /// look shows, nor what begins later.
     pub(in crate::pipe) fn rest(&mut self) {
         let driver = self.holder.core().driver();
         if driver.listens() || driver.wakers.waiting() > 1 {
             self.leave();
+        } else {
+            driver.rest(self.slot, &mut self.polls);
         }
     }
 
