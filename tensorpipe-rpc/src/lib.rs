@@ -64,7 +64,7 @@
 //!   call header              method, id, time left, trace
 //!   tensorpipe::Pipe         header and bytes at once; large tensors over a channel
 //! server
-//!   admission                on the header alone, before large tensors move
+//!   admission                on the header alone, before tensors move that wait for a go-ahead
 //!   codec                    bytes to arguments
 //!   handler                  `impl ParameterServer for Store`, within its CallContext
 //! ... and the same road back: the Call ends with a value or a CallError.

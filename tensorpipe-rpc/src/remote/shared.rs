@@ -162,7 +162,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// # Errors
     /// [`CallError::Unresolved`] when it was opened before, or too late, or names too many URLs; [`CallError::Connection`]
     /// when the owner cannot be reached at any of them; else what can happen to a call. Behind a `tls` URL at which it cannot be
-    /// reached only other ones of `tls` are tried.
+    /// reached only others of `tls` are tried, and those within this machine. One in front of it is tried first, whatever it is.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         self.open_where(context, |_| true).await
     }
@@ -184,15 +184,15 @@ impl<T: Send + Sync + 'static> Shared<T> {
         let until = Instant::now() + REACHABLE;
         let mut unreachable = None;
         let mut forbidden = 0;
-        let mut only_tls = false;
+        let mut tls_failed = false;
         for (i, url) in self.urls.iter().enumerate() {
-            let parsed = url.parse();
+            let parsed = url.parse::<Url>();
             if parsed.as_ref().is_ok_and(|url| !allowed(url)) {
                 forbidden += 1;
                 continue;
             }
-            let is_tls = parsed.is_ok_and(|url: Url| url.transport() == "tls");
-            if only_tls && !is_tls {
+            let transport = parsed.as_ref().map_or("", Url::transport);
+            if tls_failed && !matches!(transport, "tls" | "shm" | "memory") {
                 continue;
             }
             // The next ones have their share of the time.
@@ -209,8 +209,9 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let connection = match connected.map_err(late).flatten() {
                 Ok(connection) => connection,
                 Err(error) => {
-                    // Whoever can spoil a connection of TLS must not get one that proves less.
-                    only_tls |= is_tls;
+                    // Whoever can spoil a connection of TLS must not get one that proves less. What this context cannot do, nobody spoilt.
+                    let spoilt = !matches!(error, tensorpipe::Error::Misuse(_));
+                    tls_failed |= transport == "tls" && spoilt;
                     unreachable.get_or_insert(error);
                     continue;
                 }
@@ -320,6 +321,9 @@ impl Drop for Sweeper {
 
 #[cfg(test)]
 mod tests {
+    use tensorpipe::Error;
+    use tensorpipe::transports::{Acceptor, BoxFuture, Transport};
+
     use super::super::owned::Fixed;
     use super::*;
 
@@ -331,14 +335,42 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn behind_a_tls_url_that_fails_nobody_is_asked_over_tcp() {
-        let (listener, tcp) = silent().await;
-        let shared = at(["tls://127.0.0.1:1".to_owned(), tcp]);
-        let context = Context::builder().build().unwrap();
-        shared.open(&context).await.unwrap_err();
-        let asked = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
-        assert!(asked.is_err(), "it connected");
+    /// Somebody on the way sees to it that no connection comes about.
+    struct Spoilt;
+
+    impl Transport for Spoilt {
+        fn name(&self) -> &'static str {
+            "tls"
+        }
+        fn domain(&self) -> Vec<u8> {
+            Vec::new()
+        }
+        fn connect<'a>(
+            &'a self,
+            _: &'a str,
+        ) -> BoxFuture<'a, Result<Box<dyn tensorpipe::transports::Connection>, Error>> {
+            Box::pin(std::future::pending())
+        }
+        fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// On a clock that is where somebody waits until.
+    #[tokio::test(start_paused = true)]
+    async fn behind_a_tls_url_that_is_spoilt_nobody_is_asked_over_tcp() {
+        for (has_tls, is_asked) in [(true, false), (false, true)] {
+            let (listener, tcp) = silent().await;
+            let shared = at(["tls://127.0.0.1:1".to_owned(), tcp]);
+            let context = match has_tls {
+                true => Context::builder().prefer_transport(Spoilt),
+                false => Context::builder(),
+            };
+            let context = context.build().unwrap();
+            shared.open(&context).await.unwrap_err();
+            let asked = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+            assert_eq!(asked.is_ok(), is_asked, "with tls: {has_tls}");
+        }
     }
 
     /// Somebody who says nothing.
