@@ -7,8 +7,9 @@
 //! - **Goodbye.** A pipe that ends in good order says `close_notify`. A connection that ends without it was cut.
 //! - **When.** An accepted connection shakes hands on a task of its own, which ends with it: within the time, and among the places,
 //!   that a listener has for those that have said nothing yet.
-//! - **Resumption.** Who comes again within a day shakes hands without sending certificates. The one that it had is looked at again all
-//!   the same ([`checks`]). New certificates and keys begin with no sessions.
+//! - **Resumption.** Who comes again within a day hears no certificate of the listener. The one that it had is looked at again all the
+//!   same ([`checks`]). Where connectors show certificates there is none, so each of them is told what is wrong with its own. New
+//!   certificates and keys begin with no sessions.
 
 mod checks;
 mod config;
@@ -21,10 +22,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use self::checks::{Connects, Listens};
+use self::checks::Connects;
 use self::connection::TlsConnection;
 use super::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use crate::error::{Error, Misuse};
@@ -73,7 +75,7 @@ struct Now {
 #[derive(Clone)]
 struct Sides {
     connects: Option<Connects>,
-    listens: Option<Listens>,
+    listens: Option<Arc<ServerConfig>>,
 }
 
 impl TlsTransport {

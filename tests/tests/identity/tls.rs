@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -253,6 +254,30 @@ fn whoever_is_not_believed_hears_why_at_once() {
             assert!(!transient, "{error}");
             assert!(error.to_string().contains("certificate"), "{error}");
         }
+    });
+}
+
+/// Also where it was let in before: it does not lose connection after connection without a word.
+#[test]
+fn a_client_whose_certificate_has_expired_hears_of_it() {
+    runtime().block_on(async {
+        let ca = Ca::new("a CA");
+        let server = ca.names(&["127.0.0.1"]);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let expires = Duration::from_secs(now.as_secs() + 3);
+        let mut params = CertificateParams::new(vec!["trainer.example".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(1970, 1, 1) + expires;
+        let listens = shows(TlsConfig::new(), &server).clients(ca.pem());
+        let listens = stays(listens).build().unwrap();
+        let connects = shows(TlsConfig::new().trust(ca.pem()), &ca.vouches_for(params));
+        let connects = stays(connects).build().unwrap();
+        let (client, server_end) = meet(&listens, &connects).await.unwrap();
+        works(&client, &server_end).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let error = is_refused(&listens, &connects).await;
+        assert!(matches!(error, Error::Rejected { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(said.contains("certificate of this end has expired"), "{said}");
     });
 }
 

@@ -2,14 +2,15 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use rustls::{AlertDescription, CertificateError};
+use rustls::{AlertDescription, CertificateError, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 use tokio_rustls::{TlsAcceptor, TlsStream, client, server};
 
-use super::checks::Listens;
+use super::checks::speaks;
 use super::names::names;
 use crate::address::{Identity, PeerAddr};
 use crate::error::{Error, PeerFault};
@@ -69,12 +70,12 @@ impl TlsConnection {
     }
 
     /// Within a runtime.
-    pub(super) fn accepted(listens: Listens, tcp: Box<dyn Connection>) -> Self {
+    pub(super) fn accepted(listens: Arc<ServerConfig>, tcp: Box<dyn Connection>) -> Self {
         let (ends, peer) = (tcp.ends(), tcp.peer());
-        let accept = TlsAcceptor::from(listens.config.clone()).accept(tcp);
+        let accept = TlsAcceptor::from(listens).accept(tcp);
         let task = async move {
             let stream = accept.await?;
-            listens.check(stream.get_ref().1)?;
+            speaks(stream.get_ref().1.alpn_protocol())?;
             Ok(stream)
         };
         Self {
