@@ -15,6 +15,7 @@ mod checks;
 mod config;
 mod connection;
 mod names;
+mod session;
 
 pub use config::{Pem, TlsConfig};
 
@@ -92,7 +93,8 @@ impl TlsTransport {
         })
     }
 
-    /// Looks at the files again. Connections that there are go on; those that come are by what stands there now.
+    /// Looks at the files again. Handshakes that begin from now on are by what stands there now. Connections that there are go on,
+    /// and so do pipes: whoever holds one can [close](crate::Pipe::close) it where its [peer](crate::Pipe::peer) is trusted no longer.
     ///
     /// # Errors
     /// [`Misuse::Config`] where one cannot be read, or they do not fit: then everything stays as it was.
@@ -143,6 +145,10 @@ impl Transport for TlsTransport {
 
     fn domain(&self) -> Vec<u8> {
         self.tcp.domain()
+    }
+
+    fn has_sessions(&self) -> bool {
+        true
     }
 
     fn connect<'a>(
@@ -201,12 +207,8 @@ impl Acceptor for TlsAcceptor {
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
         self.tcp.poll_accept(cx).map_ok(|tcp| {
-            let listens = lock(&self.now).sides.listens.clone();
-            match listens {
-                Some(listens) => Box::new(TlsConnection::accepted(listens, tcp)),
-                // A configuration without a certificate has come since.
-                None => Box::new(TlsConnection::closed(tcp)) as Box<dyn Connection>,
-            }
+            let connection = TlsConnection::accepted(self.now.clone(), tcp);
+            Box::new(connection) as Box<dyn Connection>
         })
     }
 }

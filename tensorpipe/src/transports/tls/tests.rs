@@ -65,6 +65,22 @@ async fn who_comes_again_shakes_hands_faster_until_the_certificate_changes() {
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
 }
 
+/// The listener looks at its configuration when there is a hello.
+#[tokio::test]
+async fn who_has_said_nothing_yet_shakes_hands_by_what_is_new() {
+    let tls = TlsTransport::new(one_way(made())).unwrap();
+    let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
+    let address = acceptor.address();
+    let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+    let (server, tcp) = tokio::join!(accepts, tls.tcp.connect(&address));
+    tls.replace(one_way(made())).unwrap();
+    let connects = lock(&tls.now).sides.connects.clone().unwrap();
+    let connector = TlsConnector::from(connects.config);
+    let client = connector.connect(host(&address).unwrap(), tcp.unwrap());
+    client.await.unwrap();
+    drop(server);
+}
+
 /// Who shows one is told what is wrong with it, which it is not where it resumes a session.
 #[tokio::test]
 async fn where_both_ends_show_certificates_they_do_so_each_time() {
@@ -94,6 +110,31 @@ async fn a_session_does_not_outlive_its_certificate() {
     let (_server, client) = tokio::join!(accepts, tls.connect(&address));
     let said = client.err().unwrap().to_string();
     assert!(said.contains("expired"), "{said}");
+}
+
+/// rustls bounds how many changes of keys follow each other.
+#[tokio::test]
+async fn a_peer_that_only_changes_keys_is_hung_up_on() {
+    let tls = TlsTransport::new(one_way(made())).unwrap();
+    let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
+    let address = acceptor.address();
+    let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+    let connects = lock(&tls.now).sides.connects.clone().unwrap();
+    let connects = async {
+        let tcp = tls.tcp.connect(&address).await.unwrap();
+        let connector = TlsConnector::from(connects.config);
+        let connected = connector.connect(host(&address).unwrap(), tcp);
+        let mut client = connected.await.unwrap();
+        for _ in 0..33 {
+            client.get_mut().1.refresh_traffic_keys().unwrap();
+        }
+        client.flush().await.unwrap();
+        client
+    };
+    let (server, _client) = tokio::join!(accepts, connects);
+    let read = server.unwrap().read(&mut [0; 1]).await;
+    let said = read.unwrap_err().to_string();
+    assert!(said.contains("TooManyKeyUpdateRequests"), "{said}");
 }
 
 #[test]
