@@ -104,7 +104,20 @@ impl Server {
         self.shared.serve(pipe)
     }
 
-    /// The pipes being served.
+    /// The pipes being served: to look at them, or to end those of a peer that is trusted no longer, once
+    /// [`authorize`](Builder::authorize) refuses it. Calls under way end with their pipe. One that
+    /// has just begun may be missing for a moment.
+    ///
+    /// ```
+    /// # use tensorpipe_rpc::Server;
+    /// async fn end(server: &Server, token: &str) {
+    ///     for pipe in server.pipes() {
+    ///         if pipe.peer().identity.is_some_and(|known| known.token() == Some(token)) {
+    ///             let _ = pipe.close().await;
+    ///         }
+    ///     }
+    /// }
+    /// ```
     pub fn pipes(&self) -> Vec<Pipe> {
         self.shared
             .connections()

@@ -156,8 +156,9 @@ impl PeerAddr {
 pub enum Identity {
     /// It has the key of an X.509 certificate that leads to one that is trusted here.
     Certificates {
-        /// What that certificate is about: names of hosts and URIs, or the common name where there are none.
-        names: Arc<[String]>,
+        /// What that certificate is about: the names of hosts and URIs among the alternative names of its subject, or the common name where
+        /// there are none.
+        names: Arc<[CertificateName]>,
         /// It and those that it came with, each as DER.
         chain: Arc<[Vec<u8>]>,
     },
@@ -173,6 +174,42 @@ pub enum Identity {
     },
 }
 
+/// A name in a certificate. Its kind is part of it: a common name may look like a host's, or like a URI, and whoever vouches for it may
+/// not have looked at what it means. Compare the whole, and not its text.
+///
+/// ```
+/// # use tensorpipe::{CertificateName, Error, Listener};
+/// # async fn serve(listener: Listener) -> Result<(), Error> {
+/// let pipe = listener.accept().await?;
+/// let worker = CertificateName::Dns("worker.example".to_owned());
+/// if pipe.peer().identity.is_some_and(|known| known.names().contains(&worker)) {
+///     println!("{worker}"); // DNS:"worker.example"
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CertificateName {
+    /// Of a host, or of all those of a domain (`*.example`).
+    Dns(String),
+    /// As SPIFFE names workloads: `spiffe://example/trainer`.
+    Uri(String),
+    /// Of a subject that has no other name: any text.
+    Common(String),
+}
+
+impl fmt::Display for CertificateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // In quotes: somebody else chose it, perhaps with a comma in it and another name behind that.
+        match self {
+            Self::Dns(name) => write!(f, "DNS:{name:?}"),
+            Self::Uri(name) => write!(f, "URI:{name:?}"),
+            Self::Common(name) => write!(f, "CN:{name:?}"),
+        }
+    }
+}
+
 impl Identity {
     /// The name of the token whose secret it has.
     pub fn token(&self) -> Option<&str> {
@@ -182,12 +219,11 @@ impl Identity {
         }
     }
 
-    /// The names for which others vouch: those of its certificate, or of its subject. Not that of its token.
-    pub fn names(&self) -> Vec<&str> {
+    /// The names in its certificate, if it has one.
+    pub fn names(&self) -> &[CertificateName] {
         match self.over() {
-            Some(Self::Certificates { names, .. }) => names.iter().map(String::as_str).collect(),
-            Some(Self::Subject(name)) => vec![name],
-            _ => Vec::new(),
+            Some(Self::Certificates { names, .. }) => names,
+            _ => &[],
         }
     }
 
@@ -200,6 +236,7 @@ impl Identity {
     }
 }
 
+/// For people. A hook that decides compares the parts.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -210,12 +247,11 @@ impl fmt::Display for Identity {
                 f.write_str("certificate of ")?;
                 for (i, name) in names.iter().enumerate() {
                     let comma = if i == 0 { "" } else { ", " };
-                    write!(f, "{comma}{}", name.escape_debug())?;
+                    write!(f, "{comma}{name}")?;
                 }
                 Ok(())
             }
-            // Somebody else chose it.
-            Self::Subject(name) => name.escape_debug().fmt(f),
+            Self::Subject(name) => write!(f, "subject {name:?}"),
             Self::Token { name, over } => {
                 write!(f, "token {}", name.escape_debug())?;
                 match over {

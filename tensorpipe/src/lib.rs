@@ -177,7 +177,7 @@ pub mod fork {
     pub use crate::sys::fork::{Owner, PerProcess};
 }
 
-pub use address::{Identity, Peer, PeerAddr, Url};
+pub use address::{CertificateName, Identity, Peer, PeerAddr, Url};
 pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};

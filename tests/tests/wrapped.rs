@@ -470,7 +470,11 @@ async fn who_the_peer_has_proved_to_be_is_in_the_route_of_both_ends() {
     let (_context, client, server) = pair(&alice()).await;
     for pipe in [&client, &server] {
         assert_eq!(pipe.route().identity, alice().identity);
-        assert!(pipe.route().to_string().contains("\n  peer alice\n"));
+        assert!(
+            pipe.route()
+                .to_string()
+                .contains("\n  peer subject \"alice\"\n")
+        );
     }
     let (_context, client, server) = pair(&Manners::default()).await;
     assert_eq!(

@@ -4,7 +4,8 @@
 //!
 //! - bytes arrive once, in order, unchanged; writes of any length are accepted in part or whole;
 //! - it never waits inside a poll, and wakes the last waker given to it for each direction;
-//! - what was written before the writer shut down or dropped it in good order arrives, then the reader sees the end;
+//! - what was written before the writer shut down or dropped it in good order arrives, then the reader sees the end, or, of a
+//!   [session](Transport::has_sessions) that was dropped, an error;
 //! - a peer that is gone is seen as the end or as an error, never as silence, where the system tells;
 //! - an `io::Error` that wraps an [`Error`] of this crate ends the pipe with that one;
 //! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so.
@@ -139,6 +140,13 @@ pub trait Transport: Send + Sync + 'static {
     /// Whether both ends of each of its connections are in this process: by how they are made, not by what a peer says. By
     /// default no.
     fn in_process(&self) -> bool {
+        false
+    }
+
+    /// Whether each connection is a session of a protocol of its own, as TLS is, to which both ends say hello and goodbye. Then who connects
+    /// waits for the listener to accept, what was written may wait for a flush, and who reads hears of an end without a goodbye
+    /// ([`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof)). By default no: the conformance suite asks for more then.
+    fn has_sessions(&self) -> bool {
         false
     }
 

@@ -7,13 +7,15 @@
 //! - **Goodbye.** A pipe that ends in good order says `close_notify`. A connection that ends without it was cut.
 //! - **When.** An accepted connection shakes hands on a task of its own, which ends with it: within the time, and among the places,
 //!   that a listener has for those that have said nothing yet.
-//! - **Resumption.** Who comes again within a day shakes hands without sending certificates. The one that it had is looked at again all
-//!   the same ([`checks`]). New certificates and keys begin with no sessions.
+//! - **Resumption.** Who comes again within a day hears no certificate of the listener. The one that it had is looked at again all the
+//!   same ([`checks`]). Where connectors show certificates there is none, so each of them is told what is wrong with its own. New
+//!   certificates and keys begin with no sessions.
 
 mod checks;
 mod config;
 mod connection;
 mod names;
+mod session;
 
 pub use config::{Pem, TlsConfig};
 
@@ -21,10 +23,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rustls::ServerConfig;
 use rustls::pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
-use self::checks::{Connects, Listens};
+use self::checks::Connects;
 use self::connection::TlsConnection;
 use super::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use crate::error::{Error, Misuse};
@@ -73,7 +76,7 @@ struct Now {
 #[derive(Clone)]
 struct Sides {
     connects: Option<Connects>,
-    listens: Option<Listens>,
+    listens: Option<Arc<ServerConfig>>,
 }
 
 impl TlsTransport {
@@ -90,7 +93,8 @@ impl TlsTransport {
         })
     }
 
-    /// Looks at the files again. Connections that there are go on; those that come are by what stands there now.
+    /// Looks at the files again. Handshakes that begin from now on are by what stands there now. Connections that there are go on,
+    /// and so do pipes: whoever holds one can [close](crate::Pipe::close) it where its [peer](crate::Pipe::peer) is trusted no longer.
     ///
     /// # Errors
     /// [`Misuse::Config`] where one cannot be read, or they do not fit: then everything stays as it was.
@@ -141,6 +145,10 @@ impl Transport for TlsTransport {
 
     fn domain(&self) -> Vec<u8> {
         self.tcp.domain()
+    }
+
+    fn has_sessions(&self) -> bool {
+        true
     }
 
     fn connect<'a>(
@@ -199,12 +207,8 @@ impl Acceptor for TlsAcceptor {
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
         self.tcp.poll_accept(cx).map_ok(|tcp| {
-            let listens = lock(&self.now).sides.listens.clone();
-            match listens {
-                Some(listens) => Box::new(TlsConnection::accepted(listens, tcp)),
-                // A configuration without a certificate has come since.
-                None => Box::new(TlsConnection::closed(tcp)) as Box<dyn Connection>,
-            }
+            let connection = TlsConnection::accepted(self.now.clone(), tcp);
+            Box::new(connection) as Box<dyn Connection>
         })
     }
 }

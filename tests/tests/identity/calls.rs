@@ -117,6 +117,47 @@ fn callers_that_have_proved_to_be_others_share_no_batch() {
 }
 
 #[test]
+fn a_listener_can_end_the_pipes_of_whom_it_trusts_no_longer() {
+    runtime().block_on(async {
+        let (one, other) = ([1; 16], [2; 16]);
+        let here = Context::builder().token("one", one).token("other", other);
+        let here = here.build().unwrap();
+        let server = Server::builder().context(&here);
+        let server = server.service(StoreService::new(Here::default()));
+        let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+        let url = server.url().to_string();
+        let client = async |name, secret| {
+            let context = context(name, secret);
+            let client = StoreClient::connect_with(&context, &url).await.unwrap();
+            soon("an answer", client.whoami()).await.unwrap();
+            (client, context)
+        };
+        let (stays, _kept) = client("one", one).await;
+        let (goes, _kept) = client("other", other).await;
+        // A pipe may answer before it is among them.
+        let are_all = async || {
+            while server.pipes().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("both", are_all()).await;
+        let mut ended = 0;
+        for pipe in server.pipes() {
+            let identity = pipe.peer().identity.unwrap();
+            if identity.token() == Some("other") {
+                soon("an end", pipe.close()).await.unwrap();
+                ended += 1;
+            }
+        }
+        assert_eq!(ended, 1);
+        let error = soon("an error", goes.whoami()).await.unwrap_err();
+        assert!(!error.may_have_run(), "{error}");
+        soon("an answer", stays.whoami()).await.unwrap();
+        assert_eq!(server.pipes().len(), 1);
+    });
+}
+
+#[test]
 fn a_call_that_is_not_allowed_moves_nothing_and_runs_nothing() {
     runtime().block_on(async {
         let (reader, writer) = ([1; 16], [2; 16]);

@@ -127,14 +127,14 @@ fn a_pair_over_tls_knows_each_other_and_a_stranger_is_refused() {
     println!("{route}");
     assert!(route.starts_with("transport tls (127.0.0.1:"), "{route}");
     assert!(
-        route.contains(";   peer certificate of worker.example;"),
+        route.contains(";   peer certificate of DNS:\"worker.example\";"),
         "{route}"
     );
     // What is lent goes to who has the key of this connection.
     assert_eq!(trainer.hear("carried"), "lease true");
     let peer = keeper.hear("peer");
     assert!(
-        peer.starts_with("certificate of worker.example at 127.0.0.1:"),
+        peer.starts_with("certificate of DNS:\"worker.example\" at 127.0.0.1:"),
         "{peer}"
     );
     let stranger = Child::start("visitor", &[("TEST_URL", &url), pki]);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -10,7 +11,8 @@ use rcgen::{
 use tensorpipe::channels::MptChannel;
 use tensorpipe::transports::{Pem, TcpTransport, TlsConfig, TlsTransport, Transport};
 use tensorpipe::{
-    ConnectPolicy, Context, ContextBuilder, Error, Identity, Message, PeerFault, Pipe,
+    CertificateName, ConnectPolicy, Context, ContextBuilder, Error, Identity, Message, PeerFault,
+    Pipe,
 };
 use tensorpipe_tests::{runtime, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -111,9 +113,9 @@ async fn is_refused(listens: &Context, connects: &Context) -> Error {
     }
 }
 
-fn names(pipe: &Pipe) -> Option<Vec<String>> {
-    let identity = pipe.route().identity.clone()?;
-    Some(identity.names().into_iter().map(str::to_owned).collect())
+fn names(pipe: &Pipe) -> Vec<CertificateName> {
+    let identity = pipe.route().identity.clone();
+    identity.map_or_else(Vec::new, |known| known.names().to_vec())
 }
 
 #[test]
@@ -124,28 +126,26 @@ fn a_connector_knows_its_listener_and_with_clients_each_knows_the_other() {
         let listens = stays(shows(TlsConfig::new(), &server)).build().unwrap();
         let connects = stays(TlsConfig::new().trust(ca.pem())).build().unwrap();
         let (client, server_end) = meet(&listens, &connects).await.unwrap();
-        assert_eq!(names(&client).unwrap(), ["server.example"]);
-        assert_eq!(names(&server_end), None);
+        let host = CertificateName::Dns("server.example".to_owned());
+        assert_eq!(names(&client), [host]);
         assert!(server_end.route().identity.is_none());
         works(&client, &server_end).await;
         println!("{}", client.route());
-        // A client whose certificate has no name but its common one.
+        // A client whose certificate has no name but its common one, which looks like other names.
+        let common = "server.example, DNS:\"server.example\"";
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "trainer 7");
+        params.distinguished_name.push(DnType::CommonName, common);
         let alice = ca.vouches_for(params);
         let listens = shows(TlsConfig::new(), &server).clients(ca.pem());
         let listens = stays(listens).build().unwrap();
         let connects = shows(TlsConfig::new().trust(ca.pem()), &alice);
         let connects = stays(connects).build().unwrap();
         let (client, server_end) = meet(&listens, &connects).await.unwrap();
-        assert_eq!(names(&server_end).unwrap(), ["trainer 7"]);
+        let name = CertificateName::Common(common.to_owned());
+        assert_eq!(names(&server_end), [name]);
         let route = server_end.route().to_string();
-        assert!(
-            route.contains("\n  peer certificate of trainer 7"),
-            "{route}"
-        );
+        let words = format!("\n  peer certificate of CN:{common:?}\n");
+        assert!(route.contains(&words), "{route}");
         works(&client, &server_end).await;
     });
 }
@@ -253,6 +253,33 @@ fn whoever_is_not_believed_hears_why_at_once() {
             assert!(!transient, "{error}");
             assert!(error.to_string().contains("certificate"), "{error}");
         }
+    });
+}
+
+/// Also where it was let in before: it does not lose connection after connection without a word.
+#[test]
+fn a_client_whose_certificate_has_expired_hears_of_it() {
+    runtime().block_on(async {
+        let ca = Ca::new("a CA");
+        let server = ca.names(&["127.0.0.1"]);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let expires = Duration::from_secs(now.as_secs() + 3);
+        let mut params = CertificateParams::new(vec!["trainer.example".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(1970, 1, 1) + expires;
+        let listens = shows(TlsConfig::new(), &server).clients(ca.pem());
+        let listens = stays(listens).build().unwrap();
+        let connects = shows(TlsConfig::new().trust(ca.pem()), &ca.vouches_for(params));
+        let connects = stays(connects).build().unwrap();
+        let (client, server_end) = meet(&listens, &connects).await.unwrap();
+        works(&client, &server_end).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let error = is_refused(&listens, &connects).await;
+        assert!(matches!(error, Error::Rejected { .. }), "{error:?}");
+        let said = error.to_string();
+        assert!(
+            said.contains("certificate of this end has expired"),
+            "{said}"
+        );
     });
 }
 

@@ -195,5 +195,5 @@ fn an_identity_has_its_parts() {
     };
     assert_eq!((both.token(), both.over()), (Some("trainers"), Some(&over)));
     assert_eq!((over.token(), over.over()), (None, Some(&over)));
-    assert_eq!(both.to_string(), "token trainers, alice");
+    assert_eq!(both.to_string(), "token trainers, subject \"alice\"");
 }

@@ -49,17 +49,18 @@ pub(crate) struct ExpectChallenge {
 
 /// The connector knows that the listener has the secret, says HELLO, and waits for ANSWER.
 #[derive(Debug)]
-pub(crate) struct ExpectAnswer {
-    token: String,
-    key: PipeKey,
-    said: Transcript,
-}
+pub(crate) struct ExpectAnswer(Proving);
 
 /// The listener has proved that it has the secret, and waits for PROOF and HELLO.
 #[derive(Debug)]
-pub(crate) struct ExpectProof {
+pub(crate) struct ExpectProof(Proving);
+
+/// One end, which proves what it says and has the other one prove what that says.
+#[derive(Debug)]
+struct Proving {
     token: String,
     key: PipeKey,
+    /// By both.
     said: Transcript,
 }
 
@@ -93,8 +94,9 @@ impl ExpectChallenge {
                 said.add(&nonce);
                 let key = PipeKey::of_token(&self.secret, &said);
                 let token = self.secret.name().to_string();
-                check(&key, By::Challenge, &said, &proof, &token)?;
-                Proven::Listener(ExpectAnswer { token, key, said })
+                let listener = Proving { token, key, said };
+                listener.check(By::Challenge, &proof)?;
+                Proven::Listener(ExpectAnswer(listener))
             }
             Some((Kind::Reject, body)) => Proven::Reject(Reject::decode(body)?),
             Some((other, _)) => {
@@ -110,36 +112,27 @@ impl ExpectAnswer {
     pub(crate) fn hello(&mut self, purpose: &Purpose) -> Vec<u8> {
         let mut hello = Vec::new();
         purpose.put(&mut hello);
-        behind_proof(&self.key, By::Hello, &mut self.said, &hello)
+        self.0.say(By::Hello, &hello)
     }
 
     /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more.
     pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Reply>), PeerFault> {
-        let (used, body) = match whole_frame(input)? {
-            (used, None) => return Ok((used, None)),
-            (used, Some((Kind::Reject, body))) => {
-                return Ok((used, Some(Reply::Reject(Reject::decode(body)?))));
-            }
-            (used, Some((Kind::Proof, body))) => (used, body),
-            (_, Some((other, _))) => return Err(other.unexpected("instead of an answer")),
-        };
-        let proof = decode_proof(body)?;
-        let rest = &input[used..];
-        match whole_frame(rest)? {
-            (_, None) => Ok((0, None)),
-            (len, Some((Kind::Answer, body))) => {
-                self.said.add(&rest[..len]);
-                check(&self.key, By::Answer, &self.said, &proof, &self.token)?;
+        if let (used, Some((Kind::Reject, body))) = whole_frame(input)? {
+            return Ok((used, Some(Reply::Reject(Reject::decode(body)?))));
+        }
+        let instead = ["instead of an answer"; 2];
+        match self.0.hear(By::Answer, Kind::Answer, input, instead)? {
+            None => Ok((0, None)),
+            Some((used, body)) => {
                 let reply = Reply::Answer(Box::new(Answer::decode(body)?));
-                Ok((used + len, Some(reply)))
+                Ok((used, Some(reply)))
             }
-            (_, Some((other, _))) => Err(other.unexpected("instead of an answer")),
         }
     }
 
     /// The pipe's.
     pub(crate) fn key(&self) -> &PipeKey {
-        &self.key
+        &self.0.key
     }
 }
 
@@ -159,27 +152,16 @@ impl ExpectProof {
         let proof = key.prove(By::Challenge, &said);
         let challenge = behind_preface(|out| put_challenge(out, nonce, &proof));
         let token = opened.name.clone();
-        (Self { token, key, said }, challenge)
+        (Self(Proving { token, key, said }), challenge)
     }
 
     /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more. What does not follow a
     /// proof is not looked at.
     pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Purpose>), PeerFault> {
-        let (used, body) = match whole_frame(input)? {
-            (used, None) => return Ok((used, None)),
-            (used, Some((Kind::Proof, body))) => (used, body),
-            (_, Some((other, _))) => return Err(other.unexpected("instead of PROOF")),
-        };
-        let proof = decode_proof(body)?;
-        let rest = &input[used..];
-        match whole_frame(rest)? {
-            (_, None) => Ok((0, None)),
-            (len, Some((Kind::Hello, body))) => {
-                self.said.add(&rest[..len]);
-                check(&self.key, By::Hello, &self.said, &proof, &self.token)?;
-                Ok((used + len, Some(Purpose::decode(body)?)))
-            }
-            (_, Some((other, _))) => Err(other.unexpected("instead of HELLO")),
+        let instead = ["instead of PROOF", "instead of HELLO"];
+        match self.0.hear(By::Hello, Kind::Hello, input, instead)? {
+            None => Ok((0, None)),
+            Some((used, body)) => Ok((used, Some(Purpose::decode(body)?))),
         }
     }
 
@@ -187,7 +169,7 @@ impl ExpectProof {
     pub(crate) fn answer(&mut self, answer: &Answer) -> Vec<u8> {
         let mut out = Vec::new();
         answer.put(&mut out);
-        behind_proof(&self.key, By::Answer, &mut self.said, &out)
+        self.0.say(By::Answer, &out)
     }
 
     /// What to send when it is not.
@@ -199,35 +181,59 @@ impl ExpectProof {
 
     /// The pipe's.
     pub(crate) fn key(&self) -> &PipeKey {
-        &self.key
+        &self.0.key
     }
 
     /// The name of the connector's token.
     pub(crate) fn token(&self) -> &str {
-        &self.token
+        &self.0.token
     }
 }
 
-/// A frame behind the proof that it is this end which says it.
-fn behind_proof(key: &PipeKey, by: By, said: &mut Transcript, frame: &[u8]) -> Vec<u8> {
-    said.add(frame);
-    let mut out = Vec::new();
-    put_proof(&mut out, &key.prove(by, said));
-    out.extend_from_slice(frame);
-    out
-}
+impl Proving {
+    /// A frame behind the proof that it is this end which says it.
+    fn say(&mut self, by: By, frame: &[u8]) -> Vec<u8> {
+        self.said.add(frame);
+        let mut out = Vec::new();
+        put_proof(&mut out, &self.key.prove(by, &self.said));
+        out.extend_from_slice(frame);
+        out
+    }
 
-fn check(
-    key: &PipeKey,
-    by: By,
-    said: &Transcript,
-    proof: &Proof,
-    token: &str,
-) -> Result<(), PeerFault> {
-    match is_same(&key.prove(by, said), proof) {
-        true => Ok(()),
-        false => Err(PeerFault::Unproven {
-            what: format!("the secret of token `{}`", token.escape_debug()),
-        }),
+    /// The body of the frame that is expected behind its proof, and the length of both; `None` until they are there. `instead` of which
+    /// another frame would be, of each.
+    fn hear<'a>(
+        &mut self,
+        by: By,
+        expected: Kind,
+        input: &'a [u8],
+        instead: [&'static str; 2],
+    ) -> Result<Option<(usize, &'a [u8])>, PeerFault> {
+        let (proved, body) = match whole_frame(input)? {
+            (_, None) => return Ok(None),
+            (len, Some((Kind::Proof, body))) => (len, body),
+            (_, Some((other, _))) => return Err(other.unexpected(instead[0])),
+        };
+        let proof = decode_proof(body)?;
+        let rest = &input[proved..];
+        match whole_frame(rest)? {
+            (_, None) => Ok(None),
+            (len, Some((kind, body))) if kind == expected => {
+                self.said.add(&rest[..len]);
+                self.check(by, &proof)?;
+                Ok(Some((proved + len, body)))
+            }
+            (_, Some((other, _))) => Err(other.unexpected(instead[1])),
+        }
+    }
+
+    /// Whether `proof` is of all that was said.
+    fn check(&self, by: By, proof: &Proof) -> Result<(), PeerFault> {
+        match is_same(&self.key.prove(by, &self.said), proof) {
+            true => Ok(()),
+            false => Err(PeerFault::Unproven {
+                what: format!("the secret of token `{}`", self.token.escape_debug()),
+            }),
+        }
     }
 }

@@ -8,14 +8,13 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use zeroize::Zeroizing;
 
 use super::Sides;
-use super::checks::{Connects, Listens};
+use super::checks::Connects;
 use crate::error::Misuse;
 
 /// So that no listener of another protocol behind the same certificate is taken for one of this.
@@ -207,11 +206,10 @@ impl TlsConfig {
         &self,
         provider: &Arc<CryptoProvider>,
         (chain, key): Certificate,
-    ) -> Result<Listens, Misuse> {
+    ) -> Result<Arc<ServerConfig>, Misuse> {
         let builder = ServerConfig::builder_with_provider(provider.clone());
         let builder = builder.with_protocol_versions(&[&TLS13]);
         let builder = builder.map_err(|error| self.unfit(&error.to_string()))?;
-        let mut believes: Option<Arc<dyn ClientCertVerifier>> = None;
         let builder = match &self.clients {
             None => builder.with_no_client_auth(),
             Some(roots) => {
@@ -219,17 +217,18 @@ impl TlsConfig {
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build();
                 let verifier = verifier.map_err(|error| self.unfit(&error.to_string()))?;
-                believes = Some(verifier.clone());
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let made = builder.with_single_cert(chain, key);
         let mut config = made.map_err(|error| self.unfit(&error.to_string()))?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
-        Ok(Listens {
-            config: Arc::new(config),
-            believes,
-        })
+        if self.clients.is_some() {
+            // Who resumes a session shows no certificate, and cannot be told within the handshake that its one has expired.
+            config.send_tls13_tickets = 0;
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
+        Ok(Arc::new(config))
     }
 
     fn unfit(&self, found: &str) -> Misuse {

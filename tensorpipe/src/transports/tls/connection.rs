@@ -2,24 +2,26 @@
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use rustls::{AlertDescription, CertificateError};
+use rustls::server::Acceptor;
+use rustls::{AlertDescription, CertificateError, Connection as Session};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
-use tokio_rustls::{TlsAcceptor, TlsStream, client, server};
+use tokio_rustls::{LazyConfigAcceptor, client, server};
 
-use super::checks::Listens;
+use super::Now;
+use super::checks::speaks;
 use super::names::names;
+use super::session::Open;
 use crate::address::{Identity, PeerAddr};
 use crate::error::{Error, PeerFault};
+use crate::sync::{Mutex, lock};
 use crate::transports::Connection;
 
 /// What keys of a pipe are bound to, as RFC 5705 exports it.
 const EXPORTED: &[u8] = b"EXPERIMENTAL-tensorpipe";
-
-/// Either end, over tcp.
-type Tls = TlsStream<Box<dyn Connection>>;
 
 pub(super) struct TlsConnection {
     stream: Stream,
@@ -32,7 +34,7 @@ pub(super) struct TlsConnection {
 
 enum Stream {
     Accepting(Accepting),
-    Open(Box<Tls>),
+    Open(Box<Open>),
     /// It was never one.
     Closed(Error),
 }
@@ -60,21 +62,25 @@ impl TlsConnection {
         ends: String,
         peer: PeerAddr,
     ) -> Self {
+        let (tcp, session) = stream.into_inner();
         Self {
-            stream: Stream::Open(Box::new(stream.into())),
+            stream: Stream::Open(Box::new(Open::new(tcp, session))),
             polled: false,
             ends,
             peer,
         }
     }
 
-    /// Within a runtime.
-    pub(super) fn accepted(listens: Listens, tcp: Box<dyn Connection>) -> Self {
+    /// Within a runtime. It shakes hands by the configuration that is there when the connector has said hello.
+    pub(super) fn accepted(now: Arc<Mutex<Now>>, tcp: Box<dyn Connection>) -> Self {
         let (ends, peer) = (tcp.ends(), tcp.peer());
-        let accept = TlsAcceptor::from(listens.config.clone()).accept(tcp);
         let task = async move {
-            let stream = accept.await?;
-            listens.check(stream.get_ref().1)?;
+            let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
+            let listens = lock(&now).sides.listens.clone();
+            // One without a certificate has come since this end began to listen.
+            let gone = || io::Error::other("this end has no certificate any more");
+            let stream = hello.into_stream(listens.ok_or_else(gone)?).await?;
+            speaks(stream.get_ref().1.alpn_protocol())?;
             Ok(stream)
         };
         Self {
@@ -88,29 +94,14 @@ impl TlsConnection {
         }
     }
 
-    /// For which there is no certificate to show.
-    pub(super) fn closed(tcp: Box<dyn Connection>) -> Self {
-        let ends = tcp.ends();
-        let error = Error::Lost {
-            pipe: ends.as_str().into(),
-            reason: "this end has no certificate any more".into(),
-        };
-        Self {
-            peer: tcp.peer(),
-            stream: Stream::Closed(error),
-            polled: false,
-            ends,
-        }
-    }
-
-    fn open(&self) -> Option<&Tls> {
+    fn session(&self) -> Option<&Session> {
         match &self.stream {
-            Stream::Open(stream) => Some(stream),
+            Stream::Open(open) => Some(open.session()),
             Stream::Accepting(_) | Stream::Closed(_) => None,
         }
     }
 
-    fn poll_open(&mut self, does: usize, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut Tls>>> {
+    fn poll_open(&mut self, does: usize, cx: &mut Context<'_>) -> Poll<io::Result<&mut Open>> {
         if let Stream::Accepting(Accepting { task, waiting }) = &mut self.stream {
             waiting[does] = Some(cx.waker().clone());
             // It wakes whoever asked last, who then wakes the other one.
@@ -121,15 +112,16 @@ impl TlsConnection {
                 .for_each(Waker::wake);
             self.stream = match accepted.unwrap_or_else(|error| Err(io::Error::other(error))) {
                 Ok(stream) => {
-                    let mut stream: Tls = stream.into();
-                    stream.get_mut().0.set_polled(self.polled);
-                    Stream::Open(Box::new(stream))
+                    let (tcp, session) = stream.into_inner();
+                    let mut open = Open::new(tcp, session);
+                    open.set_polled(self.polled);
+                    Stream::Open(Box::new(open))
                 }
                 Err(error) => Stream::Closed(failed(&self.ends, &error)),
             };
         }
         Poll::Ready(match &mut self.stream {
-            Stream::Open(stream) => Ok(Pin::new(&mut **stream)),
+            Stream::Open(open) => Ok(open),
             Stream::Closed(error) => Err(io::Error::other(error.clone())),
             Stream::Accepting(_) => unreachable!("it was waited for"),
         })
@@ -211,7 +203,7 @@ impl Connection for TlsConnection {
     }
 
     fn identity(&self) -> Option<Identity> {
-        let chain = self.open()?.get_ref().1.peer_certificates()?;
+        let chain = self.session()?.peer_certificates()?;
         Some(Identity::Certificates {
             names: names(chain.first()?).into(),
             chain: chain.iter().map(|one| one.to_vec()).collect(),
@@ -219,17 +211,9 @@ impl Connection for TlsConnection {
     }
 
     fn exported(&self) -> Option<[u8; 32]> {
-        let session = match &self.open()? {
-            TlsStream::Client(stream) => {
-                let session = stream.get_ref().1;
-                session.export_keying_material([0; 32], EXPORTED, None)
-            }
-            TlsStream::Server(stream) => {
-                let session = stream.get_ref().1;
-                session.export_keying_material([0; 32], EXPORTED, None)
-            }
-        };
-        session.ok()
+        let session = self.session()?;
+        let exported = session.export_keying_material([0; 32], EXPORTED, None);
+        exported.ok()
     }
 
     fn can_poll(&self) -> bool {
@@ -242,8 +226,8 @@ impl Connection for TlsConnection {
 
     fn set_polled(&mut self, polled: bool) {
         self.polled = polled;
-        if let Stream::Open(stream) = &mut self.stream {
-            stream.get_mut().0.set_polled(polled);
+        if let Stream::Open(open) = &mut self.stream {
+            open.set_polled(polled);
         }
     }
 }
@@ -261,11 +245,11 @@ impl AsyncRead for TlsConnection {
 
 impl AsyncWrite for TlsConnection {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_open(WRITES, cx))?.poll_write(cx, buf)
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
 
     fn poll_write_vectored(

@@ -3,17 +3,22 @@
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
+use crate::address::CertificateName;
+
 /// The alternative names of its subject that are names of hosts or URIs. Without such a one, the common name.
-pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     let Ok(parsed) = EndEntityCert::try_from(certificate) else {
         return Vec::new();
     };
-    let names = parsed.valid_dns_names().chain(parsed.valid_uri_names());
-    let names: Vec<_> = names.map(str::to_owned).collect();
+    let hosts = parsed.valid_dns_names().map(str::to_owned);
+    let uris = parsed.valid_uri_names().map(str::to_owned);
+    let names = hosts.map(CertificateName::Dns);
+    let names: Vec<_> = names.chain(uris.map(CertificateName::Uri)).collect();
     if !names.is_empty() {
         return names;
     }
-    common_name(parsed.subject()).into_iter().collect()
+    let name = common_name(parsed.subject());
+    name.map(CertificateName::Common).into_iter().collect()
 }
 
 /// The object identifier 2.5.4.3.

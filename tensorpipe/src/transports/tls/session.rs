@@ -1,0 +1,231 @@
+//! What flows once hands are shaken: rustls between the pipe and the connection below.
+//!
+//! - **Reading.** rustls reads 4 KiB at a time, where it knows no better. Where there is room for several records, as for bulk data, a read
+//!   takes them all from the connection into the far end of that room, and their content goes to its front. So nothing is kept here between
+//!   two reads that the connection below does not know of, and an idle connection has no buffer for it.
+//! - **Writing.** A write is encrypted and written in pieces of [`WRITE_PIECE`], until all of it is taken or the connection wants to wait.
+//! - **Records without content** (tickets, changes of keys, padding alone) are thrown away by rustls, which bounds only how many of one kind
+//!   follow each other. [`FRUITLESS`] bounds them together.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustls::{Connection as Session, PeerMisbehaved};
+use smallvec::SmallVec;
+use tokio::io::ReadBuf;
+
+use crate::transports::Connection;
+
+/// The content of a record, at most.
+const RECORD: usize = 16 << 10;
+
+/// Room from which on a read takes several records.
+const SEVERAL: usize = 2 * RECORD;
+
+/// Bytes that are encrypted before they are written.
+const WRITE_PIECE: usize = 64 << 10;
+
+/// Bytes of records without content in a row. An honest peer sends two tickets, and a change of keys after 2^24 records.
+const FRUITLESS: usize = 64 << 10;
+
+/// See the module's documentation.
+pub(super) struct Open {
+    below: Box<dyn Connection>,
+    session: Session,
+    /// Bytes that have come since there was content.
+    fruitless: usize,
+}
+
+impl Open {
+    pub(super) fn new(below: Box<dyn Connection>, session: impl Into<Session>) -> Self {
+        let mut session = session.into();
+        session.set_buffer_limit(Some(WRITE_PIECE));
+        Self {
+            below,
+            session,
+            fruitless: 0,
+        }
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub(super) fn set_polled(&mut self, polled: bool) {
+        self.below.set_polled(polled);
+    }
+
+    pub(super) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let room = buf.initialize_unfilled();
+        loop {
+            // What is left of a record, or the end.
+            if let Some(len) = self.content(room)? {
+                buf.advance(len);
+                return Poll::Ready(Ok(()));
+            }
+            let len = match room.len() {
+                ..SEVERAL => ready!(self.read_some(cx))?,
+                _ => ready!(self.read_several(cx, room))?,
+            };
+            if len > 0 {
+                buf.advance(len);
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Lets rustls read as it does. Returns 0: how much content came of it is still to be found out.
+    fn read_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let below = &mut *self.below;
+        let read = self.session.read_tls(&mut Blocking { below, cx });
+        let len = match read {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+            read => read?,
+        };
+        self.process(cx, len)?;
+        Poll::Ready(Ok(0))
+    }
+
+    /// Reads into the far end of `room`, which no content reaches before that is decrypted: it is shorter than its records, and of one
+    /// that has come in part before, it is a [`RECORD`] at most. Returns how much content is at its front.
+    fn read_several(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut far = ReadBuf::new(&mut room[RECORD..]);
+        ready!(Pin::new(&mut *self.below).poll_read(cx, &mut far))?;
+        let end = RECORD + far.filled().len();
+        let (mut from, mut to) = (RECORD, 0);
+        loop {
+            // At the end of the stream there is nothing to be read, of which rustls hears so.
+            let len = self.session.read_tls(&mut &room[from..end])?;
+            from += len;
+            self.process(cx, len)?;
+            let content = match self.content(&mut room[to..from]) {
+                // What came before an end comes before it.
+                Err(_) if to > 0 => return Poll::Ready(Ok(to)),
+                content => content?,
+            };
+            to += content.unwrap_or_default();
+            // What follows its `close_notify` is not looked at.
+            if from == end || len == 0 {
+                return Poll::Ready(Ok(to));
+            }
+        }
+    }
+
+    /// `len` more bytes of records are there.
+    fn process(&mut self, cx: &mut Context<'_>, len: usize) -> io::Result<()> {
+        self.fruitless += len;
+        let processed = self.session.process_new_packets();
+        let processed = processed.and_then(|state| match state.plaintext_bytes_to_read() {
+            0 if self.fruitless > FRUITLESS => Err(PeerMisbehaved::TooManyEmptyFragments.into()),
+            _ => Ok(()),
+        });
+        processed.map_err(|error| {
+            // The peer should hear of it; whether it does changes nothing.
+            let _ = self.write_out(cx);
+            io::Error::new(io::ErrorKind::InvalidData, error)
+        })
+    }
+
+    /// Content that is decrypted, into `room`; 0 is the end of the stream. `None` where there is no more for now.
+    fn content(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
+        match self.session.reader().read(room) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Ok(len) => {
+                self.fruitless = 0;
+                Ok(Some(len))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn poll_write_vectored(
+        &mut self,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut slices = SmallVec::<[_; 8]>::from_slice(slices);
+        let mut rest = &mut slices[..];
+        IoSlice::advance_slices(&mut rest, 0);
+        let mut taken = 0;
+        while !rest.is_empty() {
+            let len = self.session.writer().write_vectored(rest)?;
+            IoSlice::advance_slices(&mut rest, len);
+            taken += len;
+            match self.write_out(cx) {
+                Poll::Ready(written) => written?,
+                Poll::Pending if taken == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    /// Writes what is encrypted.
+    fn write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.session.wants_write() {
+            let below = &mut *self.below;
+            match self.session.write_tls(&mut Blocking { below, cx }) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => written?,
+            };
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.write_out(cx))?;
+        Pin::new(&mut *self.below).poll_flush(cx)
+    }
+
+    pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Said again it changes nothing.
+        self.session.send_close_notify();
+        ready!(self.write_out(cx))?;
+        match ready!(Pin::new(&mut *self.below).poll_shutdown(cx)) {
+            // The peer was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
+            shut => Poll::Ready(shut),
+        }
+    }
+}
+
+/// The connection below, as rustls asks for it: who would have to wait hears that instead.
+struct Blocking<'a, 'b> {
+    below: &'a mut dyn Connection,
+    cx: &'a mut Context<'b>,
+}
+
+fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
+    match poll {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+impl Read for Blocking<'_, '_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut buf = ReadBuf::new(bytes);
+        or_would_block(Pin::new(&mut *self.below).poll_read(self.cx, &mut buf))?;
+        Ok(buf.filled().len())
+    }
+}
+
+impl Write for Blocking<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        or_would_block(Pin::new(&mut *self.below).poll_write(self.cx, bytes))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        or_would_block(Pin::new(&mut *self.below).poll_write_vectored(self.cx, slices))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        or_would_block(Pin::new(&mut *self.below).poll_flush(self.cx))
+    }
+}
