@@ -195,9 +195,13 @@ impl<T: Send + Sync + 'static> Shared<T> {
             if tls_failed && !matches!(transport, "tls" | "shm" | "memory") {
                 continue;
             }
-            // The next ones have their share of the time.
+            // The next ones have their share of the time; those behind it are not tried where TLS fails.
             let left = until.saturating_duration_since(Instant::now());
-            let share = left / (self.urls.len() - i) as u32;
+            let next = &self.urls[i + 1..];
+            let next = next
+                .iter()
+                .filter(|next| transport != "tls" || next.starts_with("tls:"));
+            let share = left / (1 + next.count()) as u32;
             let connecting = Connection::connect_with(context, url);
             let connected = tokio::time::timeout(share, connecting).await;
             let late = |_| tensorpipe::Error::Timeout {

@@ -2,8 +2,8 @@
 //!
 //! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where
 //! places are short, the oldest connection goes that has not said what it wants, from the origin that has the most of
-//! those, unless the newcomer's has more places, and more than half of all. Else the oldest of the origin that has the
-//! most places goes, if it has had its time, or the newcomer's origin has less.
+//! those, unless the newcomer's has more places, and more than half of all, or the connection has only just come. Else the
+//! oldest of the origin that has the most places goes, if it has had its time, or the newcomer's origin has less.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,6 +26,9 @@ pub(super) struct Places {
 }
 
 const FEW: usize = 16;
+
+/// An honest connector may need so long to say what it wants: several round trips with TLS and a token. Chosen.
+const MAY_BE_SILENT: Duration = Duration::from_secs(1);
 
 /// A handshake under way.
 #[derive(Debug)]
@@ -59,12 +62,9 @@ impl Places {
             return true;
         }
         let silent = self.first_of_most(|taken| !taken.has_greeted.load(Ordering::Relaxed));
-        let places = |of: PeerAddr| self.taken.iter().filter(|taken| taken.origin == of).count();
-        let own = places(origin);
+        let own = self.places(origin);
         let (_, at) = match silent {
-            Some(silent) if 2 * own <= self.most || places(self.taken[silent.1].origin) >= own => {
-                silent
-            }
+            Some(silent) if self.may_lose(&self.taken[silent.1], own) => silent,
             _ => {
                 let more = own + 1;
                 match self.first_of_most(|_| true) {
@@ -76,6 +76,16 @@ impl Places {
         };
         self.taken.remove(at).handshake.abort();
         true
+    }
+
+    fn places(&self, of: PeerAddr) -> usize {
+        self.taken.iter().filter(|taken| taken.origin == of).count()
+    }
+
+    /// Whether a silent one goes for an origin that has `own` places.
+    fn may_lose(&self, silent: &Taken, own: usize) -> bool {
+        let is_slow = silent.since.elapsed() >= MAY_BE_SILENT;
+        self.places(silent.origin) >= own || (is_slow && 2 * own <= self.most)
     }
 
     /// Of those that are `meant`, the oldest of the origin that has the most of them, and how many it has.
@@ -192,13 +202,15 @@ mod tests {
         slow.has_lost_its_place().await;
     }
 
-    /// Strangers of many origins, each of which has one place.
-    #[tokio::test]
+    /// Strangers of many origins, each of which has one place. Who has just come may be honest.
+    #[tokio::test(start_paused = true)]
     async fn who_has_a_few_still_takes_the_place_of_a_silent_one() {
         let mut places = Places::new(5, LONG);
         let [first, ..] = [1, 2, 3].map(|uid| comes(&mut places, uid).unwrap());
         let own = [(); 2].map(|()| comes(&mut places, 4).unwrap());
         own.iter().for_each(Handshake::greets);
+        assert!(comes(&mut places, 4).is_none());
+        tokio::time::sleep(MAY_BE_SILENT).await;
         comes(&mut places, 4).unwrap();
         first.has_lost_its_place().await;
     }

@@ -17,7 +17,7 @@ use crate::message::Message;
 /// is caught, and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
     /// Whether messages are expected at any time, or only while an operation is awaited ([`Awaiting`](crate::engine::Awaiting)): then others
-    /// may be seen some 50 ms late. Where they are, its methods are called within the pipe's runtime, whoever drives.
+    /// may be seen some 50 to 100 ms late. Where they are, its methods are called within the pipe's runtime, whoever drives.
     fn listens(&self) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! Busy-polling: who polls, and that nobody is waited for who does not.
 //!
 //! While polling is on, the connection asks nobody to be woken. Invariant: while anybody waits, polling is on only if one
-//! task, the poller, is scheduled to poll again. A poller that leaves, or has polled long enough, switches polling off or
+//! task, the poller, is scheduled to poll again; who rests does not wait. A poller that leaves, or has polled long enough, switches polling off or
 //! sees to another. A poller that was forgotten, or left and was followed by none, is noticed by the background task's tick.
 //!
 //! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end

@@ -172,11 +172,11 @@ impl<H: Holds> Waiter<H> {
         found
     }
 
-    /// Its task does something else next. Nobody waits for it to poll: not a handler that listens, nor others that wait, as far as a
-    /// look shows, nor what begins later.
+    /// Its task does something else next. Nobody waits for it to poll, or to act on a wake: not a handler that listens, nor others that
+    /// wait, as far as a look shows, nor what begins later.
     pub(in crate::pipe) fn rest(&mut self) {
         let driver = self.holder.core().driver();
-        if driver.listens() || driver.wakers.waiting() > 1 {
+        if driver.listens() || driver.wakers.waiting() > 1 || !driver.is_polling() {
             self.leave();
         } else {
             driver.rest(self.slot, &mut self.polls);
