@@ -110,10 +110,11 @@ impl Server {
     ///
     /// ```
     /// # use tensorpipe_rpc::Server;
-    /// async fn end(server: &Server, token: &str) {
+    /// fn end(server: &Server, token: &str) {
     ///     for pipe in server.pipes() {
     ///         if pipe.peer().identity.is_some_and(|known| known.token() == Some(token)) {
-    ///             let _ = pipe.close().await;
+    ///             // A peer that does not read keeps it waiting for a while.
+    ///             tokio::spawn(async move { pipe.close().await });
     ///         }
     ///     }
     /// }

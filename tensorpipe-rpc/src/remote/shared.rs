@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::{Context, Url};
+use tensorpipe::{Context, Misuse, Url};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
@@ -162,7 +162,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// # Errors
     /// [`CallError::Unresolved`] when it was opened before, or too late, or names too many URLs; [`CallError::Connection`]
     /// when the owner cannot be reached at any of them; else what can happen to a call. Behind a `tls` URL at which it cannot be
-    /// reached only others of `tls` are tried, and those within this machine. One in front of it is tried first, whatever it is.
+    /// reached only others of `tls` are tried, and those within this machine, unless the context has no transport `tls`. One in front
+    /// of it is tried first, whatever it is.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         self.open_where(context, |_| true).await
     }
@@ -191,16 +192,16 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 forbidden += 1;
                 continue;
             }
-            let transport = parsed.as_ref().map_or("", Url::transport);
-            if tls_failed && !matches!(transport, "tls" | "shm" | "memory") {
+            if tls_failed && !is_tried_behind_tls(url) {
                 continue;
             }
+            let is_tls = parsed.is_ok_and(|url| url.transport() == "tls");
             // The next ones have their share of the time; those behind it are not tried where TLS fails.
             let left = until.saturating_duration_since(Instant::now());
             let next = &self.urls[i + 1..];
             let next = next
                 .iter()
-                .filter(|next| transport != "tls" || next.starts_with("tls:"));
+                .filter(|next| !is_tls || is_tried_behind_tls(next));
             let share = left / (1 + next.count()) as u32;
             let connecting = Connection::connect_with(context, url);
             let connected = tokio::time::timeout(share, connecting).await;
@@ -213,9 +214,12 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let connection = match connected.map_err(late).flatten() {
                 Ok(connection) => connection,
                 Err(error) => {
-                    // Whoever can spoil a connection of TLS must not get one that proves less. What this context cannot do, nobody spoilt.
-                    let spoilt = !matches!(error, tensorpipe::Error::Misuse(_));
-                    tls_failed |= transport == "tls" && spoilt;
+                    // Whoever can spoil a connection of TLS must not get one that proves less. Nobody can where there is no TLS here.
+                    let is_unknown = matches!(
+                        error,
+                        tensorpipe::Error::Misuse(Misuse::UnknownTransport { .. })
+                    );
+                    tls_failed |= is_tls && !is_unknown;
                     unreachable.get_or_insert(error);
                     continue;
                 }
@@ -234,6 +238,12 @@ impl<T: Send + Sync + 'static> Shared<T> {
             None => CallError::Unresolved("its owner listens nowhere".into()),
         })
     }
+}
+
+/// Of TLS too, or within this machine.
+fn is_tried_behind_tls(url: &str) -> bool {
+    url.parse::<Url>()
+        .is_ok_and(|url| matches!(url.transport(), "tls" | "shm" | "memory"))
 }
 
 /// References that were shared, and not claimed yet.
@@ -375,6 +385,14 @@ mod tests {
             let asked = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
             assert_eq!(asked.is_ok(), is_asked, "with tls: {has_tls}");
         }
+        let here = Context::builder().build().unwrap();
+        let listener = here.listen(["memory://behind-tls"]).await.unwrap();
+        let shared = at(["tls://127.0.0.1:1", "memory://behind-tls"].map(str::to_owned));
+        let context = Context::builder().prefer_transport(Spoilt);
+        let context = context.build().unwrap();
+        let opens = tokio::spawn(async move { shared.open(&context).await });
+        listener.accept().await.expect("it was not tried");
+        opens.abort();
     }
 
     /// Somebody who says nothing.

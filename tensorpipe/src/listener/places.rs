@@ -61,11 +61,16 @@ impl Places {
         if self.taken.len() < self.most {
             return true;
         }
-        let silent = self.first_of_most(|taken| !taken.has_greeted.load(Ordering::Relaxed));
-        let own = self.places(origin);
-        let (_, at) = match silent {
-            Some(silent) if self.may_lose(&self.taken[silent.1], own) => silent,
-            _ => {
+        let held = self.count(|_| true);
+        let own = held.get(&origin).copied().unwrap_or(0);
+        let silent = |taken: &Taken| {
+            let is_slow = taken.since.elapsed() >= MAY_BE_SILENT;
+            !taken.has_greeted.load(Ordering::Relaxed)
+                && (held[&taken.origin] >= own || (is_slow && 2 * own <= self.most))
+        };
+        let (_, at) = match self.first_of_most(silent) {
+            Some(silent) => silent,
+            None => {
                 let more = own + 1;
                 match self.first_of_most(|_| true) {
                     Some(found) if found.0 > more => found,
@@ -78,25 +83,20 @@ impl Places {
         true
     }
 
-    fn places(&self, of: PeerAddr) -> usize {
-        self.taken.iter().filter(|taken| taken.origin == of).count()
-    }
-
-    /// Whether a silent one goes for an origin that has `own` places.
-    fn may_lose(&self, silent: &Taken, own: usize) -> bool {
-        let is_slow = silent.since.elapsed() >= MAY_BE_SILENT;
-        self.places(silent.origin) >= own || (is_slow && 2 * own <= self.most)
+    /// How many that are `meant` each origin has.
+    fn count(&self, meant: impl Fn(&Taken) -> bool) -> HashMap<PeerAddr, usize> {
+        let mut counts = HashMap::new();
+        let meant = self.taken.iter().filter(|taken| meant(taken));
+        meant.for_each(|taken| *counts.entry(taken.origin).or_default() += 1);
+        counts
     }
 
     /// Of those that are `meant`, the oldest of the origin that has the most of them, and how many it has.
     fn first_of_most(&self, meant: impl Fn(&Taken) -> bool) -> Option<(usize, usize)> {
-        let meant = || {
-            let all = self.taken.iter().enumerate();
-            all.filter(|(_, taken)| meant(taken))
-        };
-        let mut counts = HashMap::<_, usize>::new();
-        meant().for_each(|(_, taken)| *counts.entry(&taken.origin).or_default() += 1);
-        let counted = meant().map(|(at, taken)| (counts[&taken.origin], at));
+        let counts = self.count(&meant);
+        let all = self.taken.iter().enumerate();
+        let meant = all.filter(|(_, taken)| meant(taken));
+        let counted = meant.map(|(at, taken)| (counts[&taken.origin], at));
         // The last of several that are as large is the oldest.
         counted.rev().max_by_key(|(count, _)| *count)
     }
@@ -213,6 +213,19 @@ mod tests {
         tokio::time::sleep(MAY_BE_SILENT).await;
         comes(&mut places, 4).unwrap();
         first.has_lost_its_place().await;
+    }
+
+    /// However many places its origin has.
+    #[tokio::test(start_paused = true)]
+    async fn one_that_has_just_come_does_not_keep_the_places_of_others() {
+        let mut places = Places::new(6, LONG);
+        let slow = comes(&mut places, 1).unwrap();
+        tokio::time::sleep(MAY_BE_SILENT).await;
+        let _fresh = [(); 2].map(|()| comes(&mut places, 2).unwrap());
+        let own = [(); 3].map(|()| comes(&mut places, 3).unwrap());
+        own.iter().for_each(Handshake::greets);
+        comes(&mut places, 3).unwrap();
+        slow.has_lost_its_place().await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -79,6 +79,18 @@ struct Sides {
     listens: Option<Arc<ServerConfig>>,
 }
 
+impl Now {
+    /// By what a handshake goes that begins now, and whom it has to find there.
+    fn connects(&self, address: &str) -> Result<(Connects, ServerName<'static>), Error> {
+        let client = self.sides.connects.clone().ok_or_else(|| {
+            let text = "nobody is trusted who could be connected to; see `TlsConfig::trust`";
+            Misuse::Other(text.to_owned())
+        })?;
+        let name = self.config.expected()?;
+        Ok((client, name.map_or_else(|| host(address), Ok)?))
+    }
+}
+
 impl TlsTransport {
     /// By these certificates and keys.
     ///
@@ -156,17 +168,10 @@ impl Transport for TlsTransport {
         address: &'a str,
     ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
         Box::pin(async move {
-            let (client, name) = {
-                let now = lock(&self.now);
-                let client = now.sides.connects.clone().ok_or_else(|| {
-                    let text =
-                        "nobody is trusted who could be connected to; see `TlsConfig::trust`";
-                    Misuse::Other(text.to_owned())
-                })?;
-                let name = now.config.expected()?;
-                (client, name.map_or_else(|| host(address), Ok)?)
-            };
+            lock(&self.now).connects(address)?;
             let tcp = self.tcp.connect(address).await?;
+            // Again: connecting may have taken long.
+            let (client, name) = lock(&self.now).connects(address)?;
             let (ends, peer) = (tcp.ends(), tcp.peer());
             let connector = TlsConnector::from(client.config.clone());
             let connected = connector.connect(name.clone(), tcp).await;

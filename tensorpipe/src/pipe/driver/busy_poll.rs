@@ -410,6 +410,7 @@ mod tests {
             ("alone", false, false, true),
             ("a handler", true, false, false),
             ("another", false, true, false),
+            ("no polling", false, false, false),
         ] {
             let (client, _server) = shm_pair(name).await;
             let driver = &client.core().driver;
@@ -424,6 +425,9 @@ mod tests {
             waiter.drive(Waker::noop());
             assert!(waiter.poll_again(Waker::noop()), "{name}: it does not poll");
             let who = driver.polling.poller();
+            if name == "no polling" {
+                driver.stop_polling(client.core());
+            }
             waiter.rest();
             assert_ne!(driver.polling.poller(), who, "{name}");
             let expected = usize::from(waits) + usize::from(others);

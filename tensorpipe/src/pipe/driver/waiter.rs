@@ -176,10 +176,10 @@ impl<H: Holds> Waiter<H> {
     /// wait, as far as a look shows, nor what begins later.
     pub(in crate::pipe) fn rest(&mut self) {
         let driver = self.holder.core().driver();
+        // First: whoever has registered by now is seen, and who does later finds that nobody polls.
+        driver.rest(self.slot, &mut self.polls);
         if driver.listens() || driver.wakers.waiting() > 1 || !driver.is_polling() {
             self.leave();
-        } else {
-            driver.rest(self.slot, &mut self.polls);
         }
     }
 

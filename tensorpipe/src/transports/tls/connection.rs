@@ -216,6 +216,7 @@ impl Connection for TlsConnection {
         exported.ok()
     }
 
+    // `is_ready` stays as it is: rustls may hold content of which the connection below knows nothing.
     fn can_poll(&self) -> bool {
         true
     }

@@ -1,8 +1,9 @@
 //! What flows once hands are shaken: rustls between the pipe and the connection below.
 //!
 //! - **Reading.** rustls reads 4 KiB at a time, where it knows no better. Where there is room for several records, as for bulk data, a read
-//!   takes them all from the connection into the far end of that room, and their content goes to its front. So nothing is kept here between
-//!   two reads that the connection below does not know of, and an idle connection has no buffer for it.
+//!   takes them all from the connection into the far end of that room, and their content goes to its front. So an idle connection has no
+//!   buffer for it. rustls keeps what has come of a record, and content for which there was no room.
+//! - **Failing.** What came intact before a record that is not comes before the error.
 //! - **Writing.** A write is encrypted and written in pieces of [`WRITE_PIECE`], until all of it is taken or the connection wants to wait.
 //! - **Records without content** (tickets, changes of keys, padding alone) are thrown away by rustls, which bounds only how many of one kind
 //!   follow each other. [`FRUITLESS`] bounds them together.
@@ -27,7 +28,7 @@ const SEVERAL: usize = 2 * RECORD;
 const WRITE_PIECE: usize = 64 << 10;
 
 /// Bytes of records without content in a row. An honest peer sends two tickets, and a change of keys after 2^24 records.
-const FRUITLESS: usize = 64 << 10;
+const FRUITLESS: usize = 32 << 10;
 
 /// See the module's documentation.
 pub(super) struct Open {
@@ -35,6 +36,8 @@ pub(super) struct Open {
     session: Session,
     /// Bytes that have come since there was content.
     fruitless: usize,
+    /// To be told once the content is read that came before it.
+    failed: Option<io::Error>,
 }
 
 impl Open {
@@ -45,6 +48,7 @@ impl Open {
             below,
             session,
             fruitless: 0,
+            failed: None,
         }
     }
 
@@ -68,6 +72,9 @@ impl Open {
                 buf.advance(len);
                 return Poll::Ready(Ok(()));
             }
+            if let Some(error) = self.failed.take() {
+                return Poll::Ready(Err(error));
+            }
             let len = match room.len() {
                 ..SEVERAL => ready!(self.read_some(cx))?,
                 _ => ready!(self.read_several(cx, room))?,
@@ -87,7 +94,7 @@ impl Open {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
             read => read?,
         };
-        self.process(cx, len)?;
+        self.process(cx, len);
         Poll::Ready(Ok(0))
     }
 
@@ -102,33 +109,28 @@ impl Open {
             // At the end of the stream there is nothing to be read, of which rustls hears so.
             let len = self.session.read_tls(&mut &room[from..end])?;
             from += len;
-            self.process(cx, len)?;
-            let content = match self.content(&mut room[to..from]) {
-                // What came before an end comes before it.
-                Err(_) if to > 0 => return Poll::Ready(Ok(to)),
-                content => content?,
-            };
-            to += content.unwrap_or_default();
+            self.process(cx, len);
+            to += self.content(&mut room[to..from])?.unwrap_or_default();
             // What follows its `close_notify` is not looked at.
-            if from == end || len == 0 {
+            if from == end || len == 0 || self.failed.is_some() {
                 return Poll::Ready(Ok(to));
             }
         }
     }
 
     /// `len` more bytes of records are there.
-    fn process(&mut self, cx: &mut Context<'_>, len: usize) -> io::Result<()> {
+    fn process(&mut self, cx: &mut Context<'_>, len: usize) {
         self.fruitless += len;
         let processed = self.session.process_new_packets();
         let processed = processed.and_then(|state| match state.plaintext_bytes_to_read() {
             0 if self.fruitless > FRUITLESS => Err(PeerMisbehaved::TooManyEmptyFragments.into()),
             _ => Ok(()),
         });
-        processed.map_err(|error| {
+        if let Err(error) = processed {
             // The peer should hear of it; whether it does changes nothing.
             let _ = self.write_out(cx);
-            io::Error::new(io::ErrorKind::InvalidData, error)
-        })
+            self.failed = Some(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
     }
 
     /// Content that is decrypted, into `room`; 0 is the end of the stream. `None` where there is no more for now.

@@ -137,6 +137,62 @@ async fn a_peer_that_only_changes_keys_is_hung_up_on() {
     assert!(said.contains("TooManyKeyUpdateRequests"), "{said}");
 }
 
+#[tokio::test]
+async fn what_came_intact_comes_before_the_error() {
+    for room in [8, 64 << 10] {
+        let tls = TlsTransport::new(one_way(made())).unwrap();
+        let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
+        let address = acceptor.address();
+        let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+        let connects = lock(&tls.now).sides.connects.clone().unwrap();
+        let connects = async {
+            let tcp = tls.tcp.connect(&address).await.unwrap();
+            let connector = TlsConnector::from(connects.config);
+            let connected = connector.connect(host(&address).unwrap(), tcp);
+            let mut client = connected.await.unwrap();
+            client.write_all(b"intact").await.unwrap();
+            client.flush().await.unwrap();
+            // A record that nobody has encrypted.
+            let (tcp, _) = client.get_mut();
+            let record = [23, 3, 3, 0, 32].into_iter().chain([7; 32]);
+            tcp.write_all(&record.collect::<Vec<_>>()).await.unwrap();
+            tcp.flush().await.unwrap();
+            client
+        };
+        let (server, _client) = tokio::join!(accepts, connects);
+        let (mut server, mut room_of) = (server.unwrap(), vec![0; room]);
+        // All of it is there by then.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let len = server.read(&mut room_of).await.unwrap();
+        assert_eq!(&room_of[..len], b"intact");
+        let read = tokio::time::timeout(Duration::from_secs(10), server.read(&mut room_of));
+        read.await.expect("it is not told").unwrap_err();
+    }
+}
+
+/// Tickets, which rustls does not count.
+#[tokio::test]
+async fn a_peer_that_sends_records_without_content_is_hung_up_on() {
+    for room in [1, 64 << 10] {
+        let tls = TlsTransport::new(one_way(made())).unwrap();
+        let mut acceptor = tls.tcp.listen("127.0.0.1:0").await.unwrap();
+        let address = acceptor.address();
+        let listens = lock(&tls.now).sides.listens.clone().unwrap();
+        let mut listens = (*listens).clone();
+        listens.send_tls13_tickets = 600;
+        let accepts = async {
+            let tcp = std::future::poll_fn(|cx| acceptor.poll_accept(cx)).await;
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(listens));
+            acceptor.accept(tcp.unwrap()).await.unwrap()
+        };
+        let (_server, client) = tokio::join!(accepts, tls.connect(&address));
+        let (mut client, mut room_of) = (client.unwrap(), vec![0; room]);
+        let read = tokio::time::timeout(Duration::from_secs(10), client.read(&mut room_of));
+        let said = read.await.expect("it goes on").unwrap_err().to_string();
+        assert!(said.contains("TooManyEmptyFragments"), "{room}: {said}");
+    }
+}
+
 #[test]
 fn what_cannot_be_used_is_named() {
     let (certificate, key) = made();
