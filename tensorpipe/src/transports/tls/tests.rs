@@ -150,17 +150,21 @@ async fn what_came_intact_comes_before_the_error() {
             let connector = TlsConnector::from(connects.config);
             let connected = connector.connect(host(&address).unwrap(), tcp);
             let mut client = connected.await.unwrap();
-            client.write_all(b"intact").await.unwrap();
+            client.write_all(b"hello").await.unwrap();
             client.flush().await.unwrap();
-            // A record that nobody has encrypted.
-            let (tcp, _) = client.get_mut();
-            let record = [23, 3, 3, 0, 32].into_iter().chain([7; 32]);
-            tcp.write_all(&record.collect::<Vec<_>>()).await.unwrap();
-            tcp.flush().await.unwrap();
             client
         };
-        let (server, _client) = tokio::join!(accepts, connects);
+        let (server, mut client) = tokio::join!(accepts, connects);
         let (mut server, mut room_of) = (server.unwrap(), vec![0; room]);
+        // Hands are shaken.
+        server.read_exact(&mut room_of[..5]).await.unwrap();
+        client.write_all(b"intact").await.unwrap();
+        client.flush().await.unwrap();
+        // A record that nobody has encrypted.
+        let (tcp, _) = client.get_mut();
+        let record = [23, 3, 3, 0, 32].into_iter().chain([7; 32]);
+        tcp.write_all(&record.collect::<Vec<_>>()).await.unwrap();
+        tcp.flush().await.unwrap();
         // All of it is there by then.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let len = server.read(&mut room_of).await.unwrap();
