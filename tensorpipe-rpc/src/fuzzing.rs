@@ -54,15 +54,12 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     all.push([&[1][..], &encoder.finish().metadata].concat());
     all.push([&[2][..], &encoded(&ours()).metadata].concat());
     let calls = all.into_iter().map(|bytes| ("call", bytes));
-    // Everything that a conversation chooses among, in turn.
-    let talk = (0..8u8).map(|of| {
-        (0..=255)
-            .map(|i: u8| i.wrapping_mul(7 + 2 * of) ^ of)
-            .collect()
+    // Everything that a conversation, or a meeting of lanes, chooses among, in turn.
+    let talk = ["conversation", "lanes"].into_iter().flat_map(|target| {
+        let choices = |of: u8| (0..=255).map(move |i: u8| i.wrapping_mul(7 + 2 * of) ^ of);
+        (0..8).map(move |of| (target, choices(of).collect()))
     });
-    calls
-        .chain(talk.map(|bytes| ("conversation", bytes)))
-        .collect()
+    calls.chain(talk).collect()
 }
 
 /// Whatever is accepted as a header, its body begins inside the message.

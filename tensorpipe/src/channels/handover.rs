@@ -80,8 +80,9 @@ impl<T: Take> Lane for HandOver<T> {
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         if op.outgoing {
-            // The reader has it.
-            if self.offered.remove(&op).is_some() {
+            if let Some(key) = self.offered.remove(&op) {
+                // The reader says that it has it: one that has not leaves nothing behind either.
+                drop(lock(table()).remove(&key));
                 io.sent(op);
             }
             return Ok(());

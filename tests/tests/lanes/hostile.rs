@@ -1,0 +1,194 @@
+//! A channel like an honest one, whose lanes do what that does, or say something else.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use tensorpipe::channels::{
+    Channel, ChannelFault, Lane, LaneIo, Link, OpId, PieceEvent, Threshold, Want,
+};
+use tensorpipe::transports::Connection;
+use tensorpipe::{Buffer, BufferMut, Device, Error, MemoryKind, Misuse};
+use tokio::io::AsyncWriteExt;
+
+use super::input::Input;
+
+pub(super) struct HostileChannel {
+    honest: Arc<dyn Channel>,
+    input: Input,
+}
+
+impl HostileChannel {
+    pub(super) fn new(honest: Arc<dyn Channel>, input: Input) -> Self {
+        Self { honest, input }
+    }
+}
+
+impl Channel for HostileChannel {
+    fn name(&self) -> &'static str {
+        self.honest.name()
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        self.honest.devices()
+    }
+
+    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+        self.honest.reaches(ours, theirs)
+    }
+
+    fn in_process(&self) -> bool {
+        self.honest.in_process()
+    }
+
+    fn connections(&self) -> u8 {
+        self.honest.connections()
+    }
+
+    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        self.honest.thresholds(peer)
+    }
+
+    fn moves_bytes(&self, memory: MemoryKind) -> bool {
+        self.honest.moves_bytes(memory)
+    }
+
+    fn borrows(&self) -> bool {
+        self.honest.borrows()
+    }
+
+    fn sends_at_once(&self) -> bool {
+        self.honest.sends_at_once()
+    }
+
+    fn open(&self, mut link: Link) -> Result<Box<dyn Lane>, Error> {
+        // Without its connections the honest lane is of no use.
+        let is_alone = !link.connections.is_empty() && self.input.below(2) == 1;
+        let connections = match is_alone {
+            true => std::mem::take(&mut link.connections),
+            false => Vec::new(),
+        };
+        let honest = match is_alone {
+            true => None,
+            false => Some(self.honest.open(link)?),
+        };
+        Ok(Box::new(HostileLane {
+            honest,
+            connections,
+            ops: HashSet::new(),
+            input: self.input.clone(),
+        }))
+    }
+}
+
+struct HostileLane {
+    honest: Option<Box<dyn Lane>>,
+    /// Of the channel's own, where there is no honest lane.
+    connections: Vec<Box<dyn Connection>>,
+    /// What the honest lane does.
+    ops: HashSet<OpId>,
+    input: Input,
+}
+
+impl HostileLane {
+    fn say(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        if !self.input.has_ended() {
+            io.control(op, self.input.words());
+        }
+    }
+
+    /// The honest lane, if it does this.
+    fn of(&mut self, op: OpId) -> Option<&mut Box<dyn Lane>> {
+        let does = self.ops.contains(&op.whole());
+        self.honest.as_mut().filter(|_| does)
+    }
+}
+
+impl Lane for HostileLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        if let Some(mut connection) = self.connections.pop() {
+            let bytes = self.input.bytes(200);
+            io.spawn(async move {
+                let _ = connection.write_all(&bytes).await;
+                let _ = connection.flush().await;
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            });
+        }
+        let choice = self.input.below(5);
+        if choice < 3
+            && let Some(honest) = &mut self.honest
+        {
+            self.ops.insert(op);
+            honest.send(op, source, io);
+            if choice == 2 {
+                self.say(op, io);
+            }
+            return;
+        }
+        self.say(op, io);
+        match choice {
+            3 => io.stream(op, source),
+            _ => io.sent(op),
+        }
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        let choice = self.input.below(5);
+        if choice < 3
+            && let Some(honest) = &mut self.honest
+        {
+            self.ops.insert(op);
+            honest.recv(op, want, io);
+            if choice == 2 {
+                self.say(op, io);
+            }
+            return;
+        }
+        self.say(op, io);
+        match choice {
+            3 => _ = io.receive(op, want),
+            _ => io.failed(op, Misuse::Other("not that".to_owned()).into()),
+        }
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.input.heard(body);
+        if let Some(honest) = self.of(op) {
+            return honest.control(op, body, io);
+        }
+        if self.input.below(2) == 0 {
+            self.say(op, io);
+        }
+        Ok(())
+    }
+
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        if let Some(honest) = self.of(op) {
+            return honest.streamed(op, dest, io);
+        }
+        match dest {
+            Some(dest) => io.received(op, dest.freeze()),
+            None => io.sent(op),
+        }
+    }
+
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.of(op).map_or(Ok(()), |honest| honest.resume(op, io))
+    }
+
+    fn inner(
+        &mut self,
+        op: OpId,
+        event: PieceEvent<'_>,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        self.of(op)
+            .map_or(Ok(()), |honest| honest.inner(op, event, io))
+    }
+
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        if let Some(honest) = self.of(op) {
+            honest.cancel(op, io);
+        }
+        self.ops.remove(&op);
+    }
+}
