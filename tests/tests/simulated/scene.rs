@@ -1,10 +1,16 @@
 //! The service of these stories, and how it is served and reached.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tensorpipe::testing::{Host, Network};
 use tensorpipe::{Tensor, Timeouts};
 use tensorpipe_rpc::{Server, tensor_service};
+
+thread_local! {
+    /// How often `scale_once` has run: a simulation is one thread.
+    pub(crate) static RUNS: Cell<u32> = const { Cell::new(0) };
+}
 
 #[tensor_service]
 pub(crate) trait Scaler {
@@ -27,6 +33,7 @@ impl Scaler for Cpu {
     }
 
     async fn scale_once(&self, tensor: Tensor, factor: f32) -> Tensor {
+        RUNS.set(RUNS.get() + 1);
         self.scale(tensor, factor).await
     }
 
