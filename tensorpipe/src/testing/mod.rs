@@ -47,7 +47,7 @@
 //! - threads: a blocking handler and `spawn_blocking` take no virtual time, and end in an order of their own;
 //! - `std::time`: [`tokio::time::Instant`] is the virtual clock. Deadlines of calls are on it; tarpc's are not;
 //! - the order in which a `HashMap` is walked, and of `tokio::select!` without `biased;`;
-//! - names that differ from run to run. The ids of traces and loans of a rendezvous may be a byte longer or shorter.
+//! - a rendezvous in its details: it names loans by secret numbers, whose lengths differ, and tells of an abort in no order.
 
 mod state;
 mod transport;

@@ -8,28 +8,32 @@ use crate::scene::{ScalerClient, millis, serve, tensor};
 /// Several clients on links with jitter, one that is cut and connects anew, and a partition.
 fn story(seed: u64) -> Vec<Event> {
     testing::run(seed, async |network| {
-        let server = serve(&network.host("server")).await;
+        let host = network.host("server");
+        let url = host.url(1);
         let mut clients = Vec::new();
         for name in ["a", "b", "c"] {
-            let host = network.host(name);
+            let at = network.host(name);
             for (from, to) in [(name, "server"), ("server", name)] {
                 network.link(from, to).delay(millis(3)).jitter(millis(40));
             }
-            let (network, url) = (network.clone(), server.url().clone());
-            clients.push(host.clone().spawn(async move {
-                let context = host.context().build().unwrap();
+            let (network, url) = (network.clone(), url.clone());
+            clients.push(at.clone().spawn(async move {
+                let context = at.context().build().unwrap();
                 let connect = || ScalerClient::connect_with(&context, &url);
                 let mut client = connect().await.unwrap();
                 for round in 0..10u16 {
                     match client.scale(&tensor(usize::from(round) * 500), 2.0).await {
-                        Ok(_) => network.note(format!("{}: round {round}", host.name())),
+                        Ok(_) => network.note(format!("{}: round {round}", at.name())),
                         Err(CallError::Connection { .. }) => client = connect().await.unwrap(),
                         Err(other) => panic!("{other}"),
                     }
                 }
             }));
         }
-        tokio::time::sleep(millis(200)).await;
+        // They have tried in vain, and paused by chance.
+        tokio::time::sleep(millis(300)).await;
+        let server = serve(&host).await;
+        tokio::time::sleep(millis(400)).await;
         network.link("a", "server").cut_after(10_000);
         network.partition("b", "server");
         tokio::time::sleep(millis(2_000)).await;
