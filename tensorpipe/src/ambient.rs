@@ -1,7 +1,5 @@
 //! Time and chance as this crate takes them: the system's, or, within a simulation (feature `testing`), those of its virtual clock and
-//! its seed.
-//!
-//! The time is tokio's, like that of every timer here. Where no test pauses it, tokio compiles it to the system's.
+//! its seed. Without the feature these are the calls to the system, and nothing else.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -9,7 +7,11 @@ use std::time::{Duration, Instant};
 /// The time.
 #[inline]
 pub fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
+    #[cfg(feature = "testing")]
+    if let Some(now) = simulated::now() {
+        return now;
+    }
+    Instant::now()
 }
 
 /// How long ago that was.
@@ -59,11 +61,28 @@ pub(crate) use simulated::{Chance, Simulated};
 #[cfg(feature = "testing")]
 mod simulated {
     use std::cell::Cell;
+    use std::time::Instant;
 
-    use crate::sync::thread_local;
+    use tokio::runtime::Handle;
+
+    use crate::sync::{AtomicUsize, Ordering, thread_local};
+
+    /// How many there are in this process.
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
     thread_local! {
         static CHANCE: Cell<Option<Chance>> = const { Cell::new(None) };
+    }
+
+    /// By the clock of this thread's runtime, if it may be one of a simulation: also on the threads that block for it.
+    pub(super) fn now() -> Option<Instant> {
+        if RUNNING.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        // A thread that ends may have lost it already, and tokio would panic.
+        let runtime = Handle::try_current();
+        let has_lost = runtime.is_err_and(|error| error.is_thread_local_destroyed());
+        (!has_lost).then(|| tokio::time::Instant::now().into_std())
     }
 
     pub(super) fn chance() -> Option<Chance> {
@@ -79,6 +98,7 @@ mod simulated {
 
     impl Simulated {
         pub(crate) fn new(seed: u64) -> Self {
+            RUNNING.fetch_add(1, Ordering::SeqCst);
             Self(CHANCE.replace(Some(Chance(seed))))
         }
     }
@@ -86,6 +106,7 @@ mod simulated {
     impl Drop for Simulated {
         fn drop(&mut self) {
             CHANCE.set(self.0);
+            RUNNING.fetch_sub(1, Ordering::SeqCst);
         }
     }
 

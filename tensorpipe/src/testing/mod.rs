@@ -103,7 +103,7 @@ impl std::fmt::Display for Event {
 }
 
 impl Network {
-    /// One on the clock of the runtime that this is called in. [`run`] makes it on a virtual one.
+    /// One in real time, for any runtime. [`run`] makes one on a virtual clock.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Shared::new(seed)))
     }
