@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tensorpipe::ambient;
 use tensorpipe::device::Allocators;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{
@@ -180,7 +181,7 @@ impl CallContext {
     pub fn time_left(&self) -> Option<Duration> {
         self.inner
             .deadline
-            .map(|deadline| deadline.saturating_duration_since(Instant::now()))
+            .map(|deadline| deadline.saturating_duration_since(ambient::now()))
     }
 
     /// Who calls: as it has proved to be, and where the system sees it.
@@ -238,7 +239,7 @@ impl CallContext {
             || self
                 .inner
                 .deadline
-                .is_some_and(|deadline| Instant::now() >= deadline)
+                .is_some_and(|deadline| ambient::now() >= deadline)
     }
 
     /// Whether nobody waits, whatever the time.
@@ -266,6 +267,7 @@ impl CallContext {
             tokio::time::sleep_until(at.into())
         };
         tokio::select! {
+            biased;
             () = told => {}
             () = up => {}
         }

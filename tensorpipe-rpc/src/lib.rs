@@ -129,6 +129,7 @@
 //!
 //! - `tarpc` (default): a pipe as tarpc's transport, in the module `tarpc`, and generated clients as tarpc's stubs.
 //! - `tls`: pipes over TLS, as the feature `tls` of [`tensorpipe`].
+//! - `testing`: the simulated network of [`tensorpipe`], for tests of services, as its feature `testing`.
 //! - `metrics`: counters, gauges and histograms through the facade `metrics`; [`observe`] has their names.
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
 

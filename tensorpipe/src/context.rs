@@ -8,9 +8,10 @@ pub use builder::ContextBuilder;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::address::Url;
+use crate::ambient;
 use crate::channels::Channel;
 use crate::config::{ConnectPolicy, Limits, Timeouts};
 use crate::device::{Allocators, Device, DevicePool, Pool};
@@ -167,7 +168,7 @@ impl Context {
 
     async fn keep_connecting(&self, url: &Url, policy: &ConnectPolicy) -> Result<Pipe, Error> {
         let transport = self.inner.transport(url.transport())?.clone();
-        let begun = Instant::now();
+        let begun = ambient::now();
         let mut pause = policy.first_pause;
         let mut attempts = 0;
         loop {
@@ -180,7 +181,7 @@ impl Context {
                 Err(error @ Error::Misuse(_)) => return Err(error),
                 Err(error) => error,
             };
-            let waited = begun.elapsed();
+            let waited = ambient::since(begun);
             // Longer ones are for ever, and no clock counts them.
             let nap = pause.min(A_YEAR);
             let nap = nap.mul_f64(1.0 - 0.5 * negotiate::random_fraction());

@@ -80,6 +80,7 @@
 //! | `tls` | transport `tls`: TLS 1.3 around tcp, server or mutual |
 //! | `blocking` | module `blocking`: twins of [`Context`], [`Listener`] and [`Pipe`] for plain threads |
 //! | `conformance` | module `conformance`, for tests: the suites that every transport, channel and device passes, for yours too |
+//! | `testing` | module `testing`, for tests: a simulated network on a virtual clock, for services of your own |
 //! | `fuzzing` | what the fuzz targets of this repository run; hidden, and not covered by the version's promises |
 //!
 //! # What can be relied on
@@ -128,6 +129,9 @@
 //! | connecting to a listener that is not there | 30 s | [`ConnectPolicy::patience`] |
 
 mod address;
+/// For `tensorpipe-rpc`; not covered by the version's promises.
+#[doc(hidden)]
+pub mod ambient;
 mod config;
 mod context;
 mod descriptor;
@@ -159,6 +163,8 @@ pub mod device;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod tensor;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transports;
 
 /// What call engines build on a pipe with, and applications need not know.

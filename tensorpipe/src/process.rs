@@ -1,14 +1,19 @@
 //! Who this process is: a random id, made anew after a fork; never a pid, which other namespaces and later processes
 //! have too.
 
+use crate::ambient;
 use crate::keys::Nonce;
 pub(crate) use crate::proto::wire::hello::Token;
 use crate::sys::fork::PerProcess;
 
 /// Random bytes from the kernel.
 pub(crate) fn random_token() -> Token {
+    random_from(ambient::fill)
+}
+
+fn random_from(fill: impl Fn(&mut [u8]) -> Result<(), getrandom::Error>) -> Token {
     let mut token = Token::default();
-    if getrandom::fill(&mut token).is_err() {
+    if fill(&mut token).is_err() {
         // Without a random source (before Linux 3.17, or early boot) tokens would be guessable: better no pipe at all.
         panic!("the system has no source of random numbers");
     }
@@ -34,5 +39,6 @@ pub(crate) fn random_name() -> String {
 /// The id of this process.
 pub(crate) fn process_id() -> Token {
     static ID: PerProcess<Token> = PerProcess::new();
-    *ID.get(random_token)
+    // Of the process, not of a simulation: the first one in it gets no other chance than the next.
+    *ID.get(|| random_from(getrandom::fill))
 }

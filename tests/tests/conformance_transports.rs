@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use tensorpipe::testing::{Network, SimTransport};
 use tensorpipe::transports::{
     MemoryTransport, Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport,
 };
@@ -21,6 +22,13 @@ fn a_process_wide_name() -> String {
 
 tensorpipe::transport_conformance!(tcp, || Arc::new(TcpTransport::new()), "127.0.0.1:0");
 tensorpipe::transport_conformance!(tcp_v6, || Arc::new(TcpTransport::new()), "[::1]:0");
+/// A network in real time.
+fn sim() -> Arc<SimTransport> {
+    static NETWORK: LazyLock<Network> = LazyLock::new(|| Network::new(1));
+    Arc::new(NETWORK.host("host").transport())
+}
+
+tensorpipe::transport_conformance!(sim, super::sim, "host:0");
 /// Both ends of TLS, by a certificate that this process makes.
 fn tls() -> Arc<TlsTransport> {
     static MADE: LazyLock<TlsTransport> = LazyLock::new(|| {

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use tensorpipe::Tensor;
+use tensorpipe::ambient;
 use tensorpipe::engine::Held;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
@@ -123,7 +124,7 @@ impl Batcher {
             handle,
             held,
         };
-        let now = Instant::now();
+        let now = ambient::now();
         let seat = {
             let mut state = lock(&self.state);
             let gather = &mut state.gather;
@@ -230,7 +231,7 @@ impl Drop for Ending {
                 state.seated.remove(seat);
             }
         }
-        self.batcher.start(Instant::now());
+        self.batcher.start(ambient::now());
     }
 }
 
@@ -265,7 +266,7 @@ impl Future for Waiting {
             this.is_due = true;
             this.timer = None;
             lock(&this.batcher.state).gather.hurry(this.seat.number);
-            this.batcher.start(Instant::now());
+            this.batcher.start(ambient::now());
         }
         if !this.is_due {
             let due = this.seat.due;
@@ -274,7 +275,7 @@ impl Future for Waiting {
             if timer.as_mut().poll(cx).is_ready() {
                 this.is_due = true;
                 this.timer = None;
-                this.batcher.start(Instant::now().max(due));
+                this.batcher.start(ambient::now().max(due));
             }
         }
         Poll::Pending

@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
+use tensorpipe::ambient;
 use tensorpipe::{Device, Tensor};
 
 use super::batcher::{BatchFuture, Callers, Ending, Gathering};
@@ -56,7 +56,7 @@ pub(super) async fn run(run: Run) {
         calls = calls.len(),
         "a batch runs"
     );
-    let begun = Instant::now();
+    let begun = ambient::now();
     let ended = match made {
         Ok(work) => to_end(&context, work).await,
         Err(panic) => Some(Err(panic)),
@@ -64,7 +64,7 @@ pub(super) async fn run(run: Run) {
     let Some(ended) = ended else { return };
     let mut replies = ended
         .unwrap_or_else(|panic| vec![Reply::failed(FailureCode::Panicked, panic); calls.len()]);
-    ending.took = Some(begun.elapsed());
+    ending.took = Some(ambient::since(begun));
     let failed = replies.first().is_some_and(Reply::is_of_the_method);
     if failed && calls.len() > 1 {
         for (call, reply) in calls.iter_mut().zip(&mut replies) {

@@ -1,7 +1,7 @@
 //! Asking a server for a service: the two definitions are compared, and the service gets its number.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::call::Awaited;
 use crate::codec::decode_reply;
@@ -10,6 +10,7 @@ use crate::error::{CallError, ConnectError};
 use crate::header::FailureCode;
 use crate::remote::FETCH;
 use crate::schema::Schema;
+use tensorpipe::ambient;
 
 /// The time that a server has to say whether it has a service.
 pub(super) const BIND_DEADLINE: Duration = Duration::from_secs(10);
@@ -29,7 +30,7 @@ pub(super) async fn bind(
     let request = bind_request(id, &schema.describe());
     let (encoded, header_len) =
         request.map_err(|error| ConnectError::Call(CallError::Encode(error)))?;
-    let deadline = Some((Instant::now() + BIND_DEADLINE, BIND_DEADLINE));
+    let deadline = Some((ambient::now() + BIND_DEADLINE, BIND_DEADLINE));
     let slot = engine.call(Outgoing {
         id,
         method: &FETCH,

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tensorpipe::Context;
+use tensorpipe::ambient;
 
 use super::connection::Connection;
 use super::encoded_call::EncodedCall;
@@ -206,7 +207,7 @@ impl ClientHandle {
 
     /// What holds for a call that is made now.
     fn terms(&self, method: &'static Method) -> Result<Terms, CallError> {
-        let now = Instant::now();
+        let now = ambient::now();
         let outer = CallContext::current();
         // A nested call has at most the time that its caller has left.
         let inherited = outer.as_ref().and_then(CallContext::time_left);

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorpipe::ambient;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{Error, Pipe};
 
@@ -136,7 +137,7 @@ impl Serving {
             header.time_left_us.min(longest)
         };
         // Far beyond any clock there is no deadline.
-        let now = Instant::now();
+        let now = ambient::now();
         let deadline = now.checked_add(Duration::from_micros(left));
         let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);
         let placement = match places.result {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use tensorpipe::ResetCode;
+use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 
 use super::Engine;
@@ -47,7 +48,7 @@ impl Calls {
 /// Fails what is due. Returns when to look next (`Some(None)`: when told), `None` when the connection is gone.
 fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     let engine = engine.upgrade()?;
-    let now = Instant::now();
+    let now = ambient::now();
     let mut due = Vec::new();
     let next = {
         let mut table = engine.calls.table();

@@ -1,9 +1,9 @@
 //! References in calls and replies: what is given away, asked for, shared with a third process and let go of.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tensorpipe::Incoming;
+use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 
 use super::admission::Admitted;
@@ -43,7 +43,7 @@ impl Engine {
                 ..Encoded::default()
             },
             header_len,
-            deadline: Instant::now().checked_add(after).map(|at| (at, after)),
+            deadline: ambient::now().checked_add(after).map(|at| (at, after)),
             pins: about.into_iter().collect(),
             trace: None,
             places,

@@ -1,8 +1,7 @@
 //! What goes back to a caller: results, reasons why there is none, and whether a service is here.
 
-use std::time::Instant;
-
 use tensorpipe::Error;
+use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 
 use super::admission::Admitted;
@@ -179,7 +178,7 @@ impl Engine {
 
     /// Sends it, and if it has figures has it tell how long it waited for its turn.
     fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
-        let told = Figures::leaving_at(header_len).map(|at| (at, Instant::now()));
+        let told = Figures::leaving_at(header_len).map(|at| (at, ambient::now()));
         let sent = self.send(encoded, header_len).map(|(message, _)| message);
         if let (Some((at, since)), Ok(message)) = (told, &sent) {
             self.pipe.stamp_when_leaving(*message, at, since);

@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tensorpipe::ambient;
 use tokio::time::Sleep;
 
 use super::Engine;
@@ -117,9 +118,9 @@ impl Future for Running {
         let Some(handler) = &mut this.handler else {
             return Poll::Ready(());
         };
-        let begun = Instant::now();
+        let begun = ambient::now();
         let polled = caught_poll(|| handler.as_mut().poll(cx));
-        let took = begun.elapsed();
+        let took = ambient::since(begun);
         if std::mem::take(&mut this.first) {
             this.speed.measured(took);
         }

@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
+use tensorpipe::ambient;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
@@ -305,10 +306,10 @@ impl Engine {
             Err(panic) => return self.reply_panic(&admitted, panic),
         };
         if speed.is_short() {
-            let begun = admitted.begun.unwrap_or_else(Instant::now);
+            let begun = admitted.begun.unwrap_or_else(ambient::now);
             let mut cx = Context::from_waker(Waker::noop());
             let polled = caught(|| handler.as_mut().poll(&mut cx));
-            let ended = Instant::now();
+            let ended = ambient::now();
             speed.measured(ended - begun);
             speed.polled(ended - begun);
             // A reply is large: it stays where it is.

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::{CallStats, CallTrace};
 use crate::lock::lock;
+use tensorpipe::ambient;
 
 /// See the module's documentation.
 pub(crate) struct Attempts {
@@ -16,7 +17,7 @@ pub(crate) struct Attempts {
 impl Attempts {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            made: Instant::now(),
+            made: ambient::now(),
             traces: Mutex::default(),
         })
     }
@@ -28,7 +29,7 @@ impl Attempts {
 
     /// What is known now that it has ended: of the last attempt, and how often it was made.
     pub(crate) fn stats(&self) -> CallStats {
-        let round_trip = self.made.elapsed();
+        let round_trip = ambient::since(self.made);
         let each = lock(&self.traces);
         let mut attempts = Vec::with_capacity(each.len());
         let mut last = CallStats::default();

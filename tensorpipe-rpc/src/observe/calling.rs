@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Identity, MessageStats, Pipe};
 use tracing::Span;
@@ -82,7 +83,7 @@ impl CallTrace {
         let trace = Self {
             service,
             method: method.name,
-            made: Instant::now(),
+            made: ambient::now(),
             asked,
             span,
             stats: Mutex::new(stats),
@@ -104,7 +105,7 @@ impl CallTrace {
             let trace = Arc::downgrade(self);
             pipe.when_leaving(message, move || {
                 if let Some(trace) = trace.upgrade() {
-                    lock(&trace.stats).queue = trace.made.elapsed();
+                    lock(&trace.stats).queue = ambient::since(trace.made);
                 }
             });
         }
@@ -163,7 +164,7 @@ impl CallTrace {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
         }
-        let took = self.made.elapsed();
+        let took = ambient::since(self.made);
         {
             let mut stats = lock(&self.stats);
             stats.round_trip = took;

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tensorpipe::MessageStats;
+use tensorpipe::ambient;
 use tracing::Span;
 
 use super::outcome::{self, Verdict};
@@ -89,7 +90,7 @@ impl Seen {
     /// All of its message is here, and came like this.
     pub(crate) fn complete(&self, came: MessageStats) {
         if self.asked {
-            let now = Instant::now();
+            let now = ambient::now();
             let mut so_far = lock(&self.so_far);
             so_far.complete = Some(now);
             so_far.figures.times.receiving = now - self.arrived;
@@ -98,7 +99,7 @@ impl Seen {
     }
 
     fn begins(&self) {
-        let now = Instant::now();
+        let now = ambient::now();
         let mut so_far = lock(&self.so_far);
         if so_far.begun.replace(now).is_none()
             && let Some(complete) = so_far.complete
@@ -110,7 +111,7 @@ impl Seen {
     /// Since its handler was first polled.
     fn took(&self) -> Duration {
         let begun = lock(&self.so_far).begun;
-        begun.map_or(Duration::ZERO, |begun| begun.elapsed())
+        begun.map_or(Duration::ZERO, |begun| ambient::since(begun))
     }
 
     /// Its handler is ready.
@@ -134,7 +135,7 @@ impl Seen {
         if !self.asked {
             return None;
         }
-        let now = Instant::now();
+        let now = ambient::now();
         let SoFar {
             mut figures,
             complete,
@@ -230,7 +231,7 @@ impl Drop for Watched {
         let Some(seen) = &self.context.inner.seen else {
             return;
         };
-        let late = |at| at <= Instant::now();
+        let late = |at| at <= ambient::now();
         match self.stage {
             Stage::Ready => {}
             Stage::Polling => seen.given_up(outcome::PANICKED, "the handler panicked"),

@@ -1,8 +1,8 @@
 //! The spans of a call and the identities that they carry from process to process.
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 
+use tensorpipe::ambient;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
@@ -116,9 +116,9 @@ fn next(around: TraceContext) -> TraceContext {
     }
 }
 
-/// Never 0. Of the keys that the standard library's tables get: from the system once a thread, another one each time.
+/// Never 0.
 fn random() -> u64 {
-    RandomState::new().hash_one(0u8).max(1)
+    ambient::number().max(1)
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ impl Grants {
         runtime: &Runtime,
     ) -> Result<Token, String> {
         let mut token = Token::default();
-        getrandom::fill(&mut token).map_err(|error| error.to_string())?;
+        tensorpipe::ambient::fill(&mut token).map_err(|error| error.to_string())?;
         let until = Instant::now() + CLAIMABLE;
         let swept = {
             let mut table = lock(&self.table);

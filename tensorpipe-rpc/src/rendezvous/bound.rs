@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tensorpipe::ambient;
 use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
@@ -25,7 +26,7 @@ impl Bound {
         let outer = CallContext::current().and_then(|call| call.time_left());
         let after = outer.map_or(after, |left| left.min(after));
         Self {
-            at: Instant::now().checked_add(after),
+            at: ambient::now().checked_add(after),
             after,
             timer: None,
             runtime: runtime.clone(),
@@ -35,7 +36,7 @@ impl Bound {
     /// What is left of it.
     pub(super) fn left(&self) -> Duration {
         match self.at {
-            Some(at) => at.saturating_duration_since(Instant::now()),
+            Some(at) => at.saturating_duration_since(ambient::now()),
             None => self.after,
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::{Context, Misuse};
+use tensorpipe::{Context, Misuse, ambient};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -88,7 +88,10 @@ impl RendezvousBuilder {
         let incarnation = match self.incarnation {
             Some(incarnation) => incarnation,
             None => {
-                getrandom::u64().map_err(|error| BuildError::Random(error.to_string().into()))?
+                let mut number = [0; 8];
+                let filled = ambient::fill(&mut number);
+                filled.map_err(|error| BuildError::Random(error.to_string().into()))?;
+                u64::from_le_bytes(number)
             }
         };
         let context = self.context.unwrap_or_else(|| Context::global().clone());

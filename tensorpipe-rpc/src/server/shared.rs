@@ -1,6 +1,5 @@
 //! What the connections of a server share: its services, its limits, and which connections there are.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -37,7 +36,7 @@ pub(crate) struct ServerShared {
     authorize: Option<Box<Authorize>>,
     denied: LogLimit,
     undecided: LogLimit,
-    connections: Mutex<HashMap<u64, Arc<Engine>>>,
+    connections: Mutex<FxHashMap<u64, Arc<Engine>>>,
     /// What pipes did that have ended.
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
@@ -113,7 +112,7 @@ impl ServerShared {
         Engine::start(pipe.clone(), Some(serving))
     }
 
-    pub(super) fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<Engine>>> {
+    pub(super) fn connections(&self) -> MutexGuard<'_, FxHashMap<u64, Arc<Engine>>> {
         lock(&self.connections)
     }
 

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures_util::Stream;
+use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, PeerLimits};
 use tokio::sync::oneshot;
@@ -103,7 +104,7 @@ impl Batch {
         Self {
             encoder: Encoder::after(header).about_items(),
             items: 0,
-            begun: Instant::now(),
+            begun: ambient::now(),
         }
     }
 
@@ -233,7 +234,7 @@ impl Sender<'_> {
             || u64::from(batch.items) >= self.room.min(u8::MAX.into())
             || batch.encoder.bytes_since(Default::default()) >= BATCH
             || parts + parts / usize::from(batch.items) >= usize::from(limits.parts)
-            || batch.begun.elapsed() >= TOGETHER)
+            || ambient::since(batch.begun) >= TOGETHER)
     }
 
     /// Sends what is there.

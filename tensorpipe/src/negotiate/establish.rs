@@ -1,12 +1,12 @@
 //! The last step at both ends: connections and choices become a pipe.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{is_proven, unproven as unproven_words};
 use crate::address::{Identity, PeerAddr, SettledPeer};
+use crate::ambient;
 use crate::channels::{Channel, Further, Link};
 use crate::context::Inner;
 use crate::device::Device;
@@ -177,7 +177,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     let peer_name: Arc<str> = established.peer_name.into();
     let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
     tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, identity = route.identity.as_ref().map(tracing::field::display), "open");
-    let keep_alive = KeepAlive::new(context.timeouts.silence, Instant::now());
+    let keep_alive = KeepAlive::new(context.timeouts.silence, ambient::now());
     let state = PipeState::new(
         context.limits.wire(credit.bytes()),
         peer_limits,

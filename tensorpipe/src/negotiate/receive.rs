@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -15,6 +15,7 @@ use super::joining::{Joining, SAID_MAX};
 use super::proving::{Answering, prove};
 use super::ticket::{Ticket, Waiting, redeem};
 use super::{Handshaking, identified};
+use crate::ambient;
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
 use crate::error::{Error, PeerFault};
@@ -99,7 +100,7 @@ pub(crate) async fn receive(
     let ends = connection.ends();
     let context = &entrance.context;
     let mut conn = Handshaking::new(connection, ends.as_str());
-    let (greeting, begun) = (entrance.greeting(), Instant::now());
+    let (greeting, begun) = (entrance.greeting(), ambient::now());
     match tokio::time::timeout(greeting, conn.has_spoken()).await {
         Ok(Ok(true)) => {}
         // Whoever looks whether somebody listens does this.
@@ -112,7 +113,10 @@ pub(crate) async fn receive(
     }
     let what = || format!("the handshake of {ends}");
     let handshake = handshake(entrance, (transport, door), conn, has_greeted);
-    let left = context.timeouts.handshake.saturating_sub(begun.elapsed());
+    let left = context
+        .timeouts
+        .handshake
+        .saturating_sub(ambient::since(begun));
     match within_handshake(left, what, handshake).await {
         Ok(Some(established)) => match establish(context, established) {
             // Nobody accepts any more: the pipe closes as it drops.

@@ -14,6 +14,7 @@ use super::driver::runtime::Home;
 use super::driver::tuning::TICK;
 use super::heartbeat;
 use super::shared::Goodbye;
+use crate::ambient;
 use crate::sync::{Arc, lock};
 
 pub(crate) fn spawn_background(core: &Arc<Core>) {
@@ -58,7 +59,7 @@ impl Future for Background {
             if lock(&core.shared).is_over() {
                 return this.see_off(cx);
             }
-            let now = Instant::now();
+            let now = ambient::now();
             // Its end is what this poll is for.
             if this.wake_at.take_if(|set| *set <= now).is_some() && driver.wakers.is_ticking() {
                 driver.tick(&core);
@@ -96,7 +97,7 @@ impl Background {
             self.core.drive();
             let goodbye = lock(&self.core.shared).goodbye;
             let until = match goodbye {
-                Goodbye::Until(until) if until > Instant::now() => until,
+                Goodbye::Until(until) if until > ambient::now() => until,
                 Goodbye::Until(_) | Goodbye::None => {
                     self.core.wait_no_longer();
                     continue;

@@ -18,6 +18,7 @@ use super::peer_limits::PeerLimits;
 use super::shared::{Delivery, Shared};
 use super::stats::Counters;
 use crate::address::SettledPeer;
+use crate::ambient;
 use crate::config::Timeouts;
 use crate::device::{Allocators, Buffer, Destination};
 use crate::error::{Error, Misuse};
@@ -345,8 +346,8 @@ impl Core {
                 return;
             }
             // An endless one is far enough away.
-            let until = Instant::now().checked_add(linger);
-            shared.linger_until = until.or_else(|| Instant::now().checked_add(FAR));
+            let until = ambient::now().checked_add(linger);
+            shared.linger_until = until.or_else(|| ambient::now().checked_add(FAR));
             shared.linger = linger;
             // A handler that closes has accepted these before.
             let finish = |id| shared.state.take_whole(id);

@@ -7,6 +7,7 @@ use crate::source::shipped;
 /// Each module of `tensorpipe`, from the leaves up, and what its code may name: modules, or some names of them.
 const PIPE: &str = "
     sync:
+    ambient: sync
     stop: sync
     log_limit: sync
     address: error
@@ -16,7 +17,7 @@ const PIPE: &str = "
     message: descriptor device tensor
     config: error proto sys
     keys: error
-    process: keys proto sys::fork
+    process: ambient keys proto sys::fork
     sys: error sync
     ring: error sync sys::copy sys::memfd sys::processors
     device: error sync sys
@@ -26,16 +27,16 @@ const PIPE: &str = "
     transports: address error process ring sync sys
     channels: address::SettledPeer device error keys pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
     channels: route::Pays route::Degraded route::Threshold stop sync sys transports::BoxFuture transports::Connection
-    pipe: address channels config descriptor device error message proto route stop sync sys::copy sys::fork tensor
+    pipe: ambient address channels config descriptor device error message proto route stop sync sys::copy sys::fork tensor
     pipe: transports::Connection
-    negotiate: address channels config context device error keys log_limit pipe process proto route stop sync transports
+    negotiate: ambient address channels config context device error keys log_limit pipe process proto route stop sync transports
     listener: address context error log_limit negotiate pipe sync sys::fork transports
-    context: address channels config device error keys listener negotiate pipe process sync sys::fork tensor::Tensor transports
+    context: ambient address channels config device error keys listener negotiate pipe process sync sys::fork tensor::Tensor transports
     context: route::Refusal route::Requirement route::Threshold
 ";
 
 /// What stands on the public API, and the root itself.
-const ON_TOP: [&str; 3] = ["", "blocking", "conformance"];
+const ON_TOP: [&str; 4] = ["", "blocking", "conformance", "testing"];
 
 /// What the modules right below `root` name of each other: `("pipe", "proto::Head")`. The root's own name is empty.
 fn edges(folder: &str, root: &str) -> BTreeSet<(String, String)> {

@@ -13,6 +13,8 @@ mod launcher;
 mod model;
 mod server;
 mod service;
+#[cfg(test)]
+mod simulated;
 mod worker;
 
 use std::io::IsTerminal as _;

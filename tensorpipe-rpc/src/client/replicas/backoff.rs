@@ -2,8 +2,9 @@
 //!
 //! A pure function of the number of failures and of chance.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
+
+use tensorpipe::ambient;
 
 /// The shortest pause, whatever is asked for: connecting again without one would keep a core busy.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -57,9 +58,7 @@ impl Backoff {
 
 /// A number in `0..1`.
 pub(super) fn chance() -> f64 {
-    // Seeded by the system, and another one each time.
-    let random = RandomState::new().build_hasher().finish();
-    (random >> 11) as f64 / (1u64 << 53) as f64
+    (ambient::number() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]

@@ -117,6 +117,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
             }
         };
         tokio::select! {
+            biased;
             () = engine.calls.over.notified() => {
                 return (gone(live).unwrap_or_else(closed), Instant::now());
             }

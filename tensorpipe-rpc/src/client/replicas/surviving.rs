@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::Joined;
 use super::table::{Pick, Picked};
@@ -15,6 +14,7 @@ use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Outcome};
 use crate::error::{CallError, ConnectError};
 use crate::observe::Attempts;
+use tensorpipe::ambient;
 
 impl Joined {
     /// Makes a call.
@@ -73,7 +73,7 @@ struct Attempt {
 impl SurvivingCall {
     fn send(&self, picked: Picked) -> Result<Attempt, CallError> {
         let engine = &picked.live.connection.engine;
-        let now = Instant::now();
+        let now = ambient::now();
         let left = self.deadline().map(|(at, _)| at - now.min(at));
         let sent = self.arguments.send(engine, picked.service, left)?;
         if let (Some(attempts), Some(trace)) = (&self.attempts, &sent.1.trace) {
@@ -154,7 +154,7 @@ impl SurvivingCall {
         let shared = &self.joined.replicas.inner.shared;
         loop {
             let changed = shared.changed.notified();
-            let is_up = self.deadline().is_some_and(|(at, _)| at <= Instant::now());
+            let is_up = self.deadline().is_some_and(|(at, _)| at <= ambient::now());
             match shared.pick(self.joined.service, &self.tried) {
                 Pick::Here(picked) if !is_up => return self.send(picked),
                 Pick::Here(_) | Pick::Tried => return Err(error.unwrap_or_else(|| self.late())),

@@ -107,6 +107,7 @@ async fn write(
         }
         writer.flush().await?;
         tokio::select! {
+            biased;
             () = work => {}
             () = line.wait_to_confirm() => {}
         }

@@ -4,9 +4,8 @@
 //! work ([`Io`]: the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick,
 //! which the holder sees before or after it lets go (`driver/`). So nobody ever waits for somebody else's system call.
 
-use std::time::Instant;
-
 use super::Io;
+use crate::ambient;
 use crate::error::Error;
 use crate::pipe::driver::Driver;
 use crate::pipe::shared::{Shared, Waiting};
@@ -40,7 +39,7 @@ impl Common {
         let too_many = self.deliveries.is_too_much();
         if too_many {
             // It is this side that does not listen.
-            lock(&self.shared).state.heard(Instant::now());
+            lock(&self.shared).state.heard(ambient::now());
         }
         too_many
     }

@@ -22,6 +22,7 @@ use super::driver::tuning::{RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW, TURN
 use super::driver::{Reads, Round, Seen, Sends, wake};
 use super::lane::Work;
 use super::shared::{Goodbye, Shared};
+use crate::ambient;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::proto::{Mark, OpId, Segment};
@@ -107,9 +108,9 @@ impl Io {
             eof: false,
             found: false,
             failed: None,
-            read_at: Instant::now(),
+            read_at: ambient::now(),
             reads_since: 0,
-            much_at: Instant::now(),
+            much_at: ambient::now(),
             has_much: false,
             is_quiet: false,
             is_filled: false,
@@ -237,9 +238,9 @@ impl Io {
             let Some((op, mut work)) = self.work.pop_front() else {
                 return;
             };
-            let begun = Instant::now();
+            let begun = ambient::now();
             if work.step() {
-                match begun.elapsed() < SLOW_STEP {
+                match ambient::since(begun) < SLOW_STEP {
                     true => self.work.push_back((op, work)),
                     false => work.elsewhere(),
                 }
@@ -300,7 +301,7 @@ impl Io {
         };
         let mut shared = lock(&common.shared);
         if let (true, Goodbye::Until(until)) = (waits, shared.goodbye)
-            && Instant::now() < until
+            && ambient::now() < until
         {
             self.leaving = Some(connection);
             return;

@@ -3,12 +3,12 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use tokio::io::ReadBuf;
 
 use super::Common;
 use super::Io;
+use crate::ambient;
 use crate::device::Destination;
 use crate::error::Error;
 use crate::pipe::driver::tuning::{
@@ -295,7 +295,7 @@ impl Io {
             return;
         }
         self.reads_since = 0;
-        let now = Instant::now();
+        let now = ambient::now();
         if now.saturating_duration_since(self.read_at) > SIGN_OF_LIFE {
             lock(&common.shared).state.heard(now);
         }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Shared;
+use crate::ambient;
 use crate::pipe::credit_ahead::Credit;
 use crate::pipe::driver::tuning::CREDIT_KEPT;
 use crate::proto::{AHEAD_PART, Carriage, Head};
@@ -57,7 +58,7 @@ impl Shared {
             return;
         }
         self.state.widen_ahead(credit.bytes());
-        self.look_again(Instant::now());
+        self.look_again(ambient::now());
         self.wakers.wake_background();
     }
 

@@ -1,9 +1,9 @@
 //! What the protocol and the lanes have to say, and what follows from it.
 
 use std::task::Waker;
-use std::time::Instant;
 
 use super::{Delivery, Reader, Shared};
+use crate::ambient;
 use crate::channels::{ChannelFault, Lane, PieceEvent};
 use crate::device::{Buffer, BufferMut, Destination};
 use crate::error::{Error, PeerFault, ResetCode};
@@ -175,7 +175,7 @@ impl Shared {
                 self.wake(Interest::Descriptor, wakes);
             }
             Event::FinAck => self.wakers.wake_background(),
-            Event::Recalled => self.lower_credit(Instant::now()),
+            Event::Recalled => self.lower_credit(ambient::now()),
         }
     }
 

@@ -31,6 +31,7 @@ use super::driver::tuning::GOODBYE;
 use super::driver::{DelayedAcks, Interest, Wakers};
 use super::lane::{LaneResult, Work};
 use super::stats::LaneStats;
+use crate::ambient;
 use crate::channels::{Channel, Lane};
 use crate::device::{Allocators, Buffer, Destination, Device};
 use crate::error::{Error, ResetCode};
@@ -340,7 +341,7 @@ impl Shared {
             return;
         }
         self.ended = Some(error.clone());
-        self.goodbye = Goodbye::Until(Instant::now() + GOODBYE);
+        self.goodbye = Goodbye::Until(ambient::now() + GOODBYE);
         self.leaving.clear();
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::Shared;
+use crate::ambient;
 use crate::proto::metadata_at;
 
 /// A message that is to tell how long it waited.
@@ -36,7 +37,7 @@ impl Shared {
     /// Message number `message` begins to leave with `frame`, and what follows.
     pub(in crate::pipe) fn put_stamp(&mut self, message: u64, frame: &mut [u8]) {
         if let Some(Stamp { at, since }) = self.stamps.remove(&message) {
-            put(frame, at, since.elapsed());
+            put(frame, at, ambient::since(since));
         }
     }
 }

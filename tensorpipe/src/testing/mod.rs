@@ -1,0 +1,281 @@
+//! For tests: a simulated network on a virtual clock, for services of your own.
+//!
+//! Servers, clients and pipes run in one thread, each on a [`Host`] of a [`Network`]. Links between hosts delay, stall and are cut; hosts
+//! are parted and crash. Time passes only where everybody waits: an hour of silence takes milliseconds. What a story did once it does
+//! again with the same seed.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tensorpipe::{Error, Message, testing};
+//!
+//! let took = testing::run(7, async |network| {
+//!     let (server, client) = (network.host("server"), network.host("client"));
+//!     network.link("client", "server").delay(Duration::from_millis(20));
+//!     let listener = server.context().build()?.listen([server.url(1)]).await?;
+//!     let context = client.context().build()?;
+//!     let (pipe, accepted) = tokio::try_join!(context.connect(server.url(1)), listener.accept())?;
+//!
+//!     network.partition("client", "server");
+//!     let written = pipe.write(Message::new("it waits"));
+//!     tokio::time::sleep(Duration::from_secs(3)).await;
+//!     network.heal("client", "server");
+//!     assert_eq!(&accepted.read().await?.metadata[..], b"it waits");
+//!     written.await?;
+//!     Ok::<_, Error>(network.elapsed())
+//! });
+//! assert!(took.unwrap() >= Duration::from_secs(3));
+//! ```
+//!
+//! A service is served and called as always, with [`Host::context`] as its context: `Server::builder().context(&context)` and
+//! `Client::connect_with(&context, url)`.
+//!
+//! # What a network does
+//!
+//! - Each connection carries two streams of bytes, which arrive once and in order, like those of tcp. Different connections overtake each
+//!   other where a link has [jitter](Link::jitter).
+//! - A link leads one way. Whoever closes, resets or connects is heard of by way of it, too: over a link that
+//!   [stalls](Link::stall), not at all until it heals.
+//! - A connection takes 256 KiB each way that were not read; then its writer waits.
+//! - Bytes travel at any rate; only delays cost time. Timers, and so delays, go by whole milliseconds, as tokio's do.
+//! - Contexts of a host have transport `sim` and channel `basic` alone. Whatever else is added to them does not pass through the network.
+//!
+//! # What follows from the seed, and what does not
+//!
+//! Within [`run`] delays, timers, deadlines, the pauses of back-offs and random tokens follow from the seed and the story. Not part of the
+//! simulation are
+//!
+//! - threads: a blocking handler and `spawn_blocking` take no virtual time, and end in an order of their own;
+//! - `std::time`: [`tokio::time::Instant`] is the virtual clock. Deadlines of calls are on it; tarpc's are not;
+//! - the order in which a `HashMap` is walked, and of `tokio::select!` without `biased;`;
+//! - a rendezvous in its details: it names loans by secret numbers, whose lengths differ, and tells of an abort in no order.
+
+mod state;
+mod transport;
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use self::state::{Shared, Way};
+pub use self::transport::SimTransport;
+use crate::ambient::Simulated;
+use crate::channels::BasicChannel;
+use crate::context::{Context, ContextBuilder};
+use crate::sync::Arc;
+use crate::transports::Transport;
+
+/// Of the virtual clock.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// Runs a story on a runtime of this thread, whose clock begins to move when everybody waits.
+///
+/// # Panics
+/// When the story does, or has not ended after a day of virtual time: then it waits for what never comes. Within another runtime.
+pub fn run<T>(seed: u64, story: impl AsyncFnOnce(Network) -> T) -> T {
+    let _simulated = Simulated::new(seed);
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build();
+    let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
+    runtime.block_on(async {
+        let story = tokio::time::timeout(LONGEST, story(Network::new(seed)));
+        let ended = story.await;
+        ended.unwrap_or_else(|_| panic!("the story of seed {seed} has not ended after a day"))
+    })
+}
+
+/// Hosts and the links between them. A clone is a handle.
+#[derive(Clone, Debug)]
+pub struct Network(Arc<Shared>);
+
+/// What a network saw or did, when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Since the network was made, on the virtual clock.
+    pub at: Duration,
+    /// In words: `1 client -> server: 24 bytes`, where 1 is the number of the connection.
+    pub what: String,
+}
+
+impl std::fmt::Display for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:>12.3} ms  {}", self.at.as_secs_f64() * 1e3, self.what)
+    }
+}
+
+impl Network {
+    /// One in real time, for any runtime. [`run`] makes one on a virtual clock.
+    pub fn new(seed: u64) -> Self {
+        Self(Arc::new(Shared::new(seed)))
+    }
+
+    /// The host of this name, which begins to be with its first mention. One that has crashed starts again, with nothing.
+    ///
+    /// # Panics
+    /// Where the name is empty or has other characters than letters, digits, `-`, `_` and `.`.
+    pub fn host(&self, name: &str) -> Host {
+        let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let is_name = !name.is_empty() && name.chars().all(is_good);
+        assert!(is_name, "{name:?} is no name of a host");
+        let (number, life) = self.0.with(|state| state.start(name));
+        Host {
+            shared: self.0.clone(),
+            name: name.into(),
+            number,
+            life,
+        }
+    }
+
+    /// The link that carries what `from` sends to `to`.
+    ///
+    /// # Panics
+    /// Where no host has that name.
+    pub fn link(&self, from: &str, to: &str) -> Link {
+        let way = self.0.with(|state| (state.number(from), state.number(to)));
+        Link {
+            shared: self.0.clone(),
+            way,
+        }
+    }
+
+    /// Stalls both links between two hosts: their connections carry nothing and new ones are not made, until they [heal](Network::heal).
+    /// Nobody is told. A machine without power looks the same to others.
+    ///
+    /// # Panics
+    /// As [`Network::link`].
+    pub fn partition(&self, a: &str, b: &str) {
+        self.link(a, b).stall();
+        self.link(b, a).stall();
+    }
+
+    /// Both links carry again, first what has waited.
+    ///
+    /// # Panics
+    /// As [`Network::link`].
+    pub fn heal(&self, a: &str, b: &str) {
+        self.link(a, b).heal();
+        self.link(b, a).heal();
+    }
+
+    /// The process of this host dies: its connections are reset, its addresses are free, tasks of [`Host::spawn`] are dropped. Whatever else
+    /// was started for it runs on, and reaches nobody.
+    ///
+    /// # Panics
+    /// As [`Network::link`].
+    pub fn crash(&self, name: &str) {
+        for task in self.0.with(|state| state.crash(name)) {
+            task.abort();
+        }
+        self.0.changed.notify_waiters();
+    }
+
+    /// Since the network was made, on the virtual clock.
+    pub fn elapsed(&self) -> Duration {
+        self.0.with(|state| state.elapsed())
+    }
+
+    /// Adds a line of the story's own to the trace.
+    pub fn note(&self, what: impl Into<String>) {
+        self.0.with(|state| state.tell(what.into()));
+    }
+
+    /// What happened so far: connections, what was written to them and how they ended, faults, notes. It grows by a line for each write.
+    pub fn trace(&self) -> Vec<Event> {
+        self.0.with(|state| state.trace.clone())
+    }
+}
+
+/// The link from one host to another. A new one has no delay. Settings count for what is sent from then on.
+#[derive(Clone, Debug)]
+pub struct Link {
+    shared: Arc<Shared>,
+    way: (usize, usize),
+}
+
+impl Link {
+    /// Everything arrives so much later.
+    pub fn delay(&self, delay: Duration) -> &Self {
+        self.set(&format!("delay {delay:?}"), |way| way.delay = delay)
+    }
+
+    /// And up to so much more, another part of it for each write: so connections overtake each other.
+    pub fn jitter(&self, jitter: Duration) -> &Self {
+        self.set(&format!("jitter {jitter:?}"), |way| way.jitter = jitter)
+    }
+
+    /// The connection that sends the byte with which this link has carried so many more is cut behind it: both ends see a reset. 0 cuts
+    /// the one that sends next. That happens once; the last setting counts.
+    pub fn cut_after(&self, bytes: u64) -> &Self {
+        let cut = Some(bytes);
+        self.set(&format!("cut after {bytes} bytes"), |way| {
+            way.cut_after = cut;
+        })
+    }
+
+    /// Nothing arrives any more, also of what is on its way.
+    pub fn stall(&self) -> &Self {
+        self.set("stall", |way| way.stalled = true)
+    }
+
+    /// What has waited arrives, and whatever comes then.
+    pub fn heal(&self) -> &Self {
+        self.set("heal", |way| way.stalled = false)
+    }
+
+    fn set(&self, what: &str, change: impl FnOnce(&mut Way)) -> &Self {
+        self.shared
+            .with(|state| state.change(self.way, what, change));
+        self.shared.changed.notify_waiters();
+        self
+    }
+}
+
+/// A host of a [`Network`], as it is until it crashes.
+#[derive(Clone, Debug)]
+pub struct Host {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+    number: usize,
+    life: u64,
+}
+
+impl Host {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it listens, or may listen, e.g. `sim://server:1`. Port 0 becomes a free one there.
+    pub fn url(&self, port: u16) -> String {
+        format!("sim://{}:{port}", self.name)
+    }
+
+    /// Begins a context of this host.
+    pub fn context(&self) -> ContextBuilder {
+        let transport: Arc<dyn Transport> = Arc::new(self.transport());
+        Context::builder()
+            .name(&*self.name)
+            .transports([transport])
+            .channels([Arc::new(BasicChannel::new()) as _])
+    }
+
+    /// Its way into the network, for a context that is made otherwise.
+    pub fn transport(&self) -> SimTransport {
+        SimTransport::new(self.clone())
+    }
+
+    /// Runs a task until it ends or the host crashes. One of a host that has crashed is not begun.
+    ///
+    /// # Panics
+    /// Outside of a runtime.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let task = tokio::spawn(work);
+        let lives = self.shared.with(|state| state.adopt(self, &task));
+        if !lives {
+            task.abort();
+        }
+        task
+    }
+}

@@ -1,0 +1,527 @@
+//! What a network knows: hosts, links, connections, and what is on its way.
+//!
+//! Invariant: nobody is woken while the state is locked; [`Shared::with`] does so behind that.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{Error, ErrorKind, Result};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::Instant;
+
+use super::{Event, Host};
+use crate::ambient::Chance;
+use crate::sync::{Mutex, lock};
+
+/// Bytes of each direction of a connection that were not read.
+const CAPACITY: usize = 256 << 10;
+
+/// Connections that may wait to be accepted at one address.
+const BACKLOG: usize = 128;
+
+/// The first port that is given where 0 is asked for.
+const FIRST_PORT: u16 = 49152;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Some link or host is not as before.
+    pub(super) changed: Notify,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    begun: Instant,
+    chance: Chance,
+    hosts: Vec<HostState>,
+    ways: BTreeMap<(usize, usize), Way>,
+    listeners: BTreeMap<String, Listening>,
+    connections: BTreeMap<u64, [End; 2]>,
+    made: u64,
+    pub(super) trace: Vec<Event>,
+    wakes: Vec<Waker>,
+}
+
+#[derive(Debug)]
+struct HostState {
+    name: String,
+    /// How often it has crashed.
+    life: u64,
+    crashed: bool,
+    tasks: Vec<AbortHandle>,
+}
+
+/// One direction between two hosts.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    pub(super) delay: Duration,
+    pub(super) jitter: Duration,
+    pub(super) stalled: bool,
+    pub(super) cut_after: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Listening {
+    host: usize,
+    /// Connections that were not accepted.
+    waiting: VecDeque<u64>,
+    waker: Option<Waker>,
+}
+
+/// What one end of a connection is to hear, and who waits at it.
+#[derive(Debug)]
+struct End {
+    host: usize,
+    coming: VecDeque<(Instant, Piece)>,
+    unread: usize,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    /// Nobody is there any more, or the connection is cut: what is sent here is lost.
+    deaf: bool,
+    /// It has sent its end.
+    shut: bool,
+    /// Its host has crashed.
+    dead: bool,
+    /// Its handle is dropped.
+    dropped: bool,
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(VecDeque<u8>),
+    /// The peer sends no more.
+    Shut,
+    /// And reads no more.
+    Closed,
+    Reset,
+}
+
+/// What a reader is told.
+pub(super) enum Read {
+    Done,
+    /// Nothing until then, or until it is woken.
+    Wait(Option<Instant>),
+}
+
+impl Shared {
+    pub(super) fn new(seed: u64) -> Self {
+        let state = State {
+            begun: Instant::now(),
+            chance: Chance(!seed),
+            hosts: Vec::new(),
+            ways: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            made: 0,
+            trace: Vec::new(),
+            wakes: Vec::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
+    }
+
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let result = act(&mut state);
+        let wakes = std::mem::take(&mut state.wakes);
+        drop(state);
+        wakes.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// As long as a word takes from one host to another: for ever, while the link stalls.
+    pub(super) async fn cross(&self, from: usize, to: usize) {
+        let mut due = self.with(|state| state.due(from, to));
+        loop {
+            tokio::time::sleep_until(due).await;
+            let changed = self.changed.notified();
+            if !self.with(|state| state.way(from, to).stalled) {
+                return;
+            }
+            changed.await;
+            due = Instant::now();
+        }
+    }
+}
+
+impl State {
+    pub(super) fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    pub(super) fn tell(&mut self, what: String) {
+        let at = self.elapsed();
+        self.trace.push(Event { at, what });
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.hosts.iter().position(|host| host.name == name)
+    }
+
+    pub(super) fn number(&self, name: &str) -> usize {
+        let found = self.find(name);
+        found.unwrap_or_else(|| panic!("no host of this network is called {name:?}"))
+    }
+
+    /// The host's number, and which of its lives this is.
+    pub(super) fn start(&mut self, name: &str) -> (usize, u64) {
+        let number = self.find(name).unwrap_or_else(|| {
+            self.hosts.push(HostState {
+                name: name.to_owned(),
+                life: 0,
+                crashed: false,
+                tasks: Vec::new(),
+            });
+            self.hosts.len() - 1
+        });
+        let host = &mut self.hosts[number];
+        if std::mem::take(&mut host.crashed) {
+            host.life += 1;
+            self.tell(format!("{name} starts again"));
+        }
+        (number, self.hosts[number].life)
+    }
+
+    pub(super) fn adopt<T>(&mut self, host: &Host, task: &JoinHandle<T>) -> bool {
+        let lives = self.lives(host);
+        if lives {
+            let tasks = &mut self.hosts[host.number].tasks;
+            tasks.retain(|task| !task.is_finished());
+            tasks.push(task.abort_handle());
+        }
+        lives
+    }
+
+    fn lives(&self, host: &Host) -> bool {
+        let state = &self.hosts[host.number];
+        state.life == host.life && !state.crashed
+    }
+
+    pub(super) fn change(
+        &mut self,
+        (from, to): (usize, usize),
+        what: &str,
+        change: impl FnOnce(&mut Way),
+    ) {
+        change(self.ways.entry((from, to)).or_default());
+        let (from, to) = (&self.hosts[from].name, &self.hosts[to].name);
+        self.tell(format!("link {from} -> {to}: {what}"));
+        // Each looks what it means for it.
+        for end in self.connections.values_mut().flatten() {
+            self.wakes.extend(end.reader.take());
+            self.wakes.extend(end.writer.take());
+        }
+    }
+
+    pub(super) fn crash(&mut self, name: &str) -> Vec<AbortHandle> {
+        let number = self.number(name);
+        self.tell(format!("{name} crashes"));
+        self.hosts[number].crashed = true;
+        let numbers: Vec<u64> = self.connections.keys().copied().collect();
+        for (id, side) in numbers.into_iter().flat_map(|id| [(id, 0), (id, 1)]) {
+            let (own, _) = self.ends(id, side);
+            if own.host == number && !own.dead {
+                own.dead = true;
+                let woken = [own.reader.take(), own.writer.take()];
+                self.wakes.extend(woken.into_iter().flatten());
+                self.leave(id, side, Piece::Reset);
+            }
+        }
+        // Of those that were not accepted nobody has a handle.
+        let listeners = std::mem::take(&mut self.listeners).into_iter();
+        let (gone, others) = listeners.partition(|(_, listening)| listening.host == number);
+        self.listeners = others;
+        let gone: BTreeMap<String, Listening> = gone;
+        for id in gone.into_values().flat_map(|listening| listening.waiting) {
+            self.drop_end(id, 1);
+        }
+        std::mem::take(&mut self.hosts[number].tasks)
+    }
+
+    fn way(&mut self, from: usize, to: usize) -> &mut Way {
+        self.ways.entry((from, to)).or_default()
+    }
+
+    /// When what is sent now arrives.
+    fn due(&mut self, from: usize, to: usize) -> Instant {
+        let chance = self.chance.number();
+        let way = self.way(from, to);
+        let part = (chance >> 11) as f64 / (1u64 << 53) as f64;
+        Instant::now() + way.delay + way.jitter.mul_f64(part)
+    }
+
+    /// Listens there. Returns the address.
+    pub(super) fn listen(&mut self, host: &Host, port: u16) -> Result<String> {
+        self.check(host)?;
+        let address = |port: u16| format!("{}:{port}", host.name);
+        let is_free = |port: &u16| !self.listeners.contains_key(&address(*port));
+        let port = match port {
+            0 => (FIRST_PORT..=u16::MAX).find(is_free),
+            port => Some(port).filter(is_free),
+        };
+        let port = port.ok_or(ErrorKind::AddrInUse)?;
+        let listening = Listening {
+            host: host.number,
+            waiting: VecDeque::new(),
+            waker: None,
+        };
+        self.listeners.insert(address(port), listening);
+        Ok(address(port))
+    }
+
+    pub(super) fn stop_listening(&mut self, host: &Host, address: &str) {
+        if self.lives(host) {
+            let stopped = self.listeners.remove(address);
+            // Nobody will have accepted them.
+            for id in stopped.into_iter().flat_map(|stopped| stopped.waiting) {
+                self.drop_end(id, 1);
+            }
+        }
+    }
+
+    pub(super) fn check(&self, host: &Host) -> Result<()> {
+        match self.lives(host) {
+            true => Ok(()),
+            false => Err(Error::other(format!("host {} has crashed", host.name))),
+        }
+    }
+
+    /// The host of an address.
+    pub(super) fn resolve(&self, address: &str) -> Result<usize> {
+        let host = address
+            .rsplit_once(':')
+            .and_then(|(name, _)| self.find(name));
+        host.ok_or_else(|| Error::new(ErrorKind::NotFound, "the network has no such host"))
+    }
+
+    /// Opens a connection to who listens there.
+    pub(super) fn open(&mut self, from: usize, address: &str) -> Result<u64> {
+        let name = self.hosts[from].name.clone();
+        let listening = self.listeners.get_mut(address);
+        let listening = listening.filter(|listening| listening.waiting.len() < BACKLOG);
+        let Some(listening) = listening else {
+            self.tell(format!("{name} -> {address}: refused"));
+            let why = "nobody listens there, or too many wait to be accepted";
+            return Err(Error::new(ErrorKind::ConnectionRefused, why));
+        };
+        self.made += 1;
+        let id = self.made;
+        listening.waiting.push_back(id);
+        self.wakes.extend(listening.waker.take());
+        let ends = [from, listening.host].map(|host| End {
+            host,
+            coming: VecDeque::new(),
+            unread: 0,
+            reader: None,
+            writer: None,
+            deaf: false,
+            shut: false,
+            dead: false,
+            dropped: false,
+        });
+        self.connections.insert(id, ends);
+        self.tell(format!("{id} {name} -> {address}: connected"));
+        Ok(id)
+    }
+
+    pub(super) fn poll_accept(
+        &mut self,
+        host: &Host,
+        address: &str,
+        waker: &Waker,
+    ) -> Poll<(u64, usize)> {
+        // After a crash another may listen there.
+        let lives = self.lives(host);
+        let listening = self.listeners.get_mut(address).filter(|_| lives);
+        // A crash is no error that anybody is left to be told of.
+        let Some(listening) = listening else {
+            return Poll::Pending;
+        };
+        let Some(id) = listening.waiting.pop_front() else {
+            listening.waker = Some(waker.clone());
+            return Poll::Pending;
+        };
+        Poll::Ready((id, self.connections[&id][0].host))
+    }
+
+    fn ends(&mut self, id: u64, side: usize) -> (&mut End, &mut End) {
+        let [first, second] = self.connections.get_mut(&id).expect("an end is open");
+        match side {
+            0 => (first, second),
+            _ => (second, first),
+        }
+    }
+
+    /// Sends `piece` from this end to the other. Returns whether it was still heard there.
+    fn send(&mut self, id: u64, side: usize, piece: Piece) -> bool {
+        let (own, peer) = self.ends(id, side);
+        let (from, to) = (own.host, peer.host);
+        let due = self.due(from, to);
+        let (_, peer) = self.ends(id, side);
+        if peer.deaf {
+            return false;
+        }
+        let last = peer.coming.back().map_or(due, |(last, _)| *last);
+        if let Piece::Bytes(bytes) = &piece {
+            peer.unread += bytes.len();
+        }
+        peer.coming.push_back((due.max(last), piece));
+        let reader = peer.reader.take();
+        self.wakes.extend(reader);
+        true
+    }
+
+    /// Nothing more is sent or heard at this end; the other one hears of it.
+    fn leave(&mut self, id: u64, side: usize, how: Piece) {
+        let what = match how {
+            Piece::Reset => "reset",
+            _ => "closed",
+        };
+        let sent = self.send(id, side, how);
+        let (own, peer) = self.ends(id, side);
+        own.deaf = true;
+        own.coming.clear();
+        // It writes into the void until it hears of it.
+        let writer = peer.writer.take();
+        let (from, to) = (own.host, peer.host);
+        self.wakes.extend(writer);
+        if sent {
+            let (from, to) = (&self.hosts[from].name, &self.hosts[to].name);
+            self.tell(format!("{id} {from} -> {to}: {what}"));
+        }
+    }
+
+    /// The handle of this end is dropped.
+    pub(super) fn drop_end(&mut self, id: u64, side: usize) {
+        if !self.ends(id, side).0.deaf {
+            self.leave(id, side, Piece::Closed);
+        }
+        let (own, peer) = self.ends(id, side);
+        own.dropped = true;
+        if peer.dropped {
+            self.connections.remove(&id);
+        }
+    }
+
+    pub(super) fn shut(&mut self, id: u64, side: usize) {
+        let (own, _) = self.ends(id, side);
+        if !std::mem::replace(&mut own.shut, true) && !own.deaf {
+            self.send(id, side, Piece::Shut);
+        }
+    }
+
+    /// What has arrived from the peer goes into `room`.
+    pub(super) fn read(
+        &mut self,
+        id: u64,
+        side: usize,
+        room: &mut tokio::io::ReadBuf<'_>,
+        waker: &Waker,
+    ) -> Result<Read> {
+        let (own, peer) = self.ends(id, side);
+        if own.dead {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        let (from, to) = (peer.host, own.host);
+        let stalled = self.way(from, to).stalled;
+        let (own, peer) = self.ends(id, side);
+        let Some((due, piece)) = own.coming.front_mut() else {
+            own.reader = Some(waker.clone());
+            return Ok(Read::Wait(None));
+        };
+        if stalled || *due > Instant::now() {
+            let until = Some(*due).filter(|_| !stalled);
+            own.reader = Some(waker.clone());
+            return Ok(Read::Wait(until));
+        }
+        let Piece::Bytes(bytes) = piece else {
+            return match piece {
+                Piece::Reset => Err(ErrorKind::ConnectionReset.into()),
+                _ => Ok(Read::Done),
+            };
+        };
+        let (front, _) = bytes.as_slices();
+        let len = front.len().min(room.remaining());
+        room.put_slice(&front[..len]);
+        bytes.drain(..len);
+        if bytes.is_empty() {
+            own.coming.pop_front();
+        }
+        own.unread -= len;
+        let writer = peer.writer.take();
+        self.wakes.extend(writer);
+        Ok(Read::Done)
+    }
+
+    /// Sends of `bytes` what there is room for.
+    pub(super) fn write(
+        &mut self,
+        id: u64,
+        side: usize,
+        bytes: &[u8],
+        waker: &Waker,
+    ) -> Poll<Result<usize>> {
+        let (own, peer) = self.ends(id, side);
+        let (from, to) = (own.host, peer.host);
+        let stalled = self.way(to, from).stalled;
+        let (own, peer) = self.ends(id, side);
+        // The last thing that the peer has said.
+        let heard = own.coming.back();
+        let heard = heard.filter(|(due, _)| !stalled && *due <= Instant::now());
+        match heard {
+            _ if own.dead => return Poll::Ready(Err(ErrorKind::ConnectionReset.into())),
+            Some((_, Piece::Reset)) => return Poll::Ready(Err(ErrorKind::ConnectionReset.into())),
+            Some((_, Piece::Closed)) => return Poll::Ready(Err(ErrorKind::BrokenPipe.into())),
+            _ if own.shut => return Poll::Ready(Err(ErrorKind::BrokenPipe.into())),
+            _ => {}
+        }
+        if peer.deaf || bytes.is_empty() {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let room = CAPACITY - peer.unread;
+        if room == 0 {
+            own.writer = Some(waker.clone());
+            return Poll::Pending;
+        }
+        let mut len = bytes.len().min(room);
+        let mut cut = false;
+        let way = self.way(from, to);
+        if let Some(left) = way.cut_after {
+            len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+            cut = len as u64 == left;
+            way.cut_after = Some(left - len as u64).filter(|_| !cut);
+        }
+        let (from, to) = (&self.hosts[from].name, &self.hosts[to].name);
+        let told = format!("{id} {from} -> {to}: {len} bytes");
+        if len > 0 {
+            self.tell(told);
+            self.send(
+                id,
+                side,
+                Piece::Bytes(bytes[..len].iter().copied().collect()),
+            );
+        }
+        if cut {
+            self.tell(format!("{id} is cut"));
+            for side in [0, 1] {
+                self.send(id, side, Piece::Reset);
+            }
+            for side in [0, 1] {
+                self.ends(id, side).0.deaf = true;
+            }
+        }
+        match len {
+            0 => Poll::Ready(Err(ErrorKind::ConnectionReset.into())),
+            len => Poll::Ready(Ok(len)),
+        }
+    }
+
+    /// The name of a host.
+    pub(super) fn name(&self, host: usize) -> &str {
+        &self.hosts[host].name
+    }
+}

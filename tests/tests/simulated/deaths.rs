@@ -1,0 +1,88 @@
+//! Peers that die, and others that take over.
+
+use tensorpipe::testing;
+use tensorpipe_rpc::{CallError, Replicas};
+
+use crate::scene::{ScalerClient, millis, pair, serve, tensor};
+
+#[test]
+fn a_server_that_dies_fails_the_calls_that_it_had_and_may_come_back() {
+    testing::run(1, async |network| {
+        let (_server, client) = pair(&network).await;
+        network.link("server", "client").delay(millis(7));
+        let nap = client.nap(60_000);
+        tokio::time::sleep(millis(1_000)).await;
+        network.crash("server");
+        let error = nap.await.unwrap_err();
+        assert!(matches!(error, CallError::Connection { .. }), "{error}");
+        assert!(error.may_have_run());
+        assert_eq!(network.elapsed(), millis(1_007));
+
+        // Whose context was made before cannot come back.
+        let again = serve(&network.host("server")).await;
+        let context = network.host("client").context().build().unwrap();
+        let client = ScalerClient::connect_with(&context, again.url())
+            .await
+            .unwrap();
+        client.scale(&tensor(1), 3.0).await.unwrap();
+    });
+}
+
+/// It is no more there for new ones than for those that it had.
+#[test]
+fn a_dead_host_neither_serves_nor_calls() {
+    testing::run(1, async |network| {
+        let (server, client) = pair(&network).await;
+        let lives = network.host("client").spawn(std::future::pending::<()>());
+        network.crash("client");
+        assert!(lives.await.unwrap_err().is_cancelled());
+        client.scale(&tensor(1), 3.0).await.unwrap_err();
+        tokio::time::sleep(millis(1)).await;
+        assert_eq!(server.pipes().len(), 0);
+
+        network.crash("server");
+        let context = network.host("client").context().build().unwrap();
+        let before = network.elapsed();
+        let error = context.connect(server.url()).await.unwrap_err();
+        assert!(
+            matches!(error, tensorpipe::Error::Connect { .. }),
+            "{error}"
+        );
+        // As long as the policy says that a listener is waited for.
+        assert!(network.elapsed() - before > millis(20_000), "{error}");
+    });
+}
+
+#[test]
+fn replicas_go_on_where_one_dies_and_use_it_again() {
+    testing::run(3, async |network| {
+        let names = ["a", "b"];
+        let mut servers = Vec::new();
+        for name in names {
+            servers.push(serve(&network.host(name)).await);
+        }
+        let context = network.host("client").context().build().unwrap();
+        let urls: Vec<String> = servers
+            .iter()
+            .map(|server| server.url().to_string())
+            .collect();
+        let replicas = Replicas::builder().urls(&urls).context(&context);
+        let replicas = replicas.connect().await.unwrap();
+        let client = ScalerClient::on(&replicas).await.unwrap();
+        for round in 0..6 {
+            let name = names[round % 2];
+            network.crash(name);
+            for _ in 0..10 {
+                client.scale(&tensor(100), 2.0).await.unwrap();
+            }
+            servers.push(serve(&network.host(name)).await);
+            // Longer than its longest pause.
+            tokio::time::sleep(millis(6_000)).await;
+        }
+        assert!(
+            network.elapsed() < millis(60_000),
+            "{:?}",
+            network.elapsed()
+        );
+    });
+}
