@@ -13,6 +13,8 @@ mod overload;
 mod references;
 #[path = "rpc/streams.rs"]
 mod streams;
+#[path = "rpc/unsent.rs"]
+mod unsent;
 #[path = "rpc/works.rs"]
 mod works;
 
