@@ -11,6 +11,8 @@ mod forked;
 mod overload;
 #[path = "rpc/references.rs"]
 mod references;
+#[path = "rpc/required.rs"]
+mod required;
 #[path = "rpc/streams.rs"]
 mod streams;
 #[path = "rpc/unsent.rs"]

@@ -31,6 +31,7 @@ pub struct ClientHandle {
     /// Whether its callers want figures.
     stats: bool,
     devices: Option<DeviceMap>,
+    required: Option<Arc<[String]>>,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -77,6 +78,7 @@ impl ClientHandle {
             name: schema.service,
             stats: false,
             devices: None,
+            required: None,
         })
     }
 
@@ -113,6 +115,15 @@ impl ClientHandle {
     pub fn with_device_map(&self, map: DeviceMap) -> Self {
         Self {
             devices: Some(map),
+            ..self.clone()
+        }
+    }
+
+    /// The same client; tensors among the arguments of calls made through it go over one of these channels, or not at all
+    /// ([`Message::require`](tensorpipe::Message::require)).
+    pub fn with_requirement(&self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            required: Some(channels.into_iter().map(Into::into).collect()),
             ..self.clone()
         }
     }
@@ -200,6 +211,7 @@ impl ClientHandle {
             pins: met.pins,
             trace: begun.trace,
             places: terms.places,
+            required: terms.required,
         });
         Ok((engine.clone(), slot))
     }
@@ -225,6 +237,7 @@ impl ClientHandle {
             },
             asked: self.stats,
             places: CallPlacement::of(method, self.devices.as_ref()),
+            required: self.required.clone(),
         })
     }
 }

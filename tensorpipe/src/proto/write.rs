@@ -138,6 +138,11 @@ impl<S: Clone, D> PipeState<S, D> {
         })
     }
 
+    /// Whether it is a tensor of a message of this side's that is not handed over yet.
+    pub(crate) fn is_tensor(&mut self, op: OpId) -> bool {
+        op.outgoing && self.outgoing.part(op).is_some_and(|part| part.is_tensor)
+    }
+
     /// The channel that carries a part of a message of this side's.
     pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
         match self.outgoing.part(op)?.carriage {

@@ -209,6 +209,7 @@ impl Shared {
             announced: &mut self.announced,
             runtime: &self.runtime,
             required: &slot.required,
+            by_message: &self.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
         });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
@@ -261,8 +262,11 @@ impl Shared {
         let channel = self.state.outgoing_channel(op);
         let slot = channel.and_then(|channel| self.lanes.get(usize::from(channel)));
         let error = match (error, slot) {
-            (Error::Misuse(Misuse::NotAsRequired { required, .. }), _) => {
-                Misuse::NotAsRequired { what, required }.into()
+            (Error::Misuse(mut misuse @ Misuse::NotAsRequired { .. }), _) => {
+                if let Misuse::NotAsRequired { what: which, .. } = &mut misuse {
+                    *which = what.into();
+                }
+                misuse.into()
             }
             (error @ Error::Misuse(_), _) | (error, None) => error,
             (error, Some(slot)) => Error::Unsent {
