@@ -51,6 +51,7 @@ pub(crate) fn is_reserved(method: &str) -> bool {
         "on",
         "with_deadline",
         "with_device_map",
+        "with_requirement",
         "with_stats",
         "with_trace",
     ]

@@ -85,6 +85,7 @@ fn message(bytes: &[u8]) {
         metadata: bytes.to_vec().into(),
         payloads: vec![Payload::from(Buffer::from_vec(bytes.to_vec()))],
         tensors: vec![MessageTensor::from(number(1))],
+        ..Message::default()
     };
     let body = to_body(message, &header);
     let body = body.unwrap_or_else(|| panic!("the payload is there"));

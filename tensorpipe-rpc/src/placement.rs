@@ -309,15 +309,24 @@ pub(crate) fn tensor_of(whole: &str, tensor: usize, count: usize) -> String {
 
 /// Puts a tensor's name in the place of its number in the message, by which the pipe calls it.
 pub(crate) fn naming(mut error: Error, name: impl FnOnce(usize) -> Option<String>) -> Error {
-    if let Error::Misuse(Misuse::OutOfReach { what, .. } | Misuse::NotAsRequired { what, .. }) =
-        &mut error
-        && let Some(numbered) = what.strip_prefix("tensor ")
-    {
+    let named = |what: &str| {
+        let numbered = what.strip_prefix("tensor ")?;
         let end = numbered.find(' ').unwrap_or(numbered.len());
         let (number, rest) = numbered.split_at(end);
-        if let Some(name) = number.parse().ok().and_then(name) {
-            *what = name + rest;
+        Some(name(number.parse().ok()?)? + rest)
+    };
+    match &mut error {
+        Error::Misuse(Misuse::OutOfReach { what, .. }) => {
+            if let Some(named) = named(what) {
+                *what = named;
+            }
         }
+        Error::Misuse(Misuse::NotAsRequired { what, .. }) => {
+            if let Some(named) = named(what) {
+                *what = named.into();
+            }
+        }
+        _ => {}
     }
     error
 }

@@ -146,6 +146,16 @@ pub enum Error {
         /// In words.
         reason: Arc<str>,
     },
+    /// A channel could not send a part of a message of this side's, which is abandoned; the pipe goes on.
+    #[error("{what} was not sent over channel `{channel}`: {}", cause(.channel, .r#source))]
+    Unsent {
+        /// Which payload or tensor.
+        what: Arc<str>,
+        /// The channel.
+        channel: &'static str,
+        /// Why. Raw, as in [`Error::Connect`].
+        r#source: Box<Self>,
+    },
     /// There is not enough memory for a message.
     #[error("no memory for a message of {bytes} bytes: {reason}")]
     OutOfMemory {
@@ -170,6 +180,17 @@ impl Error {
                 | Self::Ended { .. }
                 | Self::System(_)
         )
+    }
+}
+
+/// What a channel says, without its name once more.
+fn cause(channel: &str, error: &Error) -> String {
+    match error {
+        Error::Channel {
+            channel: of,
+            reason,
+        } if *of == channel => reason.to_string(),
+        error => error.to_string(),
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Message {
     pub payloads: Vec<Payload>,
     /// Tensors on any device.
     pub tensors: Vec<MessageTensor>,
+    /// The channels over one of which its tensors go, or not at all; empty: the context decides. See [`Message::require`].
+    pub required: Vec<String>,
 }
 
 impl Message {
@@ -44,6 +46,14 @@ impl Message {
     /// Adds a tensor.
     pub fn tensor(mut self, tensor: impl Into<MessageTensor>) -> Self {
         self.tensors.push(tensor.into());
+        self
+    }
+
+    /// Each of its tensors that does not ride in the frame goes over one of these channels, or the write fails with
+    /// [`Misuse::NotAsRequired`](crate::Misuse::NotAsRequired) before a byte of it moves: as
+    /// [`ContextBuilder::require`](crate::ContextBuilder::require), which goes on counting, for one message.
+    pub fn require(mut self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.required = channels.into_iter().map(Into::into).collect();
         self
     }
 

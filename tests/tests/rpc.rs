@@ -11,8 +11,12 @@ mod forked;
 mod overload;
 #[path = "rpc/references.rs"]
 mod references;
+#[path = "rpc/required.rs"]
+mod required;
 #[path = "rpc/streams.rs"]
 mod streams;
+#[path = "rpc/unsent.rs"]
+mod unsent;
 #[path = "rpc/works.rs"]
 mod works;
 

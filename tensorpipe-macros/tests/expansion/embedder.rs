@@ -131,6 +131,20 @@ impl EmbedderClient {
             handle: self.handle.with_device_map(map),
         }
     }
+    /// The same client; the tensors among the arguments of calls made through it go over one of these channels or in the
+    /// message's own frame, or the call fails before a byte of them moves: as `Message::require`. What comes back, and the
+    /// items of a stream, the context of their sender decides on (`ContextBuilder::require`).
+    #[must_use]
+    pub fn with_requirement(
+        &self,
+        channels: impl ::core::iter::IntoIterator<
+            Item = impl ::core::convert::Into<::std::string::String>,
+        >,
+    ) -> Self {
+        Self {
+            handle: self.handle.with_requirement(channels),
+        }
+    }
     /// The same client; calls made through it, and calls that they cause, belong to this trace.
     #[must_use]
     pub fn with_trace(&self, trace: ::tensorpipe_rpc::__private::TraceContext) -> Self {

@@ -40,6 +40,7 @@ pub(super) async fn bind(
         pins: Vec::new(),
         trace: None,
         places: None,
+        required: None,
     });
     let pipe = engine.pipe.name().into();
     let (outcome, _) = Awaited::new((engine.clone(), slot)).outcome().await;

@@ -66,6 +66,7 @@ impl EncodedCall {
             pins: self.met.pins.clone(),
             trace: begun.trace,
             places: terms.places,
+            required: terms.required,
         });
         Ok((engine.clone(), slot))
     }

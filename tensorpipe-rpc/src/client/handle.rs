@@ -32,6 +32,7 @@ pub struct ClientHandle {
     /// Whether its callers want figures.
     stats: bool,
     devices: Option<DeviceMap>,
+    required: Option<Arc<[String]>>,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -78,6 +79,7 @@ impl ClientHandle {
             name: schema.service,
             stats: false,
             devices: None,
+            required: None,
         })
     }
 
@@ -114,6 +116,15 @@ impl ClientHandle {
     pub fn with_device_map(&self, map: DeviceMap) -> Self {
         Self {
             devices: Some(map),
+            ..self.clone()
+        }
+    }
+
+    /// The same client; tensors among the arguments of calls made through it go over one of these channels, or not at all
+    /// ([`Message::require`](tensorpipe::Message::require)).
+    pub fn with_requirement(&self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            required: Some(channels.into_iter().map(Into::into).collect()),
             ..self.clone()
         }
     }
@@ -201,6 +212,7 @@ impl ClientHandle {
             pins: met.pins,
             trace: begun.trace,
             places: terms.places,
+            required: terms.required,
         });
         Ok((engine.clone(), slot))
     }
@@ -226,6 +238,7 @@ impl ClientHandle {
             },
             asked: self.stats,
             places: CallPlacement::of(method, self.devices.as_ref()),
+            required: self.required.clone(),
         })
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Terms {
     pub(crate) asked: bool,
     /// Where its tensors are to land, if its caller said so.
     pub(crate) places: Option<Arc<CallPlacement>>,
+    /// The channels over one of which its tensors go, if its caller said so.
+    pub(crate) required: Option<Arc<[String]>>,
 }
 
 /// A call that is about to be encoded.
@@ -54,6 +56,7 @@ pub(crate) struct Outgoing {
     pub(crate) pins: Vec<Arc<Handle>>,
     pub(crate) trace: Option<Arc<CallTrace>>,
     pub(crate) places: Option<Arc<CallPlacement>>,
+    pub(crate) required: Option<Arc<[String]>>,
 }
 
 impl Engine {
@@ -85,6 +88,7 @@ impl Engine {
             pins,
             trace,
             places,
+            required,
         } = outgoing;
         let refused = self.refuses(places.as_deref());
         if let (None, Some(places)) = (&refused, &places) {
@@ -120,6 +124,9 @@ impl Engine {
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
+            if let Some(required) = required {
+                outbound.require(required);
+            }
             let slot = new_slot(outbound.has_parts());
             if let Some(error) = refused {
                 slot.fail(error);

@@ -191,6 +191,17 @@ impl Calls {
         });
     }
 
+    /// A channel did not send all of message number `id`.
+    pub(super) fn unsent(&self, id: u64, error: &Error) {
+        self.complete_where(|slot| {
+            (slot.message() == Some(id)).then(|| CallError::Connection {
+                error: error.clone(),
+                // Only what is refused before a byte moves has certainly not come.
+                may_have_run: !matches!(error, Error::Misuse(_)),
+            })
+        });
+    }
+
     /// The peer does not look at messages from `next` on.
     pub(super) fn going_away(&self, next: u64) {
         self.complete_where(|slot| {

@@ -227,6 +227,12 @@ impl Handler for Receiver {
         }
     }
 
+    fn failed(&self, id: u64, error: &Error) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.calls.unsent(id, error);
+        }
+    }
+
     fn going_away(&self, next: u64, _: &str) {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.going_away(next);

@@ -47,6 +47,7 @@ impl Engine {
             pins: about.into_iter().collect(),
             trace: None,
             places,
+            required: None,
         });
         Ok((self.clone(), slot))
     }

@@ -227,6 +227,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             metadata: encoded.metadata.into(),
             payloads: encoded.payloads,
             tensors: encoded.tensors.into_iter().map(Into::into).collect(),
+            ..Message::default()
         };
         let mut write = self.pipe.write(message);
         if write.id().is_none()

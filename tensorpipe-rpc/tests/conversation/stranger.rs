@@ -160,6 +160,7 @@ fn with_body(script: &mut Script<'_>, mut metadata: Vec<u8>) -> Message {
         metadata: metadata.into(),
         payloads: (0..script.below(2)).map(|_| payload()).collect(),
         tensors: tensors(script),
+        ..Message::default()
     }
 }
 

@@ -83,15 +83,19 @@ pub enum Misuse {
         "no tokio runtime on this thread; call it from inside one, or use `tensorpipe::blocking`"
     )]
     NoRuntime,
-    /// Nothing that the context [requires](crate::ContextBuilder::require) carries it.
+    /// Nothing that the [context](crate::ContextBuilder::require) or the [message](crate::Message::require) requires carries it.
     #[error(
-        "{what} cannot go over {required}, which this context requires; `Pipe::route` says why not, or require less"
+        "{what} cannot go over {required}, which is required, only over {instead}: {reason}; mend that, or require less"
     )]
     NotAsRequired {
         /// Which payload or tensor, from where to where.
-        what: String,
+        what: Box<str>,
         /// The channels.
-        required: String,
+        required: Box<str>,
+        /// What would have carried it: a channel, or `nothing`.
+        instead: Box<str>,
+        /// Why not what is required.
+        reason: Box<str>,
     },
     /// The bytes of a tensor live on a device that the CPU cannot read.
     #[error("this tensor lives on {0}, which the CPU cannot read; copy it to the CPU first")]

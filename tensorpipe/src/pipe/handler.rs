@@ -47,6 +47,12 @@ pub trait Handler: Send + Sync + 'static {
     /// The peer did not take message `id` of ours, or not all of it.
     fn refused(&self, id: u64, code: ResetCode, reason: &str);
 
+    /// A channel could not send a part of message `id` of ours, which is abandoned: the peer has heard of it as of a reset. By default
+    /// nobody minds.
+    fn failed(&self, id: u64, error: &Error) {
+        let _ = (id, error);
+    }
+
     /// The peer will not look at our messages from `next` on.
     fn going_away(&self, next: u64, reason: &str);
 
@@ -64,6 +70,7 @@ impl<H: Handler> Deliver for H {
             }
             Delivery::Reset(id, code, reason) => self.reset(id, code, &reason),
             Delivery::Refused(id, code, reason) => self.refused(id, code, &reason),
+            Delivery::Failed(id, error) => self.failed(id, &error),
             Delivery::GoingAway(next, reason) => self.going_away(next, &reason),
             Delivery::Closed(error) => self.closed(&error),
         }

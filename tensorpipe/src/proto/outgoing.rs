@@ -58,6 +58,7 @@ pub(super) struct OutPart<S> {
     pub(super) carriage: Carriage,
     /// Where its flags stand in the frame.
     flags_at: u32,
+    pub(super) is_tensor: bool,
     /// `None` once it is handed over, skipped, or given to its channel.
     pub(super) source: Option<S>,
     pub(super) done: bool,
@@ -183,6 +184,7 @@ pub(super) fn put<S>(
                 carriage,
                 part.tensor.as_ref(),
             ),
+            is_tensor: part.tensor.is_some(),
             source: None,
             done: carriage == Carriage::Eager,
         }

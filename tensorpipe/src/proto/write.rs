@@ -127,6 +127,22 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
+    /// What a part of a message of this side's is called: its number among the payloads, or among the tensors.
+    pub(crate) fn name_outgoing(&mut self, op: OpId) -> Option<String> {
+        let at = usize::from(op.part);
+        let parts = &self.outgoing.message(op.message)?.parts;
+        let payloads = parts.iter().take_while(|part| !part.is_tensor).count();
+        Some(match parts.get(at)?.is_tensor {
+            true => format!("tensor {}", at - payloads),
+            false => format!("payload {at}"),
+        })
+    }
+
+    /// Whether it is a tensor of a message of this side's that is not handed over yet.
+    pub(crate) fn is_tensor(&mut self, op: OpId) -> bool {
+        op.outgoing && self.outgoing.part(op).is_some_and(|part| part.is_tensor)
+    }
+
     /// The channel that carries a part of a message of this side's.
     pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
         match self.outgoing.part(op)?.carriage {

@@ -106,6 +106,36 @@ pub(crate) async fn required() {
         Message::new("m").payload(tensorpipe::Buffer::copy_from_slice(&pattern(70_000, 2)));
     let refused = pipes.0.write(payload).await;
     assert!(refused.unwrap_err().to_string().contains("payload 0 from"));
+    // The same of one message, whatever its context says. The error says what it would have gone over, and why not what was wanted.
+    let plain = builder().build().unwrap();
+    let pipes = connected(&plain, &plain).await;
+    let tensor =
+        || MessageTensor::from(bench.tensor(device(), &pattern(70_000, 3))).to_device(device());
+    let wanted = Message::new("m").tensor(tensor()).require(["cuda_ipc"]);
+    let refused = pipes.0.write(wanted).await.unwrap_err();
+    let Error::Misuse(Misuse::NotAsRequired {
+        what,
+        required,
+        instead,
+        reason,
+    }) = &refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(&**what, "tensor 0 from cuda:1 to cuda:1");
+    assert_eq!((&**required, &**instead), ("cuda_ipc", "cuda_xth"));
+    let of_ipc = pipes
+        .0
+        .route()
+        .refused
+        .iter()
+        .find(|one| one.candidate == "channel cuda_ipc");
+    assert_eq!(**reason, *format!("cuda_ipc: {}", of_ipc.unwrap().reason));
+    let wanted = Message::new("m")
+        .tensor(tensor())
+        .require(["cuda_ipc", "cuda_xth"]);
+    let come = moved(&pipes, wanted).await;
+    assert!(bench.download(come.tensors[0].tensor.buffer()) == pattern(70_000, 3));
     let unknown = builder().require(DeviceKind::CUDA, ["cuda_icp"]).build();
     let unknown = unknown.unwrap_err().to_string();
     assert!(unknown.contains("got `cuda_icp`"), "{unknown}");

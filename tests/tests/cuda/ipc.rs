@@ -333,6 +333,39 @@ fn without_descriptors_what_is_required_is_an_error() {
     });
 }
 
+/// The same of one message: the first finds it out, the next knows. Others go as they can.
+#[test]
+fn without_descriptors_what_one_message_requires_is_an_error() {
+    let (child, url) = reader(&[("TEST_CUDA_REFUSES", "cuMemImportFromShareableHandle")]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        for seed in 0..2 {
+            let message = message("keep", writer.tensor(seed)).require(["cuda_ipc"]);
+            let refused = writer.pipe.write(message).await.unwrap_err();
+            let Error::Misuse(Misuse::NotAsRequired {
+                what,
+                instead,
+                reason,
+                ..
+            }) = &refused
+            else {
+                panic!("{refused:?}");
+            };
+            assert!(
+                what.starts_with("tensor 0") && instead.starts_with("cuda_basic"),
+                "{refused}"
+            );
+            assert!(
+                reason.contains("cuMemImportFromShareableHandle"),
+                "{refused}"
+            );
+        }
+        assert!(writer.pipe.stats().bytes_out < 10_000);
+        writer.send(0).await;
+        assert!(child.hear("read").starts_with("1 of 1, "));
+    });
+}
+
 /// A driver that passes no memory to other processes: it goes by way of main memory, and the route says why.
 #[test]
 fn without_descriptors_it_goes_by_way_of_main_memory() {

@@ -425,6 +425,7 @@ fn judge(error: &Error) -> (&'static str, bool) {
         Error::GoingAway { .. } => ("going away", true),
         // A channel may see the end of the peer's process before the connection does.
         Error::Channel { .. } => ("channel", true),
+        Error::Unsent { source, .. } => judge(source),
         Error::Connect { source, .. } => match **source {
             Error::Lost { .. } => ("connect: lost", true),
             Error::Closed { .. } => ("connect: closed", true),

@@ -92,15 +92,15 @@ impl CmaLane {
                 return Err(Fault("what was not shown has been read".to_owned()));
             }
             (FromReader::Bytes(refusal), outgoing) => {
+                let why = format!("the peer cannot read this process: {}", refusal.reason);
                 if refusal.lasting {
-                    let reason = format!("the peer cannot read this process: {}", refusal.reason);
-                    self.degraded.cannot_send(reason);
+                    self.degraded.cannot_send(&*why);
                 }
                 let source = match outgoing {
                     Outgoing::Shown(export) => export.source().clone(),
                     Outgoing::Unreadable(source) => source,
                 };
-                if io.divert(op, "basic", source.len() as u64) {
+                if io.divert(op, "basic", source.len() as u64, &why) {
                     io.stream(op, source);
                 }
             }

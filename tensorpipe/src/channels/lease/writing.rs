@@ -80,10 +80,17 @@ impl LeaseLane {
                 return Err(Fault("it says that it came, and has not".to_owned()));
             }
             (answer @ (FromReader::Stream | FromReader::StreamAlways(_)), told) => {
-                if let FromReader::StreamAlways(reason) = answer {
-                    let reason = format!("the peer cannot borrow from this process: {reason}");
-                    self.degraded.cannot_send(reason);
-                }
+                let why = match answer {
+                    FromReader::StreamAlways(reason) => {
+                        let reason = format!("the peer cannot borrow from this process: {reason}");
+                        self.degraded.cannot_send(&*reason);
+                        reason
+                    }
+                    _ => String::from(match &told {
+                        Told::Cannot(_) => "this end could not lend it just then",
+                        _ => "the peer could not borrow it just then",
+                    }),
+                };
                 let source = match told {
                     Told::Offer(offer, open, _) => {
                         let borrower = self.borrower();
@@ -98,7 +105,7 @@ impl LeaseLane {
                     }
                     Told::Cannot(source) | Told::Invite(_, source) => source,
                 };
-                if io.divert(op, "basic", source.len() as u64) {
+                if io.divert(op, "basic", source.len() as u64, &why) {
                     io.stream(op, source);
                 }
             }

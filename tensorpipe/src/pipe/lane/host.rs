@@ -3,6 +3,8 @@
 //! Lanes know operations by their [`OpId`] alone, and their host by this trait. A transfer that belongs to no message needs
 //! nothing but an id of its own and a host that knows it.
 
+use rustc_hash::FxHashMap;
+
 use super::{LaneResult, Work};
 use crate::device::{Allocators, Buffer, BufferMut, Destination, Device};
 use crate::error::Error;
@@ -10,6 +12,7 @@ use crate::pipe::budget::{Announced, Announcements, Reservation, out_of_memory};
 use crate::pipe::stats::LaneStats;
 use crate::proto::{OpId, PipeState};
 use crate::route::Requirement;
+use crate::sync::Arc;
 
 /// See the module's documentation.
 pub(in crate::pipe) trait LaneHost {
@@ -54,6 +57,8 @@ pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) runtime: &'a tokio::runtime::Handle,
     /// What the context requires of what the lane carries.
     pub(in crate::pipe) required: &'a [Requirement],
+    /// And messages.
+    pub(in crate::pipe) by_message: &'a FxHashMap<u64, Arc<[String]>>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
 }

@@ -12,6 +12,7 @@ use crate::channels::{ChannelFault, Want};
 use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
 use crate::error::{Error, Misuse};
 use crate::proto::OpId;
+use crate::route::Requirement;
 use crate::sync::Arc;
 
 thread_local! {
@@ -195,17 +196,36 @@ impl LaneIo<'_> {
 
     /// Bytes that it was given to send, and is about to send as channel `over` would, since it can do no better
     /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)). Returns `false` where the context
-    /// [requires](crate::ContextBuilder::require) better: then `op` has failed. A piece is main memory already, and may go any way.
-    pub fn divert(&mut self, op: OpId, over: &str, bytes: u64) -> bool {
-        let mut required = self.host.required.iter().filter(|_| op.number().is_none());
-        if let Some(required) = required.find(|one| !one.allows(over)) {
-            let what = format!("part {} of message {}", op.part, op.message);
-            let required = required.to_string();
-            self.failed(op, Misuse::NotAsRequired { what, required }.into());
+    /// [requires](crate::ContextBuilder::require) better, or the message: then `op` has failed. A piece is main memory already, and may
+    /// go any way. `why` says what stands in the way of better.
+    pub fn divert(&mut self, op: OpId, over: &str, bytes: u64, why: &str) -> bool {
+        if let Some(required) = self.forbids(op, over) {
+            let misuse = Misuse::NotAsRequired {
+                what: format!("part {} of message {}", op.part, op.message).into(),
+                required: required.into(),
+                instead: over.into(),
+                reason: why.into(),
+            };
+            self.failed(op, misuse.into());
             return false;
         }
         self.host().stats().diverted += bytes;
         true
+    }
+
+    /// What is required of an outgoing part, if that is another channel.
+    fn forbids(&mut self, op: OpId, over: &str) -> Option<String> {
+        if op.number().is_some() {
+            return None;
+        }
+        let by_context = self.host.required.iter().find(|one| !one.allows(over));
+        let by_context = by_context.map(Requirement::to_string);
+        by_context.or_else(|| {
+            let by_message = self.host.by_message.get(&op.message)?;
+            let by_message = self.host.state.is_tensor(op).then_some(by_message)?;
+            let allows = by_message.iter().any(|channel| channel == over);
+            (!allows).then(|| by_message.join(" or "))
+        })
     }
 
     /// Counts bytes that the lane copies, or has copied, from memory of the peer's

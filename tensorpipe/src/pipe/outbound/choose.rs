@@ -5,13 +5,20 @@ use crate::device::{Buffer, Device};
 use crate::error::Misuse;
 use crate::pipe::shared::{LaneSlot, Shared};
 use crate::proto::OutgoingParts;
-use crate::route::{ChannelChoice, Way};
+use crate::route::{ChannelChoice, Routes, Way};
 
-/// Says so of each of them.
-pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Result<(), Misuse> {
+/// Says so of each of them. `required`: the channels over one of which its tensors go.
+pub(super) fn choose(
+    shared: &Shared,
+    routes: &Routes,
+    required: Option<&[String]>,
+    parts: &mut OutgoingParts<Buffer>,
+) -> Result<(), Misuse> {
     let mut sender = Sender {
         lanes: &shared.lanes,
         choice: &shared.choice,
+        routes,
+        required,
         riding: 0,
     };
     let (mut payloads, mut tensors) = (0, 0);
@@ -39,6 +46,9 @@ pub(super) fn choose(shared: &Shared, parts: &mut OutgoingParts<Buffer>) -> Resu
 struct Sender<'a> {
     lanes: &'a [LaneSlot],
     choice: &'a ChannelChoice,
+    routes: &'a Routes,
+    /// Of tensors.
+    required: Option<&'a [String]>,
     /// Bytes of the parts so far that ride in the frame.
     riding: u64,
 }
@@ -56,9 +66,13 @@ impl Sender<'_> {
         let place = (source, memory.memory().kind());
         let wanted = target.unwrap_or(Device::CPU);
         let lanes = self.lanes;
-        let carries = |channel: u8| {
+        let able = |channel: u8| {
             let slot = lanes.get(usize::from(channel));
             slot.is_some_and(|slot| slot.lane.carries(memory, kind))
+        };
+        let required = self.required.filter(|_| kind == PartKind::Tensor);
+        let carries = |channel: u8| {
+            able(channel) && required.is_none_or(|required| self.allows(channel, required))
         };
         // What the CPU cannot read does not ride, whatever its device is called.
         let riding = match memory.as_bytes() {
@@ -73,10 +87,11 @@ impl Sender<'_> {
             Some(Way::Channel(channel)) => return Ok(Some(channel)),
             None => {}
         }
-        let required = self.choice.required(source, wanted);
+        let by_context = self.choice.required(source, wanted);
+        let is_required = required.is_some() || by_context.is_some();
         // A device that does not reach the peer's main memory, and a writer who does not mind where it goes. Of main memory that is what
         // is required.
-        let is_open = target.is_none() && !(source.is_cpu() && required.is_some());
+        let is_open = target.is_none() && !(source.is_cpu() && is_required);
         let anywhere = || self.choice.elsewhere(place, len, carries);
         let what = || match kind {
             PartKind::Payload => format!("payload {number}"),
@@ -91,10 +106,29 @@ impl Sender<'_> {
                 })
             }
             None if len == 0 => Ok(None),
-            None if let Some(required) = required => Err(Misuse::NotAsRequired {
-                what: format!("{} from {source} to {wanted}", what()),
-                required: required.to_string(),
-            }),
+            None if is_required => {
+                let of_context = by_context.map(|one| &one.channels[..]);
+                let channels = required.or(of_context).unwrap_or_default();
+                let instead = match self.choice.choose(place, wanted, len, riding, able) {
+                    Some(Way::Channel(channel)) => Some(channel),
+                    // A context's choice has no others.
+                    _ => (0..lanes.len() as u8).find(|channel| {
+                        let serves = lanes[usize::from(*channel)]
+                            .pairs
+                            .contains(&(source, wanted));
+                        serves && able(*channel)
+                    }),
+                };
+                let instead = instead.map(|channel| lanes[usize::from(channel)].channel.name());
+                let why_not = |name| self.why_not(name, (source, wanted));
+                let reasons: Vec<_> = channels.iter().map(|name| why_not(name)).collect();
+                Err(Misuse::NotAsRequired {
+                    what: format!("{} from {source} to {wanted}", what()).into(),
+                    required: channels.join(" or ").into(),
+                    instead: instead.unwrap_or("nothing").into(),
+                    reason: reasons.join(", ").into(),
+                })
+            }
             None => Err(Misuse::OutOfReach {
                 what: what(),
                 device: wanted,
@@ -102,6 +136,33 @@ impl Sender<'_> {
                     "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
                 ),
             }),
+        }
+    }
+
+    /// Whether a channel is one of these, and works.
+    fn allows(&self, channel: u8, required: &[String]) -> bool {
+        let at = usize::from(channel);
+        let name = self.lanes.get(at).map(|slot| slot.channel.name());
+        let is_named = name.is_some_and(|name| required.iter().any(|one| one == name));
+        let route = || self.routes.now().channels.get(at);
+        is_named && route().is_none_or(|channel| channel.degraded.sending().is_none())
+    }
+
+    /// Why a channel does not carry a part between these devices.
+    fn why_not(&self, name: &str, pair: (Device, Device)) -> String {
+        let route = self.routes.now();
+        if let Some(refusal) = route.refused.iter().find(|refusal| refusal.is_of(name)) {
+            return format!("{name}: {}", refusal.reason);
+        }
+        let Some(channel) = route.channels.iter().find(|channel| channel.name == name) else {
+            return format!("{name} is no channel of this pipe");
+        };
+        match channel.degraded.sending() {
+            Some(reason) => format!("{name}: {reason}"),
+            None if !channel.pairs.contains(&pair) => {
+                format!("{name} does not reach from here to there")
+            }
+            None => format!("{name} does not take this memory"),
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct Outbound<'a> {
     parts: OutgoingParts<Buffer>,
     /// How many of them are payloads.
     payloads: usize,
+    /// The channels over one of which the tensors go, if that is said.
+    required: Option<Arc<[String]>>,
 }
 
 impl<'a> Outbound<'a> {
@@ -49,6 +51,7 @@ impl<'a> Outbound<'a> {
             metadata,
             parts: OutgoingParts::new(),
             payloads: 0,
+            required: None,
         }
     }
 
@@ -101,6 +104,12 @@ impl<'a> Outbound<'a> {
         }
     }
 
+    /// As [`Message::require`].
+    #[inline]
+    pub fn require(&mut self, channels: Arc<[String]>) {
+        self.required = Some(channels);
+    }
+
     /// Whether it has payloads or tensors.
     #[inline]
     pub fn has_parts(&self) -> bool {
@@ -122,6 +131,9 @@ pub(super) fn submit_message(
 ) -> Result<Submitted, Error> {
     let mut outbound = Outbound::new(&message.metadata);
     outbound.extend(message.payloads, message.tensors);
+    if !message.required.is_empty() {
+        outbound.require(message.required.into());
+    }
     submit(core, &mut outbound, When::Now, watched, |_| ())
 }
 
@@ -167,7 +179,8 @@ fn send_or_queue(
     let shared = &mut *guard;
     check_open(core, shared)?;
     if !message.parts.is_empty() {
-        choose(shared, &mut message.parts)?;
+        let required = message.required.as_deref();
+        choose(shared, &core.route, required, &mut message.parts)?;
     }
     let mut io = match shared.state.is_next() {
         true => core.driver.hold(),
@@ -186,6 +199,9 @@ fn send_or_queue(
     }
     note(id);
     if written.kept {
+        if let Some(required) = &message.required {
+            shared.require(id, required);
+        }
         core.has_unwritten();
         if watched {
             shared.writes.insert(id, None);

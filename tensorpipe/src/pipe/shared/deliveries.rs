@@ -21,6 +21,8 @@ pub(in crate::pipe) enum Delivery {
     Message(Box<(u64, Result<Message, Error>, MessageStats, Held)>),
     Reset(u64, ResetCode, String),
     Refused(u64, ResetCode, String),
+    /// A message of this side's.
+    Failed(u64, Error),
     GoingAway(u64, String),
     Closed(Error),
 }
@@ -33,7 +35,7 @@ impl Delivery {
             Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
                 text.len()
             }
-            Self::Message(..) | Self::Closed(_) => 0,
+            Self::Message(..) | Self::Failed(..) | Self::Closed(_) => 0,
         }
     }
 }

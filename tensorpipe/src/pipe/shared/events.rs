@@ -6,7 +6,7 @@ use super::{Delivery, Reader, Shared};
 use crate::ambient;
 use crate::channels::{ChannelFault, Lane, PieceEvent};
 use crate::device::{Buffer, BufferMut, Destination};
-use crate::error::{Error, PeerFault, ResetCode};
+use crate::error::{Error, Misuse, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
 use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
 use crate::proto::{Event, OpId, Reason};
@@ -209,6 +209,7 @@ impl Shared {
             announced: &mut self.announced,
             runtime: &self.runtime,
             required: &slot.required,
+            by_message: &self.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
         });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
@@ -235,9 +236,7 @@ impl Shared {
                 }
             }
             LaneResult::Ended(op, Outcome::Failed(error)) if op.outgoing => {
-                self.state
-                    .reset(op.message, ResetCode::Failed, &error.to_string());
-                self.end_write(op.message, Err(error), wakes);
+                self.part_failed(op, error, wakes);
             }
             LaneResult::Ended(op, Outcome::Failed(error)) => {
                 self.give_up(op.message, error, wakes);
@@ -253,6 +252,33 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// A part of a message of this side's cannot be sent: whoever waits for the message is told, the handler too. The first one counts.
+    fn part_failed(&mut self, op: OpId, error: Error, wakes: &mut Vec<Waker>) {
+        let Some(what) = self.state.name_outgoing(op) else {
+            return;
+        };
+        let channel = self.state.outgoing_channel(op);
+        let slot = channel.and_then(|channel| self.lanes.get(usize::from(channel)));
+        let error = match (error, slot) {
+            (Error::Misuse(mut misuse @ Misuse::NotAsRequired { .. }), _) => {
+                if let Misuse::NotAsRequired { what: which, .. } = &mut misuse {
+                    *which = what.into();
+                }
+                misuse.into()
+            }
+            (error @ Error::Misuse(_), _) | (error, None) => error,
+            (error, Some(slot)) => Error::Unsent {
+                what: what.into(),
+                channel: slot.channel.name(),
+                r#source: Box::new(error),
+            },
+        };
+        self.state
+            .reset(op.message, ResetCode::Failed, &error.to_string());
+        self.end_write(op.message, Err(error.clone()), wakes);
+        self.deliver(Delivery::Failed(op.message, error));
     }
 
     fn peer_reset(&mut self, message: u64, code: ResetCode, text: String, wakes: &mut Vec<Waker>) {

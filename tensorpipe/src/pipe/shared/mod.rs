@@ -95,6 +95,8 @@ pub(crate) struct Shared {
     pub(super) reads: FxHashMap<u64, Reading>,
     /// Writes that somebody may still ask about, and how they ended.
     pub(super) writes: FxHashMap<u64, Option<Result<(), Error>>>,
+    /// What messages require that a channel has to carry some of; some of them are over.
+    required: FxHashMap<u64, Arc<[String]>>,
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
     /// Messages are pushed to a handler.
@@ -152,6 +154,7 @@ impl Shared {
             waiting: Vec::new(),
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
+            required: FxHashMap::default(),
             flushed_to: 0,
             pushes: false,
             deliveries: Deliveries::default(),
@@ -257,6 +260,13 @@ impl Shared {
         let result = self.reads.get_mut(&message)?.take_result()?;
         self.reads.remove(&message);
         Some(result)
+    }
+
+    /// Tensors of this message go over one of these channels, or not at all.
+    pub(super) fn require(&mut self, message: u64, channels: &Arc<[String]>) {
+        self.required
+            .retain(|known, _| self.state.is_writing(*known));
+        self.required.insert(message, channels.clone());
     }
 
     pub(super) fn end_write(

@@ -30,8 +30,8 @@ enum Part {
     /// The reader is to bring an invitation.
     Invited(Buffer),
     Offered(Offer, Buffer),
-    /// The reader was told that it cannot be lent.
-    Cannot(Buffer),
+    /// The reader was told that it cannot be lent, for this reason.
+    Cannot(Buffer, String),
 }
 
 impl Writer {
@@ -128,10 +128,10 @@ impl Writer {
     ) -> Part {
         tracing::debug!(unlent.reason, "a tensor of a device is not lent");
         if unlent.lasting {
-            tools.degraded.cannot_send(unlent.reason);
+            tools.degraded.cannot_send(&*unlent.reason);
         }
         io.control(op, FromWriter::Cannot.encode());
-        Part::Cannot(source)
+        Part::Cannot(source, unlent.reason)
     }
 
     /// A part has got further.
@@ -178,10 +178,13 @@ impl Writer {
             },
             (Some(Part::Offered(offer, source)), FromReader::Detour(reason)) => {
                 self.withdraw(&offer);
-                self.detour(op, source, reason, tools, io);
+                self.detour(op, source, (None, reason), tools, io);
             }
-            (Some(Part::Invited(source) | Part::Cannot(source)), FromReader::Detour(reason)) => {
-                self.detour(op, source, reason, tools, io);
+            (Some(Part::Invited(source)), FromReader::Detour(reason)) => {
+                self.detour(op, source, (None, reason), tools, io);
+            }
+            (Some(Part::Cannot(source, ours)), FromReader::Detour(reason)) => {
+                self.detour(op, source, (Some(ours), reason), tools, io);
             }
             // It stays to be withdrawn.
             (Some(part), said) => {
@@ -192,19 +195,21 @@ impl Writer {
         Ok(())
     }
 
-    /// `reason`: why nothing will ever be taken.
+    /// Why this side does not lend it, and why the other will never take anything.
     fn detour(
         &self,
         op: OpId,
         source: Buffer,
-        reason: Option<String>,
+        (ours, theirs): (Option<String>, Option<String>),
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) {
-        if let Some(reason) = reason {
-            tools.degraded.cannot_send(reason);
+        if let Some(reason) = &theirs {
+            tools.degraded.cannot_send(&**reason);
         }
-        if io.divert(op, "cuda_basic", source.len() as u64) {
+        let why = ours.or(theirs);
+        let why = why.unwrap_or_else(|| "the peer could not borrow it just then".to_owned());
+        if io.divert(op, "cuda_basic", source.len() as u64, &why) {
             tools.detour.send(op, source, io);
         }
     }

@@ -1,0 +1,100 @@
+//! Channels that a caller requires: for arguments by its client, for results by the server's context.
+
+use tensorpipe::{Context, DeviceKind, Error, Misuse, Tensor};
+use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
+use tensorpipe_tests::{alone, soon};
+
+#[tensor_service]
+trait Twice {
+    async fn twice(&self, tensor: Tensor, times: u64) -> Tensor;
+}
+
+struct Doubles;
+
+impl Twice for Doubles {
+    async fn twice(&self, tensor: Tensor, times: u64) -> Tensor {
+        let len = tensor.byte_len() as u64 * times;
+        Tensor::from_vec(vec![1u8; len as usize], [len]).unwrap()
+    }
+}
+
+const LEN: usize = 300_000;
+
+fn tensor(len: usize) -> Tensor {
+    Tensor::from_vec(vec![1u8; len], [len as u64]).unwrap()
+}
+
+async fn served(context: &Context) -> (TwiceClient, Server) {
+    let server = Server::builder()
+        .context(context)
+        .service(TwiceService::new(Doubles));
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let connection = Connection::builder().context(&Context::new());
+    let connection = connection.connect(server.url().to_string()).await.unwrap();
+    (TwiceClient::on(&connection).await.unwrap(), server)
+}
+
+#[test]
+fn a_call_goes_as_its_caller_requires_or_fails_before_a_byte_moves() {
+    alone(async || {
+        let (client, _server) = served(&Context::new()).await;
+        let strict = client.with_requirement(["lease"]);
+        let before = client.connection().pipe().stats().bytes_out;
+        let failed = soon("an error", strict.twice(tensor(LEN), 1))
+            .await
+            .unwrap_err();
+        assert!(!failed.may_have_run(), "{failed}");
+        let CallError::Connection {
+            error:
+                Error::Misuse(Misuse::NotAsRequired {
+                    what,
+                    required,
+                    instead,
+                    reason,
+                }),
+            ..
+        } = &failed
+        else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(&**what, "argument `tensor` from cpu:0 to cpu:0");
+        assert_eq!((&**required, &**instead), ("lease", "xth"));
+        assert!(reason.starts_with("lease: "), "{reason}");
+        assert_eq!(client.connection().pipe().stats().bytes_out, before);
+        // What rides in the message's frame may, and so may the others of the client.
+        soon("a small call", strict.twice(tensor(100), 1))
+            .await
+            .unwrap();
+        soon("a call", client.twice(tensor(LEN), 1)).await.unwrap();
+        soon(
+            "a call",
+            client
+                .with_requirement(["lease", "xth"])
+                .twice(tensor(LEN), 1),
+        )
+        .await
+        .unwrap();
+    });
+}
+
+#[test]
+fn a_result_goes_as_its_servers_context_requires() {
+    alone(async || {
+        let strict = Context::builder().require(DeviceKind::CPU, ["lease"]);
+        let (client, _server) = served(&strict.build().unwrap()).await;
+        let failed = soon("an error", client.twice(tensor(100), 3000))
+            .await
+            .unwrap_err();
+        let CallError::BadReply(words) = &failed else {
+            panic!("{failed:?}");
+        };
+        assert!(
+            words.contains("cannot go over lease, which is required, only over xth: lease: "),
+            "{words}"
+        );
+        let small = soon("a small call", client.twice(tensor(LEN), 0))
+            .await
+            .unwrap();
+        assert_eq!(small.byte_len(), 0);
+    });
+}

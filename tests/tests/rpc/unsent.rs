@@ -1,0 +1,176 @@
+//! A channel that cannot send a tensor, and says so when the call or its answer has long left.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tensorpipe::channels::{
+    BasicChannel, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want,
+};
+use tensorpipe::{Buffer, BufferMut, Context, Device, Error, Pays, ResetCode, Tensor, Threshold};
+use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
+use tensorpipe_tests::{alone, soon};
+
+#[tensor_service]
+trait Mirror {
+    async fn mirror(&self, first: Tensor, second: Tensor) -> (Tensor, Tensor);
+}
+
+struct Mirrors;
+
+impl Mirror for Mirrors {
+    async fn mirror(&self, first: Tensor, second: Tensor) -> (Tensor, Tensor) {
+        (first, second)
+    }
+}
+
+/// How the channel fails: from its lane's method, or from elsewhere, later.
+const AT_ONCE: u8 = 1;
+const LATER: u8 = 2;
+
+/// The first byte of a tensor that fails.
+const HEAVY: u8 = 9;
+
+/// `basic`, until it is told to fail tensors.
+#[derive(Clone, Default)]
+struct Faulty(Arc<AtomicU8>);
+
+struct FaultyLane(Box<dyn Lane>, Faulty, LaneHandle);
+
+impl Channel for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        BasicChannel::new().devices()
+    }
+    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        vec![Threshold::new(Pays::From(1000))]
+    }
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        let handle = link.handle.clone();
+        let inner = BasicChannel::new().open(link)?;
+        Ok(Box::new(FaultyLane(inner, self.clone(), handle)))
+    }
+}
+
+impl Lane for FaultyLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        let how = self.1.0.load(Ordering::SeqCst);
+        if how == 0 || source.as_bytes().unwrap()[0] != HEAVY {
+            return self.0.send(op, source, io);
+        }
+        let error = Error::Channel {
+            channel: "faulty",
+            reason: "the cable is cut".into(),
+        };
+        if how == AT_ONCE {
+            return io.failed(op, error);
+        }
+        let handle = self.2.clone();
+        io.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            handle.failed(op, error);
+        });
+    }
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        self.0.recv(op, want, io);
+    }
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.0.control(op, body, io)
+    }
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        self.0.streamed(op, dest, io);
+    }
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        self.0.cancel(op, io);
+    }
+}
+
+/// A client of a server, and what makes the channel of either fail.
+async fn mirror() -> (MirrorClient, [Faulty; 2], Server) {
+    let faulty = [Faulty::default(), Faulty::default()];
+    let context = |channel: &Faulty| {
+        let channel: Arc<dyn Channel> = Arc::new(channel.clone());
+        Context::builder().channels([channel]).build().unwrap()
+    };
+    let server = Server::builder()
+        .context(&context(&faulty[1]))
+        .service(MirrorService::new(Mirrors))
+        .listen("tcp://127.0.0.1:0")
+        .await
+        .unwrap();
+    let connection = Connection::builder().context(&context(&faulty[0]));
+    let connection = connection.connect(server.url().to_string()).await.unwrap();
+    let client = MirrorClient::on(&connection).await.unwrap();
+    (client, faulty, server)
+}
+
+fn call(
+    client: &MirrorClient,
+    len: usize,
+) -> impl Future<Output = Result<(Tensor, Tensor), CallError>> {
+    let tensor = |byte| Tensor::from_vec(vec![byte; len], [len as u64]).unwrap();
+    client.mirror(tensor(1), tensor(HEAVY)).into_future()
+}
+
+/// Bytes that go ahead of the reader's go-ahead, and bytes that wait for it.
+const LENGTHS: [usize; 2] = [100_000, 9 << 20];
+
+/// In its caller's words, and in those of the other end: the tensor, the channel, the cause.
+const WORDS: &str = "tensor 1 was not sent over channel `faulty`: the cable is cut";
+
+#[test]
+fn a_call_ends_when_an_argument_cannot_be_sent() {
+    alone(async || {
+        let (client, [faulty, _], _server) = mirror().await;
+        for (len, how) in LENGTHS
+            .iter()
+            .flat_map(|len| [(*len, AT_ONCE), (*len, LATER)])
+        {
+            faulty.0.store(how, Ordering::SeqCst);
+            let error = soon("the call's end", call(&client, len))
+                .await
+                .unwrap_err();
+            let CallError::Connection {
+                error: error @ Error::Unsent { .. },
+                may_have_run,
+            } = error
+            else {
+                panic!("{len} bytes: {error:?}");
+            };
+            assert_eq!((error.to_string().as_str(), may_have_run), (WORDS, true));
+            faulty.0.store(0, Ordering::SeqCst);
+            let (_, second) = soon("the next call", call(&client, len)).await.unwrap();
+            assert_eq!(second.byte_len(), len);
+        }
+    });
+}
+
+#[test]
+fn a_call_ends_when_its_result_cannot_be_sent() {
+    alone(async || {
+        let (client, [_, faulty], _server) = mirror().await;
+        for (len, how) in LENGTHS
+            .iter()
+            .flat_map(|len| [(*len, AT_ONCE), (*len, LATER)])
+        {
+            faulty.0.store(how, Ordering::SeqCst);
+            let error = soon("the call's end", call(&client, len))
+                .await
+                .unwrap_err();
+            let CallError::Connection {
+                error: Error::Reset { code, reason },
+                may_have_run,
+            } = error
+            else {
+                panic!("{len} bytes: {error:?}");
+            };
+            let found = (code, &*reason, may_have_run);
+            assert_eq!(found, (ResetCode::Failed, WORDS, true), "{len} bytes");
+            faulty.0.store(0, Ordering::SeqCst);
+            let (_, second) = soon("the next call", call(&client, len)).await.unwrap();
+            assert_eq!(second.byte_len(), len);
+        }
+    });
+}
