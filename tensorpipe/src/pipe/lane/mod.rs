@@ -13,6 +13,7 @@ use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
 use crate::error::{Error, Misuse};
 use crate::proto::OpId;
 use crate::sync::Arc;
+use crate::sys::workers;
 
 thread_local! {
     /// The pipe of which a lane's method runs on this thread, under its lock: the address of its wakers.
@@ -231,7 +232,7 @@ impl LaneIo<'_> {
 
     /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`](crate::channels::LaneHandle).
     pub fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
-        self.runtime().spawn_blocking(work);
+        workers::run(self.runtime(), work);
     }
 
     /// Runs a future of the lane's own; it reports through the [`LaneHandle`](crate::channels::LaneHandle).
