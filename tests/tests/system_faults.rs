@@ -4,6 +4,8 @@
 
 #[path = "system_faults/faults.rs"]
 mod faults;
+#[path = "system_faults/pairs.rs"]
+mod pairs;
 #[path = "system_faults/rows.rs"]
 mod rows;
 #[path = "system_faults/scene.rs"]
@@ -15,6 +17,7 @@ fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
         Some("scene") => scene::play(),
+        Some("writer") => pairs::play(),
         Some(other) => panic!("no role {other}"),
     }
 }

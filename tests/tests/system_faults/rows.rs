@@ -154,6 +154,50 @@ fn limits_of_a_process() {
     play("Limits (setrlimit)", &rows);
 }
 
+/// In a mount namespace of its own, with little room in `/dev/shm`, all of it taken; and in a control group with little memory.
+#[test]
+fn a_machine_with_little_room() {
+    const FULL: &[&str] = &[
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs -o size=64k full /dev/shm && head -c 65536 /dev/zero > /dev/shm/full && exec \"$@\"",
+        "sh",
+    ];
+    const GROUP: &str = "/sys/fs/cgroup/memory/tensorpipe-faults";
+    const INSIDE: &[&str] = &[
+        "sh",
+        "-c",
+        "echo $$ > /sys/fs/cgroup/memory/tensorpipe-faults/cgroup.procs && exec \"$@\"",
+        "sh",
+    ];
+    let mut rows = Vec::new();
+    let is_limited = std::fs::create_dir(GROUP)
+        .and_then(|()| std::fs::write(format!("{GROUP}/memory.limit_in_bytes"), "96M"));
+    if let Err(error) = &is_limited {
+        println!("skipped: no control group for memory: {error}");
+    }
+    for when in ["start", "open"] {
+        if can_start_by(FULL) {
+            rows.push(Row {
+                by: FULL,
+                name: format!("a full /dev/shm ({when})"),
+                ..row("nothing", when, &PARTS)
+            });
+        }
+        if is_limited.is_ok() && can_start_by(INSIDE) {
+            rows.push(Row {
+                by: INSIDE,
+                name: format!("a control group of 96 MiB ({when})"),
+                ..row("nothing", when, &PARTS)
+            });
+        }
+    }
+    play("Little room", &rows);
+    let _ = std::fs::remove_dir(GROUP);
+}
+
 #[test]
 fn system_calls_that_a_filter_denies() {
     // Without these there are no sockets, and without others no shared memory by name.

@@ -40,7 +40,7 @@ const BOUND: Duration = Duration::from_secs(12);
 const SMALL: usize = 64 << 10;
 const LARGE: usize = 1 << 20;
 
-fn builder() -> ContextBuilder {
+pub(crate) fn builder() -> ContextBuilder {
     let mut timeouts = Timeouts::default();
     timeouts.handshake = Duration::from_secs(2);
     timeouts.silence = Some(Duration::from_secs(3));
@@ -117,12 +117,12 @@ fn words(error: impl Display) -> String {
     error.to_string()
 }
 
-fn heap(len: usize) -> Tensor {
+pub(crate) fn heap(len: usize) -> Tensor {
     Tensor::from_vec(pattern(len, 1), [len as u64]).unwrap()
 }
 
 /// A tensor that can be lent as it is.
-fn pooled(context: &Context) -> Result<Tensor, String> {
+pub(crate) fn pooled(context: &Context) -> Result<Tensor, String> {
     let mut tensor = context
         .pool()
         .tensor(DType::U8, [LARGE as u64])
