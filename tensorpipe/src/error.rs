@@ -15,6 +15,7 @@ pub use misuse::Misuse;
 pub use peer::PeerFault;
 pub use reset::ResetCode;
 pub use system::SystemError;
+pub(crate) use system::with_advice;
 
 use std::sync::Arc;
 use std::time::Duration;

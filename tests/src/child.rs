@@ -56,6 +56,17 @@ pub fn say(key: &str, value: impl Display) {
     let _ = out.flush();
 }
 
+/// How a child ended that had a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It did not, and was killed.
+    Hang,
+}
+
 /// A process that a test drives.
 #[derive(Debug)]
 pub struct Child {
@@ -151,6 +162,36 @@ impl Child {
                 ),
             }
         }
+    }
+
+    /// Everything that it says until it ends; after `bound` it is killed.
+    pub fn until_end(&mut self, bound: Duration) -> (Vec<(String, String)>, End) {
+        let until = Instant::now() + bound;
+        let mut said = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left) {
+                Ok(line) => said.push(line),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.kill();
+                    return (said, End::Hang);
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        // Its output is closed: it ends, but for what a leftover of it may do.
+        while self.is_alive() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let end = match self.process.try_wait().ok().flatten() {
+            None => End::Hang,
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => End::Code(code),
+                (None, signal) => End::Signal(signal.unwrap_or(0)),
+            },
+        };
+        self.kill();
+        (said, end)
     }
 
     /// Kills it as nothing can be refused (SIGKILL), and waits until it is gone.

@@ -17,15 +17,25 @@ pub enum Fate {
 /// # Panics
 /// When the system takes no filter.
 pub fn forbid(call: libc::c_long, first: Option<u32>, fate: Fate) {
+    forbid_where(call, first.map(|value| (0, value)), fate);
+}
+
+/// The same; with `only`, where the argument of that number, from 0, has that value.
+///
+/// # Panics
+/// As above.
+pub fn forbid_where(call: libc::c_long, only: Option<(u32, u32)>, fate: Fate) {
     let fate = match fate {
         Fate::Fails(errno) => libc::SECCOMP_RET_ERRNO | errno.unsigned_abs(),
         Fate::Kills => libc::SECCOMP_RET_KILL_PROCESS,
     };
     // The call's number is the first word, the lower half of its first argument the fifth.
     let mut steps = vec![load(0)];
-    match first {
+    match only {
         None => steps.push(equal(call as u32, 1)),
-        Some(first) => steps.extend([equal(call as u32, 3), load(16), equal(first, 1)]),
+        Some((index, value)) => {
+            steps.extend([equal(call as u32, 3), load(16 + 8 * index), equal(value, 1)])
+        }
     }
     steps.extend([ends(fate), ends(libc::SECCOMP_RET_ALLOW)]);
     install(steps, libc::SECCOMP_FILTER_FLAG_TSYNC);

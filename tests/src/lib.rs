@@ -5,11 +5,13 @@ mod cost;
 mod filter;
 mod liar;
 mod peer;
+mod table;
 mod waiting;
 
-pub use child::{Child, NOBODY, can_start_by, role, say};
+pub use child::{Child, End, NOBODY, can_start_by, role, say};
 pub use cost::{descriptors, resident};
-pub use filter::{Fate, allow_only, forbid};
+pub use filter::{Fate, allow_only, forbid, forbid_where};
 pub use liar::Liar;
 pub use peer::{Peer, check};
+pub use table::{Judged, judge, publish, tidy};
 pub use waiting::{alone, eventually, runtime, soon};

@@ -43,25 +43,49 @@ impl std::fmt::Display for SystemError {
             write!(f, " {}", self.object)?;
         }
         write!(f, ": {}", self.source)?;
-        match self.source.raw_os_error() {
-            _ if self.call == MEMFD && self.is_lasting() => write!(
+        if self.call == MEMFD && self.is_lasting() {
+            return write!(
                 f,
                 "; shared memory needs this call: allow it (most often a seccomp filter hides it), or use `tcp`"
-            ),
-            Some(libc::ENOSYS) => write!(
-                f,
-                "; this kernel lacks the call, or a seccomp filter hides it: allow it"
-            ),
-            Some(libc::EMFILE) => write!(f, "; raise the limit of open files (`ulimit -n`)"),
-            Some(libc::EFBIG) => write!(f, "; raise the limit on the size of files (`ulimit -f`)"),
-            Some(libc::EADDRINUSE) => write!(
-                f,
-                "; another process listens there, choose another port or 0"
-            ),
-            Some(libc::EACCES | libc::EPERM) => write!(f, "; this user may not do that"),
-            _ => Ok(()),
+            );
         }
+        if self.call == "clone" && self.source.raw_os_error() == Some(libc::EAGAIN) {
+            return write!(
+                f,
+                "; raise the limit of processes (`ulimit -u`, or the container's)"
+            );
+        }
+        write!(f, "{}", advice(&self.source))
     }
+}
+
+/// What to do about what the system said, behind a semicolon; nothing where nobody can know.
+fn advice(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => {
+            "; this kernel lacks the call, or a seccomp filter hides it: allow it"
+        }
+        Some(libc::EMFILE) => "; raise the limit of open files (`ulimit -n`)",
+        Some(libc::ENFILE) => "; the machine's files are all open: raise `fs.file-max`",
+        Some(libc::EFBIG) => "; raise the limit on the size of files (`ulimit -f`)",
+        Some(libc::ENOMEM) => {
+            "; free some memory, or raise the limit (`ulimit -v`, or the container's)"
+        }
+        Some(libc::ENOSPC) => "; free some of what it is to be in, or raise its size",
+        Some(libc::ECONNRESET) => {
+            "; the peer's process is gone, or has dropped the connection: its log says why"
+        }
+        Some(libc::EADDRINUSE) => "; another process listens there, choose another port or 0",
+        Some(libc::EACCES | libc::EPERM) => {
+            "; this user may not do that, or a sandbox (seccomp, a security module) denies it: allow it"
+        }
+        _ => "",
+    }
+}
+
+/// What the system said of a connection, and what to do about it.
+pub(crate) fn with_advice(error: &std::io::Error) -> String {
+    format!("{error}{}", advice(error))
 }
 
 /// Without a `source()`, since the message holds it: reporters that walk the chain would say it twice.
@@ -82,6 +106,9 @@ mod tests {
             ("ftruncate", libc::EFBIG, false, "ulimit -f"),
             ("pidfd_open", libc::ENOSYS, true, "seccomp"),
             ("connect", libc::EPERM, false, "this user may not"),
+            ("connect", libc::EPERM, false, "a sandbox"),
+            ("clone", libc::EAGAIN, false, "ulimit -u"),
+            ("mmap", libc::ENOMEM, false, "ulimit -v"),
         ] {
             let error = error(call, errno);
             assert_eq!(error.is_lasting(), lasting, "{error}");

@@ -30,7 +30,7 @@ use crate::address::Identity;
 use crate::channels::Channel;
 use crate::context::Inner;
 use crate::device::Device;
-use crate::error::{Error, PeerFault};
+use crate::error::{Error, PeerFault, with_advice};
 use crate::pipe::Credit;
 use crate::process::{process_id, random_token};
 use crate::proto::wire::hello::{Brochure, ChannelOffer, Purpose, TransportOffer};
@@ -115,7 +115,7 @@ impl Handshaking {
     fn broken(&self, error: &std::io::Error) -> Error {
         let inner = error.get_ref();
         let said = inner.and_then(|inner| inner.downcast_ref::<Error>());
-        said.map_or_else(|| self.lost(&error.to_string()), Error::clone)
+        said.map_or_else(|| self.lost(&with_advice(error)), Error::clone)
     }
 
     fn lost(&self, reason: &str) -> Error {

@@ -13,7 +13,7 @@ use crate::device::{Buffer, BufferMut, Fence};
 use crate::error::{Error, PeerFault};
 use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
-use crate::sys::copy;
+use crate::sys::{copy, workers};
 
 /// A lane's access to its pipe from other threads and tasks. Does nothing once the pipe has ended.
 ///
@@ -124,7 +124,7 @@ impl LaneHandle {
     pub(crate) fn resume_after(&self, op: OpId, work: impl FnOnce() + Send + 'static) {
         if let Some(core) = self.core.upgrade() {
             let handle = self.clone();
-            core.runtime.spawn_blocking(move || {
+            workers::run(&core.runtime, move || {
                 work();
                 handle.resume(op);
             });
@@ -230,7 +230,7 @@ impl Copy {
     /// Makes it on a thread for blocking work, which tells the pipe, and its peer.
     pub(super) fn make_on_thread(self, pipe: LaneHandle, runtime: &Handle) {
         let (op, answer) = (self.op, self.answer);
-        runtime.spawn_blocking(move || match answer {
+        workers::run(runtime, move || match answer {
             Some(answer) => pipe.received_and_tell(op, self.make(), answer.to_vec()),
             None => pipe.received(op, self.make()),
         });

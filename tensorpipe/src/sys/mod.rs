@@ -18,3 +18,4 @@ pub(crate) mod registrations;
 pub(crate) mod segment;
 pub(crate) mod unix_fds;
 pub(crate) mod waiting;
+pub(crate) mod workers;

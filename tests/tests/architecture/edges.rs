@@ -27,7 +27,7 @@ const PIPE: &str = "
     transports: address error process ring sync sys
     channels: address::SettledPeer device error keys pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
     channels: route::Pays route::Degraded route::Threshold stop sync sys transports::BoxFuture transports::Connection
-    pipe: ambient address channels config descriptor device error message proto route stop sync sys::copy sys::fork tensor
+    pipe: ambient address channels config descriptor device error message proto route stop sync sys::copy sys::fork sys::workers tensor
     pipe: transports::Connection
     negotiate: ambient address channels config context device error keys log_limit pipe process proto route stop sync transports
     listener: address context error log_limit negotiate pipe sync sys::fork transports

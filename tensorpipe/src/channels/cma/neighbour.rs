@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::exports::SLOT;
@@ -20,6 +21,7 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
 use crate::sys::process_memory::{self, Process, Unread};
 use crate::sys::unix_fds::PacketSocket;
+use crate::sys::workers;
 
 /// See the module's documentation. Lanes hold it.
 #[derive(Debug)]
@@ -89,7 +91,7 @@ impl Neighbour {
         }
         if !self.is_being_met.swap(true, Ordering::AcqRel) {
             let turn = Turn(self.clone());
-            tokio::task::spawn_blocking(move || turn.meet());
+            workers::run(&Handle::current(), move || turn.meet());
         }
         // Longer than the exchange may take: a runtime may have no thread for it.
         let _ = tokio::time::timeout(2 * ANSWER_TIMEOUT, over).await;

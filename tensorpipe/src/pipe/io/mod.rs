@@ -24,7 +24,7 @@ use super::lane::Work;
 use super::shared::{Goodbye, Shared};
 use crate::ambient;
 use crate::device::Buffer;
-use crate::error::Error;
+use crate::error::{Error, with_advice};
 use crate::proto::{Mark, OpId, Segment};
 use crate::sync::{MutexGuard, lock};
 use crate::transports::Connection;
@@ -339,7 +339,7 @@ impl Io {
         self.closed(common).unwrap_or_else(|| {
             let own = error.get_ref().and_then(|own| own.downcast_ref());
             own.cloned()
-                .unwrap_or_else(|| common.lost(error.to_string()))
+                .unwrap_or_else(|| common.lost(with_advice(error)))
         })
     }
 

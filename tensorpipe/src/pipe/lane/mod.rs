@@ -14,6 +14,7 @@ use crate::error::{Error, Misuse};
 use crate::proto::OpId;
 use crate::route::Requirement;
 use crate::sync::Arc;
+use crate::sys::workers;
 
 thread_local! {
     /// The pipe of which a lane's method runs on this thread, under its lock: the address of its wakers.
@@ -251,7 +252,7 @@ impl LaneIo<'_> {
 
     /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`](crate::channels::LaneHandle).
     pub fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
-        self.runtime().spawn_blocking(work);
+        workers::run(self.runtime(), work);
     }
 
     /// Runs a future of the lane's own; it reports through the [`LaneHandle`](crate::channels::LaneHandle).

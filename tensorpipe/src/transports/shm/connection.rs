@@ -236,7 +236,7 @@ impl AsyncRead for ShmConnection {
             };
             rings.are_here()?;
             let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
-            bell.look(socket);
+            bell.look(socket)?;
             let read = rings
                 .incoming
                 .read(buf.initialize_unfilled(), || bell.ring(socket))
@@ -295,7 +295,7 @@ impl AsyncWrite for ShmConnection {
             }
             let left: usize = bufs.iter().map(|piece| piece.len()).sum();
             let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
-            bell.look(socket);
+            bell.look(socket)?;
             let wrote = rings
                 .out
                 .write(bufs.iter().map(|piece| &**piece), || bell.ring(socket))

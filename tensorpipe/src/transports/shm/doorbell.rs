@@ -1,7 +1,8 @@
 //! Wakes the other end: one byte on the connection's socket.
 //!
 //! Invariant: whoever has taken down the flag of an end that sleeps wakes it. A system that is short of memory may refuse
-//! the byte, so it is owed until it has left: nobody else would send it.
+//! the byte, so it is owed until it has left: nobody else would send it. One that refuses it for another reason, as a sandbox
+//! may that began after the connection, ends the connection: the peer would sleep on what it has been sent.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -38,16 +39,26 @@ impl Doorbell {
     }
 
     pub(super) fn ring(&mut self, socket: BorrowedFd<'_>) {
-        self.rung += 1;
-        match send(socket) {
-            Err(error) if is_short_of_memory(&error) => {
-                self.is_owed = true;
-                self.again.set(AGAIN);
-            }
-            // If the socket is full, more wake-ups than it needs wait there already; if the peer is gone, that is seen
-            // elsewhere.
-            _ => {}
+        if self.try_ring(socket).is_some() {
+            self.is_owed = true;
+            self.again.set(AGAIN);
         }
+    }
+
+    /// Why the wake-up has not left, if the peer needs it.
+    fn try_ring(&mut self, socket: BorrowedFd<'_>) -> Option<io::Error> {
+        self.rung += 1;
+        // If the socket is full, more wake-ups than it needs wait there already; if the peer is gone, that is seen elsewhere.
+        let is_no_matter = |error: &io::Error| {
+            matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::NotConnected
+            )
+        };
+        send(socket).err().filter(|error| !is_no_matter(error))
     }
 
     /// Whether a wake-up is owed, and it is time to look.
@@ -56,12 +67,23 @@ impl Doorbell {
     }
 
     /// Rings again where that is due.
-    pub(super) fn look(&mut self, socket: BorrowedFd<'_>) {
+    ///
+    /// # Errors
+    /// Why it never will, where that is no lack of memory.
+    pub(super) fn look(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         if self.is_due() {
             self.is_owed = false;
             self.again.stop();
-            self.ring(socket);
+            match self.try_ring(socket) {
+                Some(error) if !is_short_of_memory(&error) => return Err(error),
+                Some(_) => {
+                    self.is_owed = true;
+                    self.again.set(AGAIN);
+                }
+                None => {}
+            }
         }
+        Ok(())
     }
 
     /// The connection is dropped: its end wakes the peer.

@@ -1,0 +1,23 @@
+//! What the system refuses, row by row: a child runs a small scene under a fault. Each part of the scene works, or ends in a
+//! typed error that says what to do; nothing hangs, and nothing is killed. `tests/FAULTS.md` is the table.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "system_faults/faults.rs"]
+mod faults;
+#[path = "system_faults/pairs.rs"]
+mod pairs;
+#[path = "system_faults/rows.rs"]
+mod rows;
+#[path = "system_faults/scene.rs"]
+mod scene;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("scene") => scene::play(),
+        Some("writer") => pairs::play(),
+        Some(other) => panic!("no role {other}"),
+    }
+}

@@ -1,0 +1,235 @@
+//! What a child does under a fault: each way to move a tensor, and a call. It says of each how it ended.
+
+use std::fmt::Display;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel};
+use tensorpipe::conformance::{assert_same, pattern};
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use tensorpipe::{
+    Allocation, BufferMut, ConnectPolicy, Context, ContextBuilder, DType, Listener, Message, Pipe,
+    Place, Tensor, Timeouts,
+};
+use tensorpipe_rpc::{Connection, Server, tensor_service};
+use tensorpipe_tests::{runtime, say};
+use tokio::time::timeout;
+
+use super::faults::impose;
+
+#[tensor_service]
+trait Echo {
+    async fn echo(&self, tensor: Tensor) -> Tensor;
+}
+
+struct Echoes;
+
+impl Echo for Echoes {
+    async fn echo(&self, tensor: Tensor) -> Tensor {
+        tensor
+    }
+}
+
+/// The parts of the scene.
+pub(crate) const PARTS: [&str; 5] = ["shm", "lease", "cma", "tcp", "call"];
+
+/// A bound on each: above those of the product, all of which are shorter here.
+const BOUND: Duration = Duration::from_secs(12);
+
+const SMALL: usize = 64 << 10;
+const LARGE: usize = 1 << 20;
+
+pub(crate) fn builder() -> ContextBuilder {
+    let mut timeouts = Timeouts::default();
+    timeouts.handshake = Duration::from_secs(2);
+    timeouts.silence = Some(Duration::from_secs(3));
+    timeouts.linger = Duration::from_secs(1);
+    Context::builder()
+        .timeouts(timeouts)
+        .connect_policy(ConnectPolicy::patient(Duration::from_millis(500)))
+}
+
+enum Opened {
+    /// A context, its listener, and both ends.
+    Pipes(
+        Context,
+        #[expect(dead_code, reason = "it is kept open")] Listener,
+        Pipe,
+        Pipe,
+    ),
+    Call(
+        #[expect(dead_code, reason = "it is kept open")] Server,
+        EchoClient,
+    ),
+}
+
+/// Both ends of a part, in this process.
+async fn open(part: &str) -> Result<Opened, String> {
+    let shm: Arc<dyn Transport> = Arc::new(ShmTransport::new());
+    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+    let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
+    let lease: Arc<dyn Channel> = Arc::new(LeaseChannel::also_within_process());
+    let cma: Arc<dyn Channel> = Arc::new(CmaChannel::also_within_process());
+    let shm_url = format!("shm://system faults {}", std::process::id());
+    let tcp_url = "tcp://127.0.0.1:0".to_owned();
+    let (transports, channels, url) = match part {
+        "shm" => (vec![shm], vec![basic], shm_url),
+        "lease" => (vec![shm, tcp], vec![lease, basic], tcp_url),
+        "cma" => (vec![shm, tcp], vec![cma, basic], tcp_url),
+        "tcp" => (vec![tcp], vec![basic], tcp_url),
+        _ => (vec![shm, tcp], vec![lease, cma, basic], tcp_url),
+    };
+    let context = builder().transports(transports).channels(channels);
+    let context = context.build().map_err(words)?;
+    if part == "call" {
+        let server = Server::builder().context(&context);
+        let server = server.service(EchoService::new(Echoes)).listen(url).await;
+        let server = server.map_err(words)?;
+        let url = server.url().to_string();
+        let connection = Connection::builder().context(&context).connect(url);
+        let connection = connection.await.map_err(words)?;
+        let client = EchoClient::on(&connection).await.map_err(words)?;
+        return Ok(Opened::Call(server, client));
+    }
+    let listener = context.listen([url]).await.map_err(words)?;
+    let (client, server) = {
+        let mut connecting = pin!(context.connect(listener.url()));
+        let mut accepting = pin!(listener.accept());
+        let mut accepted = None;
+        // A connector that fails is the one that a user sees: the listener waits for the next.
+        let client = loop {
+            tokio::select! {
+                client = &mut connecting => break client.map_err(words)?,
+                server = &mut accepting, if accepted.is_none() => accepted = Some(server),
+            }
+        };
+        let server = match accepted {
+            Some(server) => server,
+            None => accepting.await,
+        };
+        (client, server.map_err(words)?)
+    };
+    Ok(Opened::Pipes(context, listener, client, server))
+}
+
+fn words(error: impl Display) -> String {
+    error.to_string()
+}
+
+pub(crate) fn heap(len: usize) -> Tensor {
+    Tensor::from_vec(pattern(len, 1), [len as u64]).unwrap()
+}
+
+/// A tensor that can be lent as it is.
+pub(crate) fn pooled(context: &Context) -> Result<Tensor, String> {
+    let mut tensor = context
+        .pool()
+        .tensor(DType::U8, [LARGE as u64])
+        .map_err(words)?;
+    let bytes = tensor.make_mut::<u8>().map_err(words)?;
+    bytes.copy_from_slice(&pattern(LARGE, 1));
+    Ok(tensor)
+}
+
+async fn carry(from: &Pipe, to: &Pipe, tensor: Tensor) -> Result<(), String> {
+    let len = tensor.byte_len();
+    let message = Message::new("a tensor").tensor(tensor);
+    let (written, read) = tokio::join!(from.write(message), to.read());
+    written.map_err(words)?;
+    let read = read.map_err(words)?;
+    let bytes = read.tensors[0].tensor.as_bytes().map_err(words)?;
+    assert_same(bytes, &pattern(len, 1), "a tensor");
+    Ok(())
+}
+
+/// The same into memory of the reader's own: a copy, on another thread.
+async fn carry_into(from: &Pipe, to: &Pipe, tensor: Tensor) -> Result<(), String> {
+    let len = tensor.byte_len();
+    let message = Message::new("a tensor").tensor(tensor);
+    let read = async {
+        let incoming = to.read_descriptor().await?;
+        let mut allocation = Allocation::for_descriptor(incoming.descriptor());
+        allocation.tensors[0] = Place::Into(BufferMut::from_vec(vec![0_u8; len]));
+        incoming
+            .read_into(allocation)
+            .await
+            .map_err(|refused| refused.error)
+    };
+    let (written, read) = tokio::join!(from.write(message), read);
+    written.map_err(words)?;
+    let read = read.map_err(words)?;
+    let bytes = read.tensors[0].tensor.as_bytes().map_err(words)?;
+    assert_same(bytes, &pattern(len, 1), "a tensor");
+    Ok(())
+}
+
+/// What is moved once both ends are open.
+async fn act(part: &str, opened: &Opened) -> Result<(), String> {
+    match opened {
+        Opened::Pipes(context, _, client, server) => {
+            // Above what `cma` is too dear for.
+            let large = if part == "cma" { 4 * LARGE } else { LARGE };
+            carry(client, server, heap(SMALL)).await?;
+            carry(server, client, heap(large)).await?;
+            if part == "lease" {
+                carry(client, server, pooled(context)?).await?;
+                carry_into(client, server, pooled(context)?).await?;
+            }
+            Ok(())
+        }
+        Opened::Call(_, client) => {
+            let answer = client.echo(heap(LARGE)).await.map_err(words)?;
+            assert_same(answer.as_bytes().unwrap(), &pattern(LARGE, 1), "the answer");
+            Ok(())
+        }
+    }
+}
+
+pub(crate) fn play() {
+    let fault = std::env::var("TEST_FAULT").unwrap();
+    let is_late = std::env::var("TEST_WHEN").unwrap() == "open";
+    // The runtime is the program's own.
+    let runtime = runtime();
+    runtime.block_on(async {
+        let bounded = async |part| match timeout(BOUND, open(part)).await {
+            Ok(opened) => opened,
+            Err(_) => Err("HANG while it is opened".to_owned()),
+        };
+        let mut open = Vec::new();
+        if is_late {
+            for part in PARTS {
+                let opened = bounded(part).await;
+                // What is made at the first use is there.
+                if let Ok(Opened::Pipes(context, _, client, server)) = &opened {
+                    for tensor in [Ok(heap(4 * LARGE)), pooled(context)] {
+                        carry(client, server, tensor.unwrap()).await.unwrap();
+                    }
+                }
+                open.push(opened);
+            }
+        }
+        impose(&fault);
+        for (index, part) in PARTS.into_iter().enumerate() {
+            let made;
+            let opened = if is_late {
+                &open[index]
+            } else {
+                made = bounded(part).await;
+                &made
+            };
+            let ended = match opened {
+                Err(error) => Err(error.clone()),
+                Ok(opened) => match timeout(BOUND, act(part, opened)).await {
+                    Ok(ended) => ended,
+                    Err(_) => Err("HANG while it moves".to_owned()),
+                },
+            };
+            say(part, ended.err().unwrap_or_else(|| "works".to_owned()));
+        }
+        drop(open);
+    });
+    // Whoever is under way has a moment; a thread of the runtime may have been refused everything.
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    say("done", "");
+}
