@@ -1,6 +1,6 @@
 //! Peers that die, and others that take over.
 
-use tensorpipe::testing;
+use tensorpipe::{ConnectPolicy, testing};
 use tensorpipe_rpc::{CallError, Replicas};
 
 use crate::scene::{ScalerClient, millis, pair, serve, tensor};
@@ -17,6 +17,8 @@ fn a_server_that_dies_fails_the_calls_that_it_had_and_may_come_back() {
         assert!(matches!(error, CallError::Connection { .. }), "{error}");
         assert!(error.may_have_run());
         assert_eq!(network.elapsed(), millis(1_007));
+        let reset = "1 server -> client: reset";
+        assert!(network.trace().iter().any(|event| event.what == reset));
 
         // Whose context was made before cannot come back.
         let again = serve(&network.host("server")).await;
@@ -34,7 +36,15 @@ fn a_dead_host_neither_serves_nor_calls() {
     testing::run(1, async |network| {
         let (server, client) = pair(&network).await;
         let lives = network.host("client").spawn(std::future::pending::<()>());
+        let before = network.host("client").context().build().unwrap();
         network.crash("client");
+        let once = ConnectPolicy::once();
+        let connected = before.connect_with(server.url(), &once);
+        let error = connected.await.unwrap_err();
+        assert!(
+            error.to_string().contains("host client has crashed"),
+            "{error}"
+        );
         assert!(lives.await.unwrap_err().is_cancelled());
         client.scale(&tensor(1), 3.0).await.unwrap_err();
         tokio::time::sleep(millis(1)).await;

@@ -13,14 +13,17 @@ fn a_call_through_a_partition_that_heals_before_its_deadline_succeeds() {
     testing::run(1, async |network| {
         let (_server, client) = pair(&network).await;
         network.partition("client", "server");
-        let call = client.scale(&tensor(10_000), 2.0);
+        let call = async {
+            let scaled = client.scale(&tensor(10_000), 2.0).await;
+            assert_eq!(network.elapsed(), millis(4_000));
+            scaled
+        };
         let healing = async {
             tokio::time::sleep(millis(4_000)).await;
             network.heal("client", "server");
         };
         let (scaled, ()) = tokio::join!(call, healing);
         assert_eq!(scaled.unwrap().as_slice::<f32>().unwrap(), [2.0; 10_000]);
-        assert_eq!(network.elapsed(), millis(4_000));
     });
 }
 
