@@ -1,11 +1,14 @@
 //! Tensors between every pair of devices, and what that costs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, Device, DeviceKind, Error, Message, MessageTensor, Misuse, Pipe};
+use tensorpipe::{
+    Context, Device, DeviceKind, DevicePool, Error, Message, MessageTensor, Misuse, Pipe,
+};
 use tensorpipe_tests::say;
 
 use crate::bench::{Bench, connected, device, moved, pair};
@@ -139,6 +142,45 @@ pub(crate) async fn required() {
     let unknown = builder().require(DeviceKind::CUDA, ["cuda_icp"]).build();
     let unknown = unknown.unwrap_err().to_string();
     assert!(unknown.contains("got `cuda_icp`"), "{unknown}");
+}
+
+/// Devices of 32 MiB each, one of them full.
+pub(crate) async fn full() {
+    const LEN: usize = 9 << 20;
+    let bench = Bench::new();
+    let bytes = pattern(LEN, 1);
+    let source = bench.tensor(CudaDevices::device(0), &bytes);
+    for name in ["cuda_xth", "cuda_ipc", "cuda_basic"] {
+        let (client, server) = pair(&bench, name).await;
+        let pool = DevicePool::new(device(), Arc::new(bench.cuda.clone()));
+        let hog = pool.take(26 << 20).unwrap();
+        let refused = pool.take(LEN).unwrap_err();
+        let said = (refused.device, refused.call);
+        assert_eq!(said, (device(), "cuMemCreate"), "{refused}");
+        let message = || {
+            let tensor = MessageTensor::from(source.clone()).to_device(device());
+            Message::new("m").tensor(tensor)
+        };
+        let both = async { tokio::join!(client.write(message()), server.read()) };
+        let bounded = tokio::time::timeout(Duration::from_secs(30), both);
+        let (written, read) = bounded.await.expect("nothing for 30 s");
+        let read = read.unwrap_err();
+        assert!(
+            matches!(read, Error::OutOfMemory { bytes, .. } if bytes == LEN as u64),
+            "{name}: {read:?}"
+        );
+        assert!(
+            matches!(written, Err(Error::Refused { .. })),
+            "{name}: {written:?}"
+        );
+        // Nothing is lost, here or there.
+        assert!(bench.download(source.buffer()) == bytes, "over {name}");
+        drop((hog, pool));
+        let come = moved(&(client, server), message()).await;
+        let come = come.tensors[0].tensor.buffer();
+        assert!(bench.download(come) == bytes, "over {name}");
+    }
+    assert_eq!(faults(), [""; 0]);
 }
 
 /// Within a process memory is handed over; to another device it is copied once.

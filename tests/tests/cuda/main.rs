@@ -54,6 +54,7 @@ fn child() {
         Some("handed over") => told("handed over", || {
             runtime().block_on(channels::handed_over());
         }),
+        Some("full") => told("full", || runtime().block_on(channels::full())),
         Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
         Some("opens") => opens(),
         Some("slices") => told("slices", slices::there_and_back),
@@ -119,6 +120,15 @@ fn without_registered_memory_every_pair_has_a_way_too() {
 #[test]
 fn nobody_waits_for_a_device_while_all_is_warm() {
     tell("hot");
+}
+
+/// A device without room costs the message that needs it, and nothing else.
+#[test]
+fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
+    let driver = Driver::load();
+    let child = play(&driver, "full", &[("TEST_CUDA_MEMORY", "33554432")]);
+    assert_eq!(child.hear("told"), "full");
+    assert_eq!(child.hear("faults"), "");
 }
 
 #[test]
