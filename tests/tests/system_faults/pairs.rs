@@ -143,7 +143,7 @@ fn run(row: &Row) -> Judged {
                 let error = error.to_string();
                 error
                     .split_once(": ")
-                    .map_or(error.clone(), |(_, words)| words.to_owned())
+                    .map_or_else(|| error.clone(), |(_, words)| words.to_owned())
             }
         };
         let problem = format!("after {number} messages, {known:?} later: {error}");

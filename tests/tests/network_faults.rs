@@ -1,0 +1,21 @@
+//! What a network does to calls: a link of this process's own between two network namespaces loses, delays, repeats and swallows
+//! packets. Needs root and `/dev/net/tun`; says so where it has not. `tests/FAULTS.md` is the table.
+#![allow(missing_docs, reason = "a test")]
+
+#[path = "network_faults/calls.rs"]
+mod calls;
+#[path = "network_faults/link.rs"]
+mod link;
+#[path = "network_faults/rows.rs"]
+mod rows;
+
+/// What this binary does when a test of it starts it again.
+#[test]
+fn child() {
+    match tensorpipe_tests::role().as_deref() {
+        None => {}
+        Some("server") => calls::play_server(),
+        Some("client") => calls::play_client(),
+        Some(other) => panic!("no role {other}"),
+    }
+}
