@@ -90,7 +90,7 @@ struct HostileLane {
 }
 
 impl HostileLane {
-    fn say(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+    fn say(&self, op: OpId, io: &mut LaneIo<'_>) {
         if !self.input.has_ended() {
             io.control(op, self.input.words());
         }

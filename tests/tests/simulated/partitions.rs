@@ -39,7 +39,7 @@ fn a_deadline_passes_on_the_virtual_clock() {
         let client = client.with_deadline(millis(3_600_000));
         network.link("server", "client").stall();
         let before = network.elapsed();
-        let error = client.scale(&tensor(3), 2.0).await.unwrap_err();
+        let error = client.scale(tensor(3), 2.0).await.unwrap_err();
         assert!(matches!(error, CallError::Deadline { .. }), "{error}");
         let took = network.elapsed() - before;
         assert!(
