@@ -14,7 +14,7 @@ fn a_call_through_a_partition_that_heals_before_its_deadline_succeeds() {
         let (_server, client) = pair(&network).await;
         network.partition("client", "server");
         let call = async {
-            let scaled = client.scale(&tensor(10_000), 2.0).await;
+            let scaled = client.scale(tensor(10_000), 2.0).await;
             assert_eq!(network.elapsed(), millis(4_000));
             scaled
         };
