@@ -111,7 +111,7 @@ impl Seen {
     /// Since its handler was first polled.
     fn took(&self) -> Duration {
         let begun = lock(&self.so_far).begun;
-        begun.map_or(Duration::ZERO, |begun| ambient::since(begun))
+        begun.map_or(Duration::ZERO, ambient::since)
     }
 
     /// Its handler is ready.
