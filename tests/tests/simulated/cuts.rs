@@ -58,7 +58,7 @@ fn a_call_that_is_cut_behind_any_byte_fails_or_has_its_answer() {
             RUNS.set(0);
             let (server, client) = pair(&network).await;
             network.link(way.0, way.1).delay(millis(1)).cut_after(cut);
-            let called = client.scale_once(&tensor(20), 2.0).await;
+            let called = client.scale_once(tensor(20), 2.0).await;
             match called {
                 Ok(scaled) => assert_eq!(scaled.as_slice::<f32>().unwrap(), [2.0; 20]),
                 Err(CallError::Connection { may_have_run, .. }) => {

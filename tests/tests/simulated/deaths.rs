@@ -26,7 +26,7 @@ fn a_server_that_dies_fails_the_calls_that_it_had_and_may_come_back() {
         let client = ScalerClient::connect_with(&context, again.url())
             .await
             .unwrap();
-        client.scale(&tensor(1), 3.0).await.unwrap();
+        client.scale(tensor(1), 3.0).await.unwrap();
     });
 }
 
@@ -46,7 +46,7 @@ fn a_dead_host_neither_serves_nor_calls() {
             "{error}"
         );
         assert!(lives.await.unwrap_err().is_cancelled());
-        client.scale(&tensor(1), 3.0).await.unwrap_err();
+        client.scale(tensor(1), 3.0).await.unwrap_err();
         tokio::time::sleep(millis(1)).await;
         assert_eq!(server.pipes().len(), 0);
 
@@ -83,7 +83,7 @@ fn replicas_go_on_where_one_dies_and_use_it_again() {
             let name = names[round % 2];
             network.crash(name);
             for _ in 0..10 {
-                client.scale(&tensor(100), 2.0).await.unwrap();
+                client.scale(tensor(100), 2.0).await.unwrap();
             }
             servers.push(serve(&network.host(name)).await);
             // Longer than its longest pause.

@@ -14,7 +14,7 @@ fn a_call_through_a_partition_that_heals_before_its_deadline_succeeds() {
         let (_server, client) = pair(&network).await;
         network.partition("client", "server");
         let call = async {
-            let scaled = client.scale(&tensor(10_000), 2.0).await;
+            let scaled = client.scale(tensor(10_000), 2.0).await;
             assert_eq!(network.elapsed(), millis(4_000));
             scaled
         };
@@ -39,7 +39,7 @@ fn a_deadline_passes_on_the_virtual_clock() {
         let client = client.with_deadline(millis(3_600_000));
         network.link("server", "client").stall();
         let before = network.elapsed();
-        let error = client.scale(&tensor(3), 2.0).await.unwrap_err();
+        let error = client.scale(tensor(3), 2.0).await.unwrap_err();
         assert!(matches!(error, CallError::Deadline { .. }), "{error}");
         let took = network.elapsed() - before;
         assert!(

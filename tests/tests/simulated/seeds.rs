@@ -22,7 +22,7 @@ fn story(seed: u64) -> Vec<Event> {
                 let connect = || ScalerClient::connect_with(&context, &url);
                 let mut client = connect().await.unwrap();
                 for round in 0..10u16 {
-                    match client.scale(&tensor(usize::from(round) * 500), 2.0).await {
+                    match client.scale(tensor(usize::from(round) * 500), 2.0).await {
                         Ok(_) => network.note(format!("{}: round {round}", at.name())),
                         Err(CallError::Connection { .. }) => client = connect().await.unwrap(),
                         Err(other) => panic!("{other}"),
