@@ -125,7 +125,7 @@ pub(crate) async fn required() {
     else {
         panic!("{refused:?}");
     };
-    assert_eq!(&**what, "tensor 0 from cuda:1 to cuda:1");
+    assert_eq!(**what, *format!("tensor 0 from {0} to {0}", device()));
     assert_eq!((&**required, &**instead), ("cuda_ipc", "cuda_xth"));
     let of_ipc = pipes
         .0

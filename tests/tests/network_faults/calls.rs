@@ -91,6 +91,11 @@ pub(crate) fn play_client() {
             .await
             .unwrap()
             .with_deadline(SMALL);
+        // The further connections are opened by the first large tensor.
+        if std::env::var("TEST_WARM").unwrap() == "true" {
+            let tensor = Tensor::from_vec(pattern(BULK, 3), [BULK as u64]).unwrap();
+            client.with_deadline(LARGE).sum(tensor).await.unwrap();
+        }
         say("connected", "yes");
         let begun = Instant::now();
         let mut number = 0;

@@ -27,6 +27,8 @@ pub(crate) struct Weather {
     pub(crate) longest: Option<usize>,
     /// No packet of these directions arrives.
     pub(crate) cut: [bool; 2],
+    /// Nothing of the TCP connection of this number arrives, in the order in which they came.
+    pub(crate) lane: Option<usize>,
 }
 
 /// One end.
@@ -135,6 +137,8 @@ fn carry(mut devices: [File; 2], weather: &Mutex<Weather>, over: &AtomicBool, se
     let mut late = BinaryHeap::new();
     let mut number = 0_u64;
     let mut packet = [0; 2048];
+    // The client's ports, in the order in which they came.
+    let mut ports = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let mut fds = [0, 1].map(|end: usize| libc::pollfd {
             fd: devices[end].as_raw_fd(),
@@ -148,7 +152,15 @@ fn carry(mut devices: [File; 2], weather: &Mutex<Weather>, over: &AtomicBool, se
         for from in [0, 1] {
             while let Ok(len) = devices[from].read(&mut packet) {
                 let copies = 1 + u64::from(dice.roll(1000) < weather.repeated);
+                let at = if from == 0 { 20 } else { 22 };
+                let port = [packet[at], packet[at + 1]];
+                let lane = ports.iter().position(|known| *known == port);
+                // IPv4, and of TCP.
+                if lane.is_none() && packet[0] >> 4 == 4 && packet[9] == 6 {
+                    ports.push(port);
+                }
                 let is_lost = weather.cut[from]
+                    || (lane.is_some() && lane == weather.lane)
                     || dice.roll(1000) < weather.lost
                     || weather.longest.is_some_and(|longest| len > longest);
                 for _ in 0..if is_lost { 0 } else { copies } {

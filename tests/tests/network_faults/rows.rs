@@ -40,17 +40,22 @@ fn run(row: &Row) -> Judged {
         link.becomes(row.weather);
     }
     let seconds = row.seconds.to_string();
+    let warm = row.weather.lane.is_some().to_string();
     let mut client = Child::start_by(
         &["nsenter", &client],
         "client",
-        &[("TEST_SECONDS", &seconds)],
+        &[("TEST_SECONDS", &seconds), ("TEST_WARM", &warm)],
     );
     client.hear("connected");
+    let calm = Weather {
+        lane: row.weather.lane,
+        ..Weather::default()
+    };
     if let Some(during) = row.during {
         std::thread::sleep(Duration::from_millis(500));
         link.becomes(row.weather);
         std::thread::sleep(during);
-        link.becomes(Weather::default());
+        link.becomes(calm);
     }
     let (said, end) = client.until_end(Duration::from_secs(40));
     server.kill();
@@ -159,6 +164,18 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
             )
         },
         cut("no packet arrives for 4 s", [true, true], 4, 9, None),
+        // The second of the two further connections.
+        Row {
+            name: "one of the connections of mpt is cut",
+            weather: Weather {
+                lane: Some(2),
+                ..calm
+            },
+            during: Some(Duration::ZERO),
+            seconds: 3,
+            ends: None,
+            bulk: false,
+        },
         always(
             "1 % of packets are lost",
             Weather { lost: 10, ..calm },
