@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use smallvec::SmallVec;
+
 use super::{ChannelFault, Device, Lane, LaneIo, OpId, Want};
 use crate::device::{Buffer, BufferMut};
 use crate::process::{Token, process_id, random_token};
@@ -30,6 +32,14 @@ pub(super) fn reaches(ours: &[u8], theirs: &[u8]) -> Result<(), String> {
         true => Ok(()),
         false => Err("the peer is another process".to_owned()),
     }
+}
+
+/// Takes these back. Their memory is let go of when the table is free: its owner may come back here.
+fn forget(keys: &[Token]) {
+    let mut table = lock(table());
+    let taken: SmallVec<[Buffer; 1]> = keys.iter().filter_map(|key| table.remove(key)).collect();
+    drop(table);
+    drop(taken);
 }
 
 /// What becomes of memory that has been handed over.
@@ -82,7 +92,7 @@ impl<T: Take> Lane for HandOver<T> {
         if op.outgoing {
             if let Some(key) = self.offered.remove(&op) {
                 // The reader says that it has it: one that has not leaves nothing behind either.
-                drop(lock(table()).remove(&key));
+                forget(&[key]);
                 io.sent(op);
             }
             return Ok(());
@@ -122,7 +132,7 @@ impl<T: Take> Lane for HandOver<T> {
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
         self.wanted.remove(&op);
         if let Some(key) = self.offered.remove(&op) {
-            lock(table()).remove(&key);
+            forget(&[key]);
         }
         self.take.cancel(op);
     }
@@ -130,10 +140,8 @@ impl<T: Take> Lane for HandOver<T> {
 
 impl<T> Drop for HandOver<T> {
     fn drop(&mut self) {
-        let mut table = lock(table());
-        for key in self.offered.values() {
-            table.remove(key);
-        }
+        let keys: Vec<_> = self.offered.values().copied().collect();
+        forget(&keys);
     }
 }
 

@@ -511,7 +511,10 @@ impl State {
                 self.send(id, side, Piece::Reset);
             }
             for side in [0, 1] {
-                self.ends(id, side).0.deaf = true;
+                let own = self.ends(id, side).0;
+                own.deaf = true;
+                let writer = own.writer.take();
+                self.wakes.extend(writer);
             }
         }
         match len {

@@ -18,7 +18,7 @@ const PIPE: &str = "
     config: error proto sys
     keys: error
     process: ambient keys proto sys::fork
-    sys: error sync
+    sys: ambient error sync
     ring: error sync sys::copy sys::memfd sys::processors
     device: error sync sys
     tensor: device error message

@@ -1,6 +1,6 @@
 //! What an attempt's error says about making the call again, and about the replica: a pure function.
 
-use tensorpipe::Error;
+use tensorpipe::{Error, Misuse};
 
 use crate::error::CallError;
 
@@ -25,6 +25,8 @@ pub(super) fn verdict(error: &CallError) -> Verdict {
             ..
         } => Verdict::NotHere,
         CallError::Connection { error, .. } => match error {
+            // As above.
+            Error::Misuse(Misuse::NotAsRequired { .. }) => Verdict::NotHere,
             // Of this side, and the same with any server.
             Error::Misuse(_) | Error::OutOfMemory { .. } => Verdict::Final,
             Error::GoingAway { .. } => Verdict::Gone,
@@ -39,7 +41,7 @@ pub(super) fn verdict(error: &CallError) -> Verdict {
 mod tests {
     use std::time::Duration;
 
-    use tensorpipe::{Misuse, ResetCode};
+    use tensorpipe::ResetCode;
 
     use super::*;
     use crate::error::PlaceError;
@@ -74,6 +76,12 @@ mod tests {
             code: ResetCode::Failed,
             reason: "behind".into(),
         };
+        let required = Error::from(Misuse::NotAsRequired {
+            what: "tensor 0".into(),
+            required: "lease".into(),
+            instead: "basic".into(),
+            reason: "another machine".into(),
+        });
         let no_place = |may_have_run| CallError::NoPlace {
             error: PlaceError::There("no such device".into()),
             may_have_run,
@@ -81,6 +89,7 @@ mod tests {
         let not_here = [
             connection(refused),
             no_place(false),
+            connection(required),
             CallError::Overloaded("busy".into()),
             CallError::Unimplemented("old".into()),
         ];

@@ -222,7 +222,12 @@ impl Lane for MptLane {
             Say::Stream => {
                 let source = self.stripes.state().sending.stream(op)?;
                 if let Some(source) = source {
-                    io.stream(op, source);
+                    let why = "there are no connections of its own";
+                    if io.divert(op, "basic", source.len() as u64, why) {
+                        io.stream(op, source);
+                    } else {
+                        self.stripes.state().sending.cancel(op);
+                    }
                 }
             }
             Say::Done => {

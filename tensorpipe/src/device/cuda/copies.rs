@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, result};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::access::foreign;
 use super::memory::CudaMemory;
@@ -16,6 +18,7 @@ use super::{CudaDevices, Current, failed};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory, MemoryKind};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
+use crate::sys::workers;
 
 /// Up to this length main memory is rather copied than registered, in bytes.
 const COPIED: usize = 64 << 10;
@@ -284,8 +287,10 @@ impl CudaDevices {
         if is_quick {
             return act();
         }
-        let done = tokio::task::spawn_blocking(act).await;
-        done.unwrap_or_else(|error| Err(DeviceError::new(device, "copy", error.to_string())))
+        let (tell, told) = oneshot::channel();
+        workers::run(&Handle::current(), move || drop(tell.send(act())));
+        let done = told.await;
+        done.unwrap_or_else(|_| Err(DeviceError::new(device, "copy", "it panicked".to_owned())))
     }
 
     /// Main memory with the bytes of `from` that the devices reach: itself, or pinned memory to which the CPU has copied them. With

@@ -107,7 +107,7 @@ impl<'a> Outbound<'a> {
     /// As [`Message::require`].
     #[inline]
     pub fn require(&mut self, channels: Arc<[String]>) {
-        self.required = Some(channels);
+        self.required = Some(channels).filter(|channels| !channels.is_empty());
     }
 
     /// Whether it has payloads or tensors.

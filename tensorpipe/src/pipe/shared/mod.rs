@@ -97,6 +97,8 @@ pub(crate) struct Shared {
     pub(super) writes: FxHashMap<u64, Option<Result<(), Error>>>,
     /// What messages require that a channel has to carry some of; some of them are over.
     required: FxHashMap<u64, Arc<[String]>>,
+    /// With so many of them, those are looked for that are over.
+    required_most: usize,
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
     /// Messages are pushed to a handler.
@@ -155,6 +157,7 @@ impl Shared {
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
             required: FxHashMap::default(),
+            required_most: 0,
             flushed_to: 0,
             pushes: false,
             deliveries: Deliveries::default(),
@@ -264,8 +267,12 @@ impl Shared {
 
     /// Tensors of this message go over one of these channels, or not at all.
     pub(super) fn require(&mut self, message: u64, channels: &Arc<[String]>) {
-        self.required
-            .retain(|known, _| self.state.is_writing(*known));
+        // Those that are over are looked for when there are twice as many as were left.
+        if self.required.len() >= self.required_most {
+            self.required
+                .retain(|known, _| self.state.is_writing(*known));
+            self.required_most = 2 * self.required.len() + 16;
+        }
         self.required.insert(message, channels.clone());
     }
 
