@@ -135,7 +135,11 @@ mod tests {
         assert_eq!(seen.recv().unwrap(), "second");
         std::thread::scope(|scope| {
             let rests = || {
-                while lock(&workers.state).idle == 0 {
+                let is_at_rest = || {
+                    let state = lock(&workers.state);
+                    state.idle == 1 && state.jobs.is_empty()
+                };
+                while !is_at_rest() {
                     std::thread::yield_now();
                 }
             };
@@ -144,6 +148,7 @@ mod tests {
             rests();
             let panics: Job = Box::new(|| panic!("on purpose"));
             assert!(workers.take(panics, || unreachable!()).is_ok());
+            rests();
             assert!(workers.take(job("third"), refused).is_ok());
             assert_eq!(seen.recv().unwrap(), "third");
             rests();

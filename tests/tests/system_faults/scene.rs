@@ -46,6 +46,7 @@ pub(crate) fn builder() -> ContextBuilder {
     timeouts.silence = Some(Duration::from_secs(3));
     timeouts.linger = Duration::from_secs(1);
     Context::builder()
+        .name("scene")
         .timeouts(timeouts)
         .connect_policy(ConnectPolicy::patient(Duration::from_millis(500)))
 }
