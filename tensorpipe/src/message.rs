@@ -24,8 +24,8 @@ pub struct Message {
     pub payloads: Vec<Payload>,
     /// Tensors on any device.
     pub tensors: Vec<MessageTensor>,
-    /// The channels over one of which its tensors go, or not at all; empty: the context decides. See [`Message::require`].
-    pub required: Vec<String>,
+    /// The channels over one of which its tensors go, or not at all; none: the context decides. See [`Message::require`].
+    pub required: Option<Arc<Vec<String>>>,
 }
 
 impl Message {
@@ -53,7 +53,7 @@ impl Message {
     /// [`Misuse::NotAsRequired`](crate::Misuse::NotAsRequired) before a byte of it moves: as
     /// [`ContextBuilder::require`](crate::ContextBuilder::require), which goes on counting, for one message.
     pub fn require(mut self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.required = channels.into_iter().map(Into::into).collect();
+        self.required = Some(Arc::new(channels.into_iter().map(Into::into).collect()));
         self
     }
 

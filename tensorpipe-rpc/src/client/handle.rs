@@ -32,7 +32,7 @@ pub struct ClientHandle {
     /// Whether its callers want figures.
     stats: bool,
     devices: Option<DeviceMap>,
-    required: Option<Arc<[String]>>,
+    required: Option<Arc<Vec<String>>>,
 }
 
 impl fmt::Debug for ClientHandle {
@@ -124,7 +124,7 @@ impl ClientHandle {
     /// ([`Message::require`](tensorpipe::Message::require)).
     pub fn with_requirement(&self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
-            required: Some(channels.into_iter().map(Into::into).collect()),
+            required: Some(Arc::new(channels.into_iter().map(Into::into).collect())),
             ..self.clone()
         }
     }

@@ -35,7 +35,7 @@ pub(crate) struct Terms {
     /// Where its tensors are to land, if its caller said so.
     pub(crate) places: Option<Arc<CallPlacement>>,
     /// The channels over one of which its tensors go, if its caller said so.
-    pub(crate) required: Option<Arc<[String]>>,
+    pub(crate) required: Option<Arc<Vec<String>>>,
 }
 
 /// A call that is about to be encoded.
@@ -56,7 +56,7 @@ pub(crate) struct Outgoing {
     pub(crate) pins: Vec<Arc<Handle>>,
     pub(crate) trace: Option<Arc<CallTrace>>,
     pub(crate) places: Option<Arc<CallPlacement>>,
-    pub(crate) required: Option<Arc<[String]>>,
+    pub(crate) required: Option<Arc<Vec<String>>>,
 }
 
 impl Engine {
@@ -124,9 +124,7 @@ impl Engine {
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
-            if let Some(required) = required {
-                outbound.require(required);
-            }
+            outbound.require(required);
             let slot = new_slot(outbound.has_parts());
             if let Some(error) = refused {
                 slot.fail(error);

@@ -70,7 +70,7 @@ impl<H: Handler> Deliver for H {
             }
             Delivery::Reset(id, code, reason) => self.reset(id, code, &reason),
             Delivery::Refused(id, code, reason) => self.refused(id, code, &reason),
-            Delivery::Failed(id, error) => self.failed(id, &error),
+            Delivery::Failed(failed) => self.failed(failed.0, &failed.1),
             Delivery::GoingAway(next, reason) => self.going_away(next, &reason),
             Delivery::Closed(error) => self.closed(&error),
         }

@@ -58,7 +58,7 @@ pub(in crate::pipe) struct PipeHost<'a> {
     /// What the context requires of what the lane carries.
     pub(in crate::pipe) required: &'a [Requirement],
     /// And messages.
-    pub(in crate::pipe) by_message: &'a FxHashMap<u64, Arc<[String]>>,
+    pub(in crate::pipe) by_message: &'a FxHashMap<u64, Arc<Vec<String>>>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
 }

@@ -40,7 +40,7 @@ pub struct Outbound<'a> {
     /// How many of them are payloads.
     payloads: usize,
     /// The channels over one of which the tensors go, if that is said.
-    required: Option<Arc<[String]>>,
+    required: Option<Arc<Vec<String>>>,
 }
 
 impl<'a> Outbound<'a> {
@@ -106,8 +106,8 @@ impl<'a> Outbound<'a> {
 
     /// As [`Message::require`].
     #[inline]
-    pub fn require(&mut self, channels: Arc<[String]>) {
-        self.required = Some(channels).filter(|channels| !channels.is_empty());
+    pub fn require(&mut self, channels: Option<Arc<Vec<String>>>) {
+        self.required = channels;
     }
 
     /// Whether it has payloads or tensors.
@@ -131,9 +131,7 @@ pub(super) fn submit_message(
 ) -> Result<Submitted, Error> {
     let mut outbound = Outbound::new(&message.metadata);
     outbound.extend(message.payloads, message.tensors);
-    if !message.required.is_empty() {
-        outbound.require(message.required.into());
-    }
+    outbound.require(message.required);
     submit(core, &mut outbound, When::Now, watched, |_| ())
 }
 
@@ -179,7 +177,9 @@ fn send_or_queue(
     let shared = &mut *guard;
     check_open(core, shared)?;
     if !message.parts.is_empty() {
-        let required = message.required.as_deref();
+        // None named: none required.
+        message.required.take_if(|channels| channels.is_empty());
+        let required = message.required.as_ref().map(|channels| &channels[..]);
         choose(shared, &core.route, required, &mut message.parts)?;
     }
     let mut io = match shared.state.is_next() {
@@ -199,7 +199,7 @@ fn send_or_queue(
     }
     note(id);
     if written.kept {
-        if let Some(required) = &message.required {
+        if let Some(required) = message.required.take() {
             shared.require(id, required);
         }
         core.has_unwritten();

@@ -22,10 +22,13 @@ pub(in crate::pipe) enum Delivery {
     Reset(u64, ResetCode, String),
     Refused(u64, ResetCode, String),
     /// A message of this side's.
-    Failed(u64, Error),
+    Failed(Box<(u64, Error)>),
     GoingAway(u64, String),
     Closed(Error),
 }
+
+// Each message moves one through two queues.
+const _: () = assert!(size_of::<Delivery>() <= 72);
 
 impl Delivery {
     /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for.

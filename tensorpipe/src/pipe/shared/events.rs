@@ -278,7 +278,7 @@ impl Shared {
         self.state
             .reset(op.message, ResetCode::Failed, &error.to_string());
         self.end_write(op.message, Err(error.clone()), wakes);
-        self.deliver(Delivery::Failed(op.message, error));
+        self.deliver(Delivery::Failed(Box::new((op.message, error))));
     }
 
     fn peer_reset(&mut self, message: u64, code: ResetCode, text: String, wakes: &mut Vec<Waker>) {

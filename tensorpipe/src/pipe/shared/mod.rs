@@ -95,10 +95,6 @@ pub(crate) struct Shared {
     pub(super) reads: FxHashMap<u64, Reading>,
     /// Writes that somebody may still ask about, and how they ended.
     pub(super) writes: FxHashMap<u64, Option<Result<(), Error>>>,
-    /// What messages require that a channel has to carry some of; some of them are over.
-    required: FxHashMap<u64, Arc<[String]>>,
-    /// With so many of them, those are looked for that are over.
-    required_most: usize,
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
     /// Messages are pushed to a handler.
@@ -123,6 +119,8 @@ pub(crate) struct Shared {
     pub(super) delayed_acks: DelayedAcks,
     /// Messages that tell how long they waited.
     pub(super) stamps: Stamps,
+    /// What messages require that a channel has to carry some of; some of them are over.
+    required: FxHashMap<u64, Arc<Vec<String>>>,
 }
 
 impl Shared {
@@ -156,8 +154,6 @@ impl Shared {
             waiting: Vec::new(),
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
-            required: FxHashMap::default(),
-            required_most: 0,
             flushed_to: 0,
             pushes: false,
             deliveries: Deliveries::default(),
@@ -170,6 +166,7 @@ impl Shared {
             leaving: BTreeMap::new(),
             delayed_acks: DelayedAcks::default(),
             stamps: Stamps::new(),
+            required: FxHashMap::default(),
         }
     }
 
@@ -266,14 +263,15 @@ impl Shared {
     }
 
     /// Tensors of this message go over one of these channels, or not at all.
-    pub(super) fn require(&mut self, message: u64, channels: &Arc<[String]>) {
-        // Those that are over are looked for when there are twice as many as were left.
-        if self.required.len() >= self.required_most {
+    #[cold]
+    pub(super) fn require(&mut self, message: u64, channels: Arc<Vec<String>>) {
+        if self.required.len() == self.required.capacity() {
             self.required
                 .retain(|known, _| self.state.is_writing(*known));
-            self.required_most = 2 * self.required.len() + 16;
+            // Those that are over are looked for when there are twice as many as were left.
+            self.required.reserve(self.required.len() + 16);
         }
-        self.required.insert(message, channels.clone());
+        self.required.insert(message, channels);
     }
 
     pub(super) fn end_write(

@@ -38,6 +38,9 @@ impl Doorbell {
         self.rung
     }
 
+    // Cold beside what an end that is awake does: inlined it costs each message 20 ns.
+    #[cold]
+    #[inline(never)]
     pub(super) fn ring(&mut self, socket: BorrowedFd<'_>) {
         if self.try_ring(socket).is_some() {
             self.is_owed = true;
@@ -62,6 +65,7 @@ impl Doorbell {
     }
 
     /// Whether a wake-up is owed, and it is time to look.
+    #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.is_owed && self.again.has_rung()
     }
@@ -70,18 +74,25 @@ impl Doorbell {
     ///
     /// # Errors
     /// Why it never will, where that is no lack of memory.
+    #[inline]
     pub(super) fn look(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        if self.is_due() {
-            self.is_owed = false;
-            self.again.stop();
-            match self.try_ring(socket) {
-                Some(error) if !is_short_of_memory(&error) => return Err(error),
-                Some(_) => {
-                    self.is_owed = true;
-                    self.again.set(AGAIN);
-                }
-                None => {}
+        match self.is_due() {
+            false => Ok(()),
+            true => self.ring_again(socket),
+        }
+    }
+
+    #[cold]
+    fn ring_again(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.is_owed = false;
+        self.again.stop();
+        match self.try_ring(socket) {
+            Some(error) if !is_short_of_memory(&error) => return Err(error),
+            Some(_) => {
+                self.is_owed = true;
+                self.again.set(AGAIN);
             }
+            None => {}
         }
         Ok(())
     }
