@@ -235,11 +235,22 @@ fn a_report_is_a_table_and_a_chart() {
         let file = std::env::temp_dir().join(format!("tp-bench-report-{}", std::process::id()));
         let svg = file.with_extension("svg");
         std::fs::write(&file, output.stdout).expect("a file");
-        let table = stdout(&format!(
-            "report {} --svg {}",
-            file.display(),
-            svg.display()
-        ));
+        let is_compared = line.starts_with("compare");
+        let readme = file.with_extension("md");
+        std::fs::write(
+            &readme,
+            "a\n<!-- tp-bench report -->\nold\n<!-- end -->\nb\n",
+        )
+        .expect("a file");
+        let report = format!("report {} --svg {}", file.display(), svg.display());
+        let table = match is_compared {
+            true => stdout(&format!("{report} --readme {}", readme.display())),
+            false => stdout(&report),
+        };
+        let read = std::fs::read_to_string(&readme).expect("a file");
+        let figures = "a\n<!-- tp-bench report -->\n| | tokio | tarpc |\n|---|---:|---:|\n| echo, ";
+        assert_eq!(read.starts_with(figures), is_compared, "{read}");
+        assert_eq!(read.contains("old"), !is_compared, "{read}");
         assert!(
             table.starts_with("| case ") || table.contains("| rpc echo, shm"),
             "{table}"
@@ -249,7 +260,7 @@ fn a_report_is_a_table_and_a_chart() {
             chart.starts_with("<svg") && chart.matches("<rect").count() > 2,
             "{chart}"
         );
-        for path in [file, svg] {
+        for path in [file, svg, readme] {
             std::fs::remove_file(path).expect("it is there");
         }
     }

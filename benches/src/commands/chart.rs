@@ -1,9 +1,10 @@
 //! `tp-bench report`: the table of a run as Markdown, and its bars as SVG, from what `compare --json` or `targets --json` printed.
+//! What `compare` measured also fits into a README: one line of a table for each work, one column for each system.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
@@ -18,6 +19,9 @@ pub(crate) struct Report {
     /// Where the chart goes; without it there is none.
     #[arg(long)]
     svg: Option<PathBuf>,
+    /// A file whose lines from `<!-- tp-bench report -->` to `<!-- end -->` become the medians of each system, for `compare`'s rows.
+    #[arg(long)]
+    readme: Option<PathBuf>,
 }
 
 /// What is compared, and by how much: names and microseconds.
@@ -29,7 +33,8 @@ pub(crate) fn run(arguments: &Report) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let rows = text.lines().map(serde_json::from_str);
     let rows = rows.collect::<Result<Vec<Value>, _>>()?;
-    let (table, groups) = match rows.first().is_some_and(|row| !row["aimed_at"].is_null()) {
+    let has_aims = rows.first().is_some_and(|row| !row["aimed_at"].is_null());
+    let (table, groups) = match has_aims {
         true => {
             let lines = rows.into_iter().map(serde_json::from_value);
             let lines = lines.collect::<Result<Vec<Line>, _>>()?;
@@ -40,6 +45,16 @@ pub(crate) fn run(arguments: &Report) -> Result<()> {
         }
         false => (report::table(FIELDS, &rows), compared(&rows)?),
     };
+    if let Some(readme) = &arguments.readme {
+        ensure!(
+            !has_aims,
+            "--readme needs rows of `compare`: those of `targets` name no systems"
+        );
+        let name = || readme.display().to_string();
+        let text = std::fs::read_to_string(readme).with_context(name)?;
+        let text = replace(&text, &medians(&groups)).with_context(name)?;
+        std::fs::write(readme, text).with_context(name)?;
+    }
     report::say(table);
     if let Some(svg) = &arguments.svg {
         std::fs::write(svg, chart(&groups)).with_context(|| svg.display().to_string())?;
@@ -65,6 +80,48 @@ fn compared(rows: &[Value]) -> Result<Vec<Group>> {
     }
     Ok(groups)
 }
+
+/// A line for each work, a column for each system.
+fn medians(groups: &[Group]) -> String {
+    let mut systems: Vec<&str> = Vec::new();
+    for (name, _) in groups.iter().flat_map(|(_, bars)| bars) {
+        if !systems.contains(&name.as_str()) {
+            systems.push(name);
+        }
+    }
+    let mut table = format!(
+        "| | {} |\n|---|{}\n",
+        systems.join(" | "),
+        "---:|".repeat(systems.len())
+    );
+    for (title, bars) in groups {
+        let of = |system: &&str| bars.iter().find(|(name, _)| name == system);
+        let cells = systems.iter().map(|system| match of(system) {
+            Some((_, micros)) => report::time(*micros),
+            None => "–".to_owned(),
+        });
+        let _ = writeln!(
+            table,
+            "| {title} | {} |",
+            cells.collect::<Vec<_>>().join(" | ")
+        );
+    }
+    table
+}
+
+/// The text, with other lines between the marks.
+fn replace(text: &str, lines: &str) -> Result<String> {
+    let (before, rest) = text
+        .split_once(BEGINS)
+        .context("it has no `<!-- tp-bench report -->`")?;
+    let (_, after) = rest
+        .split_once(ENDS)
+        .context("it has no `<!-- end -->` behind that")?;
+    Ok(format!("{before}{BEGINS}{lines}{ENDS}{after}"))
+}
+
+const BEGINS: &str = "<!-- tp-bench report -->\n";
+const ENDS: &str = "<!-- end -->";
 
 /// Bars of each group, of which the slowest has the whole width.
 fn chart(groups: &[Group]) -> String {
