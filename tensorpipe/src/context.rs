@@ -118,6 +118,20 @@ impl Context {
         self.inner.allocators.on(device)
     }
 
+    /// Whether no connection to this URL leaves the machine, as far as its transport knows
+    /// ([`Transport::side_address`]). `false` where the context does not have that transport.
+    ///
+    /// ```
+    /// let context = tensorpipe::Context::new();
+    /// assert!(context.stays_here(&"shm://embedder".parse()?));
+    /// assert!(!context.stays_here(&"tcp://127.0.0.1:7431".parse()?));
+    /// # Ok::<(), tensorpipe::Error>(())
+    /// ```
+    pub fn stays_here(&self, url: &Url) -> bool {
+        let transport = self.inner.transport(url.transport());
+        transport.is_ok_and(|transport| transport.side_address().is_some())
+    }
+
     /// Listens at one or several URLs, e.g. `tcp://127.0.0.1:0`.
     ///
     /// # Errors

@@ -1,34 +1,41 @@
-//! A transport of one's own: pipes over Unix sockets, `unix://PATH`, written against the public seams alone.
+//! A transport of one's own: pipes over Unix sockets, `unix://PATH`, written against the public seams alone. It lets in processes of this
+//! user, as the kernel knows them.
 //!
 //! It has a side address, so that pipes which begin on tcp are moved to it where both ends are on one machine. Run this
 //! to see that, and the transport pass the public conformance suites:
 //! `cargo run -p tensorpipe-examples --bin custom_transport`.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSlice};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context as TaskContext, Poll, ready};
 
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance;
 use tensorpipe::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
-use tensorpipe::{Context, Error, Message, SystemError, Tensor};
+use tensorpipe::{Context, Error, Message, PeerAddr, SystemError, Tensor};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 
 /// Transport `unix`.
 struct UnixTransport {
-    /// Who can reach whom: processes of one boot of one machine.
-    boot: Vec<u8>,
+    /// Who can reach whom: processes of one user and one boot that see the same directory of temporary files.
+    domain: Vec<u8>,
+    user: u32,
 }
 
 impl UnixTransport {
     /// Works where the system says which boot it is.
     fn probe() -> io::Result<Self> {
-        let boot = std::fs::read("/proc/sys/kernel/random/boot_id")?;
-        Ok(Self { boot })
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        let directory = std::fs::metadata(std::env::temp_dir())?;
+        let user = std::fs::metadata("/proc/self")?.uid();
+        let seen = format!("{} {} {user} {boot}", directory.dev(), directory.ino());
+        let domain = seen.into_bytes();
+        Ok(Self { domain, user })
     }
 }
 
@@ -38,14 +45,17 @@ impl Transport for UnixTransport {
     }
 
     fn domain(&self) -> Vec<u8> {
-        self.boot.clone()
+        self.domain.clone()
     }
 
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
-        if theirs == self.boot {
+        if theirs == self.domain {
             Ok(())
         } else {
-            Err("the peer is on another machine".to_owned())
+            Err(
+                "the peer is on another machine, in another container, or of another user"
+                    .to_owned(),
+            )
         }
     }
 
@@ -57,10 +67,9 @@ impl Transport for UnixTransport {
             let stream = UnixStream::connect(address)
                 .await
                 .map_err(|error| SystemError::new("connect", format!("unix://{address}"), error))?;
-            Ok(Box::new(UnixConnection {
-                stream,
-                path: address.to_owned(),
-            }) as Box<dyn Connection>)
+            let connection = UnixConnection::new(stream, address)
+                .map_err(|error| SystemError::new("getsockopt", address, error))?;
+            Ok(Box::new(connection) as Box<dyn Connection>)
         })
     }
 
@@ -71,6 +80,7 @@ impl Transport for UnixTransport {
             Ok(Box::new(UnixAcceptor {
                 listener,
                 path: address.to_owned(),
+                user: self.user,
             }) as Box<dyn Acceptor>)
         })
     }
@@ -80,20 +90,16 @@ impl Transport for UnixTransport {
     }
 }
 
-/// A path that nobody else in this directory of temporary files has.
+/// A path that nobody else has, and nobody can guess: of a directory in which everybody may write.
 fn fresh_path() -> PathBuf {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("tensorpipe-{}-{number}.sock", std::process::id());
-    let path = std::env::temp_dir().join(name);
-    // A process of the same number that was killed may have left it behind.
-    let _ = std::fs::remove_file(&path);
-    path
+    let [one, other] = [(); 2].map(|()| RandomState::new().hash_one(std::process::id()));
+    std::env::temp_dir().join(format!("tensorpipe-{one:016x}{other:016x}.sock"))
 }
 
 struct UnixAcceptor {
     listener: UnixListener,
     path: String,
+    user: u32,
 }
 
 impl Acceptor for UnixAcceptor {
@@ -105,13 +111,19 @@ impl Acceptor for UnixAcceptor {
         &mut self,
         cx: &mut TaskContext<'_>,
     ) -> Poll<Result<Box<dyn Connection>, Error>> {
-        Poll::Ready(match ready!(self.listener.poll_accept(cx)) {
-            Ok((stream, _)) => Ok(Box::new(UnixConnection {
-                stream,
-                path: self.path.clone(),
-            })),
-            Err(error) => Err(SystemError::new("accept", self.path.clone(), error).into()),
-        })
+        loop {
+            let accepted = ready!(self.listener.poll_accept(cx));
+            let connection =
+                accepted.and_then(|(stream, _)| UnixConnection::new(stream, &self.path));
+            match connection {
+                Ok(connection) if !connection.is_of(self.user) => {}
+                Ok(connection) => return Poll::Ready(Ok(Box::new(connection))),
+                Err(error) => {
+                    let error = SystemError::new("accept", self.path.clone(), error);
+                    return Poll::Ready(Err(error.into()));
+                }
+            }
+        }
     }
 }
 
@@ -125,11 +137,36 @@ impl Drop for UnixAcceptor {
 struct UnixConnection {
     stream: UnixStream,
     path: String,
+    peer: PeerAddr,
+}
+
+impl UnixConnection {
+    /// With the peer that the kernel names (`SO_PEERCRED`).
+    fn new(stream: UnixStream, path: &str) -> io::Result<Self> {
+        let peer = stream.peer_cred()?;
+        let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+        Ok(Self {
+            stream,
+            path: path.to_owned(),
+            peer: PeerAddr::Process {
+                pid: pid.filter(|pid| *pid != 0),
+                uid: peer.uid(),
+            },
+        })
+    }
+
+    fn is_of(&self, user: u32) -> bool {
+        matches!(self.peer, PeerAddr::Process { uid, .. } if uid == user)
+    }
 }
 
 impl Connection for UnixConnection {
     fn ends(&self) -> String {
         self.path.clone()
+    }
+
+    fn peer(&self) -> PeerAddr {
+        self.peer
     }
 }
 

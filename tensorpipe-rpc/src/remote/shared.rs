@@ -192,7 +192,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 forbidden += 1;
                 continue;
             }
-            if tls_failed && !is_tried_behind_tls(url) {
+            if tls_failed && !is_tried_behind_tls(context, url) {
                 continue;
             }
             let is_tls = parsed.is_ok_and(|url| url.transport() == "tls");
@@ -201,7 +201,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let next = &self.urls[i + 1..];
             let next = next
                 .iter()
-                .filter(|next| !is_tls || is_tried_behind_tls(next));
+                .filter(|next| !is_tls || is_tried_behind_tls(context, next));
             let share = left / (1 + next.count()) as u32;
             let connecting = Connection::connect_with(context, url);
             let connected = tokio::time::timeout(share, connecting).await;
@@ -241,9 +241,9 @@ impl<T: Send + Sync + 'static> Shared<T> {
 }
 
 /// Of TLS too, or within this machine.
-fn is_tried_behind_tls(url: &str) -> bool {
-    url.parse::<Url>()
-        .is_ok_and(|url| matches!(url.transport(), "tls" | "shm" | "memory"))
+fn is_tried_behind_tls(context: &Context, url: &str) -> bool {
+    let is_guarded = |url: Url| url.transport() == "tls" || context.stays_here(&url);
+    url.parse().is_ok_and(is_guarded)
 }
 
 /// References that were shared, and not claimed yet.

@@ -11,11 +11,13 @@ pub use streaming::{
     vectored_writes,
 };
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{assert_same, eventually, pattern, within};
+use crate::address::PeerAddr;
 use crate::transports::{Acceptor, Connection, Transport};
 
 /// A transport and an address where it can listen.
@@ -102,6 +104,7 @@ macro_rules! __transport_scenarios {
             acceptor_outlives_its_transport chunking large_write empty_buffer both_ways_at_once
             shutdown_delivers_then_ends drop_delivers_then_ends dropped_peer_is_seen
             wakers_may_change vectored_writes a_full_peer_makes_the_writer_wait
+            side_addresses_are_fresh who_is_there_is_this_process
         }
     };
 }
@@ -284,7 +287,9 @@ pub async fn create_then_close_and_then_address(subject: Subject) {
     let address = acceptor.address();
     drop(acceptor);
     let again = Subject::new(subject.transport.clone(), address.clone());
-    let mut acceptor = again.listen().await;
+    let listening = within("listen", again.transport.listen(&address)).await;
+    let mut acceptor =
+        listening.unwrap_or_else(|error| panic!("dropping an acceptor frees its address: {error}"));
     assert_eq!(acceptor.address(), address);
     let (mut client, mut server) = tokio::join!(again.connect(&address), accept(&mut acceptor));
     write(&mut client, b"x").await;
@@ -308,4 +313,42 @@ pub async fn acceptor_outlives_its_transport(subject: Subject) {
     drop(acceptor);
     write(&mut client, b"x").await;
     expect(&mut server, b"x").await;
+}
+
+/// Each side address is another one, at which a context can listen.
+pub async fn side_addresses_are_fresh(subject: Subject) {
+    let transport = subject.transport;
+    let addresses = [transport.side_address(), transport.side_address()];
+    let addresses: Vec<_> = addresses.into_iter().flatten().collect();
+    match &addresses[..] {
+        [] => return,
+        [first, second] => assert_ne!(first, second, "two listeners cannot share it"),
+        _ => panic!("it has a side address only now and then"),
+    }
+    for address in addresses {
+        let aside = Subject::new(transport.clone(), address);
+        let (mut client, mut server) = aside.pair().await;
+        write(&mut client, b"aside").await;
+        expect(&mut server, b"aside").await;
+    }
+}
+
+/// Both ends are here: what is said of who is there fits, and does not change.
+pub async fn who_is_there_is_this_process(subject: Subject) {
+    let (mut client, mut server) = subject.pair().await;
+    let before = [client.peer(), server.peer()];
+    write(&mut client, b"x").await;
+    expect(&mut server, b"x").await;
+    write(&mut server, b"x").await;
+    expect(&mut client, b"x").await;
+    assert_eq!(before, [client.peer(), server.peer()]);
+    let uid = std::fs::metadata("/proc/self").map(|own| own.uid()).ok();
+    for peer in before {
+        if subject.transport.in_process() {
+            assert_eq!(peer, PeerAddr::SameProcess);
+        }
+        if let PeerAddr::Process { pid, uid: user } = peer {
+            assert_eq!((pid, Some(user)), (Some(std::process::id()), uid));
+        }
+    }
 }

@@ -75,7 +75,9 @@ fn advice(error: &std::io::Error) -> &'static str {
         Some(libc::ECONNRESET) => {
             "; the peer's process is gone, or has dropped the connection: its log says why"
         }
-        Some(libc::EADDRINUSE) => "; another process listens there, choose another port or 0",
+        Some(libc::EADDRINUSE) => {
+            "; something has that address already: choose another one, of tcp another port or 0"
+        }
         Some(libc::EACCES | libc::EPERM) => {
             "; this user may not do that, or a sandbox (seccomp, a security module) denies it: allow it"
         }

@@ -1,6 +1,6 @@
 //! Transports make connections: reliable, ordered, two-way streams of bytes.
 //!
-//! The contract of a [`Connection`], which the conformance suite checks:
+//! The contract of a [`Connection`]:
 //!
 //! - bytes arrive once, in order, unchanged; writes of any length are accepted in part or whole;
 //! - it never waits inside a poll, and wakes the last waker given to it for each direction;
@@ -8,7 +8,11 @@
 //!   [session](Transport::has_sessions) that was dropped, an error;
 //! - a peer that is gone is seen as the end or as an error, never as silence, where the system tells;
 //! - an `io::Error` that wraps an [`Error`] of this crate ends the pipe with that one;
-//! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so.
+//! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so;
+//! - [`peer`](Connection::peer) is what the system vouches for, or `Unknown`.
+//!
+//! The conformance suite checks it, but not what needs a second machine, user or process: that [`reaches`](Transport::reaches) says no, that
+//! the users are let in who should be, that `peer` tells processes apart. Nor does it check an `io::Error` that wraps an [`Error`].
 
 mod memory;
 mod shm;
@@ -43,7 +47,12 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn ends(&self) -> String;
 
-    /// Who is at the other end, as the system says.
+    /// Who is at the other end, as the system says and not as the peer does; it does not change.
+    ///
+    /// Much follows from [`Process`](PeerAddr::Process) and [`SameProcess`](PeerAddr::SameProcess), so give them only where the kernel
+    /// vouches for them (`SO_PEERCRED`), or both ends were made here. A token counts as protected on such a connection
+    /// ([`Route::exposed`](crate::Route)), further connections of its pipe must come from that process, and what was borrowed goes back
+    /// to it without a copy. Limits count by [`PeerAddr::party`]. `Unknown`: exposed, and each connection counts alone.
     fn peer(&self) -> PeerAddr {
         PeerAddr::Unknown
     }
@@ -103,7 +112,8 @@ impl Connection for DuplexStream {
     }
 }
 
-/// Accepts connections at one address.
+/// Accepts connections at one address, which is free again when it is dropped. Connections that came before the first
+/// [`poll_accept`](Self::poll_accept) are kept. Who may not connect, such as another user, is turned away here.
 pub trait Acceptor: Send {
     /// The address, in a form that `connect` understands: a port 0 has become a real one.
     fn address(&self) -> String;
@@ -113,15 +123,18 @@ pub trait Acceptor: Send {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>>;
 }
 
-/// Makes connections. Having one means that it works here.
+/// Makes connections. One that cannot work here has an empty domain, or fails in words.
 pub trait Transport: Send + Sync + 'static {
     /// Its name in URLs: lower-case letters and digits.
     fn name(&self) -> &'static str;
 
-    /// What tells whether two of them reach each other. At most 1 KiB.
+    /// What [`reaches`](Self::reaches) of a peer needs to know: bytes of this transport's own format, at most 1 KiB, always the same.
+    /// The first frame of a pipe shows them to whoever is there. Put in all on which a connection to a [side
+    /// address](Self::side_address) depends: the boot, the namespace, the user. Empty: not to be reached.
     fn domain(&self) -> Vec<u8>;
 
-    /// Whether the transport of the same name with this domain can be reached from here, or why not.
+    /// Whether the transport of the same name with this domain can be reached from here, or why not. A listener asks before it
+    /// moves a pipe here that began elsewhere. Nobody asks for a URL. Any bytes may come. By default it compares.
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
         if theirs == self.domain() {
             Ok(())
@@ -151,7 +164,11 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// An address at which each listener of a context listens without being asked, so that pipes which begin elsewhere
-    /// can be moved here. `None` if it is only used where a URL names it; a peer cannot move pipes to it then, either.
+    /// can be moved here. `None`, the default, if it is only used where a URL names it; a peer cannot move pipes to it then, either.
+    ///
+    /// Only where no connection leaves this machine: a peer may choose it, also one of TLS
+    /// ([`Context::stays_here`](crate::Context::stays_here)). Each call gives another address that nobody can guess. It has no other
+    /// effect: connectors call it, too, only to see whether there is one.
     fn side_address(&self) -> Option<String> {
         None
     }

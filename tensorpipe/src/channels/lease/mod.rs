@@ -84,7 +84,7 @@ use crate::error::Error;
 /// many bytes as the largest [`Limits::receive_budget`](crate::Limits::receive_budget) of the process's contexts: to read a page
 /// that its lender has not filled allocates it here. Tensors in further segments are copied, and a warning says so. A loan ends when its reader lets go of the tensor,
 /// whether or not its owner keeps it. What is sent back to its lender goes without a copy over the pipe that it came over, and over every
-/// pipe to that process whose transport is `shm`; over others it is copied.
+/// pipe whose transport says that it leads to that process, as `shm` does; over others it is copied.
 #[derive(Debug, Default)]
 pub struct LeaseChannel {
     within_process: bool,
