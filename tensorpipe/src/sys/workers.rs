@@ -150,31 +150,29 @@ mod tests {
         let workers = Workers::new(Duration::from_millis(1));
         let (job, said) = jobs();
         workers.take(job("no thread"), refused).unwrap_err()();
-        assert!(workers.take(job("first"), || Ok(())).is_ok());
-        // The thread that is there may be blocked: nothing waits for it.
-        for _ in 0..2 {
-            workers.take(job("a busy thread"), refused).unwrap_err()();
-        }
-        assert!(
-            workers
-                .take(Box::new(|| panic!("on purpose")), || Ok(()))
-                .is_ok()
-        );
-        assert!(workers.take(job("last"), || Ok(())).is_ok());
-        // As that thread: it does what is there, whatever panics, and ends when nothing more comes.
-        workers.work();
-        let said: Vec<_> = said.try_iter().collect();
-        assert_eq!(
-            said,
-            [
-                "no thread",
-                "a busy thread",
-                "a busy thread",
-                "first",
-                "last"
-            ]
-        );
-        assert_eq!(lock(&workers.state).threads, 2);
+        assert_eq!(said.recv().unwrap(), "no thread");
+        let (go_on, goes_on) = mpsc::channel();
+        let begins = job("begun");
+        let blocks: Job = Box::new(move || {
+            begins();
+            goes_on.recv().unwrap();
+            panic!("on purpose");
+        });
+        assert!(workers.take(blocks, || Ok(())).is_ok());
+        std::thread::scope(|scope| {
+            // Gone where this fails: the thread does not wait then.
+            let go_on = go_on;
+            scope.spawn(|| workers.work());
+            assert_eq!(said.recv().unwrap(), "begun");
+            // Nothing waits for a thread that may be blocked for ever.
+            workers.take(job("back"), refused).unwrap_err()();
+            assert_eq!(said.recv().unwrap(), "back");
+            // It does what another one was to do, whatever has panicked, and ends when nothing more comes.
+            assert!(workers.take(job("next"), || Ok(())).is_ok());
+            go_on.send(()).unwrap();
+            assert_eq!(said.recv().unwrap(), "next");
+        });
+        assert_eq!(lock(&workers.state).threads, 1);
     }
 
     #[test]
