@@ -16,6 +16,19 @@ fn it_prints_what_the_server_returned_and_the_route() {
     assert!(said.starts_with("[10.0, 20.0, 30.0]\ntransport "), "{said}");
 }
 
+#[test]
+fn what_is_wrong_is_said_in_words() {
+    let program = env!("CARGO_BIN_EXE_hello");
+    let ran = Command::new(program).args(["serve", "nonsense"]).output();
+    let ran = ran.unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(
+        errors.starts_with("Error: `nonsense` is not an address"),
+        "{errors}"
+    );
+}
+
 /// What the README shows is what was compiled and run here.
 #[test]
 fn it_is_the_first_service_of_the_readme() {

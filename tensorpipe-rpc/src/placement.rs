@@ -326,6 +326,11 @@ pub(crate) fn naming(mut error: Error, name: impl FnOnce(usize) -> Option<String
                 *what = named.into();
             }
         }
+        Error::Unsent { what, .. } => {
+            if let Some(named) = named(what) {
+                *what = named.into();
+            }
+        }
         _ => {}
     }
     error

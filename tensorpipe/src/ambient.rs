@@ -1,10 +1,10 @@
-//! Time and chance as this crate takes them: the system's, or, within a simulation (feature `testing`), those of its virtual clock and
-//! its seed. Without the feature these are the calls to the system, and nothing else.
+//! Time and chance as this crate takes them. Without feature `testing` these are the calls to the system, and nothing else. With it
+//! time is by tokio's clock, which is the system's unless a test has paused it, and chance within a simulation follows from its seed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// The time.
+/// The time, by the clock of this thread's runtime.
 #[inline]
 pub fn now() -> Instant {
     #[cfg(feature = "testing")]
@@ -46,11 +46,11 @@ pub fn number() -> u64 {
     RandomState::new().hash_one(0u8)
 }
 
-/// Whether this thread runs a simulation: what threads of the real time do would change it.
+/// Whether the clock of this thread's runtime is virtual: it takes no notice of what threads of the real time do.
 #[inline]
-pub(crate) fn is_simulated() -> bool {
+pub(crate) fn is_virtual() -> bool {
     #[cfg(feature = "testing")]
-    return simulated::chance().is_some();
+    return simulated::is_virtual();
     #[cfg(not(feature = "testing"))]
     false
 }
@@ -65,24 +65,25 @@ mod simulated {
 
     use tokio::runtime::Handle;
 
-    use crate::sync::{AtomicUsize, Ordering, thread_local};
-
-    /// How many there are in this process.
-    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    use crate::sync::thread_local;
 
     thread_local! {
         static CHANCE: Cell<Option<Chance>> = const { Cell::new(None) };
     }
 
-    /// By the clock of this thread's runtime, if it may be one of a simulation: also on the threads that block for it.
+    /// By tokio's clock: whether a simulation runs or not, so that nothing changes where one begins elsewhere.
     pub(super) fn now() -> Option<Instant> {
-        if RUNNING.load(Ordering::SeqCst) == 0 {
-            return None;
-        }
         // A thread that ends may have lost it already, and tokio would panic.
         let runtime = Handle::try_current();
         let has_lost = runtime.is_err_and(|error| error.is_thread_local_destroyed());
         (!has_lost).then(|| tokio::time::Instant::now().into_std())
+    }
+
+    /// A clock that nobody has paused shows the system's time, to the nanosecond.
+    pub(super) fn is_virtual() -> bool {
+        let before = Instant::now();
+        let differs = |now: Instant| now < before || now > Instant::now();
+        chance().is_some() || now().is_some_and(differs)
     }
 
     pub(super) fn chance() -> Option<Chance> {
@@ -98,7 +99,6 @@ mod simulated {
 
     impl Simulated {
         pub(crate) fn new(seed: u64) -> Self {
-            RUNNING.fetch_add(1, Ordering::SeqCst);
             Self(CHANCE.replace(Some(Chance(seed))))
         }
     }
@@ -106,7 +106,6 @@ mod simulated {
     impl Drop for Simulated {
         fn drop(&mut self) {
             CHANCE.set(self.0);
-            RUNNING.fetch_sub(1, Ordering::SeqCst);
         }
     }
 

@@ -301,18 +301,18 @@ impl Inner {
     }
 }
 
-/// Waits for a handshake, but not longer than `after`.
+/// Waits for a handshake, but not longer than `after`; then the error says `what` took longer, and what to do.
 pub(crate) async fn within_handshake<T>(
     after: Duration,
-    what: impl FnOnce() -> String,
+    what: impl FnOnce() -> (String, &'static str),
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     match tokio::time::timeout(after, work).await {
         Ok(result) => result,
         Err(_) => {
-            let hint = "somebody listens there but does not answer; raise `Timeouts::handshake` if it is only slow";
+            let (what, hint) = what();
             Err(Error::Timeout {
-                what: what().into(),
+                what: what.into(),
                 after,
                 hint,
             })

@@ -194,11 +194,16 @@ async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: 
                 places.take(origin, has_greeted, handshake);
             }
             Err(error) => {
+                let is_of_the_system = is_of_the_system(&error);
                 if let Some(more) = refused.admits() {
-                    tracing::warn!(%error, more, "a connection could not be accepted");
+                    let hears = match is_of_the_system {
+                        true => "no connection can be accepted: whoever connects waits in vain",
+                        false => "a connection could not be accepted",
+                    };
+                    tracing::warn!(%error, more, "{hears}");
                 }
                 in_vain += 1;
-                if is_of_the_system(&error) || in_vain > IN_VAIN {
+                if is_of_the_system || in_vain > IN_VAIN {
                     tokio::time::sleep(PAUSE).await;
                 } else {
                     tokio::task::yield_now().await;
@@ -208,21 +213,25 @@ async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: 
     }
 }
 
-/// Whether the system is short of what the next connection needs, too, or the acceptor is no good: asking again at once
-/// would be in vain. Any other error is of one connection (its peer is gone, or is not let in). Others wait behind it,
+/// Whether the system is short of what the next connection needs, too, the acceptor is no good, or a filter denies a call that each
+/// needs: asking again at once would be in vain. Any other error is of one connection (its peer is gone, or is not let in). Others wait behind it,
 /// so strangers must not slow them down.
 fn is_of_the_system(error: &Error) -> bool {
     const SHORT: [i32; 4] = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     const NO_GOOD: [i32; 4] = [libc::EBADF, libc::EINVAL, libc::ENOTSOCK, libc::EOPNOTSUPP];
+    // A peer that a transport does not let in has no such code.
+    const DENIED: [i32; 3] = [libc::EPERM, libc::EACCES, libc::ENOSYS];
     let Error::System(error) = error else {
         return false;
     };
     let code = error.source.raw_os_error();
-    code.is_some_and(|code| SHORT.contains(&code) || NO_GOOD.contains(&code))
+    let is_one = |codes: &[i32]| code.is_some_and(|code| codes.contains(&code));
+    is_one(&SHORT) || is_one(&NO_GOOD) || is_one(&DENIED)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::collections::VecDeque;
     use std::io;
     use std::task::Context as TaskContext;
@@ -346,6 +355,57 @@ mod tests {
         assert_eq!(through(not_let_in).await, Duration::ZERO);
         let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
         assert!(through(short.into_iter().map(code)).await >= 4 * PAUSE);
+    }
+
+    thread_local! {
+        static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+    }
+
+    /// Notes what this thread is warned of.
+    struct Notes;
+
+    impl tracing::field::Visit for Notes {
+        fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            SAID.with_borrow_mut(|said| *said += &format!("{value:?}; "));
+        }
+    }
+
+    impl tracing::Subscriber for Notes {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.is_event() && *metadata.level() <= tracing::Level::WARN
+        }
+        fn event(&self, event: &tracing::Event<'_>) {
+            event.record(&mut Self);
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::Id {
+            tracing::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
+        fn enter(&self, _: &tracing::Id) {}
+        fn exit(&self, _: &tracing::Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_may_not_accept_says_so_and_what_to_do() {
+        let _notes = tracing::subscriber::set_default(Notes);
+        for (code, advice) in [
+            (
+                libc::EPERM,
+                "a sandbox (seccomp, a security module) denies it: allow it",
+            ),
+            (libc::ENOSYS, "a seccomp filter hides it: allow it"),
+            (libc::EMFILE, "raise the limit of open files"),
+        ] {
+            SAID.take();
+            through([io::Error::from_raw_os_error(code)].into_iter()).await;
+            let said = SAID.take();
+            assert!(said.contains("no connection can be accepted"), "{said}");
+            assert!(
+                said.contains("accept here: ") && said.contains(advice),
+                "{said}"
+            );
+        }
     }
 
     #[tokio::test]

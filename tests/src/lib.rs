@@ -1,7 +1,8 @@
-//! What the tests of this package share: a second process that a test drives, what it costs, and a channel that lies.
+//! What the tests of this package share: a second process that a test drives, what it costs, an allocator that counts, and a channel that lies.
 
 mod child;
 mod cost;
+mod counting;
 mod filter;
 mod liar;
 mod peer;
@@ -10,6 +11,7 @@ mod waiting;
 
 pub use child::{Child, End, NOBODY, can_start_by, role, say};
 pub use cost::{descriptors, resident};
+pub use counting::Counting;
 pub use filter::{Fate, allow_only, forbid, forbid_where};
 pub use liar::Liar;
 pub use peer::{Peer, check};

@@ -1,53 +1,18 @@
 //! Counters instead of clocks: system calls, copied bytes and allocations of an operation do not depend on how busy the
 //! machine is.
 #![allow(missing_docs, reason = "a test")]
-#![allow(
-    unsafe_code,
-    reason = "a global allocator that counts has to be unsafe; it forwards to the system's"
-)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Message, Payload, Pipe, PipeStats, Tensor};
 use tensorpipe_rpc::{Server, tensor_service};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call is forwarded unchanged to the system's allocator, whose contract this one's callers keep.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's layout, unchanged.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's layout, unchanged.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's memory and layout, unchanged.
-        unsafe { System.realloc(at, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's memory and layout, unchanged.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+use tensorpipe_tests::Counting;
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: Counting = Counting::new();
 
 fn over_tcp() -> Context {
     let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
@@ -66,9 +31,9 @@ async fn pair(context: &Context) -> (Pipe, Pipe) {
 /// One message; what both ends did for it, and how many allocations that took.
 async fn cost(client: &Pipe, server: &Pipe, message: Message) -> (PipeStats, PipeStats, u64) {
     let before = (client.stats(), server.stats());
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed);
+    let allocations = ALLOCATOR.allocations();
     let (written, read) = tokio::join!(client.write(message), server.read());
-    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
+    let allocations = ALLOCATOR.allocations() - allocations;
     written.unwrap();
     drop(read.unwrap());
     let since = |after: PipeStats, before: PipeStats| {
@@ -122,11 +87,11 @@ async fn calls_allocate_little() {
     let mut rounds = Vec::new();
     // A handler that other work on the machine has interrupted runs on a task of its own for a while: half of the rounds may meet that.
     for _ in 0..100 {
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = ALLOCATOR.allocations();
         alone().await;
-        let between = ALLOCATIONS.load(Ordering::Relaxed);
+        let between = ALLOCATOR.allocations();
         together().await;
-        let after = ALLOCATIONS.load(Ordering::Relaxed);
+        let after = ALLOCATOR.allocations();
         rounds.push([between - before, after - between]);
     }
     // One or two more where the machine, or a sanitizer, is so slow that handlers run on tasks of their own.

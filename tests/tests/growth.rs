@@ -1,41 +1,15 @@
 //! What stays in use of connections that were: nothing. `tp-bench churn` shows the same of resident memory, over an hour.
-#![allow(
-    missing_docs,
-    unsafe_code,
-    reason = "a test, with an allocator that counts"
-)]
+#![allow(missing_docs, reason = "a test")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{Connection, Server, tensor_service};
-use tensorpipe_tests::{alone, soon};
+use tensorpipe_tests::{Counting, alone, soon};
 use tokio::io::AsyncWriteExt;
 
-static IN_USE: AtomicI64 = AtomicI64::new(0);
-
-/// Counts bytes that were asked for and not given back.
-struct Counting;
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-// SAFETY: everything is passed on to the system's allocator as it came; counting touches an atomic only.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps to the contract of `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: `at` came from `System`, with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
+static ALLOCATOR: Counting = Counting::new();
 
 #[tensor_service]
 trait Echo {
@@ -126,7 +100,7 @@ async fn rest(server: &Server) -> i64 {
     let mut since = 0;
     while since < 20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let in_use = IN_USE.load(Ordering::Relaxed);
+        let in_use = ALLOCATOR.held() as i64;
         since = if in_use < least { 0 } else { since + 1 };
         least = least.min(in_use);
     }

@@ -2,6 +2,8 @@
 //! milliseconds, and each run is the one that its seed gives.
 #![allow(missing_docs, reason = "a test")]
 
+#[path = "simulated/clock.rs"]
+mod clock;
 #[path = "simulated/cuts.rs"]
 mod cuts;
 #[path = "simulated/deaths.rs"]

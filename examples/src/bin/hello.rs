@@ -1,7 +1,5 @@
 //! A service that scales tensors: `hello serve URL`, `hello call URL`, or both in one process.
 
-use std::error::Error;
-
 use tensorpipe::Tensor;
 use tensorpipe_rpc::{Server, tensor_service};
 
@@ -26,7 +24,7 @@ async fn serve(url: &str) -> Result<Server, tensorpipe::Error> {
     Server::builder().service(service).listen(url).await
 }
 
-async fn call(url: &str) -> Result<(), Box<dyn Error>> {
+async fn call(url: &str) -> anyhow::Result<()> {
     let client = ScalerClient::connect(url).await?;
     let tensor = Tensor::from(vec![1.0f32, 2.0, 3.0]);
     let scaled = client.scale(&tensor, 10.0).await?;
@@ -36,7 +34,7 @@ async fn call(url: &str) -> Result<(), Box<dyn Error>> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.as_slice() {
         [what, url] if what == "serve" => serve(url).await?.wait().await,

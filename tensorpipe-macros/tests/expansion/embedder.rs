@@ -132,8 +132,8 @@ impl EmbedderClient {
         }
     }
     /// The same client; the tensors among the arguments of calls made through it go over one of these channels or in the
-    /// message's own frame, or the call fails before a byte of them moves: as `Message::require`. What comes back, and the
-    /// items of a stream, the context of their sender decides on (`ContextBuilder::require`).
+    /// message's own frame, or the call fails before a byte of them moves: as `Message::require`. So do
+    /// those of a stream among them. On what comes back the context of its sender decides (`ContextBuilder::require`).
     #[must_use]
     pub fn with_requirement(
         &self,

@@ -120,8 +120,8 @@ impl ClientHandle {
         }
     }
 
-    /// The same client; tensors among the arguments of calls made through it go over one of these channels, or not at all
-    /// ([`Message::require`](tensorpipe::Message::require)).
+    /// The same client; tensors among the arguments of calls made through it, and in the items of a stream that is one, go over one of
+    /// these channels, or not at all ([`Message::require`](tensorpipe::Message::require)).
     pub fn with_requirement(&self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             required: Some(Arc::new(channels.into_iter().map(Into::into).collect())),

@@ -14,7 +14,7 @@ use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{Header, PLACES, TraceContext, WAITS};
 use crate::observe::CallTrace;
-use crate::placement::{CallPlacement, naming};
+use crate::placement::CallPlacement;
 use crate::remote::Handle;
 use crate::schema::Method;
 
@@ -94,6 +94,7 @@ impl Engine {
         if let (None, Some(places)) = (&refused, &places) {
             header_len = name_places(places, &mut encoded, header_len);
         }
+        let (placed, tensors) = (!encoded.targets.is_empty(), encoded.tensors.len());
         let new_slot = |has_parts| {
             let places = places.as_deref();
             let results = || places.and_then(|places| places.results.clone());
@@ -101,18 +102,14 @@ impl Engine {
                 let asked = trace.as_ref().is_some_and(|trace| trace.asked);
                 let argument = places.and_then(|places| places.stream.clone());
                 let (kinds, unread) = (method.streams, &self.unread);
-                Arc::new(CallStreams::new(
-                    id,
-                    true,
-                    kinds,
-                    asked,
-                    results(),
-                    argument,
-                    unread,
-                ))
+                let mut streams =
+                    CallStreams::new(id, true, kinds, asked, results(), argument, unread);
+                streams.required = required.clone();
+                Arc::new(streams)
             });
             let beside = Beside {
                 has_parts,
+                called: Some((method, tensors)),
                 streams,
                 pins,
                 trace,
@@ -120,11 +117,10 @@ impl Engine {
             };
             Arc::new(CallSlot::new(id, deadline, beside))
         };
-        let (placed, tensors) = (!encoded.targets.is_empty(), encoded.tensors.len());
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();
         outbound(encoded, header_len, &peer, |outbound| {
-            outbound.require(required);
+            outbound.require(required.clone());
             let slot = new_slot(outbound.has_parts());
             if let Some(error) = refused {
                 slot.fail(error);
@@ -134,8 +130,7 @@ impl Engine {
                 trace.becomes(outbound.byte_len());
             }
             if let Err(error) = self.send_call(&slot, outbound, waits) {
-                let error = naming(error, |tensor| method.name_tensor(tensor, tensors));
-                let failed = match error {
+                let failed = match slot.naming(error) {
                     Error::GoingAway { .. } => CallError::ShuttingDown,
                     error => CallError::of_pipe(error, placed, false),
                 };

@@ -193,13 +193,16 @@ impl Calls {
 
     /// A channel did not send all of message number `id`.
     pub(super) fn unsent(&self, id: u64, error: &Error) {
-        self.complete_where(|slot| {
-            (slot.message() == Some(id)).then(|| CallError::Connection {
-                error: error.clone(),
-                // Only what is refused before a byte moves has certainly not come.
-                may_have_run: !matches!(error, Error::Misuse(_)),
-            })
-        });
+        let is_of = |slot: &&Arc<CallSlot>| slot.message() == Some(id);
+        let Some(slot) = self.table().slots.values().find(is_of).cloned() else {
+            return;
+        };
+        let failed = CallError::Connection {
+            error: slot.naming(error.clone()),
+            // Only what is refused before a byte moves has certainly not come.
+            may_have_run: !matches!(error, Error::Misuse(_)),
+        };
+        self.complete(&slot, Outcome::Failed(failed));
     }
 
     /// The peer does not look at messages from `next` on.

@@ -138,10 +138,16 @@ impl Engine {
         lock(&self.bound).insert(std::ptr::from_ref(schema).addr(), service);
     }
 
-    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes. Returns the message's number, and how long it
-    /// is.
-    pub(crate) fn send(&self, encoded: Encoded, header_len: usize) -> Result<(u64, u64), Error> {
+    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes, and its tensors over one of the channels that are
+    /// `required`. Returns the message's number, and how long it is.
+    pub(crate) fn send(
+        &self,
+        encoded: Encoded,
+        header_len: usize,
+        required: Option<&Arc<Vec<String>>>,
+    ) -> Result<(u64, u64), Error> {
         outbound(encoded, header_len, &self.pipe.peer_limits(), |outbound| {
+            outbound.require(required.cloned());
             let len = outbound.byte_len();
             Ok((self.pipe.submit(outbound, When::Now, |_| ())?.id, len))
         })

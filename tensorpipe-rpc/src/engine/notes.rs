@@ -87,7 +87,8 @@ impl Engine {
                     metadata: bytes.to_vec(),
                     ..Encoded::default()
                 };
-                self.send(encoded, REPLY_HEADER).map(|(message, _)| message)
+                self.send(encoded, REPLY_HEADER, None)
+                    .map(|(message, _)| message)
             }
         };
         match sent {

@@ -179,7 +179,9 @@ impl Engine {
     /// Sends it, and if it has figures has it tell how long it waited for its turn.
     fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
         let told = Figures::leaving_at(header_len).map(|at| (at, ambient::now()));
-        let sent = self.send(encoded, header_len).map(|(message, _)| message);
+        let sent = self
+            .send(encoded, header_len, None)
+            .map(|(message, _)| message);
         if let (Some((at, since)), Ok(message)) = (told, &sent) {
             self.pipe.stamp_when_leaving(*message, at, since);
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
-use tensorpipe::Pipe;
+use tensorpipe::{Error, Pipe};
 
 use super::calling::Deadline;
 use super::calls::Outcome;
@@ -13,8 +13,9 @@ use super::streams::CallStreams;
 use crate::error::CallError;
 use crate::lock::lock;
 use crate::observe::{CallStats, CallTrace};
-use crate::placement::ReceivePlacement;
+use crate::placement::{ReceivePlacement, naming};
 use crate::remote::Handle;
+use crate::schema::Method;
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -27,6 +28,8 @@ pub(crate) struct CallSlot {
     pub(crate) id: u64,
     /// Whether tensors or payloads go with it, which may leave long after the rest.
     pub(super) has_parts: bool,
+    /// What is called, with so many tensors: for errors that name one.
+    called: Option<(&'static Method, usize)>,
     /// The number of its message on the pipe.
     message: AtomicU64,
     /// The number of its reply's.
@@ -55,6 +58,7 @@ pub(crate) struct CallSlot {
 #[derive(Default)]
 pub(super) struct Beside {
     pub(super) has_parts: bool,
+    pub(super) called: Option<(&'static Method, usize)>,
     pub(super) streams: Option<Arc<CallStreams>>,
     pub(super) pins: Vec<Arc<Handle>>,
     pub(super) trace: Option<Arc<CallTrace>>,
@@ -72,6 +76,7 @@ impl CallSlot {
     pub(super) fn new(id: u64, deadline: Deadline, beside: Beside) -> Self {
         let Beside {
             has_parts,
+            called,
             streams,
             pins,
             trace,
@@ -80,6 +85,7 @@ impl CallSlot {
         Self {
             id,
             has_parts,
+            called,
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
@@ -143,6 +149,14 @@ impl CallSlot {
     /// The time that it has.
     pub(super) fn bound(&self) -> Duration {
         self.deadline.map(|(_, after)| after).unwrap_or_default()
+    }
+
+    /// The error of its message, with the argument's name in the place of its tensor's number.
+    pub(super) fn naming(&self, error: Error) -> Error {
+        match self.called {
+            Some((method, of)) => naming(error, |tensor| method.name_tensor(tensor, of)),
+            None => error,
+        }
     }
 
     /// Its message is queued. Returns `false` if its time has passed before.

@@ -210,7 +210,9 @@ where
             Ok(Ended::Finished) => return engine.send_plain(Kind::End, streams.call),
             Ok(Ended::Closed | Ended::Service(_)) => return,
             Ok(Ended::Unsendable(error)) => CallError::Encode(error),
-            Ok(Ended::NoPlace(error)) => CallError::of_pipe(error, true, true),
+            Ok(Ended::NoPlace(error)) => {
+                CallError::of_pipe(error, streams.placement.is_some(), true)
+            }
             Ok(Ended::Refused(text)) => CallError::Other(text.into()),
             Err(panic) => CallError::Other(
                 format!("the stream given as an argument panicked: {panic}").into(),

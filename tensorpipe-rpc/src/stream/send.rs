@@ -46,7 +46,7 @@ pub(super) enum Ended {
     Unsendable(EncodeError),
     /// An item is larger than the peer takes, or on a device that it cannot have.
     Refused(String),
-    /// Tensors of an item cannot be where the caller wants them.
+    /// Tensors of an item cannot be where the caller wants them, or not come as it wants.
     NoPlace(Error),
 }
 
@@ -237,6 +237,11 @@ impl Sender<'_> {
             || ambient::since(batch.begun) >= TOGETHER)
     }
 
+    /// Whether the caller says where tensors go, or how.
+    fn is_asked_for(&self) -> bool {
+        self.streams.placement.is_some() || self.streams.required.is_some()
+    }
+
     /// Sends what is there.
     fn leave(&mut self) -> Result<(), Ended> {
         let Some(Batch { encoder, items, .. }) = self.batch.take() else {
@@ -251,7 +256,7 @@ impl Sender<'_> {
         }
         let kind = Kind::Items(self.way, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
-        match self.engine.send_items(encoded) {
+        match self.engine.send_items(self.streams, encoded) {
             Ok((sent, size)) => {
                 self.last = Some(sent);
                 metrics::items_sent(items.into());
@@ -263,7 +268,7 @@ impl Sender<'_> {
                 }
                 Ok(())
             }
-            Err(error) if self.streams.placement.is_some() && no_place(&error).is_some() => {
+            Err(error) if self.is_asked_for() && no_place(&error).is_some() => {
                 Err(Ended::NoPlace(error))
             }
             Err(Error::Misuse(misuse)) => Err(Ended::Refused(misuse.to_string())),

@@ -58,7 +58,7 @@ pub(crate) trait Work {
 pub(crate) struct Ledger(Arc<Mutex<HashMap<u64, u32>>>);
 
 impl Ledger {
-    fn begin(&self, id: u64) -> u32 {
+    pub(crate) fn begin(&self, id: u64) -> u32 {
         let mut runs = self.0.lock().unwrap();
         let runs = runs.entry(id).or_default();
         *runs += 1;

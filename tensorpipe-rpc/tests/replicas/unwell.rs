@@ -4,9 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorpipe::Context;
+use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{
-    CallError, ConnectError, ReplicaState, Replicas, RetryBudget, ServerLimits, tensor_service,
+    CallError, ConnectError, ReplicaState, Replicas, RetryBudget, Server, ServerLimits,
+    tensor_service,
 };
 
 use super::lab::{
@@ -61,6 +62,36 @@ async fn a_method_that_one_lacks_is_called_elsewhere_whatever_the_budget() {
     }
 }
 
+/// One server is reached by `xth`, and the other over sockets alone.
+#[tokio::test]
+async fn a_call_that_one_cannot_have_as_required_is_made_elsewhere_whatever_the_budget() {
+    let ledger = Ledger::default();
+    let far = Site::new(0, &ledger, ServerLimits::default()).await;
+    let here = Context::new();
+    let worker = super::lab::Worker {
+        name: 1,
+        ledger: ledger.clone(),
+    };
+    let near = Server::builder().context(&here);
+    let near = near.service(super::lab::WorkService::new(worker));
+    let near = near.listen("memory://as required").await.unwrap();
+    let urls = [far.proxy.url.clone(), near.url().to_string()];
+    let builder = Replicas::builder().context(&here).urls(urls);
+    let builder = builder.retry_budget(RetryBudget {
+        share: 0.0,
+        reserve: 0,
+    });
+    let (client, _replicas) = client_of(builder.backoff(quick())).await;
+    let strict = client.with_requirement(["xth"]);
+    let tensor = Tensor::from(vec![1u8; 300_000]);
+    for id in 0..20 {
+        ledger.begin(id);
+        let lengths = soon(strict.large(id, String::new(), &tensor)).await;
+        assert_eq!(lengths.unwrap(), (0, 300_000));
+        assert_eq!(ledger.runs(id), 2);
+    }
+}
+
 #[tokio::test]
 async fn what_has_run_is_not_run_again_because_its_references_were_too_many() {
     let ledger = Ledger::default();
@@ -100,7 +131,7 @@ async fn one_with_too_much_to_do_to_be_asked_goes_on_with_what_it_has() {
         name: 0,
         ledger: ledger.clone(),
     };
-    let server = tensorpipe_rpc::Server::builder()
+    let server = Server::builder()
         .context(&context)
         .limits(limits)
         .service(super::lab::WorkService::new(worker))

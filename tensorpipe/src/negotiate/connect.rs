@@ -18,7 +18,13 @@ use crate::process::random_nonce;
 use crate::proto::handshake::{ClientHandshake, ExpectChallenge, Proven, Reply};
 use crate::proto::wire::hello::{Answer, Purpose, Reject, Token, put_stay};
 use crate::stop;
+use crate::sync::{AtomicBool, Ordering};
 use crate::transports::{Connection, Transport};
+
+const NO_CONNECTION: &str = "nothing answers there: see whether the address is right and a firewall lets connections through; raise `Timeouts::handshake` if it is only far";
+
+/// The system connects to a listener whose process hangs, or is not let accept.
+const NO_ANSWER: &str = "somebody listens there but does not answer: its log says why if it cannot accept; raise `Timeouts::handshake` if it is only slow";
 
 /// One attempt.
 pub(crate) async fn connect(
@@ -26,13 +32,16 @@ pub(crate) async fn connect(
     transport: &Arc<dyn Transport>,
     url: &Url,
 ) -> Result<Pipe, Error> {
-    let what = || format!("the handshake with {url}");
-    let established = within_handshake(
-        context.timeouts.handshake,
-        what,
-        handshake(context, transport, url),
-    )
-    .await?;
+    let is_connected = AtomicBool::new(false);
+    let what = || {
+        let hint = match is_connected.load(Ordering::Relaxed) {
+            true => NO_ANSWER,
+            false => NO_CONNECTION,
+        };
+        (format!("the handshake with {url}"), hint)
+    };
+    let handshake = handshake(context, transport, url, &is_connected);
+    let established = within_handshake(context.timeouts.handshake, what, handshake).await?;
     establish(context, established)
 }
 
@@ -40,8 +49,10 @@ async fn handshake(
     context: &Arc<Inner>,
     transport: &Arc<dyn Transport>,
     url: &Url,
+    is_connected: &AtomicBool,
 ) -> Result<Established, Error> {
     let connection = transport.connect(url.address()).await?;
+    is_connected.store(true, Ordering::Relaxed);
     stop::at(stop::CONNECTED);
     let credit = context.credit_ahead.begin(connection.peer());
     let mut conn = Handshaking::new(connection, url.to_string());
@@ -369,4 +380,67 @@ pub(super) async fn ask_to_join(
     conn.send(&ClientHandshake::hello(&purpose)).await?;
     stop::at(stop::JOIN_SENT);
     Ok((conn, ClientHandshake::joining(wanted)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::config::{ConnectPolicy, Timeouts};
+    use crate::context::Context;
+    use crate::error::Error;
+    use crate::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
+
+    /// As where packets are dropped.
+    struct Void;
+
+    impl Transport for Void {
+        fn name(&self) -> &'static str {
+            "void"
+        }
+
+        fn domain(&self) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_in_vain_hears_whether_somebody_listens() {
+        let handshake = Duration::from_millis(50);
+        let timeouts = Timeouts {
+            handshake,
+            ..Timeouts::default()
+        };
+        let context = Context::builder().timeouts(timeouts).transports([
+            Arc::new(Void) as Arc<dyn Transport>,
+            Arc::new(TcpTransport::new()),
+        ]);
+        let context = context.build().unwrap();
+        // The system connects to it, and nobody accepts.
+        let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let hangs = format!("tcp://{}", listens.local_addr().unwrap());
+        for (url, words) in [
+            (
+                "void://there",
+                "nothing answers there: see whether the address",
+            ),
+            (
+                &*hangs,
+                "somebody listens there but does not answer: its log",
+            ),
+        ] {
+            let connected = context.connect_with(url, &ConnectPolicy::once()).await;
+            let error = connected.unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 }

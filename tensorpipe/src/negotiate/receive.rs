@@ -111,7 +111,10 @@ pub(crate) async fn receive(
         Ok(Err(error)) => return entrance.warnings.failed(&ends, &error),
         Err(_) => return entrance.warnings.silent(&ends, greeting),
     }
-    let what = || format!("the handshake of {ends}");
+    let what = || {
+        let hint = "whoever connected does not go on with it; raise `Timeouts::handshake` if it is only slow";
+        (format!("the handshake of {ends}"), hint)
+    };
     let handshake = handshake(entrance, (transport, door), conn, has_greeted);
     let left = context
         .timeouts

@@ -227,12 +227,82 @@ impl Copy {
         self.dest.freeze()
     }
 
-    /// Makes it on a thread for blocking work, which tells the pipe, and its peer.
+    /// Makes it on a thread for blocking work, which tells the pipe, and its peer. The thread owns both memories until then, whatever
+    /// becomes of the pipe, its runtime and the read.
     pub(super) fn make_on_thread(self, pipe: LaneHandle, runtime: &Handle) {
         let (op, answer) = (self.op, self.answer);
         workers::run(runtime, move || match answer {
             Some(answer) => pipe.received_and_tell(op, self.make(), answer.to_vec()),
             None => pipe.received(op, self.make()),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::device::{Device, Memory, MemoryKind};
+    use crate::sync::Mutex;
+
+    const LEN: usize = COPIED_ON_THE_SPOT + 1;
+
+    /// Memory whose copy begins by saying so, and waits for a word. It tells when it is freed.
+    struct Slow {
+        bytes: Vec<u8>,
+        begins: Sender<&'static str>,
+        goes_on: Mutex<Receiver<()>>,
+    }
+
+    impl Memory for Slow {
+        fn device(&self) -> Device {
+            Device::CPU
+        }
+        fn kind(&self) -> MemoryKind {
+            MemoryKind::Borrowed
+        }
+        fn len(&self) -> usize {
+            self.bytes.len()
+        }
+        fn as_bytes(&self) -> Option<&[u8]> {
+            self.begins.send("read").unwrap();
+            lock(&self.goes_on).recv().unwrap();
+            Some(&self.bytes)
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+        fn as_any_mut(&mut self) -> &mut dyn Any {
+            self
+        }
+    }
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            self.begins.send("freed").unwrap();
+        }
+    }
+
+    /// A runtime that goes does not wait for copies, and they do not need it.
+    #[test]
+    fn a_copy_owns_its_memory_until_it_is_made() {
+        let (begins, events) = channel();
+        let (go_on, goes_on) = channel();
+        let source = Buffer::new(Arc::new(Slow {
+            bytes: vec![7; LEN],
+            begins,
+            goes_on: Mutex::new(goes_on),
+        }));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let copy = Copy::new(OpId::incoming(0, 0), source, BufferMut::zeroed(LEN));
+        let pipe = LaneHandle { core: Weak::new() };
+        copy.make_on_thread(pipe, runtime.handle());
+        assert_eq!(events.recv().unwrap(), "read");
+        drop(runtime);
+        assert!(events.try_recv().is_err(), "it is freed while it is read");
+        go_on.send(()).unwrap();
+        assert_eq!(events.recv().unwrap(), "freed");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::incoming::InMessage;
+use super::incoming::{Disposition, InMessage};
 use super::outgoing::Stage;
 use super::pipe::{Event, OpId, PipeState};
 use super::wire::descriptor::Carriage;
@@ -141,6 +141,9 @@ impl<S: Clone, D> PipeState<S, D> {
             for (part, channel) in incoming.abandon() {
                 let op = OpId::incoming(message, part);
                 self.events.push_back(Event::Cancel { op, channel });
+            }
+            if incoming.disposition == Disposition::Undecided {
+                self.incoming.taken_back.insert(message, reason.clone());
             }
         }
         self.events.push_back(Event::Reset(reason));

@@ -8,6 +8,7 @@ use super::flow::{AHEAD_PART, AtOnce};
 use super::outgoing::credit_of;
 use super::pipe::OpId;
 use super::wire::descriptor::{Carriage, Head};
+use super::wire::frame::Reason;
 use super::wire::hello::Amount;
 
 /// What the application decided about a message that is there.
@@ -195,6 +196,8 @@ pub(super) struct Incoming<D> {
     pub(super) next: u64,
     /// Those of `messages` that the application has not called read for, in order.
     unread: VecDeque<Unread>,
+    /// Why those were taken back on which the application has not decided, and that are gone from `messages`: for when it does.
+    pub(super) taken_back: FxHashMap<u64, Reason>,
 }
 
 #[derive(Debug)]
@@ -210,6 +213,7 @@ impl<D> Default for Incoming<D> {
             messages: FxHashMap::default(),
             next: 0,
             unread: VecDeque::new(),
+            taken_back: FxHashMap::default(),
         }
     }
 }
@@ -280,5 +284,6 @@ impl<D> Incoming<D> {
     pub(super) fn clear(&mut self) {
         self.messages.clear();
         self.unread.clear();
+        self.taken_back.clear();
     }
 }

@@ -38,7 +38,8 @@ impl<S: Clone, D> PipeState<S, D> {
         missing.map(|part| part.len - part.got).sum()
     }
 
-    /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more.
+    /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more:
+    /// [`take_reset`](Self::take_reset) says why.
     /// A skipped part that comes without a go-ahead still comes, and is thrown away.
     pub(crate) fn grant(&mut self, message: u64, skip: &[u16]) -> bool {
         let Some(incoming) = self.incoming.get_mut(message) else {
@@ -73,14 +74,21 @@ impl<S: Clone, D> PipeState<S, D> {
         true
     }
 
+    /// Why a message that is not there any more was taken back, if that was before the application had decided on it. Once.
+    pub(crate) fn take_reset(&mut self, message: u64) -> Option<Reason> {
+        self.incoming.taken_back.remove(&message)
+    }
+
     /// The application takes a message that is here whole, and that it has not refused: as by [`grant`](Self::grant) and
     /// [`finish`](Self::finish).
     pub(crate) fn take_whole(&mut self, message: u64) {
+        self.incoming.taken_back.remove(&message);
         self.release(message);
     }
 
     /// The application does not want a message, or no more of it.
     pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
+        self.incoming.taken_back.remove(&message);
         let Some(incoming) = self.incoming.get_mut(message) else {
             return;
         };

@@ -2,8 +2,12 @@
 //!
 //! Not those of the runtime: where the system refuses it a thread, tokio's `spawn_blocking` panics, or keeps the work for a thread
 //! that never comes. Here work that no thread takes is done by the runtime's own, as one of its tasks.
+//!
+//! Under a virtual clock it is those of the runtime all the same: that clock stands still while tokio knows that a thread of its own
+//! works, and would run away from any other.
 
 use std::collections::VecDeque;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Condvar;
 use std::time::Duration;
@@ -22,10 +26,11 @@ const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-#[derive(Default)]
 struct Workers {
     state: Mutex<State>,
     more: Condvar,
+    /// A thread without work for so long ends.
+    idle: Duration,
 }
 
 #[derive(Default)]
@@ -36,13 +41,13 @@ struct State {
     idle: usize,
 }
 
-/// Those of this process.
-static WORKERS: PerProcess<Workers> = PerProcess::new();
-
 /// Does `work` on another thread, within `runtime`.
 pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
-    if ambient::is_simulated() {
-        // The virtual clock stands still while the runtime knows that somebody works.
+    let is_virtual = {
+        let _inside = runtime.enter();
+        ambient::is_virtual()
+    };
+    if is_virtual {
         runtime.spawn_blocking(work);
         return;
     }
@@ -51,39 +56,47 @@ pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
         let _inside = inside.enter();
         work();
     });
-    if let Err(job) = WORKERS.get(Workers::default).take(job, start) {
+    if let Err(job) = workers().take(job, start) {
         runtime.spawn(async move { job() });
     }
 }
 
-fn start() -> std::io::Result<()> {
+/// Those of this process.
+fn workers() -> &'static Workers {
+    static WORKERS: PerProcess<Workers> = PerProcess::new();
+    WORKERS.get(|| Workers::new(IDLE))
+}
+
+fn start() -> io::Result<()> {
     let thread = std::thread::Builder::new().name("tp-work".to_owned());
-    thread
-        .spawn(|| WORKERS.get(Workers::default).work())
-        .map(drop)
+    thread.spawn(|| workers().work()).map(drop)
 }
 
 impl Workers {
-    /// Gives it back where no thread will come to it.
-    fn take(&self, job: Job, start: impl FnOnce() -> std::io::Result<()>) -> Result<(), Job> {
+    fn new(idle: Duration) -> Self {
+        Self {
+            state: Mutex::default(),
+            more: Condvar::new(),
+            idle,
+        }
+    }
+
+    /// Gives it back where the system refuses a thread: those that are there may be at work for as long as they like.
+    fn take(&self, job: Job, start: impl FnOnce() -> io::Result<()>) -> Result<(), Job> {
         let mut state = lock(&self.state);
-        state.jobs.push_back(job);
-        if state.jobs.len() <= state.idle {
+        if state.jobs.len() < state.idle {
+            state.jobs.push_back(job);
             self.more.notify_one();
             return Ok(());
         }
-        if state.threads == MOST {
-            return Ok(());
-        }
-        if start().is_ok() {
+        if state.threads < MOST {
+            if start().is_err() {
+                return Err(job);
+            }
             state.threads += 1;
-            return Ok(());
         }
-        // One may wait for a thread that is there: others would wait behind it, for as long as that thread takes.
-        match state.threads > 0 && state.jobs.len() == 1 {
-            true => Ok(()),
-            false => state.jobs.pop_back().map_or(Ok(()), Err),
-        }
+        state.jobs.push_back(job);
+        Ok(())
     }
 
     fn work(&self) {
@@ -99,7 +112,7 @@ impl Workers {
                 continue;
             }
             state.idle += 1;
-            let waited = self.more.wait_timeout(state, IDLE);
+            let waited = self.more.wait_timeout(state, self.idle);
             let over;
             (state, over) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
             state.idle -= 1;
@@ -116,46 +129,70 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use crate::sync::Arc;
 
-    #[test]
-    fn work_that_no_thread_takes_comes_back_and_other_work_waits_for_a_thread() {
-        let workers = Workers::default();
-        let refused = || Err(std::io::Error::from_raw_os_error(libc::EAGAIN));
-        let (done, seen) = mpsc::channel();
-        let job = |name: &'static str| -> Job {
+    fn refused() -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    /// Jobs that say their names, and what was said.
+    fn jobs() -> (impl Fn(&'static str) -> Job, mpsc::Receiver<&'static str>) {
+        let (done, said) = mpsc::channel();
+        let job = move |name| -> Job {
             let done = done.clone();
             Box::new(move || done.send(name).unwrap())
         };
-        let back = workers.take(job("back"), refused).unwrap_err();
-        back();
-        assert_eq!(seen.recv().unwrap(), "back");
-        assert!(workers.take(job("first"), || Ok(())).is_ok());
-        // One waits for the thread that is there; behind it nobody does.
-        workers.take(job("second"), refused).unwrap_err()();
-        assert_eq!(seen.recv().unwrap(), "second");
-        std::thread::scope(|scope| {
-            let rests = || {
-                let is_at_rest = || {
-                    let state = lock(&workers.state);
-                    state.idle == 1 && state.jobs.is_empty()
-                };
-                while !is_at_rest() {
-                    std::thread::yield_now();
-                }
-            };
-            scope.spawn(|| workers.work());
-            assert_eq!(seen.recv().unwrap(), "first");
-            rests();
-            let panics: Job = Box::new(|| panic!("on purpose"));
-            assert!(workers.take(panics, || unreachable!()).is_ok());
-            rests();
-            assert!(workers.take(job("third"), refused).is_ok());
-            assert_eq!(seen.recv().unwrap(), "third");
-            rests();
-            // The one that waits takes it.
-            assert!(workers.take(job("fourth"), || unreachable!()).is_ok());
-            assert_eq!(seen.recv().unwrap(), "fourth");
+        (job, said)
+    }
+
+    #[test]
+    fn work_that_no_thread_takes_comes_back_whatever_threads_are_there() {
+        let workers = Workers::new(Duration::from_millis(1));
+        let (job, said) = jobs();
+        workers.take(job("no thread"), refused).unwrap_err()();
+        assert_eq!(said.recv().unwrap(), "no thread");
+        let (go_on, goes_on) = mpsc::channel();
+        let begins = job("begun");
+        let blocks: Job = Box::new(move || {
+            begins();
+            goes_on.recv().unwrap();
+            panic!("on purpose");
         });
+        assert!(workers.take(blocks, || Ok(())).is_ok());
+        std::thread::scope(|scope| {
+            // Gone where this fails: the thread does not wait then.
+            let go_on = go_on;
+            scope.spawn(|| workers.work());
+            assert_eq!(said.recv().unwrap(), "begun");
+            // Nothing waits for a thread that may be blocked for ever.
+            workers.take(job("back"), refused).unwrap_err()();
+            assert_eq!(said.recv().unwrap(), "back");
+            // It does what another one was to do, whatever has panicked, and ends when nothing more comes.
+            assert!(workers.take(job("next"), || Ok(())).is_ok());
+            go_on.send(()).unwrap();
+            assert_eq!(said.recv().unwrap(), "next");
+        });
+        assert_eq!(lock(&workers.state).threads, 1);
+    }
+
+    #[test]
+    fn a_thread_that_waits_takes_the_next_and_no_other_is_started() {
+        let workers = Arc::new(Workers::new(Duration::from_secs(3600)));
+        let (job, said) = jobs();
+        let at_work = workers.clone();
+        let start = || {
+            std::thread::spawn(move || at_work.work());
+            Ok(())
+        };
+        assert!(workers.take(job("first"), start).is_ok());
+        assert_eq!(said.recv().unwrap(), "first");
+        for _ in 0..3 {
+            while lock(&workers.state).idle == 0 {
+                std::thread::yield_now();
+            }
+            assert!(workers.take(job("next"), || unreachable!()).is_ok());
+            assert_eq!(said.recv().unwrap(), "next");
+        }
     }
 
     #[tokio::test]

@@ -45,7 +45,8 @@
 //! simulation are
 //!
 //! - threads: a blocking handler and `spawn_blocking` take no virtual time, and end in an order of their own;
-//! - `std::time`: [`tokio::time::Instant`] is the virtual clock. Deadlines of calls are on it; tarpc's are not;
+//! - `std::time`: [`tokio::time::Instant`] is the virtual clock. Deadlines of calls are on it; tarpc's are not. So it is in any test
+//!   that pauses tokio's clock, wherever this feature is on;
 //! - the order in which a `HashMap` is walked, and of `tokio::select!` without `biased;`;
 //! - a rendezvous in its details: it names loans by secret numbers, whose lengths differ, and tells of an abort in no order.
 

@@ -3,7 +3,7 @@
 
 use tensorpipe::channels::LeaseChannel;
 use tensorpipe::engine::EnginePipe;
-use tensorpipe::{DType, Error, Payload};
+use tensorpipe::{DType, Error, Payload, ResetCode};
 
 use super::*;
 
@@ -84,12 +84,41 @@ async fn one_that_left_halfway_is_unwritten_until_the_rest_has_left() {
         assert!(client.is_unwritten(half));
         assert_eq!(client.unwritten(), 1);
         // Taken back too late, it comes all the same; its reader hears of it.
-        client.reset(half, tensorpipe::ResetCode::Cancelled, "");
+        client.reset(half, ResetCode::Cancelled, "");
         assert_eq!(client.unwritten(), 0);
         client.send(Message::new("last")).unwrap();
         let read = async { while *server.read().await.unwrap().metadata != *b"last" {} };
         soon("the rest", read).await;
         eventually("the end", || client.unwritten() == 0).await;
+    }
+}
+
+/// Its RESET was here when it was read, and whoever reads it hears what that said.
+#[tokio::test]
+async fn one_that_was_taken_back_before_it_is_read_says_why() {
+    for context in [over_tcp(), over_shm()] {
+        let context = context.build().unwrap();
+        let (client, server) = pair(&context, &context).await;
+        for number in 0..4 {
+            // More than a pipe has credit ahead for: it waits for the go-ahead.
+            let id = client.send(message(number, 9 << 20)).unwrap();
+            let incoming = soon("the descriptor", server.read_descriptor());
+            let incoming = incoming.await.unwrap();
+            client.reset(id, ResetCode::Failed, "the cable is cut");
+            // Behind the RESET.
+            exchange(&client, &server, number, 100).await;
+            if number % 2 == 0 {
+                incoming.skip();
+                continue;
+            }
+            let error = soon("its end", incoming.read()).await.unwrap_err();
+            let Error::Reset { code, reason } = error else {
+                panic!("{error:?}");
+            };
+            let said = (code, &*reason);
+            assert_eq!(said, (ResetCode::Failed, "the cable is cut"));
+        }
+        exchange(&client, &server, 9, 9 << 20).await;
     }
 }
 

@@ -1,12 +1,15 @@
 //! Channels that a caller requires: for arguments by its client, for results by the server's context.
 
+use futures_util::{StreamExt, stream};
 use tensorpipe::{Context, DeviceKind, Error, Misuse, Tensor};
-use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
+use tensorpipe_rpc::{CallError, Connection, Server, Streaming, tensor_service};
 use tensorpipe_tests::{alone, soon};
 
 #[tensor_service]
 trait Twice {
     async fn twice(&self, tensor: Tensor, times: u64) -> Tensor;
+    /// Bytes of all of them.
+    async fn total(&self, tensors: Streaming<Tensor>) -> u64;
 }
 
 struct Doubles;
@@ -15,6 +18,11 @@ impl Twice for Doubles {
     async fn twice(&self, tensor: Tensor, times: u64) -> Tensor {
         let len = tensor.byte_len() as u64 * times;
         Tensor::from_vec(vec![1u8; len as usize], [len]).unwrap()
+    }
+
+    async fn total(&self, tensors: Streaming<Tensor>) -> u64 {
+        let add = async |sum, tensor: Tensor| sum + tensor.byte_len() as u64;
+        tensors.values().fold(0, add).await
     }
 }
 
@@ -74,6 +82,48 @@ fn a_call_goes_as_its_caller_requires_or_fails_before_a_byte_moves() {
         )
         .await
         .unwrap();
+    });
+}
+
+#[test]
+fn items_of_a_stream_go_as_their_caller_requires_or_end_the_call() {
+    alone(async || {
+        let (client, _server) = served(&Context::new()).await;
+        let items = || stream::iter([tensor(100), tensor(LEN), tensor(LEN)]);
+        let strict = client.with_requirement(["lease"]);
+        let failed = soon("an error", strict.total(items())).await.unwrap_err();
+        let CallError::Connection {
+            error:
+                Error::Misuse(Misuse::NotAsRequired {
+                    what,
+                    required,
+                    instead,
+                    ..
+                }),
+            may_have_run: true,
+        } = &failed
+        else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(&**what, "the stream's items from cpu:0 to cpu:0");
+        assert_eq!((&**required, &**instead), ("lease", "xth"));
+        let wide = client.with_requirement(["xth"]);
+        let total = soon("a call", wide.total(items())).await.unwrap();
+        assert_eq!(total, 100 + 2 * LEN as u64);
+    });
+}
+
+#[test]
+fn what_the_context_leaves_out_no_call_can_require() {
+    alone(async || {
+        let (_client, server) = served(&Context::new()).await;
+        let strict = Context::builder().require(DeviceKind::CPU, ["lease", "xth"]);
+        let client = TwiceClient::connect_with(&strict.build().unwrap(), server.url()).await;
+        let client = client.unwrap().with_requirement(["basic"]);
+        let failed = soon("an error", client.twice(tensor(LEN), 1)).await;
+        let failed = failed.unwrap_err().to_string();
+        let words = "only over xth: basic: this context leaves it out, it requires lease or xth";
+        assert!(failed.contains(words), "{failed}");
     });
 }
 

@@ -117,33 +117,38 @@ fn call(
 /// Bytes that go ahead of the reader's go-ahead, and bytes that wait for it.
 const LENGTHS: [usize; 2] = [100_000, 9 << 20];
 
-/// In its caller's words, and in those of the other end: the tensor, the channel, the cause.
-const WORDS: &str = "tensor 1 was not sent over channel `faulty`: the cable is cut";
+/// The channel fails the second of two tensors, in every way; `check` looks at the call's error, and the next call goes well.
+async fn fails(client: &MirrorClient, channel: &Faulty, check: impl Fn(CallError)) {
+    for len in LENGTHS {
+        for how in [AT_ONCE, LATER] {
+            channel.0.store(how, Ordering::SeqCst);
+            let failed = soon("the call's end", call(client, len)).await;
+            check(failed.unwrap_err());
+            channel.0.store(0, Ordering::SeqCst);
+            let (_, second) = soon("the next call", call(client, len)).await.unwrap();
+            assert_eq!(second.byte_len(), len);
+        }
+    }
+}
+
+const CAUSE: &str = " was not sent over channel `faulty`: the cable is cut";
 
 #[test]
 fn a_call_ends_when_an_argument_cannot_be_sent() {
     alone(async || {
         let (client, [faulty, _], _server) = mirror().await;
-        for (len, how) in LENGTHS
-            .iter()
-            .flat_map(|len| [(*len, AT_ONCE), (*len, LATER)])
-        {
-            faulty.0.store(how, Ordering::SeqCst);
-            let error = soon("the call's end", call(&client, len))
-                .await
-                .unwrap_err();
+        fails(&client, &faulty, |error| {
             let CallError::Connection {
                 error: error @ Error::Unsent { .. },
                 may_have_run,
             } = error
             else {
-                panic!("{len} bytes: {error:?}");
+                panic!("{error:?}");
             };
-            assert_eq!((error.to_string().as_str(), may_have_run), (WORDS, true));
-            faulty.0.store(0, Ordering::SeqCst);
-            let (_, second) = soon("the next call", call(&client, len)).await.unwrap();
-            assert_eq!(second.byte_len(), len);
-        }
+            let words = format!("argument `second`{CAUSE}");
+            assert_eq!((error.to_string(), may_have_run), (words, true));
+        })
+        .await;
     });
 }
 
@@ -151,26 +156,18 @@ fn a_call_ends_when_an_argument_cannot_be_sent() {
 fn a_call_ends_when_its_result_cannot_be_sent() {
     alone(async || {
         let (client, [_, faulty], _server) = mirror().await;
-        for (len, how) in LENGTHS
-            .iter()
-            .flat_map(|len| [(*len, AT_ONCE), (*len, LATER)])
-        {
-            faulty.0.store(how, Ordering::SeqCst);
-            let error = soon("the call's end", call(&client, len))
-                .await
-                .unwrap_err();
+        fails(&client, &faulty, |error| {
             let CallError::Connection {
                 error: Error::Reset { code, reason },
                 may_have_run,
             } = error
             else {
-                panic!("{len} bytes: {error:?}");
+                panic!("{error:?}");
             };
+            let words = format!("tensor 1{CAUSE}");
             let found = (code, &*reason, may_have_run);
-            assert_eq!(found, (ResetCode::Failed, WORDS, true), "{len} bytes");
-            faulty.0.store(0, Ordering::SeqCst);
-            let (_, second) = soon("the next call", call(&client, len)).await.unwrap();
-            assert_eq!(second.byte_len(), len);
-        }
+            assert_eq!(found, (ResetCode::Failed, &*words, true));
+        })
+        .await;
     });
 }

@@ -12,9 +12,6 @@
 
 mod kernel;
 
-use std::io::Write as _;
-use std::process::ExitCode;
-
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use tensorpipe::device::cuda::CudaDevices;
@@ -64,18 +61,11 @@ impl Activation for Everywhere {
 }
 
 #[tokio::main]
-async fn main() -> ExitCode {
-    let done = match &Args::parse().command {
+async fn main() -> Result<()> {
+    match &Args::parse().command {
         Some(Command::Serve { url }) => serve(url).await,
         Some(Command::Call { url }) => call(url).await,
         None => both().await,
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -13,8 +13,6 @@
 
 mod cache;
 
-use std::io::Write as _;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -88,18 +86,11 @@ impl Prefill for Prefilled {
 }
 
 #[tokio::main]
-async fn main() -> ExitCode {
-    let done = match &Args::parse().command {
+async fn main() -> Result<()> {
+    match &Args::parse().command {
         Some(Command::Prefill { url }) => prefill(url).await,
         Some(Command::Decode { url }) => decode(url).await,
         None => both().await,
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 

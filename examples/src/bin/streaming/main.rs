@@ -13,7 +13,6 @@
 mod model;
 
 use std::io::Write as _;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -104,19 +103,12 @@ impl Sampler for Sampling {
 }
 
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn main() -> Result<()> {
     let args = Args::parse();
-    let done = match &args.command {
+    match &args.command {
         Some(Command::Serve { url }) => serve(url).await,
         Some(Command::Ask { url, prompt }) => ask(url, prompt, args.tokens).await,
         None => both(args.tokens).await,
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
-        }
     }
 }
 

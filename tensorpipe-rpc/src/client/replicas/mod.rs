@@ -8,8 +8,8 @@
 //!   a large one shared. Each attempt has a header of its own.
 //! - Whoever finds a replica gone takes it out, a call or its task. So does a call that is the last of several in a row without an answer in time,
 //!   unless no other replica is there.
-//! - The budget does not count a pipe's death: the back-off bounds how often a server can die. An attempt that may have run is
-//!   remembered, so no later error denies it.
+//! - The budget counts what costs a server work. It does not count a call that a server cannot take, nor a pipe's death: the back-off
+//!   bounds how often a server can die. An attempt that may have run is remembered, so no later error denies it.
 //! - A call that is given a reference goes to the pipe of its owner.
 
 mod backoff;
@@ -85,7 +85,7 @@ use table::Shared;
 ///   with [`CallError::Unavailable`](crate::CallError::Unavailable), which lists each, when there is none until then, or all
 ///   have been given up.
 /// - **Made again**, on another replica and within the same deadline, is what did not run: because the replica died, shuts
-///   down, is overloaded, or has no such method yet. What may have run is made again only if its method is
+///   down, is overloaded, has no such method yet, or cannot have the call's tensors as its caller wants them. What may have run is made again only if its method is
 ///   `#[rpc(idempotent)]`; else the error says so ([`CallError::may_have_run`](crate::CallError::may_have_run)).
 ///   [`ReplicasBuilder::tries`] bounds how often, [`RetryBudget`] keeps an overload from growing by it.
 /// - **Made once** is a call with a stream, one that returns a [`Remote`](crate::Remote) by its signature, and one that is given

@@ -136,13 +136,11 @@ impl SurvivingCall {
         if error.may_have_run() {
             self.ran.get_or_insert_with(|| error.clone());
         }
-        if verdict == Verdict::NotHere {
+        if matches!(verdict, Verdict::NotHere | Verdict::Unfit) {
             self.tried.push(*index);
-            // A method that an older server lacks costs that one no work.
-            let is_free = matches!(error, CallError::Unimplemented(_));
-            if !is_free && !shared.budget.withdraw() {
-                return Err(error.clone());
-            }
+        }
+        if verdict == Verdict::NotHere && !shared.budget.withdraw() {
+            return Err(error.clone());
         }
         let method = self.arguments.terms.method.name;
         tracing::debug!(method, %error, "a call is made again");

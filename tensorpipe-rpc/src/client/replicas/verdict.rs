@@ -13,20 +13,24 @@ pub(super) enum Verdict {
     Gone,
     /// The replica does not take this call, or lost it; it goes on.
     NotHere,
+    /// The replica cannot take this call, and it cost its server no work.
+    Unfit,
 }
 
 pub(super) fn verdict(error: &CallError) -> Verdict {
     match error {
         CallError::ShuttingDown => Verdict::Gone,
-        CallError::Overloaded(_) | CallError::Unimplemented(_) => Verdict::NotHere,
+        CallError::Overloaded(_) => Verdict::NotHere,
+        // Its server is older than others.
+        CallError::Unimplemented(_) => Verdict::Unfit,
         // Each replica has a route of its own, and channels.
         CallError::NoPlace {
             may_have_run: false,
             ..
-        } => Verdict::NotHere,
+        } => Verdict::Unfit,
         CallError::Connection { error, .. } => match error {
             // As above.
-            Error::Misuse(Misuse::NotAsRequired { .. }) => Verdict::NotHere,
+            Error::Misuse(Misuse::NotAsRequired { .. }) => Verdict::Unfit,
             // Of this side, and the same with any server.
             Error::Misuse(_) | Error::OutOfMemory { .. } => Verdict::Final,
             Error::GoingAway { .. } => Verdict::Gone,
@@ -86,15 +90,16 @@ mod tests {
             error: PlaceError::There("no such device".into()),
             may_have_run,
         };
-        let not_here = [
-            connection(refused),
+        for error in [connection(refused), CallError::Overloaded("busy".into())] {
+            assert_eq!(verdict(&error), Verdict::NotHere, "{error:?}");
+        }
+        let unfit = [
             no_place(false),
             connection(required),
-            CallError::Overloaded("busy".into()),
             CallError::Unimplemented("old".into()),
         ];
-        for error in not_here {
-            assert_eq!(verdict(&error), Verdict::NotHere, "{error:?}");
+        for error in unfit {
+            assert_eq!(verdict(&error), Verdict::Unfit, "{error:?}");
         }
         let after = Duration::from_secs(1);
         let last = [

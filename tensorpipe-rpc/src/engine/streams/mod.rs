@@ -76,6 +76,8 @@ pub(crate) struct CallStreams {
     receive_placement: Option<Arc<ReceivePlacement>>,
     /// The same of those that go.
     pub(crate) placement: Option<Placement>,
+    /// The channels over one of which these go, if its caller said so.
+    pub(crate) required: Option<Arc<Vec<String>>>,
     /// Where the caller wants to know what went over them.
     pub(crate) carried: Option<Carried>,
     /// It stands among those that wait for room.
@@ -107,6 +109,7 @@ impl CallStreams {
             credits: sends.then(Credits::new),
             receive_placement,
             placement,
+            required: None,
             carried: asked.then(Carried::default),
             waits: AtomicBool::new(false),
             held: Mutex::default(),
@@ -165,10 +168,14 @@ impl super::Engine {
     }
 
     /// Sends a message of items, as [`Engine::send`](super::Engine::send).
-    pub(crate) fn send_items(&self, encoded: Encoded) -> Result<(u64, u64), Error> {
+    pub(crate) fn send_items(
+        &self,
+        streams: &CallStreams,
+        encoded: Encoded,
+    ) -> Result<(u64, u64), Error> {
         let count = encoded.tensors.len();
         let name = |tensor| Some(tensor_of(ITEMS, tensor, count));
-        let sent = self.send(encoded, REPLY_HEADER);
+        let sent = self.send(encoded, REPLY_HEADER, streams.required.as_ref());
         sent.map_err(|error| naming(error, name))
     }
 

@@ -292,13 +292,16 @@ fn start_reading(
         *undone = Some(arrival);
         return Err(error);
     }
-    if !shared.state.grant(id, &plan.skipped) && !arrival.is_whole() {
-        *undone = Some(arrival);
-        let reason = "it was taken back before it was read".into();
-        return Err(Error::Reset {
-            code: ResetCode::Cancelled,
-            reason,
-        });
+    if !shared.state.grant(id, &plan.skipped) {
+        let taken_back = shared.state.take_reset(id);
+        if !arrival.is_whole() {
+            *undone = Some(arrival);
+            let (code, reason) = match taken_back {
+                Some(reason) => (reason.code, reason.text.as_str().into()),
+                None => (ResetCode::Cancelled, "it is not there any more".into()),
+            };
+            return Err(Error::Reset { code, reason });
+        }
     }
     let mut places = Vec::new();
     let mut copies = SmallVec::<[Copy; 1]>::new();

@@ -5,7 +5,7 @@ use crate::device::{Buffer, Device};
 use crate::error::Misuse;
 use crate::pipe::shared::{LaneSlot, Shared};
 use crate::proto::OutgoingParts;
-use crate::route::{ChannelChoice, Routes, Way};
+use crate::route::{ChannelChoice, Requirement, Routes, Way};
 
 /// Says so of each of them. `required`: the channels over one of which its tensors go.
 pub(super) fn choose(
@@ -120,8 +120,8 @@ impl Sender<'_> {
                     }),
                 };
                 let instead = instead.map(|channel| lanes[usize::from(channel)].channel.name());
-                let why_not = |name| self.why_not(name, (source, wanted));
-                let reasons: Vec<_> = channels.iter().map(|name| why_not(name)).collect();
+                let why_not = |name: &String| self.why_not(name, by_context, (source, wanted));
+                let reasons: Vec<_> = channels.iter().map(why_not).collect();
                 Err(Misuse::NotAsRequired {
                     what: format!("{} from {source} to {wanted}", what()).into(),
                     required: channels.join(" or ").into(),
@@ -148,8 +148,13 @@ impl Sender<'_> {
         is_named && route().is_none_or(|channel| channel.degraded.sending().is_none())
     }
 
-    /// Why a channel does not carry a part between these devices.
-    fn why_not(&self, name: &str, pair: (Device, Device)) -> String {
+    /// Why a channel does not carry a part between these devices, about which the context requires this.
+    fn why_not(
+        &self,
+        name: &str,
+        by_context: Option<&Requirement>,
+        pair: (Device, Device),
+    ) -> String {
         let route = self.routes.now();
         if let Some(refusal) = route.refused.iter().find(|refusal| refusal.is_of(name)) {
             return format!("{name}: {}", refusal.reason);
@@ -157,6 +162,9 @@ impl Sender<'_> {
         let Some(channel) = route.channels.iter().find(|channel| channel.name == name) else {
             return format!("{name} is no channel of this pipe");
         };
+        if let Some(required) = by_context.filter(|required| !required.allows(name)) {
+            return format!("{name}: this context leaves it out, it requires {required}");
+        }
         match channel.degraded.sending() {
             Some(reason) => format!("{name}: {reason}"),
             None if !channel.pairs.contains(&pair) => {

@@ -31,14 +31,16 @@ pub(in crate::pipe) enum Delivery {
 const _: () = assert!(size_of::<Delivery>() <= 72);
 
 impl Delivery {
-    /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for.
+    /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for. Why one of this side's
+    /// failed may be the peer's words.
     fn weight(&self) -> usize {
         match self {
             Self::Incoming(arrival) => arrival.weight(),
             Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
                 text.len()
             }
-            Self::Message(..) | Self::Failed(..) | Self::Closed(_) => 0,
+            Self::Failed(failed) => failed.1.to_string().len(),
+            Self::Message(..) | Self::Closed(_) => 0,
         }
     }
 }
@@ -118,15 +120,23 @@ impl Deliveries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Misuse;
 
-    fn fill(deliveries: &mut Deliveries, reason: usize) -> usize {
+    fn fill(deliveries: &mut Deliveries, delivery: impl Fn() -> Delivery) -> usize {
         let mut pushed = 0;
         while !deliveries.waiting.is_too_much() {
-            let reason = "x".repeat(reason);
-            deliveries.push(Delivery::Reset(0, ResetCode::Cancelled, reason));
+            deliveries.push(delivery());
             pushed += 1;
         }
         pushed
+    }
+
+    fn reset(reason: usize) -> Delivery {
+        Delivery::Reset(0, ResetCode::Cancelled, "x".repeat(reason))
+    }
+
+    fn failed(reason: usize) -> Delivery {
+        Delivery::Failed(Box::new((0, Misuse::Other("x".repeat(reason)).into())))
     }
 
     fn take(deliveries: &mut Deliveries) -> usize {
@@ -138,7 +148,7 @@ mod tests {
     #[test]
     fn many_are_too_much_until_half_of_them_are_gone() {
         let mut deliveries = Deliveries::default();
-        assert_eq!(fill(&mut deliveries, 0), UNDELIVERED);
+        assert_eq!(fill(&mut deliveries, || reset(0)), UNDELIVERED);
         while deliveries.waiting.is_too_much() {
             assert_eq!(take(&mut deliveries), DELIVERY_BATCH);
         }
@@ -149,13 +159,15 @@ mod tests {
 
     #[test]
     fn a_few_large_ones_are_too_much_until_half_of_their_bytes_are_gone() {
-        let mut deliveries = Deliveries::default();
-        assert_eq!(fill(&mut deliveries, 1 << 20), 16);
-        while deliveries.waiting.is_too_much() {
-            assert_eq!(take(&mut deliveries), DELIVERY_BATCH);
+        for delivery in [reset, failed] {
+            let mut deliveries = Deliveries::default();
+            assert_eq!(fill(&mut deliveries, || delivery(1 << 20)), 16);
+            while deliveries.waiting.is_too_much() {
+                assert_eq!(take(&mut deliveries), DELIVERY_BATCH);
+            }
+            assert_eq!(deliveries.queue.len(), 8);
+            while take(&mut deliveries) > 0 {}
+            assert_eq!(deliveries.bytes, 0);
         }
-        assert_eq!(deliveries.queue.len(), 8);
-        while take(&mut deliveries) > 0 {}
-        assert_eq!(deliveries.bytes, 0);
     }
 }

@@ -285,6 +285,7 @@ impl Shared {
         // They arrive in order. Looking at each would let a peer that names old messages keep this side busy.
         if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
             self.arrived.remove(at);
+            self.state.take_reset(message);
         }
         let error = Error::Reset {
             code,

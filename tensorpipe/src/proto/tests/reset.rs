@@ -53,7 +53,29 @@ fn waiting_for_the_go_ahead_it_is_gone_before_it_was_read() {
     pair.settle();
     assert_eq!(pair.b.resets, [(0, CODE)]);
     assert!(!pair.b.pipe.grant(0, &[]), "a read that comes now is told");
+    let why = pair
+        .b
+        .pipe
+        .take_reset(0)
+        .map(|reason| (reason.code, reason.text));
+    assert_eq!(why, Some((CODE, "enough".to_owned())));
+    assert!(pair.b.pipe.take_reset(0).is_none(), "once");
     assert_eq!(pair.b.cancelled, [], "no channel was at work on it");
+}
+
+#[test]
+fn whoever_refuses_it_then_or_has_read_it_before_needs_no_reason() {
+    let mut pair = Pair::lazy();
+    for message_of in ["refused", "read"] {
+        pair.send(&message(message_of).tensor(1000));
+    }
+    pair.b.read(1);
+    [0, 1].into_iter().for_each(|number| pair.a.reset(number));
+    pair.settle();
+    pair.b.pipe.refuse(0, CODE, "");
+    for number in [0, 1] {
+        assert!(pair.b.pipe.take_reset(number).is_none(), "{number}");
+    }
 }
 
 #[test]

@@ -1,0 +1,89 @@
+//! An allocator that counts: what is held, the most that was, and how often memory was asked for, over all threads.
+//!
+//! ```ignore
+//! #[global_allocator]
+//! static ALLOCATOR: Counting = Counting::new();
+//! ```
+#![allow(
+    unsafe_code,
+    reason = "a global allocator has to be unsafe; it forwards to the system's"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Counting {
+    held: AtomicUsize,
+    most: AtomicUsize,
+    allocations: AtomicU64,
+}
+
+impl Counting {
+    /// Nothing was counted yet.
+    #[expect(clippy::new_without_default, reason = "it is for statics")]
+    pub const fn new() -> Self {
+        Self {
+            held: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            allocations: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes that were asked for and not given back.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes more were held at once while `work` ran than before it.
+    pub fn most_during(&self, work: impl FnOnce()) -> usize {
+        let before = self.held();
+        self.most.store(before, Ordering::Relaxed);
+        work();
+        self.most.load(Ordering::Relaxed) - before
+    }
+
+    /// How often memory was asked for, or for more of it.
+    pub fn allocations(&self) -> u64 {
+        self.allocations.load(Ordering::Relaxed)
+    }
+
+    fn took(&self, len: usize) {
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        let held = self.held.fetch_add(len, Ordering::Relaxed) + len;
+        self.most.fetch_max(held, Ordering::Relaxed);
+    }
+
+    fn gave_back(&self, len: usize) {
+        self.held.fetch_sub(len, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: everything is passed on to the system's allocator as it came; counting touches atomics only.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.took(layout.size());
+        // SAFETY: the caller keeps to the contract of `GlobalAlloc::alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.took(layout.size());
+        // SAFETY: the caller keeps to the contract of `GlobalAlloc::alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        self.gave_back(layout.size());
+        // SAFETY: `at` came from `System`, with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        self.took(len);
+        self.gave_back(layout.size());
+        // SAFETY: `at` came from `System`, with this layout; the caller answers for `len`.
+        unsafe { System.realloc(at, layout, len) }
+    }
+}
