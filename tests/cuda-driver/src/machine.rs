@@ -28,8 +28,12 @@ pub(crate) struct Machine {
     pub(crate) capacity: u64,
     /// What `cuInit` answers.
     pub(crate) init: c_uint,
+    /// Whether it says that it exports dma-bufs.
+    pub(crate) dma_bufs: i32,
     /// Functions that it does not support, by name.
     refused: String,
+    /// Functions that pass or open other memory than is meant, by name.
+    swapped: String,
     memory: Mutex<Memory>,
     /// Pinned main memory, by its start.
     pinned: Mutex<BTreeMap<usize, usize>>,
@@ -106,7 +110,9 @@ impl Machine {
             version: variable("TEST_CUDA_VERSION", 12040),
             capacity: variable("TEST_CUDA_MEMORY", 1 << 30),
             init: variable("TEST_CUDA_INIT", 0),
+            dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
+            swapped: variable("TEST_CUDA_SWAPS", String::new()),
             memory: Mutex::default(),
             pinned: Mutex::default(),
             faults: Mutex::default(),

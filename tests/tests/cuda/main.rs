@@ -258,9 +258,31 @@ fn routes_say_why_there_are_no_devices() {
     let driver = Driver::load();
     let child = play(&driver, "route", &[("TEST_CUDA_VERSION", "11080")]);
     let why = "the CUDA driver is one of CUDA 11.8: install one of CUDA 12.0 or later";
-    let expected = format!("channel cuda_xth: {why}; channel cuda_ipc: {why}");
-    assert_eq!(child.hear("client"), expected);
-    assert_eq!(child.hear("server"), expected);
+    let of_devices = ["cuda_xth", "cuda_ipc", "cuda_gdr"];
+    let expected = of_devices.map(|name| format!("channel {name}: {why}"));
+    assert_eq!(child.hear("client"), expected.join("; "));
+    assert_eq!(child.hear("server"), expected.join("; "));
+}
+
+/// Whatever this machine has: with an adapter it is about the driver, without one about that.
+#[test]
+fn with_each_driver_routes_say_what_gpudirect_rdma_lacks() {
+    let adapters = std::fs::read_dir("/sys/class/infiniband");
+    let has_adapters = adapters.is_ok_and(|mut adapters| adapters.next().is_some());
+    let driver = Driver::load();
+    for (dma_bufs, with_adapters) in [("0", "reach the GPUs"), ("1", "by a dma-buf")] {
+        let child = play(&driver, "route", &[("TEST_CUDA_DMA_BUFS", dma_bufs)]);
+        for end in ["client", "server"] {
+            let said = child.hear(end);
+            let words = if has_adapters {
+                with_adapters
+            } else {
+                "no RDMA device"
+            };
+            let (_, reason) = said.split_once("channel cuda_gdr: ").expect("it is listed");
+            assert!(reason.contains(words), "{said}");
+        }
+    }
 }
 
 /// One of another age, made here: it has one function.
