@@ -6,6 +6,8 @@
 //! Copies from and to pinned main memory are made when their stream gets to them. Of other memory they are as the real ones: to a device
 //! the bytes are read within the call, from a device the call waits until they are there.
 //!
+//! Calls that wait for a device, as the real ones do or may, are counted: the suites see to it that there are none.
+//!
 //! Types and numbers are cudarc's. It proves logic, never speed.
 //!
 //! | variable | |

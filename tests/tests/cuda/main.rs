@@ -7,6 +7,7 @@ mod channels;
 mod driver;
 mod fixture;
 mod ipc;
+mod segments;
 mod slices;
 
 use std::process::{Command, Stdio};
