@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cudarc::driver::CudaContext;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::transports::{TcpTransport, Transport};
@@ -12,7 +13,8 @@ use tensorpipe::{
 use tensorpipe_tests::say;
 
 use crate::bench::{Bench, connected, device, moved, pair};
-use crate::driver::{detours, faults, waits};
+use crate::driver::{detours, nothing_went_wrong, waits};
+use crate::fixture::Hold;
 
 /// Moves tensors of some lengths from each of these devices to each.
 async fn move_between(bench: &Bench, pipes: &(Pipe, Pipe), all: &[Device]) {
@@ -38,7 +40,7 @@ pub(crate) async fn every_pair_has_a_way() {
     for name in ["cuda_basic", "cuda_basic+lease", "cuda_basic+cma"] {
         move_between(&bench, &pair(&bench, name).await, &all).await;
     }
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
 }
 
 /// A peer that knows of no devices has its main memory brought to them and back.
@@ -63,7 +65,7 @@ pub(crate) async fn with_an_ordinary_peer() {
             "{route}"
         );
     }
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
 }
 
 /// What a context requires is carried so, or not at all; the rest goes on.
@@ -180,7 +182,7 @@ pub(crate) async fn full() {
         let come = come.tensors[0].tensor.buffer();
         assert!(bench.download(come) == bytes, "over {name}");
     }
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
 }
 
 /// Within a process memory is handed over; to another device it is copied once.
@@ -197,26 +199,23 @@ pub(crate) async fn handed_over() {
     );
     assert_eq!(pipes.1.stats().bytes_copied, 0);
     move_between(&bench, &pipes, &[CudaDevices::device(0), device()]).await;
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
     say("detours", detours());
 }
 
-/// Once all that it uses is warm, nobody waits for a device: not where a source is not ready, nor where a tensor has just come.
+/// Nobody waits for a device, from the first message on: not where a source is not ready, nor where a tensor has just come.
 pub(crate) async fn nobody_waits() {
     let bench = Bench::new();
     for name in ["cuda_xth", "cuda_ipc", "cuda_basic+lease", "cuda_basic"] {
         let pipes = pair(&bench, name).await;
-        stays_warm(&bench, &pipes).await;
+        both_ways(&bench, &pipes).await;
+        assert_eq!(waits(), 0, "{}", pipes.0.route());
     }
 }
 
-async fn stays_warm(bench: &Bench, pipes: &(Pipe, Pipe)) {
+async fn both_ways(bench: &Bench, pipes: &(Pipe, Pipe)) {
     let all = [CudaDevices::device(0), device()];
-    let mut before = 0;
-    for round in 0..8 {
-        if round == 4 {
-            before = waits();
-        }
+    for round in 0..4 {
         let tensors = all.map(|device| bench.tensor(device, &pattern(3_000_000, round)));
         let message = tensors.iter().fold(Message::new("m"), |message, tensor| {
             let device = all[usize::from(tensor.device() == all[0])];
@@ -227,5 +226,26 @@ async fn stays_warm(bench: &Bench, pipes: &(Pipe, Pipe)) {
             assert!(found == pattern(3_000_000, round));
         }
     }
-    assert_eq!(waits(), before, "{}", pipes.0.route());
+}
+
+/// Also the first transfer of a program whose own work has a device, which has made no stream.
+pub(crate) async fn nobody_waits_at_first() {
+    let [zero, one] = [CudaDevices::device(0), device()];
+    let theirs = [zero, one].map(|device| {
+        let context = CudaContext::new(device.index as usize).unwrap();
+        Hold::on(&context.default_stream())
+    });
+    let cuda = CudaDevices::open().unwrap();
+    let context = Context::builder().cuda(&cuda).build().unwrap();
+    let pipes = connected(&context, &context).await;
+    let main = tensorpipe::Tensor::from(pattern(70_000, 1));
+    let mut tensor = main.clone();
+    for device in [zero, one, Device::CPU] {
+        let target = MessageTensor::from(tensor).to_device(device);
+        let message = moved(&pipes, Message::new("m").tensor(target)).await;
+        tensor = message.tensors[0].tensor.clone();
+        assert_eq!(tensor.device(), device);
+    }
+    assert!(tensor.as_bytes().unwrap() == main.as_bytes().unwrap());
+    drop(theirs);
 }
