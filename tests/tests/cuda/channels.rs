@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaContext;
+use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
-    Context, Device, DeviceKind, DevicePool, Error, Message, MessageTensor, Misuse, Pipe,
+    Allocation, BufferMut, Context, Device, DeviceKind, DevicePool, Error, Message, MessageTensor,
+    Misuse, Pipe, Place,
 };
 use tensorpipe_tests::say;
 
@@ -226,6 +228,72 @@ async fn both_ways(bench: &Bench, pipes: &(Pipe, Pipe)) {
             assert!(found == pattern(3_000_000, round));
         }
     }
+}
+
+/// What waits for its source on a stream holds up nothing that is ready.
+pub(crate) async fn a_late_source_holds_up_nobody() {
+    let bench = Bench::new();
+    let zero = CudaDevices::device(0);
+    // A copy that has just been queued; and as much main memory as may wait for devices.
+    for (name, count, len) in [("cuda_xth", 1, 70_000), ("cuda_basic", 9, 32 << 20)] {
+        let pipes = pair(&bench, name).await;
+        let early = bench.tensor(zero, &pattern(70_000, 1));
+        bench.download(early.buffer());
+        let held = bench.fixture.hold_writes(zero);
+        let bytes = pattern(len, 2);
+        let late = bench.tensor(zero, &bytes);
+        let to_one = |tensor| MessageTensor::from(tensor).to_device(device());
+        let copies = (0..count).map(|_| to_one(late.clone()));
+        let message = copies.fold(Message::new("late"), Message::tensor);
+        pipes.0.send(message).unwrap();
+        let incoming = pipes.1.read_descriptor().await.unwrap();
+        let read = tokio::spawn(incoming.read());
+        let message = Message::new("early").tensor(to_one(early));
+        let early = moved(&pipes, message).await;
+        let tensor = early.tensors[0].tensor.clone();
+        let look = bench.clone();
+        let found = tokio::task::spawn_blocking(move || look.download(tensor.buffer()));
+        let found = tokio::time::timeout(Duration::from_secs(30), found).await;
+        let found = found.expect("it waits for the late one");
+        assert!(found.unwrap() == pattern(70_000, 1), "over {name}");
+        drop(held);
+        for tensor in read.await.unwrap().unwrap().tensors {
+            assert!(
+                bench.download(tensor.tensor.buffer()) == bytes,
+                "over {name}"
+            );
+        }
+    }
+}
+
+/// A device that stands still takes no more main memory of its reader's than eight pieces of a tensor.
+pub(crate) async fn a_device_that_stands_still_takes_little() {
+    const LEN: usize = 96 << 20;
+    let bench = Bench::new();
+    let (client, server) = pair(&bench, "cuda_basic").await;
+    let room = bench.room(device(), LEN);
+    let held = bench.fixture.hold_writes(device());
+    let filled = bench.fixture.write(&vec![0; LEN], room);
+    let memory = filled.memory().clone();
+    drop(filled);
+    let bytes = pattern(LEN, 1);
+    let tensor = MessageTensor::from(bench.tensor(Device::CPU, &bytes)).to_device(device());
+    client.send(Message::new("m").tensor(tensor)).unwrap();
+    let place = Allocation {
+        tensors: vec![Place::Into(
+            BufferMut::from_memory(memory, LEN).ok().unwrap(),
+        )],
+        ..Allocation::default()
+    };
+    let incoming = server.read_descriptor().await.unwrap();
+    let mut read = std::pin::pin!(incoming.read_into(place));
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut read).await;
+    assert!(early.is_err(), "{early:?} while it is in use");
+    let come = server.stats().bytes_in;
+    assert!(come < 9 * (4 << 20), "{come} bytes have come");
+    drop(held);
+    let read = read.await.unwrap();
+    assert!(bench.download(read.tensors[0].tensor.buffer()) == bytes);
 }
 
 /// Also the first transfer of a program whose own work has a device, which has made no stream.

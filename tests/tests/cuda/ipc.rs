@@ -492,6 +492,17 @@ fn what_opens_and_holds_another_value_is_not_used() {
     nothing_went_wrong();
 }
 
+/// The reader is asked for the number when that is there, however late the writer's devices are.
+#[test]
+fn a_number_is_read_when_it_is_there() {
+    let (child, url) = reader(&[]);
+    let late = ("TEST_CUDA_DELAY_US", "50000");
+    let writer = Child::start("ipc lends", &[(URL, &url), late]);
+    assert_eq!(writer.hear("lent"), (2 * LEN).to_string());
+    assert_eq!(child.hear("read"), lent(1));
+    assert_eq!(child.hear("read"), lent(2));
+}
+
 /// The same of a peer that passes other memory than it says.
 #[test]
 fn a_peer_that_passes_other_memory_than_it_says_lends_nothing() {

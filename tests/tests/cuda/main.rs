@@ -67,6 +67,12 @@ fn child() {
         Some("first") => told("first", || {
             runtime().block_on(channels::nobody_waits_at_first());
         }),
+        Some("late") => told("late", || {
+            runtime().block_on(channels::a_late_source_holds_up_nobody());
+        }),
+        Some("still") => told("still", || {
+            runtime().block_on(channels::a_device_that_stands_still_takes_little());
+        }),
         Some("counts") => counts(),
         Some("opens") => opens(),
         Some("slices") => told("slices", slices::there_and_back),
@@ -141,6 +147,16 @@ fn nobody_waits_for_a_device() {
 #[test]
 fn nobody_waits_for_a_program_s_work_at_the_first_transfer() {
     tell("first");
+}
+
+#[test]
+fn a_late_source_holds_up_nobody() {
+    tell("late");
+}
+
+#[test]
+fn a_device_that_stands_still_takes_little_main_memory() {
+    tell("still");
 }
 
 /// Every call that waits for a device, and how often the driver for tests says that somebody has waited.

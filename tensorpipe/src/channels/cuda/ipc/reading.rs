@@ -231,7 +231,7 @@ impl Reader {
 
     /// What an offer of so many bytes is about, unless the part is over with this or goes another way.
     fn owed(
-        &mut self,
+        &self,
         op: OpId,
         offer: &Offer,
         (local, physical, len): (Device, &Arc<Physical>, u64),
