@@ -180,9 +180,9 @@ fn counts() {
         // SAFETY: here and below, the memory is there until it is freed, and as long as what is copied; nothing else uses it.
         address = unsafe { result::malloc_sync(64) }.unwrap();
     });
-    // SAFETY: as above.
     count("to", &mut || {
-        unsafe { result::memcpy_htod_sync(address, &bytes) }.unwrap()
+        // SAFETY: as above.
+        unsafe { result::memcpy_htod_sync(address, &bytes) }.unwrap();
     });
     count("from", &mut || {
         // SAFETY: as above.
@@ -192,13 +192,13 @@ fn counts() {
         // SAFETY: as above.
         unsafe { result::memcpy_dtod_sync(address, address, 64) }.unwrap();
     });
-    // SAFETY: as above.
     count("fill", &mut || {
-        unsafe { result::memset_d8_sync(address, 1, 64) }.unwrap()
+        // SAFETY: as above.
+        unsafe { result::memset_d8_sync(address, 1, 64) }.unwrap();
     });
-    // SAFETY: as above.
     count("free", &mut || {
-        unsafe { result::free_sync(address) }.unwrap()
+        // SAFETY: as above.
+        unsafe { result::free_sync(address) }.unwrap();
     });
     count("stream", &mut || stream.synchronize().unwrap());
     count("context", &mut || context.synchronize().unwrap());
