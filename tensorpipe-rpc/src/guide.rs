@@ -313,7 +313,8 @@
 //! - **Passing on.** What was borrowed goes back to its lender without a copy. To a third process it is copied.
 //! - **More than 4096 loans** of one process to another at once, or more than 256 MiB of copies that a reader keeps: the next tensors
 //!   are copied, or go over another channel. [`LendableStats`](tensorpipe::LendableStats) and
-//!   [`PipeStats::bytes_diverted`](tensorpipe::PipeStats::bytes_diverted) count it.
+//!   [`PipeStats::bytes_diverted`](tensorpipe::PipeStats::bytes_diverted) count it; over which channel it went, and why, is in the
+//!   route ([`ChannelRoute::diverted`](tensorpipe::ChannelRoute::diverted)).
 //!
 //! # A context of one's own
 //!

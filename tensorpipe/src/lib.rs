@@ -198,6 +198,7 @@ pub use pipe::{
     Flush, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto, Write,
 };
 pub use route::{
-    Band, Carried, Carrier, ChannelChoice, ChannelRoute, Degraded, Pays, Refusal, Route, Threshold,
+    Band, Carried, Carrier, ChannelChoice, ChannelRoute, Degraded, Diversion, Diverted, Pays,
+    Refusal, Route, Threshold,
 };
 pub use tensor::{DType, Element, IntoShape, Shape, Tensor};

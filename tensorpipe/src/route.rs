@@ -3,6 +3,7 @@
 mod carried;
 mod choice;
 mod degraded;
+mod diverted;
 mod requirement;
 mod threshold;
 
@@ -10,6 +11,7 @@ pub use carried::Carried;
 pub use choice::{Band, Carrier, ChannelChoice};
 pub(crate) use choice::{FrameRoom, Served, Table, Way};
 pub use degraded::Degraded;
+pub use diverted::{Diversion, Diverted};
 pub(crate) use requirement::Requirement;
 pub use threshold::{Pays, Threshold};
 
@@ -57,6 +59,8 @@ pub struct ChannelRoute {
     pub degraded: Degraded,
     /// What it was given to carry from this side.
     pub carried: Carried,
+    /// What of that went over other channels all the same, and why.
+    pub diverted: Diverted,
 }
 
 /// A candidate that was not chosen.
@@ -170,6 +174,9 @@ impl fmt::Display for Route {
             }
             if let Some(reason) = channel.degraded.receiving() {
                 write!(f, "; receives nothing: {reason}")?;
+            }
+            for diversion in channel.diverted.all() {
+                write!(f, "; {diversion}")?;
             }
         }
         for line in self.choice.to_string().lines() {

@@ -19,6 +19,7 @@ use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{DType, Device, Message, MessageTensor, Tensor};
 
 use bench::{Bench, channel, device, moved, pair, subject};
+use driver::nothing_went_wrong;
 
 tensorpipe::channel_conformance!(cuda_xth, subject = subject("cuda_xth"));
 tensorpipe::channel_conformance!(cuda_ipc, subject = subject("cuda_ipc"));
@@ -42,6 +43,7 @@ async fn part_of_an_allocation_is_sent() {
         let found = bench.download(message.tensors[0].tensor.buffer());
         assert!(found == pattern(100_000, 1)[1000..81_000], "over {name}");
     }
+    nothing_went_wrong();
 }
 
 /// Tensors with a target land there, others in main memory.
@@ -70,6 +72,7 @@ async fn some_tensors_have_a_target() {
         assert_eq!(tensor.tensor.device(), *there);
         assert!(bench.download(tensor.tensor.buffer()) == pattern(70_000, seed));
     }
+    nothing_went_wrong();
 }
 
 /// What a channel says of pairs that others serve.

@@ -3,6 +3,9 @@
 
 #[path = "places/asked.rs"]
 mod asked;
+#[allow(dead_code, reason = "stories of devices count more")]
+#[path = "cuda/driver.rs"]
+mod driver;
 #[path = "cuda/fixture.rs"]
 mod fixture;
 #[path = "places/gpus.rs"]

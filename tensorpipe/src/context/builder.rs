@@ -176,7 +176,9 @@ impl ContextBuilder {
     #[cfg(feature = "cuda")]
     pub fn cuda(mut self, devices: &CudaDevices) -> Self {
         self.cuda = Some(Some(devices.clone()));
-        self.allocator(Arc::new(devices.clone()))
+        let (missing, reason) = channels::cuda::missing(devices);
+        let builder = self.unavailable(missing, reason);
+        builder.allocator(Arc::new(devices.clone()))
     }
 
     /// The same for a program that also runs where there are none: then pipes' [routes](crate::Route) say why.

@@ -17,8 +17,8 @@ use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Stays;
 use crate::route::{
-    Carried, ChannelChoice, ChannelRoute, Degraded, FrameRoom, Refusal, Requirement, Route, Routes,
-    Served, Table,
+    Carried, ChannelChoice, ChannelRoute, Degraded, Diverted, FrameRoom, Refusal, Requirement,
+    Route, Routes, Served, Table,
 };
 use crate::sync::{AtomicBool, Ordering, lock};
 use crate::transports::{Connection, Transport};
@@ -64,6 +64,7 @@ impl OpenChannel {
             pairs: self.pairs.clone(),
             degraded: Degraded::default(),
             carried: Carried::default(),
+            diverted: Diverted::default(),
         }
     }
 
@@ -223,6 +224,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             pairs: open.pairs,
             lane,
             carried: route.carried,
+            diverted: route.diverted,
         });
     }
     lock(&core.shared).set_lanes(lanes);

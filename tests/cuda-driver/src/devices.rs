@@ -116,6 +116,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
         A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
         | A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
         A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
+        A::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED => MACHINE.dma_bufs,
         _ => 0,
     });
     // SAFETY: the caller's promise.

@@ -6,6 +6,8 @@
 //! Copies from and to pinned main memory are made when their stream gets to them. Of other memory they are as the real ones: to a device
 //! the bytes are read within the call, from a device the call waits until they are there.
 //!
+//! Calls that wait for a device, as the real ones do or may, are counted: the suites see to it that there are none.
+//!
 //! Types and numbers are cudarc's. It proves logic, never speed.
 //!
 //! | variable | |
@@ -17,7 +19,9 @@
 //! | `TEST_CUDA_MEMORY` | bytes of each device; 1 GiB |
 //! | `TEST_CUDA_INIT` | a number that `cuInit` fails with |
 //! | `TEST_CUDA_PEERS` | pairs of devices of which the first reaches the second's memory, as `0-1,1-0`; none |
+//! | `TEST_CUDA_DMA_BUFS` | 1: it says that it exports dma-bufs, which it does not; 0 |
 //! | `TEST_CUDA_REFUSES` | names of functions that are not supported, with commas between them |
+//! | `TEST_CUDA_SWAPS` | the same of `cuMemExportToShareableHandle` and `cuMemImportFromShareableHandle`: they pass and open other memory |
 
 #![allow(
     unsafe_code,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint};
 use std::fs::File;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -28,8 +29,12 @@ pub(crate) struct Machine {
     pub(crate) capacity: u64,
     /// What `cuInit` answers.
     pub(crate) init: c_uint,
+    /// Whether it says that it exports dma-bufs.
+    pub(crate) dma_bufs: i32,
     /// Functions that it does not support, by name.
     refused: String,
+    /// Functions that pass or open other memory than is meant, by name.
+    swapped: String,
     memory: Mutex<Memory>,
     /// Pinned main memory, by its start.
     pinned: Mutex<BTreeMap<usize, usize>>,
@@ -38,6 +43,8 @@ pub(crate) struct Machine {
     pub(crate) waits: AtomicU64,
     /// Copies between devices that do not reach each other.
     pub(crate) detours: AtomicU64,
+    /// Handles that were opened.
+    pub(crate) imports: AtomicU64,
 }
 
 #[derive(Default)]
@@ -106,17 +113,24 @@ impl Machine {
             version: variable("TEST_CUDA_VERSION", 12040),
             capacity: variable("TEST_CUDA_MEMORY", 1 << 30),
             init: variable("TEST_CUDA_INIT", 0),
+            dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
+            swapped: variable("TEST_CUDA_SWAPS", String::new()),
             memory: Mutex::default(),
             pinned: Mutex::default(),
             faults: Mutex::default(),
             waits: AtomicU64::new(0),
             detours: AtomicU64::new(0),
+            imports: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn refuses(&self, function: &str) -> bool {
         self.refused.split(',').any(|refused| refused == function)
+    }
+
+    pub(crate) fn swaps(&self, function: &str) -> bool {
+        self.swapped.split(',').any(|swapped| swapped == function)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -199,8 +213,13 @@ impl Machine {
         address
     }
 
-    /// Maps physical memory there.
-    pub(crate) fn map(&self, address: CUdeviceptr, (device, len): (u32, usize), bytes: Bytes) {
+    /// Maps physical memory there, unless something is there already.
+    pub(crate) fn map(
+        &self,
+        address: CUdeviceptr,
+        (device, len): (u32, usize),
+        bytes: Bytes,
+    ) -> Result<(), CUresult> {
         let block = Block {
             device,
             len,
@@ -209,7 +228,48 @@ impl Machine {
             is_reached: false,
             is_released: false,
         };
-        self.memory().blocks.insert(address, block);
+        let mut memory = self.memory();
+        if memory.is_used(address, len) {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        memory.blocks.insert(address, block);
+        Ok(())
+    }
+
+    /// Whether anything lies there.
+    pub(crate) fn is_used(&self, address: CUdeviceptr, len: usize) -> bool {
+        self.memory().is_used(address, len)
+    }
+
+    /// Lets `look` see each block of a range, which must hold all of it.
+    pub(crate) fn blocks(
+        &self,
+        address: CUdeviceptr,
+        len: usize,
+        look: impl Fn(&mut Block),
+    ) -> Result<(), CUresult> {
+        let mut memory = self.memory();
+        let range = address..address + len as u64;
+        let mut held = 0;
+        for (_, block) in memory.blocks.range_mut(range) {
+            look(block);
+            held += block.len;
+        }
+        match held == len {
+            true => Ok(()),
+            false => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Unmaps each block of a range.
+    pub(crate) fn unmap(&self, address: CUdeviceptr, len: usize) -> Result<(), CUresult> {
+        self.blocks(address, len, |_| ())?;
+        let range = address..address + len as u64;
+        let mut memory = self.memory();
+        let gone: Vec<_> = memory.blocks.extract_if(range, |_, _| true).collect();
+        drop(memory);
+        drop(gone);
+        Ok(())
     }
 
     /// Lets `look` see the block that begins at this address.
@@ -235,7 +295,7 @@ impl Machine {
         block.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Work touches these bytes now.
+    /// Work touches these bytes now: those of one block, or of several that are mapped one behind the other.
     pub(crate) fn touch(
         &self,
         address: CUdeviceptr,
@@ -244,36 +304,82 @@ impl Machine {
         act: impl FnOnce(&mut [u8]),
     ) {
         let mut memory = self.memory();
-        let found = memory.blocks.range_mut(..=address).next_back();
-        let found = found.and_then(|(start, block)| {
-            let at = usize::try_from(address - start).ok()?;
-            (at.checked_add(len)? <= block.len).then_some((at, block))
-        });
-        let Some((at, block)) = found else {
-            drop(memory);
-            self.fault(format!(
-                "{what}: {len} bytes at {address:#x} are not allocated"
-            ));
-            return;
+        let pieces = match memory.pieces(address, len) {
+            Ok(pieces) => pieces,
+            Err(why) => {
+                drop(memory);
+                self.fault(format!("{what}: {why}"));
+                return;
+            }
         };
-        if block
-            .since
-            .as_ref()
-            .is_some_and(|since| !since.is_reached())
-        {
-            drop(memory);
-            self.fault(format!(
-                "{what}: {address:#x} is used before its allocation"
-            ));
-            return;
+        if let [(start, range)] = &pieces[..] {
+            return act(memory.bytes(*start, range));
         }
-        if !block.is_reached {
-            drop(memory);
-            self.fault(format!("{what}: no device may reach {address:#x}"));
-            return;
+        let mut all = Vec::with_capacity(len);
+        for (start, range) in &pieces {
+            all.extend_from_slice(memory.bytes(*start, range));
         }
-        act(&mut block.bytes.all()[at..at + len]);
+        act(&mut all);
+        let mut rest = &all[..];
+        for (start, range) in &pieces {
+            let (here, behind) = rest.split_at(range.len());
+            memory.bytes(*start, range).copy_from_slice(here);
+            rest = behind;
+        }
     }
+}
+
+impl Memory {
+    fn is_used(&self, address: CUdeviceptr, len: usize) -> bool {
+        let before = self.blocks.range(..address + len as u64).next_back();
+        before.is_some_and(|(start, block)| start + block.len as u64 > address)
+    }
+
+    /// The blocks that so many bytes lie in, by their start, and where there; why work may not touch them.
+    fn pieces(
+        &self,
+        address: CUdeviceptr,
+        len: usize,
+    ) -> Result<Vec<(CUdeviceptr, Range<usize>)>, String> {
+        let (mut pieces, mut at, mut left) = (Vec::new(), address, len);
+        loop {
+            let found = self.blocks.range(..=at).next_back();
+            let found = found.and_then(|(start, block)| {
+                let begin = usize::try_from(at - start).ok()?;
+                (begin + left.min(1) <= block.len).then_some((*start, block, begin))
+            });
+            let Some((start, block, begin)) = found else {
+                return Err(format!("{len} bytes at {address:#x} are not allocated"));
+            };
+            let is_early = |since: &Position| !since.is_reached();
+            if block.since.as_ref().is_some_and(is_early) {
+                return Err(format!("{address:#x} is used before its allocation"));
+            }
+            if !block.is_reached {
+                return Err(format!("no device may reach {address:#x}"));
+            }
+            let here = left.min(block.len - begin);
+            pieces.push((start, begin..begin + here));
+            left -= here;
+            at += here as u64;
+            if left == 0 {
+                return Ok(pieces);
+            }
+        }
+    }
+
+    /// Bytes of a block that there is.
+    fn bytes(&mut self, start: CUdeviceptr, range: &Range<usize>) -> &mut [u8] {
+        let block = self.blocks.get_mut(&start);
+        let all = block.map_or(&mut [][..], |block| block.bytes.all());
+        &mut all[range.clone()]
+    }
+}
+
+/// How often memory of another process was opened.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaImports() -> u64 {
+    MACHINE.imports.load(Ordering::Relaxed)
 }
 
 /// How many faults there were; the last one of them, as a C string, in `text`.

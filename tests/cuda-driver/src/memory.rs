@@ -16,10 +16,14 @@ fn status(result: Result<(), CUresult>) -> CUresult {
     result.err().unwrap_or(CUresult::CUDA_SUCCESS)
 }
 
+/// Waits for the device, as the real one may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(out: *mut CUdeviceptr, len: usize) -> CUresult {
     let made = MACHINE.state().and_then(|()| current());
-    let made = made.and_then(|device| MACHINE.allocate(device, len, None));
+    let made = made.and_then(|device| {
+        synchronize(device);
+        MACHINE.allocate(device, len, None)
+    });
     // SAFETY: the caller's promise.
     unsafe { give(out, made) }
 }
@@ -173,6 +177,57 @@ pub extern "C" fn cuMemsetD8Async(
     status(stream(named).map(|stream| {
         stream.queue(move || MACHINE.touch(to, len, "a fill", |bytes| bytes.fill(value)));
     }))
+}
+
+/// Waits until what a call on the stream of address 0 has queued is done: these are copies that the caller waits for.
+fn at_once(queue: impl FnOnce(CUstream) -> CUresult) -> CUresult {
+    let usual = std::ptr::null_mut();
+    match queue(usual) {
+        CUresult::CUDA_SUCCESS => {
+            let waited = stream(usual).map(|stream| stream.synchronize());
+            status(waited.and_then(|()| MACHINE.state()))
+        }
+        refused => refused,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoD_v2(
+    to: CUdeviceptr,
+    from: *const c_void,
+    len: usize,
+) -> CUresult {
+    // SAFETY: the caller's promise.
+    at_once(|usual| unsafe { cuMemcpyHtoDAsync_v2(to, from, len, usual) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoH_v2(
+    to: *mut c_void,
+    from: CUdeviceptr,
+    len: usize,
+) -> CUresult {
+    let to = Host::of(to);
+    at_once(|usual| {
+        status(stream(usual).map(|stream| {
+            stream.queue(move || {
+                // SAFETY: the caller's promise.
+                MACHINE.touch(from, len, "a copy to the host", |bytes| unsafe {
+                    to.write(bytes)
+                });
+            });
+        }))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, len: usize) -> CUresult {
+    at_once(|usual| cuMemcpyDtoDAsync_v2(to, from, len, usual))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8_v2(to: CUdeviceptr, value: u8, len: usize) -> CUresult {
+    at_once(|usual| cuMemsetD8Async(to, value, len, usual))
 }
 
 /// Where the destination is not pinned, it waits until the copy is made, as the real one does.

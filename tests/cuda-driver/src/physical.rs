@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_ulonglong, c_void};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
@@ -134,10 +135,10 @@ pub unsafe extern "C" fn cuMemAddressReserve(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemAddressFree(address: CUdeviceptr, _len: usize) -> CUresult {
-    match MACHINE.device_of(address) {
-        None => CUresult::CUDA_SUCCESS,
-        Some(_) => MACHINE.fault(format!(
+pub extern "C" fn cuMemAddressFree(address: CUdeviceptr, len: usize) -> CUresult {
+    match MACHINE.is_used(address, len) {
+        false => CUresult::CUDA_SUCCESS,
+        true => MACHINE.fault(format!(
             "{address:#x} is given up while something is mapped there"
         )),
     }
@@ -157,27 +158,26 @@ pub extern "C" fn cuMemMap(
         }
         let bytes = Bytes::of_file(&physical.file, len);
         let bytes = bytes.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        MACHINE.map(address, (physical.device, len), bytes);
-        Ok(())
+        MACHINE.map(address, (physical.device, len), bytes)
     }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemSetAccess(
     address: CUdeviceptr,
-    _len: usize,
+    len: usize,
     descriptions: *const CUmemAccessDesc,
     count: usize,
 ) -> CUresult {
     // SAFETY: the caller has so many.
     let _all = unsafe { std::slice::from_raw_parts(descriptions, count) };
-    status(MACHINE.block(address, |block| block.is_reached = true))
+    status(MACHINE.blocks(address, len, |block| block.is_reached = true))
 }
 
 /// What is queued on it must be done: the real one takes the pages away.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemUnmap(address: CUdeviceptr, _len: usize) -> CUresult {
-    status(MACHINE.free(address))
+pub extern "C" fn cuMemUnmap(address: CUdeviceptr, len: usize) -> CUresult {
+    status(MACHINE.unmap(address, len))
 }
 
 #[unsafe(no_mangle)]
@@ -191,7 +191,10 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
         return CUresult::CUDA_ERROR_NOT_SUPPORTED;
     }
     let exported = known(handle).and_then(|physical| {
-        let another = physical.file.try_clone();
+        let another = match MACHINE.swaps("cuMemExportToShareableHandle") {
+            true => file(physical.len, physical.device),
+            false => physical.file.try_clone(),
+        };
         let another = another.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         Ok(another.into_raw_fd())
     });
@@ -208,6 +211,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     if MACHINE.refuses("cuMemImportFromShareableHandle") {
         return CUresult::CUDA_ERROR_NOT_SUPPORTED;
     }
+    MACHINE.imports.fetch_add(1, Ordering::Relaxed);
     let imported = MACHINE.state().and_then(|()| {
         // SAFETY: the caller's descriptor is open during the call; it stays the caller's.
         let theirs = unsafe { std::os::fd::BorrowedFd::borrow_raw(number.addr() as c_int) };
@@ -224,11 +228,12 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
         if *mark != MARK.to_le_bytes() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        Ok(keep(Physical {
-            file,
-            len: len as usize,
-            device: u32::from(device[0]),
-        }))
+        let (len, device) = (len as usize, u32::from(device[0]));
+        let file = match MACHINE.swaps("cuMemImportFromShareableHandle") {
+            true => self::file(len, device).map_err(refused)?,
+            false => file,
+        };
+        Ok(keep(Physical { file, len, device }))
     });
     // SAFETY: the caller's promise.
     unsafe { give(out, imported) }

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cudarc::driver::CudaContext;
+use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
-    Context, Device, DeviceKind, DevicePool, Error, Message, MessageTensor, Misuse, Pipe,
+    Allocation, BufferMut, Context, Device, DeviceKind, DevicePool, Error, Message, MessageTensor,
+    Misuse, Pipe, Place,
 };
 use tensorpipe_tests::say;
 
 use crate::bench::{Bench, connected, device, moved, pair};
-use crate::driver::{detours, faults, waits};
+use crate::driver::{detours, nothing_went_wrong, waits};
+use crate::fixture::Hold;
 
 /// Moves tensors of some lengths from each of these devices to each.
 async fn move_between(bench: &Bench, pipes: &(Pipe, Pipe), all: &[Device]) {
@@ -38,7 +42,7 @@ pub(crate) async fn every_pair_has_a_way() {
     for name in ["cuda_basic", "cuda_basic+lease", "cuda_basic+cma"] {
         move_between(&bench, &pair(&bench, name).await, &all).await;
     }
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
 }
 
 /// A peer that knows of no devices has its main memory brought to them and back.
@@ -63,7 +67,7 @@ pub(crate) async fn with_an_ordinary_peer() {
             "{route}"
         );
     }
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
 }
 
 /// What a context requires is carried so, or not at all; the rest goes on.
@@ -180,7 +184,7 @@ pub(crate) async fn full() {
         let come = come.tensors[0].tensor.buffer();
         assert!(bench.download(come) == bytes, "over {name}");
     }
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
 }
 
 /// Within a process memory is handed over; to another device it is copied once.
@@ -197,26 +201,23 @@ pub(crate) async fn handed_over() {
     );
     assert_eq!(pipes.1.stats().bytes_copied, 0);
     move_between(&bench, &pipes, &[CudaDevices::device(0), device()]).await;
-    assert_eq!(faults(), [""; 0]);
+    nothing_went_wrong();
     say("detours", detours());
 }
 
-/// Once all that it uses is warm, nobody waits for a device: not where a source is not ready, nor where a tensor has just come.
+/// Nobody waits for a device, from the first message on: not where a source is not ready, nor where a tensor has just come.
 pub(crate) async fn nobody_waits() {
     let bench = Bench::new();
     for name in ["cuda_xth", "cuda_ipc", "cuda_basic+lease", "cuda_basic"] {
         let pipes = pair(&bench, name).await;
-        stays_warm(&bench, &pipes).await;
+        both_ways(&bench, &pipes).await;
+        assert_eq!(waits(), 0, "{}", pipes.0.route());
     }
 }
 
-async fn stays_warm(bench: &Bench, pipes: &(Pipe, Pipe)) {
+async fn both_ways(bench: &Bench, pipes: &(Pipe, Pipe)) {
     let all = [CudaDevices::device(0), device()];
-    let mut before = 0;
-    for round in 0..8 {
-        if round == 4 {
-            before = waits();
-        }
+    for round in 0..4 {
         let tensors = all.map(|device| bench.tensor(device, &pattern(3_000_000, round)));
         let message = tensors.iter().fold(Message::new("m"), |message, tensor| {
             let device = all[usize::from(tensor.device() == all[0])];
@@ -227,5 +228,92 @@ async fn stays_warm(bench: &Bench, pipes: &(Pipe, Pipe)) {
             assert!(found == pattern(3_000_000, round));
         }
     }
-    assert_eq!(waits(), before, "{}", pipes.0.route());
+}
+
+/// What waits for its source on a stream holds up nothing that is ready.
+pub(crate) async fn a_late_source_holds_up_nobody() {
+    let bench = Bench::new();
+    let zero = CudaDevices::device(0);
+    // A copy that has just been queued; and as much main memory as may wait for devices.
+    for (name, count, len) in [("cuda_xth", 1, 70_000), ("cuda_basic", 9, 32 << 20)] {
+        let pipes = pair(&bench, name).await;
+        let early = bench.tensor(zero, &pattern(70_000, 1));
+        bench.download(early.buffer());
+        let held = bench.fixture.hold_writes(zero);
+        let bytes = pattern(len, 2);
+        let late = bench.tensor(zero, &bytes);
+        let to_one = |tensor| MessageTensor::from(tensor).to_device(device());
+        let copies = (0..count).map(|_| to_one(late.clone()));
+        let message = copies.fold(Message::new("late"), Message::tensor);
+        pipes.0.send(message).unwrap();
+        let incoming = pipes.1.read_descriptor().await.unwrap();
+        let read = tokio::spawn(incoming.read());
+        let message = Message::new("early").tensor(to_one(early));
+        let early = moved(&pipes, message).await;
+        let tensor = early.tensors[0].tensor.clone();
+        let look = bench.clone();
+        let found = tokio::task::spawn_blocking(move || look.download(tensor.buffer()));
+        let found = tokio::time::timeout(Duration::from_secs(30), found).await;
+        let found = found.expect("it waits for the late one");
+        assert!(found.unwrap() == pattern(70_000, 1), "over {name}");
+        drop(held);
+        for tensor in read.await.unwrap().unwrap().tensors {
+            assert!(
+                bench.download(tensor.tensor.buffer()) == bytes,
+                "over {name}"
+            );
+        }
+    }
+}
+
+/// A device that stands still takes no more main memory of its reader's than eight pieces of a tensor.
+pub(crate) async fn a_device_that_stands_still_takes_little() {
+    const LEN: usize = 96 << 20;
+    let bench = Bench::new();
+    let (client, server) = pair(&bench, "cuda_basic").await;
+    let room = bench.room(device(), LEN);
+    let held = bench.fixture.hold_writes(device());
+    let filled = bench.fixture.write(&vec![0; LEN], room);
+    let memory = filled.memory().clone();
+    drop(filled);
+    let bytes = pattern(LEN, 1);
+    let tensor = MessageTensor::from(bench.tensor(Device::CPU, &bytes)).to_device(device());
+    client.send(Message::new("m").tensor(tensor)).unwrap();
+    let place = Allocation {
+        tensors: vec![Place::Into(
+            BufferMut::from_memory(memory, LEN).ok().unwrap(),
+        )],
+        ..Allocation::default()
+    };
+    let incoming = server.read_descriptor().await.unwrap();
+    let mut read = std::pin::pin!(incoming.read_into(place));
+    let early = tokio::time::timeout(Duration::from_secs(1), &mut read).await;
+    assert!(early.is_err(), "{early:?} while it is in use");
+    let come = server.stats().bytes_in;
+    assert!(come < 9 * (4 << 20), "{come} bytes have come");
+    drop(held);
+    let read = read.await.unwrap();
+    assert!(bench.download(read.tensors[0].tensor.buffer()) == bytes);
+}
+
+/// Also the first transfer of a program whose own work has a device, which has made no stream.
+pub(crate) async fn nobody_waits_at_first() {
+    let [zero, one] = [CudaDevices::device(0), device()];
+    let theirs = [zero, one].map(|device| {
+        let context = CudaContext::new(device.index as usize).unwrap();
+        Hold::on(&context.default_stream())
+    });
+    let cuda = CudaDevices::open().unwrap();
+    let context = Context::builder().cuda(&cuda).build().unwrap();
+    let pipes = connected(&context, &context).await;
+    let main = tensorpipe::Tensor::from(pattern(70_000, 1));
+    let mut tensor = main.clone();
+    for device in [zero, one, Device::CPU] {
+        let target = MessageTensor::from(tensor).to_device(device);
+        let message = moved(&pipes, Message::new("m").tensor(target)).await;
+        tensor = message.tensors[0].tensor.clone();
+        assert_eq!(tensor.device(), device);
+    }
+    assert!(tensor.as_bytes().unwrap() == main.as_bytes().unwrap());
+    drop(theirs);
 }

@@ -47,7 +47,18 @@ pub(crate) fn waits() -> u64 {
     count("testCudaWaits")
 }
 
+/// How often memory of another process was opened.
+pub(crate) fn imports() -> u64 {
+    count("testCudaImports")
+}
+
 /// How many copies between devices went by way of main memory.
 pub(crate) fn detours() -> u64 {
     count("testCudaDetours")
+}
+
+/// Nothing was done wrong on the devices, and nobody has waited for one.
+pub(crate) fn nothing_went_wrong() {
+    assert_eq!(faults(), [""; 0]);
+    assert_eq!(waits(), 0, "calls that wait for a device");
 }

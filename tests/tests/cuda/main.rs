@@ -7,6 +7,7 @@ mod channels;
 mod driver;
 mod fixture;
 mod ipc;
+mod segments;
 mod slices;
 
 use std::process::{Command, Stdio};
@@ -24,8 +25,14 @@ use fixture::CudaFixture;
 fn tell(role: &str) {
     let driver = Driver::load();
     let child = play(&driver, role, &[]);
+    ends_well(&child, role);
+}
+
+/// It has told its story, did nothing wrong on the devices, and waited for none.
+fn ends_well(child: &Child, role: &str) {
     assert_eq!(child.hear("told"), role);
     assert_eq!(child.hear("faults"), "");
+    assert_eq!(child.hear("waits"), "0", "calls that wait for a device");
 }
 
 /// Tells it, and asks for faults when all that it had is gone, the last of it behind its work.
@@ -34,6 +41,7 @@ fn told(role: &str, story: fn()) {
     std::thread::sleep(std::time::Duration::from_millis(50));
     say("told", role);
     say("faults", faults().join("; "));
+    say("waits", waits());
 }
 
 #[test]
@@ -56,10 +64,23 @@ fn child() {
         }),
         Some("full") => told("full", || runtime().block_on(channels::full())),
         Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
+        Some("first") => told("first", || {
+            runtime().block_on(channels::nobody_waits_at_first());
+        }),
+        Some("late") => told("late", || {
+            runtime().block_on(channels::a_late_source_holds_up_nobody());
+        }),
+        Some("still") => told("still", || {
+            runtime().block_on(channels::a_device_that_stands_still_takes_little());
+        }),
+        Some("counts") => counts(),
         Some("opens") => opens(),
         Some("slices") => told("slices", slices::there_and_back),
         Some("dropped") => told("dropped", slices::dropped_under_work),
         Some("filled") => told("filled", slices::filled_by_hand),
+        Some("read") => told("read", slices::read_by_hand),
+        Some("given up") => told("given up", slices::given_up),
+        Some("sources") => told("sources", slices::sources_are_kept),
         Some("copied") => told("copied", slices::copied_to_another_device),
         Some("panics") => told("panics", slices::a_callback_panics),
         Some("dlpack") => told("dlpack", slices::by_dlpack),
@@ -81,6 +102,7 @@ async fn suite() {
     let names = device::all(|| Subject::new(CudaFixture::on(&CudaDevices::open().unwrap()))).await;
     say("scenarios", names.len());
     say("faults", faults().join("; "));
+    say("waits", waits());
 }
 
 #[test]
@@ -89,6 +111,7 @@ fn the_device_suite_holds() {
     let child = play(&driver, "suite", &[]);
     assert_eq!(child.hear("scenarios"), device::SCENARIOS.len().to_string());
     assert_eq!(child.hear("faults"), "");
+    assert_eq!(child.hear("waits"), "0");
 }
 
 #[test]
@@ -98,7 +121,7 @@ fn within_a_process_memory_is_handed_over() {
         let child = play(&driver, "handed over", &[("TEST_CUDA_PEERS", peers)]);
         let detours: u64 = child.hear("detours").parse().expect("a number");
         assert_eq!(detours == 0, is_direct, "{detours} by way of main memory");
-        assert_eq!(child.hear("faults"), "");
+        ends_well(&child, "handed over");
     }
 }
 
@@ -113,13 +136,90 @@ fn without_registered_memory_every_pair_has_a_way_too() {
     let driver = Driver::load();
     let refuses = ("TEST_CUDA_REFUSES", "cuMemHostRegister");
     let child = play(&driver, "pairs", &[refuses]);
-    assert_eq!(child.hear("told"), "pairs");
-    assert_eq!(child.hear("faults"), "");
+    ends_well(&child, "pairs");
 }
 
 #[test]
-fn nobody_waits_for_a_device_while_all_is_warm() {
+fn nobody_waits_for_a_device() {
     tell("hot");
+}
+
+#[test]
+fn nobody_waits_for_a_program_s_work_at_the_first_transfer() {
+    tell("first");
+}
+
+#[test]
+fn a_late_source_holds_up_nobody() {
+    tell("late");
+}
+
+#[test]
+fn a_device_that_stands_still_takes_little_main_memory() {
+    tell("still");
+}
+
+/// Every call that waits for a device, and how often the driver for tests says that somebody has waited.
+#[allow(
+    unsafe_code,
+    reason = "calls of the driver, which are tried one by one"
+)]
+fn counts() {
+    use cudarc::driver::{CudaContext, result};
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.default_stream().fork().unwrap();
+    let mut bytes = [7u8; 64];
+    let mut counted = Vec::new();
+    let mut count = |call, act: &mut dyn FnMut()| {
+        let before = waits();
+        act();
+        counted.push(format!("{call} {}", waits() - before));
+    };
+    let mut address = 0;
+    count("alloc", &mut || {
+        // SAFETY: here and below, the memory is there until it is freed, and as long as what is copied; nothing else uses it.
+        address = unsafe { result::malloc_sync(64) }.unwrap();
+    });
+    count("to", &mut || {
+        // SAFETY: as above.
+        unsafe { result::memcpy_htod_sync(address, &bytes) }.unwrap();
+    });
+    count("from", &mut || {
+        // SAFETY: as above.
+        unsafe { result::memcpy_dtoh_sync(&mut bytes, address) }.unwrap();
+    });
+    count("within", &mut || {
+        // SAFETY: as above.
+        unsafe { result::memcpy_dtod_sync(address, address, 64) }.unwrap();
+    });
+    count("fill", &mut || {
+        // SAFETY: as above.
+        unsafe { result::memset_d8_sync(address, 1, 64) }.unwrap();
+    });
+    count("free", &mut || {
+        // SAFETY: as above.
+        unsafe { result::free_sync(address) }.unwrap();
+    });
+    count("stream", &mut || stream.synchronize().unwrap());
+    count("context", &mut || context.synchronize().unwrap());
+    let event = stream.record_event(None).unwrap();
+    count("event", &mut || event.synchronize().unwrap());
+    let slice = stream.clone_htod(&bytes).unwrap();
+    count("ordinary memory", &mut || {
+        drop(stream.clone_dtoh(&slice).unwrap())
+    });
+    say("counted", counted.join(", "));
+    say("faults", faults().join("; "));
+}
+
+#[test]
+fn the_driver_counts_every_call_that_waits() {
+    let driver = Driver::load();
+    let child = play(&driver, "counts", &[]);
+    let calls = "alloc, to, from, within, fill, free, stream, context, event, ordinary memory";
+    let once: Vec<_> = calls.split(", ").map(|call| format!("{call} 1")).collect();
+    assert_eq!(child.hear("counted"), once.join(", "));
+    assert_eq!(child.hear("faults"), "");
 }
 
 /// A device without room costs the message that needs it, and nothing else.
@@ -127,8 +227,7 @@ fn nobody_waits_for_a_device_while_all_is_warm() {
 fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
     let driver = Driver::load();
     let child = play(&driver, "full", &[("TEST_CUDA_MEMORY", "33554432")]);
-    assert_eq!(child.hear("told"), "full");
-    assert_eq!(child.hear("faults"), "");
+    ends_well(&child, "full");
 }
 
 #[test]
@@ -182,6 +281,21 @@ fn a_tensor_that_is_dropped_is_freed_behind_its_work() {
 #[test]
 fn memory_is_filled_and_read_by_work_of_ones_own() {
     tell("filled");
+}
+
+#[test]
+fn work_of_ones_own_reads_what_is_there() {
+    tell("read");
+}
+
+#[test]
+fn memory_that_is_given_up_is_used_again_behind_its_work() {
+    tell("given up");
+}
+
+#[test]
+fn main_memory_is_kept_until_it_is_copied() {
+    tell("sources");
 }
 
 #[test]
@@ -258,9 +372,31 @@ fn routes_say_why_there_are_no_devices() {
     let driver = Driver::load();
     let child = play(&driver, "route", &[("TEST_CUDA_VERSION", "11080")]);
     let why = "the CUDA driver is one of CUDA 11.8: install one of CUDA 12.0 or later";
-    let expected = format!("channel cuda_xth: {why}; channel cuda_ipc: {why}");
-    assert_eq!(child.hear("client"), expected);
-    assert_eq!(child.hear("server"), expected);
+    let of_devices = ["cuda_xth", "cuda_ipc", "cuda_gdr"];
+    let expected = of_devices.map(|name| format!("channel {name}: {why}"));
+    assert_eq!(child.hear("client"), expected.join("; "));
+    assert_eq!(child.hear("server"), expected.join("; "));
+}
+
+/// Whatever this machine has: with an adapter it is about the driver, without one about that.
+#[test]
+fn with_each_driver_routes_say_what_gpudirect_rdma_lacks() {
+    let adapters = std::fs::read_dir("/sys/class/infiniband");
+    let has_adapters = adapters.is_ok_and(|mut adapters| adapters.next().is_some());
+    let driver = Driver::load();
+    for (dma_bufs, with_adapters) in [("0", "reach the GPUs"), ("1", "by a dma-buf")] {
+        let child = play(&driver, "route", &[("TEST_CUDA_DMA_BUFS", dma_bufs)]);
+        for end in ["client", "server"] {
+            let said = child.hear(end);
+            let words = if has_adapters {
+                with_adapters
+            } else {
+                "no RDMA device"
+            };
+            let (_, reason) = said.split_once("channel cuda_gdr: ").expect("it is listed");
+            assert!(reason.contains(words), "{said}");
+        }
+    }
 }
 
 /// One of another age, made here: it has one function.

@@ -30,6 +30,16 @@ fn bytes_of(cuda: &CudaDevices, buffer: &Buffer, stream: &Arc<CudaStream>) -> Ve
     filled(copied).as_bytes().unwrap().to_vec()
 }
 
+/// Waits for all that is queued on a stream, without a call of the driver's that waits: those are counted.
+fn end_of(cuda: &CudaDevices, stream: &CudaStream) {
+    let fence = cuda.fence(stream).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while fence.reached().is_none() {
+        assert!(Instant::now() < until, "it does not end");
+        std::thread::yield_now();
+    }
+}
+
 /// Waits for the copy, for half a minute at most.
 fn filled(mut copied: Download) -> Buffer {
     let until = Instant::now() + Duration::from_secs(30);
@@ -73,7 +83,8 @@ pub(crate) fn there_and_back() {
     let found = filled(copied);
     let expected: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
     assert!(found.as_bytes() == Some(&expected[..]));
-    assert!(makes.clone_dtoh(&slice).unwrap() == zeros);
+    let zeroed = cuda.buffer(slice).unwrap();
+    assert!(bytes_of(&cuda, &zeroed, &reads) == vec![0; LEN]);
 }
 
 pub(crate) fn dropped_under_work() {
@@ -86,7 +97,7 @@ pub(crate) fn dropped_under_work() {
     drop(tensor);
     // Whoever gets its memory now would find it in use.
     let next = others.clone_htod(&pattern(LEN, 2)).unwrap();
-    others.synchronize().unwrap();
+    end_of(&cuda, &others);
     drop(held);
     let found = filled(copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 1)[..]));
@@ -105,7 +116,7 @@ pub(crate) fn dropped_under_work() {
         drop(buffer);
         let other = Buffer::from_vec(pattern(len, 4));
         let next = cuda.upload(&other, room(), &others).unwrap();
-        others.synchronize().unwrap();
+        end_of(&cuda, &others);
         drop(held);
         assert!(filled(copied).as_bytes() == from.as_bytes());
         drop(next);
@@ -135,25 +146,91 @@ pub(crate) fn filled_by_hand() {
         to.finish().unwrap()
     };
     drop(held);
-    fills.synchronize().unwrap();
+    end_of(&cuda, &fills);
     // It goes back to the pool, which does not hand it out while it is read.
     drop(buffer);
     let next = cuda.write(pool.take(LEN).unwrap(), &others).unwrap();
     // SAFETY: so many bytes are there.
     let queued = unsafe { result::memset_d8_async(next.address(), 0, LEN, others.cu_stream()) };
     queued.unwrap();
-    // Given up, and used by what is queued all the same.
     drop(next);
-    others.synchronize().unwrap();
+    end_of(&cuda, &others);
     drop(held_reads);
     assert!(bytes_of(&cuda, &copied, &reads) == bytes);
+}
+
+/// Work of one's own reads what is there, however early it is queued.
+pub(crate) fn read_by_hand() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, reads, _] = streams(&cuda, device().index);
+    let pool = DevicePool::new(device(), Arc::new(cuda.clone()));
+    let held = Hold::on(&makes);
+    let from = Buffer::from_vec(pattern(LEN, 8));
+    let buffer = cuda.upload(&from, pool.take(LEN).unwrap(), &makes);
+    let buffer = buffer.unwrap();
+    let from = cuda.read(&buffer, &reads).unwrap();
+    let to = cuda.write(pool.take(LEN).unwrap(), &reads).unwrap();
+    // SAFETY: both are as long, and kept until the copy is made.
+    let queued =
+        unsafe { result::memcpy_dtod_async(to.address(), from.address(), LEN, reads.cu_stream()) };
+    queued.unwrap();
+    drop(from);
+    let copied = to.finish().unwrap();
+    std::thread::sleep(LONG);
+    drop(held);
+    assert!(bytes_of(&cuda, &copied, &reads) == pattern(LEN, 8));
+}
+
+/// Memory that is given up while it is filled is nobody else's before that is over.
+pub(crate) fn given_up() {
+    let cuda = CudaDevices::open().unwrap();
+    let [fills, others, reads] = streams(&cuda, device().index);
+    let pool = DevicePool::new(device(), Arc::new(cuda.clone()));
+    let held = Hold::on(&fills);
+    let room = cuda.write(pool.take(LEN).unwrap(), &fills).unwrap();
+    // SAFETY: so many bytes are there.
+    let queued = unsafe { result::memset_d8_async(room.address(), 0, LEN, fills.cu_stream()) };
+    queued.unwrap();
+    drop(room);
+    let from = Buffer::from_vec(pattern(LEN, 9));
+    let next = cuda.upload(&from, pool.take(LEN).unwrap(), &others);
+    let next = next.unwrap();
+    std::thread::sleep(LONG);
+    drop(held);
+    end_of(&cuda, &fills);
+    assert!(bytes_of(&cuda, &next, &reads) == pattern(LEN, 9));
+}
+
+/// Main memory that is copied from is kept until the copy is made: that of the program's, and that to which the CPU copies first.
+pub(crate) fn sources_are_kept() {
+    let cuda = CudaDevices::open().unwrap();
+    let [fills, reads, _] = streams(&cuda, device().index);
+    let pool = DevicePool::new(device(), Arc::new(cuda.clone()));
+    let pinned = |seed| {
+        let mut room = cuda.pinned(device(), LEN).unwrap();
+        room.as_bytes_mut()
+            .unwrap()
+            .copy_from_slice(&pattern(LEN, seed));
+        room.freeze()
+    };
+    let sources: [&dyn Fn(u64) -> Buffer; 2] =
+        [&pinned, &|seed| Buffer::from_vec(pattern(LEN, seed))];
+    for source in sources {
+        let held = Hold::on(&fills);
+        let upload = |seed| cuda.upload(&source(seed), pool.take(LEN).unwrap(), &fills);
+        let filled = [1, 2, 3].map(|seed| (seed, upload(seed).unwrap()));
+        drop(held);
+        for (seed, buffer) in filled {
+            assert!(bytes_of(&cuda, &buffer, &reads) == pattern(LEN, seed));
+        }
+    }
 }
 
 pub(crate) fn copied_to_another_device() {
     let cuda = CudaDevices::open().unwrap();
     let ([makes, _, _], [copies, reads, _]) = (streams(&cuda, 0), streams(&cuda, device().index));
     let there = DevicePool::new(device(), Arc::new(cuda.clone()));
-    let held = Hold::on(&makes);
+    let (held, held_copies) = (Hold::on(&makes), Hold::on(&copies));
     let slice = makes.clone_htod(&pattern(LEN, 4)).unwrap();
     let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();
     let half = tensor.buffer().slice(LEN / 2..LEN);
@@ -164,8 +241,11 @@ pub(crate) fn copied_to_another_device() {
             .ready()
             .is_some_and(|fence| fence.reached().is_none())
     );
+    // It is not freed before the copy is made, which begins long after its own stream is through.
     drop((tensor, half));
     drop(held);
+    std::thread::sleep(LONG);
+    drop(held_copies);
     assert!(bytes_of(&cuda, &copied, &reads) == pattern(LEN, 4)[LEN / 2..]);
 }
 
@@ -203,8 +283,19 @@ pub(crate) fn two_streams_of_cudarcs() {
     drop(held);
     let found = filled(copied);
     assert!(found.as_bytes() == Some(&pattern(LEN, 6)[..]));
-    assert!(makes.clone_dtoh(&copy).unwrap() == pattern(LEN, 6));
-    assert!(makes.clone_dtoh(&slice).unwrap() == vec![0; LEN]);
+    for (slice, bytes) in [(copy, pattern(LEN, 6)), (slice, vec![0; LEN])] {
+        let buffer = cuda.buffer(slice).unwrap();
+        assert!(bytes_of(&cuda, &buffer, &makes) == bytes);
+    }
+    // What another stream of its has written is there before the tensor is.
+    let mut slice = makes.alloc_zeros::<u8>(LEN).unwrap();
+    let held_others = Hold::on(&others);
+    others.memcpy_htod(&pattern(LEN, 7), &mut slice).unwrap();
+    let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();
+    let copied = cuda.download(tensor.buffer(), &reads).unwrap();
+    std::thread::sleep(LONG);
+    drop(held_others);
+    assert!(filled(copied).as_bytes() == Some(&pattern(LEN, 7)[..]));
 }
 
 /// Another library's memory on its own stream, and memory for one: nobody waits, and it hears when the last work is done.
@@ -226,9 +317,13 @@ pub(crate) fn by_dlpack() {
     );
     let held_reads = Hold::on(&reads);
     let copied = cuda.download(tensor.buffer(), &reads).unwrap();
+    let [early, ..] = streams(&cuda, device().index);
+    let at_once = cuda.download(tensor.buffer(), &early).unwrap();
     assert_eq!(waits(), before, "nobody waits for a device");
     drop(tensor);
+    std::thread::sleep(LONG);
     drop(held);
+    assert!(filled(at_once).as_bytes() == Some(&pattern(LEN, 1)[..]));
     std::thread::sleep(LONG);
     assert!(
         memory.upgrade().is_some(),

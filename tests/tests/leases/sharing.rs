@@ -394,6 +394,13 @@ fn what_is_more_than_a_process_can_have_is_copied_and_counted() {
         let stats = peer.pipe.stats();
         assert_eq!(stats.bytes_lent, LOANS * (16 << 10));
         assert_eq!(stats.bytes_diverted, 4 * (16 << 10));
+        let route = peer.pipe.route();
+        let lease = route.channels.iter().find(|one| one.name == "lease");
+        let diverted = lease.unwrap().diverted.all();
+        let found = diverted
+            .iter()
+            .map(|one| (&*one.over, one.parts, one.bytes));
+        assert!(found.eq([("basic", 4, 4 * (16 << 10))]), "{diverted:?}");
         assert_eq!(lendable(context.pool()).ledger_full, 4);
         assert_eq!(
             peer.told("check").await,

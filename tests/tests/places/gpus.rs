@@ -7,6 +7,7 @@ use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{Allocator, ContextBuilder, Device};
 use tensorpipe_test_cuda::Driver;
 
+use super::driver::nothing_went_wrong;
 use super::fixture::CudaFixture;
 
 pub(crate) const ZERO: &str = "cuda:0";
@@ -54,5 +55,14 @@ impl Kind {
     pub(crate) fn on(&self, builder: ContextBuilder, memory: bool) -> ContextBuilder {
         assert!(memory, "they come with their memory");
         builder.cuda(&self.cuda)
+    }
+}
+
+/// With the side that it is of.
+impl Drop for Kind {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            nothing_went_wrong();
+        }
     }
 }

@@ -5,8 +5,11 @@
 //! | devices of one process | [`CudaXthChannel`] | hands the memory over; to another device one copy |
 //! | devices of one machine | [`CudaIpcChannel`] | lends the memory; to another device one copy |
 //! | a device and anything | [`CudaBasicChannel`] | by way of main memory, over another channel |
+//!
+//! `cuda_gdr`, which would have a network adapter read and write the devices' memory, is not there yet: routes say what it lacks.
 
 mod basic;
+mod gdr;
 mod ipc;
 mod job;
 mod xth;
@@ -24,7 +27,12 @@ use super::{
 use crate::device::cuda::CudaDevices;
 
 /// What a context without devices lacks.
-pub(crate) const OF_DEVICES: [&str; 2] = ["cuda_xth", "cuda_ipc"];
+pub(crate) const OF_DEVICES: [&str; 3] = ["cuda_xth", "cuda_ipc", gdr::NAME];
+
+/// What a context with these devices lacks, and why.
+pub(crate) fn missing(devices: &CudaDevices) -> (&'static str, String) {
+    (gdr::NAME, gdr::why_not(devices))
+}
 
 /// These channels of main memory, behind those of devices, which stage over them: those of these devices, or of an end without any.
 /// What is there by its name already stays as it is.

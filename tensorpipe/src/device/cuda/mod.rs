@@ -100,6 +100,8 @@ pub(super) struct Opened {
     slabs: Slabs,
     /// For transfers.
     streams: Streams,
+    /// Nothing is queued there. Without it cudarc would wait for all work of the device when it makes the first stream.
+    _first: Arc<CudaStream>,
     context: Arc<CudaContext>,
 }
 
@@ -261,8 +263,10 @@ impl Opened {
         let context = context.map_err(refused("cuDevicePrimaryCtxRetain"))?;
         let peers = peers::of(&context).map_err(refused("cuDeviceCanAccessPeer"))?;
         let slabs = Slabs::new(&context, peers);
+        let first = context.default_stream().fork();
         Ok(Self {
             device,
+            _first: first.map_err(refused("cuStreamCreate"))?,
             slabs: slabs.map_err(refused("cuMemGetAllocationGranularity"))?,
             streams: Streams::default(),
             context,

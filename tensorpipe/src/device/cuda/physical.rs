@@ -263,3 +263,12 @@ pub(super) fn uuid(ordinal: i32) -> Result<Uuid, DriverError> {
     unsafe { sys::cuDeviceGetUuid_v2(&raw mut found, device) }.result()?;
     Ok(found.bytes.map(|byte| byte as u8))
 }
+
+/// Whether a device, by its number, exports its memory as a dma-buf. It takes no context.
+pub(super) fn exports_dma_bufs(ordinal: i32) -> Result<bool, DriverError> {
+    let device = result::device::get(ordinal)?;
+    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
+    // SAFETY: the device is one of the driver's.
+    let value = unsafe { result::device::get_attribute(device, attribute) }?;
+    Ok(value != 0)
+}

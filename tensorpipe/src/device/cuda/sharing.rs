@@ -27,6 +27,12 @@ impl CudaDevices {
         Some(Self::device(at as u32))
     }
 
+    /// Whether each passes its memory on to drivers of other hardware, as a dma-buf.
+    pub(crate) fn export_dma_bufs(&self) -> bool {
+        let mut ordinals = 0..self.shared.devices.len();
+        ordinals.all(|ordinal| physical::exports_dma_bufs(ordinal as i32).unwrap_or(false))
+    }
+
     /// Runs `act` some time after `is_reached` says so, for what no event tells.
     pub(crate) fn watch(
         &self,

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::pipe::budget::{Announced, Announcements, Reservation, out_of_memory};
 use crate::pipe::stats::LaneStats;
 use crate::proto::{OpId, PipeState};
-use crate::route::Requirement;
+use crate::route::{Diverted, Requirement};
 use crate::sync::Arc;
 
 /// See the module's documentation.
@@ -57,7 +57,9 @@ pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) runtime: &'a tokio::runtime::Handle,
     /// What the context requires of what the lane carries.
     pub(in crate::pipe) required: &'a [Requirement],
-    /// And messages.
+    /// Where it is told what the lane sends as other channels would.
+    pub(in crate::pipe) diverted: &'a Diverted,
+    /// What messages require.
     pub(in crate::pipe) by_message: &'a FxHashMap<u64, Arc<Vec<String>>>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,

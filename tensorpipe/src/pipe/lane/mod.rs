@@ -211,6 +211,7 @@ impl LaneIo<'_> {
             return false;
         }
         self.host().stats().diverted += bytes;
+        self.host.diverted.count(over, bytes, why);
         true
     }
 

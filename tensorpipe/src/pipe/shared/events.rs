@@ -209,6 +209,7 @@ impl Shared {
             announced: &mut self.announced,
             runtime: &self.runtime,
             required: &slot.required,
+            diverted: &slot.diverted,
             by_message: &self.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
         });

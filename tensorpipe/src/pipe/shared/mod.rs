@@ -37,7 +37,7 @@ use crate::device::{Allocators, Buffer, Destination, Device};
 use crate::error::{Error, ResetCode};
 use crate::message::Message;
 use crate::proto::{AtOnce, OpId, PipeState};
-use crate::route::{Carried, ChannelChoice, Requirement};
+use crate::route::{Carried, ChannelChoice, Diverted, Requirement};
 use crate::sync::Arc;
 
 /// A channel in use on this pipe.
@@ -50,6 +50,8 @@ pub(crate) struct LaneSlot {
     pub(crate) required: Vec<Requirement>,
     /// Counts what it is given to carry.
     pub(crate) carried: Carried,
+    /// And what of that it sends as other channels would.
+    pub(crate) diverted: Diverted,
 }
 
 /// What is done when a message begins to leave.

@@ -4,6 +4,11 @@
 //! are. Its own kernels index that vector without checks, so it cannot be moved out from under them: what comes from
 //! candle is copied, once, in the tensor's logical order. What goes to candle is moved where it can be.
 //!
+//! Tensors on a GPU are not converted. candle's feature `cuda` compiles kernels (`candle-kernels` needs `nvcc`) and links CUDA's libraries, the
+//! driver's among them; this crate is built and tested where neither is. Both use the same `cudarc`, and its features go together: what
+//! candle has on a device's primary context can be lent as it is by `CudaDevices::borrow`, with the address of its slice, and the candle
+//! tensor as the owner.
+//!
 //! Both have u8, u32, i16, i32, i64, f16, bf16, f32 and f64. A `bool` tensor becomes candle's `u8`.
 
 use candle_core::{CpuStorage, Device, DeviceLocation, Storage, WithDType};

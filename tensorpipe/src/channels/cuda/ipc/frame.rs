@@ -1,5 +1,6 @@
 //! What the two lanes say to each other about a part. First bytes below 16 are those of `cuda_basic`, which carries what cannot be lent.
 
+use super::proof::Number;
 use super::{ChannelFault, OFFER_LEN, Offer, Uuid};
 use crate::process::Token;
 
@@ -8,6 +9,8 @@ use crate::process::Token;
 pub(super) enum FromWriter {
     /// It lies there, on this device, in physical memory of so many bytes.
     Offer(Offer, Uuid, u64),
+    /// Of this device nothing was offered yet: memory that holds this number, which lies as an offer does.
+    Prove(Offer, Uuid, u64, Number),
     /// It is offered to whoever brings this to the writer's exchange.
     Invite(Token),
     /// It cannot be lent.
@@ -20,6 +23,8 @@ pub(super) enum FromReader {
     Taken,
     /// It has brought the invitation.
     Came,
+    /// It has read the number.
+    Proved,
     /// It cannot be taken, or was not offered: by way of main memory, then. With a reason: nothing will ever be taken.
     Detour(Option<String>),
 }
@@ -27,10 +32,12 @@ pub(super) enum FromReader {
 const OFFER: u8 = 16;
 const INVITE: u8 = 17;
 const CANNOT: u8 = 18;
+const PROVE: u8 = 19;
 const TAKEN: u8 = 16;
 const CAME: u8 = 17;
 const DETOUR: u8 = 18;
 const DETOUR_ALWAYS: u8 = 19;
+const PROVED: u8 = 20;
 
 /// Of a reason, in bytes.
 const REASON: usize = 500;
@@ -39,15 +46,16 @@ fn nonsense(body: &[u8]) -> ChannelFault {
     ChannelFault(format!("{} bytes that make no sense", body.len()))
 }
 
+fn place(first: u8, offer: &Offer, device: &Uuid, len: u64) -> Vec<u8> {
+    [&[first], &offer.encode()[..], device, &len.to_le_bytes()].concat()
+}
+
 impl FromWriter {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Offer(offer, device, len) => {
-                let mut out = vec![OFFER];
-                out.extend(offer.encode());
-                out.extend(device);
-                out.extend(len.to_le_bytes());
-                out
+            Self::Offer(offer, device, len) => place(OFFER, offer, device, *len),
+            Self::Prove(offer, device, len, number) => {
+                [&place(PROVE, offer, device, *len), &number[..]].concat()
             }
             Self::Invite(number) => [&[INVITE], &number[..]].concat(),
             Self::Cannot => vec![CANNOT],
@@ -56,11 +64,18 @@ impl FromWriter {
 
     pub(super) fn decode(body: &[u8]) -> Result<Self, ChannelFault> {
         let decode = || match body.split_first()? {
-            (&OFFER, rest) => {
+            (first @ (&OFFER | &PROVE), rest) => {
                 let (offer, rest) = rest.split_at_checked(OFFER_LEN)?;
-                let (device, len) = rest.split_first_chunk()?;
-                let len = u64::from_le_bytes(len.try_into().ok()?);
-                Some(Self::Offer(Offer::decode(offer)?, *device, len))
+                let (device, rest) = rest.split_first_chunk()?;
+                let (len, rest) = rest.split_first_chunk()?;
+                let (offer, len) = (Offer::decode(offer)?, u64::from_le_bytes(*len));
+                match (*first, rest) {
+                    (OFFER, []) => Some(Self::Offer(offer, *device, len)),
+                    (PROVE, number) => {
+                        Some(Self::Prove(offer, *device, len, number.try_into().ok()?))
+                    }
+                    _ => None,
+                }
             }
             (&INVITE, rest) => Some(Self::Invite(rest.try_into().ok()?)),
             (&CANNOT, []) => Some(Self::Cannot),
@@ -75,6 +90,7 @@ impl FromReader {
         match self {
             Self::Taken => vec![TAKEN],
             Self::Came => vec![CAME],
+            Self::Proved => vec![PROVED],
             Self::Detour(None) => vec![DETOUR],
             Self::Detour(Some(reason)) => {
                 let end = reason.floor_char_boundary(REASON);
@@ -88,6 +104,7 @@ impl FromReader {
         match body {
             [TAKEN] => Ok(Some(Self::Taken)),
             [CAME] => Ok(Some(Self::Came)),
+            [PROVED] => Ok(Some(Self::Proved)),
             [DETOUR] => Ok(Some(Self::Detour(None))),
             [DETOUR_ALWAYS, reason @ ..] if reason.len() <= REASON => {
                 let reason = String::from_utf8_lossy(reason).into_owned();
@@ -117,8 +134,8 @@ mod tests {
                 number: 0x8877_6655_4433_2211,
             },
         };
-        let offer = FromWriter::Offer(offer, [0x22; 16], 2 << 20);
-        assert_eq!(offer.encode(), examples("cuda_ipc")["OFFER"]);
+        let told = FromWriter::Offer(offer, [0x22; 16], 2 << 20);
+        assert_eq!(told.encode(), examples("cuda_ipc")["OFFER"]);
     }
 
     #[test]
@@ -135,6 +152,7 @@ mod tests {
         };
         let all = [
             FromWriter::Offer(offer, [7; 16], 2 << 20),
+            FromWriter::Prove(offer, [7; 16], 2 << 20, [8; 16]),
             FromWriter::Invite([6; 16]),
             FromWriter::Cannot,
         ];
@@ -142,7 +160,7 @@ mod tests {
             let bytes = said.encode();
             assert_eq!(FromWriter::decode(&bytes), Ok(said));
             for len in 0..bytes.len() {
-                assert!(FromWriter::decode(&bytes[..len]).is_err());
+                assert!(FromWriter::decode(&bytes[..len]).is_err(), "{said:?} {len}");
             }
             assert!(FromWriter::decode(&[&bytes[..], &[0]].concat()).is_err());
         }
@@ -150,6 +168,7 @@ mod tests {
         let others = [
             FromReader::Taken,
             FromReader::Came,
+            FromReader::Proved,
             FromReader::Detour(None),
         ];
         for said in others.into_iter().chain([always]) {

@@ -1,13 +1,14 @@
 //! Parts that are received.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::frame::{FromReader, FromWriter};
+use super::proof::{self, Number};
 use super::{
     Arc, Buffer, BufferMut, ChannelFault, CudaDevices, Debt, Device, DeviceError, Lane, LaneIo,
     Lender, Offer, OpId, Owing, Passed, Slot, Tools, Want, Wanted, failed,
 };
-use crate::device::cuda::Physical;
+use crate::device::cuda::{Download, Physical};
 use crate::keys::PipeKey;
 use crate::process::Token;
 use crate::sync::{AtomicBool, Ordering, lock};
@@ -24,6 +25,8 @@ pub(super) struct Reader {
     invited: Option<Token>,
     /// It was accepted there.
     is_welcome: Arc<AtomicBool>,
+    /// Devices whose memory is the writer's, as was read there.
+    proved: HashSet<Device>,
     parts: HashMap<OpId, Part>,
 }
 
@@ -35,6 +38,10 @@ enum Part {
     Fetching(FromWriter, Want),
     /// The memory is being mapped.
     Mapping(FromWriter, Want, Slot<Result<(), (DeviceError, bool)>>),
+    /// The reading of a number is being queued.
+    Queueing(Number, Device, Want, Slot<Download>),
+    /// A number is being read.
+    Proving(Number, Device, Want, Download),
     /// It is copied to where it is wanted.
     Copying(Slot<Buffer>),
 }
@@ -47,6 +54,7 @@ impl Reader {
             borrows,
             invited: None,
             is_welcome: Arc::default(),
+            proved: HashSet::new(),
             parts: HashMap::new(),
         }
     }
@@ -99,10 +107,12 @@ impl Reader {
                 return Ok(());
             }
             FromWriter::Invite(_) => None,
-            FromWriter::Offer(offer, ..) => match self.lender.passed(offer.segment) {
-                Some(_) => return self.take(op, told, want, tools, io),
-                None => Some(Wanted::Device(offer.segment)),
-            },
+            FromWriter::Offer(offer, ..) | FromWriter::Prove(offer, ..) => {
+                match self.lender.passed(offer.segment) {
+                    Some(_) => return self.take(op, told, want, tools, io),
+                    None => Some(Wanted::Device(offer.segment)),
+                }
+            }
         };
         let Some(number) = self
             .invited
@@ -139,8 +149,10 @@ impl Reader {
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
-        let FromWriter::Offer(offer, uuid, len) = told else {
-            return Ok(());
+        let (offer, uuid, len, number) = match told {
+            FromWriter::Offer(offer, uuid, len) => (offer, uuid, len, None),
+            FromWriter::Prove(offer, uuid, len, number) => (offer, uuid, len, Some(number)),
+            FromWriter::Invite(_) | FromWriter::Cannot => return Ok(()),
         };
         let is_able = tools.degraded.receiving().is_none();
         let local = tools.cuda.seen_as(uuid).filter(|_| is_able);
@@ -164,7 +176,22 @@ impl Reader {
             self.detour(op, want, tools, io);
             return Ok(());
         }
-        self.borrow(op, &offer, (local, physical), want, tools, io)
+        let Some(number) = number else {
+            return self.borrow(op, &offer, (local, physical), want, tools, io);
+        };
+        let len = number.len() as u64;
+        let place = (local, &physical, len);
+        let Some((borrowed, want)) = self.owed(op, &offer, place, want, tools, io)? else {
+            return Ok(());
+        };
+        let cuda = tools.cuda.clone();
+        let is_quick = cuda.has_stream(local);
+        let reading = Slot::of(op, is_quick, (&tools.handle, io), move || {
+            proof::read(&cuda, local, &borrowed)
+        });
+        self.parts
+            .insert(op, Part::Queueing(number, local, want, reading));
+        Ok(())
     }
 
     /// Takes an offer of memory that is mapped.
@@ -177,32 +204,16 @@ impl Reader {
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
+        if !self.proved.contains(&local) {
+            return Err(ChannelFault(format!("memory of {local} without a proof")));
+        }
         let len = match &want {
             Want::Into(dest) => dest.len() as u64,
             Want::Adopt { len, .. } => *len,
         };
-        let range = offer.range().filter(|range| range.end <= physical.len());
-        let (Some(range), true) = (range, offer.len == len) else {
-            let found = offer.len;
-            let reason = format!("{found} bytes at {} for a tensor of {len}", offer.offset);
-            return Err(ChannelFault(reason));
-        };
-        let debt: Debt = match self.lender.owe(offer) {
-            Owing::Taken(debt) => debt,
-            // The writer's RESET, or the end of the pipe, is behind this.
-            Owing::Withdrawn => return Ok(()),
-            Owing::Lost => {
-                self.detour(op, want, tools, io);
-                return Ok(());
-            }
-        };
-        let borrowed = tools.cuda.lent(local, &physical, range, Box::new(debt));
-        let borrowed = match borrowed {
-            Ok(borrowed) => borrowed,
-            Err(error) => {
-                io.failed(op, failed(&error));
-                return Ok(());
-            }
+        let place = (local, &physical, len);
+        let Some((borrowed, want)) = self.owed(op, offer, place, want, tools, io)? else {
+            return Ok(());
         };
         match want {
             Want::Adopt { device, .. } if device == local && self.borrows => {
@@ -216,6 +227,69 @@ impl Reader {
             Want::Into(dest) => self.copy(op, borrowed, dest, tools, io),
         }
         Ok(())
+    }
+
+    /// What an offer of so many bytes is about, unless the part is over with this or goes another way.
+    fn owed(
+        &self,
+        op: OpId,
+        offer: &Offer,
+        (local, physical, len): (Device, &Arc<Physical>, u64),
+        want: Want,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) -> Result<Option<(Buffer, Want)>, ChannelFault> {
+        let range = offer.range().filter(|range| range.end <= physical.len());
+        let (Some(range), true) = (range, offer.len == len) else {
+            let found = offer.len;
+            let reason = format!("{found} bytes at {} for a tensor of {len}", offer.offset);
+            return Err(ChannelFault(reason));
+        };
+        let debt: Debt = match self.lender.owe(offer) {
+            Owing::Taken(debt) => debt,
+            // The writer's RESET, or the end of the pipe, is behind this.
+            Owing::Withdrawn => return Ok(None),
+            Owing::Lost => {
+                self.detour(op, want, tools, io);
+                return Ok(None);
+            }
+        };
+        match tools.cuda.lent(local, physical, range, Box::new(debt)) {
+            Ok(borrowed) => Ok(Some((borrowed, want))),
+            Err(error) => {
+                io.failed(op, failed(&error));
+                Ok(None)
+            }
+        }
+    }
+
+    /// The number may have been read.
+    fn proves(
+        &mut self,
+        op: OpId,
+        (number, local): (Number, Device),
+        want: Want,
+        mut read: Download,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        match read.take().map(|read| read.map(BufferMut::freeze)) {
+            Err(error) => io.failed(op, failed(&error)),
+            Ok(None) => {
+                tools.handle.resume_at(op, read.fence());
+                self.parts
+                    .insert(op, Part::Proving(number, local, want, read));
+            }
+            Ok(Some(found)) if found.as_bytes() == Some(&number[..]) => {
+                self.proved.insert(local);
+                io.control(op, FromReader::Proved.encode());
+                self.parts.insert(op, Part::Wanted(want));
+            }
+            Ok(Some(_)) => {
+                tools.degraded.cannot_receive(proof::OTHER_MEMORY);
+                self.detour(op, want, tools, io);
+            }
+        }
     }
 
     fn copy(
@@ -268,6 +342,17 @@ impl Reader {
                 }
                 Some(Err(error)) => io.failed(op, failed(&error)),
             },
+            Some(Part::Queueing(number, local, want, slot)) => match slot.take() {
+                None => {
+                    let part = Part::Queueing(number, local, want, slot);
+                    self.parts.insert(op, part);
+                }
+                Some(Ok(read)) => self.proves(op, (number, local), want, read, tools, io),
+                Some(Err(error)) => io.failed(op, failed(&error)),
+            },
+            Some(Part::Proving(number, local, want, read)) => {
+                self.proves(op, (number, local), want, read, tools, io);
+            }
             Some(Part::Copying(slot)) => match slot.take() {
                 None => drop(self.parts.insert(op, Part::Copying(slot))),
                 Some(Ok(buffer)) => self.received(op, buffer, io),

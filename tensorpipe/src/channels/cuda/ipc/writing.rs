@@ -1,15 +1,18 @@
 //! Parts that are sent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use super::frame::{FromReader, FromWriter};
 use super::loan::LoanFence;
+use super::proof::{self, Number};
 use super::{
-    Arc, Borrower, Buffer, ChannelFault, Error, Exchange, Invitation, Lane, LaneIo, Offer, OpId,
-    Slot, Tools, Unlent, failed,
+    Arc, Borrower, Buffer, ChannelFault, Device, Error, Exchange, Invitation, Lane, LaneIo, Offer,
+    OpId, Slot, Tools, Unlent, Uuid, failed,
 };
 use crate::device::Fence;
 use crate::keys::PipeKey;
+use crate::sys::segment::Segment;
 
 /// See the module's documentation.
 pub(super) struct Writer {
@@ -18,6 +21,8 @@ pub(super) struct Writer {
     key: Option<PipeKey>,
     /// Made for the first loan.
     invitation: Option<Arc<Invitation>>,
+    /// Devices whose memory the reader has proved to map.
+    proved: HashSet<Device>,
     parts: HashMap<OpId, Part>,
 }
 
@@ -27,6 +32,12 @@ enum Part {
     NotReady(Buffer),
     /// It is copied to memory that can be lent.
     Copied(Slot<Buffer>, Buffer),
+    /// Memory for a proof is being filled.
+    Numbering(Slot<(Buffer, Number)>, Buffer),
+    /// The reader is to read a number there.
+    Numbered(Buffer, Number, Buffer),
+    /// It is about to.
+    Proving(Offer, Buffer),
     /// The reader is to bring an invitation.
     Invited(Buffer),
     Offered(Offer, Buffer),
@@ -40,6 +51,7 @@ impl Writer {
             exchange,
             key,
             invitation: None,
+            proved: HashSet::new(),
             parts: HashMap::new(),
         }
     }
@@ -57,13 +69,16 @@ impl Writer {
         }
         let part = match tools.cuda.share(&source) {
             Some(Ok((segment, range))) => match self.borrower() {
-                Ok(Some(borrower)) => match borrower.lend_range(&segment, range) {
-                    Ok((offer, loan)) => {
-                        let uuid = tools.cuda.uuid(source.device()).unwrap_or_default();
-                        let len = segment.len() as u64;
-                        // Before anybody hears of the offer.
-                        let fence: Arc<dyn Fence> = Arc::new(LoanFence::new(loan, &tools.cuda));
-                        source.use_until(&fence);
+                Ok(Some(_)) if !self.proved.contains(&source.device()) => {
+                    let (cuda, device) = (tools.cuda.clone(), source.device());
+                    let is_quick = cuda.has_stream(device);
+                    let numbering = Slot::of(op, is_quick, (&tools.handle, io), move || {
+                        proof::made(&cuda, device)
+                    });
+                    Part::Numbering(numbering, source)
+                }
+                Ok(Some(borrower)) => match lend(&borrower, (&segment, range), &source, tools) {
+                    Ok((offer, uuid, len)) => {
                         io.control(op, FromWriter::Offer(offer, uuid, len).encode());
                         Part::Offered(offer, source)
                     }
@@ -86,6 +101,43 @@ impl Writer {
                 Ok(copying) => Part::Copied(copying, source),
                 Err(error) => Self::cannot(op, source, not_now(&error), tools, io),
             },
+        };
+        self.parts.insert(op, part);
+    }
+
+    /// Has the reader prove that it maps this side's memory, as soon as the number is there.
+    fn prove(
+        &mut self,
+        op: OpId,
+        (numbered, number): (Buffer, Number),
+        source: Buffer,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        if let Some(ready) = numbered.ready() {
+            return match ready.reached() {
+                Some(Err(error)) => io.failed(op, failed(&error)),
+                _ => {
+                    tools.handle.resume_at(op, &ready);
+                    let part = Part::Numbered(numbered, number, source);
+                    self.parts.insert(op, part);
+                }
+            };
+        }
+        let lent = match (tools.cuda.share(&numbered), self.borrower()) {
+            (Some(Ok((segment, range))), Ok(Some(borrower))) => {
+                lend(&borrower, (&segment, range), &numbered, tools)
+            }
+            (Some(Err((reason, lasting))), _) => Err(Unlent { reason, lasting }),
+            (_, Err(unlent)) => Err(unlent),
+            (None, _) | (_, Ok(None)) => Err(not_now(&"the reader has gone")),
+        };
+        let part = match lent {
+            Ok((offer, uuid, len)) => {
+                io.control(op, FromWriter::Prove(offer, uuid, len, number).encode());
+                Part::Proving(offer, source)
+            }
+            Err(unlent) => Self::cannot(op, source, unlent, tools, io),
         };
         self.parts.insert(op, part);
     }
@@ -146,6 +198,17 @@ impl Writer {
                 }
                 None => drop(self.parts.insert(op, Part::Copied(slot, source))),
             },
+            Some(Part::Numbering(slot, source)) => match slot.take() {
+                Some(Ok(numbered)) => self.prove(op, numbered, source, tools, io),
+                Some(Err(error)) => {
+                    let part = Self::cannot(op, source, not_now(&error), tools, io);
+                    self.parts.insert(op, part);
+                }
+                None => drop(self.parts.insert(op, Part::Numbering(slot, source))),
+            },
+            Some(Part::Numbered(numbered, number, source)) => {
+                self.prove(op, (numbered, number), source, tools, io);
+            }
             Some(other) => drop(self.parts.insert(op, other)),
             None => {}
         }
@@ -162,21 +225,30 @@ impl Writer {
         match (self.parts.remove(&op), said) {
             // It crossed the end of the operation.
             (None, _) => {}
-            (Some(Part::Offered(offer, source)), FromReader::Taken) => {
-                if self.is_open(&offer) {
-                    self.parts.insert(op, Part::Offered(offer, source));
-                    return Err(ChannelFault(
-                        "it says that it has what it has not".to_owned(),
-                    ));
-                }
+            (Some(Part::Offered(offer, _) | Part::Proving(offer, _)), said)
+                if matches!(said, FromReader::Taken | FromReader::Proved)
+                    && self.is_open(&offer) =>
+            {
+                self.withdraw(&offer);
+                let words = "it says that it has what it has not";
+                return Err(ChannelFault(words.to_owned()));
+            }
+            (Some(Part::Offered(offer, _)), FromReader::Taken) => {
                 io.lent(offer.len);
                 io.sent(op);
+            }
+            (Some(Part::Proving(_, source)), FromReader::Proved) => {
+                self.proved.insert(source.device());
+                self.send(op, source, tools, io);
             }
             (Some(Part::Invited(source)), FromReader::Came) => match self.borrower() {
                 Ok(Some(_)) => self.send(op, source, tools, io),
                 _ => return Err(ChannelFault("nobody has come".to_owned())),
             },
-            (Some(Part::Offered(offer, source)), FromReader::Detour(reason)) => {
+            (
+                Some(Part::Offered(offer, source) | Part::Proving(offer, source)),
+                FromReader::Detour(reason),
+            ) => {
                 self.withdraw(&offer);
                 self.detour(op, source, (None, reason), tools, io);
             }
@@ -230,10 +302,25 @@ impl Writer {
 
     /// Nobody waits for it any more.
     pub(super) fn cancel(&mut self, op: OpId) {
-        if let Some(Part::Offered(offer, _)) = self.parts.remove(&op) {
+        if let Some(Part::Offered(offer, _) | Part::Proving(offer, _)) = self.parts.remove(&op) {
             self.withdraw(&offer);
         }
     }
+}
+
+/// Offers a range of a segment, in which a buffer lies, to whoever is at the other end; on which device, of how many bytes.
+fn lend(
+    borrower: &Arc<Borrower>,
+    (segment, range): (&Arc<Segment>, Range<usize>),
+    buffer: &Buffer,
+    tools: &Tools,
+) -> Result<(Offer, Uuid, u64), Unlent> {
+    let (offer, loan) = borrower.lend_range(segment, range)?;
+    let uuid = tools.cuda.uuid(buffer.device()).unwrap_or_default();
+    // Before anybody hears of the offer.
+    let fence: Arc<dyn Fence> = Arc::new(LoanFence::new(loan, &tools.cuda));
+    buffer.use_until(&fence);
+    Ok((offer, uuid, segment.len() as u64))
 }
 
 /// There is no memory for a copy, say: another time there may be.
@@ -248,7 +335,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // What is left was taken by nobody.
         for part in self.parts.values() {
-            if let Part::Offered(offer, _) = part {
+            if let Part::Offered(offer, _) | Part::Proving(offer, _) = part {
                 self.withdraw(offer);
             }
         }

@@ -1,0 +1,38 @@
+//! A proof that what one process maps is what the other has: before the first tensor of a device's, its writer lends memory that holds a random
+//! number, and the reader, told that number, reads it there. A handle may open and be of something else: where the peer lies, or the drivers
+//! of two containers number their devices differently.
+
+use std::sync::Arc;
+
+use super::{Buffer, BufferMut, CudaDevices, Device, DeviceError};
+use crate::device::cuda::Download;
+use crate::device::{Allocator, Memory};
+use crate::process::{Token, random_token};
+
+/// What the memory holds.
+pub(super) type Number = Token;
+
+/// Why nothing is received over the channel where the number is another.
+pub(super) const OTHER_MEMORY: &str =
+    "what was opened is not the peer's memory: it holds another value than the peer has put there";
+
+/// Memory of a device's, and the number that it holds once it is ready.
+pub(super) fn made(cuda: &CudaDevices, device: Device) -> Result<(Buffer, Number), DeviceError> {
+    let number = random_token();
+    let memory: Arc<dyn Memory> = cuda.allocate(device, number.len())?.into();
+    let room = BufferMut::from_memory(memory, number.len());
+    let room = room.map_err(|_| DeviceError::new(device, "allocate", "it cannot be filled"))?;
+    let stream = cuda.stream(device)?;
+    let buffer = cuda.upload(&Buffer::copy_from_slice(&number), room, &stream)?;
+    Ok((buffer, number))
+}
+
+/// Has the number read that mapped memory holds.
+pub(super) fn read(
+    cuda: &CudaDevices,
+    device: Device,
+    mapped: &Buffer,
+) -> Result<Download, DeviceError> {
+    let stream = cuda.stream(device)?;
+    cuda.download(mapped, &stream)
+}

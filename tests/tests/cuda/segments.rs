@@ -1,0 +1,127 @@
+//! Memory of another library's that is one range of addresses over several physical allocations, as PyTorch's expandable segments are.
+
+#![allow(unsafe_code, reason = "the driver's calls take addresses and handles")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, sys};
+
+const COUNT: usize = 3;
+
+/// Addresses, at which other physical memory may be mapped each time.
+pub(crate) struct Segments {
+    context: Arc<CudaContext>,
+    address: sys::CUdeviceptr,
+    /// Of each allocation.
+    len: usize,
+}
+
+/// Physical memory there, until this is dropped.
+pub(crate) struct Mapped {
+    segments: Arc<Segments>,
+    handles: Vec<sys::CUmemGenericAllocationHandle>,
+}
+
+fn properties(context: &CudaContext) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+        location: sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: context.cu_device(),
+        },
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+impl Segments {
+    pub(crate) fn reserve(context: &Arc<CudaContext>) -> Arc<Self> {
+        context.bind_to_thread().unwrap();
+        let (properties, mut len, mut address) = (properties(context), 0, 0);
+        let least = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let ask = sys::cuMemGetAllocationGranularity;
+        // SAFETY: the properties are whole, and there is room for the number.
+        let asked = unsafe { ask(&raw mut len, &raw const properties, least) };
+        asked.result().unwrap();
+        let reserve = sys::cuMemAddressReserve;
+        // SAFETY: there is room for the address.
+        let reserved = unsafe { reserve(&raw mut address, COUNT * len, 0, 0, 0) };
+        reserved.result().unwrap();
+        Arc::new(Self {
+            context: context.clone(),
+            address,
+            len,
+        })
+    }
+
+    /// Of a tensor of `len` bytes that begins in the first allocation and ends in the last.
+    pub(crate) fn across(&self, len: usize) -> sys::CUdeviceptr {
+        let all = COUNT * self.len;
+        assert!(len > self.len && len <= all);
+        self.address + ((all - len) / 2) as u64
+    }
+
+    /// Maps memory that nobody has had.
+    pub(crate) fn map(self: &Arc<Self>) -> Mapped {
+        self.context.bind_to_thread().unwrap();
+        let properties = properties(&self.context);
+        let access = sys::CUmemAccessDesc {
+            location: properties.location,
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let place = |number: usize| self.address + (number * self.len) as u64;
+        let map = |number| {
+            let mut handle = 0;
+            let create = sys::cuMemCreate;
+            // SAFETY: the properties are whole, and there is room for the handle.
+            let made = unsafe { create(&raw mut handle, self.len, &raw const properties, 0) };
+            made.result().unwrap();
+            // SAFETY: so many addresses are reserved there, and nothing is mapped.
+            let mapped = unsafe { sys::cuMemMap(place(number), self.len, 0, handle, 0) };
+            mapped.result().unwrap();
+            handle
+        };
+        let handles = (0..COUNT).map(map).collect();
+        let (address, len) = (self.address, COUNT * self.len);
+        // SAFETY: all of it is mapped, and one description is there.
+        let let_in = unsafe { sys::cuMemSetAccess(address, len, &raw const access, 1) };
+        let_in.result().unwrap();
+        Mapped {
+            segments: self.clone(),
+            handles,
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let Segments {
+            context,
+            address,
+            len,
+        } = &*self.segments;
+        context.bind_to_thread().unwrap();
+        // SAFETY: mapped in `map`, and in use by no work: whoever has it sees to that.
+        let unmapped = unsafe { sys::cuMemUnmap(*address, COUNT * len) };
+        unmapped.result().unwrap();
+        for handle in &self.handles {
+            // SAFETY: made in `map`, and given up once.
+            unsafe { sys::cuMemRelease(*handle) }.result().unwrap();
+        }
+    }
+}
+
+impl Drop for Segments {
+    fn drop(&mut self) {
+        self.context.bind_to_thread().unwrap();
+        // SAFETY: reserved above, and nothing is mapped there.
+        let freed = unsafe { sys::cuMemAddressFree(self.address, COUNT * self.len) };
+        freed.result().unwrap();
+    }
+}
