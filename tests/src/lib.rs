@@ -10,8 +10,8 @@ mod waiting;
 
 pub use child::{Child, End, NOBODY, can_start_by, role, say};
 pub use cost::{descriptors, resident};
-pub use filter::{Fate, allow_only, forbid, forbid_where};
+pub use filter::{Fate, Made, Use, allow_only, forbid, watch};
 pub use liar::Liar;
 pub use peer::{Peer, check};
-pub use table::{Judged, judge, publish, tidy};
+pub use table::{Judged, judge, judge_at_once, tidy};
 pub use waiting::{alone, eventually, runtime, soon};
