@@ -54,7 +54,7 @@ const INET: Parts = &["lease", "cma", "tcp", "call"];
 const ALL: Parts = &["shm", "lease", "cma", "tcp", "call"];
 
 /// The peer of whoever was denied a call.
-const GONE: &[&str] = &["process is gone"];
+const GONE: &[&str] = &["process is gone", "has dropped the connection"];
 
 const fn used(number: libc::c_long, argument: u32, value: i32) -> Use {
     (number, Some((argument, value as u32)))
