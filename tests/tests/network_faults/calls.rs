@@ -137,6 +137,7 @@ pub(crate) fn play_client() {
             assert_eq!(patient.sum(tensor()).await.unwrap(), expected);
         }
         say("connected", "yes");
+        tokio::time::sleep(millis("TEST_IDLE").unwrap_or_default()).await;
         let begun = Instant::now();
         let mut number = 0;
         while begun.elapsed() < Duration::from_secs(seconds) {

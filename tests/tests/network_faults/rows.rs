@@ -19,6 +19,8 @@ struct Row {
     large: Duration,
     silence: Option<Duration>,
     handshake: Option<Duration>,
+    /// Nobody calls for so long at first.
+    idle: Option<Duration>,
     /// Whether small calls end at their deadlines; `None`: maybe some do.
     late: Option<bool>,
     /// What the connection must end with, in words; else it must live.
@@ -131,6 +133,7 @@ fn run(row: &Row) -> Judged {
     let millis = |time: Duration| time.as_millis().to_string();
     let (small, large) = (millis(row.small), millis(row.large));
     let (silence, handshake) = (row.silence.map(millis), row.handshake.map(millis));
+    let idle = row.idle.map(millis);
     let seconds = row.seconds.to_string();
     let warm = row.weather.lane.is_some().to_string();
     let mut variables = vec![
@@ -140,6 +143,7 @@ fn run(row: &Row) -> Judged {
         ("TEST_LARGE", &large),
     ];
     variables.extend(silence.as_deref().map(|time| ("TEST_SILENCE", time)));
+    variables.extend(idle.as_deref().map(|time| ("TEST_IDLE", time)));
     variables.extend(handshake.as_deref().map(|time| ("TEST_HANDSHAKE", time)));
     let (link, mut servers) = match scene(row.seconds, &variables, &PORTS[..1]) {
         Ok(scene) => scene,
@@ -238,6 +242,7 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
         large: PATIENT,
         silence: None,
         handshake: None,
+        idle: None,
         late: Some(false),
         ends: None,
         bulk: Bulk::Arrives,
@@ -330,6 +335,11 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
             },
             Bulk::Either,
         ),
+        Row {
+            silence: Some(IMPATIENT),
+            idle: Some(3 * IMPATIENT),
+            ..always("nobody calls for three times `Timeouts::silence`", calm)
+        },
         always("a calm link", calm),
     ];
     judge_at_once(AT_ONCE, "Networks", &rows, |row| row.name.to_owned(), run);
