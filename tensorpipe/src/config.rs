@@ -38,7 +38,7 @@ pub struct Limits {
     /// context with channels or memory for devices grants none: where a tensor goes is decided before it comes. Default 4 MiB.
     pub window_ahead: u64,
     /// Bytes of pooled memory that incomplete messages make resident, over all pipes of the context. Default: half of the
-    /// machine's memory, or of what the control group allows where that is less; at least 1 GiB. It is measured once in a process.
+    /// machine's memory, or of what the control group allows where that is less; 1 GiB where neither is known. It is measured once in a process.
     ///
     /// - Pages count as their first bytes come, pages of 2 MiB in tensors from that size on. Shorter memory counts whole.
     /// - Calls that are complete, and wait for a batch, a reference or their handler, go on counting. Those that wait for others may take half of
@@ -83,7 +83,7 @@ impl Default for Limits {
 
 /// What messages may take by default of so much memory, in bytes.
 fn half_of(memory: Option<u64>) -> u64 {
-    memory.map_or(0, |memory| memory / 2).max(1 << 30)
+    memory.map_or(1 << 30, |memory| memory / 2)
 }
 
 impl Limits {
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn the_budget_is_half_of_what_there_is() {
         assert_eq!(half_of(Some(64 << 30)), 32 << 30);
-        assert_eq!(half_of(Some(100 << 20)), 1 << 30, "a small machine");
+        assert_eq!(half_of(Some(100 << 20)), 50 << 20, "a small group");
         assert_eq!(half_of(None), 1 << 30, "an unknown one");
         let budget = Limits::default().receive_budget;
         assert_eq!(budget, half_of(sys::memory::available()));

@@ -164,6 +164,23 @@ impl Child {
         }
     }
 
+    /// Everything that it says until it says `key`.
+    ///
+    /// # Panics
+    /// When it does not within half a minute.
+    pub fn until(&self, key: &str) -> Vec<(String, String)> {
+        let until = Instant::now() + PATIENCE;
+        let mut lines = Vec::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.said.recv_timeout(left) {
+                Ok((said, _)) if said == key => return lines,
+                Ok(line) => lines.push(line),
+                Err(_) => panic!("no `{key}` after {lines:?}; {}", self.complaints()),
+            }
+        }
+    }
+
     /// Everything that it says until it ends; after `bound` it is killed.
     pub fn until_end(&mut self, bound: Duration) -> (Vec<(String, String)>, End) {
         let until = Instant::now() + bound;

@@ -10,7 +10,7 @@
 )]
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -18,9 +18,14 @@ pub struct Counting {
     held: AtomicUsize,
     most: AtomicUsize,
     allocations: AtomicU64,
+    /// By size; the last is of all that are larger.
+    pieces: [AtomicI64; Self::SIZES],
 }
 
 impl Counting {
+    /// Pieces are counted by size below this one, and together from there on.
+    pub const SIZES: usize = 8192;
+
     /// Nothing was counted yet.
     #[expect(clippy::new_without_default, reason = "it is for statics")]
     pub const fn new() -> Self {
@@ -28,6 +33,7 @@ impl Counting {
             held: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             allocations: AtomicU64::new(0),
+            pieces: [const { AtomicI64::new(0) }; Self::SIZES],
         }
     }
 
@@ -49,14 +55,27 @@ impl Counting {
         self.allocations.load(Ordering::Relaxed)
     }
 
+    /// How many pieces of each size were asked for and not given back.
+    pub fn pieces(&self) -> impl Iterator<Item = i64> {
+        self.pieces
+            .iter()
+            .map(|pieces| pieces.load(Ordering::Relaxed))
+    }
+
     fn took(&self, len: usize) {
         self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.count(len, 1);
         let held = self.held.fetch_add(len, Ordering::Relaxed) + len;
         self.most.fetch_max(held, Ordering::Relaxed);
     }
 
     fn gave_back(&self, len: usize) {
+        self.count(len, -1);
         self.held.fetch_sub(len, Ordering::Relaxed);
+    }
+
+    fn count(&self, len: usize, pieces: i64) {
+        self.pieces[len.min(Self::SIZES - 1)].fetch_add(pieces, Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,10 @@
 //! Filters of system calls (seccomp), like those of containers, for this process until it ends.
 #![allow(unsafe_code, reason = "filters are installed by system calls")]
 
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
 use nix::libc;
 
 /// What becomes of a call.
@@ -12,33 +16,107 @@ pub enum Fate {
     Kills,
 }
 
+/// A system call by its number; where only one of its uses is meant, the argument of this number, from 0, has this value.
+pub type Use = (libc::c_long, Option<(u32, u32)>);
+
 /// From now on the call of this number has that fate, in every thread; with `first`, only where that is its first argument.
 ///
 /// # Panics
 /// When the system takes no filter.
 pub fn forbid(call: libc::c_long, first: Option<u32>, fate: Fate) {
-    forbid_where(call, first.map(|value| (0, value)), fate);
-}
-
-/// The same; with `only`, where the argument of that number, from 0, has that value.
-///
-/// # Panics
-/// As above.
-pub fn forbid_where(call: libc::c_long, only: Option<(u32, u32)>, fate: Fate) {
     let fate = match fate {
         Fate::Fails(errno) => libc::SECCOMP_RET_ERRNO | errno.unsigned_abs(),
         Fate::Kills => libc::SECCOMP_RET_KILL_PROCESS,
     };
-    // The call's number is the first word, the lower half of its first argument the fifth.
-    let mut steps = vec![load(0)];
-    match only {
-        None => steps.push(equal(call as u32, 1)),
-        Some((index, value)) => {
-            steps.extend([equal(call as u32, 3), load(16 + 8 * index), equal(value, 1)])
-        }
+    let only = first.map(|value| (0, value));
+    install(
+        steps(&[(call, only)], fate),
+        libc::SECCOMP_FILTER_FLAG_TSYNC,
+    );
+}
+
+/// How often calls were made under [`watch`], in the order of its `uses`.
+pub type Made = Arc<Vec<AtomicU64>>;
+
+/// From now on these calls are counted, in every thread, and then fail with `errno` or, without one, are made. Once in a process.
+///
+/// # Panics
+/// As above.
+pub fn watch(uses: &[Use], errno: Option<i32>) -> Made {
+    let made: Made = Arc::new(uses.iter().map(|_| AtomicU64::new(0)).collect());
+    let (counted, uses) = (made.clone(), uses.to_vec());
+    let filter = steps(&uses, libc::SECCOMP_RET_USER_NOTIF);
+    let (begun, begins) = mpsc::channel();
+    let (give, given) = mpsc::channel();
+    // It waits in `ioctl` alone: whatever is denied, this thread goes on.
+    std::thread::spawn(move || {
+        begun.send(()).expect("somebody waits");
+        let listener: OwnedFd = given.recv().expect("it comes");
+        while answer(&listener, &uses, &counted, errno) {}
+    });
+    begins.recv().expect("it begins");
+    let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
+        | libc::SECCOMP_FILTER_FLAG_TSYNC
+        | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
+    let listener = install(filter, flags);
+    // SAFETY: it is new, and nobody else's.
+    let listener = unsafe { OwnedFd::from_raw_fd(listener as i32) };
+    give.send(listener).expect("the thread waits");
+    made
+}
+
+/// Waits for a call, counts it, and says what becomes of it. `false` once nobody can make one.
+fn answer(listener: &OwnedFd, uses: &[Use], made: &[AtomicU64], errno: Option<i32>) -> bool {
+    let fd = listener.as_raw_fd();
+    // SAFETY: zeros are a valid one, which the call asks for.
+    let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the system writes one of these to it.
+    if unsafe { libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) } != 0 {
+        let error = std::io::Error::last_os_error().raw_os_error();
+        // Whoever made it was interrupted, or is gone.
+        return matches!(error, Some(libc::EINTR | libc::ENOENT));
     }
-    steps.extend([ends(fate), ends(libc::SECCOMP_RET_ALLOW)]);
-    install(steps, libc::SECCOMP_FILTER_FLAG_TSYNC);
+    let is_meant = |(number, only): &Use| {
+        libc::c_long::from(call.data.nr) == *number
+            && only.is_none_or(|(index, value)| call.data.args[index as usize] as u32 == value)
+    };
+    if let Some(at) = uses.iter().position(is_meant) {
+        made[at].fetch_add(1, Ordering::Relaxed);
+    }
+    let mut answer = libc::seccomp_notif_resp {
+        id: call.id,
+        val: 0,
+        error: errno.map_or(0, |errno| -errno),
+        flags: match errno {
+            Some(_) => 0,
+            None => libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+        },
+    };
+    // SAFETY: the system reads it. It fails where whoever made the call is gone.
+    unsafe { libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
+    true
+}
+
+/// What a filter does: these have that fate, and others are made.
+fn steps(uses: &[Use], fate: u32) -> Vec<libc::sock_filter> {
+    let mut steps = Vec::new();
+    for (call, only) in uses {
+        // The call's number is the first word, the lower half of its first argument the fifth.
+        steps.push(load(0));
+        match only {
+            None => steps.push(equal(*call as u32, 1)),
+            Some((index, value)) => {
+                steps.extend([
+                    equal(*call as u32, 3),
+                    load(16 + 8 * index),
+                    equal(*value, 1),
+                ]);
+            }
+        }
+        steps.push(ends(fate));
+    }
+    steps.push(ends(libc::SECCOMP_RET_ALLOW));
+    steps
 }
 
 /// From now on any other system call of this thread ends the process (SIGSYS).
@@ -79,7 +157,7 @@ fn ends(k: u32) -> libc::sock_filter {
     step(libc::BPF_RET | libc::BPF_K, k, (0, 0))
 }
 
-fn install(mut steps: Vec<libc::sock_filter>, flags: libc::c_ulong) {
+fn install(mut steps: Vec<libc::sock_filter>, flags: libc::c_ulong) -> libc::c_long {
     let filter = libc::sock_fprog {
         len: steps.len() as u16,
         filter: steps.as_mut_ptr(),
@@ -96,5 +174,6 @@ fn install(mut steps: Vec<libc::sock_filter>, flags: libc::c_ulong) {
             &raw const filter,
         )
     };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    assert!(set >= 0, "{}", std::io::Error::last_os_error());
+    set
 }

@@ -1,4 +1,4 @@
-//! Rows of fault and outcome: they run two at a time, are judged, and fill a section of `tests/FAULTS.md`.
+//! Rows of fault and outcome: several run at a time, are judged, and fill a section of `tests/FAULTS.md`.
 
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
@@ -23,6 +23,20 @@ pub fn judge<R: Sync>(
     name: impl Fn(&R) -> String + Sync,
     run: impl Fn(&R) -> Judged + Sync,
 ) {
+    judge_at_once(2, section, rows, name, run);
+}
+
+/// The same with so many at a time.
+///
+/// # Panics
+/// As above.
+pub fn judge_at_once<R: Sync>(
+    at_once: usize,
+    section: &str,
+    rows: &[R],
+    name: impl Fn(&R) -> String + Sync,
+    run: impl Fn(&R) -> Judged + Sync,
+) {
     let only = std::env::var("TEST_ONLY").ok();
     let left = Mutex::new(rows.iter().enumerate());
     let done = Mutex::new(Vec::new());
@@ -42,8 +56,9 @@ pub fn judge<R: Sync>(
         }
     };
     std::thread::scope(|scope| {
-        scope.spawn(work);
-        scope.spawn(work);
+        for _ in 0..at_once {
+            scope.spawn(work);
+        }
     });
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(index, ..)| *index);
@@ -67,10 +82,7 @@ fn report(name: &str, judged: &Judged, took: Duration) {
 }
 
 /// With `TEST_TABLE`, replaces a section of `tests/FAULTS.md` by these rows.
-///
-/// # Panics
-/// When the file cannot be written.
-pub fn publish(section: &str, rows: &[(&str, &str)]) {
+fn publish(section: &str, rows: &[(&str, &str)]) {
     if std::env::var("TEST_TABLE").is_err() {
         return;
     }

@@ -16,6 +16,7 @@ fn child() {
         None => {}
         Some("server") => calls::play_server(),
         Some("client") => calls::play_client(),
+        Some("replicas") => calls::play_replicas(),
         Some(other) => panic!("no role {other}"),
     }
 }

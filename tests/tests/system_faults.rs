@@ -4,6 +4,8 @@
 
 #[path = "system_faults/faults.rs"]
 mod faults;
+#[path = "system_faults/group.rs"]
+mod group;
 #[path = "system_faults/pairs.rs"]
 mod pairs;
 #[path = "system_faults/rows.rs"]
@@ -18,6 +20,8 @@ fn child() {
         None => {}
         Some("scene") => scene::play(),
         Some("writer") => pairs::play(),
+        Some("reader") => pairs::play_reader(),
+        Some("small") => group::play(),
         Some(other) => panic!("no role {other}"),
     }
 }

@@ -1,7 +1,8 @@
 //! A channel like an honest one, whose lanes do what that does, or say something else.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tensorpipe::channels::{
     Channel, ChannelFault, Lane, LaneIo, Link, OpId, PieceEvent, Threshold, Want,
@@ -12,14 +13,35 @@ use tokio::io::AsyncWriteExt;
 
 use super::input::Input;
 
+/// A message: the number of its pipe, whether the hostile end writes it, and its number among those.
+pub(super) type Name = (usize, bool, u64);
+
+/// Messages about which a hostile lane has not been honest.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lies(Arc<Mutex<HashSet<Name>>>);
+
+impl Lies {
+    pub(super) fn are_about(&self, name: Name) -> bool {
+        self.0.lock().unwrap().contains(&name)
+    }
+}
+
 pub(super) struct HostileChannel {
     honest: Arc<dyn Channel>,
     input: Input,
+    lies: Lies,
+    opened: AtomicUsize,
 }
 
 impl HostileChannel {
-    pub(super) fn new(honest: Arc<dyn Channel>, input: Input) -> Self {
-        Self { honest, input }
+    /// Its pipes are numbered in the order in which they are opened.
+    pub(super) fn new(honest: Arc<dyn Channel>, input: Input, lies: Lies) -> Self {
+        Self {
+            honest,
+            input,
+            lies,
+            opened: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -76,6 +98,8 @@ impl Channel for HostileChannel {
             connections,
             ops: HashSet::new(),
             input: self.input.clone(),
+            pipe: self.opened.fetch_add(1, Ordering::Relaxed),
+            lies: self.lies.clone(),
         }))
     }
 }
@@ -87,9 +111,20 @@ struct HostileLane {
     /// What the honest lane does.
     ops: HashSet<OpId>,
     input: Input,
+    pipe: usize,
+    lies: Lies,
 }
 
 impl HostileLane {
+    /// Whether the honest lane does this, and nothing else is said.
+    fn means_well(&self, does: bool, op: OpId) {
+        if !does || self.honest.is_none() {
+            let number = op.key()[..8].try_into().map(u64::from_le_bytes);
+            let name = (self.pipe, op.outgoing, number.unwrap());
+            self.lies.0.lock().unwrap().insert(name);
+        }
+    }
+
     fn say(&self, op: OpId, io: &mut LaneIo<'_>) {
         if !self.input.has_ended() {
             io.control(op, self.input.words());
@@ -114,6 +149,7 @@ impl Lane for HostileLane {
             });
         }
         let choice = self.input.below(5);
+        self.means_well(choice < 2, op);
         if choice < 3
             && let Some(honest) = &mut self.honest
         {
@@ -133,6 +169,7 @@ impl Lane for HostileLane {
 
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
         let choice = self.input.below(5);
+        self.means_well(choice < 2, op);
         if choice < 3
             && let Some(honest) = &mut self.honest
         {

@@ -2,14 +2,15 @@
 //! package's tests with inputs at random.
 //!
 //! One end, `near`, is honest. The far ends of its two pipes conspire: each says what the other has heard, too, and brings it to
-//! near's exchange. Invariant: near reads what it is sent, or an error; and once the pipes are gone it holds nothing.
+//! near's exchange. Invariant: a message about which a lane was honest is read as it was written, or not at all, whatever is said of others;
+//! nothing panics, on any thread; and once the pipes are gone near holds nothing.
 
 mod hostile;
 mod input;
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -23,7 +24,7 @@ use tensorpipe::transports::MemoryTransport;
 use tensorpipe::{Context, DType, Message, Pipe, Pool, PoolOptions, Tensor};
 use tokio::runtime::Builder;
 
-use self::hostile::HostileChannel;
+use self::hostile::{HostileChannel, Lies, Name};
 use self::input::Input;
 
 /// Longer than anything takes that is not stuck.
@@ -38,10 +39,27 @@ const LENGTHS: [usize; 5] = [1, 900, 20_000, 70_000, 300_000];
 /// Lets two hostile lanes meet an honest context.
 ///
 /// # Panics
-/// Where something is left behind, or waits for ever.
+/// Where something arrives otherwise, is left behind, waits for ever, or panics.
 pub(crate) fn lanes(data: &[u8]) {
+    let before = panics();
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(meet(&Input::new(data)));
+    // A pipe catches those of its lanes, and whoever polls a task those of that.
+    assert_eq!(panics(), before, "something has panicked");
+}
+
+/// How often something has panicked in this process, from the first call on.
+fn panics() -> u64 {
+    static PANICS: AtomicU64 = AtomicU64::new(0);
+    static COUNTS: Once = Once::new();
+    COUNTS.call_once(|| {
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.fetch_add(1, Ordering::Relaxed);
+            others(panic);
+        }));
+    });
+    PANICS.load(Ordering::Relaxed)
 }
 
 async fn meet(input: &Input) {
@@ -53,23 +71,32 @@ async fn meet(input: &Input) {
     };
     let name = honest.name();
     let near = context("near", honest.clone());
-    let far = context("far", Arc::new(HostileChannel::new(honest, input.clone())));
+    let lies = Lies::default();
+    let hostile = HostileChannel::new(honest, input.clone(), lies.clone());
+    let far = context("far", Arc::new(hostile));
     let pipes = [pipes(&near, &far).await, pipes(&near, &far).await];
     let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut readers = Vec::new();
     for (ours, theirs) in &pipes {
-        readers.push(tokio::spawn(read(ours.clone(), kept.clone())));
-        readers.push(tokio::spawn(read(theirs.clone(), Arc::default())));
+        readers.push(tokio::spawn(read(ours.clone(), kept.clone(), lies.clone())));
+        readers.push(tokio::spawn(read(
+            theirs.clone(),
+            Arc::default(),
+            lies.clone(),
+        )));
     }
+    // The next message of each pipe, by near and by far.
+    let mut next = [[0; 2]; 2];
     let mut exchange = None;
     for _ in 0..TURNS {
         if input.has_ended() {
             break;
         }
-        let (ours, theirs) = &pipes[input.below(2)];
+        let pipe = input.below(2);
+        let (ours, theirs) = &pipes[pipe];
         match input.below(12) {
-            0..=2 => say(theirs, &far, input),
-            3..=5 => say(ours, &near, input),
+            0..=2 => say(theirs, &far, input, (pipe, true), &mut next[pipe][1]),
+            3..=5 => say(ours, &near, input, (pipe, false), &mut next[pipe][0]),
             6 => packet(&mut exchange, input),
             7 => {
                 let mut kept = kept.lock().unwrap();
@@ -151,14 +178,20 @@ async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     done.unwrap_or_else(|_| panic!("{what} does not come"))
 }
 
-/// Reads every byte of what comes, and keeps the last ones.
-async fn read(pipe: Pipe, kept: Arc<std::sync::Mutex<Vec<Tensor>>>) {
+/// Compares every byte of what comes, and keeps the last tensors.
+async fn read(pipe: Pipe, kept: Arc<std::sync::Mutex<Vec<Tensor>>>, lies: Lies) {
     loop {
         match pipe.read().await {
             Ok(message) => {
-                for tensor in message.tensors {
+                let name = named(&message.metadata);
+                for (part, tensor) in message.tensors.into_iter().enumerate() {
                     let bytes = tensor.tensor.as_bytes().unwrap();
-                    std::hint::black_box(bytes.iter().fold(0u8, |all, byte| all ^ byte));
+                    let is_as_sent = bytes == contents(bytes.len(), name, part);
+                    assert!(
+                        is_as_sent || lies.are_about(name),
+                        "part {part} of {name:?}: its {} bytes are others",
+                        bytes.len()
+                    );
                     let mut kept = kept.lock().unwrap();
                     kept.push(tensor.tensor);
                     if kept.len() > 8 {
@@ -174,18 +207,54 @@ async fn read(pipe: Pipe, kept: Arc<std::sync::Mutex<Vec<Tensor>>>) {
 }
 
 /// A message with up to two tensors, of ordinary memory or the pool's.
-fn say(pipe: &Pipe, context: &Context, input: &Input) {
-    let mut message = Message::new("");
-    for _ in 0..=input.below(2) {
+fn say(
+    pipe: &Pipe,
+    context: &Context,
+    input: &Input,
+    (number, by_far): (usize, bool),
+    next: &mut u64,
+) {
+    let name = (number, by_far, *next);
+    let mut message = Message::new(metadata(name));
+    for part in 0..=input.below(2) {
         let len = LENGTHS[input.below(LENGTHS.len())];
+        let bytes = contents(len, name, part);
         let tensor = match input.below(2) {
-            0 => Tensor::from(vec![7u8; len]),
-            _ => context.pool().tensor(DType::U8, [len as u64]).unwrap(),
+            0 => Tensor::from(bytes),
+            _ => {
+                let mut tensor = context.pool().tensor(DType::U8, [len as u64]).unwrap();
+                tensor.make_mut::<u8>().unwrap().copy_from_slice(&bytes);
+                tensor
+            }
         };
         message = message.tensor(tensor);
     }
     // The pipe may have ended.
-    let _ = pipe.send(message);
+    if let Ok(id) = pipe.send(message) {
+        assert_eq!(id, *next, "messages are numbered as they are sent");
+        *next += 1;
+    }
+}
+
+fn metadata((pipe, by_far, number): Name) -> Vec<u8> {
+    [&[pipe as u8, by_far.into()], &number.to_le_bytes()[..]].concat()
+}
+
+/// The other way round.
+fn named(metadata: &[u8]) -> Name {
+    let number = metadata[2..].try_into().map(u64::from_le_bytes);
+    (metadata[0].into(), metadata[1] == 1, number.unwrap())
+}
+
+/// Of a part: different for each, at both ends and in between.
+fn contents(len: usize, (pipe, by_far, number): Name, part: usize) -> Vec<u8> {
+    let seed = number << 3 | (pipe << 2) as u64 | u64::from(by_far) << 1 | part as u64;
+    let mut bytes = vec![seed as u8 ^ 0x55; len];
+    if len >= 16 {
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        bytes[len - 8..].copy_from_slice(&seed.to_be_bytes());
+    }
+    bytes
 }
 
 /// Sends a packet to the exchange of this process, as whoever was told of it may.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tensorpipe::transports::TcpTransport;
-use tensorpipe::{Error, Message, Tensor};
+use tensorpipe::{Error, Message, Misuse, Tensor};
 use tensorpipe_tests::eventually;
 
 use crate::proxy::Proxy;
@@ -54,6 +54,36 @@ async fn without_its_listener_a_pipe_goes_on_with_one_connection() {
             assert!(route.contains("64 KiB, basic above"), "{route}");
         }
     }
+}
+
+/// `mpt` was chosen, and finds out later that it has no connections.
+#[tokio::test]
+async fn what_has_to_go_over_it_does_not_go_otherwise_either() {
+    let mut pair = pair(2, TcpTransport::new(), async |port| port).await;
+    drop(pair.listener.take());
+    let message = Message::new("").tensor(Tensor::from(numbers(9 * MIB)));
+    let required = message.require(["mpt"]);
+    let (written, read) = soon("an end", async {
+        tokio::join!(pair.client.write(required), pair.server.read())
+    })
+    .await;
+    let Err(Error::Misuse(Misuse::NotAsRequired {
+        required,
+        instead,
+        reason,
+        ..
+    })) = &written
+    else {
+        panic!("{written:?}");
+    };
+    assert_eq!((&**required, &**instead), ("mpt", "basic"));
+    assert_eq!(&**reason, "there are no connections of its own");
+    let read = read.unwrap_err();
+    assert!(!read.ends_pipe(), "{read}");
+    // Nothing of it has left, and what has no such wish goes.
+    assert!(pair.client.stats().bytes_out < MIB as u64);
+    assert_eq!(pair.client.stats().bytes_diverted, 0);
+    carry(&pair.client, &pair.server, 9 * MIB).await;
 }
 
 #[tokio::test]

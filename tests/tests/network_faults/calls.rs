@@ -1,15 +1,16 @@
-//! A server that keeps what it is told in order, and a client that tells it numbers, and then a large tensor.
+//! Servers that keep what they are told in order; a client that tells one numbers, and then a large tensor; and a client of two.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, Tensor};
-use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
+use tensorpipe::{ConnectPolicy, Context, Tensor, Timeouts};
+use tensorpipe_rpc::{
+    Backoff, CallError, Connection, ReplicaState, Replicas, Server, tensor_service,
+};
 use tensorpipe_tests::{runtime, say};
-
-use std::sync::Arc;
 
 use super::link::SERVER;
 
@@ -19,9 +20,12 @@ trait Book {
     async fn append(&self, number: u64);
     /// The sum of a tensor's bytes.
     async fn sum(&self, tensor: Tensor) -> u64;
+    /// The server's port.
+    #[rpc(idempotent)]
+    async fn port(&self) -> u16;
 }
 
-struct Writes;
+struct Writes(u16);
 
 impl Book for Writes {
     async fn append(&self, number: u64) {
@@ -36,36 +40,52 @@ impl Book for Writes {
             .map(|byte| u64::from(*byte))
             .sum()
     }
+
+    async fn port(&self) -> u16 {
+        self.0
+    }
 }
 
-/// A small call is over by then, and a large one.
-pub(crate) const SMALL: Duration = Duration::from_secs(2);
-pub(crate) const LARGE: Duration = Duration::from_secs(8);
+/// The servers' ports.
+pub(crate) const PORTS: [u16; 2] = [5000, 5001];
 
+/// Of the large tensor, and what `mpt` has it in.
 const BULK: usize = 16 << 20;
+pub(crate) const CHUNKS: u64 = 32;
+
+/// How a variable tells a child of a time, in milliseconds.
+fn millis(name: &str) -> Option<Duration> {
+    let value = std::env::var(name).ok()?;
+    Some(Duration::from_millis(value.parse().unwrap()))
+}
 
 /// Large tensors go over two further connections.
-fn context() -> Context {
+fn context() -> (Context, Arc<MptChannel>) {
     let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
-    let channels: [Arc<dyn Channel>; 2] = [
-        Arc::new(MptChannel::new().connections(2).unwrap()),
-        Arc::new(BasicChannel::new()),
-    ];
-    let context = Context::builder().transports([tcp]).channels(channels);
-    let policy = ConnectPolicy::patient(Duration::from_secs(10));
-    context.connect_policy(policy).build().unwrap()
+    let mpt = Arc::new(MptChannel::new().connections(2).unwrap());
+    let channels: [Arc<dyn Channel>; 2] = [mpt.clone(), Arc::new(BasicChannel::new())];
+    let mut timeouts = Timeouts::default();
+    timeouts.silence = millis("TEST_SILENCE").or(timeouts.silence);
+    timeouts.handshake = millis("TEST_HANDSHAKE").unwrap_or(timeouts.handshake);
+    let context = Context::builder()
+        .transports([tcp])
+        .channels(channels)
+        .connect_policy(ConnectPolicy::patient(timeouts.handshake))
+        .timeouts(timeouts);
+    (context.build().unwrap(), mpt)
 }
 
-fn url() -> String {
-    format!("tcp://{SERVER}:5000")
+fn url(port: u16) -> String {
+    format!("tcp://{SERVER}:{port}")
 }
 
 pub(crate) fn play_server() {
     runtime().block_on(async {
-        let server = Server::builder().context(&context());
+        let port = std::env::var("TEST_PORT").unwrap().parse().unwrap();
+        let server = Server::builder().context(&context().0);
         let server = server
-            .service(BookService::new(Writes))
-            .listen(url())
+            .service(BookService::new(Writes(port)))
+            .listen(url(port))
             .await
             .unwrap();
         say("serves", server.url());
@@ -73,57 +93,172 @@ pub(crate) fn play_server() {
     });
 }
 
+/// How much later than its deadline a call has ended, at most.
+#[derive(Default)]
+struct Excess(Duration);
+
+impl Excess {
+    /// Waits for a call's end.
+    async fn of<T>(&mut self, deadline: Duration, call: impl IntoFuture<Output = T>) -> T {
+        let begun = Instant::now();
+        let ended = call.await;
+        self.0 = self.0.max(begun.elapsed().saturating_sub(deadline));
+        say("excess", self.0.as_millis());
+        ended
+    }
+}
+
 pub(crate) fn play_client() {
     let seconds = std::env::var("TEST_SECONDS").unwrap().parse().unwrap();
+    let (small, large) = (millis("TEST_SMALL").unwrap(), millis("TEST_LARGE").unwrap());
+    let is_warm = std::env::var("TEST_WARM").unwrap() == "true";
     runtime().block_on(async {
-        let connection = Connection::builder()
-            .context(&context())
-            .connect(url())
-            .await;
-        let connection = match connection {
+        let (context, mpt) = context();
+        let connect = Connection::builder()
+            .context(&context)
+            .connect(url(PORTS[0]));
+        let mut excess = Excess::default();
+        // Both are bounded: one attempt may begin just before the policy's end.
+        let bound = millis("TEST_HANDSHAKE").unwrap_or_default() * 2;
+        let connection = match excess.of(bound, connect).await {
             Ok(connection) => connection,
             Err(error) => {
                 say("connected", "no");
                 return say("ended", error);
             }
         };
-        let client = BookClient::on(&connection)
-            .await
-            .unwrap()
-            .with_deadline(SMALL);
-        // The further connections are opened by the first large tensor.
-        if std::env::var("TEST_WARM").unwrap() == "true" {
-            let tensor = Tensor::from_vec(pattern(BULK, 3), [BULK as u64]).unwrap();
-            client.with_deadline(LARGE).sum(tensor).await.unwrap();
+        let mut excess = Excess::default();
+        let client = BookClient::on(&connection).await.unwrap();
+        let (client, patient) = (client.with_deadline(small), client.with_deadline(large));
+        let tensor = || Tensor::from_vec(pattern(BULK, 3), [BULK as u64]).unwrap();
+        let expected: u64 = pattern(BULK, 3).into_iter().map(u64::from).sum();
+        // The further connections are opened by the first large tensor; both have carried then.
+        while is_warm && mpt.chunks_sent().contains(&0) {
+            assert_eq!(patient.sum(tensor()).await.unwrap(), expected);
         }
         say("connected", "yes");
+        tokio::time::sleep(millis("TEST_IDLE").unwrap_or_default()).await;
         let begun = Instant::now();
         let mut number = 0;
-        let mut excess = Duration::ZERO;
         while begun.elapsed() < Duration::from_secs(seconds) {
             number += 1;
-            let called = Instant::now();
-            match client.append(number).await {
+            match excess.of(small, client.append(number)).await {
                 Ok(()) => say("acknowledged", number),
                 Err(CallError::Deadline { .. }) => say("late", number),
                 Err(error) => return say("ended", error),
             }
-            excess = excess.max(called.elapsed().saturating_sub(SMALL));
-            say("excess", excess.as_millis());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let tensor = Tensor::from_vec(pattern(BULK, 3), [BULK as u64]).unwrap();
-        let expected: u64 = pattern(BULK, 3).into_iter().map(u64::from).sum();
-        let called = Instant::now();
-        match client.with_deadline(LARGE).sum(tensor).await {
+        let carried = || mpt.chunks_sent().iter().sum::<u64>();
+        let before = carried();
+        match excess.of(large, patient.sum(tensor())).await {
             Ok(sum) => {
                 assert_eq!(sum, expected);
                 say("bulk", "works");
             }
             Err(error) => say("bulk", error),
         }
-        let late = called.elapsed().saturating_sub(LARGE);
-        say("excess", excess.max(late).as_millis());
-        say("alive", "");
+        say("carried", carried() - before);
+        // Whatever became of that, the connection goes on.
+        number += 1;
+        match excess.of(large, patient.append(number)).await {
+            Ok(()) => say("acknowledged", number),
+            Err(error) => say("ended", error),
+        }
     });
+}
+
+/// Calls that are made of two servers in bad weather.
+const CALLS: u32 = 200;
+
+/// Calls in a row that one answers once the other is out.
+const IN_A_ROW: u32 = 20;
+
+/// A client of both servers; `TEST_PARTED`: one of them will be out of reach.
+pub(crate) fn play_replicas() {
+    let small = millis("TEST_SMALL").unwrap();
+    let is_parted = std::env::var("TEST_PARTED").unwrap() == "true";
+    runtime().block_on(async {
+        let quick = Backoff {
+            first: Duration::from_millis(50),
+            longest: Duration::from_millis(500),
+            ..Backoff::default()
+        };
+        let replicas = Replicas::builder()
+            .context(&context().0)
+            .urls(PORTS.map(url))
+            .unanswered(UNANSWERED)
+            .backoff(quick)
+            .connect()
+            .await
+            .unwrap();
+        let client = BookClient::on(&replicas).await.unwrap();
+        let mut calls = Calls {
+            client: client.with_deadline(small),
+            deadline: small,
+            excess: Excess::default(),
+        };
+        calls.until_both_answer().await;
+        say("connected", "yes");
+        if is_parted {
+            let is_out = || {
+                let [_, other] = &replicas.status()[..] else {
+                    panic!("two were named");
+                };
+                other.state != ReplicaState::Live
+            };
+            let mut in_a_row = 0;
+            while in_a_row < IN_A_ROW {
+                match calls.one().await {
+                    Some(port) if port == PORTS[0] && is_out() => in_a_row += 1,
+                    _ => in_a_row = 0,
+                }
+            }
+            say("one", "answers alone");
+        } else {
+            for _ in 0..CALLS {
+                calls.one().await;
+            }
+        }
+        calls.until_both_answer().await;
+        say("both", "answer");
+    });
+}
+
+/// After so many calls in a row that it does not answer, a server gets no more.
+pub(crate) const UNANSWERED: u32 = 3;
+
+struct Calls {
+    client: BookClient,
+    deadline: Duration,
+    excess: Excess,
+}
+
+impl Calls {
+    /// Who answers one, if somebody does in time.
+    async fn one(&mut self) -> Option<u16> {
+        match self.excess.of(self.deadline, self.client.port()).await {
+            Ok(port) => {
+                say("answered", port);
+                Some(port)
+            }
+            Err(CallError::Deadline { .. }) => {
+                say("late", 1);
+                None
+            }
+            Err(error) => {
+                say("ended", error);
+                None
+            }
+        }
+    }
+
+    async fn until_both_answer(&mut self) {
+        let mut left = PORTS.to_vec();
+        while !left.is_empty() {
+            let port = self.one().await;
+            left.retain(|one| Some(*one) != port);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }

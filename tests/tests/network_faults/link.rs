@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,74 @@ pub(crate) struct Weather {
     pub(crate) delay: Duration,
     /// Longer ones vanish.
     pub(crate) longest: Option<usize>,
+    /// Longer ones come back, as a router sends them back (ICMP: fragmentation needed).
+    pub(crate) mtu: Option<u16>,
     /// No packet of these directions arrives.
     pub(crate) cut: [bool; 2],
     /// Nothing of the TCP connection of this number arrives, in the order in which they came.
     pub(crate) lane: Option<usize>,
+    /// Nothing from or to this port of the server's arrives.
+    pub(crate) port: Option<u16>,
+}
+
+/// What a link does to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    Loses,
+    Repeats,
+    LetsOvertake,
+    SwallowsLong,
+    SendsBack,
+    CutsFromClient,
+    CutsFromServer,
+    CutsLane,
+    CutsPort,
+}
+
+impl Deed {
+    const ALL: [Self; 9] = [
+        Self::Loses,
+        Self::Repeats,
+        Self::LetsOvertake,
+        Self::SwallowsLong,
+        Self::SendsBack,
+        Self::CutsFromClient,
+        Self::CutsFromServer,
+        Self::CutsLane,
+        Self::CutsPort,
+    ];
+}
+
+/// What a link has seen and done.
+#[derive(Debug, Default)]
+struct Account {
+    /// How often it has done each, in the order of [`Deed::ALL`].
+    deeds: [AtomicU64; Deed::ALL.len()],
+    /// Of TCP.
+    connections: AtomicUsize,
+}
+
+impl Account {
+    fn did(&self, deed: Deed) {
+        self.deeds[deed as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Weather {
+    /// What it asks of a link.
+    fn asks_for(&self, deed: Deed) -> bool {
+        match deed {
+            Deed::Loses => self.lost > 0,
+            Deed::Repeats => self.repeated > 0,
+            Deed::LetsOvertake => !self.delay.is_zero(),
+            Deed::SwallowsLong => self.longest.is_some(),
+            Deed::SendsBack => self.mtu.is_some(),
+            Deed::CutsFromClient => self.cut[0],
+            Deed::CutsFromServer => self.cut[1],
+            Deed::CutsLane => self.lane.is_some(),
+            Deed::CutsPort => self.port.is_some(),
+        }
+    }
 }
 
 /// One end.
@@ -40,6 +104,7 @@ struct End {
 pub(crate) struct Link {
     ends: [File; 2],
     weather: Arc<Mutex<Weather>>,
+    account: Arc<Account>,
     over: Arc<AtomicBool>,
 }
 
@@ -55,22 +120,39 @@ impl Link {
             made.join().expect("no panic")
         };
         let (client, server) = (end(1)?, end(2)?);
-        let (weather, over) = (
-            Arc::<Mutex<Weather>>::default(),
-            Arc::<AtomicBool>::default(),
-        );
-        let devices = [client.device, server.device];
-        let (told, ended) = (weather.clone(), over.clone());
-        std::thread::spawn(move || carry(devices, &told, &ended, seed));
-        Ok(Self {
+        let link = Self {
             ends: [client.namespace, server.namespace],
-            weather,
-            over,
-        })
+            weather: Arc::default(),
+            account: Arc::default(),
+            over: Arc::default(),
+        };
+        let carrier = Carrier {
+            devices: [client.device, server.device],
+            account: link.account.clone(),
+            dice: Dice(seed | 1 << 32),
+            ports: Vec::new(),
+        };
+        let (weather, over) = (link.weather.clone(), link.over.clone());
+        std::thread::spawn(move || carrier.carry(&weather, &over));
+        Ok(link)
     }
 
     pub(crate) fn becomes(&self, weather: Weather) {
         *self.weather.lock().unwrap() = weather;
+    }
+
+    /// What this weather asks for and the link has done to no packet.
+    pub(crate) fn left_undone(&self, weather: &Weather) -> Vec<Deed> {
+        let is_undone = |deed: &Deed| {
+            let done = self.account.deeds[*deed as usize].load(Ordering::Relaxed);
+            weather.asks_for(*deed) && done == 0
+        };
+        Deed::ALL.into_iter().filter(is_undone).collect()
+    }
+
+    /// How many connections there have been.
+    pub(crate) fn connections(&self) -> usize {
+        self.account.connections.load(Ordering::Relaxed)
     }
 
     /// The argument of `nsenter` for an end: 0 the client's, 1 the server's.
@@ -132,52 +214,129 @@ impl Dice {
     }
 }
 
-fn carry(mut devices: [File; 2], weather: &Mutex<Weather>, over: &AtomicBool, seed: u64) {
-    let mut dice = Dice(seed | 1 << 32);
-    let mut late = BinaryHeap::new();
-    let mut number = 0_u64;
-    let mut packet = [0; 2048];
-    // The client's ports, in the order in which they came.
-    let mut ports = Vec::new();
-    while !over.load(Ordering::Relaxed) {
-        let mut fds = [0, 1].map(|end: usize| libc::pollfd {
-            fd: devices[end].as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        // SAFETY: both live until the call has returned.
-        unsafe { libc::poll(fds.as_mut_ptr(), 2, if late.is_empty() { 20 } else { 1 }) };
-        let now = Instant::now();
-        let weather = *weather.lock().unwrap();
-        for from in [0, 1] {
-            while let Ok(len) = devices[from].read(&mut packet) {
-                let copies = 1 + u64::from(dice.roll(1000) < weather.repeated);
-                let at = if from == 0 { 20 } else { 22 };
-                let port = [packet[at], packet[at + 1]];
-                let lane = ports.iter().position(|known| *known == port);
-                // IPv4, and of TCP.
-                if lane.is_none() && packet[0] >> 4 == 4 && packet[9] == 6 {
-                    ports.push(port);
-                }
-                let is_lost = weather.cut[from]
-                    || (lane.is_some() && lane == weather.lane)
-                    || dice.roll(1000) < weather.lost
-                    || weather.longest.is_some_and(|longest| len > longest);
-                for _ in 0..if is_lost { 0 } else { copies } {
-                    let micros = dice.roll(2 * weather.delay.as_micros() as u64);
-                    let due = now + Duration::from_micros(micros);
-                    number += 1;
-                    late.push(Reverse((due, number, 1 - from, packet[..len].to_vec())));
+/// Carries packets.
+struct Carrier {
+    devices: [File; 2],
+    account: Arc<Account>,
+    dice: Dice,
+    /// The client's, in the order in which they came.
+    ports: Vec<[u8; 2]>,
+}
+
+impl Carrier {
+    fn carry(mut self, weather: &Mutex<Weather>, over: &AtomicBool) {
+        let mut late = BinaryHeap::new();
+        let mut number = 0_u64;
+        let mut newest = [0; 2];
+        let mut packet = [0; 2048];
+        while !over.load(Ordering::Relaxed) {
+            let mut fds = [0, 1].map(|end: usize| libc::pollfd {
+                fd: self.devices[end].as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            // SAFETY: both live until the call has returned.
+            unsafe { libc::poll(fds.as_mut_ptr(), 2, if late.is_empty() { 20 } else { 1 }) };
+            let now = Instant::now();
+            let weather = *weather.lock().unwrap();
+            for from in [0, 1] {
+                while let Ok(len) = self.devices[from].read(&mut packet) {
+                    let packet = &packet[..len];
+                    if let Some(deed) = self.stops(&weather, from, packet) {
+                        self.account.did(deed);
+                        continue;
+                    }
+                    let repeats = self.dice.roll(1000) < weather.repeated;
+                    if repeats {
+                        self.account.did(Deed::Repeats);
+                    }
+                    for _ in 0..1 + u64::from(repeats) {
+                        let micros = self.dice.roll(2 * weather.delay.as_micros() as u64);
+                        let due = now + Duration::from_micros(micros);
+                        number += 1;
+                        late.push(Reverse((due, number, 1 - from, packet.to_vec())));
+                    }
                 }
             }
-        }
-        while let Some(Reverse((due, ..))) = late.peek()
-            && *due <= Instant::now()
-        {
-            if let Some(Reverse((_, _, to, bytes))) = late.pop() {
-                // A full device loses it, as networks do.
-                let _ = devices[to].write(&bytes);
+            while let Some(Reverse((due, ..))) = late.peek()
+                && *due <= Instant::now()
+            {
+                if let Some(Reverse((_, number, to, bytes))) = late.pop() {
+                    if number < newest[to] {
+                        self.account.did(Deed::LetsOvertake);
+                    }
+                    newest[to] = newest[to].max(number);
+                    // A full device loses it, as networks do.
+                    let _ = self.devices[to].write(&bytes);
+                }
             }
         }
     }
+
+    /// What keeps a packet from arriving, if something does.
+    fn stops(&mut self, weather: &Weather, from: usize, packet: &[u8]) -> Option<Deed> {
+        if weather.cut[from] {
+            return Some([Deed::CutsFromClient, Deed::CutsFromServer][from]);
+        }
+        // IPv4 without options, and of TCP: the ports follow.
+        if packet.len() >= 24 && packet[0] == 0x45 && packet[9] == 6 {
+            let (source, destination) = ([packet[20], packet[21]], [packet[22], packet[23]]);
+            let (client, server) = match from {
+                0 => (source, destination),
+                _ => (destination, source),
+            };
+            let lane = self.ports.iter().position(|known| *known == client);
+            if lane.is_none() {
+                self.ports.push(client);
+                self.account.connections.fetch_add(1, Ordering::Relaxed);
+            }
+            if lane.is_some() && lane == weather.lane {
+                return Some(Deed::CutsLane);
+            }
+            if weather.port == Some(u16::from_be_bytes(server)) {
+                return Some(Deed::CutsPort);
+            }
+        }
+        if self.dice.roll(1000) < weather.lost {
+            return Some(Deed::Loses);
+        }
+        if weather
+            .longest
+            .is_some_and(|longest| packet.len() > longest)
+        {
+            return Some(Deed::SwallowsLong);
+        }
+        let mtu = weather.mtu.filter(|mtu| packet.len() > usize::from(*mtu))?;
+        let _ = self.devices[from].write(&too_big(packet, mtu));
+        Some(Deed::SendsBack)
+    }
+}
+
+/// What a router says to the sender of a packet that is longer than the next link takes (RFC 792, RFC 1191).
+fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {
+    let mut icmp = vec![3, 4, 0, 0, 0, 0];
+    icmp.extend(mtu.to_be_bytes());
+    icmp.extend(&packet[..28]);
+    let sum = checksum(&icmp);
+    icmp[2..4].copy_from_slice(&sum);
+    let len = (20 + icmp.len() as u16).to_be_bytes();
+    let mut ip = vec![0x45, 0, len[0], len[1], 0, 0, 0, 0, 64, 1, 0, 0];
+    // From whom it was sent to, to who has sent it.
+    ip.extend(&packet[16..20]);
+    ip.extend(&packet[12..16]);
+    let sum = checksum(&ip);
+    ip[10..12].copy_from_slice(&sum);
+    [ip, icmp].concat()
+}
+
+/// That of IP (RFC 1071), of an even number of bytes.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes
+        .chunks_exact(2)
+        .map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+    let mut sum: u32 = words.map(u32::from).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
 }

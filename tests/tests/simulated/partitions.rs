@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use tensorpipe::Timeouts;
-use tensorpipe::testing;
+use tensorpipe::channels::MptChannel;
+use tensorpipe::{Error, Message, Tensor, Timeouts, testing};
 use tensorpipe_rpc::CallError;
 
 use crate::scene::{millis, pair, pair_with, tensor};
@@ -87,5 +87,40 @@ fn a_connection_is_made_once_the_partition_heals() {
         connected.unwrap();
         accepted.unwrap();
         assert_eq!(network.elapsed(), millis(5_000));
+    });
+}
+
+/// Nobody watches over the peer, and `mpt` over its connections: chunks that are not confirmed end the pipe.
+#[test]
+fn chunks_of_mpt_on_a_stalled_link_end_their_pipe() {
+    testing::run(1, async |network| {
+        let mut timeouts = Timeouts::default();
+        timeouts.silence = None;
+        let context = |name| {
+            let context = network.host(name).context().timeouts(timeouts.clone());
+            let context = context.prefer_channel(MptChannel::new());
+            context.build().unwrap()
+        };
+        let (server, client) = (context("server"), context("client"));
+        let listener = server.listen(["sim://server:1"]).await.unwrap();
+        let (pipe, accepted) = tokio::join!(client.connect(listener.url()), listener.accept());
+        let (pipe, accepted) = (pipe.unwrap(), accepted.unwrap());
+        let message = || Message::new("").tensor(Tensor::from(vec![1u8; 16 << 20]));
+        // Its connections are opened.
+        let (written, read) = tokio::join!(pipe.write(message()), accepted.read());
+        written.unwrap();
+        drop(read.unwrap());
+        let written = pipe.write(message());
+        let incoming = accepted.read_descriptor().await.unwrap();
+        // The reader's go-ahead comes through, and no chunk.
+        network.link("client", "server").stall();
+        let before = network.elapsed();
+        let _reading = incoming.read();
+        let error = written.await.unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        let words = error.to_string();
+        assert!(words.contains("no chunk was confirmed for 60s"), "{words}");
+        let took = network.elapsed() - before;
+        assert!((millis(60_000)..millis(70_000)).contains(&took), "{took:?}");
     });
 }

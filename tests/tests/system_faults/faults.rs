@@ -1,129 +1,250 @@
 //! What a fault is, and how a process puts itself under it: words, so that a child can be told.
 
+use std::sync::atomic::Ordering;
+
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tensorpipe_tests::{Fate, descriptors, forbid_where};
+use tensorpipe_tests::{Made, Use, descriptors, watch};
 
-/// A system call, by the name in the table; where only one of its uses is denied, the argument that tells it.
+/// A system call, or one use of it, and what follows where it is denied.
 pub(crate) struct Call {
+    /// In the table.
     pub(crate) name: &'static str,
-    number: libc::c_long,
-    only: Option<(u32, u32)>,
+    uses: &'static [Use],
+    /// The parts that may then fail, where it is denied from the start.
+    pub(crate) start: Parts,
+    /// The same once all pipes are open. `None`: it is not made then.
+    pub(crate) open: Option<Parts>,
+    /// How a denied call may look from the peer's end.
+    pub(crate) seen_as: &'static [&'static str],
 }
 
-const fn call(name: &'static str, number: libc::c_long) -> Call {
+const fn call(name: &'static str, uses: &'static [Use]) -> Call {
     Call {
         name,
-        number,
-        only: None,
+        uses,
+        start: &[],
+        open: None,
+        seen_as: &[],
     }
 }
 
-const fn used(name: &'static str, number: libc::c_long, argument: u32, value: i32) -> Call {
-    Call {
-        name,
-        number,
-        only: Some((argument, value as u32)),
+impl Call {
+    const fn fails(self, start: Parts) -> Self {
+        Self { start, ..self }
     }
+
+    const fn fails_late(self, open: Parts) -> Self {
+        Self {
+            open: Some(open),
+            ..self
+        }
+    }
+
+    const fn seen_as(self, seen_as: &'static [&'static str]) -> Self {
+        Self { seen_as, ..self }
+    }
+}
+
+type Parts = &'static [&'static str];
+
+/// What nothing fails for; shared memory by name; what goes over sockets of the network, or begins there.
+const NOTHING: Parts = &[];
+const SHM: Parts = &["shm"];
+const INET: Parts = &["lease", "cma", "tcp", "call"];
+const ALL: Parts = &["shm", "lease", "cma", "tcp", "call"];
+
+/// The peer of whoever was denied a call.
+const GONE: &[&str] = &["process is gone", "has dropped the connection"];
+
+const fn used(number: libc::c_long, argument: u32, value: i32) -> Use {
+    (number, Some((argument, value as u32)))
 }
 
 /// What the library asks of the system. Not here: what the runtime cannot be without once it runs (`epoll_wait`, `futex`).
 pub(crate) const CALLS: &[Call] = &[
-    call("memfd_create", libc::SYS_memfd_create),
-    call("ftruncate", libc::SYS_ftruncate),
-    call("fallocate", libc::SYS_fallocate),
-    used("fcntl(F_ADD_SEALS)", libc::SYS_fcntl, 1, libc::F_ADD_SEALS),
-    used("fcntl(F_GET_SEALS)", libc::SYS_fcntl, 1, libc::F_GET_SEALS),
-    used(
+    call("memfd_create", &[(libc::SYS_memfd_create, None)])
+        .fails(SHM)
+        .fails_late(NOTHING),
+    call("ftruncate", &[(libc::SYS_ftruncate, None)])
+        .fails(SHM)
+        .fails_late(NOTHING),
+    call("fallocate", &[(libc::SYS_fallocate, None)]).fails_late(NOTHING),
+    call(
+        "fcntl(F_ADD_SEALS)",
+        &[used(libc::SYS_fcntl, 1, libc::F_ADD_SEALS)],
+    )
+    .fails(SHM)
+    .fails_late(NOTHING),
+    call(
+        "fcntl(F_GET_SEALS)",
+        &[used(libc::SYS_fcntl, 1, libc::F_GET_SEALS)],
+    )
+    .fails(SHM)
+    .fails_late(NOTHING)
+    .seen_as(GONE),
+    call(
         "fcntl(F_DUPFD_CLOEXEC)",
-        libc::SYS_fcntl,
-        1,
-        libc::F_DUPFD_CLOEXEC,
+        &[used(libc::SYS_fcntl, 1, libc::F_DUPFD_CLOEXEC)],
     ),
-    used("mmap(MAP_SHARED)", libc::SYS_mmap, 3, libc::MAP_SHARED),
-    used(
+    call(
+        "mmap(MAP_SHARED)",
+        &[
+            used(libc::SYS_mmap, 3, libc::MAP_SHARED),
+            used(
+                libc::SYS_mmap,
+                3,
+                libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
+            ),
+        ],
+    )
+    .fails(SHM)
+    .fails_late(NOTHING),
+    call(
         "madvise(MADV_DONTFORK)",
-        libc::SYS_madvise,
-        2,
-        libc::MADV_DONTFORK,
-    ),
-    used(
+        &[used(libc::SYS_madvise, 2, libc::MADV_DONTFORK)],
+    )
+    .fails(SHM)
+    .fails_late(NOTHING),
+    call(
         "madvise(MADV_WIPEONFORK)",
-        libc::SYS_madvise,
-        2,
-        libc::MADV_WIPEONFORK,
-    ),
-    used(
-        "madvise(MADV_REMOVE)",
-        libc::SYS_madvise,
-        2,
-        libc::MADV_REMOVE,
-    ),
-    used(
+        &[used(libc::SYS_madvise, 2, libc::MADV_WIPEONFORK)],
+    )
+    .fails(SHM),
+    call(
         "madvise(MADV_HUGEPAGE)",
-        libc::SYS_madvise,
-        2,
-        libc::MADV_HUGEPAGE,
-    ),
-    call("mincore", libc::SYS_mincore),
-    call("fstat", libc::SYS_fstat),
-    call("fstatfs", libc::SYS_fstatfs),
-    call("openat", libc::SYS_openat),
-    call("eventfd2", libc::SYS_eventfd2),
-    call("epoll_ctl", libc::SYS_epoll_ctl),
-    call("ppoll", libc::SYS_ppoll),
-    call("process_vm_readv", libc::SYS_process_vm_readv),
-    call("pidfd_open", libc::SYS_pidfd_open),
-    used(
+        &[used(libc::SYS_madvise, 2, libc::MADV_HUGEPAGE)],
+    )
+    .fails_late(NOTHING),
+    // Which one it is, is the C library's choice.
+    call(
+        "fstat",
+        &[
+            (libc::SYS_fstat, None),
+            (libc::SYS_newfstatat, None),
+            (libc::SYS_statx, None),
+        ],
+    )
+    .fails(SHM)
+    .fails_late(NOTHING)
+    .seen_as(GONE),
+    call("fstatfs", &[(libc::SYS_fstatfs, None)])
+        .fails(SHM)
+        .fails_late(NOTHING)
+        .seen_as(GONE),
+    call("openat", &[(libc::SYS_openat, None)]).fails_late(NOTHING),
+    call("eventfd2", &[(libc::SYS_eventfd2, None)]),
+    call("epoll_ctl", &[(libc::SYS_epoll_ctl, None)]).fails(ALL),
+    call("ppoll", &[(libc::SYS_ppoll, None), (libc::SYS_poll, None)]).fails_late(NOTHING),
+    call("process_vm_readv", &[(libc::SYS_process_vm_readv, None)]).fails_late(NOTHING),
+    call(
         "getsockopt(SO_PEERCRED)",
-        libc::SYS_getsockopt,
-        2,
-        libc::SO_PEERCRED,
-    ),
-    call("getsockopt", libc::SYS_getsockopt),
-    call("setsockopt", libc::SYS_setsockopt),
-    used("socket(AF_UNIX)", libc::SYS_socket, 0, libc::AF_UNIX),
-    used("socket(AF_INET)", libc::SYS_socket, 0, libc::AF_INET),
-    call("socketpair", libc::SYS_socketpair),
-    call("bind", libc::SYS_bind),
-    call("listen", libc::SYS_listen),
-    call("connect", libc::SYS_connect),
-    call("accept4", libc::SYS_accept4),
-    call("getsockname", libc::SYS_getsockname),
-    call("getpeername", libc::SYS_getpeername),
-    call("shutdown", libc::SYS_shutdown),
-    call("sendmsg", libc::SYS_sendmsg),
-    call("recvmsg", libc::SYS_recvmsg),
-    call("sendto", libc::SYS_sendto),
-    call("recvfrom", libc::SYS_recvfrom),
-    call("writev", libc::SYS_writev),
-    call("prctl", libc::SYS_prctl),
-    call("prlimit64", libc::SYS_prlimit64),
-    call("getrandom", libc::SYS_getrandom),
-    call("sched_getaffinity", libc::SYS_sched_getaffinity),
-    call("sched_yield", libc::SYS_sched_yield),
-    call("clone", libc::SYS_clone),
+        &[used(libc::SYS_getsockopt, 2, libc::SO_PEERCRED)],
+    )
+    .fails(SHM),
+    call("getsockopt", &[(libc::SYS_getsockopt, None)]).fails(ALL),
+    call("setsockopt", &[(libc::SYS_setsockopt, None)]).fails(INET),
+    call(
+        "socket(AF_UNIX)",
+        &[used(libc::SYS_socket, 0, libc::AF_UNIX)],
+    )
+    .fails(SHM),
+    call(
+        "socket(AF_INET)",
+        &[used(libc::SYS_socket, 0, libc::AF_INET)],
+    )
+    .fails(INET),
+    call("socketpair", &[(libc::SYS_socketpair, None)]),
+    call("bind", &[(libc::SYS_bind, None)]).fails(ALL),
+    call("listen", &[(libc::SYS_listen, None)]).fails(ALL),
+    call("connect", &[(libc::SYS_connect, None)]).fails(ALL),
+    call("accept4", &[(libc::SYS_accept4, None)])
+        .fails(ALL)
+        .seen_as(&["Timeouts::handshake"]),
+    call("getsockname", &[(libc::SYS_getsockname, None)]).fails(INET),
+    call("getpeername", &[(libc::SYS_getpeername, None)]).fails(INET),
+    call("shutdown", &[(libc::SYS_shutdown, None)]),
+    call("sendmsg", &[(libc::SYS_sendmsg, None)])
+        .fails(SHM)
+        .fails_late(NOTHING),
+    call("recvmsg", &[(libc::SYS_recvmsg, None)])
+        .fails(SHM)
+        .fails_late(NOTHING)
+        .seen_as(GONE),
+    call("sendto", &[(libc::SYS_sendto, None)])
+        .fails(ALL)
+        .fails_late(ALL)
+        .seen_as(GONE),
+    call("recvfrom", &[(libc::SYS_recvfrom, None)])
+        .fails(ALL)
+        .fails_late(ALL)
+        .seen_as(GONE),
+    call("writev", &[(libc::SYS_writev, None)])
+        .fails(&["tcp"])
+        .fails_late(&["tcp"])
+        .seen_as(GONE),
+    call("prctl", &[(libc::SYS_prctl, None)]).fails_late(NOTHING),
+    call("prlimit64", &[(libc::SYS_prlimit64, None)]).fails_late(NOTHING),
+    // Which source there is, is looked up once: late, there is none at all, and no pipe.
+    call("getrandom", &[(libc::SYS_getrandom, None)]),
+    call("sched_getaffinity", &[(libc::SYS_sched_getaffinity, None)]).fails_late(NOTHING),
+    call(
+        "clone",
+        &[(libc::SYS_clone, None), (libc::SYS_clone3, None)],
+    )
+    .fails_late(NOTHING),
 ];
 
-/// Puts this process under a fault from now on: `deny CALL ERROR`, `limit WHICH BYTES`, or nothing.
-pub(crate) fn impose(fault: &str) {
+/// What was counted under a fault.
+pub(crate) enum Counted {
+    Nothing,
+    /// Calls of one name that were denied.
+    Denied(Made),
+    /// All of [`CALLS`], which were made.
+    All(Made),
+}
+
+impl Counted {
+    /// How often something was denied; or the names of what was made, each in a line of its own.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let sum = |made: &[std::sync::atomic::AtomicU64]| -> u64 {
+            made.iter().map(|one| one.load(Ordering::Relaxed)).sum()
+        };
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::Denied(made) => vec![sum(made).to_string()],
+            Self::All(made) => {
+                let mut left = &made[..];
+                let mut names = Vec::new();
+                for call in CALLS {
+                    let (own, others) = left.split_at(call.uses.len());
+                    left = others;
+                    if sum(own) > 0 {
+                        names.push(call.name.to_owned());
+                    }
+                }
+                names
+            }
+        }
+    }
+}
+
+/// Puts this process under a fault from now on: `deny CALL ERROR`, `limit WHICH BYTES`, `count`, or nothing.
+pub(crate) fn impose(fault: &str) -> Counted {
     let words: Vec<&str> = fault.split(' ').collect();
     match words[..] {
-        ["nothing"] => {}
+        ["nothing"] => Counted::Nothing,
+        ["count"] => {
+            let uses: Vec<Use> = CALLS.iter().flat_map(|call| call.uses).copied().collect();
+            Counted::All(watch(&uses, None))
+        }
         ["deny", name, errno] => {
-            let errno = if errno == "EPERM" {
-                libc::EPERM
-            } else {
-                libc::ENOSYS
+            let errno = match errno {
+                "EPERM" => libc::EPERM,
+                "ENOSYS" => libc::ENOSYS,
+                other => panic!("no error {other}"),
             };
             let call = CALLS.iter().find(|call| call.name == name).unwrap();
-            forbid_where(call.number, call.only, Fate::Fails(errno));
-            if call.number == libc::SYS_clone {
-                forbid_where(libc::SYS_clone3, None, Fate::Fails(errno));
-            }
-            if call.only == Some((3, libc::MAP_SHARED as u32)) {
-                let aligned = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u32;
-                forbid_where(call.number, Some((3, aligned)), Fate::Fails(errno));
-            }
+            Counted::Denied(watch(call.uses, Some(errno)))
         }
         ["limit", which, most] => {
             let most: u64 = most.parse().unwrap();
@@ -138,6 +259,7 @@ pub(crate) fn impose(fault: &str) {
             };
             let (_, hard) = getrlimit(which).unwrap();
             setrlimit(which, most.min(hard), hard).unwrap();
+            Counted::Nothing
         }
         _ => panic!("no fault `{fault}`"),
     }

@@ -1,14 +1,16 @@
 //! The rows, and how one is judged.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tensorpipe_tests::{Child, End, Judged, NOBODY, can_start_by, judge, tidy};
+use tensorpipe_tests::{Child, End, Judged, NOBODY, can_start_by, judge, judge_at_once, tidy};
 
-use super::faults::CALLS;
+use super::faults::{CALLS, Call};
+use super::group::{Group, INSIDE};
 use super::scene::PARTS;
 
-/// A row is over by then.
-const BOUND: Duration = Duration::from_secs(30);
+/// A row is over by then, if nothing hangs.
+const BOUND: Duration = Duration::from_secs(120);
 
 struct Row {
     name: String,
@@ -16,31 +18,20 @@ struct Row {
     /// Before the contexts are made, or once all pipes are open.
     when: &'static str,
     by: &'static [&'static str],
-    /// Parts that must work.
-    works: &'static [&'static str],
+    group: Option<Group>,
+    /// Parts that may fail, and the words of which their errors must have one: what to do.
+    fails: &'static [&'static str],
+    says: Vec<&'static str>,
+    /// In seconds, where nobody will answer.
+    handshake: Option<&'static str>,
 }
-
-/// Words of which an error that says what to do has one.
-const ADVICE: [&str; 13] = [
-    // There is nothing to do about a peer that has ended, but to know it.
-    "process is gone",
-    "allow it",
-    "raise",
-    "ulimit",
-    "use `tcp`",
-    "seccomp",
-    "sandbox",
-    "choose another",
-    "free some",
-    "give it",
-    "try again",
-    "Limits::",
-    "Timeouts::",
-];
 
 /// What became of a child that played the scene.
 fn run(row: &Row) -> Judged {
-    let variables = [("TEST_FAULT", &*row.fault), ("TEST_WHEN", row.when)];
+    let mut variables = vec![("TEST_FAULT", &*row.fault), ("TEST_WHEN", row.when)];
+    let group = row.group.as_ref().map(Group::variable);
+    variables.extend(group.as_ref().map(|(key, path)| (*key, &**path)));
+    variables.extend(row.handshake.map(|seconds| ("TEST_HANDSHAKE", seconds)));
     let mut child = Child::start_by(row.by, "scene", &variables);
     let (said, end) = child.until_end(BOUND);
     let mut wrong = Vec::new();
@@ -50,6 +41,12 @@ fn run(row: &Row) -> Judged {
     if child.complaints().contains("panicked") {
         wrong.push("something panicked".to_owned());
     }
+    if row.fault.starts_with("deny ") {
+        let denied = said.iter().find(|(key, _)| key == "counted");
+        if denied.is_none_or(|(_, times)| times == "0") {
+            wrong.push("the call was never made".to_owned());
+        }
+    }
     let mut failed: Vec<(String, Vec<&str>)> = Vec::new();
     let mut worked = 0;
     for part in PARTS {
@@ -57,8 +54,8 @@ fn run(row: &Row) -> Judged {
         match outcome.map_or("says nothing", |(_, outcome)| outcome) {
             "works" => worked += 1,
             words => {
-                let is_advice = ADVICE.iter().any(|advice| words.contains(advice));
-                if !is_advice || row.works.contains(&part) {
+                let says = row.says.iter().any(|says| words.contains(says));
+                if !says || !row.fails.contains(&part) {
                     wrong.push(format!("{part}: {words}"));
                 }
                 let words = tidy(words);
@@ -97,20 +94,21 @@ fn play(section: &str, rows: &[Row]) {
     judge(section, rows, |row| row.name.clone(), run);
 }
 
-fn row(fault: &str, when: &'static str, works: &'static [&'static str]) -> Row {
+/// One in which all works.
+fn row(fault: &str, when: &'static str) -> Row {
+    let phase = match when {
+        "open" => "pipes are open",
+        _ => "from the start",
+    };
     Row {
-        name: format!(
-            "{fault}, {}",
-            if when == "open" {
-                "pipes are open"
-            } else {
-                "from the start"
-            }
-        ),
+        name: format!("{fault}, {phase}"),
         fault: fault.to_owned(),
         when,
         by: &[],
-        works,
+        group: None,
+        fails: &[],
+        says: Vec::new(),
+        handshake: None,
     }
 }
 
@@ -118,36 +116,67 @@ fn row(fault: &str, when: &'static str, works: &'static [&'static str]) -> Row {
 fn without_a_fault_all_of_it_works() {
     play(
         "No fault",
-        &[
-            row("nothing", "start", &PARTS),
-            row("nothing", "open", &PARTS),
-        ],
+        &[row("nothing", "start"), row("nothing", "open")],
     );
 }
 
+/// So that what works is what a part is about.
+#[test]
+fn each_part_moves_tensors_by_what_it_is_named_for() {
+    let variables = [("TEST_FAULT", "nothing"), ("TEST_WHEN", "start")];
+    let mut child = Child::start("scene", &variables);
+    let (said, end) = child.until_end(BOUND);
+    assert_eq!(end, End::Code(0), "{}", child.complaints());
+    for (part, means) in [
+        ("shm-by", "shm"),
+        ("lease-by", "shm, borrowed, copied"),
+        ("cma-by", "shm, copied"),
+        ("tcp-by", "tcp"),
+        ("call-by", "shm, borrowed, copied"),
+    ] {
+        let said = said.iter().find(|(key, _)| key == part);
+        assert_eq!(said.map(|(_, means)| &**means), Some(means), "{part}");
+    }
+}
+
+/// Where nothing listens any more: seconds after which a connector gives up.
+const NOBODY_ANSWERS: Option<&str> = Some("1");
+
 #[test]
 fn limits_of_a_process() {
-    let sockets = &["tcp", "call"][..];
+    const SHM: &[&str] = &["shm"];
     let mut rows = Vec::new();
     for when in ["start", "open"] {
-        for (fault, works) in [
-            ("limit FSIZE 0", sockets),
-            ("limit FSIZE 100000", sockets),
-            ("limit MEMLOCK 0", &PARTS[..]),
-            ("limit NOFILE 0", &[][..]),
-            ("limit NOFILE 3", &[][..]),
-            ("limit NOFILE 8", &[][..]),
-            ("limit NOFILE 16", &[][..]),
-            ("limit AS 16777216", &[][..]),
-            ("limit AS 268435456", &[][..]),
-        ] {
-            rows.push(row(fault, when, works));
-        }
+        let limit = |fault: &str| row(&format!("limit {fault}"), when);
+        let some_fail = |fault: &str, fails, says: &[&'static str]| Row {
+            fails: if when == "start" { fails } else { &[] },
+            says: says.to_vec(),
+            ..limit(fault)
+        };
+        rows.extend([
+            some_fail("FSIZE 0", SHM, &["ulimit -f"]),
+            some_fail("FSIZE 100000", SHM, &["ulimit -f"]),
+            limit("MEMLOCK 0"),
+            Row {
+                handshake: NOBODY_ANSWERS,
+                ..some_fail("NOFILE 0", &PARTS, &["ulimit -n", "Timeouts::handshake"])
+            },
+            some_fail("NOFILE 3", &PARTS, &["ulimit -n", "process is gone"]),
+            some_fail("NOFILE 8", &PARTS, &["ulimit -n", "process is gone"]),
+            limit("NOFILE 32"),
+            // How much of it the allocator has already is not known.
+            Row {
+                fails: &PARTS,
+                says: vec!["free some memory"],
+                ..limit("AS 16777216")
+            },
+            limit("AS 268435456"),
+        ]);
         // Root may have as many as it likes.
         if can_start_by(&NOBODY) {
             rows.push(Row {
                 by: &NOBODY,
-                ..row("limit NPROC 0", when, &["shm", "tcp"])
+                ..limit("NPROC 0")
             });
         }
     }
@@ -165,74 +194,74 @@ fn a_machine_with_little_room() {
         "mount -t tmpfs -o size=64k full /dev/shm && head -c 65536 /dev/zero > /dev/shm/full && exec \"$@\"",
         "sh",
     ];
-    const GROUP: &str = "/sys/fs/cgroup/memory/tensorpipe-faults";
-    const INSIDE: &[&str] = &[
-        "sh",
-        "-c",
-        "echo $$ > /sys/fs/cgroup/memory/tensorpipe-faults/cgroup.procs && exec \"$@\"",
-        "sh",
-    ];
     let mut rows = Vec::new();
-    let is_limited = std::fs::create_dir(GROUP)
-        .and_then(|()| std::fs::write(format!("{GROUP}/memory.limit_in_bytes"), "96M"));
-    if let Err(error) = &is_limited {
-        println!("skipped: no control group for memory: {error}");
-    }
     for when in ["start", "open"] {
         if can_start_by(FULL) {
             rows.push(Row {
                 by: FULL,
                 name: format!("a full /dev/shm ({when})"),
-                ..row("nothing", when, &PARTS)
+                ..row("nothing", when)
             });
         }
-        if is_limited.is_ok() && can_start_by(INSIDE) {
-            rows.push(Row {
+        match Group::new(1, when) {
+            Ok(group) => rows.push(Row {
                 by: INSIDE,
+                group: Some(group),
                 name: format!("a control group of 96 MiB ({when})"),
-                ..row("nothing", when, &PARTS)
-            });
+                ..row("nothing", when)
+            }),
+            Err(error) => println!("skipped: no control group for memory: {error}"),
         }
     }
     play("Little room", &rows);
-    let _ = std::fs::remove_dir(GROUP);
 }
 
 #[test]
 fn system_calls_that_a_filter_denies() {
-    // Without these there are no sockets, and without others no shared memory by name.
-    const OF_SOCKETS: [&str; 13] = [
-        "epoll_ctl",
-        "getsockopt",
-        "setsockopt",
-        "socket(AF_INET)",
-        "bind",
-        "listen",
-        "connect",
-        "accept4",
-        "getsockname",
-        "getpeername",
-        "sendto",
-        "recvfrom",
-        "writev",
-    ];
     let mut rows = Vec::new();
     for call in CALLS {
-        let works = match OF_SOCKETS.contains(&call.name) {
-            true => &[][..],
-            false => &["lease", "cma", "tcp", "call"],
-        };
         for errno in ["EPERM", "ENOSYS"] {
-            // A system without random numbers gives no pipe; which it is, is looked up once.
-            let late = if call.name == "getrandom" {
-                &[][..]
-            } else {
-                &["open"][..]
-            };
-            for when in ["start"].iter().chain(late) {
-                rows.push(row(&format!("deny {} {errno}", call.name), when, works));
+            for (when, fails) in [("start", Some(call.start)), ("open", call.open)] {
+                let Some(fails) = fails else { continue };
+                rows.push(Row {
+                    fails,
+                    says: words(call, errno),
+                    handshake: call.seen_as.contains(&"Timeouts::handshake").then_some("1"),
+                    ..row(&format!("deny {} {errno}", call.name), when)
+                });
             }
         }
     }
-    play("System calls that are denied (seccomp)", &rows);
+    // Some wait for a thread that was denied what it wakes by.
+    let section = "System calls that are denied (seccomp)";
+    judge_at_once(4, section, &rows, |row| row.name.clone(), run);
+}
+
+/// What is said where it is denied: what to do, or what its peer sees.
+fn words(call: &Call, errno: &str) -> Vec<&'static str> {
+    let own = match (call.name, errno) {
+        ("memfd_create", _) => "or use `tcp`",
+        (_, "EPERM") => "denies it: allow it",
+        _ => "hides it: allow it",
+    };
+    [&[own], call.seen_as].concat()
+}
+
+/// And [`CALLS`] says of each when it is made: a row in which nobody makes it fails.
+#[test]
+fn each_call_that_the_scene_makes_has_its_rows() {
+    for when in ["start", "open"] {
+        let variables = [("TEST_FAULT", "count"), ("TEST_WHEN", when)];
+        let mut child = Child::start("scene", &variables);
+        let (said, end) = child.until_end(BOUND);
+        assert_eq!(end, End::Code(0), "{}", child.complaints());
+        let made = said.iter().filter(|(key, _)| key == "counted");
+        let made: BTreeSet<_> = made.map(|(_, name)| &**name).collect();
+        // `getrandom` has no row then.
+        let is_known =
+            |call: &&Call| when == "start" || call.open.is_some() || call.name == "getrandom";
+        let known = CALLS.iter().filter(is_known);
+        let known: BTreeSet<_> = known.map(|call| call.name).collect();
+        assert_eq!(made, known, "{when}");
+    }
 }

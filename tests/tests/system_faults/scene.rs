@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel};
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, Pays, Threshold};
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
@@ -34,21 +34,30 @@ impl Echo for Echoes {
 /// The parts of the scene.
 pub(crate) const PARTS: [&str; 5] = ["shm", "lease", "cma", "tcp", "call"];
 
-/// A bound on each: above those of the product, all of which are shorter here.
-const BOUND: Duration = Duration::from_secs(12);
+/// A bound on each: far above those of the product.
+const BOUND: Duration = Duration::from_secs(40);
 
 const SMALL: usize = 64 << 10;
 const LARGE: usize = 1 << 20;
 
-pub(crate) fn builder() -> ContextBuilder {
+/// What a context waits for, but for what a row is about.
+pub(crate) fn timeouts() -> Timeouts {
     let mut timeouts = Timeouts::default();
-    timeouts.handshake = Duration::from_secs(2);
-    timeouts.silence = Some(Duration::from_secs(3));
     timeouts.linger = Duration::from_secs(1);
+    timeouts
+}
+
+pub(crate) fn builder(timeouts: Timeouts) -> ContextBuilder {
     Context::builder()
         .name("scene")
         .timeouts(timeouts)
         .connect_policy(ConnectPolicy::patient(Duration::from_millis(500)))
+}
+
+/// In seconds, of a variable.
+pub(crate) fn seconds(name: &str) -> Option<Duration> {
+    let value = std::env::var(name).ok()?;
+    Some(Duration::from_secs(value.parse().unwrap()))
 }
 
 enum Opened {
@@ -81,7 +90,13 @@ async fn open(part: &str) -> Result<Opened, String> {
         "tcp" => (vec![tcp], vec![basic], tcp_url),
         _ => (vec![shm, tcp], vec![lease, cma, basic], tcp_url),
     };
-    let context = builder().transports(transports).channels(channels);
+    let mut timeouts = timeouts();
+    timeouts.handshake = seconds("TEST_HANDSHAKE").unwrap_or(timeouts.handshake);
+    let mut context = builder(timeouts).transports(transports).channels(channels);
+    if part == "cma" {
+        // It pays later by itself.
+        context = context.threshold("cma", Threshold::new(Pays::From(LARGE as u64)));
+    }
     let context = context.build().map_err(words)?;
     if part == "call" {
         let server = Server::builder().context(&context);
@@ -169,7 +184,7 @@ async fn carry_into(from: &Pipe, to: &Pipe, tensor: Tensor) -> Result<(), String
 async fn act(part: &str, opened: &Opened) -> Result<(), String> {
     match opened {
         Opened::Pipes(context, _, client, server) => {
-            // Above what `cma` is too dear for.
+            // With huge pages.
             let large = if part == "cma" { 4 * LARGE } else { LARGE };
             carry(client, server, heap(SMALL)).await?;
             carry(server, client, heap(large)).await?;
@@ -185,6 +200,29 @@ async fn act(part: &str, opened: &Opened) -> Result<(), String> {
             Ok(())
         }
     }
+}
+
+/// By what tensors came: the transport, and what was not streamed over that.
+fn means(opened: &Opened) -> String {
+    let (stats, route) = match opened {
+        Opened::Pipes(_, _, client, server) => {
+            let mut stats = client.stats();
+            stats += server.stats();
+            (stats, client.route())
+        }
+        Opened::Call(_, client) => {
+            let pipe = client.connection().pipe();
+            (pipe.stats(), pipe.route())
+        }
+    };
+    let mut means = route.transport.to_string();
+    if stats.bytes_borrowed >= LARGE as u64 {
+        means.push_str(", borrowed");
+    }
+    if stats.bytes_copied >= LARGE as u64 {
+        means.push_str(", copied");
+    }
+    means
 }
 
 pub(crate) fn play() {
@@ -203,14 +241,14 @@ pub(crate) fn play() {
                 let opened = bounded(part).await;
                 // What is made at the first use is there.
                 if let Ok(Opened::Pipes(context, _, client, server)) = &opened {
-                    for tensor in [Ok(heap(4 * LARGE)), pooled(context)] {
+                    for tensor in [Ok(heap(LARGE)), pooled(context)] {
                         carry(client, server, tensor.unwrap()).await.unwrap();
                     }
                 }
                 open.push(opened);
             }
         }
-        impose(&fault);
+        let counted = impose(&fault);
         for (index, part) in PARTS.into_iter().enumerate() {
             let made;
             let opened = if is_late {
@@ -227,6 +265,12 @@ pub(crate) fn play() {
                 },
             };
             say(part, ended.err().unwrap_or_else(|| "works".to_owned()));
+            if let Ok(opened) = opened {
+                say(&format!("{part}-by"), means(opened));
+            }
+        }
+        for words in counted.words() {
+            say("counted", words);
         }
         drop(open);
     });

@@ -225,8 +225,6 @@ impl Lane for MptLane {
                     let why = "there are no connections of its own";
                     if io.divert(op, "basic", source.len() as u64, why) {
                         io.stream(op, source);
-                    } else {
-                        self.stripes.state().sending.cancel(op);
                     }
                 }
             }
