@@ -9,7 +9,7 @@ mod table;
 mod waiting;
 
 pub use child::{Child, End, NOBODY, can_start_by, role, say};
-pub use cost::{descriptors, resident};
+pub use cost::{descriptors, forget_peak, make_code_resident, peak_resident, resident};
 pub use filter::{Fate, allow_only, forbid, forbid_where};
 pub use liar::Liar;
 pub use peer::{Peer, check};

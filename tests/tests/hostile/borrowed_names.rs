@@ -7,6 +7,7 @@ use tensorpipe::transports::TcpTransport;
 use tensorpipe::{Context, Pipe};
 use tensorpipe_tests::runtime;
 
+use super::memory::story;
 use super::raw::{ANSWER, Frame, HELLO, REJECT, Raw, SOON, STAY, frame, limits, preface, text};
 
 /// A HELLO of one who says that its transport `memory` and its channel `xth` are `process`.
@@ -85,6 +86,7 @@ fn learned(url: &str) -> Vec<u8> {
 
 #[test]
 fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
+    let _story = story!();
     // Its first pipe is the one that told it who is here.
     let (tell, told) = std::sync::mpsc::channel();
     let begun = std::thread::spawn(move || {
@@ -130,6 +132,7 @@ fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
 
 #[test]
 fn a_hostile_peer_over_tcp_is_handed_no_memory_of_this_process() {
+    let _story = story!();
     let context = || {
         let channels: [Arc<dyn Channel>; 2] =
             [Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())];
