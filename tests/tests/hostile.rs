@@ -26,8 +26,12 @@ mod memory;
 mod pages;
 #[path = "hostile/places.rs"]
 mod places;
+#[path = "hostile/proofs.rs"]
+mod proofs;
 #[path = "hostile/raw.rs"]
 mod raw;
+#[path = "hostile/replays.rs"]
+mod replays;
 #[path = "hostile/resets.rs"]
 mod resets;
 #[path = "hostile/rings.rs"]
@@ -59,7 +63,9 @@ fn child() {
         Some("server") => server::play(),
         Some("another user") => floods::play_another_user(),
         Some("shares") => shares::play(),
+        Some("thief") => replays::play_thief(),
         Some("tokens") => tokens::play(),
+        Some("victim") => replays::play_victim(),
         Some("waiting") => waiting::play(),
         Some(other) => panic!("no role {other}"),
     }

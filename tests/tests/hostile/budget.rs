@@ -146,7 +146,7 @@ async fn a_call_beyond_the_budget_is_refused_as_overload() {
 async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other() {
     let story = story!();
     // A tensor at both ends of an honest pipe.
-    story.allow(2 * HALF as u64);
+    story.allow(3 * HALF as u64);
     let server = tight();
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
@@ -188,7 +188,8 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_in_stripes_counts_too() {
     let story = story!();
-    story.allow(2 * HALF as u64);
+    // Two tensors at both ends of an honest pipe.
+    story.allow(4 * HALF as u64);
     let channels = || -> [Arc<dyn Channel>; 2] {
         [Arc::new(MptChannel::new()), Arc::new(BasicChannel::new())]
     };
