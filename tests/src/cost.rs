@@ -1,6 +1,10 @@
 //! What a process holds, as the system counts it.
 
+#![allow(unsafe_code, reason = "pages are made resident by a system call")]
+
 use std::fs;
+
+use nix::libc;
 
 /// File descriptors that this process has open.
 ///
@@ -22,4 +26,44 @@ pub fn resident(process: u32) -> u64 {
         .and_then(|pages| pages.parse().ok())
         .expect("a number of pages");
     pages * 4096
+}
+
+/// The most that was resident since [`forget_peak`], in bytes.
+///
+/// # Panics
+/// As [`resident`].
+pub fn peak_resident(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a running process");
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|peak| peak.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    peak.expect("a peak") << 10
+}
+
+/// From now on the peak is what is resident now, or becomes so.
+///
+/// # Panics
+/// As [`resident`].
+pub fn forget_peak(process: u32) {
+    fs::write(format!("/proc/{process}/clear_refs"), "5").expect("a running process");
+}
+
+/// Reads in all of this program and its libraries: what grows after that is data.
+///
+/// # Panics
+/// As [`descriptors`].
+pub fn make_code_resident() {
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc");
+    for line in maps.lines().filter(|line| line.contains(" /")) {
+        let range = line.split(' ').next().and_then(|range| {
+            let (start, end) = range.split_once('-')?;
+            let number = |digits| usize::from_str_radix(digits, 16).ok();
+            Some(number(start)?..number(end)?)
+        });
+        let range = range.expect("a range of addresses");
+        let start = std::ptr::without_provenance_mut(range.start);
+        // SAFETY: pages that nobody may read, or that are gone by now, are refused; the others keep what is in them.
+        let _ = unsafe { libc::madvise(start, range.len(), libc::MADV_POPULATE_READ) };
+    }
 }

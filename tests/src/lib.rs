@@ -10,7 +10,7 @@ mod table;
 mod waiting;
 
 pub use child::{Child, End, NOBODY, can_start_by, role, say};
-pub use cost::{descriptors, resident};
+pub use cost::{descriptors, forget_peak, make_code_resident, peak_resident, resident};
 pub use counting::Counting;
 pub use filter::{Fate, Made, Use, allow_only, forbid, watch};
 pub use liar::Liar;

@@ -3,6 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -10,11 +11,13 @@ use futures_util::future::{Either, select};
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::{Context, Listener, Message, Tensor, Url};
 use tensorpipe_rpc::{Connection, Server, tensor_service};
+use tensorpipe_tests::{Counting, alone, eventually, soon};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use tensorpipe_tests::{Counting, alone, eventually, soon};
+#[global_allocator]
+static ALLOCATOR: Counting = Counting::new();
 
 #[tensor_service]
 trait Echo {
@@ -206,8 +209,12 @@ async fn at_rest(pieces: &mut [i64]) -> i64 {
     while since.elapsed() < KEPT {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let in_use = ALLOCATOR.held() as i64;
-        since = if in_use < least { 0 } else { since + 1 };
-        least = least.min(in_use);
+        if in_use < least {
+            (least, since) = (in_use, Instant::now());
+        }
+    }
+    for (pieces, now) in pieces.iter_mut().zip(ALLOCATOR.pieces()) {
+        *pieces = now;
     }
     least
 }

@@ -1,5 +1,5 @@
 //! Bytes that nobody of good will sends. A server in a process of its own meets them: it may not panic, hang, grow, or
-//! stop serving others. A client of ours meets a server of that kind: every wait ends, with a typed error.
+//! stop serving others; what it grows by is paid for ([`memory`]). A client of ours meets a server of that kind: every wait ends, with a typed error.
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "hostile/answers.rs"]
@@ -20,12 +20,18 @@ mod greetings;
 mod joins;
 #[path = "hostile/logs.rs"]
 mod logs;
+#[path = "hostile/memory.rs"]
+mod memory;
 #[path = "hostile/pages.rs"]
 mod pages;
 #[path = "hostile/places.rs"]
 mod places;
+#[path = "hostile/proofs.rs"]
+mod proofs;
 #[path = "hostile/raw.rs"]
 mod raw;
+#[path = "hostile/replays.rs"]
+mod replays;
 #[path = "hostile/resets.rs"]
 mod resets;
 #[path = "hostile/rings.rs"]
@@ -48,12 +54,18 @@ mod waiting;
 /// What this binary does when a test of it starts it again.
 #[test]
 fn child() {
-    match tensorpipe_tests::role().as_deref() {
+    let role = tensorpipe_tests::role();
+    if role.is_some() {
+        memory::victim();
+    }
+    match role.as_deref() {
         None => {}
         Some("server") => server::play(),
         Some("another user") => floods::play_another_user(),
         Some("shares") => shares::play(),
+        Some("thief") => replays::play_thief(),
         Some("tokens") => tokens::play(),
+        Some("victim") => replays::play_victim(),
         Some("waiting") => waiting::play(),
         Some(other) => panic!("no role {other}"),
     }

@@ -8,6 +8,7 @@ use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
 use tensorpipe::transports::Transport;
 use tensorpipe::{ConnectPolicy, Context, Error, PeerFault, Pipe, Timeouts};
 
+use super::memory::story;
 use super::raw::{
     ANSWER, FIN_ACK, HELLO, REJECT, Raw, SOON, STAY, frame, header, limits, noise, preface, text,
 };
@@ -32,7 +33,8 @@ pub(super) fn against_one_with<T: Send + 'static>(
 ) -> T {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("tcp://{}", listener.local_addr().unwrap());
-    let server = std::thread::spawn(move || script(Raw(Stream::Tcp(listener.accept().unwrap().0))));
+    let server =
+        std::thread::spawn(move || script(Raw(Stream::accepted(listener.accept().unwrap().0))));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -136,6 +138,7 @@ fn says(bytes: Vec<u8>) -> impl FnOnce(Raw) + Send {
 
 #[test]
 fn nonsense_for_an_answer_is_the_peers_fault() {
+    let _story = story!();
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("HTTP", b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
         ("noise", noise(3, 4000)),
@@ -164,6 +167,7 @@ fn nonsense_for_an_answer_is_the_peers_fault() {
 
 #[test]
 fn an_answer_cut_at_every_byte_is_an_end() {
+    let _story = story!();
     let whole = answer(&Choice::default());
     for len in (0..whole.len()).step_by(3) {
         let bytes = whole[..len].to_vec();
@@ -184,6 +188,7 @@ fn an_answer_cut_at_every_byte_is_an_end() {
 
 #[test]
 fn a_choice_that_was_not_offered_is_the_peers_fault() {
+    let _story = story!();
     let with = |channels: &[(&'static str, u8)]| Choice {
         channels: channels.to_vec(),
         ..Choice::default()
@@ -219,6 +224,7 @@ fn a_choice_that_was_not_offered_is_the_peers_fault() {
 /// A channel is for ends that reach each other: a client looks for itself, and sees what the pipe goes over.
 #[test]
 fn a_channel_that_does_not_reach_is_the_peers_fault() {
+    let _story = story!();
     // What a client tells every server: `xth` means this process by it.
     let id = against(
         |mut raw| {
@@ -251,6 +257,7 @@ fn a_channel_that_does_not_reach_is_the_peers_fault() {
 /// A server must not make its clients open connections by the hundred.
 #[test]
 fn tokens_that_no_channel_asked_for_open_no_connections() {
+    let _story = story!();
     for channels in [vec![("basic", 255)], vec![("basic", 0), ("basic", 0)]] {
         let choice = Choice {
             channels,
@@ -265,6 +272,7 @@ fn tokens_that_no_channel_asked_for_open_no_connections() {
 
 #[test]
 fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
+    let _story = story!();
     let choice = Choice {
         moved: Some(("shm", "nobody listens there".to_owned())),
         ..Choice::default()
@@ -291,6 +299,7 @@ fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
 /// A server does not make its clients connect to whom it likes: a pipe moves to a way within its machine.
 #[test]
 fn a_move_to_another_address_of_the_network_is_the_peers_fault() {
+    let _story = story!();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     other.set_nonblocking(true).unwrap();
     let choice = Choice {
@@ -307,6 +316,7 @@ fn a_move_to_another_address_of_the_network_is_the_peers_fault() {
 
 #[test]
 fn an_answer_that_never_ends_is_cut_off_at_the_bound() {
+    let _story = story!();
     against(
         |mut raw| {
             for byte in answer(&Choice::default()) {
@@ -333,6 +343,7 @@ fn an_answer_that_never_ends_is_cut_off_at_the_bound() {
 
 #[test]
 fn a_server_that_rejects_is_quoted() {
+    let _story = story!();
     let reason = [&[0][..], &text("not \u{1b}[31mtoday".as_bytes())].concat();
     against(
         says([preface(), frame(REJECT, &reason)].concat()),
@@ -356,6 +367,7 @@ fn a_server_that_rejects_is_quoted() {
 
 #[test]
 fn nonsense_behind_a_good_answer_ends_the_pipe() {
+    let _story = story!();
     for bytes in [
         noise(7, 100),
         frame(FIN_ACK, b""),

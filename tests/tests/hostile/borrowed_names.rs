@@ -7,6 +7,7 @@ use tensorpipe::transports::TcpTransport;
 use tensorpipe::{Context, Pipe};
 use tensorpipe_tests::runtime;
 
+use super::memory::story;
 use super::raw::{ANSWER, Frame, HELLO, REJECT, Raw, SOON, STAY, frame, limits, preface, text};
 
 /// A HELLO of one who says that its transport `memory` and its channel `xth` are `process`.
@@ -46,8 +47,8 @@ fn parts(answer: &Frame) -> (&[u8], &[u8]) {
     (process, &rest[limits().len()..])
 }
 
-/// The transport and the token to move to it.
-fn moved(answer: &Frame) -> (String, Vec<u8>) {
+/// The transport, the address, and the token to move to it.
+pub(super) fn moved(answer: &Frame) -> (String, String, Vec<u8>) {
     let (_, rest) = parts(answer);
     assert_eq!(rest[0], 1, "it is to move");
     let mut rest = &rest[1..];
@@ -61,8 +62,8 @@ fn moved(answer: &Frame) -> (String, Vec<u8>) {
         rest = behind;
         taken.to_vec()
     };
-    let (name, _address) = (take(None), take(None));
-    (String::from_utf8(name).unwrap(), take(Some(16)))
+    let [name, address] = [take(None), take(None)].map(|text| String::from_utf8(text).unwrap());
+    (name, address, take(Some(16)))
 }
 
 /// A listener of this context, what a hostile peer does to it, and the pipe that comes of it.
@@ -85,6 +86,7 @@ fn learned(url: &str) -> Vec<u8> {
 
 #[test]
 fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
+    let _story = story!();
     // Its first pipe is the one that told it who is here.
     let (tell, told) = std::sync::mpsc::channel();
     let begun = std::thread::spawn(move || {
@@ -100,7 +102,7 @@ fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
     let pipe = meets(Context::new(), move |url| {
         let mut first = Raw::connect(&url);
         let answer = answered(&mut first, &claiming(&process));
-        let (transport, token) = moved(&answer);
+        let (transport, _, token) = moved(&answer);
         assert_eq!(transport, "memory");
         let mut second = Raw::connect(&url);
         second.send(&[preface(), frame(HELLO, &[&[1][..], &token].concat())].concat());
@@ -130,6 +132,7 @@ fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
 
 #[test]
 fn a_hostile_peer_over_tcp_is_handed_no_memory_of_this_process() {
+    let _story = story!();
     let context = || {
         let channels: [Arc<dyn Channel>; 2] =
             [Arc::new(XthChannel::new()), Arc::new(BasicChannel::new())];

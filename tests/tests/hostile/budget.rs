@@ -10,6 +10,7 @@ use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Server};
 use tensorpipe_tests::soon;
 
+use super::memory::story;
 use super::raw::{GRANT, PING, PONG, REFUSE, Raw, data, frame, message, tensor};
 use super::server::{AdderClient, AdderService, Sums, context};
 
@@ -56,6 +57,9 @@ async fn stall(address: String, body: Vec<u8>) -> Raw {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
+    let story = story!();
+    // The honest writer's own tensors.
+    story.allow((HUGE + HALF) as u64);
     // All that one pipe announces fits: what is refused is what others hold.
     let server = within_budget(HUGE as u64);
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
@@ -108,6 +112,8 @@ async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_beyond_the_budget_is_refused_as_overload() {
+    let story = story!();
+    story.allow(HALF as u64);
     let server = Server::builder()
         .context(&tight())
         .service(AdderService::new(Sums))
@@ -138,6 +144,9 @@ async fn a_call_beyond_the_budget_is_refused_as_overload() {
 /// Announced and not sent: what one pipe may take of addresses is bounded, and is its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other() {
+    let story = story!();
+    // A tensor at both ends of an honest pipe.
+    story.allow(3 * HALF as u64);
     let server = tight();
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
@@ -178,6 +187,9 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
 /// Chunks that come over connections of a channel's own count as those on the pipe's do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_comes_in_stripes_counts_too() {
+    let story = story!();
+    // Two tensors at both ends of an honest pipe.
+    story.allow(4 * HALF as u64);
     let channels = || -> [Arc<dyn Channel>; 2] {
         [Arc::new(MptChannel::new()), Arc::new(BasicChannel::new())]
     };

@@ -40,9 +40,10 @@ fn on_a_pipe(target: &Target, test: impl AsyncFnOnce(Context, Pipe)) {
     runtime.block_on(async {
         let context = target.context();
         let pipe = context.connect(&target.calls).await.unwrap();
-        tokio::time::timeout(4 * SOON, test(context, pipe))
+        tokio::time::timeout(4 * SOON, test(context, pipe.clone()))
             .await
             .expect("the server answers or refuses");
+        target.was_sent(pipe.stats().bytes_out);
     });
 }
 

@@ -8,6 +8,7 @@ use tensorpipe::{
 };
 use tensorpipe_tests::soon;
 
+use super::memory::story;
 use super::raw::{GRANT, RESET, Raw, data, frame, header, message, reason, tensor};
 use super::server::context;
 
@@ -75,6 +76,7 @@ async fn fails(pipe: &Pipe) -> Error {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_a_peer_that_dies_inside_a_chunk() {
+    let _story = story!();
     let (pipe, hostile) = from_hostile_peer(|raw| {
         raw.send(&half_a_chunk());
         raw.finish_sending();
@@ -87,6 +89,7 @@ async fn from_a_peer_that_dies_inside_a_chunk() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_a_writer_that_thinks_better_of_it() {
+    let _story = story!();
     let (pipe, hostile) = from_hostile_peer(|raw| {
         raw.send(&data(0, 1, &[1; 200_000]));
         raw.send(&reason(RESET, 0, 1, b"enough"));
@@ -111,6 +114,7 @@ async fn from_a_writer_that_thinks_better_of_it() {
 /// The rest of the chunk never comes: the memory does not wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_a_pipe_that_is_closed_inside_a_chunk() {
+    let _story = story!();
     let (pipe, hostile) = from_hostile_peer(|raw| assert!(raw.send(&half_a_chunk()))).await;
     let reading = tokio::spawn({
         let pipe = pipe.clone();
@@ -173,6 +177,9 @@ async fn from_places_that_do_not_fit() {
 
 #[tokio::test]
 async fn question_mark_turns_it_into_its_error() {
+    let story = story!();
+    // The reader's own.
+    story.allow(LEN as u64);
     async fn read(pipe: &Pipe) -> Result<Message, Error> {
         Ok(pipe.read_descriptor().await?.read_into(room().0).await?)
     }

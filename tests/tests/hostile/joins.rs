@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tensorpipe::{Context, Error, Message, PeerAddr, Pipe};
 
 use super::answers::{Choice, against_one_with, answer};
+use super::memory::story;
 use super::raw::{
     FIN, FIN_ACK, JOINED, MESSAGE, REJECT, Raw, SOON, STAY, frame, message, preface, text,
 };
@@ -48,6 +49,7 @@ fn rejection() -> Vec<u8> {
 /// Somebody else, who never heard of that token; who is no listener; who goes away without a word.
 #[test]
 fn a_token_that_is_worth_nothing_keeps_the_first_connection() {
+    let _story = story!();
     let words = [
         (rejection(), "this token is unknown"),
         (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), "SSH"),
@@ -95,6 +97,7 @@ fn a_token_that_is_worth_nothing_keeps_the_first_connection() {
 
 #[test]
 fn a_rejected_token_whose_pipe_is_gone_says_so() {
+    let _story = story!();
     let (choice, stranger) = elsewhere(rejection());
     let bytes = answer(&choice);
     against(
@@ -121,6 +124,7 @@ fn a_rejected_token_whose_pipe_is_gone_says_so() {
 
 #[test]
 fn a_connection_that_may_join_is_used() {
+    let _story = story!();
     let word = [preface(), frame(JOINED, b""), message(b"hi", &[], b"")].concat();
     let (choice, stranger) = elsewhere(word);
     let bytes = answer(&choice);

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use super::memory::story;
 use super::raw::SOON;
 
 thread_local! {
@@ -61,10 +62,12 @@ fn warnings_of(hostile_peers: &'static [u8]) -> usize {
 
 #[test]
 fn who_only_looks_whether_somebody_listens_is_no_warning() {
+    let _story = story!();
     assert_eq!(warnings_of(b""), 0);
 }
 
 #[test]
 fn a_hundred_hostile_peers_with_the_same_fault_are_one_warning() {
+    let _story = story!();
     assert_eq!(warnings_of(b"GET / HTTP/1.1\r\n\r\n"), 1);
 }

@@ -1,5 +1,6 @@
 //! Memory comes in pages: one byte of a tensor may make two mebibytes resident. The budget counts what becomes resident.
 
+use super::memory::with_huge_pages;
 use super::raw::{GRANT, PING, PONG, Raw, data, frame, message, tensor};
 use super::server::Target;
 use super::stream::Way;
@@ -11,10 +12,6 @@ const BUDGET: u64 = 64 << 20;
 const BESIDE: u64 = 24 << 20;
 
 const HOSTILE_PEERS: u64 = 4;
-
-fn target() -> Target {
-    Target::start_with(Way::Tcp, &[("TEST_BUDGET", &BUDGET.to_string())])
-}
 
 /// Announces as much as one pipe may, in tensors of `len` bytes, and sends the first `sent` bytes of each.
 fn announce(target: &Target, len: u64, sent: usize) -> Raw {
@@ -33,9 +30,23 @@ fn announce(target: &Target, len: u64, sent: usize) -> Raw {
     raw
 }
 
-/// What the server has grown by when the hostile peers have sent so much.
+/// What the server has grown by when the hostile peers have sent so much: with huge pages, or without, whichever is more.
 fn grown_by(len: u64, sent: usize) -> u64 {
-    let target = target();
+    let grown = [true, false].map(|huge| grown_with(huge, len, sent));
+    grown[0].max(grown[1])
+}
+
+fn grown_with(huge_pages: bool, len: u64, sent: usize) -> u64 {
+    let budget = BUDGET.to_string();
+    let budget = [
+        &[("TEST_BUDGET", &*budget)][..],
+        &with_huge_pages(huge_pages),
+    ]
+    .concat();
+    let target = Target::start_with(Way::Tcp, &budget);
+    if sent > 0 {
+        target.account().allow(BUDGET);
+    }
     target.serves();
     let before = target.resident();
     let hostile_peers: Vec<_> = (0..HOSTILE_PEERS)
@@ -43,7 +54,7 @@ fn grown_by(len: u64, sent: usize) -> u64 {
         .collect();
     let grown = target.resident().saturating_sub(before);
     println!(
-        "{HOSTILE_PEERS} hostile peers announce {} MiB in tensors of {len} bytes and send {sent} bytes of each: {} KiB more",
+        "{HOSTILE_PEERS} hostile peers announce {} MiB in tensors of {len} bytes and send {sent} bytes of each: {} KiB more, huge pages: {huge_pages}",
         (HOSTILE_PEERS * BUDGET) >> 20,
         grown >> 10
     );

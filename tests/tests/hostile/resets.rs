@@ -9,6 +9,7 @@ use std::time::Duration;
 use tensorpipe::engine::{EnginePipe, Handler};
 use tensorpipe::{Error, Incoming, Limits, Message, Pipe, ResetCode, Timeouts};
 
+use super::memory::story;
 use super::raw::{RESET, Raw, SOON, message, reason};
 use super::server::context_over;
 use super::stream::Way;
@@ -140,6 +141,7 @@ fn goes_on(mut scene: Scene, rest: Vec<u8>, last: u64, expected: impl Iterator<I
 
 #[test]
 fn resets_do_not_pile_up_before_a_busy_handler() {
+    let _story = story!();
     for way in Way::ALL {
         let mut scene = busy(way, "resets", Timeouts::default());
         let one = reason(RESET, 0, 1, &[b'x'; KIB]).repeat(10);
@@ -152,6 +154,7 @@ fn resets_do_not_pile_up_before_a_busy_handler() {
 /// What it says is not read: that is not its silence.
 #[test]
 fn a_peer_that_waits_for_a_busy_handler_is_not_silent() {
+    let _story = story!();
     let mut timeouts = Timeouts::default();
     timeouts.silence = Some(SILENCE);
     let mut scene = busy(Way::Tcp, "patience", timeouts);
@@ -165,6 +168,7 @@ fn a_peer_that_waits_for_a_busy_handler_is_not_silent() {
 
 #[test]
 fn messages_that_are_taken_back_do_not_pile_up_before_a_busy_handler() {
+    let _story = story!();
     for way in Way::ALL {
         let mut scene = busy(way, "messages", Timeouts::default());
         let body = vec![7; 4 * KIB];

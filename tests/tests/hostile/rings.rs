@@ -12,6 +12,7 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
+use super::memory::Purse;
 use super::raw::{SOON, hello, noise, preface};
 use super::server::Target;
 use super::stream::Way;
@@ -46,16 +47,19 @@ fn rings() -> File {
 }
 
 struct HostilePeer {
+    purse: Purse,
     socket: UnixStream,
     rings: File,
     sent: u64,
 }
 
 impl HostilePeer {
-    fn knock(url: &str) -> UnixStream {
+    fn knock(url: &str) -> (UnixStream, Purse) {
+        let purse = Purse::at(url);
         let name = url.strip_prefix("shm://").unwrap();
         let name = format!("tensorpipe/shm/{name}");
-        UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        (UnixStream::connect_addr(&address).unwrap(), purse)
     }
 
     fn offer(socket: &UnixStream, bytes: &[u8], fds: &[i32]) {
@@ -67,9 +71,10 @@ impl HostilePeer {
 
     /// A good beginning.
     fn enter(url: &str) -> Self {
-        let (socket, rings) = (Self::knock(url), rings());
+        let ((socket, purse), rings) = (Self::knock(url), rings());
         Self::offer(&socket, OFFER, &[rings.as_raw_fd()]);
         Self {
+            purse,
             socket,
             rings,
             sent: 0,
@@ -99,6 +104,7 @@ impl HostilePeer {
             let room = (room + CAPACITY - self.sent).min(CAPACITY - self.sent % CAPACITY);
             let (now, later) = bytes.split_at(bytes.len().min(room as usize));
             let at = DATA + self.sent % CAPACITY;
+            self.purse.pays(now.len());
             self.rings.write_all_at(now, at).unwrap();
             self.sent += now.len() as u64;
             self.set(OUT + WRITTEN, self.sent);
@@ -186,7 +192,7 @@ fn an_offer_that_is_none_is_cut_off_at_once() {
         ),
     ];
     for (what, bytes, fds) in offers {
-        let socket = HostilePeer::knock(&target.pipes);
+        let (socket, _purse) = HostilePeer::knock(&target.pipes);
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         HostilePeer::offer(&socket, bytes, &fds);
         is_cut(&socket, what, SOON);
@@ -202,7 +208,7 @@ fn memory_by_the_dozen_is_closed() {
     let target = Target::start(Way::Shm);
     let before = target.descriptors();
     for many in [2, 4, 5, 64] {
-        let socket = HostilePeer::knock(&target.pipes);
+        let (socket, _purse) = HostilePeer::knock(&target.pipes);
         let fds: Vec<File> = (0..many).map(|_| rings()).collect();
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         HostilePeer::offer(&socket, OFFER, &fds);
@@ -227,7 +233,7 @@ fn whoever_offers_nothing_is_cut_off_at_the_bound() {
     let silent: Vec<_> = (0..50).map(|_| HostilePeer::knock(&target.pipes)).collect();
     let offered: Vec<_> = (0..50).map(|_| HostilePeer::enter(&target.pipes)).collect();
     target.serves();
-    for socket in silent {
+    for (socket, _purse) in silent {
         is_cut(&socket, "a silent hostile peer", 2 * SOON);
     }
     for hostile in offered {

@@ -8,6 +8,7 @@ use tensorpipe::{Context, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{Server, tensor_service};
 use tensorpipe_tests::{Child, resident, runtime, say};
 
+use super::memory::{self, Account, Purse};
 use super::raw::SOON;
 use super::stream::Way;
 
@@ -103,6 +104,7 @@ pub(crate) fn play() {
 
 /// The server, seen from the test.
 pub(crate) struct Target {
+    account: Arc<Account>,
     child: Child,
     way: Way,
     /// Where pipes are echoed: a URL.
@@ -117,16 +119,24 @@ impl Target {
     }
 
     pub(crate) fn start_with(way: Way, variables: &[(&str, &str)]) -> Self {
-        let variables = [&[("TEST_WAY", way.name())], variables].concat();
+        let way_and_pages = [&[("TEST_WAY", way.name())], &memory::variables(way)[..]];
+        let variables = [&way_and_pages.concat(), variables].concat();
         let child = Child::start("server", &variables);
         let pipes = child.hear("pipes");
         let calls = child.hear("calls");
+        let account = Account::open(child.id(), &[&pipes, &calls]);
         Self {
+            account,
             child,
             way,
             pipes,
             calls,
         }
+    }
+
+    /// What it may grow by.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
     }
 
     /// A context that reaches it.
@@ -174,12 +184,17 @@ impl Target {
         });
     }
 
-    /// The end of every test: it serves, and has not complained.
+    /// The end of every test: it serves, has not complained, and has grown by no more than was paid for.
     pub(crate) fn stays_unharmed(mut self) {
         self.serves();
         assert!(self.child.is_alive());
         let complaints = self.child.complaints();
         assert!(!complaints.contains("panicked"), "{complaints}");
+    }
+
+    /// Its peers have sent so many bytes more, in other ways than by [`Raw`](super::raw::Raw).
+    pub(crate) fn was_sent(&self, bytes: u64) {
+        Purse::at(&self.pipes).pays(bytes as usize);
     }
 
     /// Waits until it takes at most `limit` bytes more than `before`.
@@ -198,6 +213,14 @@ impl Target {
                 limit >> 10
             );
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.account.check();
         }
     }
 }

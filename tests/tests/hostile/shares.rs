@@ -10,6 +10,7 @@ use tensorpipe_rpc::{Server, ServerLimits, tensor_service};
 use tensorpipe_tests::{Child, runtime, say, soon};
 
 use super::calls::{call, method};
+use super::memory::Account;
 use super::raw::{PING, PONG, Raw, frame, message};
 use super::server::context_over;
 use super::stream::Way;
@@ -59,6 +60,7 @@ pub(crate) fn play() {
 fn a_peer_with_many_connections_takes_no_more_than_one_with_one() {
     let child = Child::start("shares", &[]);
     let (tcp, shm) = (child.hear("tcp"), child.hear("shm"));
+    let account = Account::open(child.id(), &[&tcp]);
     runtime().block_on(async {
         let context = context_over(Way::Shm, Timeouts::default(), Limits::default());
         let honest = NapsClient::connect_with(&context, shm).await.unwrap();
@@ -79,6 +81,7 @@ fn a_peer_with_many_connections_takes_no_more_than_one_with_one() {
         for nap in soon("its naps", join_all(naps)).await {
             nap.expect("its share is kept for it");
         }
+        account.check();
         drop(greedy);
     });
 }

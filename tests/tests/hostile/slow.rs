@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tensorpipe::{Allocation, Limits, Message, Pipe, Place, Timeouts};
 
+use super::memory::story;
 use super::raw::{GRANT, MESSAGE, Raw, SOON, data, frame, message, message_body, tensor};
 use super::server::context;
 
@@ -44,6 +45,7 @@ async fn next(pipe: &Pipe) -> Message {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_head_may_take_its_time() {
+    let _story = story!();
     let head = message_body(&[7; 900_000], &[], &[], b"");
     let pipe = slowly(|_| (), frame(MESSAGE, &head)).await;
     assert_eq!(next(&pipe).await.metadata.len(), 900_000);
@@ -61,6 +63,7 @@ async fn chunk() -> Pipe {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chunk_may_take_its_time() {
+    let _story = story!();
     let pipe = chunk().await;
     assert_eq!(next(&pipe).await.tensors[0].tensor.byte_len(), 200_000);
     assert_eq!(&next(&pipe).await.metadata[..], b"last");
@@ -68,6 +71,7 @@ async fn a_chunk_may_take_its_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_chunk_that_nobody_wants_any_more_may_as_well() {
+    let _story = story!();
     let pipe = chunk().await;
     let incoming = pipe.read_descriptor().await.unwrap();
     let allocation = Allocation {

@@ -11,6 +11,8 @@ use tensorpipe::transports::{self, Connection, ShmTransport, TcpTransport, Trans
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 
+use super::memory::Purse;
+
 /// How hostile peers and the server are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -44,17 +46,34 @@ impl Way {
     }
 }
 
+/// Of a hostile peer's, who pays for what it sends.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) struct Stream {
+    over: Over,
+    purse: Purse,
+}
+
+#[derive(Debug)]
+enum Over {
     Tcp(TcpStream),
     Shm(Shared),
 }
 
 /// A connection of shm, used by a thread that waits.
-pub(crate) struct Shared {
+struct Shared {
     connection: Box<dyn Connection>,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
+}
+
+impl From<Box<dyn Connection>> for Over {
+    fn from(connection: Box<dyn Connection>) -> Self {
+        Self::Shm(Shared {
+            connection,
+            read_timeout: None,
+            write_timeout: None,
+        })
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -65,39 +84,49 @@ impl std::fmt::Debug for Shared {
 
 impl Stream {
     pub(crate) fn connect(url: &str) -> Self {
+        Self::try_connect(url).unwrap()
+    }
+
+    /// `None` where nobody listens. Who does so is not asked about: only the victim may care.
+    pub(crate) fn try_connect(url: &str) -> Option<Self> {
+        let purse = Purse::at(url);
         let url: Url = url.parse().unwrap();
-        if url.transport() == "tcp" {
-            let stream = TcpStream::connect(url.address()).unwrap();
+        let over = if url.transport() == "tcp" {
+            let stream = TcpStream::connect(url.address()).ok()?;
             stream.set_nodelay(true).unwrap();
-            return Self::Tcp(stream);
-        }
-        let transport = ShmTransport::new();
-        let connection = runtime().block_on(transport.connect(url.address()));
-        Self::Shm(Shared {
-            connection: connection.unwrap(),
-            read_timeout: None,
-            write_timeout: None,
-        })
+            Over::Tcp(stream)
+        } else {
+            let transport = ShmTransport::new().any_user();
+            let connection = runtime().block_on(transport.connect(url.address()));
+            connection.ok()?.into()
+        };
+        Some(Self { over, purse })
+    }
+
+    /// What a victim in this process has connected to.
+    pub(crate) fn accepted(stream: TcpStream) -> Self {
+        let (over, purse) = (Over::Tcp(stream), Purse::here());
+        Self { over, purse }
     }
 
     pub(crate) fn set_read_timeout(&mut self, bound: Duration) {
-        match self {
-            Self::Tcp(stream) => stream.set_read_timeout(Some(bound)).unwrap(),
-            Self::Shm(shared) => shared.read_timeout = Some(bound),
+        match &mut self.over {
+            Over::Tcp(stream) => stream.set_read_timeout(Some(bound)).unwrap(),
+            Over::Shm(shared) => shared.read_timeout = Some(bound),
         }
     }
 
     pub(crate) fn set_write_timeout(&mut self, bound: Duration) {
-        match self {
-            Self::Tcp(stream) => stream.set_write_timeout(Some(bound)).unwrap(),
-            Self::Shm(shared) => shared.write_timeout = Some(bound),
+        match &mut self.over {
+            Over::Tcp(stream) => stream.set_write_timeout(Some(bound)).unwrap(),
+            Over::Shm(shared) => shared.write_timeout = Some(bound),
         }
     }
 
     pub(crate) fn finish_sending(&mut self) {
-        match self {
-            Self::Tcp(stream) => drop(stream.shutdown(Shutdown::Write)),
-            Self::Shm(shared) => {
+        match &mut self.over {
+            Over::Tcp(stream) => drop(stream.shutdown(Shutdown::Write)),
+            Over::Shm(shared) => {
                 let _ = runtime().block_on(shared.connection.shutdown());
             }
         }
@@ -115,11 +144,8 @@ impl Acceptor {
 
     pub(crate) fn accept(&mut self) -> Stream {
         let accepted = runtime().block_on(poll_fn(|cx| self.0.poll_accept(cx)));
-        Stream::Shm(Shared {
-            connection: accepted.unwrap(),
-            read_timeout: None,
-            write_timeout: None,
-        })
+        let (over, purse) = (accepted.unwrap().into(), Purse::here());
+        Stream { over, purse }
     }
 }
 
@@ -145,18 +171,20 @@ fn within(
 
 impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(bytes),
-            Self::Shm(shared) => within(shared.read_timeout, shared.connection.read(bytes)),
+        match &mut self.over {
+            Over::Tcp(stream) => stream.read(bytes),
+            Over::Shm(shared) => within(shared.read_timeout, shared.connection.read(bytes)),
         }
     }
 }
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Shm(shared) => within(shared.write_timeout, shared.connection.write(bytes)),
+        // Before it arrives.
+        self.purse.pays(bytes.len());
+        match &mut self.over {
+            Over::Tcp(stream) => stream.write(bytes),
+            Over::Shm(shared) => within(shared.write_timeout, shared.connection.write(bytes)),
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::{ConnectPolicy, Context, Limits, Timeouts};
 use tensorpipe_tests::{Child, resident, runtime, say};
 
+use super::memory::story;
 use super::raw::{Frame, HELLO, REJECT, Raw, SOON, frame, header, hello, noise, preface, text};
 
 const KEY: u8 = 6;
@@ -47,6 +48,7 @@ fn guesses(url: &str, name: &str, then: &[u8]) -> Vec<Frame> {
 
 #[test]
 fn a_name_that_there_is_looks_like_one_that_there_is_not() {
+    let _story = story!();
     meets(|url| {
         let hello = &hello()[12..];
         let proof = frame(PROOF, &noise(4, 32));
@@ -65,6 +67,7 @@ fn a_name_that_there_is_looks_like_one_that_there_is_not() {
 
 #[test]
 fn a_brochure_without_a_proof_is_not_looked_at() {
+    let _story = story!();
     meets(|url| {
         // One that could not be read, too.
         for hello in [hello(), [preface(), frame(HELLO, &[0, 0xff])].concat()] {
@@ -83,6 +86,7 @@ fn a_brochure_without_a_proof_is_not_looked_at() {
 /// Strangers who were challenged hold places no longer than those who say nothing: others get in, and they are cut off in time.
 #[test]
 fn those_who_prove_nothing_keep_nobody_out() {
+    let _story = story!();
     runtime().block_on(async {
         let mut limits = Limits::default();
         limits.handshakes = 4;
@@ -121,6 +125,7 @@ fn those_who_prove_nothing_keep_nobody_out() {
 /// Connections that ask to join with tokens that nobody gave out are turned away, and count for nothing meanwhile.
 #[test]
 fn bogus_joins_do_not_drive_out_who_is_about_to_prove_itself() {
+    let _story = story!();
     runtime().block_on(async {
         let mut limits = Limits::default();
         limits.handshakes = 4;
@@ -155,6 +160,7 @@ fn bogus_joins_do_not_drive_out_who_is_about_to_prove_itself() {
 /// Not that of a greeting, and then that of a handshake.
 #[test]
 fn a_stranger_has_the_time_of_a_handshake_in_all() {
+    let _story = story!();
     runtime().block_on(async {
         let mut timeouts = Timeouts::default();
         timeouts.handshake = Duration::from_secs(3);
@@ -228,6 +234,7 @@ fn two_hundred_unfinished_proofs_cost_little() {
 /// Whoever finds the address that pipes move to gets no pipe there: not even where nothing is asked for.
 #[test]
 fn no_pipe_begins_at_the_side() {
+    let _story = story!();
     runtime().block_on(async {
         let before = names();
         let listener = Context::new().listen(["tcp://127.0.0.1:0"]).await.unwrap();
