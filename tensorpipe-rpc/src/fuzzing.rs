@@ -67,12 +67,12 @@ fn message(bytes: &[u8]) {
     let Ok(header) = Header::decode(bytes) else {
         return;
     };
-    assert!(header.len <= bytes.len());
+    assert!(header.body_at <= bytes.len());
     let again = header.to_vec();
     let decoded = Header::decode(&again).unwrap_or_else(|what| panic!("{what}"));
     let known = Header {
-        // A later version's fields and flags, and a trace without an id, are not sent on.
-        len: again.len(),
+        // A later version's fields, and a trace without an id, are not sent on.
+        body_at: again.len(),
         flags: decoded.flags,
         trace: decoded.trace,
         ..header

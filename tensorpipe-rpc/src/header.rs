@@ -28,7 +28,7 @@ const TRACE: u8 = 2;
 pub(crate) const REFERENCES: u8 = 4;
 /// Flag: behind the body stands which calls this one waits for.
 pub(crate) const WAITS: u8 = 8;
-/// Flag: the caller wants figures; they stand behind the reply's header.
+/// Flag: the caller wants figures; they end the reply's header, whose length counts them.
 pub(crate) const STATS: u8 = 16;
 
 /// Flag: behind the header stands where the caller wants tensors of the result: a length of two bytes, and so many bytes.
@@ -140,10 +140,10 @@ pub(crate) struct Header {
     pub(crate) method: u32,
     pub(crate) time_left_us: u64,
     pub(crate) trace: TraceContext,
-    /// Its length, and that of what the caller says of places behind it: the body begins here.
-    pub(crate) len: usize,
-    /// The last of these bytes, that many, say where the caller wants tensors of the result.
-    pub(crate) places: u16,
+    /// Where the body begins: behind the header, and behind the places.
+    pub(crate) body_at: usize,
+    /// So many bytes in front of the body say where the caller wants tensors of the result.
+    pub(crate) places_len: u16,
 }
 
 impl FailureCode {
@@ -251,8 +251,8 @@ impl Header {
             method: 0,
             time_left_us: 0,
             trace: TraceContext::default(),
-            len: 0,
-            places: 0,
+            body_at: 0,
+            places_len: 0,
         }
     }
 
@@ -331,8 +331,8 @@ impl Header {
         }
         let mut decoded = Self {
             flags,
-            len: body,
-            places,
+            body_at: body,
+            places_len: places,
             ..Self::plain(kind, call)
         };
         if kind == Kind::Call {
@@ -358,8 +358,8 @@ impl Header {
 impl Header {
     /// What the caller says of places, in the metadata that it was read from.
     pub(crate) fn places<'a>(&self, metadata: &'a [u8]) -> &'a [u8] {
-        let begin = self.len - usize::from(self.places);
-        metadata.get(begin..self.len).unwrap_or_default()
+        let begin = self.body_at - usize::from(self.places_len);
+        metadata.get(begin..self.body_at).unwrap_or_default()
     }
 }
 

@@ -21,7 +21,8 @@ use crate::schema::Method;
 /// When a call ends, and the time that it had; `None` far beyond any clock.
 pub(crate) type Deadline = Option<(Instant, Duration)>;
 
-/// What holds for a call of a service's method, wherever it is made and however often.
+/// What holds for a call of a service's method, wherever it is made and however often. Calls that its handler makes inherit the
+/// deadline and the trace, and nothing else.
 #[derive(Clone)]
 pub(crate) struct Terms {
     /// The service's name.

@@ -195,7 +195,7 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
         payloads.pop()?.into_bytes()
     } else {
         // In place: a slice would be a second handle, for which the bytes need a count.
-        metadata.advance(header.len);
+        metadata.advance(header.body_at);
         metadata
     };
     Some(Body {

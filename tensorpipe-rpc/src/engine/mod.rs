@@ -3,8 +3,7 @@
 //! It lives in the pipe's [`Handler`]: whoever drives the pipe decodes headers, admits calls, polls a handler once and
 //! completes calls, so that on the hot path nothing hops from task to task.
 //!
-//! - **Header.** Kind, call id, service, method id, time left, trace: at the front of the message's metadata, followed by the body. A
-//!   body above 32 KiB, or beyond what the peer takes as metadata, is a payload.
+//! - **Header**, at the front of the message's metadata: `crate::header` lists its fields. The body follows. A body above 32 KiB, or beyond what the peer takes as metadata, is a payload.
 //! - **Bind.** A client first sends its description of the service. The server answers with a number, or with the difference.
 //! - **Admission**, on the header: draining, service and method known, calls of this connection, calls of all. A refused call's
 //!   tensors are skipped.

@@ -50,7 +50,7 @@ impl Asked {
         let said = soon(self.peer.read()).await.unwrap();
         let header = Header::decode(&said.metadata).unwrap();
         assert_eq!((header.kind, header.call), (Kind::Release, self.slot.id));
-        assert_eq!(said.metadata.len(), header.len, "all of them");
+        assert_eq!(said.metadata.len(), header.body_at, "all of them");
         assert_eq!(self.engine.calls.under_way(), 0);
     }
 }

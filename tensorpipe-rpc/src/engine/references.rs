@@ -70,7 +70,7 @@ impl Engine {
 
     /// The peer does not refer to something any more.
     pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
-        let body = incoming.metadata().get(header.len..);
+        let body = incoming.metadata().get(header.body_at..);
         let index = match (body, body.and_then(<[u8]>::first_chunk)) {
             (Some([]), _) => None,
             (_, Some(index)) => Some(u32::from_le_bytes(*index)),

@@ -19,7 +19,7 @@ fn headers_come_back_and_short_ones_are_refused() {
         assert_eq!(
             decoded,
             Header {
-                len: bytes.len(),
+                body_at: bytes.len(),
                 flags: header.flags | trace,
                 ..header
             }
@@ -31,7 +31,7 @@ fn headers_come_back_and_short_ones_are_refused() {
         let mut longer = bytes.clone();
         longer[1] += 4;
         longer.extend_from_slice(&[1, 2, 3, 4]);
-        assert_eq!(Header::decode(&longer).unwrap().len, bytes.len() + 4);
+        assert_eq!(Header::decode(&longer).unwrap().body_at, bytes.len() + 4);
     }
 }
 
@@ -47,7 +47,7 @@ fn places_stand_between_the_header_and_the_body() {
         bytes[2] |= PLACES;
         bytes.extend_from_slice(&[3, 0, 7, 8, 9, 1]);
         let decoded = Header::decode(&bytes).unwrap();
-        assert_eq!((decoded.len, decoded.places), (begin + 5, 3));
+        assert_eq!((decoded.body_at, decoded.places_len), (begin + 5, 3));
         assert_eq!(decoded.places(&bytes), [7, 8, 9]);
         for cut in begin..begin + 5 {
             assert!(Header::decode(&bytes[..cut]).is_err(), "{cut}");
@@ -56,7 +56,7 @@ fn places_stand_between_the_header_and_the_body() {
     // To other kinds the flag means nothing.
     let mut bytes = Header::plain(Kind::Value, 5).to_vec();
     bytes[2] |= PLACES;
-    assert_eq!(Header::decode(&bytes).unwrap().len, REPLY_HEADER);
+    assert_eq!(Header::decode(&bytes).unwrap().body_at, REPLY_HEADER);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_trace_without_an_id_is_not_passed_on() {
     bytes[CALL_LEN] = 0;
     let decoded = Header::decode(&bytes).unwrap();
     let again = Header::decode(&decoded.to_vec()).unwrap();
-    assert_eq!((again.len, again.flags), (CALL_LEN, 0));
+    assert_eq!((again.body_at, again.flags), (CALL_LEN, 0));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_reply_is_written_in_place() {
     Header::put_reply(&mut bytes, Kind::Value, 77);
     let header = Header::decode(&bytes).unwrap();
     assert_eq!(
-        (header.kind, header.call, header.len),
+        (header.kind, header.call, header.body_at),
         (Kind::Value, 77, REPLY_HEADER)
     );
 }

@@ -1,4 +1,4 @@
-//! What a server measured of a call, as it travels: a block behind the header of the reply, for callers who ask.
+//! What a server measured of a call, as it travels: the end of the reply's header, for callers who ask.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Figures {
         if header.flags & STATS == 0 {
             return None;
         }
-        let (fields, _) = metadata.get(REPLY_HEADER..header.len)?.as_chunks::<8>();
+        let (fields, _) = metadata.get(REPLY_HEADER..header.body_at)?.as_chunks::<8>();
         let ([receiving, waiting, handling, request @ ..], more) =
             fields.split_first_chunk::<7>()?;
         let time = |nanos: &[u8; 8]| Duration::from_nanos(u64::from_le_bytes(*nanos));
@@ -178,8 +178,8 @@ mod tests {
             let metadata = reply(figures);
             let header = Header::decode(&metadata).unwrap();
             assert_eq!((header.kind, header.call), (Kind::Value, 5));
-            assert_eq!(header.len, figures.header_len());
-            assert_eq!(&metadata[header.len..], b"body");
+            assert_eq!(header.body_at, figures.header_len());
+            assert_eq!(&metadata[header.body_at..], b"body");
             assert_eq!(Figures::find(&header, &metadata), Some(figures));
         }
     }
@@ -209,7 +209,7 @@ mod tests {
             }
             later[1] = (later.len() - b"body".len()) as u8;
             let header = Header::decode(&later).unwrap();
-            assert_eq!(&later[header.len..], b"body");
+            assert_eq!(&later[header.body_at..], b"body");
             assert_eq!(Figures::find(&header, &later), Some(figures));
         }
     }

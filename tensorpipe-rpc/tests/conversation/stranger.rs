@@ -133,7 +133,7 @@ fn anything(script: &mut Script<'_>, calls: &[u64]) -> Message {
     }
     let id = script.pick(calls).unwrap_or(0);
     let kind = script.byte() % 20;
-    let mut metadata = reply(kind, script.byte() & 0x1f, script.byte(), id);
+    let mut metadata = reply(kind, script.byte(), script.byte(), id);
     if kind == CALL {
         metadata[1] = 28;
         metadata.extend_from_slice(&u32::from(script.byte()).to_le_bytes());

@@ -10,7 +10,7 @@ pub(crate) const VALUE: u8 = 2;
 pub(crate) const FAILURE: u8 = 4;
 pub(crate) const BIND: u8 = 5;
 
-/// A message of this kind with the header of a reply; `code` is its third byte.
+/// A message of this kind with the header of a reply; `code` is its byte 3, as WIRE.md counts.
 pub(crate) fn message(kind: u8, code: u8, call: u64, body: &[u8]) -> Message {
     let mut metadata = vec![kind, 12, 0, code];
     metadata.extend_from_slice(&call.to_le_bytes());

@@ -190,7 +190,7 @@ impl Engine {
 
     pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Incoming) {
         let metadata = incoming.metadata();
-        let body = metadata.get(header.len..header.len + 16);
+        let body = metadata.get(header.body_at..header.body_at + 16);
         let number = |at| {
             let bytes = body?.get(at..)?.first_chunk()?;
             Some(u64::from_le_bytes(*bytes))
