@@ -196,7 +196,7 @@ fn run(row: &Row) -> Judged {
 async fn run_here(row: &Row) -> Result<String, String> {
     let context = context(row.fault);
     let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let mut child = start_writer(row, &listener.url().to_string());
+    let mut child = start_writer(row, listener.url().as_ref());
     let pipe = match timeout(BOUND, listener.accept()).await {
         Ok(Ok(pipe)) => pipe,
         other => return Err(format!("no pipe: {other:?}: {}", child.complaints())),
