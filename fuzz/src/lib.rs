@@ -1,7 +1,7 @@
 //! How much an input may cost: a target says so, and is held to it. It runs on one thread.
 
 #[path = "../../tests/src/counting.rs"]
-mod counting;
+pub mod counting;
 
 use counting::Counting;
 

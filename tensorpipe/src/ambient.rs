@@ -4,6 +4,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
 /// The time, by the clock of this thread's runtime.
 #[inline]
 pub fn now() -> Instant {
@@ -46,13 +48,16 @@ pub fn number() -> u64 {
     RandomState::new().hash_one(0u8)
 }
 
-/// Whether the clock of this thread's runtime is virtual: it takes no notice of what threads of the real time do.
+/// Whether the clock of this runtime is virtual: it takes no notice of what threads of the real time do.
 #[inline]
-pub(crate) fn is_virtual() -> bool {
+pub(crate) fn is_virtual(runtime: &Handle) -> bool {
     #[cfg(feature = "testing")]
-    return simulated::is_virtual();
+    return simulated::is_virtual(runtime);
     #[cfg(not(feature = "testing"))]
-    false
+    {
+        let _ = runtime;
+        false
+    }
 }
 
 #[cfg(feature = "testing")]
@@ -73,17 +78,24 @@ mod simulated {
 
     /// By tokio's clock: whether a simulation runs or not, so that nothing changes where one begins elsewhere.
     pub(super) fn now() -> Option<Instant> {
-        // A thread that ends may have lost it already, and tokio would panic.
+        (!has_lost()).then(|| tokio::time::Instant::now().into_std())
+    }
+
+    /// A thread that ends may have lost its runtime already, and tokio would panic.
+    fn has_lost() -> bool {
         let runtime = Handle::try_current();
-        let has_lost = runtime.is_err_and(|error| error.is_thread_local_destroyed());
-        (!has_lost).then(|| tokio::time::Instant::now().into_std())
+        runtime.is_err_and(|error| error.is_thread_local_destroyed())
     }
 
     /// A clock that nobody has paused shows the system's time, to the nanosecond.
-    pub(super) fn is_virtual() -> bool {
+    pub(super) fn is_virtual(runtime: &Handle) -> bool {
+        if has_lost() {
+            return false;
+        }
+        let _inside = runtime.enter();
         let before = Instant::now();
-        let differs = |now: Instant| now < before || now > Instant::now();
-        chance().is_some() || now().is_some_and(differs)
+        let now = tokio::time::Instant::now().into_std();
+        chance().is_some() || now < before || now > Instant::now()
     }
 
     pub(super) fn chance() -> Option<Chance> {

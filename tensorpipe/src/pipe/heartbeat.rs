@@ -31,7 +31,7 @@ use crate::sys::fork::PerProcess;
 
 /// Looks after a pipe from now on.
 pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
-    if ambient::is_virtual() {
+    if ambient::is_virtual(&core.runtime) {
         return Ok(());
     }
     static HEARTBEAT: PerProcess<Heartbeat> = PerProcess::new();

@@ -43,11 +43,7 @@ struct State {
 
 /// Does `work` on another thread, within `runtime`.
 pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
-    let is_virtual = {
-        let _inside = runtime.enter();
-        ambient::is_virtual()
-    };
-    if is_virtual {
+    if ambient::is_virtual(runtime) {
         runtime.spawn_blocking(work);
         return;
     }

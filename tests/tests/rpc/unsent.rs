@@ -7,7 +7,9 @@ use std::time::Duration;
 use tensorpipe::channels::{
     BasicChannel, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want,
 };
-use tensorpipe::{Buffer, BufferMut, Context, Device, Error, Pays, ResetCode, Tensor, Threshold};
+use tensorpipe::{
+    Buffer, BufferMut, Context, Device, Error, Misuse, Pays, ResetCode, Tensor, Threshold,
+};
 use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
 use tensorpipe_tests::{alone, soon};
 
@@ -27,6 +29,8 @@ impl Mirror for Mirrors {
 /// How the channel fails: from its lane's method, or from elsewhere, later.
 const AT_ONCE: u8 = 1;
 const LATER: u8 = 2;
+/// Or it would rather send it otherwise, and asks whether it may.
+const OTHERWISE: u8 = 3;
 
 /// The first byte of a tensor that fails.
 const HEAVY: u8 = 9;
@@ -66,6 +70,10 @@ impl Lane for FaultyLane {
         };
         if how == AT_ONCE {
             return io.failed(op, error);
+        }
+        if how == OTHERWISE {
+            assert!(!io.divert(op, "basic", source.len() as u64, "the cable is cut"));
+            return;
         }
         let handle = self.2.clone();
         io.spawn(async move {
@@ -149,6 +157,27 @@ fn a_call_ends_when_an_argument_cannot_be_sent() {
             assert_eq!((error.to_string(), may_have_run), (words, true));
         })
         .await;
+    });
+}
+
+#[test]
+fn an_argument_is_named_that_turns_out_not_to_go_as_required() {
+    alone(async || {
+        let (client, [faulty, _], _server) = mirror().await;
+        let strict = client.with_requirement(["faulty"]);
+        faulty.0.store(OTHERWISE, Ordering::SeqCst);
+        for len in LENGTHS {
+            let failed = soon("the call's end", call(&strict, len)).await;
+            let CallError::Connection {
+                error: Error::Misuse(Misuse::NotAsRequired { what, instead, .. }),
+                may_have_run,
+            } = failed.unwrap_err()
+            else {
+                panic!("{len} bytes");
+            };
+            let found = (&*what, &*instead, may_have_run);
+            assert_eq!(found, ("argument `second`", "basic", false));
+        }
     });
 }
 
