@@ -124,7 +124,8 @@ pub struct Carriage {
     pub copied: Option<u64>,
     /// Bytes of them that the writer's CPU copied into memory that the reader has mapped. `None` where that is not known.
     pub copied_by_writer: Option<u64>,
-    /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame.
+    /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame. What one of them sent as
+    /// another would, and why, its writer has in [`ChannelRoute::diverted`](tensorpipe::ChannelRoute::diverted).
     pub channels: Vec<String>,
 }
 
