@@ -262,6 +262,20 @@ mod tests {
     }
 
     #[test]
+    fn what_one_takes_over_from_another_is_counted_once() {
+        let budget = Budget::new(100);
+        let mut all = Reservation::new(&budget);
+        for bytes in [20, 30] {
+            let mut part = all.another();
+            part.grow(bytes).unwrap();
+            all.absorb(part);
+        }
+        assert!(all.another().grow(51).is_err());
+        all.clear();
+        all.another().grow(100).unwrap();
+    }
+
+    #[test]
     fn what_waits_leaves_half_of_it_to_what_comes_or_is_alone() {
         const M: u64 = 1_000_000;
         let budget = Budget::new(100 * M);

@@ -98,11 +98,14 @@ proptest! {
             }
             prop_assert_eq!(consumer.is_ready(), !queue.is_empty());
             prop_assert_eq!(producer.is_ready(), queue.len() < 4096);
+            for wanted in [1, 2048, 2049, 6000] {
+                prop_assert_eq!(consumer.has(wanted), queue.len() >= wanted.min(2048));
+            }
         }
         producer.finish(|| ());
         let mut rest = vec![0; queue.len()];
         prop_assert_eq!(consumer.read(&mut rest, || ()).unwrap(), queue.len());
-        prop_assert!(consumer.is_ready() && consumer.is_finished());
+        prop_assert!(consumer.is_ready() && consumer.has(1) && consumer.is_finished());
         prop_assert_eq!(rest, Vec::from(queue));
     }
 }
@@ -177,7 +180,7 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
             .written
             .0
             .store(nonsense, Ordering::SeqCst);
-        assert!(consumer.is_ready());
+        assert!(consumer.is_ready() && consumer.has(1));
         assert_eq!(consumer.read(&mut [0; 10], || ()), Err(Fault::Counter));
     }
     for nonsense in [1, 4097, u64::MAX >> 1] {
@@ -216,6 +219,19 @@ fn a_writer_hears_that_nobody_reads_any_more() {
     consumer.close(|| woken = true);
     assert!(woken && producer.is_ready());
     assert_eq!(producer.write([&[1][..]], || ()), Err(Fault::NoReader));
+}
+
+#[test]
+fn a_writer_that_waits_is_woken_once_half_of_the_ring_is_free() {
+    let (mut producer, mut consumer) = ring(4096);
+    assert_eq!(producer.write([&[1; 5000][..]], || ()), Ok(4096));
+    assert!(producer.sleep());
+    let mut read = |len: usize| {
+        let mut woken = 0;
+        consumer.read(&mut vec![0; len], || woken += 1).unwrap();
+        woken
+    };
+    assert_eq!((read(2047), read(1), read(1)), (0, 1, 0));
 }
 
 #[test]

@@ -209,6 +209,41 @@ mod tests {
         }
     }
 
+    /// All reasons, while they are short; of long ones as many as have room.
+    #[test]
+    fn a_stranger_with_many_names_hears_as_much_as_it_takes() {
+        let told = |len: usize| {
+            let names: Vec<_> = (0..60).map(|i| format!("{i:0len$}")).collect();
+            let offers: Vec<_> = names.iter().map(|name| (&**name, "")).collect();
+            let told = choose(&brochure(&[], &offers)).refusals;
+            let of_theirs = told.iter().filter(|(_, reason)| reason == NOT_OURS);
+            let bytes = told.iter().map(|(name, reason)| name.len() + reason.len());
+            assert!(bytes.sum::<usize>() <= REFUSALS_BYTES);
+            of_theirs.count()
+        };
+        assert_eq!(told(2), 60);
+        assert!((30..40).contains(&told(400)), "{}", told(400));
+    }
+
+    /// One reason for several pairs of devices is told once.
+    #[test]
+    fn the_same_reason_is_told_once_with_how_often() {
+        let mut brochure = brochure(&[], &[("xth", "there")]);
+        for more in 1..3 {
+            let devices = &mut brochure.channels[0].devices;
+            devices.push((Device::CPU, b"there".to_vec()));
+            let refused = choose(&brochure).refusals;
+            let (_, reason) = refused
+                .iter()
+                .find(|(name, _)| name == "channel xth")
+                .unwrap();
+            assert_eq!(
+                *reason,
+                format!("cpu:0 to cpu:0 and {more} more: another process")
+            );
+        }
+    }
+
     /// What is chosen for each pair of offers; every other candidate has a reason.
     #[test]
     fn the_table() {

@@ -27,6 +27,47 @@ fn bulk_comes_before_it_is_read() {
     assert_eq!(pair.b.sent(Kind::Grant), 0);
 }
 
+/// As many bytes as there is credit for are not too many. What was read comes back in halves of the window, or when it is asked for.
+#[test]
+fn all_of_the_credit_is_used_and_comes_back_in_halves() {
+    let mut pair = pair(4 * SENT);
+    let send = |pair: &mut Pair, number| {
+        assert_eq!(pair.send(&message("4k").tensor(4000)), number);
+        assert_eq!(pair.a.written.last(), Some(&number), "it went ahead");
+    };
+    (0..4).for_each(|number| send(&mut pair, number));
+    assert_eq!(pair.b.pipe.ahead().unfinished, 4 * SENT);
+    for (number, windows) in [(0, 0), (1, 1), (2, 1)] {
+        pair.read(number);
+        assert_eq!(pair.b.sent(Kind::Window), windows, "{number} was read");
+    }
+    for _ in 0..2 {
+        pair.b.pipe.announce_ahead();
+        pair.run();
+        assert_eq!(pair.b.sent(Kind::Window), 2, "there is news once");
+    }
+    (4..7).for_each(|number| send(&mut pair, number));
+    (3..7).for_each(|number| pair.read(number));
+    pair.settle();
+}
+
+/// While it waits for the answer, it goes on reading: what is free then is told behind the answer, if there is any.
+#[test]
+fn what_was_read_until_the_answer_came_is_told_behind_it() {
+    for read in [0, 1] {
+        let mut pair = pair(10_000);
+        (0..2).for_each(|_| _ = pair.send(&message("ahead").tensor(4000)));
+        narrow(&mut pair, 2 * SENT);
+        (0..read).for_each(|message| pair.b.read(message));
+        assert_eq!(pair.b.sent(Kind::Window), 0);
+        pair.run();
+        assert_eq!(pair.b.sent(Kind::Window), read as usize);
+        assert_eq!(pair.b.pipe.ahead().promised, 2 * SENT);
+        (read..2).for_each(|message| pair.b.read(message));
+        pair.settle();
+    }
+}
+
 #[test]
 fn beyond_the_credit_the_go_ahead_is_needed_again() {
     let mut pair = pair(10_000);
@@ -80,6 +121,15 @@ fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
     assert_eq!(pair.a.refused, [], "all has come: it is simply done with");
 }
 
+/// Half of it has come and was read by nobody, and the other half comes.
+#[test]
+fn a_part_that_is_skipped_while_it_comes_is_thrown_away() {
+    let mut pair = half();
+    pair.b.read_but(0, &[0]);
+    pair.settle();
+    assert_eq!(pair.b.pipe.dropped(), 5000);
+}
+
 #[test]
 fn to_skip_what_was_handed_over_is_no_news_to_the_writer() {
     let mut pair = half();
@@ -113,6 +163,7 @@ fn credit_that_was_earned_is_used_and_taken_back() {
     pair.run();
     let ahead = pair.b.pipe.ahead();
     assert_eq!((ahead.window, ahead.promised), (2000, 2000));
+    assert_eq!((ahead.received, ahead.unfinished), (SENT, 0));
     pair.send(&message("waits").tensor(4000));
     pair.send(&message("ahead").tensor(1700));
     assert_eq!(pair.a.written, [0, 1, 3]);
@@ -196,6 +247,22 @@ fn what_was_thrown_away_can_still_be_refused() {
     assert_eq!(pair.a.written.len(), 2, "its credit is back");
     pair.b.read(1);
     pair.settle();
+}
+
+/// Who lets bulk come ahead has nothing more to allow.
+#[test]
+fn a_go_ahead_for_what_goes_ahead_is_a_fault() {
+    let mut pair = pair(10_000).rate(1000);
+    pair.a.write(&message("ahead").tensor(5000));
+    pair.run_for(2);
+    assert_eq!(pair.a.pipe.unwritten(), 1);
+    let (message, skip) = (0, Vec::new());
+    let grant = control([Control::Grant { message, skip }]);
+    pair.a.receive(&grant, pair.now);
+    assert_eq!(
+        pair.a.complaint(),
+        "it sent a GRANT frame twice for one message"
+    );
 }
 
 /// However small a part is, it costs its reader memory.

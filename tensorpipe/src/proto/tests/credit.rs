@@ -61,6 +61,30 @@ fn bytes_in_flight_are_bounded() {
     assert_eq!(pair.b.delivered.len(), 20);
 }
 
+/// WIRE.md says what a message takes. Both ends count the same, to the last byte.
+#[test]
+fn what_rides_and_what_names_parts_takes_credit() {
+    let metadata = "m".repeat(100);
+    let mut pair = Pair::lazy();
+    pair.send(&message(&metadata).payload(10).tensor(20).tensor(3000));
+    let outstanding = pair.b.pipe.receive_window.outstanding();
+    // One byte of metadata belongs to the payload.
+    assert_eq!(outstanding.bytes, (10 + 20) + (100 + 1) + 64 * (1 + 3));
+    // Three more fit exactly, and a fourth does not.
+    let each = 64 + 64 + 100 + 2 + 64 * 3;
+    let mut reader = limits();
+    reader.window_bytes = 3 * each;
+    let mut pair = Pair::with(limits(), reader, None).told();
+    for _ in 0..4 {
+        pair.a.write(&message(&metadata).payload(64).payload(64));
+    }
+    pair.run();
+    assert_eq!(pair.b.pipe.receive_window.outstanding().bytes, 3 * each);
+    assert_eq!(pair.b.ready, [0, 1, 2]);
+    (0..4).for_each(|message| pair.read(message));
+    pair.settle();
+}
+
 #[test]
 fn the_largest_message_always_gets_its_credit() {
     // A window of exactly one largest message: no freed byte may be kept back.

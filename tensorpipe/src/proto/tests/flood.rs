@@ -1,5 +1,6 @@
 //! A peer that has much to say: what it makes this side hold, and what it makes this side look at, stays bounded.
 
+use crate::proto::OpId;
 use crate::proto::sim::frames::{bulk, chunk, control, head, reset};
 use crate::proto::sim::{Pair, message};
 use crate::proto::wire::frame::{Control, Kind};
@@ -16,6 +17,20 @@ fn go_aheads_that_are_never_fetched_are_a_fault() {
     let said = pair.b.complaint();
     assert!(said.contains("beyond its credit"), "{said}");
     assert!(pair.b.pipe.outbox.control.len() < 70_000);
+}
+
+/// So are answers of channels that leave when there is time, which there never is.
+#[test]
+fn answers_that_wait_for_their_time_count() {
+    let mut pair = Pair::lazy();
+    pair.send(&message("bulk").tensor(5000));
+    pair.b.read(0);
+    for _ in 0..70_000 {
+        pair.b.pipe.channel_delayed(OpId::incoming(0, 0), b"thanks");
+    }
+    pair.tell(&control([Control::Ping(1)]));
+    let said = pair.b.complaint();
+    assert!(said.contains("beyond its credit"), "{said}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::proto::sim::{End, Pair, limits, message};
+use crate::proto::wire::frame::Kind;
 
 /// In milliseconds, as the clock runs.
 const SILENCE: u64 = 10_000;
@@ -56,6 +57,25 @@ fn a_suspended_process_asks_before_it_judges() {
     pair.now += Duration::from_millis(100 * SILENCE);
     pair.run_for(SILENCE);
     assert_together(&pair);
+}
+
+/// Whoever looks early finds nothing to do.
+#[test]
+fn before_its_time_nobody_is_asked_or_given_up() {
+    let mut pair = pair();
+    pair.b_to_a.stalled = true;
+    let half = Duration::from_millis(SILENCE / 2);
+    for asked in [0, 1] {
+        let due = pair.a.pipe.next_timeout().unwrap();
+        let early = due - half / 2;
+        assert_eq!(pair.a.pipe.handle_timeout(early), Ok(()));
+        pair.step();
+        assert_eq!(pair.a.sent(Kind::Ping), asked);
+        while pair.now < due {
+            pair.step();
+        }
+    }
+    assert!(pair.a.silent.is_some());
 }
 
 #[test]

@@ -56,6 +56,51 @@ fn a_message_that_the_peer_would_not_take_is_not_sent() {
         let refused = pair.a.pipe.write(&message.metadata, &mut parts, None);
         refused.unwrap_err();
     }
+    // Each of these is small enough, and all of them are not.
+    let many = (0..5).fold(message(""), |message, _| message.payload(64));
+    let mut parts = many.outgoing(pair.a.pipe.peer_limits());
+    parts[4].channel = None;
+    let refused = pair.a.pipe.write(b"", &mut parts, None).unwrap_err();
+    assert!(
+        refused.to_string().contains("what rides of 320"),
+        "{refused}"
+    );
+    parts[4].channel = Some(0);
+    for part in &mut parts {
+        part.metadata = vec![0; 1000].into();
+    }
+    let refused = pair.a.pipe.write(b"", &mut parts, None).unwrap_err();
+    assert!(
+        refused.to_string().contains("metadata of 5000"),
+        "{refused}"
+    );
     pair.settle();
     assert!(pair.a.frames.is_empty());
+}
+
+/// Whatever channel it was meant for: a reader has nothing to wait for.
+#[test]
+fn what_is_empty_rides() {
+    let mut pair = Pair::new();
+    let mut parts = message("").payload(0).outgoing(pair.a.pipe.peer_limits());
+    parts[0].channel = Some(0);
+    pair.a.pipe.write(b"", &mut parts, None).unwrap();
+    pair.settle();
+    assert_eq!(pair.b.contents(), [[Some(Vec::new())]]);
+}
+
+/// What rides is here with its message: only bulk is to come.
+#[test]
+fn what_is_to_come_is_the_bulk() {
+    let mut pair = Pair::lazy();
+    pair.send(
+        &message("")
+            .payload(64)
+            .payload(0)
+            .tensor(5000)
+            .tensor_on(1, 300),
+    );
+    assert_eq!(pair.b.pipe.bytes_to_come(0), 5300);
+    pair.b.read(0);
+    pair.settle();
 }

@@ -9,8 +9,10 @@ use crate::proto::handshake::{
 };
 use crate::proto::sim::frames::frame;
 use crate::proto::sim::{answer, limits, purpose};
+use crate::proto::wire::frame::Kind;
 use crate::proto::wire::hello::{HANDSHAKE_MAX, Purpose, Reject};
 use crate::proto::wire::preface;
+use crate::proto::wire::proof::{CHALLENGE_LEN, KEY_MAX};
 
 const SECRET: [u8; 16] = *b"sixteen bytes it";
 
@@ -272,6 +274,39 @@ fn a_proof_is_good_on_its_own_connection_alone() {
         let relayed = shake(on(1, Some([1; 32])), on(2, binding), as_it_is);
         is_unproven(relayed.map(|_| ()));
     }
+}
+
+/// Nothing may stand behind what is proved: its header is enough to say so.
+#[test]
+fn a_frame_that_is_longer_than_what_it_says_is_refused() {
+    let secret = secret(1);
+    let longer = |said: &[u8], len: u32| {
+        let mut said = said[..12 + 8].to_vec();
+        said[12..16].copy_from_slice(&len.to_le_bytes());
+        said
+    };
+    let (mut connector, first) = begins(side(&secret, 1));
+    let (_, challenge) = challenges(side(&secret, 2), &first).unwrap();
+    let key = longer(&first, KEY_MAX + 1);
+    let fault = ServerHandshake::new(true).handle(&key).unwrap_err();
+    assert!(matches!(fault, PeerFault::FrameTooLarge { .. }), "{fault}");
+    let challenge = longer(&challenge, CHALLENGE_LEN + 1);
+    let fault = connector.handle(&challenge).unwrap_err();
+    assert!(matches!(fault, PeerFault::FrameTooLarge { .. }), "{fault}");
+}
+
+/// Proved or not, only the frame whose turn it is may follow.
+#[test]
+fn another_frame_behind_the_proof_is_named() {
+    let secret = secret(1);
+    let (mut connector, first) = begins(side(&secret, 1));
+    let (mut listener, challenge) = challenges(side(&secret, 2), &first).unwrap();
+    let mut connector = believes(&mut connector, &challenge).unwrap();
+    let mut said = connector.hello(&purpose(limits()));
+    let kind = 8 + 32 + 4;
+    said[kind] = Kind::Answer as u8;
+    let fault = listener.handle(&said).unwrap_err().to_string();
+    assert_eq!(fault, "it sent a ANSWER frame instead of HELLO");
 }
 
 #[test]

@@ -86,6 +86,9 @@ fn a_small_message_too_is_refused_with_a_reason() {
     pair.send(&message("no").tensor(10));
     assert_eq!(pair.a.written, [0]);
     pair.b.refuse(0, CODE);
+    // Nothing of it is to come, but its writer has not heard.
+    pair.b.pipe.finish(0);
+    assert_eq!(pair.b.pipe.receive_window.outstanding().messages, 1);
     pair.settle();
     assert_eq!(pair.a.refused, [(0, CODE)], "although it was handed over");
     assert_eq!(pair.b.resets, []);

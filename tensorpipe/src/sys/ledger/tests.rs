@@ -51,14 +51,22 @@ fn slots_are_bounded_and_parked_ones_are_used_when_they_are_back() {
     let (ledger, debts) = both();
     let pieces = Segment::cut(4096, 4096).unwrap();
     let offer = |ledger: &Arc<Ledger>| ledger.offer(pieces[0].segment(), 0..4096);
-    let mut loans: Vec<_> = (0..SLOTS).map(|_| offer(&ledger).unwrap()).collect();
-    assert!(offer(&ledger).is_none());
+    let next = |_| {
+        assert!(ledger.has_room());
+        offer(&ledger).unwrap()
+    };
+    let mut loans: Vec<_> = (0..SLOTS).map(next).collect();
+    assert!(offer(&ledger).is_none() && !ledger.has_room());
     let parked = loans.pop().unwrap();
     let entry = parked.entry();
     assert!(debts.take(entry));
     drop(parked);
-    assert!(offer(&ledger).is_none(), "it is still out");
+    assert!(
+        offer(&ledger).is_none() && !ledger.has_room(),
+        "it is still out"
+    );
     debts.give_back(entry);
+    assert!(ledger.has_room());
     assert_eq!(offer(&ledger).unwrap().entry().slot, entry.slot);
 }
 
@@ -97,6 +105,23 @@ fn an_offer_of_another_number_is_not_taken() {
     let guessed = Entry { number: 0, ..entry };
     assert!(!debts.take(guessed) && ledger.is_open(entry));
     assert!(debts.take(entry));
+}
+
+/// Whoever knows one number knows no other: not of another slot, a later loan of this one, or another borrower's ledger.
+#[test]
+fn each_loan_has_a_number_of_its_own() {
+    let (one, two) = (Ledger::new().unwrap(), Ledger::new().unwrap());
+    let mut numbers = std::collections::HashSet::new();
+    for ledger in [&one, &two] {
+        for again in 0..3 {
+            let loans: Vec<_> = (0..8).map(|_| offer(ledger).unwrap()).collect();
+            for loan in &loans {
+                let entry = loan.entry();
+                assert!(numbers.insert(entry.number), "{entry:?}, round {again}");
+                assert!(ledger.withdraw(entry));
+            }
+        }
+    }
 }
 
 #[test]
@@ -173,12 +198,20 @@ fn what_was_sent_back_is_its_lenders_when_it_is_there() {
     let (ledger, debts) = both();
     let loan = offer(&ledger).unwrap();
     let entry = loan.entry();
-    assert!(debts.take(entry));
+    let id = loan.lent.segment.id();
+    assert!(debts.take(entry) && !debts.is_returned(entry));
+    let pinned = ledger.pin(entry, id, 4096..5000).unwrap();
+    assert!(
+        !pinned.is_returned() && pinned.len() == 904,
+        "its borrower has it"
+    );
+    drop(pinned);
     debts.send_back(entry);
     assert!(ledger.is_out() && !loan.is_back(), "it is on its way");
-    let id = loan.lent.segment.id();
+    assert!(debts.is_returned(entry));
     let pinned = ledger.pin(entry, id, 4096..5000).unwrap();
     assert!(pinned.is_returned() && !ledger.is_out());
+    assert!(!debts.is_returned(entry) && !debts.keep(entry), "it came");
     assert!(!loan.is_back(), "it is read here");
     drop(pinned);
     assert!(loan.is_back());
@@ -188,6 +221,11 @@ fn what_was_sent_back_is_its_lenders_when_it_is_there() {
     assert_eq!(next.entry().slot, entry.slot);
     debts.give_up(entry);
     assert!(debts.take(next.entry()));
+    debts.send_back(next.entry());
+    assert!(
+        debts.keep(next.entry()) && ledger.is_out(),
+        "it is taken, as before"
+    );
     debts.send_back(next.entry());
     debts.give_up(next.entry());
     assert!(next.is_back(), "its message did not come");
