@@ -9,8 +9,8 @@ use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say};
 use tokio::io::AsyncReadExt;
 
 use super::raw::{
-    ANSWER, FLUSH, GRANT, MESSAGE, PING, REFUSE, RESET, Raw, SOON, frame, hello, message, preface,
-    reason, tensor,
+    ANSWER, FLUSH, GRANT, MESSAGE, PING, REFUSE, RESET, Raw, SOON, frame, header, hello, message,
+    preface, reason, tensor,
 };
 use super::server::{HANDSHAKE, Target};
 use super::stream::Way;
@@ -207,6 +207,26 @@ fn a_tensor_of_64_gib_that_never_comes_takes_no_memory() {
         target.serves();
         drop(all);
         target.shrinks_to(before, 4 * MIB, "after they have gone");
+        target.stays_unharmed();
+    }
+}
+
+/// The longest head that a pipe takes, of which the first bytes come.
+#[test]
+fn large_heads_that_never_come_take_no_memory() {
+    // Metadata, eager parts, and what describes 4096 parts.
+    const LONGEST: u32 = (1 << 20) + (256 << 10) + 320 * 4096 + 64;
+    for way in Way::ALL {
+        let target = warm(way);
+        let open: Vec<Raw> = std::iter::repeat_with(|| {
+            let mut raw = Raw::open(&target.pipes);
+            raw.send(&header(MESSAGE, LONGEST, &[0; 100]));
+            raw
+        })
+        .take(60)
+        .collect();
+        target.serves();
+        drop(open);
         target.stays_unharmed();
     }
 }

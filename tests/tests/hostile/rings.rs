@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -320,5 +321,73 @@ fn wake_ups_by_the_million_are_no_harm() {
     target.serves();
     target.shrinks_to(before, 8 << 20, "wake-ups");
     drop(hostile);
+    target.stays_unharmed();
+}
+
+/// Frames that change while they are read, and counters of both rings: what is decided is decided on a copy.
+#[test]
+fn rings_that_are_rewritten_all_the_time_are_no_harm() {
+    let target = Target::start(Way::Shm);
+    let message = super::raw::message(&[7; 1000], &[], b"");
+    for (what, at) in [
+        ("the bytes", DATA),
+        ("the counter of what is written", OUT + WRITTEN),
+        ("the counter of what is read", BACK + READ),
+        ("both control blocks", OUT),
+    ] {
+        for seed in 1..6 {
+            let mut hostile = HostilePeer::open(&target.pipes);
+            let memory = hostile.rings.try_clone().unwrap();
+            let over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let mut round: u64 = seed;
+                    while !over.load(Ordering::Relaxed) {
+                        round += 1;
+                        let len = match at {
+                            DATA => 200,
+                            OUT => 2048,
+                            _ => 8,
+                        };
+                        // Also what could be: a little more than before.
+                        let bytes = match (len, round % 2) {
+                            (8, 0) => (round * 100).to_le_bytes().to_vec(),
+                            _ => noise(round, len),
+                        };
+                        let offset = if at == DATA { round * 97 % CAPACITY } else { 0 };
+                        memory.write_all_at(&bytes, at + offset).unwrap();
+                    }
+                });
+                // Nobody waits for room: the counter that says so is one of those.
+                for _ in 0..30 {
+                    let place = DATA + hostile.sent % (CAPACITY / 2);
+                    hostile.purse.pays(message.len());
+                    hostile.rings.write_all_at(&message, place).unwrap();
+                    hostile.sent += message.len() as u64;
+                    hostile.set(OUT + WRITTEN, hostile.sent);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+            println!("{what} {seed}");
+        }
+    }
+    target.stays_unharmed();
+}
+
+/// The memory of one connection, brought to others.
+#[test]
+fn memory_that_is_offered_again_harms_nobody_else() {
+    let target = Target::start(Way::Shm);
+    let hostile = HostilePeer::open(&target.pipes);
+    let again: Vec<_> = (0..20)
+        .map(|_| {
+            let (socket, purse) = HostilePeer::knock(&target.pipes);
+            HostilePeer::offer(&socket, OFFER, &[hostile.rings.as_raw_fd()]);
+            (socket, purse)
+        })
+        .collect();
+    target.serves();
+    drop((again, hostile));
     target.stays_unharmed();
 }
