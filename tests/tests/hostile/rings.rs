@@ -1,16 +1,21 @@
 //! A hostile peer at the socket of `shm`, who makes the memory by hand from WIRE.md, or does not.
 
+#![allow(unsafe_code, reason = "a hostile peer maps the memory of its rings")]
+
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use super::memory::Purse;
@@ -324,52 +329,96 @@ fn wake_ups_by_the_million_are_no_harm() {
     target.stays_unharmed();
 }
 
-/// Frames that change while they are read, and counters of both rings: what is decided is decided on a copy.
+/// What a thread of a hostile peer writes all the time.
+#[derive(Clone, Copy, Debug)]
+enum Rewrites {
+    /// Bytes of the ring, of frames that are being read.
+    Bytes,
+    /// How much is written: what can be, and what cannot, in turn.
+    Written,
+    /// How much is read, likewise.
+    Read,
+}
+
+/// The memory of the rings, as words.
+struct Words(&'static [AtomicU64]);
+
+impl Words {
+    fn of(rings: &File) -> Self {
+        let len = (DATA + 2 * CAPACITY) as usize;
+        let length = NonZeroUsize::new(len).unwrap();
+        let flags = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the system's choice touches no memory of anybody else.
+        let at = unsafe { mmap(None, length, flags, MapFlags::MAP_SHARED, rings, 0) }.unwrap();
+        // SAFETY: the mapping has so many words, begins on a page, and is taken away when this is dropped. Others write to it.
+        Self(unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), len / 8) })
+    }
+
+    fn set(&self, at: u64, value: u64) {
+        self.0[at as usize / 8].store(value, Ordering::Release);
+    }
+
+    fn rewrites(&self, what: Rewrites, sent: &AtomicU64, round: u64) {
+        let sent = sent.load(Ordering::Relaxed);
+        match what {
+            Rewrites::Bytes => {
+                let noise = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                self.set(DATA + 8 * (noise >> 40) % CAPACITY, noise);
+            }
+            Rewrites::Written => {
+                self.set(OUT + WRITTEN, sent);
+                self.set(OUT + WRITTEN, sent + 3 * CAPACITY);
+            }
+            Rewrites::Read => {
+                self.set(BACK + READ, 0);
+                self.set(BACK + READ, 1 << 40);
+            }
+        }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        let start = NonNull::from(self.0).cast();
+        // SAFETY: nobody has a reference to the mapping any more.
+        let _ = unsafe { munmap(start, size_of_val(self.0)) };
+    }
+}
+
+/// What is decided by memory that its writer still changes is decided on a copy.
 #[test]
 fn rings_that_are_rewritten_all_the_time_are_no_harm() {
     let target = Target::start(Way::Shm);
     let message = super::raw::message(&[7; 1000], &[], b"");
-    for (what, at) in [
-        ("the bytes", DATA),
-        ("the counter of what is written", OUT + WRITTEN),
-        ("the counter of what is read", BACK + READ),
-        ("both control blocks", OUT),
+    for (what, connections) in [
+        (Rewrites::Bytes, 10),
+        (Rewrites::Written, 200),
+        (Rewrites::Read, 20),
     ] {
-        for seed in 1..6 {
+        for _ in 0..connections {
             let mut hostile = HostilePeer::open(&target.pipes);
-            let memory = hostile.rings.try_clone().unwrap();
-            let over = AtomicBool::new(false);
+            let words = Words::of(&hostile.rings);
+            let (over, sent) = (AtomicBool::new(false), AtomicU64::new(hostile.sent));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut round: u64 = seed;
-                    while !over.load(Ordering::Relaxed) {
-                        round += 1;
-                        let len = match at {
-                            DATA => 200,
-                            OUT => 2048,
-                            _ => 8,
-                        };
-                        // Also what could be: a little more than before.
-                        let bytes = match (len, round % 2) {
-                            (8, 0) => (round * 100).to_le_bytes().to_vec(),
-                            _ => noise(round, len),
-                        };
-                        let offset = if at == DATA { round * 97 % CAPACITY } else { 0 };
-                        memory.write_all_at(&bytes, at + offset).unwrap();
+                    for round in 0.. {
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        words.rewrites(what, &sent, round);
                     }
                 });
-                // Nobody waits for room: the counter that says so is one of those.
+                // Nobody looks for room: the ring does not go round.
                 for _ in 0..30 {
-                    let place = DATA + hostile.sent % (CAPACITY / 2);
                     hostile.purse.pays(message.len());
-                    hostile.rings.write_all_at(&message, place).unwrap();
+                    let at = DATA + hostile.sent;
+                    hostile.rings.write_all_at(&message, at).unwrap();
                     hostile.sent += message.len() as u64;
+                    sent.store(hostile.sent, Ordering::Relaxed);
                     hostile.set(OUT + WRITTEN, hostile.sent);
-                    std::thread::sleep(Duration::from_millis(1));
                 }
                 over.store(true, Ordering::Relaxed);
             });
-            println!("{what} {seed}");
         }
     }
     target.stays_unharmed();
