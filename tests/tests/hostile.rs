@@ -22,6 +22,8 @@ mod joins;
 mod logs;
 #[path = "hostile/memory.rs"]
 mod memory;
+#[path = "hostile/origins.rs"]
+mod origins;
 #[path = "hostile/pages.rs"]
 mod pages;
 #[path = "hostile/places.rs"]
@@ -63,6 +65,8 @@ fn child() {
         Some("server") => server::play(),
         Some("another user") => floods::play_another_user(),
         Some("shares") => shares::play(),
+        Some("host") => origins::play_host(),
+        Some("flood") => origins::play_flood(),
         Some("thief") => replays::play_thief(),
         Some("tokens") => tokens::play(),
         Some("victim") => replays::play_victim(),

@@ -9,8 +9,8 @@ use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say};
 use tokio::io::AsyncReadExt;
 
 use super::raw::{
-    ANSWER, FLUSH, GRANT, MESSAGE, PING, REFUSE, RESET, Raw, SOON, frame, hello, message, preface,
-    reason, tensor,
+    ANSWER, FLUSH, GRANT, MESSAGE, PING, REFUSE, RESET, Raw, SOON, frame, header, hello, message,
+    message_body, preface, reason, tensor,
 };
 use super::server::{HANDSHAKE, Target};
 use super::stream::Way;
@@ -207,6 +207,30 @@ fn a_tensor_of_64_gib_that_never_comes_takes_no_memory() {
         target.serves();
         drop(all);
         target.shrinks_to(before, 4 * MIB, "after they have gone");
+        target.stays_unharmed();
+    }
+}
+
+/// Long heads, of which the first bytes come.
+#[test]
+fn large_heads_that_never_come_take_no_memory() {
+    let body = message_body(&[7; 1_000_000], &[], &[], b"");
+    for way in Way::ALL {
+        let target = warm(way);
+        let mut open: Vec<Raw> = std::iter::repeat_with(|| {
+            let mut raw = Raw::open(&target.pipes);
+            raw.send(&header(MESSAGE, body.len() as u32, &body[..100]));
+            raw
+        })
+        .take(60)
+        .collect();
+        target.serves();
+        for raw in &mut open {
+            raw.0.set_read_timeout(Duration::from_millis(1));
+            let read = raw.0.read(&mut [0; 100]);
+            assert!(!matches!(read, Ok(0)), "it is no fault so far");
+        }
+        drop(open);
         target.stays_unharmed();
     }
 }

@@ -1,15 +1,21 @@
 //! A hostile peer at the socket of `shm`, who makes the memory by hand from WIRE.md, or does not.
 
+#![allow(unsafe_code, reason = "a hostile peer maps the memory of its rings")]
+
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use super::memory::Purse;
@@ -320,5 +326,117 @@ fn wake_ups_by_the_million_are_no_harm() {
     target.serves();
     target.shrinks_to(before, 8 << 20, "wake-ups");
     drop(hostile);
+    target.stays_unharmed();
+}
+
+/// What a thread of a hostile peer writes all the time.
+#[derive(Clone, Copy, Debug)]
+enum Rewrites {
+    /// Bytes of the ring, of frames that are being read.
+    Bytes,
+    /// How much is written: what can be, and what cannot, in turn.
+    Written,
+    /// How much is read, likewise.
+    Read,
+}
+
+/// The memory of the rings, as words.
+struct Words(&'static [AtomicU64]);
+
+impl Words {
+    fn of(rings: &File) -> Self {
+        let len = (DATA + 2 * CAPACITY) as usize;
+        let length = NonZeroUsize::new(len).unwrap();
+        let flags = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the system's choice touches no memory of anybody else.
+        let at = unsafe { mmap(None, length, flags, MapFlags::MAP_SHARED, rings, 0) }.unwrap();
+        // SAFETY: the mapping has so many words, begins on a page, and is taken away when this is dropped. Others write to it.
+        Self(unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), len / 8) })
+    }
+
+    fn set(&self, at: u64, value: u64) {
+        self.0[at as usize / 8].store(value, Ordering::Release);
+    }
+
+    fn rewrites(&self, what: Rewrites, sent: &AtomicU64, round: u64) {
+        let sent = sent.load(Ordering::Relaxed);
+        match what {
+            Rewrites::Bytes => {
+                let noise = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                self.set(DATA + 8 * (noise >> 40) % CAPACITY, noise);
+            }
+            Rewrites::Written => {
+                self.set(OUT + WRITTEN, sent);
+                self.set(OUT + WRITTEN, sent + 3 * CAPACITY);
+            }
+            Rewrites::Read => {
+                self.set(BACK + READ, 0);
+                self.set(BACK + READ, 1 << 40);
+            }
+        }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        let start = NonNull::from(self.0).cast();
+        // SAFETY: nobody has a reference to the mapping any more.
+        let _ = unsafe { munmap(start, size_of_val(self.0)) };
+    }
+}
+
+/// What is decided by memory that its writer still changes is decided on a copy.
+#[test]
+fn rings_that_are_rewritten_all_the_time_are_no_harm() {
+    let target = Target::start(Way::Shm);
+    let message = super::raw::message(&[7; 1000], &[], b"");
+    for (what, connections) in [
+        (Rewrites::Bytes, 10),
+        (Rewrites::Written, 200),
+        (Rewrites::Read, 20),
+    ] {
+        for _ in 0..connections {
+            let mut hostile = HostilePeer::open(&target.pipes);
+            let words = Words::of(&hostile.rings);
+            let (over, sent) = (AtomicBool::new(false), AtomicU64::new(hostile.sent));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 0.. {
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        words.rewrites(what, &sent, round);
+                    }
+                });
+                // Nobody looks for room: the ring does not go round.
+                for _ in 0..30 {
+                    hostile.purse.pays(message.len());
+                    let at = DATA + hostile.sent;
+                    hostile.rings.write_all_at(&message, at).unwrap();
+                    hostile.sent += message.len() as u64;
+                    sent.store(hostile.sent, Ordering::Relaxed);
+                    hostile.set(OUT + WRITTEN, hostile.sent);
+                }
+                over.store(true, Ordering::Relaxed);
+            });
+        }
+    }
+    target.stays_unharmed();
+}
+
+/// The memory of one connection, brought to others.
+#[test]
+fn memory_that_is_offered_again_harms_nobody_else() {
+    let target = Target::start(Way::Shm);
+    let hostile = HostilePeer::open(&target.pipes);
+    let again: Vec<_> = (0..20)
+        .map(|_| {
+            let (socket, purse) = HostilePeer::knock(&target.pipes);
+            HostilePeer::offer(&socket, OFFER, &[hostile.rings.as_raw_fd()]);
+            (socket, purse)
+        })
+        .collect();
+    target.serves();
+    drop((again, hostile));
     target.stays_unharmed();
 }

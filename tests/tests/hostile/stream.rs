@@ -3,9 +3,11 @@
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, socket};
 use tensorpipe::Url;
 use tensorpipe::transports::{self, Connection, ShmTransport, TcpTransport, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -100,6 +102,19 @@ impl Stream {
             let connection = runtime().block_on(transport.connect(url.address()));
             connection.ok()?.into()
         };
+        Some(Self { over, purse })
+    }
+
+    /// From this address of the machine.
+    pub(crate) fn connect_from(url: &str, from: &str) -> Option<Self> {
+        let purse = Purse::at(url);
+        let at: std::net::SocketAddrV4 = url.strip_prefix("tcp://")?.parse().ok()?;
+        let from = std::net::SocketAddrV4::new(from.parse().ok()?, 0);
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let made = socket(AddressFamily::Inet, SockType::Stream, flags, None).ok()?;
+        bind(made.as_raw_fd(), &SockaddrIn::from(from)).ok()?;
+        connect(made.as_raw_fd(), &SockaddrIn::from(at)).ok()?;
+        let over = Over::Tcp(made.into());
         Some(Self { over, purse })
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use futures_util::{Stream, stream};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensorpipe::{DType, Message, Payload, Pipe, Pool, Tensor};
@@ -24,6 +25,7 @@ const ROUNDS: u64 = 10;
 const LOOK: Duration = Duration::from_millis(50);
 
 const CALL: u8 = 1;
+const REPLY_ITEMS: u8 = 10;
 const VALUE: u8 = 2;
 const FAILURE: u8 = 4;
 const BAD_ARGUMENTS: u8 = 4;
@@ -33,6 +35,9 @@ pub(crate) trait Reader {
     /// Whether the text stayed one.
     async fn reads(&self, text: Watched) -> bool;
     async fn says(&self) -> Watched;
+    fn tells(&self) -> impl Stream<Item = Watched>;
+    #[rpc(batch(max_size = 64, max_wait = "20ms"))]
+    async fn gathers(&self, rows: Tensor) -> Tensor;
 }
 
 struct Honest;
@@ -44,6 +49,14 @@ impl Reader for Honest {
 
     async fn says(&self) -> Watched {
         Watched { stayed: true }
+    }
+
+    fn tells(&self) -> impl Stream<Item = Watched> {
+        stream::empty()
+    }
+
+    async fn gathers(&self, rows: Tensor) -> Tensor {
+        rows
     }
 }
 
@@ -85,7 +98,7 @@ impl<'de> Deserialize<'de> for Watched {
     }
 }
 
-/// The bytes of a string in memory of a pool, of which a thread turns the last one into what no text has, and back.
+/// The bytes of a string in memory of a pool, or in any other, of which a thread turns the last one into what no text has, and back.
 struct Rewritten {
     memory: Tensor,
     over: Arc<AtomicBool>,
@@ -94,12 +107,24 @@ struct Rewritten {
 
 impl Rewritten {
     fn of(pool: &Pool) -> Self {
+        Self::over(|text| {
+            let mut memory = pool.tensor(DType::U8, [text.len() as u64]).unwrap();
+            memory.make_mut::<u8>().unwrap().copy_from_slice(&text);
+            memory
+        })
+    }
+
+    /// In memory that is not lent: it is copied, or read.
+    fn elsewhere() -> Self {
+        Self::over(Tensor::from)
+    }
+
+    fn over(make: impl FnOnce(Vec<u8>) -> Tensor) -> Self {
         // Its length stands before it, in three bytes of seven bits.
         let len = [TEXT | 0x80, (TEXT >> 7) | 0x80, TEXT >> 14].map(|bits| bits as u8);
         let text = [&len[..], &[b'a'; TEXT]].concat();
-        let mut memory = pool.tensor(DType::U8, [text.len() as u64]).unwrap();
+        let mut memory = make(text);
         let bytes = memory.make_mut::<u8>().unwrap();
-        bytes.copy_from_slice(&text);
         let last = bytes.as_mut_ptr_range().end.addr() - 1;
         let last = bytes.as_mut_ptr().with_addr(last).expose_provenance();
         let over = Arc::new(AtomicBool::new(false));
@@ -162,6 +187,12 @@ pub(crate) fn answer() {
         while let Ok(message) = pipe.read().await {
             let call = &message.metadata[4..12];
             let reply = match message.metadata[0] {
+                CALL if message.metadata[16..20] == method(2) => {
+                    let mut items = header(REPLY_ITEMS, call);
+                    items[3] = 1;
+                    pipe.send(text.behind(items)).unwrap();
+                    Message::new([&[VALUE, 12, 0, 0], call].concat())
+                }
                 CALL => text.behind(header(VALUE, call)),
                 _ => Message::new([&[VALUE, 12, 0, 0], call, &[0]].concat()),
             };
@@ -170,13 +201,18 @@ pub(crate) fn answer() {
     });
 }
 
+/// The number of a method, as calls say it.
+fn method(index: usize) -> [u8; 4] {
+    let schema = ReaderService::new(Honest).schema();
+    schema.methods[index].id.to_le_bytes()
+}
+
 /// Whether what it is called with stays a text there; `None` where it is refused.
 async fn stays_text(pipe: &Pipe, text: &Rewritten, call: u64) -> Option<bool> {
-    let schema = ReaderService::new(Honest).schema();
     let mut header = header(CALL, &call.to_le_bytes());
     header[1] = 28;
     header.extend([0; 4]);
-    header.extend(schema.methods[0].id.to_le_bytes());
+    header.extend(method(0));
     header.extend([0; 8]);
     pipe.send(text.behind(header)).unwrap();
     let reply = soon("a reply", pipe.read()).await.unwrap().metadata;
@@ -200,6 +236,11 @@ fn arguments_that_change_while_they_are_read_are_text_or_refused() {
         }
         let len = text.memory.byte_len() as u64;
         assert_eq!(pipe.stats().bytes_lent, ROUNDS * len);
+        let text = Rewritten::elsewhere();
+        for call in ROUNDS..2 * ROUNDS {
+            let stays = stays_text(&pipe, &text, call).await;
+            assert_ne!(stays, Some(false), "call {call} had a `str` that is none");
+        }
     });
 }
 
@@ -218,5 +259,53 @@ fn results_that_change_while_they_are_read_are_text_or_refused() {
         }
         let borrowed = client.connection().pipe().stats().bytes_borrowed;
         assert_eq!(borrowed, ROUNDS * (TEXT as u64 + 3));
+    });
+}
+
+#[test]
+fn items_that_change_while_they_are_read_are_text_or_refused() {
+    alone(async || {
+        let child = Child::start("answers", &[]);
+        let context = context("asks", 64 << 20);
+        let client = ReaderClient::connect_with(&context, child.hear("url"));
+        let client = soon("a client", client).await.unwrap();
+        for call in 0..ROUNDS {
+            let mut items = client.tells();
+            while let Some(item) = soon("an item", items.next()).await {
+                match item {
+                    Ok(text) => assert!(text.stayed, "call {call} gave a `str` that is none"),
+                    Err(error) => assert!(matches!(error, CallError::Decode(_)), "{error}"),
+                }
+            }
+        }
+        let borrowed = client.connection().pipe().stats().bytes_borrowed;
+        assert_eq!(borrowed, ROUNDS * (TEXT as u64 + 3));
+    });
+}
+
+/// Whatever is in a tensor, its shape is what was announced, and each of its bytes is one that was there.
+#[test]
+fn rows_that_change_while_they_are_gathered_are_rows() {
+    alone(async || {
+        let child = Child::start("reads", &[]);
+        let context = context("rewrites", 64 << 20);
+        let client = ReaderClient::connect_with(&context, child.hear("url"));
+        let client = soon("a client", client).await.unwrap();
+        let texts = [Rewritten::of(context.pool()), Rewritten::elsewhere()];
+        let rows = texts.each_ref().map(|text| {
+            let len = text.memory.byte_len();
+            let rows = text.memory.buffer().slice(len - 60_000..len);
+            Tensor::from_buffer(rows, DType::U8, [6, 10_000]).unwrap()
+        });
+        for _ in 0..ROUNDS {
+            let calls = rows.iter().map(|rows| client.gathers(rows));
+            let gathered = futures_util::future::join_all(calls);
+            for gathered in soon("rows", gathered).await {
+                let gathered = gathered.unwrap();
+                assert_eq!(gathered.shape(), [6, 10_000]);
+                let (last, others) = gathered.as_slice::<u8>().unwrap().split_last().unwrap();
+                assert!([b'a', 0xff].contains(last) && others.iter().all(|byte| *byte == b'a'));
+            }
+        }
     });
 }
