@@ -66,10 +66,18 @@ fn bytes_in_flight_are_bounded() {
 fn what_rides_and_what_names_parts_takes_credit() {
     let metadata = "m".repeat(100);
     let mut pair = Pair::lazy();
-    pair.send(&message(&metadata).payload(10).tensor(20).tensor(3000));
+    let several = message(&metadata).payload(10).tensor(20).tensor(3000);
+    let mut parts = several.outgoing(pair.a.pipe.peer_limits());
+    for (part, len) in parts.iter_mut().zip([1, 3, 7]) {
+        part.metadata = vec![0; len].into();
+    }
+    (pair.a.pipe)
+        .write(metadata.as_bytes(), &mut parts, None)
+        .unwrap();
+    pair.run();
     let outstanding = pair.b.pipe.receive_window.outstanding();
-    // One byte of metadata belongs to the payload.
-    assert_eq!(outstanding.bytes, (10 + 20) + (100 + 1) + 64 * (1 + 3));
+    let expected = (10 + 20) + (100 + 1 + 3 + 7) + 64 * (1 + 3);
+    assert_eq!(outstanding.bytes, expected);
     // Three more fit exactly, and a fourth does not.
     let each = 64 + 64 + 100 + 2 + 64 * 3;
     let mut reader = limits();

@@ -84,4 +84,13 @@ fn a_go_ahead_names_what_it_skips_in_any_order() {
     let skip = vec![0xffff, 17, 4, 4, 2, 0];
     pair.tell(&control([Control::Grant { message: 0, skip }]));
     assert_eq!(pair.b.parts_started(), [1, 3]);
+    // And as many as a message can have.
+    pair.b.write(&parts);
+    pair.step();
+    let skip = (0..u16::MAX).collect();
+    pair.tell(&control([Control::Grant { message: 1, skip }]));
+    assert_eq!(
+        (pair.b.complaint(), pair.b.started.len()),
+        (String::new(), 2)
+    );
 }

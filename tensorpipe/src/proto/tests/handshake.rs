@@ -196,4 +196,10 @@ fn limits_under_which_nothing_could_be_sent_are_refused() {
         let fault = ServerHandshake::default().handle(&hello).unwrap_err();
         assert!(matches!(fault, PeerFault::Malformed { .. }), "{fault}");
     }
+    // One of the longest message is enough.
+    let mut least = limits();
+    least.window_messages = 1;
+    least.window_bytes = u64::from(least.frame_max());
+    let hello = hello("a", least, Brochure::default());
+    ServerHandshake::default().handle(&hello).unwrap();
 }

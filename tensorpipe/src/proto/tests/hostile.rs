@@ -161,6 +161,8 @@ fn messages_are_larger_than_allowed() {
     length(frame_max + 1, Kind::Message as u8, 0, "MESSAGE");
     length((16 << 10) + 1, Kind::Ping as u8, 0, "PING");
     length(u32::MAX, Kind::Data as u8, 0, "DATA");
+    let all_skipped = 10 + 2 * u32::from(u16::MAX);
+    length(all_skipped + 1, Kind::Grant as u8, 0, "GRANT");
     length(u32::MAX, Kind::Grant as u8, 0, "GRANT");
     length(u32::MAX, 99, OPTIONAL, "skipped");
 }
@@ -202,6 +204,9 @@ fn fields_mean_nothing() {
     let mut dtype = tensor(DType::U8, &[0]);
     dtype[fields + 2] = 200;
     malformed(&dtype, "an unknown element type");
+    says(&tensor(DType::U8, &[0; 32]), "");
+    let dims = "a tensor of more than 32 dimensions";
+    malformed(&tensor(DType::U8, &[0; 33]), dims);
     let mut overflow = tensor(DType::F32, &[0, 0]);
     overflow[fields + 4..][..16].fill(0xff);
     malformed(&overflow, "a shape whose size overflows");

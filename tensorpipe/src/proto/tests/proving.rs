@@ -209,7 +209,10 @@ fn a_listener_that_asks_for_a_token_lets_only_joins_do_without() {
     let join = Purpose::Join { token, proof };
     let heard = hear(&ClientHandshake::hello(&join));
     assert_eq!(heard, Some(Heard::Hello(join)));
-    // A name that no token has.
+    // The longest name, and those that no token has.
+    let longest = Secret::new("a".repeat(64), SECRET.to_vec()).unwrap();
+    let (_, first) = begins(side(&longest, 1));
+    assert_eq!(opened(&first).unwrap().name, "a".repeat(64));
     for name in [String::new(), "a".repeat(65)] {
         let mut body = (name.len() as u16).to_le_bytes().to_vec();
         body.extend(name.bytes());
