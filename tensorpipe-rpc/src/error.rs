@@ -23,7 +23,7 @@ pub enum CallError<E = Infallible> {
     /// The server has no such method: it is older than this client.
     Unimplemented(Arc<str>),
     /// Time was up: 60 s, or what `with_deadline` of the client says, for a call and for the whole of a stream. The method may have
-    /// run.
+    /// run. Where time was up because no replica was there, the error is [`CallError::Unavailable`].
     Deadline {
         /// The bound.
         after: Duration,
@@ -45,7 +45,8 @@ pub enum CallError<E = Infallible> {
         /// Whether the method may have run.
         may_have_run: bool,
     },
-    /// None of the replicas could be called in time, and none can be as long as that stays so.
+    /// None of the replicas could be called in time, and none can be as long as that stays so. Calls with a stream do not wait for one:
+    /// they fail at once.
     Unavailable {
         /// What is known of each.
         replicas: Arc<[ReplicaError]>,
@@ -192,7 +193,7 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
             Self::Deadline { after } => {
                 write!(
                     f,
-                    "no answer within {after:?}; the method may have run, give it more time with `with_deadline`"
+                    "no answer within {after:?}; the method may have run. `with_deadline` gives it more time"
                 )
             }
             Self::ShuttingDown => f.write_str(
@@ -274,10 +275,26 @@ fn ran(may_have_run: bool) -> &'static str {
 /// Each replica, and what is known of it.
 fn none_of(replicas: &[ReplicaError]) -> impl fmt::Display {
     fmt::from_fn(move |f| {
-        f.write_str("none of the replicas can be called")?;
+        f.write_str("no server can be called")?;
         for (i, ReplicaError { url, error }) in replicas.iter().enumerate() {
             f.write_str(if i == 0 { ": " } else { ", " })?;
             match error {
+                // Its text names the URL, too.
+                Some(ConnectError::Pipe(tensorpipe::Error::Connect {
+                    waited,
+                    attempts,
+                    source,
+                    ..
+                })) => match attempts {
+                    1 => write!(f, "{url} ({source})")?,
+                    _ => {
+                        let waited = waited.as_secs_f64();
+                        write!(
+                            f,
+                            "{url} ({attempts} attempts in {waited:.1} s; the last one: {source})"
+                        )?;
+                    }
+                },
                 Some(error) => write!(f, "{url} ({error})")?,
                 None => write!(f, "{url} (not there yet)")?,
             }

@@ -132,6 +132,14 @@ impl Context {
         transport.is_ok_and(|transport| transport.side_address().is_some())
     }
 
+    /// Whether this context has the transport of this URL.
+    ///
+    /// # Errors
+    /// [`Misuse::UnknownTransport`], which names those that it has.
+    pub fn check_transport(&self, url: &Url) -> Result<(), Misuse> {
+        self.inner.transport(url.transport()).map(drop)
+    }
+
     /// Listens at one or several URLs, e.g. `tcp://127.0.0.1:0`.
     ///
     /// # Errors

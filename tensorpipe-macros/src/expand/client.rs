@@ -199,7 +199,8 @@ impl<'a> Client<'a> {
             /// When it is closed, or no server there has such a service.
             #vis async fn on(target: &dyn #private::Target) -> #result { #on }
 
-            /// The connection that the calls are made on; of replicas, the one that had the service first.
+            /// The connection that the calls are made on. Over `Replicas`, that of the first server found: it is not replaced after a
+            /// reconnect. `Replicas::status` has the route to each.
             #[must_use]
             #vis fn connection(&self) -> &#private::Connection {
                 self.handle.connection()

@@ -111,7 +111,8 @@ impl EmbedderClient {
             .await?;
         ::core::result::Result::Ok(Self { handle })
     }
-    /// The connection that the calls are made on; of replicas, the one that had the service first.
+    /// The connection that the calls are made on. Over `Replicas`, that of the first server found: it is not replaced after a
+    /// reconnect. `Replicas::status` has the route to each.
     #[must_use]
     pub fn connection(&self) -> &::tensorpipe_rpc::__private::Connection {
         self.handle.connection()

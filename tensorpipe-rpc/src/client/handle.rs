@@ -83,7 +83,8 @@ impl ClientHandle {
         })
     }
 
-    /// The connection that calls are made on; of replicas, the one that had the service first, whatever became of it.
+    /// The connection that calls are made on. Over [`Replicas`](crate::Replicas), that of the first server found: it is not replaced
+    /// after a reconnect. [`Replicas::status`](crate::Replicas::status) has the route to each.
     pub fn connection(&self) -> &Connection {
         &self.bound.connection
     }

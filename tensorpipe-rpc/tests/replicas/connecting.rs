@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tensorpipe::transports::{Acceptor, BoxFuture, Connection, Transport};
-use tensorpipe::{Context, Error, SystemError};
+use tensorpipe::{Context, Error, Misuse, SystemError};
 use tensorpipe_rpc::{Backoff, ConnectError, ReplicaState, Replicas};
 use tokio::time::Instant;
 
@@ -120,8 +120,13 @@ async fn who_waits_for_the_first_server_does_not_wait_for_ever() {
     let (_, builder) = nowhere();
     let begun = Instant::now();
     let error = builder.patience(Duration::from_secs(7)).connect().await;
-    assert!(has_no_replica(&error.unwrap_err()));
+    let error = error.unwrap_err();
+    assert!(has_no_replica(&error));
     assert_eq!(begun.elapsed().as_secs(), 7);
+    // All attempts, not the last one alone: 0.1 + 0.2 + 0.4 + 0.8 + 5 × 1.
+    let said = error.to_string();
+    let all = "no server can be called: nowhere://here (10 attempts in 6.5 s; the last one: connect nowhere: ";
+    assert!(said.starts_with(all), "{said}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,10 +153,35 @@ async fn what_makes_no_sense_is_said_at_once() {
     }
     let error = Replicas::builder().connect().await.unwrap_err();
     assert!(error.to_string().contains("name one with `url`"), "{error}");
-    // A transport that this context has not will not come.
-    let connect = Replicas::builder().url("carrier-pigeon://coop").connect();
-    let error = super::lab::soon(connect).await.unwrap_err();
-    assert!(error.to_string().contains("carrier-pigeon"), "{error}");
+    // A transport that this context has not will not come, also where another server is there.
+    let sites = super::lab::sites(1, &Default::default()).await;
+    let builder = super::lab::replicas_of(&sites).url("http://127.0.0.1:1");
+    let error = super::lab::soon(builder.connect()).await.unwrap_err();
+    let ConnectError::Pipe(Error::Misuse(Misuse::UnknownTransport { name, .. })) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(name, "http");
+}
+
+#[tokio::test]
+async fn a_replica_has_the_route_of_the_connection_that_it_has_now() {
+    use super::lab::{Ledger, client_of, replicas_of, sites, states, until};
+
+    let ledger = Ledger::default();
+    let sites = sites(1, &ledger).await;
+    let (client, replicas) = client_of(replicas_of(&sites)).await;
+    let route = || replicas.status()[0].route.clone();
+    let first = route().unwrap();
+    assert_eq!(&*first, client.connection().route());
+    sites[0].proxy.cut();
+    until(|| states(&replicas) != [ReplicaState::Live]).await;
+    assert_eq!(route(), None);
+    sites[0].proxy.mend();
+    until(|| states(&replicas) == [ReplicaState::Live]).await;
+    let second = route().unwrap();
+    assert_eq!(second.transport, "tcp");
+    assert_ne!(second.address, first.address);
+    assert_eq!(&*first, client.connection().route(), "the first one stays");
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ fn advice(error: &std::io::Error) -> &'static str {
         }
         Some(libc::ENOSPC) => "; free some of what it is to be in, or raise its size",
         Some(libc::ECONNRESET) => {
-            "; the peer's process is gone, or has dropped the connection: its log says why"
+            "; the peer's process is gone, or has dropped the connection: its log may say why"
         }
         Some(libc::EADDRINUSE) => {
             "; something has that address already: choose another one, of tcp another port or 0"

@@ -125,19 +125,20 @@ impl ReplicasBuilder {
     /// before, nothing goes on.
     ///
     /// # Errors
-    /// [`ConnectError::Unavailable`] when none is there in time; [`Misuse`] in [`ConnectError::Pipe`] for no URL, or one that
-    /// makes no sense.
+    /// [`ConnectError::Unavailable`] when none is there in time. [`Misuse`] in [`ConnectError::Pipe`], at once, for no URL, one that
+    /// makes no sense, and one whose transport the context does not have.
     pub async fn connect(self) -> Result<Replicas, ConnectError> {
         let misuse = |misuse: Misuse| ConnectError::Pipe(Error::from(misuse));
         if self.urls.is_empty() {
             let text = "replicas without a server; name one with `url`".to_owned();
             return Err(misuse(Misuse::Other(text)));
         }
+        let context = self.context.unwrap_or_else(|| Context::global().clone());
         for url in &self.urls {
-            url.parse::<Url>().map_err(misuse)?;
+            let url = url.parse::<Url>().map_err(misuse)?;
+            context.check_transport(&url).map_err(misuse)?;
         }
         let runtime = Handle::try_current().map_err(|_| misuse(Misuse::NoRuntime))?;
-        let context = self.context.unwrap_or_else(|| Context::global().clone());
         let count = self.urls.len();
         let urls = self.urls.into_iter().map(Arc::from);
         let shared = Arc::new(Shared::new(urls, self.options));

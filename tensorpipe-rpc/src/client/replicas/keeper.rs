@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tensorpipe::{ConnectPolicy, Context, Error};
 use tokio::time::Instant;
@@ -49,8 +50,9 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
             }
             Err(error) => {
                 failures += 1;
-                // No such transport, or the context has been closed.
+                // An address that is none, or the context has been closed.
                 let hopeless = matches!(error, Error::Misuse(_));
+                let error = after(failures, since.elapsed(), error);
                 shared.failed(index, error.into());
                 hopeless
             }
@@ -75,6 +77,19 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
                 Some(_) => {}
             }
         }
+    }
+}
+
+/// The error of the last of so many attempts, which knows of itself alone.
+fn after(attempts: u32, waited: Duration, error: Error) -> Error {
+    match error {
+        Error::Connect { url, source, .. } => Error::Connect {
+            url,
+            waited,
+            attempts,
+            source,
+        },
+        other => other,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tensorpipe::engine::EnginePipe;
 use tokio::sync::Notify;
 
 use super::status::{ReplicaState, ReplicaStatus};
@@ -105,11 +106,12 @@ impl Replica {
     }
 
     pub(super) fn status(&self, services: usize) -> ReplicaStatus {
-        let mut calls_under_way = 0;
+        let (mut calls_under_way, mut route) = (0, None);
         let state = match &self.phase {
             Phase::Connecting => ReplicaState::Connecting,
             Phase::Live(live) => {
                 calls_under_way = live.connection.calls_under_way();
+                route = Some(live.connection.pipe().shared_route());
                 if services == 0 || self.services.iter().any(Result::is_ok) {
                     ReplicaState::Live
                 } else if self.services.len() < services {
@@ -125,6 +127,7 @@ impl Replica {
         ReplicaStatus {
             url: self.url.clone(),
             state,
+            route,
             calls_under_way,
             last_error: self.last_error.clone(),
         }

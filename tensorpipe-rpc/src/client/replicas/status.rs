@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tensorpipe::Route;
+
 use crate::error::ConnectError;
 
 /// A replica at one moment.
@@ -12,6 +14,8 @@ pub struct ReplicaStatus {
     pub url: Arc<str>,
     /// Whether it is called.
     pub state: ReplicaState,
+    /// Which transport and channels carry its calls. `None` while it is not there.
+    pub route: Option<Arc<Route>>,
     /// Calls of these clients that wait for its answer.
     pub calls_under_way: usize,
     /// Why it was not there last, or, of one that is, why it has not all services.

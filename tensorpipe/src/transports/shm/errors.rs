@@ -7,7 +7,7 @@ use crate::ring::Fault;
 pub(super) fn gone() -> io::Error {
     io::Error::new(
         io::ErrorKind::ConnectionReset,
-        "the peer's process is gone, or has dropped the connection; its log says why",
+        "the peer's process is gone, or has dropped the connection; its log may say why",
     )
 }
 
