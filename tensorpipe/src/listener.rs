@@ -196,7 +196,7 @@ async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: 
             Err(error) => {
                 let is_of_the_system = is_of_the_system(&error);
                 if let Some(more) = refused.admits() {
-                    let hears = match is_of_the_system {
+                    let hears = match is_of_the_system && is_of_accept(&error) {
                         true => "no connection can be accepted: whoever connects waits in vain",
                         false => "a connection could not be accepted",
                     };
@@ -211,6 +211,11 @@ async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: 
             }
         }
     }
+}
+
+/// Whether it kept a connection from being accepted. One that was is dropped, and its peer hears of that.
+fn is_of_accept(error: &Error) -> bool {
+    matches!(error, Error::System(error) if error.call.starts_with("accept"))
 }
 
 /// Whether the system is short of what the next connection needs, too, the acceptor is no good, or a filter denies a call that each

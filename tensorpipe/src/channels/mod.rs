@@ -278,6 +278,12 @@ pub trait Lane: Send {
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>);
 }
 
+/// Words of a peer's lane, for errors and routes: without lines or control characters of their own.
+fn legible(words: &[u8]) -> String {
+    let words = String::from_utf8_lossy(words);
+    words.replace(char::is_control, "\u{fffd}")
+}
+
 /// The channels of a context by default: order is priority.
 pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
     vec![

@@ -26,6 +26,9 @@ const NO_CONNECTION: &str = "nothing answers there: see whether the address is r
 /// The system connects to a listener whose process hangs, or is not let accept.
 const NO_ANSWER: &str = "somebody listens there but does not answer: its log says why if it cannot accept; raise `Timeouts::handshake` if it is only slow";
 
+/// Connecting to a transport with sessions ends when the listener answers.
+const NO_SESSION: &str = "nothing answers there, or somebody listens and does not go on: see whether the address is right and a firewall lets connections through, and what the listener's log says; raise `Timeouts::handshake` if it is only far or slow";
+
 /// One attempt.
 pub(crate) async fn connect(
     context: &Arc<Inner>,
@@ -36,6 +39,7 @@ pub(crate) async fn connect(
     let what = || {
         let hint = match is_connected.load(Ordering::Relaxed) {
             true => NO_ANSWER,
+            false if transport.has_sessions() => NO_SESSION,
             false => NO_CONNECTION,
         };
         (format!("the handshake with {url}"), hint)
@@ -392,12 +396,16 @@ mod tests {
     use crate::error::Error;
     use crate::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 
-    /// As where packets are dropped.
-    struct Void;
+    /// As where packets are dropped; with sessions, or without.
+    struct Void(bool);
 
     impl Transport for Void {
         fn name(&self) -> &'static str {
-            "void"
+            if self.0 { "session" } else { "void" }
+        }
+
+        fn has_sessions(&self) -> bool {
+            self.0
         }
 
         fn domain(&self) -> Vec<u8> {
@@ -421,7 +429,8 @@ mod tests {
             ..Timeouts::default()
         };
         let context = Context::builder().timeouts(timeouts).transports([
-            Arc::new(Void) as Arc<dyn Transport>,
+            Arc::new(Void(false)) as Arc<dyn Transport>,
+            Arc::new(Void(true)),
             Arc::new(TcpTransport::new()),
         ]);
         let context = context.build().unwrap();
@@ -432,6 +441,10 @@ mod tests {
             (
                 "void://there",
                 "nothing answers there: see whether the address",
+            ),
+            (
+                "session://there",
+                "nothing answers there, or somebody listens and does not go on",
             ),
             (
                 &*hangs,

@@ -123,8 +123,11 @@ pub(crate) fn play_client() {
             .connect(url(PORTS[0]));
         let mut excess = Excess::default();
         // Both are bounded: one attempt may begin just before the policy's end.
-        let bound = millis("TEST_HANDSHAKE").unwrap_or_default() * 2;
-        let connection = match excess.of(bound, connect).await {
+        let connected = match millis("TEST_HANDSHAKE") {
+            Some(bound) => excess.of(2 * bound, connect).await,
+            None => connect.await,
+        };
+        let connection = match connected {
             Ok(connection) => connection,
             Err(error) => {
                 say("connected", "no");

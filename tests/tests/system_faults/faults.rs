@@ -134,7 +134,10 @@ pub(crate) const CALLS: &[Call] = &[
     call("openat", &[(libc::SYS_openat, None)]).fails_late(NOTHING),
     call("eventfd2", &[(libc::SYS_eventfd2, None)]),
     call("epoll_ctl", &[(libc::SYS_epoll_ctl, None)]).fails(ALL),
+    #[cfg(target_arch = "x86_64")]
     call("ppoll", &[(libc::SYS_ppoll, None), (libc::SYS_poll, None)]).fails_late(NOTHING),
+    #[cfg(not(target_arch = "x86_64"))]
+    call("ppoll", &[(libc::SYS_ppoll, None)]).fails_late(NOTHING),
     call("process_vm_readv", &[(libc::SYS_process_vm_readv, None)]).fails_late(NOTHING),
     call(
         "getsockopt(SO_PEERCRED)",

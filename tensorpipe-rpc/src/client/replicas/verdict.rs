@@ -29,7 +29,7 @@ pub(super) fn verdict(error: &CallError) -> Verdict {
             ..
         } => Verdict::Unfit,
         CallError::Connection { error, .. } => match error {
-            // As above.
+            // As above. Seen late, other tensors of the call may have moved: that costs links, and no handler.
             Error::Misuse(Misuse::NotAsRequired { .. }) => Verdict::Unfit,
             // Of this side, and the same with any server.
             Error::Misuse(_) | Error::OutOfMemory { .. } => Verdict::Final,

@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::exports::SLOTS;
+use crate::channels::legible;
 
 /// Of a reason, in bytes.
 const REASON: usize = 400;
@@ -104,7 +105,7 @@ impl FromReader {
             Some((&DONE, [])) => Ok(Self::Done),
             Some((&kind @ (BYTES | BYTES_ALWAYS), reason)) if reason.len() <= REASON => {
                 Ok(Self::Bytes(Refusal {
-                    reason: String::from_utf8_lossy(reason).into_owned(),
+                    reason: legible(reason),
                     lasting: kind == BYTES_ALWAYS,
                 }))
             }

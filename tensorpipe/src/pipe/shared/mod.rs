@@ -271,7 +271,9 @@ impl Shared {
             self.required
                 .retain(|known, _| self.state.is_writing(*known));
             // Those that are over are looked for when there are twice as many as were left.
-            self.required.reserve(self.required.len() + 16);
+            let room = 2 * self.required.len() + 16;
+            self.required.shrink_to(room);
+            self.required.reserve(room - self.required.len());
         }
         self.required.insert(message, channels);
     }

@@ -2,6 +2,7 @@
 
 use super::proof::Number;
 use super::{ChannelFault, OFFER_LEN, Offer, Uuid};
+use crate::channels::legible;
 use crate::process::Token;
 
 /// From the writer's lane.
@@ -107,7 +108,7 @@ impl FromReader {
             [PROVED] => Ok(Some(Self::Proved)),
             [DETOUR] => Ok(Some(Self::Detour(None))),
             [DETOUR_ALWAYS, reason @ ..] if reason.len() <= REASON => {
-                let reason = String::from_utf8_lossy(reason).into_owned();
+                let reason = legible(reason);
                 Ok(Some(Self::Detour(Some(reason))))
             }
             [first, ..] if *first < 16 => Ok(None),

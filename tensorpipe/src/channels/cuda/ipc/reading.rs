@@ -274,7 +274,7 @@ impl Reader {
         io: &mut LaneIo<'_>,
     ) {
         match read.take().map(|read| read.map(BufferMut::freeze)) {
-            Err(error) => io.failed(op, failed(&error)),
+            Err(error) => self.unproved(op, want, &error, tools, io),
             Ok(None) => {
                 tools.handle.resume_at(op, read.fence());
                 self.parts
@@ -315,6 +315,19 @@ impl Reader {
         io.received(op, buffer);
     }
 
+    /// The number could not be read, which the next one may be.
+    fn unproved(
+        &self,
+        op: OpId,
+        want: Want,
+        error: &dyn std::fmt::Display,
+        tools: &mut Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        tracing::debug!(%error, "nothing is borrowed yet: the proof could not be read");
+        self.detour(op, want, tools, io);
+    }
+
     fn detour(&self, op: OpId, want: Want, tools: &mut Tools, io: &mut LaneIo<'_>) {
         let reason = tools.degraded.receiving().map(str::to_owned);
         io.control(op, FromReader::Detour(reason).encode());
@@ -348,7 +361,7 @@ impl Reader {
                     self.parts.insert(op, part);
                 }
                 Some(Ok(read)) => self.proves(op, (number, local), want, read, tools, io),
-                Some(Err(error)) => io.failed(op, failed(&error)),
+                Some(Err(error)) => self.unproved(op, want, &error, tools, io),
             },
             Some(Part::Proving(number, local, want, read)) => {
                 self.proves(op, (number, local), want, read, tools, io);

@@ -71,8 +71,8 @@ impl Writer {
             Some(Ok((segment, range))) => match self.borrower() {
                 Ok(Some(_)) if !self.proved.contains(&source.device()) => {
                     let (cuda, device) = (tools.cuda.clone(), source.device());
-                    let is_quick = cuda.has_stream(device);
-                    let numbering = Slot::of(op, is_quick, (&tools.handle, io), move || {
+                    // Its memory is made for it: that takes a driver long.
+                    let numbering = Slot::of(op, false, (&tools.handle, io), move || {
                         proof::made(&cuda, device)
                     });
                     Part::Numbering(numbering, source)
