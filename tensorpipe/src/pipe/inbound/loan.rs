@@ -244,3 +244,151 @@ impl Memory for Lent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::message::{MessageTensor, Payload};
+    use crate::sys::registrations::Registrations;
+    use crate::tensor::DType;
+
+    /// Memory that has something of its own to say to every question.
+    #[derive(Default)]
+    struct Own {
+        bytes: Vec<u8>,
+        work: QueuedWork,
+        registrations: Registrations,
+    }
+
+    impl Memory for Own {
+        fn kind(&self) -> MemoryKind {
+            MemoryKind::Pool
+        }
+        fn is_private(&self) -> bool {
+            true
+        }
+        fn len(&self) -> usize {
+            self.bytes.len()
+        }
+        fn another(&self, len: usize) -> Option<BufferMut> {
+            Some(BufferMut::zeroed(len))
+        }
+        fn work(&self) -> Option<&QueuedWork> {
+            Some(&self.work)
+        }
+        fn registrable(&self) -> Option<Registrable<'_>> {
+            Some(Registrable::whole(&self.registrations, self.len()))
+        }
+        fn as_bytes(&self) -> Option<&[u8]> {
+            Some(&self.bytes)
+        }
+        fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+            Some(&mut self.bytes)
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+        fn as_any_mut(&mut self) -> &mut dyn Any {
+            self
+        }
+    }
+
+    /// Eight bytes, and the address of their memory.
+    fn own() -> (BufferMut, usize) {
+        let bytes = (0..8).collect();
+        let memory: Arc<dyn Memory> = Arc::new(Own {
+            bytes,
+            ..Own::default()
+        });
+        let at = address(&memory);
+        (BufferMut::from_memory(memory, 8).ok().unwrap(), at)
+    }
+
+    #[tokio::test]
+    async fn what_is_lent_answers_as_the_memory_itself() {
+        let (lent, _home) = lend(own().0, Handle::current());
+        let memory = lent.memory();
+        assert_eq!((memory.len(), memory.is_empty()), (8, false));
+        assert!(memory.is_private() && memory.kind() == MemoryKind::Pool);
+        assert_eq!(memory.as_bytes(), Some(&[0, 1, 2, 3, 4, 5, 6, 7][..]));
+        assert_eq!(memory.another(3).map(|another| another.len()), Some(3));
+        assert_eq!(memory.registrable().map(|found| found.len), Some(8));
+        let own = memory.as_any().downcast_ref::<Own>().unwrap();
+        assert!(
+            memory
+                .work()
+                .is_some_and(|work| std::ptr::eq(work, &own.work))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_message_that_was_read_holds_the_readers_own_memory() {
+        let ((payload, first), (tensor, second)) = (own(), own());
+        let mut allocation = Allocation {
+            payloads: vec![Place::Into(payload), Place::Pool],
+            tensors: vec![Place::Into(tensor)],
+        };
+        let loans = Loans::of(&mut allocation, &Handle::current());
+        let mut read = allocation.payloads.into_iter().chain(allocation.tensors);
+        let mut read = || match read.next() {
+            Some(Place::Into(lent)) => lent.freeze(),
+            _ => Buffer::from_vec(vec![9u8]),
+        };
+        let (payloads, tensor) = ([read(), read()], read());
+        let tensor = Tensor::from_buffer(tensor, DType::U8, [2, 4]).unwrap();
+        let mut message = Message::new("read");
+        message.payloads.extend(payloads.map(Payload::from));
+        message.tensors.push(MessageTensor::from(tensor));
+        loans.settle(&mut message);
+        assert_eq!(address(message.payloads[0].data.memory()), first);
+        assert_eq!(message.payloads[1].data.as_bytes(), Some(&[9][..]));
+        let tensor = &message.tensors[0].tensor;
+        assert_eq!(tensor.shape()[..], [2, 4]);
+        assert_eq!(address(tensor.buffer().memory()), second);
+    }
+
+    /// It is somewhere else, somebody looks at it, or it is a part of it.
+    #[tokio::test]
+    async fn what_is_not_all_of_the_readers_memory_stays_as_it_is() {
+        let elsewhere = Buffer::from_vec(vec![8u8; 8]);
+        let (_lent, home) = lend(own().0, Handle::current());
+        assert_eq!(home.claim(elsewhere).as_bytes(), Some(&[8; 8][..]));
+        let (lent, home) = lend(own().0, Handle::current());
+        let read = lent.freeze();
+        let looks = read.clone();
+        assert_eq!(home.claim(read).as_bytes(), looks.as_bytes());
+        for part in [0..7, 1..8] {
+            let (lent, home) = lend(own().0, Handle::current());
+            let read = lent.freeze().slice(part);
+            assert_eq!(home.claim(read).len(), 7);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_read_that_failed_has_its_memory_back_when_nobody_else_has_it() {
+        let (memory, at) = own();
+        let mut allocation = Allocation {
+            payloads: vec![Place::Into(memory), Place::Skip],
+            tensors: vec![Place::On(Device::CPU)],
+        };
+        let mut loans = Loans::of(&mut allocation, &Handle::current());
+        let first = poll_fn(|cx| Poll::Ready(loans.poll_home(cx).is_ready()));
+        assert!(!first.await, "it is lent");
+        let back = tokio::spawn(async move { poll_fn(|cx| loans.poll_home(cx)).await });
+        tokio::task::yield_now().await;
+        drop(allocation);
+        let back = tokio::time::timeout(Duration::from_secs(20), back);
+        let mut back = back.await.expect("nobody was woken").unwrap();
+        assert!(matches!(back.payloads[1], Place::Skip));
+        assert!(matches!(back.tensors[0], Place::On(Device::CPU)));
+        match back.payloads.remove(0) {
+            Place::Into(memory) => assert_eq!(address(&memory.into_memory().0), at),
+            other => panic!("{other:?}"),
+        }
+    }
+}
