@@ -104,6 +104,20 @@ impl Handshaking {
         }
     }
 
+    /// Waits for its end. What it says before that is kept; beyond a piece of it, it is not read.
+    async fn ended(&mut self) -> Error {
+        let mut piece = [0; PIECE];
+        while self.input.len() < PIECE {
+            let room = PIECE - self.input.len();
+            match self.connection.read(&mut piece[..room]).await {
+                Ok(0) => return self.lost("it was closed during the handshake"),
+                Ok(len) => self.input.extend_from_slice(&piece[..len]),
+                Err(error) => return self.broken(&error),
+            }
+        }
+        std::future::pending().await
+    }
+
     fn fault(&self, fault: PeerFault) -> Error {
         Error::Peer {
             pipe: self.name.clone(),

@@ -374,9 +374,13 @@ async fn welcome(
         }
     }
     for (channel, joined) in joining {
-        let joined = joined
-            .await
-            .map_err(|_| conn.lost("a channel's connection never came"))?;
+        let joined = tokio::select! {
+            biased;
+            joined = joined => joined,
+            // Without the first connection there is no pipe: one that is gone holds a place among the handshakes no longer.
+            lost = conn.ended() => return Err(lost),
+        };
+        let joined = joined.map_err(|_| conn.lost("a channel's connection never came"))?;
         let connection = joined.let_join().await?;
         channels[channel].connections.push(connection);
     }

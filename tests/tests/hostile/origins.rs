@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel, Lane, Link};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Device, Error, Limits, Misuse};
+use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Device, Error, Limits, Misuse, Timeouts};
 use tensorpipe_rpc::Server;
 use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say, soon};
 
@@ -19,6 +20,9 @@ const PLACES: usize = 8;
 
 /// Connections that one flood keeps.
 const KEPT: usize = 4 * PLACES;
+
+/// Longer than any wait here.
+const LONG: Duration = Duration::from_secs(300);
 
 /// And those that an honest client makes meanwhile.
 const VISITS: usize = 20;
@@ -71,8 +75,11 @@ pub(crate) fn play_host() {
     runtime().block_on(async {
         let mut limits = Limits::default();
         limits.handshakes = PLACES;
+        // What frees a place here is no bound on time.
+        let mut timeouts = Timeouts::default();
+        (timeouts.handshake, timeouts.greeting) = (LONG, LONG);
         let waits = builder(way()).prefer_channel(Waits);
-        let context = waits.limits(limits).build().unwrap();
+        let context = waits.limits(limits).timeouts(timeouts).build().unwrap();
         let server = Server::builder()
             .context(&context)
             .service(AdderService::new(Sums))
@@ -118,7 +125,7 @@ pub(crate) fn play_flood() {
             // Every second one says nothing.
             if number.is_multiple_of(2) {
                 raw.send(&hello);
-                raw.0.set_read_timeout(std::time::Duration::from_millis(50));
+                raw.0.set_read_timeout(Duration::from_millis(50));
                 let mut found = [0; 17];
                 let read = std::io::Read::read_exact(&mut raw.0, &mut found);
                 answered += u64::from(read.is_ok() && found[16] == ANSWER);
@@ -183,7 +190,7 @@ fn during(way: Way, by: &[&str], from: Option<&str>) -> Counted {
             }
         }
         drop(flood);
-        // It is over when it is.
+        // With those who took them the places are free.
         let context = builder(way).build().unwrap();
         let patient = AdderClient::connect_with(&context, &*url);
         let patient = soon("a visit after it", patient).await.unwrap();
@@ -215,7 +222,6 @@ fn a_flood_of_one_user_keeps_no_other_out() {
 /// It takes the places that they would have, and nothing of the pipes that are there.
 #[test]
 fn a_flood_from_the_same_address_or_user_leaves_open_pipes_alone() {
-    // Each waits until the strangers' time is up.
     std::thread::scope(|scope| {
         for way in Way::ALL {
             scope.spawn(move || {
