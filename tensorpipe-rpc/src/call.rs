@@ -245,7 +245,8 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
-    /// Its result, or why there is none, and what happened: for calls made through `with_stats` of a client; of others nothing is known.
+    /// Its result, or why there is none, and what happened: for calls made through `with_stats` of a client. Of others nothing is known,
+    /// and [`CallStats::is_measured`] says so.
     /// Dropping the future cancels the call.
     pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
         let told: Box<dyn FnOnce() -> CallStats + Send + Sync> = match &self.state {

@@ -220,6 +220,11 @@ impl Ending {
     pub(super) fn method(&self) -> &'static str {
         self.batcher.method
     }
+
+    /// So many calls of the batch have run once more, each alone.
+    pub(super) fn reran(&self, calls: u64) {
+        lock(&self.batcher.state).stats.reruns += calls;
+    }
 }
 
 impl Drop for Ending {

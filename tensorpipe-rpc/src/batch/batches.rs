@@ -137,6 +137,9 @@ impl Batches {
             run: Box::new(handle),
             again,
         };
+        if let Some(seen) = &context.inner.seen {
+            seen.gathers();
+        }
         Box::pin(batcher.join(key, alone, tensors, rows, context, (handle, held)))
     }
 }

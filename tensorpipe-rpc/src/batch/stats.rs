@@ -6,6 +6,8 @@
 pub struct BatchStats {
     /// Batches handed to the method.
     pub runs: u64,
+    /// Calls handed to the method once more, each alone: those of batches of an idempotent method that failed. Not among the `runs`.
+    pub reruns: u64,
     /// Calls in them.
     pub calls: u64,
     /// Rows in them: the sum of the tensors' first dimensions.

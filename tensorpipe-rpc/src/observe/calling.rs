@@ -182,10 +182,12 @@ impl CallTrace {
 
     /// What is known, of a caller who asked.
     pub(crate) fn stats(&self) -> CallStats {
-        match self.asked {
-            true => lock(&self.stats).clone(),
-            false => CallStats::default(),
+        if !self.asked {
+            return CallStats::default();
         }
+        let mut stats = lock(&self.stats).clone();
+        stats.bound_queue();
+        stats
     }
 
     /// The same of a call with streams, over which this went.

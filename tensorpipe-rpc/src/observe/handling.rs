@@ -40,6 +40,8 @@ struct SoFar {
     complete: Option<Instant>,
     /// When its handler was first polled.
     begun: Option<Instant>,
+    /// It waits for its batch, which says when its handler begins.
+    gathers: bool,
 }
 
 impl Seen {
@@ -98,7 +100,20 @@ impl Seen {
         }
     }
 
-    fn begins(&self) {
+    /// It is polled for the first time.
+    fn polled(&self) {
+        if !lock(&self.so_far).gathers {
+            self.begins();
+        }
+    }
+
+    /// It is to wait for its batch.
+    pub(crate) fn gathers(&self) {
+        lock(&self.so_far).gathers = true;
+    }
+
+    /// Its handler is about to be polled for the first time.
+    pub(crate) fn begins(&self) {
         let now = ambient::now();
         let mut so_far = lock(&self.so_far);
         if so_far.begun.replace(now).is_none()
@@ -140,6 +155,7 @@ impl Seen {
             mut figures,
             complete,
             begun,
+            ..
         } = *lock(&self.so_far);
         let times = &mut figures.times;
         match (complete, begun) {
@@ -206,7 +222,7 @@ impl Future for Watched {
             return this.handler.as_mut().poll(cx);
         };
         if let Stage::Fresh = std::mem::replace(&mut this.stage, Stage::Polling) {
-            seen.begins();
+            seen.polled();
         }
         let polled = {
             let _entered = seen.span.enter();

@@ -1,5 +1,6 @@
 //! What is known of one call.
 
+use std::fmt;
 use std::time::Duration;
 
 /// Where a call's time went and which of its bytes were copied, of calls made through `with_stats` of a client:
@@ -29,7 +30,7 @@ use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let server = Server::builder().service(SumService::new(Adds)).listen("tcp://127.0.0.1:0").await?;
-/// let client = SumClient::connect(server.url().to_string()).await?.with_stats();
+/// let client = SumClient::connect(server.url()).await?.with_stats();
 /// let ones = Tensor::from(vec![1f32; 1 << 20]);
 /// let (sum, stats) = client.sum(&ones).stats().await;
 /// assert_eq!(sum?, (1 << 20) as f32);
@@ -37,6 +38,7 @@ use std::time::Duration;
 /// assert_eq!(stats.bytes_copied(), Some(0));
 /// assert!(stats.queue + stats.handling().unwrap() <= stats.round_trip);
 /// println!("{:?} of {:?} on the way", stats.wire().unwrap(), stats.round_trip);
+/// println!("{stats}"); // 3.1ms (20.0µs queued, 15.2µs waiting, 2.9ms handled, …
 ///
 /// let mut halves = client.halves(&ones);
 /// while let Some(half) = halves.next().await {
@@ -100,7 +102,7 @@ pub struct Attempt {
 pub struct ServerTimes {
     /// From the arrival of the call's header until its arguments were complete: while their tensors were on their way.
     pub receiving: Duration,
-    /// From then until the handler was first polled.
+    /// From then until the handler was first polled: of a [batched](crate::batch) method, until the handler of its batch was.
     pub waiting: Duration,
     /// From then until the handler was ready, its result encoded, its stream at its end: its own waits are part of it, and those for
     /// whoever reads its stream.
@@ -130,6 +132,29 @@ pub struct Carriage {
 }
 
 impl CallStats {
+    /// Whether anything was measured. If not, all of it is zero: the call was not made, or not through `with_stats` of a client.
+    pub fn is_measured(&self) -> bool {
+        !(self.attempts.is_empty() && self.round_trip.is_zero())
+    }
+
+    /// Whoever notes that the message begins to leave may be interrupted and note it late, while the server is at it. What the server
+    /// measured comes after, so the queue was no longer than the rest.
+    pub(super) fn bound_queue(&mut self) {
+        if self.round_trip.is_zero() {
+            return;
+        }
+        let ServerTimes {
+            receiving,
+            waiting,
+            handling,
+            leaving,
+        } = self.server.unwrap_or_default();
+        let rest = [receiving, waiting, handling, leaving]
+            .into_iter()
+            .fold(self.round_trip, Duration::saturating_sub);
+        self.queue = self.queue.min(rest);
+    }
+
     /// How long the handler took. `None` as for [`CallStats::server`].
     pub fn handling(&self) -> Option<Duration> {
         self.server.map(|server| server.handling)
@@ -190,6 +215,45 @@ impl CallStats {
     }
 }
 
+/// One line: the times, the bytes of both ways, and how many of them were copied.
+impl fmt::Display for CallStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_measured() {
+            return f.write_str(
+                "nothing was measured: the call was not made, or not through `with_stats`",
+            );
+        }
+        match self.round_trip.is_zero() {
+            true => f.write_str("under way")?,
+            false => write!(f, "{:.1?}", self.round_trip)?,
+        }
+        if let (Some(server), Some(wire)) = (self.server, self.wire()) {
+            let ServerTimes {
+                waiting,
+                handling,
+                leaving,
+                ..
+            } = server;
+            let queue = self.queue;
+            write!(
+                f,
+                " ({queue:.1?} queued, {waiting:.1?} waiting, {handling:.1?} handled, {leaving:.1?} leaving, {wire:.1?} on the way)"
+            )?;
+        }
+        let (there, here) = self.ways();
+        let there: u64 = there.map(|way| way.bytes).sum();
+        let here: u64 = here.map(|way| way.bytes).sum();
+        write!(f, ", {there} bytes there, {here} bytes back")?;
+        if let Some(copied) = self.bytes_copied() {
+            write!(f, ", {copied} copied")?;
+        }
+        match self.attempts.len() {
+            0 | 1 => Ok(()),
+            attempts => write!(f, ", {attempts} attempts"),
+        }
+    }
+}
+
 fn sum(counts: impl IntoIterator<Item = Option<u64>>) -> Option<u64> {
     let mut counts = counts.into_iter();
     counts.try_fold(0u64, |sum, count| Some(sum.saturating_add(count?)))
@@ -201,6 +265,74 @@ mod tests {
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_queue_ends_before_the_server_begins() {
+        let times = ServerTimes {
+            receiving: ms(1),
+            waiting: ms(2),
+            handling: ms(10),
+            leaving: ms(3),
+        };
+        let noted = |queue, round_trip, server| {
+            let mut stats = CallStats {
+                queue: ms(queue),
+                round_trip: ms(round_trip),
+                server,
+                ..CallStats::default()
+            };
+            stats.bound_queue();
+            stats.queue
+        };
+        assert_eq!(noted(3, 20, Some(times)), ms(3));
+        assert_eq!(noted(8, 20, Some(times)), ms(4), "noted late");
+        assert_eq!(noted(8, 10, Some(times)), ms(0), "a server that lies");
+        assert_eq!(noted(8, 5, None), ms(5), "noted after its end");
+        assert_eq!(noted(8, 0, None), ms(8), "not answered yet");
+    }
+
+    #[test]
+    fn what_was_measured_is_a_line_and_what_was_not_says_so() {
+        let nothing = CallStats::default();
+        assert!(!nothing.is_measured());
+        assert!(nothing.to_string().contains("`with_stats`"), "{nothing}");
+
+        let whole = |bytes, streamed| Carriage {
+            bytes,
+            streamed: Some(streamed),
+            copied: Some(0),
+            copied_by_writer: Some(0),
+            channels: Vec::new(),
+        };
+        let took = Attempt {
+            took: ms(20),
+            ..Attempt::default()
+        };
+        let mut stats = CallStats {
+            queue: ms(1),
+            round_trip: ms(20),
+            server: Some(ServerTimes {
+                receiving: ms(4),
+                waiting: ms(2),
+                handling: ms(10),
+                leaving: ms(3),
+            }),
+            request: whole(100, 80),
+            reply: whole(9, 0),
+            attempts: vec![took; 2],
+            ..CallStats::default()
+        };
+        let line =
+            "20.0ms (1.0ms queued, 2.0ms waiting, 10.0ms handled, 3.0ms leaving, 4.0ms on the way)";
+        let bytes = "100 bytes there, 9 bytes back, 160 copied, 2 attempts";
+        assert_eq!(stats.to_string(), format!("{line}, {bytes}"));
+        stats.server = None;
+        stats.request.streamed = None;
+        stats.attempts.truncate(1);
+        assert_eq!(stats.to_string(), "20.0ms, 100 bytes there, 9 bytes back");
+        stats.round_trip = Duration::ZERO;
+        assert!(stats.to_string().starts_with("under way, "), "{stats}");
     }
 
     #[test]

@@ -101,8 +101,23 @@ fn the_parts_of_a_streams_time_make_the_whole() {
         assert!(server.handling >= Duration::from_millis(30), "{stats:?}");
         let there = server.waiting + server.handling + server.leaving;
         let parts = stats.queue + there + stats.wire().unwrap();
-        // More, where the server was at it before this thread, interrupted, noted that the call had left.
-        assert!(parts >= stats.round_trip, "{stats:?}");
+        assert_eq!(parts, stats.round_trip, "{stats:?}");
+    });
+}
+
+#[test]
+fn the_queue_of_a_stream_ends_before_its_server_begins() {
+    runtime().block_on(async {
+        for way in ["defaults", "basic"] {
+            let (client, _context, _server) = client(way).await;
+            for _ in 0..300 {
+                let (came, stats) = drained(client.with_stats().pour(1, 8, false)).await;
+                assert_eq!(came, 1);
+                let server = stats.server.unwrap();
+                let there = server.receiving + server.waiting + server.handling + server.leaving;
+                assert!(stats.queue + there <= stats.round_trip, "{stats:?}");
+            }
+        }
     });
 }
 

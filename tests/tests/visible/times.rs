@@ -15,7 +15,6 @@ fn the_handlers_time_is_the_handlers_and_the_parts_make_the_whole() {
     runtime().block_on(async {
         for way in ["defaults", "basic"] {
             let (client, _context, _server) = client(way).await;
-            let mut fit = 0;
             for _ in 0..5 {
                 let begun = Instant::now();
                 let (slept, stats) = soon("a call", client.with_stats().sleep(30).stats()).await;
@@ -27,13 +26,10 @@ fn the_handlers_time_is_the_handlers_and_the_parts_make_the_whole() {
                 let there = server.waiting + server.handling + server.leaving;
                 let nested = [SLEEP, server.handling, there, stats.round_trip, took];
                 assert!(nested.is_sorted(), "{nested:?}: {stats:?}");
-                assert!((Duration::from_nanos(1)..took).contains(&stats.queue));
+                assert!(stats.queue < took);
                 let parts = stats.queue + there + stats.wire().unwrap();
-                fit += u32::from(parts == stats.round_trip);
-                // More, where the server was at it before this thread, interrupted, noted that the call had left.
-                assert!(parts >= stats.round_trip, "{stats:?}");
+                assert_eq!(parts, stats.round_trip, "{stats:?}");
             }
-            assert!(fit >= 3, "{fit} times of 5 the parts were the whole");
         }
     });
 }
@@ -137,6 +133,7 @@ fn of_a_call_that_nobody_asked_about_nothing_is_known() {
         let (taken, stats) = soon("a call", client.take(of_heap(8)).stats()).await;
         assert_eq!(taken.unwrap(), 8);
         assert_eq!(stats, CallStats::default());
+        assert!(!stats.is_measured());
         assert_eq!(stats.bytes_copied(), None, "not asked is not zero");
     });
 }

@@ -134,6 +134,8 @@ async fn of_an_idempotent_method_only_the_caller_at_fault_fails() {
             // Once together, and once each.
             assert_eq!(models.shapes().len() - before, 4);
         }
+        let stats = models.stats("careful");
+        assert_eq!((stats.runs, stats.calls, stats.reruns), (3, 9, 9));
         models.is_clean().await;
     })
     .await;

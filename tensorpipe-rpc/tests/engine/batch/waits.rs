@@ -52,6 +52,29 @@ async fn as_many_run_at_once_as_the_method_allows() {
 }
 
 #[tokio::test]
+async fn until_its_batch_runs_a_call_waits_and_is_not_handled() {
+    const HELD: Duration = Duration::from_millis(50);
+    over_each(2, async |models| {
+        let [a, b] = [&models.clients[0], &models.clients[1]];
+        let first = a.held(rows(1, 1.0));
+        until(|| models.at_it() == 1).await;
+        let second = b.with_stats().held(rows(2, 2.0));
+        models.waiting("held", 1).await;
+        tokio::time::sleep(HELD).await;
+        models.machine.gate.add_permits(2);
+        assert!(are(&first.await.unwrap(), 1, 1.0));
+        let (x, stats) = second.stats().await;
+        assert!(are(&x.unwrap(), 2, 2.0));
+        let server = stats.server.unwrap();
+        assert!(server.waiting >= HELD, "{stats:?}");
+        let there = server.waiting + server.handling + server.leaving;
+        assert!(there <= stats.round_trip, "{stats:?}");
+        models.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn calls_that_wait_count_as_under_way() {
     let mut limits = ServerLimits::default();
     limits.calls_per_connection = 2;
