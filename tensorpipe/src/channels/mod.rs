@@ -293,3 +293,15 @@ pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
         Arc::new(BasicChannel::new()),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn words_of_a_peer_have_no_lines_of_their_own() {
+        let words = super::legible(b"it\n  channel cma: all well\x1b[2J\xff");
+        assert_eq!(
+            words,
+            "it\u{fffd}  channel cma: all well\u{fffd}[2J\u{fffd}"
+        );
+    }
+}

@@ -42,6 +42,15 @@ impl Group {
         let group = Self(parent.join(format!("{PREFIX}{}-{name}", std::process::id())));
         fs::create_dir(&group.0)?;
         fs::write(group.0.join(file), ROOM.to_string())?;
+        // Where there is swap, memory would go there instead.
+        let (swap, room) = match version {
+            1 => ("memory.memsw.limit_in_bytes", ROOM),
+            _ => ("memory.swap.max", 0),
+        };
+        let swap = group.0.join(swap);
+        if swap.exists() {
+            fs::write(swap, room.to_string())?;
+        }
         Ok(group)
     }
 
