@@ -119,29 +119,45 @@ async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
     }
 }
 
-/// What a pipe has earned it loses when it is idle, and earns again.
-#[tokio::test]
-async fn credit_ahead_comes_back_from_an_idle_pipe() {
-    use super::driver::tuning::CREDIT_KEPT;
+/// Both ends of a pipe whose tensors go over its connection.
+async fn streaming() -> (Pipe, Pipe) {
     use crate::channels::{BasicChannel, Channel};
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     let tcp: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
     let context = Context::builder().transports(tcp).channels(channels);
-    let (client, server) = pair_of(context, "tcp://127.0.0.1:0").await;
-    let large = || crate::Tensor::from_vec(vec![7u8; 1 << 20], [1 << 20]).unwrap();
+    pair_of(context, "tcp://127.0.0.1:0").await
+}
+
+/// What it takes of the credit ahead, beside 256 bytes.
+const LARGE: u64 = 1 << 20;
+
+fn large() -> Message {
+    let len = LARGE as usize;
+    Message::new("large").tensor(crate::Tensor::from_vec(vec![7u8; len], [len as u64]).unwrap())
+}
+
+/// Until there is credit for two.
+async fn earns(client: &Pipe, server: &Pipe) {
+    for _ in 0..3 {
+        let (written, read) = tokio::join!(client.write(large()), server.read());
+        written.unwrap();
+        read.unwrap();
+    }
+}
+
+/// What a pipe has earned it loses when it is idle, and earns again.
+#[tokio::test]
+async fn credit_ahead_comes_back_from_an_idle_pipe() {
+    use super::driver::tuning::CREDIT_KEPT;
+    let (client, server) = streaming().await;
     let ahead = || lock(&server.core().shared).state.ahead();
     let start = ahead().window;
     let mut now = Instant::now();
     for _ in 0..2 {
-        for _ in 0..3 {
-            let message = Message::new("large").tensor(large());
-            let (written, read) = tokio::join!(client.write(message), server.read());
-            written.unwrap();
-            read.unwrap();
-        }
-        assert_eq!(ahead().window, 2 * ((1 << 20) + 256));
+        earns(&client, &server).await;
         // It is looked at twice: in between nothing came.
         for _ in 0..2 {
+            assert_eq!(ahead().window, 2 * (LARGE + 256));
             now = (now + CREDIT_KEPT).max(Instant::now() + CREDIT_KEPT);
             lock(&server.core().shared).tidy_ahead(now);
             server.core().drive();
@@ -163,4 +179,42 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
             "nothing is left to look at"
         );
     }
+}
+
+/// What came ahead and waits to be read is not given back before: neither to the pipe nor to others of its context.
+#[tokio::test]
+async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
+    use super::driver::tuning::CREDIT_KEPT;
+    let (client, server) = streaming().await;
+    let ahead = || lock(&server.core().shared).state.ahead();
+    let start = ahead().window;
+    earns(&client, &server).await;
+    client.write(large()).await.unwrap();
+    let mut now = Instant::now();
+    let taken_back = async {
+        while ahead().unfinished < LARGE || ahead().window > start {
+            now += CREDIT_KEPT;
+            lock(&server.core().shared).tidy_ahead(now);
+            server.core().drive();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The peer has heard of it, and has answered.
+        while ahead().promised > LARGE + 256 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let taken_back = tokio::time::timeout(Duration::from_secs(20), taken_back);
+    taken_back.await.expect("the peer keeps it");
+    let credit = || lock(&server.core().shared).ahead.credit().bytes();
+    let come_back = |now| {
+        lock(&server.core().shared).tidy_ahead(now);
+        credit()
+    };
+    assert_eq!(come_back(now + CREDIT_KEPT), LARGE + 256);
+    server.read().await.unwrap();
+    assert_eq!(
+        come_back(now + 2 * CREDIT_KEPT + Duration::from_secs(30)),
+        start
+    );
+    assert!(lock(&server.core().shared).ahead.looked_at().is_none());
 }

@@ -120,6 +120,8 @@ async fn a_pipe_that_goes_away_finishes_what_it_has() {
         assert_eq!(next, 1);
         check(&soon("a read", incoming.read()).await.unwrap(), 0, 1 << 20);
         soon("the write before", before).await.unwrap();
+        // All of them were looked at, and are read.
+        soon("a flush", client.flush()).await.unwrap();
         let after = soon("the write after", client.write(message(1, 100))).await;
         let error = match after {
             // It may have left before the other side's word came.

@@ -238,10 +238,6 @@ impl Wake for Wakers {
     fn wake(self: Arc<Self>) {
         self.notify();
     }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.notify();
-    }
 }
 
 #[cfg(test)]

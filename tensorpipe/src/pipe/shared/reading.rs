@@ -325,3 +325,134 @@ pub(in crate::pipe) fn build(
     }
     Ok(message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::{Descriptor, PayloadDescriptor};
+    use crate::error::ResetCode;
+    use crate::pipe::budget::{Announcements, Budget};
+    use crate::proto::Carriage;
+
+    const LIMIT: u64 = 100;
+
+    fn announcements() -> Announcements {
+        Announcements::new(&Budget::new(LIMIT))
+    }
+
+    fn memory(len: usize) -> Buffer {
+        BufferMut::zeroed(len).freeze()
+    }
+
+    fn comes(reading: &mut Reading, part: u16, len: usize) {
+        reading.received(OpId::incoming(0, part), memory(len));
+    }
+
+    /// Of payloads of these lengths.
+    fn head(lens: &[u64]) -> Head {
+        let payload = |len: &u64| PayloadDescriptor {
+            len: *len,
+            metadata: Default::default(),
+        };
+        let descriptor = Descriptor {
+            payloads: lens.iter().map(payload).collect(),
+            ..Descriptor::default()
+        };
+        let ahead = Carriage::Bulk {
+            channel: 0,
+            ahead: true,
+        };
+        Head::with(descriptor, lens.iter().map(|_| ahead).collect())
+    }
+
+    fn error() -> Error {
+        Error::Reset {
+            code: ResetCode::Cancelled,
+            reason: "enough".into(),
+        }
+    }
+
+    #[test]
+    fn a_message_has_come_when_all_that_comes_ahead_is_here_and_nobody_reads_it() {
+        let announcements = announcements();
+        let ahead = |all| {
+            let mut reading = Reading::new(announcements.reservation());
+            assert!(!reading.is_ahead() && !reading.has_come());
+            reading.comes_ahead(2, all);
+            comes(&mut reading, 1, 5);
+            assert!(reading.is_ahead() && !reading.has_come());
+            assert_eq!(reading.bytes_come(), 0);
+            comes(&mut reading, 0, 3);
+            reading
+        };
+        let some = ahead(false);
+        assert!(!some.has_come(), "the rest waits for a go-ahead");
+        let all = ahead(true);
+        assert!(all.has_come() && all.failed().is_none());
+        assert_eq!(all.bytes_come(), 8);
+        let parts = all.into_come().0.into_iter();
+        let parts: Vec<_> = parts.map(|(part, memory)| (part, memory.len())).collect();
+        assert_eq!(parts, [(0, 3), (1, 5)]);
+        let mut failed = ahead(true);
+        failed.finish(Err(error()));
+        comes(&mut failed, 0, 3);
+        assert!(!failed.has_come() && failed.failed().is_some());
+        assert_eq!(failed.bytes_come(), 0, "nobody keeps it");
+        assert!(failed.is_finished() && failed.take_result().is_some());
+        let mut read = ahead(true);
+        start(&mut read, &[3, 5], Vec::new(), Reader::Waits);
+        assert!(!read.has_come() && read.failed().is_none());
+        let message = read.take_complete().unwrap().unwrap();
+        assert_eq!(message.payloads[1].data.len(), 5);
+        read.finish(Err(error()));
+        assert!(read.failed().is_none(), "its reader has heard");
+    }
+
+    fn start(reading: &mut Reading, lens: &[u64], places: Vec<(u16, BufferMut)>, reader: Reader) {
+        let come = (head(lens), Eager::new(), MessageStats::default());
+        reading.start(come, places, Vec::new(), Vec::new(), reader);
+    }
+
+    /// What its credit bounded counts once a handler may keep it: but not what goes into the reader's own memory, or belongs to
+    /// somebody else.
+    #[test]
+    fn a_handler_holds_what_came_ahead_into_memory_of_this_side() {
+        let announcements = announcements();
+        let to_hold = |ahead, reader, placed: &[u16]| {
+            let mut reading = Reading::new(announcements.reservation());
+            if ahead {
+                reading.comes_ahead(3, true);
+            }
+            let places = placed.iter().map(|part| (*part, BufferMut::zeroed(5)));
+            start(&mut reading, &[3, 5, 7], places.collect(), reader);
+            comes(&mut reading, 0, 3);
+            comes(&mut reading, 1, 5);
+            let borrowed = Buffer::from_owner([7u8; 7]);
+            reading.received(OpId::incoming(0, 2), borrowed);
+            reading.to_hold()
+        };
+        assert_eq!(to_hold(true, Reader::Handler, &[]), 8);
+        assert_eq!(to_hold(true, Reader::Handler, &[1]), 3);
+        assert_eq!(to_hold(true, Reader::Waits, &[]), 0);
+        assert_eq!(to_hold(false, Reader::Handler, &[]), 0);
+    }
+
+    /// What pieces of a part have taken is what the part takes, in main memory; else it is free when the part is there.
+    #[test]
+    fn pieces_of_a_part_count_until_it_is_there_and_as_the_part_then() {
+        let announcements = announcements();
+        let piece = |number| OpId::incoming(0, 0).piece(std::num::NonZeroU16::new(number).unwrap());
+        let mut reading = Reading::new(announcements.reservation());
+        start(&mut reading, &[90], Vec::new(), Reader::Waits);
+        reading.grow(piece(1), 40).unwrap();
+        reading.grow(piece(2), 50).unwrap();
+        reading.grow(piece(3), 11).unwrap_err();
+        reading.release(piece(2));
+        reading.grow(piece(3), 60).unwrap();
+        comes(&mut reading, 0, 90);
+        let mut other = announcements.reservation();
+        other.grow(1).unwrap_err();
+        reading.finish(Err(error()));
+        other.grow(LIMIT).unwrap();
+    }
+}
