@@ -55,7 +55,7 @@ pub(crate) fn floor(plan: &Plan, leased: bool, cores: Cores) -> Result<Option<f6
         Transport::Memory => return Ok(None),
         Transport::Shm => (Medium::Ring, Medium::Unix),
         Transport::Unix => (Medium::Unix, Medium::Unix),
-        Transport::Tcp => (Medium::Tcp, Medium::Tcp),
+        Transport::Tcp | Transport::Tls => (Medium::Tcp, Medium::Tcp),
     };
     let bytes = if leased { 0 } else { plan.len()? };
     let (there, back) = match plan.case {

@@ -1,5 +1,6 @@
 //! One row's plan: what to measure and how. It travels to the second process as one line of JSON.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -44,6 +45,31 @@ pub(crate) struct Plan {
     pub(crate) begin: Begin,
     /// Core of the measuring process and core of the server, when pinned.
     pub(crate) cores: Option<Cores>,
+    /// Of a server over tls. [`Choice::plan`](crate::system::Choice::plan) makes it.
+    #[serde(default)]
+    pub(crate) own: Option<Own>,
+}
+
+/// A certificate that vouches for itself, and its key, as PEM.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Own {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Own {
+    /// One for all plans of this process; `None` where none can be made.
+    pub(crate) fn here() -> Option<Self> {
+        static OWN: OnceLock<Option<Own>> = OnceLock::new();
+        let make = || {
+            let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).ok()?;
+            Some(Self {
+                certificate: made.cert.pem(),
+                key: made.signing_key.serialize_pem(),
+            })
+        };
+        OWN.get_or_init(make).clone()
+    }
 }
 
 impl Plan {
@@ -65,6 +91,7 @@ impl Plan {
             sum: false,
             begin: Begin::AsTheyAre,
             cores: None,
+            own: None,
         }
     }
 
@@ -277,6 +304,8 @@ pub(crate) enum Begin {
 pub(crate) enum Transport {
     /// TCP over the loopback, two processes.
     Tcp,
+    /// The same encrypted. Ours only.
+    Tls,
     /// A Unix socket, two processes. Peers only: ours have shared memory there.
     Unix,
     /// Shared memory, two processes.

@@ -48,7 +48,8 @@ pub(crate) struct Targets {
 
 /// What is aimed at: row | work | unit | ours | its baseline, measured in turns with it | that in words | aim.
 ///
-/// An aim is a number at most (≤), a number that must not be reached (<), or so much more than the baseline (+).
+/// An aim is a number at most (≤), a number that must not be reached (<), so much more than the baseline (+), or so often
+/// the baseline at most (×).
 const TARGETS: &str = "\
 pipe-0       | pipe there and back, metadata only, shm   | us | pipe@shm echo 0                     | tokio@unix echo 0          | tokio, unix   | ≤ 0.8
 pipe-4KiB    | … 4 KiB both ways                         | us | pipe@shm echo 4KiB                  | tokio@unix echo 4KiB       | tokio, unix   | ≤ 1.5
@@ -71,6 +72,8 @@ download     | rpc download, 256 MiB, ordinary memory    | us | rpc@shm download
 upload-pool  | rpc upload, 256 MiB, pool                 | us | rpc@shm+lease:pool upload 256MiB    | rpc@shm echo 0             | rpc echo      | + 0.7
 download-pool| rpc download, 256 MiB, pool               | us | rpc@shm+lease:pool download 256MiB  | rpc@shm echo 0             | rpc echo      | + 0.7
 echo-tcp     | rpc echo, tcp, hot                        | us | rpc@tcp echo 0                      | tokio@tcp echo 0           | tokio, tcp    | ≤ 15
+echo-tls     | … tls                                     | us | rpc@tls echo 0                      | rpc@tcp echo 0             | rpc, tcp      | × 1.3
+upload-tls   | rpc upload, 256 MiB, tls, ordinary memory | us | rpc@tls upload 256MiB               | rpc@tcp upload 256MiB      | rpc, tcp      | × 2.5
 paced        | rpc echo, shm, calls 1 ms apart           | us | rpc@shm paced 0                     | tarpc@unix paced 0         | tarpc, unix   | + 0
 paced-64KiB  | … with 64 KiB, ordinary memory            | us | rpc@shm paced 64KiB                 | tokio@unix paced 64KiB     | tokio, unix   | + 0
 paced-256KiB | … 256 KiB                                 | us | rpc@shm paced 256KiB                | tokio@unix paced 256KiB    | tokio, unix   | + 0
@@ -107,6 +110,8 @@ enum Bound {
     Below,
     /// So much more than the baseline, at most.
     Above,
+    /// So often the baseline, at most.
+    Times,
 }
 
 /// A line, measured.
@@ -208,6 +213,7 @@ impl Target {
             "≤" => Bound::AtMost,
             "<" => Bound::Below,
             "+" => Bound::Above,
+            "×" => Bound::Times,
             other => bail!("an aim of {other}"),
         };
         Ok(Self {
@@ -229,6 +235,7 @@ impl Target {
             Bound::Below => format!("< {amount}"),
             Bound::Above if number == 0.0 => format!("≤ {against}"),
             Bound::Above => format!("≤ {against} + {amount}"),
+            Bound::Times => format!("≤ {number} × {against}"),
         }
     }
 
@@ -242,6 +249,7 @@ impl Target {
             Bound::AtMost => (number, of_ours <= number),
             Bound::Below => (number, of_ours < number),
             Bound::Above => (of_baseline + number, of_ours <= of_baseline + number),
+            Bound::Times => (of_baseline * number, of_ours <= of_baseline * number),
         };
         Ok(Figures {
             ours: of_ours,
@@ -509,6 +517,13 @@ mod tests {
         let figures = paced.figures(&[10.5], &[9.0, 11.0])?;
         assert_eq!((figures.aim, figures.met), (10.0, false));
         assert_eq!(paced.aimed_at(), "≤ tarpc, unix");
+        let selected = select(&["upload-tls".to_owned()])?;
+        let [tls] = &selected[..] else {
+            bail!("one line");
+        };
+        let figures = tls.figures(&[24.0, 26.0, 20.0], &[10.0])?;
+        assert_eq!((figures.aim, figures.met), (25.0, true));
+        assert_eq!(tls.aimed_at(), "≤ 2.5 × rpc, tcp");
         Ok(())
     }
 }

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, XthChannel,
 };
-use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport};
+use tensorpipe::transports::{
+    MemoryTransport, Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport,
+};
 use tensorpipe::{
     Carrier, Context, DType, Device, LendableStats, MemoryKind, Misuse, Pool, Tensor,
 };
@@ -16,7 +18,7 @@ use super::Route;
 use crate::pattern;
 use crate::plan::{Alloc, Plan, Transport, name};
 
-/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp, which stands for a network, the
+/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp and tls, which stand for a network, the
 /// channel is `basic` unless another one is asked for: the bytes stay on the connection. Else they are the channels that a context has
 /// by itself, of which it chooses (`default`). `ring` is the copying path through the ring of shm.
 pub(crate) fn context(plan: &Plan) -> Result<Context> {
@@ -30,6 +32,7 @@ fn transport(plan: &Plan) -> Result<Arc<dyn tensorpipe::transports::Transport>> 
     Ok(match (plan.transport, plan.pace) {
         (Transport::Tcp, None) => Arc::new(TcpTransport::new()),
         (Transport::Tcp, pace) => Arc::new(TcpTransport::paced(move |_| pace)),
+        (Transport::Tls, None) => Arc::new(tls(plan)?),
         (Transport::Unix, _) => bail!("ours have no transport unix, choose tcp, shm or memory"),
         (other, Some(_)) => bail!(
             "{} cannot be paced, choose --transport tcp or leave out --pace",
@@ -40,9 +43,18 @@ fn transport(plan: &Plan) -> Result<Arc<dyn tensorpipe::transports::Transport>> 
     })
 }
 
+/// Both ends have the certificate, and the connector trusts no other.
+fn tls(plan: &Plan) -> Result<TlsTransport> {
+    let own = plan.own.as_ref().context("there is no certificate")?;
+    let pem = |text: &String| Pem::bytes(text.as_str());
+    let config = TlsConfig::new().trust(pem(&own.certificate));
+    let config = config.certificate(pem(&own.certificate), pem(&own.key));
+    Ok(TlsTransport::new(config)?)
+}
+
 fn wanted_channels(plan: &Plan) -> Result<Vec<Arc<dyn Channel>>> {
     let wanted = match (plan.transport, plan.channel.as_deref()) {
-        (Transport::Shm, Some("ring")) | (Transport::Tcp, None) => "basic",
+        (Transport::Shm, Some("ring")) | (Transport::Tcp | Transport::Tls, None) => "basic",
         (_, Some("ring")) => {
             bail!("`ring` is the copying path over shared memory, choose --transport shm")
         }
@@ -89,6 +101,7 @@ pub(crate) fn url(plan: &Plan) -> String {
     match plan.transport {
         // Unix is refused where the context is made.
         Transport::Tcp | Transport::Unix => "tcp://127.0.0.1:0".to_owned(),
+        Transport::Tls => "tls://127.0.0.1:0".to_owned(),
         Transport::Shm => format!("shm://{}", name()),
         Transport::Memory => format!("memory://{}", name()),
     }

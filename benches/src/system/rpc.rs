@@ -45,7 +45,12 @@ impl System for Rpc {
             Case::Mutate,
             Case::Keep,
         ],
-        transports: &[Transport::Tcp, Transport::Shm, Transport::Memory],
+        transports: &[
+            Transport::Tcp,
+            Transport::Tls,
+            Transport::Shm,
+            Transport::Memory,
+        ],
     };
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {

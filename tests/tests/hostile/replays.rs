@@ -272,7 +272,7 @@ impl Member {
 }
 
 /// What a connection that says these bytes to this URL gets.
-fn gets(url: &str, says: &[u8]) -> String {
+pub(super) fn gets(url: &str, says: &[u8]) -> String {
     let Some(stream) = Stream::try_connect(url) else {
         return "no connection".to_owned();
     };

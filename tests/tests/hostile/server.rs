@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::{Context, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{Server, tensor_service};
-use tensorpipe_tests::{Child, resident, runtime, say};
+use tensorpipe_tests::{Child, resident, runtime, say, soon};
 
 use super::memory::{self, Account, Purse};
 use super::raw::SOON;
@@ -178,9 +178,7 @@ impl Target {
                     .unwrap();
                 assert_eq!(client.add(2, 3).await.unwrap(), 5);
             };
-            tokio::time::timeout(2 * SOON, serve)
-                .await
-                .expect("the server serves others");
+            soon("the server serves others", serve).await;
         });
     }
 
