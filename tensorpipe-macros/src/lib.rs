@@ -1,4 +1,5 @@
-//! `#[tensor_service]`: turns a trait into the client and server stubs of `tensorpipe-rpc`.
+//! `#[tensor_service]`: turns a trait into the client and server stubs of `tensorpipe-rpc`. Use it through that crate, whose page
+//! of it begins with an example.
 //!
 //! The way of a trait through this crate: `args` and `model` read the tokens, `check` finds every
 //! mistake and puts it into the one bag of `report`, `expand` writes the code, and `fallback`
@@ -23,7 +24,7 @@ mod signature;
 mod types;
 
 /// Beside the trait `Foo`, it writes `FooClient` (a method for each of the trait's, which returns a `Call`) and `FooService<S>`
-/// (serves any `S: Foo`). `tensorpipe_rpc::tensor_service`, which is this macro, has an example.
+/// (serves any `S: Foo`).
 ///
 /// # The trait
 ///
@@ -53,12 +54,35 @@ mod types;
 /// | `-> Remote<T>`, `-> Result<Remote<T>, E>` | a reference; the call itself can be given to other calls |
 /// | `-> impl Stream<Item = T>`, `-> impl Stream<Item = Result<T, E>>` | a `CallStream`; an `Err` ends it. No `async` |
 ///
+/// `?` on a call turns its error into `anyhow::Error` or `Box<dyn Error>` where `E` is `Debug` and `Display`: derive `thiserror::Error`.
+///
+/// # The client
+///
+/// Beside the trait's methods, which cannot have these names, `FooClient` has:
+///
+/// | | |
+/// |---|---|
+/// | `connect(url)` | connects to one server with the process's default context, and waits up to 30 s for it |
+/// | `connect_with(&context, url)` | the same with a context of your own |
+/// | `on(&target)` | a client on a `Connection` that is there, or on `Replicas` |
+/// | `connection()` | the `Connection`: its route, its peer, `close`. Over `Replicas`, that of the first server found |
+/// | `with_deadline(duration)` | a client whose calls have so much time, instead of 60 s |
+/// | `with_stats()` | a client of whose calls `.stats()` says what happened (`CallStats`) |
+/// | `with_trace(trace)` | a client whose calls belong to this trace |
+/// | `with_device_map(map)` | a client whose tensors land where this `DeviceMap` says |
+/// | `with_requirement(channels)` | a client whose arguments go over one of these channels, or not at all |
+/// | `clone()` | the same client; each `with_…` and each clone shares the connection |
+/// | `SCHEMA` | the definition of the service, which both ends compare |
+///
+/// `FooService` has `new(implementation)`, `from_arc(implementation)`, and `batches()` where a method is batched.
+///
 /// # Attributes
 ///
 /// | attribute | on | meaning |
 /// |---|---|---|
 /// | `#[rpc(idempotent)]` | a method | a call may be sent again when its fate is unknown (`Replicas`) |
 /// | `#[rpc(batch(max_size = 32, max_wait = "2ms"))]` | a method | calls of many clients are one run: the implementation sees the rows of all in one `Tensor`, and returns a row for each. `concurrency = 2` lets two batches run at once (`tensorpipe_rpc::batch`) |
+/// | `#[rpc(idempotent, batch(..))]` | a method | both: a batch that fails is run again, each call alone |
 /// | `#[tensor(device = "cuda:0")]` | an argument | its tensors land on that device of the server |
 /// | `#[tensor(device = "cuda:0")]` | a method | the tensors of its result land on that device of the client |
 ///

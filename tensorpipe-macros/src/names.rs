@@ -40,22 +40,24 @@ pub(crate) fn implementor() -> Ident {
     Ident::new("__Service", Span::mixed_site())
 }
 
+/// What each generated client has beside the methods of its trait, in order. The page of the macro lists it.
+pub(crate) const RESERVED: [&str; 11] = [
+    "SCHEMA",
+    "clone",
+    "connect",
+    "connect_with",
+    "connection",
+    "on",
+    "with_deadline",
+    "with_device_map",
+    "with_requirement",
+    "with_stats",
+    "with_trace",
+];
+
 /// Whether the generated client has an item of this name already.
 pub(crate) fn is_reserved(method: &str) -> bool {
-    [
-        "SCHEMA",
-        "clone",
-        "connect",
-        "connect_with",
-        "connection",
-        "on",
-        "with_deadline",
-        "with_device_map",
-        "with_requirement",
-        "with_stats",
-        "with_trace",
-    ]
-    .contains(&method)
+    RESERVED.contains(&method)
 }
 
 /// A method's number on the wire: FNV-1a, 32 bits, of its name. Must stay equal to the runtime's `method_id`.

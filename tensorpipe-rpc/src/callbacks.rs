@@ -82,8 +82,7 @@ impl Connection {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let server = Server::builder().service(TrainerService::new(Gpu)).listen("tcp://127.0.0.1:0").await?;
     ///
-    /// let url = server.url().to_string();
-    /// let connection = Connection::builder().service(WatcherService::new(Patience)).connect(url).await?;
+    /// let connection = Connection::builder().service(WatcherService::new(Patience)).connect(server.url()).await?;
     /// let trainer = TrainerClient::on(&connection).await?;
     /// assert_eq!(trainer.train(100).await?, 0.125);
     /// # Ok(())

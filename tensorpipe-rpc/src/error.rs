@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::codec::{DecodeError, EncodeError};
 
-/// Why a call has no result. `E` is the method's own error, where it has one.
+/// Why a call has no result. `E` is the method's own error, where it has one: an [`Error`](std::error::Error), which `?` takes into
+/// `anyhow::Error` or a `Box<dyn Error>`, where `E` is `Debug` and `Display`. Derive `thiserror::Error` for it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CallError<E = Infallible> {

@@ -8,7 +8,7 @@
 //! | who calls, and who may | [here](#who-calls), [`Builder::authorize`](crate::Builder::authorize) |
 //! | tensors on GPUs and other devices | [here](#tensors-on-devices), [`DeviceMap`](crate::DeviceMap), [`device::cuda`](tensorpipe::device) |
 //! | no copies | [here](#tensors-that-are-lent), [`LeaseChannel`](tensorpipe::channels::LeaseChannel) |
-//! | limits, transports, a name | [here](#a-context-of-ones-own), [`Limits`](tensorpipe::Limits), [`ServerLimits`](crate::ServerLimits) |
+//! | limits, transports, a name; one machine as if it were two | [here](#a-context-of-ones-own), [`Limits`](tensorpipe::Limits), [`ServerLimits`](crate::ServerLimits) |
 //! | streams | [`stream`](crate::stream) |
 //! | calls of many clients handled as one | [`batch`](crate::batch) |
 //! | values that stay at the server | [`remote`](crate::remote) |
@@ -34,8 +34,10 @@
 //!     labels: Vec<u32>,
 //! }
 //!
-//! #[derive(Debug, Serialize, Deserialize)]
+//! // As an `Error` of its own it goes with `?`.
+//! #[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 //! enum TrainError {
+//!     #[error("a batch without labels")]
 //!     Empty,
 //! }
 //!
@@ -71,6 +73,8 @@
 //! let server = Server::builder().service(TrainerService::new(Here)).listen("tcp://127.0.0.1:0").await?;
 //! let client = TrainerClient::connect(server.url()).await?;
 //!
+//! let batch = Batch { images: Tensor::from(vec![0u8; 4]), labels: vec![7, 7] };
+//! assert_eq!(client.step(batch).await?, 2.0);
 //! // The method's own error is `CallError::Service`. What else can happen has variants of its own.
 //! let empty = Batch { images: Tensor::from(vec![0u8; 4]), labels: vec![] };
 //! assert!(matches!(client.step(empty).await, Err(CallError::Service(TrainError::Empty))));
@@ -149,7 +153,15 @@
 //! ```
 //!
 //! With several URLs ([`ReplicasBuilder::urls`](crate::ReplicasBuilder::urls)) a call goes to the one that
-//! [`Balance`](crate::Balance) says, and moves to another where that is safe. Calls with a stream or a reference are made once.
+//! [`Balance`](crate::Balance) says, and moves to another where that is safe.
+//!
+//! - **No server is there:** a call waits for one within its deadline, then fails with
+//!   [`CallError::Unavailable`](crate::CallError::Unavailable). **A call with a stream or a reference does not wait:** it fails with that at
+//!   once, and is made once.
+//! - **A server that comes back** is found within [`Backoff::longest`](crate::Backoff::longest), 5 s by default.
+//!   [`Replicas::reconnect`](crate::Replicas::reconnect) looks at once.
+//! - **Which servers are there,** and over which route, is in [`Replicas::status`](crate::Replicas::status). `client.connection()` stays
+//!   that of the first server found.
 //!
 //! # Who calls
 //!
@@ -358,6 +370,31 @@
 //! let connection = Connection::connect_with(&context, server.url()).await?;
 //! PingClient::on(&connection).await?.ping().await?;
 //! assert_eq!(server.shutdown().await, 0, "calls given up");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Two processes of one machine move from `tcp` to `shm`, and `lease` and `cma` also serve a pipe that stays on `tcp`. A context for tests
+//! and measurements that behaves as between two machines has neither:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use tensorpipe::Context;
+//! use tensorpipe::channels::{BasicChannel, Channel};
+//! use tensorpipe::transports::{TcpTransport, Transport};
+//! use tensorpipe_rpc::Server;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+//! let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
+//! let context = Context::builder().transports([tcp]).channels([basic]).build()?;
+//!
+//! let server = Server::builder().context(&context).listen("tcp://127.0.0.1:0").await?;
+//! let pipe = context.connect(server.url()).await?;
+//! let channels: Vec<_> = pipe.route().channels.iter().map(|channel| channel.name.as_str()).collect();
+//! assert_eq!((pipe.route().transport.as_str(), channels), ("tcp", vec!["basic"]));
 //! # Ok(())
 //! # }
 //! ```

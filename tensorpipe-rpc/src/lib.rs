@@ -41,7 +41,7 @@
 //! let store = Store(Mutex::new(HashMap::from([("w".to_owned(), Tensor::from(vec![1f32, 2.0]))])));
 //! let server = Server::builder().service(ParameterServerService::new(store)).listen("tcp://127.0.0.1:0").await?;
 //!
-//! let client = ParameterServerClient::connect(server.url().to_string()).await?;
+//! let client = ParameterServerClient::connect(server.url()).await?;
 //! let old = client.push("w", &Tensor::from(vec![3f32, 4.0])).await?;
 //! assert_eq!(old.as_slice::<f32>()?, [1.0, 2.0]);
 //! assert_eq!(client.pull(vec!["w".to_owned()]).await?["w"].as_slice::<f32>()?, [3.0, 4.0]);
@@ -225,7 +225,7 @@ pub use stream::{CallStream, Interrupted, Streaming};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let server = Server::builder().service(EmbedderService::new(Lengths)).listen("tcp://127.0.0.1:0").await?;
-/// let connection = Connection::connect(server.url().to_string()).await?;
+/// let connection = Connection::connect(server.url()).await?;
 /// let client = EmbedderClient::on(&connection).await?;
 ///
 /// let x = Tensor::from(vec![3f32, 4.0]);

@@ -10,7 +10,9 @@ use crate::schema::Schema;
 /// A call being handled.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// A service as a server sees it. `#[tensor_service]` implements it on `FooService`; by hand one stands in front of another:
+/// A service as a server sees it.
+///
+/// `#[tensor_service]` implements it on `FooService`. By hand one stands in front of another:
 ///
 /// ```
 /// use tensorpipe_rpc::codec::{Arguments, Reply};

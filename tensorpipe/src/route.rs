@@ -22,6 +22,9 @@ use crate::address::{Identity, PeerAddr, SettledPeer};
 use crate::device::Device;
 
 /// Which transport and channels a pipe uses, and why not the others.
+///
+/// `lease` and `cma` also serve a pipe over `tcp` whose ends are on one machine. A context that behaves there as between two machines
+/// has only [`TcpTransport`](crate::transports::TcpTransport) and [`BasicChannel`](crate::channels::BasicChannel).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {

@@ -24,7 +24,7 @@ async fn serve(url: &str) -> Result<Server, tensorpipe::Error> {
     Server::builder().service(service).listen(url).await
 }
 
-async fn call(url: &str) -> anyhow::Result<()> {
+async fn call(url: impl AsRef<str>) -> anyhow::Result<()> {
     let client = ScalerClient::connect(url).await?;
     let tensor = Tensor::from(vec![1.0f32, 2.0, 3.0]);
     let scaled = client.scale(&tensor, 10.0).await?;
@@ -41,7 +41,7 @@ async fn main() -> anyhow::Result<()> {
         [what, url] if what == "call" => call(url).await?,
         _ => {
             let server = serve("tcp://127.0.0.1:0").await?;
-            call(server.url().as_ref()).await?;
+            call(server.url()).await?;
         }
     }
     Ok(())

@@ -27,7 +27,7 @@
 //! let service = DoublerService::new(Cpu);
 //! let batches = service.batches();
 //! let server = Server::builder().service(service).listen("tcp://127.0.0.1:0").await?;
-//! let client = DoublerClient::connect(server.url().to_string()).await?;
+//! let client = DoublerClient::connect(server.url()).await?;
 //!
 //! // Three calls, 32 rows: a full batch, which runs without waiting.
 //! let [a, b] = [1f32, 2.0].map(|value| Tensor::from_vec(vec![value; 10], [10, 1]).unwrap());
@@ -47,17 +47,18 @@
 //! - As soon as it has `max_size` rows (the first dimensions, summed; a call without rows counts as one). A call that does
 //!   not fit any more opens the next batch; one of more than `max_size` rows runs alone.
 //! - Else when its first call has waited for `max_wait` (`"500us"`, `"2ms"`, `"1s"`; timers tick in milliseconds). A
-//!   deadline shortens that: the server measures how long a run takes, and a call waits for at most half of the time that its
-//!   deadline leaves after a run.
+//!   call with a deadline may wait less: half of its time left, without that of a run. The server measures how long runs take.
 //! - Not while `concurrency` batches of the method run; calls go on gathering then. The default is 1, as in Triton and Ray Serve:
 //!   one batch keeps a model busy, and what waits makes the next batch larger. So `max_wait = "0s"` never waits when the method is
 //!   idle, and gathers under load.
+//!
+//! That wait is [`ServerTimes::waiting`](crate::observe::ServerTimes::waiting) of a call's figures.
 //!
 //! # What shares a batch
 //!
 //! Arguments written `Tensor` are gathered, each along its first dimension, in memory of the connection's context, with one copy
 //! of each; a batch of one call is passed on as it came. Calls whose tensors differ in device, element type or another dimension, or
-//! whose other arguments differ in a bit, are gathered apart. `#[tensor(device = "cuda:0")]` on the argument gathers the rows of all callers
+//! whose other arguments differ in a bit, share no batch. `#[tensor(device = "cuda:0")]` on the argument gathers the rows of all callers
 //! on that device, behind what brings them, without a CPU that waits. On a device whose [`Allocator`](tensorpipe::Allocator) copies
 //! nothing, calls run alone. The method
 //! returns a [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller gets its rows, which share
@@ -70,11 +71,13 @@
 //! - A caller that cancels, or whose deadline passes, leaves; the others do not notice. The handler is dropped when all have
 //!   gone.
 //! - What the method does as a whole happens to every call of the batch: its `Err`, its panic, and, as
-//!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows. Unless it is `#[rpc(idempotent)]`:
-//!   then it runs once more for each call alone, and only the one at fault fails. (Its other arguments must then be `Clone`.)
-//! - The handler's [`CallContext`] is the batch's: the deadline is the latest of its callers', cancelled
-//!   means that all have gone; peer, connection, route, pool and trace are those of the first call. Calls of peers that have proved
-//!   different [identities](tensorpipe::Identity) share no batch, so the identity is that of all.
+//!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows.
+//! - Unless it is idempotent, too: `#[rpc(idempotent, batch(max_size = 32, max_wait = "2ms"))]`. Then it runs once more for each call
+//!   alone, and only the one at fault fails. Its other arguments must be `Clone`. One bad row then costs a run for each call
+//!   ([`BatchStats::reruns`]): validate before batching.
+//! - **The handler's [`CallContext`] is the batch's.** Cancelled means that all callers have gone, and the deadline is the latest of
+//!   theirs. **Peer, connection, route, pool and trace are those of the first call.** Calls of peers that have proved different
+//!   [identities](tensorpipe::Identity) share no batch, so the identity is that of all.
 //! - Calls that wait count as under way: limits and the drain of a shutdown apply to them. When their server shuts down they wait
 //!   for no others.
 //!

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use tensorpipe::Tensor;
 
-/// A result with a row for each row of the arguments. Tensors and whatever is made of them alone: tuples, arrays, `Vec`,
-/// `Option`, `Box`, maps. For a struct it is a line a field:
+/// A result with a row for each row of the arguments.
+///
+/// Tensors have it, and whatever is made of them alone: tuples, arrays, `Vec`, `Option`, `Box`, maps. For a struct it is a line a field:
 ///
 /// ```
 /// use tensorpipe::Tensor;

@@ -30,7 +30,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let server = Server::builder().service(ModelService::new(Sums)).listen("tcp://127.0.0.1:0").await?;
-//! let client = ModelClient::connect(server.url().to_string()).await?;
+//! let client = ModelClient::connect(server.url()).await?;
 //! let image = Tensor::from(vec![1f32, 2.0]);
 //!
 //! // Both calls leave at once: the second names the first's result before it is there.

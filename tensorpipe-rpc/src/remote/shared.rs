@@ -56,8 +56,8 @@ use crate::lock::lock;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let owner = Server::builder().service(OwnerService::new(Here)).listen("tcp://127.0.0.1:0").await?;
 /// let third = Server::builder().service(ThirdService::new(Here)).listen("tcp://127.0.0.1:0").await?;
-/// let owner = OwnerClient::connect(owner.url().to_string()).await?;
-/// let third = ThirdClient::connect(third.url().to_string()).await?;
+/// let owner = OwnerClient::connect(owner.url()).await?;
+/// let third = ThirdClient::connect(third.url()).await?;
 ///
 /// let text = owner.make().await?;
 /// assert_eq!(third.read(text.share().await?).await?, "made by the owner");

@@ -34,7 +34,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let server = Server::builder().service(NumbersService::new(Here)).listen("tcp://127.0.0.1:0").await?;
-//! let client = NumbersClient::connect(server.url().to_string()).await?;
+//! let client = NumbersClient::connect(server.url()).await?;
 //!
 //! let mut numbers = client.count(5);
 //! assert_eq!(numbers.next().await.unwrap()?, 0);
@@ -56,6 +56,9 @@
 //!
 //! A call is under way until its stream has ended. Until then its deadline applies: **60 s for the whole stream**, unless
 //! `client.with_deadline(..)` says otherwise. So do the server's limits and the drain of a shutdown. Dropping a [`CallStream`] cancels the call.
+//!
+//! Over [`Replicas`](crate::Replicas) a call with a stream is made once, on a server that is there: if none is, it fails at once with
+//! [`CallError::Unavailable`](crate::CallError::Unavailable), where other calls wait.
 //!
 //! A reader that stalls holds up the sender of its own stream, after 1024 items or 4 MiB (one item of any size always goes), and
 //! nothing else. That bound is fixed. What lies unread of all streams of a connection is bounded by

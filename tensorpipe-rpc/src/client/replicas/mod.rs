@@ -89,7 +89,8 @@ use table::Shared;
 ///   `#[rpc(idempotent)]`; else the error says so ([`CallError::may_have_run`](crate::CallError::may_have_run)).
 ///   [`ReplicasBuilder::tries`] bounds how often, [`RetryBudget`] keeps an overload from growing by it.
 /// - **Made once** is a call with a stream, one that returns a [`Remote`](crate::Remote) by its signature, and one that is given
-///   a reference, which goes to the server that owns the value. They do not wait for a replica, and end with theirs.
+///   a reference, which goes to the server that owns the value. They do not wait for a replica, but fail at once where none is there,
+///   and they end with theirs.
 /// - **A replica** whose pipe ended, or whose server is silent ([`Timeouts::silence`](tensorpipe::Timeouts::silence)) or shuts
 ///   down, gets no calls from then on, and is connected to again: after a pause that grows ([`Backoff`]), until it is given up
 ///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]). So is one that answers no call, though it is there
@@ -131,7 +132,8 @@ impl Replicas {
         ReplicasBuilder::new()
     }
 
-    /// Each replica as it is now, in the order in which they were named.
+    /// Each replica as it is now, in the order in which they were named. Whoever wants to wait until one is
+    /// [live](ReplicaState::Live) looks here again.
     pub fn status(&self) -> Vec<ReplicaStatus> {
         self.inner.shared.status()
     }
