@@ -411,7 +411,7 @@ fn a_server_dies_with_a_parent_that_was_killed() {
 #[test]
 fn every_target_is_measured_on_both_runtimes() {
     let rows = rows("targets --quick --json");
-    assert_eq!(rows.len(), 29);
+    assert_eq!(rows.len(), 31);
     for row in &rows {
         let name = row["row"].as_str().expect("a name");
         for runtime in ["current", "multi"] {
