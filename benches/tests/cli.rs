@@ -422,7 +422,15 @@ fn every_target_is_measured_on_both_runtimes() {
                 number(figures, "aim") > 0.0 && figures["met"].is_boolean(),
                 "{row}"
             );
-            let reads = !["pipe-0", "echo", "in-flight", "echo-tcp", "paced"].contains(&name);
+            let reads = ![
+                "pipe-0",
+                "echo",
+                "in-flight",
+                "echo-tcp",
+                "echo-tls",
+                "paced",
+            ]
+            .contains(&name);
             assert_eq!(
                 figures["sum"].is_number(),
                 reads && row["unit"] == "us",
