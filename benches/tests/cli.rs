@@ -453,3 +453,27 @@ fn every_target_is_measured_on_both_runtimes() {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
 }
+
+/// By the command that RESULTS.md names.
+#[test]
+fn the_readme_has_the_figures_of_the_run_that_is_kept() {
+    let path = |name: &str| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
+    let copy = |name: &str, extension: &str| {
+        let file = std::env::temp_dir().join(format!("tp-bench-kept-{}", std::process::id()));
+        let file = file.with_extension(extension);
+        std::fs::copy(path(name), &file).expect("a copy");
+        file
+    };
+    let (readme, svg) = (copy("README.md", "md"), copy("docs/figures.svg", "svg"));
+    stdout(&format!(
+        "report {} --readme {} --svg {}",
+        path("benches/figures.jsonl"),
+        readme.display(),
+        svg.display()
+    ));
+    for (written, kept) in [(readme, "README.md"), (svg, "docs/figures.svg")] {
+        let read = |path: &std::path::Path| std::fs::read_to_string(path).expect("a file");
+        assert_eq!(read(&written), read(path(kept).as_ref()), "{kept}");
+        std::fs::remove_file(written).expect("it is there");
+    }
+}

@@ -56,7 +56,10 @@ async fn one_url_that_fails_leaves_none_listening() {
     drop(free);
     let both = context.listen([url.as_str(), taken.url().as_ref()]).await;
     let error = both.unwrap_err().to_string();
-    assert!(error.contains("something has that address already"), "{error}");
+    assert!(
+        error.contains("something has that address already"),
+        "{error}"
+    );
     let again = context.listen([&url]).await.unwrap();
     through(&url, &again).await;
 }
