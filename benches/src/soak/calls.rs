@@ -244,11 +244,13 @@ impl Caller {
         }
         workers.spawn(cut(self.control.clone(), bustle.clone(), rng.fork()));
         let start = Instant::now();
+        // What they take of memory is the caller's, too.
+        let interval = INTERVAL.max(Duration::from_secs_f64(warm_up + seconds) / MOST_SAMPLES);
         let mut rest = Vec::new();
         let progress = report::progress((warm_up + seconds).ceil() as u64);
         let mut watched = Ok(());
         while watched.is_ok() && start.elapsed().as_secs_f64() < warm_up + seconds {
-            let next = start + INTERVAL * (rest.len() as u32 + 1);
+            let next = start + interval * (rest.len() as u32 + 1);
             watched = tokio::select! {
                 () = tokio::time::sleep_until(next.into()) => {
                     self.rest(start, &visits, &bustle).await.map(|sample| rest.push(sample))
@@ -445,7 +447,7 @@ fn words(report: &Report) -> String {
         .map(|(way, count)| format!("{way} {count}"));
     format!(
         "seed {}: {:.0} s over shm and tcp, every byte checked\n\n{}\n\n\
-         slope: MiB a minute, by least squares through {} samples at rest, two a second, after the warm-up; anonymous and shared memory; heap_slope: of what is in use of\n\
+         slope: MiB a minute, by least squares through {} samples at rest, after the warm-up; anonymous and shared memory; heap_slope: of what is in use of\n\
          the heap, with the feature `heap`. At rest no call is under way, nothing is held by anybody, and pools are trimmed\n\
          done: {}; pipes of replicas cut {}\n\
          tensors and payloads by channel: {}\n\
@@ -463,7 +465,9 @@ fn words(report: &Report) -> String {
 
 const FIELDS: &str = "name slope heap_slope warm_kib end_kib";
 
+/// Between two samples, at least.
 const INTERVAL: Duration = Duration::from_millis(500);
+const MOST_SAMPLES: u32 = 600;
 /// Seconds of the first visit, which is not looked at.
 const OVERTURE: f64 = 1.0;
 /// Samples of a rest, 2 ms apart.
