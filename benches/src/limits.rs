@@ -247,7 +247,7 @@ fn spin(mut work: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
             result => return result,
         }
         count = count.wrapping_add(1);
-        if count.is_multiple_of(4096) && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+        if count.is_multiple_of(4096) && since.get_or_insert_with(Instant::now).elapsed() > BOUND
         {
             return Err(ErrorKind::TimedOut.into());
         }
@@ -263,4 +263,4 @@ const WAKES: usize = 600;
 const SMALL: usize = 4096;
 const FEWEST: usize = 5;
 /// For the other end to get on, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(10);

@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 /// How long the other process may take to say where it listens.
-const PATIENCE: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(30);
 
 /// This program in another process, which ends with this.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Second {
             .context("starting the server")?;
         let out = child.stdout.take().context("the server's output")?;
         let mut lines = BufReader::new(out).lines();
-        let url = tokio::time::timeout(PATIENCE, lines.next_line()).await;
+        let url = tokio::time::timeout(BOUND, lines.next_line()).await;
         let url = url.context("waiting for the server")??;
         let url = url.context("the server ended before it said where it listens")?;
         Ok(Self { child, url })

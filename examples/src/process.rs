@@ -75,11 +75,11 @@ impl Process {
         self.ended
     }
 
-    /// The rest of its first line of standard output, which must begin with `mark` and come within `patience`.
-    pub async fn said(&mut self, mark: &str, patience: Duration) -> Result<String> {
+    /// The rest of its first line of standard output, which must begin with `mark` and come within `bound`.
+    pub async fn said(&mut self, mark: &str, bound: Duration) -> Result<String> {
         let (title, mut line) = (self.title(), String::new());
-        let read = timeout(patience, self.output.read_line(&mut line)).await;
-        read.with_context(|| format!("{title} was not ready within {patience:?}"))??;
+        let read = timeout(bound, self.output.read_line(&mut line)).await;
+        read.with_context(|| format!("{title} was not ready within {bound:?}"))??;
         match line.trim_end().strip_prefix(mark) {
             Some(rest) => Ok(rest.to_owned()),
             None => bail!(

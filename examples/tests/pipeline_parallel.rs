@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// On a loaded machine, a training takes some seconds.
-const PATIENCE: Duration = Duration::from_secs(100);
+const BOUND: Duration = Duration::from_secs(100);
 
 fn start(arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_pipeline_parallel"))
@@ -24,7 +24,7 @@ fn start(arguments: &[&str]) -> Child {
 
 /// Waits until it has ended; it is killed if it does not.
 fn ended(child: &mut Child) -> bool {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + BOUND;
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > until {
             child.kill().unwrap();
@@ -88,7 +88,7 @@ fn a_front_that_dies_takes_its_back_along() {
     let back = format!("/proc/{}", rest.split_once(')').unwrap().0);
     run.kill().unwrap();
     run.wait().unwrap();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + BOUND;
     // Gone, or a zombie that only waits to be reaped by whoever adopted it.
     let lives = || {
         let stat = std::fs::read_to_string(format!("{back}/stat")).unwrap_or_default();

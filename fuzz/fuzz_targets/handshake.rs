@@ -1,4 +1,4 @@
-//! The first bytes of a stranger: see `tensorpipe::fuzzing::handshake`.
+//! The first bytes of a hostile peer: see `tensorpipe::fuzzing::handshake`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -288,7 +288,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Who is at the other end of a pipe, once that is certain: a pipe that moves to another connection may be turned away there, and
+/// Who is at the other end of a pipe, once that is certain: a pipe that is upgraded to another connection may be turned away there, and
 /// then its peer is the first connection's.
 #[derive(Clone, Debug, Default)]
 pub struct SettledPeer(Arc<OnceLock<PeerAddr>>);

@@ -190,7 +190,7 @@ impl Default for Timeouts {
 #[non_exhaustive]
 pub struct ConnectPolicy {
     /// How long to try in all. Default 30 s. Zero tries once.
-    pub patience: Duration,
+    pub retry_for: Duration,
     /// The first pause; each one after is twice as long, and shortened by up to half at random. Default 20 ms.
     pub first_pause: Duration,
     /// The longest pause. Default 1 s.
@@ -200,7 +200,7 @@ pub struct ConnectPolicy {
 impl Default for ConnectPolicy {
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(30),
+            retry_for: Duration::from_secs(30),
             first_pause: Duration::from_millis(20),
             longest_pause: Duration::from_secs(1),
         }
@@ -211,15 +211,15 @@ impl ConnectPolicy {
     /// Tries once.
     pub fn once() -> Self {
         Self {
-            patience: Duration::ZERO,
+            retry_for: Duration::ZERO,
             ..Self::default()
         }
     }
 
     /// Tries for so long.
-    pub fn patient(patience: Duration) -> Self {
+    pub fn retrying_for(retry_for: Duration) -> Self {
         Self {
-            patience,
+            retry_for,
             ..Self::default()
         }
     }

@@ -183,8 +183,8 @@ impl Context {
         if let Ok(connected) = tokio::time::timeout(QUIET, &mut connecting).await {
             return connected;
         }
-        let patience = seconds(policy.patience);
-        tracing::warn!("waiting for a listener at {url}, {patience} at most");
+        let retry_for = seconds(policy.retry_for);
+        tracing::warn!("waiting for a listener at {url}, {retry_for} at most");
         connecting.await
     }
 
@@ -207,7 +207,7 @@ impl Context {
             // Longer ones are for ever, and no clock counts them.
             let nap = pause.min(A_YEAR);
             let nap = nap.mul_f64(1.0 - 0.5 * negotiate::random_fraction());
-            if !negotiate::is_transient(&error) || waited + nap > policy.patience {
+            if !negotiate::is_transient(&error) || waited + nap > policy.retry_for {
                 let source = Box::new(error);
                 return Err(Error::Connect {
                     url: url.to_string().into(),

@@ -160,7 +160,7 @@ pub(crate) enum By {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JoinKind {
     /// The pipe moves there.
-    Move,
+    Upgrade,
     /// A channel has had it from the beginning.
     Channel,
     /// A channel has asked for it since.
@@ -218,14 +218,14 @@ impl PipeKey {
         self.about("joined", join)
     }
 
-    /// What the connector says on the first connection, where it could not move to the one with this token.
+    /// What the connector says on the first connection, where it could not upgrade to the one with this token.
     pub(crate) fn stay(&self, token: &[u8; 16]) -> Proof {
         self.mac("stay", &[token])
     }
 
     fn about(&self, label: &str, join: &Join<'_>) -> Proof {
         let kind = match join.kind {
-            JoinKind::Move => 0u8,
+            JoinKind::Upgrade => 0u8,
             JoinKind::Channel => 1,
             JoinKind::Further => 2,
         };
@@ -330,7 +330,7 @@ mod tests {
         let mut bound = Transcript::new(Some(&[9; 32]));
         bound.add(b"hello");
         let join = Join {
-            kind: JoinKind::Move,
+            kind: JoinKind::Upgrade,
             over: "shm",
             token: &[3; 16],
             binding: None,

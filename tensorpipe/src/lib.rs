@@ -126,7 +126,7 @@
 //! | a peer that says nothing | 10 s | [`Timeouts::silence`] |
 //! | a handshake | 10 s | [`Timeouts::handshake`] |
 //! | closing | 10 s | [`Timeouts::linger`] |
-//! | connecting to a listener that is not there | 30 s | [`ConnectPolicy::patience`] |
+//! | connecting to a listener that is not there | 30 s | [`ConnectPolicy::retry_for`] |
 
 mod address;
 /// For `tensorpipe-rpc`; not covered by the version's promises.

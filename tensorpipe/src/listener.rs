@@ -89,13 +89,13 @@ impl Listener {
             bound.push(Url::new(transport.name(), &acceptor.address()));
             acceptors.push(((transport, Door::Front), acceptor));
         }
-        // Where pipes that begin elsewhere can be moved to.
+        // What pipes that begin elsewhere can be upgraded to.
         let mut side_addresses = Vec::new();
         for transport in &context.transports {
             let Some(address) = transport.side_address() else {
                 continue;
             };
-            // Nobody asked for it by name: a system that refuses it costs the move, not the listener.
+            // Nobody asked for it by name: a system that refuses it costs the upgrade, not the listener.
             match transport.listen(&address).await {
                 Ok(acceptor) => {
                     side_addresses.push((transport.name(), Ok(acceptor.address())));
@@ -103,7 +103,7 @@ impl Listener {
                 }
                 Err(error) => {
                     let transport = transport.name();
-                    tracing::warn!(%transport, %error, "pipes cannot be moved there");
+                    tracing::warn!(%transport, %error, "pipes cannot be upgraded to it");
                     side_addresses.push((transport, Err(error.to_string())));
                 }
             }

@@ -32,7 +32,7 @@ pub struct Route {
     pub transport: String,
     /// Its two ends, as the transport names them.
     pub address: String,
-    /// Who is at the other end of that transport, as this system says. A pipe that moves may be turned away there: see
+    /// Who is at the other end of that transport, as this system says. A pipe that is upgraded may be turned away there: see
     /// [`Peer::addr`](crate::Peer::addr) for what is certain.
     pub peer: PeerAddr,
     /// Who the peer has proved to be: by a [token](crate::ContextBuilder::token), or to the transport that the pipe began on.
@@ -40,8 +40,8 @@ pub struct Route {
     /// The peer has proved a token over a connection that has no keys, and whose ends the kernel does not name: nothing protects what follows, and
     /// who can change it can speak for the peer. Of `tcp` also within a machine, where a tunnel or another user may be between.
     pub exposed: bool,
-    /// The transport that the pipe began on, if it was moved.
-    pub moved_from: Option<String>,
+    /// The transport that the pipe began on, if it was upgraded.
+    pub upgraded_from: Option<String>,
     /// The channels that may carry tensors, most preferred first.
     pub channels: Vec<ChannelRoute>,
     /// Which of them carries what.
@@ -84,7 +84,7 @@ pub(crate) struct Routes {
     after: OnceLock<Arc<Route>>,
 }
 
-/// Where a pipe stays if it cannot move.
+/// Where a pipe stays if it cannot upgrade.
 #[derive(Debug)]
 pub(crate) struct Stays {
     /// Why it stayed, once it did.
@@ -92,7 +92,7 @@ pub(crate) struct Stays {
     pub(crate) transport: String,
     pub(crate) address: String,
     pub(crate) peer: PeerAddr,
-    /// Whose it is, once it has moved or stayed.
+    /// Whose it is, once it has upgraded or stayed.
     pub(crate) settled: SettledPeer,
     /// Channels that are not used there.
     pub(crate) refused: Vec<Refusal>,
@@ -148,7 +148,7 @@ impl Routes {
             route.transport = stays.transport.clone();
             route.address = stays.address.clone();
             route.peer = stays.peer;
-            route.moved_from = None;
+            route.upgraded_from = None;
             route.refuse(stays.refused.clone());
             Arc::new(route)
         })
@@ -158,8 +158,8 @@ impl Routes {
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "transport {} ({})", self.transport, self.address)?;
-        if let Some(from) = &self.moved_from {
-            write!(f, ", moved there from {from}")?;
+        if let Some(from) = &self.upgraded_from {
+            write!(f, ", upgraded from {from}")?;
         }
         if let Some(identity) = &self.identity {
             write!(f, "\n  peer {identity}")?;

@@ -14,11 +14,11 @@ pub(crate) const HELLO_RECEIVED: &str = "hello-received";
 pub(crate) const ANSWER_SENT: &str = "answer-sent";
 /// ANSWER is here, and nothing done about it.
 pub(crate) const ANSWER_RECEIVED: &str = "answer-received";
-/// The connection to move to is there (over `shm`: with its memory), before a byte is sent.
+/// The connection to upgrade to is there (over `shm`: with its memory), before a byte is sent.
 pub(crate) const JOIN_CONNECTED: &str = "join-connected";
-/// The connection to move to has introduced itself.
+/// The connection to upgrade to has introduced itself.
 pub(crate) const JOIN_SENT: &str = "join-sent";
-/// The connection to move to is here, and its pipe does not know.
+/// The connection to upgrade to is here, and its pipe does not know.
 pub(crate) const JOIN_RECEIVED: &str = "join-received";
 /// A MESSAGE frame is with the system.
 pub(crate) const MESSAGE_SENT: &str = "message-sent";

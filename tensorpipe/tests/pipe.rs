@@ -209,7 +209,7 @@ async fn nobody_there_is_an_error_that_says_for_whom_it_waited() {
     let url = listener.url().to_string();
     drop(listener);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let policy = tensorpipe::ConnectPolicy::patient(Duration::from_millis(200));
+    let policy = tensorpipe::ConnectPolicy::retrying_for(Duration::from_millis(200));
     let error = context.connect_with(&url, &policy).await.unwrap_err();
     println!("{error}");
     let Error::Connect {
@@ -226,7 +226,7 @@ async fn nobody_there_is_an_error_that_says_for_whom_it_waited() {
     assert!(error.to_string().starts_with(&begins), "{error}");
     // By default it is waited for much longer, and a caller who wants none of it says so.
     assert_eq!(
-        tensorpipe::ConnectPolicy::default().patience,
+        tensorpipe::ConnectPolicy::default().retry_for,
         Duration::from_secs(30)
     );
     let once = tensorpipe::ConnectPolicy::once();
@@ -248,7 +248,7 @@ async fn every_pipe_that_is_moved_is_accepted() {
             context.connect(&url),
             tokio::time::timeout(Duration::from_secs(5), listener.accept())
         );
-        assert_eq!(client.unwrap().route().moved_from.as_deref(), Some("tcp"));
+        assert_eq!(client.unwrap().route().upgraded_from.as_deref(), Some("tcp"));
         assert_eq!(server.unwrap().unwrap().route().transport, "memory");
     }
 }

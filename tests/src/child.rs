@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 const ROLE: &str = "TENSORPIPE_TEST_ROLE";
 
 /// The longest that a child takes for one step of its own, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(30);
 
 /// What runs a program as nobody, for [`Child::start_by`].
 pub const NOBODY: [&str; 4] = [
@@ -149,7 +149,7 @@ impl Child {
     /// # Panics
     /// When it does neither within half a minute.
     pub fn hears(&self, key: &str) -> Option<String> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BOUND;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left) {
@@ -169,7 +169,7 @@ impl Child {
     /// # Panics
     /// When it does not within half a minute.
     pub fn until(&self, key: &str) -> Vec<(String, String)> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BOUND;
         let mut lines = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -237,7 +237,7 @@ impl Child {
 
     /// Waits until it stands still.
     fn has_stopped(&self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BOUND;
         while !self.is_stopped() {
             assert!(Instant::now() < until, "the child does not stop");
             std::thread::sleep(Duration::from_millis(1));
@@ -259,7 +259,7 @@ impl Child {
 
     /// Waits until it ends, and says by which signal, if by one.
     pub fn signal(&mut self) -> Option<i32> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BOUND;
         while self.is_alive() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }

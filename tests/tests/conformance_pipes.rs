@@ -19,7 +19,7 @@ fn context(transport: impl Transport, channel: impl Channel) -> Context {
     builder.build().unwrap()
 }
 
-/// As between two processes of one machine: begins on tcp, moves to shm.
+/// As between two processes of one machine: begins on tcp, is upgraded to shm.
 fn two_processes() -> Context {
     let transports: [Arc<dyn Transport>; 2] =
         [Arc::new(ShmTransport::new()), Arc::new(TcpTransport::new())];
@@ -76,5 +76,5 @@ tensorpipe::pipe_conformance!(
     a_name("shm")
 );
 tensorpipe::pipe_conformance!(tcp_to_shm, two_processes, "tcp://127.0.0.1:0");
-// Every default: begins on tcp, moves to memory.
+// Every default: begins on tcp, is upgraded to memory.
 tensorpipe::pipe_conformance!(default, Context::new, "tcp://127.0.0.1:0");

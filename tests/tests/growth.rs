@@ -70,7 +70,7 @@ const KINDS: [Kind; 6] = [
     Kind::Calls,
     Kind::IsCutInItsHandler,
     Kind::IsCutInATensor,
-    // A stranger, one that says nothing, and one that is cut within its first frame.
+    // A hostile peer, one that says nothing, and one that is cut within its first frame.
     Kind::Says(b"GET / HTTP/1.1"),
     Kind::Says(b""),
     Kind::Says(b"\x93TPIPE\r\n\x01\0"),
@@ -130,8 +130,8 @@ fn connections_that_were_leave_nothing_in_use() {
                         }
                     }
                     Kind::Says(words) => {
-                        let mut stranger = TcpStream::connect(&address).await.unwrap();
-                        stranger.write_all(words).await.unwrap();
+                        let mut hostile = TcpStream::connect(&address).await.unwrap();
+                        hostile.write_all(words).await.unwrap();
                     }
                 }
             }

@@ -47,7 +47,7 @@ fn over_tcp() -> Context {
     over([Arc::new(TcpTransport::new())])
 }
 
-/// Begins on tcp, moves to rings of 128 KiB in shared memory.
+/// Begins on tcp, is upgraded to rings of 128 KiB in shared memory.
 fn over_shm() -> Context {
     let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
     over([Arc::new(ShmTransport::new()), tcp])

@@ -22,12 +22,12 @@ const LEN: u64 = 96 << 20;
 /// As far as this end may go between two turns of others.
 const BETWEEN_TURNS: u64 = LEN / 3;
 
-/// A tcp connection that is never empty, nor full: what comes within its transport's patience is waited for on the spot.
+/// A tcp connection that is never empty, nor full: what comes within a read of its transport is waited for on the spot.
 struct Keen(TcpStream, Arc<Gate>);
 
 /// Its transport, for the end that connects.
 struct KeenTransport {
-    patience: Duration,
+    timeout: Duration,
     gate: Arc<Gate>,
 }
 
@@ -46,9 +46,9 @@ struct Gate {
 }
 
 impl KeenTransport {
-    fn new(patience: Duration) -> Self {
+    fn new(timeout: Duration) -> Self {
         let gate = Arc::default();
-        Self { patience, gate }
+        Self { timeout, gate }
     }
 }
 
@@ -156,7 +156,7 @@ impl Transport for KeenTransport {
     ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(self.patience)).unwrap();
+        stream.set_read_timeout(Some(self.timeout)).unwrap();
         stream
             .set_write_timeout(Some(Duration::from_secs(1)))
             .unwrap();
@@ -228,8 +228,8 @@ fn large() -> Message {
 #[tokio::test]
 async fn a_tensor_that_comes_as_fast_as_it_is_read_leaves_others_their_turn() {
     let url = peer(async |pipe| pipe.write(large()).await.unwrap());
-    let patience = Duration::from_millis(20);
-    let pipe = context(KeenTransport::new(patience))
+    let timeout = Duration::from_millis(20);
+    let pipe = context(KeenTransport::new(timeout))
         .connect(url)
         .await
         .unwrap();
@@ -245,8 +245,8 @@ async fn a_tensor_that_comes_as_fast_as_it_is_read_leaves_others_their_turn() {
 #[tokio::test]
 async fn a_tensor_that_is_taken_as_fast_as_it_is_sent_leaves_others_their_turn() {
     let url = peer(async |pipe| drop(pipe.read().await.unwrap()));
-    let patience = Duration::from_millis(1);
-    let pipe = context(KeenTransport::new(patience))
+    let timeout = Duration::from_millis(1);
+    let pipe = context(KeenTransport::new(timeout))
         .connect(url)
         .await
         .unwrap();

@@ -483,18 +483,18 @@ async fn who_the_peer_has_proved_to_be_is_in_the_route_of_both_ends() {
     );
 }
 
-/// The transport that it moves to proves nothing; who moves has a secret of the connection that does.
+/// The transport that it is upgraded to proves nothing; who upgrades has a secret of the connection that does.
 #[tokio::test]
-async fn a_pipe_that_moves_keeps_the_identity_of_its_first_connection() {
+async fn an_upgraded_pipe_keeps_the_identity_of_its_first_connection() {
     let veiled = VeiledTransport(TcpTransport::new(), alice());
     let transports: [Arc<dyn Transport>; 2] = [Arc::new(MemoryTransport::new()), Arc::new(veiled)];
     let context = Context::builder().transports(transports).build().unwrap();
-    let listener = context.listen(["veiled://127.0.0.1:0", "memory://moves"]);
+    let listener = context.listen(["veiled://127.0.0.1:0", "memory://upgrades"]);
     let listener = listener.await.unwrap();
     let url = listener.urls()[0].clone();
     let (client, server) = tokio::join!(context.connect(url), listener.accept());
     for pipe in [client.unwrap(), server.unwrap()] {
-        assert_eq!(pipe.route().moved_from.as_deref(), Some("veiled"));
+        assert_eq!(pipe.route().upgraded_from.as_deref(), Some("veiled"));
         assert_eq!(pipe.route().identity, alice().identity);
     }
 }

@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Limits) -> Result<()> {
             let cores_us = host::spinning_round_trip(cores);
             let us = match figure {
                 // Other work may keep us from having both for longer than one probe takes.
-                Figure::Spin => (0..PATIENCE)
+                Figure::Spin => (0..MOST_TRIES)
                     .find_map(|_| host::spinning_round_trip(cores))
                     .context("the two cores cannot be had at once, is the machine busy")?,
                 Figure::Spinning(medium) => carry(medium, cores, 0, 0, length)?,
@@ -111,7 +111,7 @@ impl Figure {
     }
 }
 
-const PATIENCE: u32 = 100;
+const MOST_TRIES: u32 = 100;
 const USUAL: [Size; 5] = [
     Size(4 * Size::KIB),
     Size(64 * Size::KIB),

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 
 use self::site::{ControlClient, Look, Orders, Served, Site, TRANSPORTS, Visit, context};
 use super::acts::{ACTS, CALLER};
-use super::{Holdings, LOOK, PATIENCE, differences, holdings, settled, steady};
+use super::{Holdings, LOOK, BOUND, differences, holdings, settled, steady};
 use crate::peer::Peer;
 use crate::plan::{Flavor, seconds};
 use crate::report;
@@ -350,7 +350,7 @@ struct Bustle {
 
 impl Bustle {
     async fn act(&self, number: usize, visit: &Visit, rng: &mut Rng) -> Result<()> {
-        let acting = tokio::time::timeout(PATIENCE, visit.actor.act(number, step(), rng)).await;
+        let acting = tokio::time::timeout(BOUND, visit.actor.act(number, step(), rng)).await;
         let acted = acting.unwrap_or_else(|late| Err(late.into()));
         acted.with_context(|| format!("{} over {}", ACTS[number], visit.transport))?;
         self.acts[number].fetch_add(1, Ordering::SeqCst);

@@ -85,9 +85,9 @@ fn differences(before: &Holdings, now: &Holdings) -> Vec<String> {
     differences
 }
 
-/// What is left when that is nothing, or does not become nothing within [`PATIENCE`].
+/// What is left when that is nothing, or does not become nothing within [`BOUND`].
 async fn settled(mut left: impl AsyncFnMut() -> Result<Vec<String>>) -> Result<Vec<String>> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + BOUND;
     loop {
         let left = left().await?;
         if left.is_empty() || Instant::now() > end {
@@ -99,7 +99,7 @@ async fn settled(mut left: impl AsyncFnMut() -> Result<Vec<String>>) -> Result<V
 
 /// What `look` sees once that does not change any more.
 async fn steady<T: PartialEq>(mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + BOUND;
     let (mut last, mut since) = (look().await?, Instant::now());
     while since.elapsed() < STEADY && Instant::now() < end {
         tokio::time::sleep(10 * LOOK).await;
@@ -112,7 +112,7 @@ async fn steady<T: PartialEq>(mut look: impl AsyncFnMut() -> Result<T>) -> Resul
 }
 
 /// For every wait: a peer that is silent is given up after 10 s, and the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
 

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use self::stage::{Book, Carried, Stage, ways};
 use super::parcel::one_in;
-use super::{Holdings, LOOK, PATIENCE, differences, holdings, settled, steady};
+use super::{Holdings, LOOK, BOUND, differences, holdings, settled, steady};
 use crate::host::resident;
 use crate::peer::{self, Peer, announce};
 use crate::plan::Flavor;
@@ -270,10 +270,10 @@ impl Survivor {
     /// Waits until nobody talks any more.
     async fn silence(&self) -> Result<()> {
         for stage in &self.stages {
-            let silence = tokio::time::timeout(PATIENCE, stage.silence()).await;
+            let silence = tokio::time::timeout(BOUND, stage.silence()).await;
             let name = stage.way.name();
             silence
-                .with_context(|| format!("after {PATIENCE:?} somebody still waits over {name}"))?;
+                .with_context(|| format!("after {BOUND:?} somebody still waits over {name}"))?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &str) -> Output {
         stdout.read_to_end(&mut text).map(|_| text)
     });
     if !ends(&mut child) {
-        panic!("{arguments}: not finished after {PATIENCE:?}");
+        panic!("{arguments}: not finished after {BOUND:?}");
     }
     let mut output = child.wait_with_output().expect("its output");
     output.stdout = reader.join().expect("no panic").expect("its output");
@@ -44,7 +44,7 @@ pub(crate) fn start(arguments: &str) -> Child {
 
 /// Whether it ends by itself; it is killed if not.
 pub(crate) fn ends(child: &mut Child) -> bool {
-    let ended = within(PATIENCE, || child.try_wait().expect("wait").map(|_| ())).is_some();
+    let ended = within(BOUND, || child.try_wait().expect("wait").map(|_| ())).is_some();
     if !ended {
         child.kill().expect("kill");
         child.wait().expect("reap");
@@ -98,4 +98,4 @@ pub(crate) fn number(row: &Value, field: &str) -> f64 {
         .unwrap_or_else(|| panic!("{field} in {row}"))
 }
 
-const PATIENCE: Duration = Duration::from_secs(150);
+const BOUND: Duration = Duration::from_secs(150);

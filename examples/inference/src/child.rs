@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::serve::LISTENING;
 
 /// How long it may take to open its model.
-const PATIENCE: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(120);
 
 /// How long it may take to end; it gives up by itself a little sooner.
 const GRACE: Duration = Duration::from_secs(8);
@@ -45,8 +45,8 @@ impl ServerProcess {
             .with_context(|| format!("cannot start the server ({})", program.display()))?;
         let output = child.stdout.take().context("no pipe for standard output")?;
         let mut lines = BufReader::new(output).lines();
-        let Ok(line) = timeout(PATIENCE, lines.next_line()).await else {
-            bail!("the server was not ready within {} s", PATIENCE.as_secs());
+        let Ok(line) = timeout(BOUND, lines.next_line()).await else {
+            bail!("the server was not ready within {} s", BOUND.as_secs());
         };
         let line = line.context("cannot read what the server says")?;
         let Some(url) = line

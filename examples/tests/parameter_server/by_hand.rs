@@ -1,10 +1,10 @@
-//! Server and workers started one by one, in any order, with strangers around.
+//! Server and workers started one by one, in any order, with hostile peers around.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::run::{PATIENCE, Run, json};
+use crate::run::{BOUND, Run, json};
 
 #[test]
 fn roles_by_hand_train_too() {
@@ -64,7 +64,7 @@ fn a_worker_waits_for_its_server() {
 }
 
 #[test]
-fn a_stranger_at_the_port_disturbs_nobody() {
+fn a_hostile_peer_at_the_port_disturbs_nobody() {
     let mut server = Run::start(&[
         "--role",
         "server",
@@ -78,14 +78,14 @@ fn a_stranger_at_the_port_disturbs_nobody() {
         .strip_prefix("listening on ")
         .unwrap()
         .to_owned();
-    let mut stranger = TcpStream::connect(url.strip_prefix("tcp://").unwrap()).unwrap();
-    stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-    stranger
+    let mut hostile = TcpStream::connect(url.strip_prefix("tcp://").unwrap()).unwrap();
+    hostile.set_read_timeout(Some(BOUND)).unwrap();
+    hostile
         .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .unwrap();
     // Closed, with or without a word, at once: the server need not wait to see that this is none of its workers.
     let begun = Instant::now();
-    let _ = stranger.read_to_end(&mut Vec::new());
+    let _ = hostile.read_to_end(&mut Vec::new());
     assert!(
         begun.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -99,12 +99,12 @@ fn a_stranger_at_the_port_disturbs_nobody() {
 }
 
 #[test]
-fn a_worker_tells_a_stranger_from_its_server() {
+fn a_worker_tells_a_hostile_peer_from_its_server() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("tcp://{}", listener.local_addr().unwrap());
     let mut worker = Run::start(&["--role", "worker", "--connect", &url]);
-    let (mut stranger, _) = listener.accept().unwrap();
-    stranger
+    let (mut hostile, _) = listener.accept().unwrap();
+    hostile
         .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         .unwrap();
     let (status, _) = worker.wait();

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 /// No test waits longer for anything; on a loaded machine, a training takes some seconds.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// A started `parameter_server`; killed when a test gives up.
 pub(crate) struct Run {
@@ -52,7 +52,7 @@ impl Run {
 
     /// Waits for a line of standard error with `words`.
     pub(crate) fn hear(&mut self, words: &str) -> String {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BOUND;
         if let Some(line) = self.heard.iter().find(|line| line.contains(words)) {
             return line.clone();
         }
@@ -81,7 +81,7 @@ impl Run {
 
     /// Waits for its end; the rest of its standard output.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + BOUND;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;

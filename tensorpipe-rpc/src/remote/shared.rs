@@ -151,7 +151,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
         &self.urls
     }
 
-    /// Connects to the owner, as patiently as the context does ([`ConnectPolicy`](tensorpipe::ConnectPolicy)), and takes the
+    /// Connects to the owner, for as long as the context tries ([`ConnectPolicy`](tensorpipe::ConnectPolicy)), and takes the
     /// reference. It holds the connection. Cancel safe, but once the owner has been asked
     /// the name is used up.
     ///

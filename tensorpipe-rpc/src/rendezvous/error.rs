@@ -132,7 +132,7 @@ pub enum RecvError {
     },
     /// Another process is at the producer's URL.
     #[error("`{found}` is where `{producer}` should be; check the URL given to `add_peer`")]
-    Stranger {
+    WrongPeer {
         /// Who should be there.
         producer: Arc<str>,
         /// Who is.

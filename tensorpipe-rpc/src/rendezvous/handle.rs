@@ -33,7 +33,7 @@ pub struct RendezvousBuilder {
     name: Arc<str>,
     incarnation: Option<u64>,
     limits: Limits,
-    patience: Duration,
+    timeout: Duration,
     context: Option<Context>,
     devices: Option<DeviceMap>,
     peers: Vec<(Arc<str>, Arc<str>)>,
@@ -48,8 +48,8 @@ impl RendezvousBuilder {
 
     /// How long a receive waits for its value, and `send_or_wait` for room, where nobody says otherwise. Default
     /// [`DEFAULT_DEADLINE`].
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -100,7 +100,7 @@ impl RendezvousBuilder {
             shared: Arc::new(Shared {
                 peers: Peers::new(context, self.devices, runtime.clone(), local.hello()),
                 local,
-                patience: self.patience,
+                timeout: self.timeout,
                 runtime,
             }),
         };
@@ -120,7 +120,7 @@ pub struct Rendezvous {
 struct Shared {
     local: Arc<Local>,
     peers: Peers,
-    patience: Duration,
+    timeout: Duration,
     runtime: Handle,
 }
 
@@ -148,7 +148,7 @@ impl Rendezvous {
             name: name.into(),
             incarnation: None,
             limits: Limits::default(),
-            patience: DEFAULT_DEADLINE,
+            timeout: DEFAULT_DEADLINE,
             context: None,
             devices: None,
             peers: Vec::new(),
@@ -199,7 +199,7 @@ impl Rendezvous {
     /// Cancel safe.
     ///
     /// # Errors
-    /// [`RecvError::UnknownPeer`], [`RecvError::Unreachable`], [`RecvError::Stranger`], [`RecvError::Deadline`] when nobody
+    /// [`RecvError::UnknownPeer`], [`RecvError::Unreachable`], [`RecvError::WrongPeer`], [`RecvError::Deadline`] when nobody
     /// was there in time, [`RecvError::Key`] for a name that cannot stand in a key.
     pub async fn key_from(
         &self,
@@ -220,7 +220,7 @@ impl Rendezvous {
             return Ok(self.incarnation());
         }
         let peer = self.shared.peers.find(producer)?;
-        let bound = Bound::new(self.shared.patience, &self.shared.runtime);
+        let bound = Bound::new(self.shared.timeout, &self.shared.runtime);
         let connected = tokio::time::timeout(bound.left(), peer.connected()).await;
         let connected = connected.map_err(|_| RecvError::Absent {
             producer: producer.into(),
@@ -246,9 +246,9 @@ impl Rendezvous {
     }
 
     /// The same; where there is no room, what this returns waits for some, in the order of such sends and for as long as
-    /// [`RendezvousBuilder::patience`] says. That is back-pressure: await it.
+    /// [`RendezvousBuilder::timeout`] says. That is back-pressure: await it.
     pub fn send_or_wait(&self, key: &Key, value: impl Into<Value>) -> Sending {
-        self.send_within(key, value, self.shared.patience)
+        self.send_within(key, value, self.shared.timeout)
     }
 
     /// The same with a bound of its own; beyond it, [`SendError::Full`].
@@ -258,9 +258,9 @@ impl Rendezvous {
     }
 
     /// Receives a value, which may have been sent before or may be later, from this process or another one. It waits as long as
-    /// [`RendezvousBuilder::patience`] says.
+    /// [`RendezvousBuilder::timeout`] says.
     pub fn recv(&self, key: &Key) -> Recv {
-        self.recv_within(key, self.shared.patience)
+        self.recv_within(key, self.shared.timeout)
     }
 
     /// The same with a bound of its own, which travels to the producer; beyond it, [`RecvError::Deadline`].

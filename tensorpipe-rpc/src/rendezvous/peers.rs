@@ -133,7 +133,7 @@ impl Peer {
         let hello = client.hello(&self.me).await;
         let hello = hello.map_err(|error| unreachable(ConnectError::Call(error)))?;
         if hello.name != *self.name {
-            return Err(RecvError::Stranger {
+            return Err(RecvError::WrongPeer {
                 producer: self.name.clone(),
                 found: words(&hello.name),
             });

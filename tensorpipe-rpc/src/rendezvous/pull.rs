@@ -134,7 +134,7 @@ fn ended(
         Refusal::Awaited => RecvError::Awaited(key.clone()),
         Refusal::Received => RecvError::Received(key.clone()),
         Refusal::Restarted { now } => restarted(peer, key, now),
-        Refusal::Stranger { name } => RecvError::Stranger {
+        Refusal::WrongPeer { name } => RecvError::WrongPeer {
             producer: peer.name.clone(),
             found: words(&name),
         },

@@ -73,7 +73,7 @@ pub(crate) enum Refusal {
     Restarted {
         now: u64,
     },
-    Stranger {
+    WrongPeer {
         name: String,
     },
     /// The key makes no sense, in these words.
@@ -123,7 +123,7 @@ impl Desk {
             .map_err(|error: KeyError| Refusal::NoKey(error.to_string()))?;
         if key.producer() != &*local.name {
             let name = local.name.to_string();
-            return Err(Refusal::Stranger { name });
+            return Err(Refusal::WrongPeer { name });
         }
         if key.incarnation() != local.incarnation {
             let now = local.incarnation;

@@ -4,7 +4,7 @@
 //! Invariant: whatever was said, when both have gone no call is left waiting, and nothing is held.
 
 mod script;
-mod stranger;
+mod hostile_peer;
 mod talk;
 
 use std::future::Future;
@@ -21,7 +21,7 @@ use tensorpipe_rpc::{Connection, Remote, Server, ServerLimits};
 use tokio::runtime::Builder;
 
 use self::script::Script;
-use self::stranger::Stranger;
+use self::hostile_peer::HostilePeer;
 use self::talk::{TalkClient, TalkService, Talker};
 
 /// Longer than anything takes that is not stuck.
@@ -33,7 +33,7 @@ const TURNS: usize = 200;
 /// A call of ours, with what it brought.
 type Ours = Pin<Box<dyn Future<Output = Vec<Remote<Tensor>>>>>;
 
-/// Lets a stranger talk with a connection of ours, on a runtime of this kind.
+/// Lets a hostile peer talk with a connection of ours, on a runtime of this kind.
 ///
 /// # Panics
 /// Where something is left behind, or waits for ever.
@@ -60,13 +60,13 @@ async fn converse(script: &mut Script<'_>) {
         let serving = Connection::builder().limits(limits).service(service);
         connection = Some(serving.over(ours.clone()).unwrap());
     }
-    let mut stranger = Stranger::new(&theirs, script);
+    let mut hostile = HostilePeer::new(&theirs, script);
     let client = async {
         let bind = TalkClient::on(connection.as_ref()?);
         let said = async {
             // It may talk before it has answered.
             for _ in 0..script.below(3) {
-                stranger.speaks(script);
+                hostile.speaks(script);
                 tokio::task::yield_now().await;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -83,7 +83,7 @@ async fn converse(script: &mut Script<'_>) {
             break;
         }
         match script.below(16) {
-            0..=8 => stranger.speaks(script),
+            0..=8 => hostile.speaks(script),
             9 | 10 => tokio::task::yield_now().await,
             11 => {
                 if let Some(client) = client.as_ref().filter(|_| calls.len() < 16) {
@@ -114,7 +114,7 @@ async fn converse(script: &mut Script<'_>) {
         1 => drop(theirs.close_within(Duration::ZERO).await),
         2 => drop(ours.close().now_or_never()),
         3 => calls.clear(),
-        _ => drop((stranger, theirs.close_within(Duration::ZERO).await)),
+        _ => drop((hostile, theirs.close_within(Duration::ZERO).await)),
     }
     if script.below(2) == 0 {
         kept.clear();

@@ -28,8 +28,8 @@ async fn calls(client: LabClient, task: u64, count: u64) {
             6 => drop(client.bounce(tensor(len(&mut numbers), 1))),
             _ => {
                 let call = client.bounce(tensor(len(&mut numbers), 1));
-                let patience = Duration::from_micros(numbers.next() % 2000);
-                let _ = tokio::time::timeout(patience, call).await;
+                let bound = Duration::from_micros(numbers.next() % 2000);
+                let _ = tokio::time::timeout(bound, call).await;
             }
         }
     }

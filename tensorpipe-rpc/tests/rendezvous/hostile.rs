@@ -56,7 +56,7 @@ pub(crate) enum Refusal {
     Awaited,
     Received,
     Restarted { now: u64 },
-    Stranger { name: String },
+    WrongPeer { name: String },
     NoKey(String),
 }
 
@@ -127,7 +127,7 @@ async fn keys_that_are_none_and_receipts_for_nothing_change_nothing() {
         assert!(
             matches!(
                 pulled,
-                Pulled::Refused(Refusal::Stranger { .. } | Refusal::Restarted { now: 7 })
+                Pulled::Refused(Refusal::WrongPeer { .. } | Refusal::Restarted { now: 7 })
             ),
             "{pulled:?}"
         );
@@ -175,7 +175,7 @@ async fn a_receipt_counts_with_the_number_that_came_with_the_value() {
     let (front, server) = front().await;
     let url = server.url().to_string();
     let connect = || TensorRendezvousClient::connect(&url);
-    let (peer, stranger) = (connect().await.unwrap(), connect().await.unwrap());
+    let (peer, hostile) = (connect().await.unwrap(), connect().await.unwrap());
     let [key, other] = ["a", "b"].map(|tensor| {
         let key = front.key_to("back", tensor, 1).unwrap();
         front.send(&key, Value::dead()).unwrap();
@@ -183,10 +183,10 @@ async fn a_receipt_counts_with_the_number_that_came_with_the_value() {
     });
     let loan = lent(&peer, &key).await;
     // That of another value is another number.
-    let of_other = lent(&stranger, &other).await;
+    let of_other = lent(&hostile, &other).await;
     let guesses = [0, 1, of_other, loan.wrapping_add(1)];
     let receipts = guesses.map(|guess| receipt(&key, guess));
-    soon(stranger.received(receipts.to_vec())).await.unwrap();
+    soon(hostile.received(receipts.to_vec())).await.unwrap();
     assert_eq!((front.stats().values, front.stats().refused), (2, 4));
     drop(peer);
     let peer = connect().await.unwrap();
@@ -203,18 +203,18 @@ async fn an_abort_is_heard_from_a_consumer_and_not_in_its_name() {
     let (front, server) = front().await;
     let url = server.url().to_string();
     let connect = || TensorRendezvousClient::connect(&url);
-    let (back, stranger) = (connect().await.unwrap(), connect().await.unwrap());
+    let (back, hostile) = (connect().await.unwrap(), connect().await.unwrap());
     let key = front.key_to("back", "a", 1).unwrap();
     front.send(&key, Value::dead()).unwrap();
     soon(back.hello(called("back", 1))).await.unwrap();
-    soon(stranger.hello(called("back", 2))).await.unwrap();
-    soon(stranger.abort(called("back", 2), "because"))
+    soon(hostile.hello(called("back", 2))).await.unwrap();
+    soon(hostile.abort(called("back", 2), "because"))
         .await
         .unwrap();
     assert_eq!((front.stats().values, front.stats().refused), (1, 1));
     // Nothing is sent to the one, and the other is no name.
     for name in ["nobody", ""] {
-        soon(stranger.abort(called(name, 2), "because"))
+        soon(hostile.abort(called(name, 2), "because"))
             .await
             .unwrap();
     }

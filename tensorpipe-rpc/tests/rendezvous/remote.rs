@@ -255,7 +255,7 @@ async fn whoever_else_is_there_is_no_producer() {
     let error = soon(both.back.key_from("middle", "a", 1)).await;
     let error = error.unwrap_err();
     assert!(
-        matches!(&error, RecvError::Stranger { found, .. } if &**found == "front"),
+        matches!(&error, RecvError::WrongPeer { found, .. } if &**found == "front"),
         "{error}"
     );
     let key = Key::new("front", 1, "back", "a", 1).unwrap();

@@ -62,7 +62,7 @@ fn nowhere() -> (Nowhere, tensorpipe_rpc::ReplicasBuilder) {
             factor: 2.0,
             jitter: 0.0,
         })
-        .patience(Duration::from_secs(3600));
+        .connect_timeout(Duration::from_secs(3600));
     (nowhere, builder)
 }
 
@@ -119,7 +119,7 @@ async fn a_server_is_given_up_after_its_time() {
 async fn who_waits_for_the_first_server_does_not_wait_for_ever() {
     let (_, builder) = nowhere();
     let begun = Instant::now();
-    let error = builder.patience(Duration::from_secs(7)).connect().await;
+    let error = builder.connect_timeout(Duration::from_secs(7)).connect().await;
     let error = error.unwrap_err();
     assert!(has_no_replica(&error));
     assert_eq!(begun.elapsed().as_secs(), 7);

@@ -25,15 +25,15 @@ pub(crate) mod other {
     }
 }
 
-pub(crate) struct Stranger;
+pub(crate) struct OtherWork;
 
-impl other::Work for Stranger {
+impl other::Work for OtherWork {
     async fn who(&self, _: String) -> u64 {
         99
     }
 }
 
-impl other::older::Work for Stranger {
+impl other::older::Work for OtherWork {
     async fn second(&self, _: u64) -> u32 {
         99
     }
@@ -43,9 +43,9 @@ impl other::older::Work for Stranger {
 async fn a_server_with_another_definition_gets_no_calls_and_its_successor_does() {
     let ledger = Ledger::default();
     let mut sites = sites(2, &ledger).await;
-    // The first site is served by a stranger.
+    // The first site has another service of that name.
     soon(sites[0].server.take().unwrap().shutdown()).await;
-    let stranger = sites[0].serve(other::WorkService::new(Stranger)).await;
+    let other_site = sites[0].serve(other::WorkService::new(OtherWork)).await;
     let replicas = replicas_of(&sites).connect().await.unwrap();
     let client = WorkClient::on(&replicas).await.unwrap();
     until(|| states(&replicas) == [ReplicaState::Unsuitable, ReplicaState::Live]).await;
@@ -57,13 +57,13 @@ async fn a_server_with_another_definition_gets_no_calls_and_its_successor_does()
         assert_eq!(soon(client.who(id)).await.unwrap(), 1);
     }
 
-    // Another client, of what the stranger has.
+    // Another client, of what the other site has.
     let strange = other::WorkClient::on(&replicas).await.unwrap();
     assert_eq!(soon(strange.who("x")).await.unwrap(), 99);
     until(|| states(&replicas) == [ReplicaState::Live; 2]).await;
     drop(strange);
 
-    soon(stranger.shutdown()).await;
+    soon(other_site.shutdown()).await;
     sites[0].replace(0, &ledger).await;
     let both = async {
         let mut id = 100;

@@ -13,7 +13,7 @@ use tensorpipe_rpc::{
 use super::lab::{
     Ledger, Site, WorkClient, client_of, quick, replicas_of, sites, soon, states, tcp, until,
 };
-use super::suitable::{Stranger, other};
+use super::suitable::{OtherWork, other};
 
 /// Takes every pipe, hears what is asked first, and lets go of it after a while.
 async fn never_answers(context: &Context) -> String {
@@ -48,7 +48,7 @@ async fn a_method_that_one_lacks_is_called_elsewhere_whatever_the_budget() {
     let ledger = Ledger::default();
     let mut sites = sites(2, &ledger).await;
     soon(sites[0].server.take().unwrap().shutdown()).await;
-    let older = other::older::WorkService::new(Stranger);
+    let older = other::older::WorkService::new(OtherWork);
     let _older = sites[0].serve(older).await;
     let budget = RetryBudget {
         share: 0.0,

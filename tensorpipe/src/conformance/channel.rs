@@ -123,7 +123,7 @@ impl Subject {
         let channel = (self.make)();
         let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(TcpTransport::new())];
         if channel.in_process() {
-            // Pipes move there.
+            // Pipes are upgraded to it.
             transports.insert(0, Arc::new(MemoryTransport::new()));
         }
         let limits = Limits {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use super::{PATIENCE, assert_same, eventually, pattern};
+use super::{BOUND, assert_same, eventually, pattern};
 use crate::device::{Allocator, Buffer, BufferMut, Device, DevicePool, Domain, Fence};
 use crate::{Context, Tensor};
 
@@ -185,7 +185,7 @@ pub async fn nobody_waits_for_a_queue(subject: Subject) {
         let _ = done.send(());
         read
     });
-    let waited = tokio::task::spawn_blocking(move || is_done.recv_timeout(PATIENCE));
+    let waited = tokio::task::spawn_blocking(move || is_done.recv_timeout(BOUND));
     let waited = waited.await;
     assert!(matches!(waited, Ok(Ok(()))), "something waits for a queue");
     drop(held);

@@ -29,7 +29,7 @@ use std::future::Future;
 use std::time::Duration;
 
 /// A bound on every wait of a scenario. Far more than a sound backend takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(30);
 
 /// Bytes that do not repeat, different for each seed.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
@@ -61,9 +61,9 @@ pub fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
 
 /// Waits for `work`, but not for ever.
 async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, work).await {
+    match tokio::time::timeout(BOUND, work).await {
         Ok(result) => result,
-        Err(_) => panic!("{what}: nothing for {PATIENCE:?}"),
+        Err(_) => panic!("{what}: nothing for {BOUND:?}"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A stranger's first bytes, at a listener and at a connector, and those of one that was asked to prove something: the same in one piece
+//! A hostile peer's first bytes, at a listener and at a connector, and those of one that was asked to prove something: the same in one piece
 //! and byte by byte; what is accepted comes back from its own encoding; and whatever HELLO a listener accepts, a connector accepts its
 //! answer.
 
@@ -183,7 +183,7 @@ fn answer(theirs: &Brochure) -> Answer {
         pairs: chosen.pairs,
     });
     Answer {
-        moved: selection.moved.map(|(name, at)| (name, at, [3; 16])),
+        upgrade: selection.moved.map(|(name, at)| (name, at, [3; 16])),
         channels: chosen.collect(),
         refusals: selection.refusals,
         ..sim::answer(OURS)

@@ -71,7 +71,7 @@ async fn handshake(
     };
     let key = key.or_else(|| Some(PipeKey::of_connection(&conn.connection.exported()?)));
     stop::at(stop::ANSWER_RECEIVED);
-    let better = answer.moved.as_ref();
+    let better = answer.upgrade.as_ref();
     let better = better.map(|(name, ..)| upgrade(context, &**transport, name));
     let better = better.transpose().map_err(|fault| conn.fault(fault))?;
     let over = better.unwrap_or(transport);
@@ -80,16 +80,16 @@ async fn handshake(
     let mut refusals = answer.refusals.clone();
     let first = (transport.clone(), url.address().to_owned());
     let mut route = first.clone();
-    let mut moved_from = None;
+    let mut upgraded_from = None;
     let identity = identified(&conn, secret.map(|secret| secret.name().clone()));
     let mut stays = None;
-    // Set once a pipe that has moved turns out to stay.
+    // Set once a pipe that has upgraded turns out to stay.
     let because = Arc::new(OnceLock::new());
     let settled = SettledPeer::default();
-    if let Some(((name, address, token), better)) = answer.moved.as_ref().zip(better) {
+    if let Some(((name, address, token), better)) = answer.upgrade.as_ref().zip(better) {
         let ask = Ask {
             token: *token,
-            kind: JoinKind::Move,
+            kind: JoinKind::Upgrade,
             key: key.clone(),
         };
         // Without a key it is used at once; with one the listener proves first that it has it, too.
@@ -105,14 +105,14 @@ async fn handshake(
         };
         match asked {
             Ok((connection, false)) => {
-                moved_from = Some(transport.name().to_owned());
+                upgraded_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
                 // The listener has let go of the first one.
                 conn = Handshaking::new(connection, conn.name);
             }
             Ok((connection, true)) => {
                 // It goes back to the first connection if the listener rejects it.
-                moved_from = Some(transport.name().to_owned());
+                upgraded_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
                 stays = Some(Stays {
                     because: because.clone(),
@@ -132,7 +132,7 @@ async fn handshake(
                 conn = Handshaking::new(Box::new(joining), name);
             }
             Err(error) => {
-                tracing::warn!(%url, transport = %name, %error, "could not move, staying");
+                tracing::warn!(%url, transport = %name, %error, "could not upgrade, staying");
                 let mut stay = Vec::new();
                 let proof = key.as_ref().map(|key| key.stay(token));
                 put_stay(&mut stay, &error.to_string(), proof.as_ref());
@@ -154,7 +154,7 @@ async fn handshake(
         connection: conn.connection,
         leftover: conn.input,
         transport,
-        moved_from,
+        upgraded_from,
         identity,
         key,
         stays,
@@ -216,7 +216,7 @@ fn rejected(conn: &Handshaking, reject: Reject) -> Error {
     }
 }
 
-/// Where a pipe that began over `from` may be moved: to a transport at which this context, too, would have pipes moved to.
+/// Where a pipe that began over `from` may be upgraded: to a transport to which this context, too, would upgrade pipes.
 /// None of ours leads out of the machine, so that a listener does not make its peers connect to hosts of its choice.
 fn upgrade<'a>(
     context: &'a Inner,
@@ -229,7 +229,7 @@ fn upgrade<'a>(
     if name == from.name() || better.side_address().is_none() {
         return Err(PeerFault::Malformed {
             frame: "ANSWER",
-            what: "a move to where pipes are not moved to",
+            what: "an upgrade to where no pipe is upgraded to",
         });
     }
     Ok(better)

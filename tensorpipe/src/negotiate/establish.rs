@@ -37,12 +37,12 @@ pub(super) struct Established {
     pub(super) connection: Box<dyn Connection>,
     pub(super) leftover: Vec<u8>,
     pub(super) transport: String,
-    pub(super) moved_from: Option<String>,
+    pub(super) upgraded_from: Option<String>,
     /// As the first connection says.
     pub(super) identity: Option<Identity>,
     /// What the two ends of the pipe have, and nobody else.
     pub(super) key: Option<PipeKey>,
-    /// Where it stays if the connection that it was moved to may not join.
+    /// Where it stays if the connection that it was upgraded to may not join.
     pub(super) stays: Option<Stays>,
     pub(super) peer_name: String,
     pub(super) peer_limits: WireLimits,
@@ -157,7 +157,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         peer: established.connection.peer(),
         exposed,
         identity: established.identity,
-        moved_from: established.moved_from,
+        upgraded_from: established.upgraded_from,
         channels: channel_routes.clone(),
         choice: choice.clone(),
         refused: refusals
@@ -177,7 +177,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     });
     let peer_name: Arc<str> = established.peer_name.into();
     let name: Arc<str> = format!("{} -> {}", context.name, peer_name).into();
-    tracing::debug!(pipe = %name, transport = %route.transport, moved_from = ?route.moved_from, identity = route.identity.as_ref().map(tracing::field::display), "open");
+    tracing::debug!(pipe = %name, transport = %route.transport, upgraded_from = ?route.upgraded_from, identity = route.identity.as_ref().map(tracing::field::display), "open");
     let keep_alive = KeepAlive::new(context.timeouts.silence, ambient::now());
     let state = PipeState::new(
         context.limits.wire(credit.bytes()),

@@ -177,7 +177,7 @@ impl Joining {
             None => Stage::Failed(error),
             Some(first) => {
                 let reason = error.to_string();
-                tracing::warn!(peer = %asking.peer, %error, "could not move, staying");
+                tracing::warn!(peer = %asking.peer, %error, "could not upgrade, staying");
                 let mut again = Vec::new();
                 put_stay(&mut again, &reason, None);
                 again.extend_from_slice(&first.said);

@@ -7,7 +7,7 @@
 //! Where a token is configured, both ends prove first that they have it. Such a pipe has a key, and so has one whose first connection
 //! has keys of its own (TLS). Then every further connection proves, at both ends, that it is the pipe's.
 //!
-//! A pipe moves only to transports that have a `side_address`. None of ours leads out of the machine, so a listener does not
+//! A pipe is upgraded only to transports that have a `side_address`. None of ours leads out of the machine, so a listener does not
 //! choose to whom its peers connect.
 
 mod choose;

@@ -32,7 +32,7 @@ use crate::transports::{Connection, Transport};
 /// What the handshakes of one listener share.
 pub(crate) struct Entrance {
     pub(super) context: Arc<Inner>,
-    /// Where pipes can be moved to: transport, address or why there is none.
+    /// What pipes can be upgraded to: transport, address or why there is none.
     pub(super) side_addresses: Vec<(&'static str, Result<String, String>)>,
     /// Who waits for a connection with which token. Each token serves once.
     pub(super) expected: Mutex<HashMap<Token, Waiting>>,
@@ -85,7 +85,7 @@ pub(crate) fn turn_away(mut connection: Box<dyn Connection>) {
 pub(crate) enum Door {
     /// At a URL of the listener's.
     Front,
-    /// Where pipes that begin elsewhere are moved to: none begins there, since who came so has not passed the front.
+    /// What pipes that begin elsewhere are upgraded to: none begins there, since who came so has not passed the front.
     Side,
 }
 
@@ -283,15 +283,15 @@ async fn welcome(
         Some((token, joined))
     };
     let stopped = || conn.lost("the listener has stopped");
-    let moved = match selection.moved {
+    let upgrade = match selection.upgrade {
         None => None,
         Some((name, address)) => {
-            let (token, joined) = issue(JoinKind::Move, &[&name]).ok_or_else(stopped)?;
+            let (token, joined) = issue(JoinKind::Upgrade, &[&name]).ok_or_else(stopped)?;
             Some((name, address, token, joined))
         }
     };
     // Where the pipe will be, or stays.
-    let over = moved.iter().map(|(name, ..)| name.as_str());
+    let over = upgrade.iter().map(|(name, ..)| name.as_str());
     let over: Vec<_> = over.chain([transport.name()]).collect();
     let mut channels = Vec::new();
     let mut chosen = Vec::new();
@@ -328,7 +328,7 @@ async fn welcome(
         name: context.name.to_string(),
         process: process_id(),
         limits: context.limits.wire(credit.bytes()),
-        moved: moved
+        upgrade: upgrade
             .as_ref()
             .map(|(name, address, token, _)| (name.clone(), address.clone(), *token)),
         channels: chosen,
@@ -338,8 +338,8 @@ async fn welcome(
     stop::at(stop::ANSWER_SENT);
     let mut refusals = selection.refusals;
     let mut final_transport = transport.name().to_owned();
-    let mut moved_from = None;
-    if let Some((name, _, token, mut joined)) = moved {
+    let mut upgraded_from = None;
+    if let Some((name, _, token, mut joined)) = upgrade {
         let wanted = key.as_ref().map(|key| key.stay(&token));
         let handle_stay = |input: &[u8]| ServerHandshake::handle_stay(input, wanted.as_ref());
         let stays = tokio::select! {
@@ -348,7 +348,7 @@ async fn welcome(
             stays = conn.read(handle_stay) => match stays {
                 Ok(reason) => Ok(reason),
                 Err(error @ Error::Peer { .. }) => return Err(error),
-                // A connector that has moved lets go of this connection, which can be seen before its new one; one that is
+                // A connector that has upgraded lets go of this connection, which can be seen before its new one; one that is
                 // gone holds a place among the handshakes no longer than that takes.
                 Err(lost) => match tokio::time::timeout(JOINS_WITHIN, &mut joined).await {
                     Ok(arrived) => Err(arrived),
@@ -359,8 +359,8 @@ async fn welcome(
         match stays {
             Err(arrived) => {
                 let joined =
-                    arrived.map_err(|_| conn.lost("the connection to move to never came"))?;
-                moved_from = Some(std::mem::replace(&mut final_transport, name));
+                    arrived.map_err(|_| conn.lost("the connection to upgrade to never came"))?;
+                upgraded_from = Some(std::mem::replace(&mut final_transport, name));
                 // Lets go of the first connection, then says so.
                 conn = Handshaking {
                     name: conn.name,
@@ -394,7 +394,7 @@ async fn welcome(
         connection: conn.connection,
         leftover: conn.input,
         transport: final_transport,
-        moved_from,
+        upgraded_from,
         identity,
         key,
         stays: None,

@@ -194,7 +194,7 @@ mod tests {
             binding: None,
         };
         // Somebody has read the token; or has the proof of another connection, of another pipe, or for another one.
-        let kind = JoinKind::Move;
+        let kind = JoinKind::Upgrade;
         let mut nearly = key.join(&join);
         nearly[0] ^= 1;
         for proof in [
@@ -227,7 +227,7 @@ mod tests {
         let entrance = entrance();
         let still = Arc::downgrade(&entrance);
         for proof in [None, Some([7; 32])] {
-            let issued = Ticket::issue(&still, JoinKind::Move, &["tcp"], (None, PEER));
+            let issued = Ticket::issue(&still, JoinKind::Upgrade, &["tcp"], (None, PEER));
             let (ticket, _joined) = issued.unwrap();
             comes(&entrance, &ticket.token(), proof.as_ref(), "tcp").unwrap();
         }

@@ -154,7 +154,7 @@ impl Pipe {
     }
 
     /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: a pipe
-    /// that the listener did not let move goes on where it began.
+    /// that the listener did not let upgrade goes on where it began.
     pub fn route(&self) -> &Route {
         self.core().route.now()
     }

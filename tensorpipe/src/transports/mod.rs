@@ -58,7 +58,7 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     }
 
     /// Who the peer has proved to be, where the transport authenticates. It has done so when something has been read, and this does
-    /// not change. A pipe keeps the identity of its first connection when it moves to another: who moves has a secret of that one.
+    /// not change. A pipe keeps the identity of its first connection when it is upgraded to another: who upgrades has a secret of that one.
     fn identity(&self) -> Option<Identity> {
         None
     }
@@ -134,7 +134,7 @@ pub trait Transport: Send + Sync + 'static {
     fn domain(&self) -> Vec<u8>;
 
     /// Whether the transport of the same name with this domain can be reached from here, or why not. A listener asks before it
-    /// moves a pipe here that began elsewhere. Nobody asks for a URL. Any bytes may come. By default it compares.
+    /// upgrades a pipe to it that began elsewhere. Nobody asks for a URL. Any bytes may come. By default it compares.
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
         if theirs == self.domain() {
             Ok(())
@@ -164,7 +164,7 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// An address at which each listener of a context listens without being asked, so that pipes which begin elsewhere
-    /// can be moved here. `None`, the default, if it is only used where a URL names it; a peer cannot move pipes to it then, either.
+    /// can be upgraded to it. `None`, the default, if it is only used where a URL names it; a peer cannot upgrade pipes to it then, either.
     ///
     /// Only where no connection leaves this machine: a peer may choose it, also one of TLS
     /// ([`Context::stays_here`](crate::Context::stays_here)). Each call gives another address that nobody can guess. It has no other

@@ -2,7 +2,7 @@
 //!
 //! - **Who is there.** A connector believes a listener whose certificate leads to one that it [trusts](TlsConfig::trust), and names the
 //!   host of the URL. A listener may ask for [certificates of connectors](TlsConfig::clients); who has none is not heard.
-//! - **Where.** It has no side address: a peer moves no pipe here, and none away to `tcp`. A pipe that begins here may move to shared
+//! - **Where.** It has no side address: a peer upgrades no pipe to it, and none of its pipes to `tcp`. A pipe that begins here may be upgraded to shared
 //!   memory, whose two ends then prove the key of this connection.
 //! - **Goodbye.** A pipe that ends in good order says `close_notify`. A connection that ends without it was cut.
 //! - **When.** An accepted connection shakes hands on a task of its own, which ends with it: within the time, and among the places,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::{ConnectPolicy, Error};
 use tensorpipe_tests::{Child, descriptors};
 
-use super::scene::{MOVED, SOON, STRAIGHT, Survivor, Way, alone, context, is_typed};
+use super::scene::{UPGRADED, SOON, DIRECT, Survivor, Way, alone, context, is_typed};
 
 /// The child connects, and dies.
 fn connector_dies(point: &str, ways: [Way; 2]) {
@@ -89,57 +89,57 @@ fn listener_dies(point: &str, ways: [Way; 2]) {
 
 #[test]
 fn a_connector_dies_before_its_first_byte() {
-    connector_dies("connected", STRAIGHT);
+    connector_dies("connected", DIRECT);
 }
 
 #[test]
 fn a_connector_dies_after_its_hello() {
-    connector_dies("hello-sent", STRAIGHT);
+    connector_dies("hello-sent", DIRECT);
 }
 
 #[test]
 fn a_connector_dies_over_the_answer() {
-    connector_dies("answer-received", STRAIGHT);
+    connector_dies("answer-received", DIRECT);
 }
 
 #[test]
-fn a_connector_that_was_to_move_dies_over_the_answer() {
-    connector_dies("answer-received", MOVED);
+fn a_connector_that_was_to_upgrade_dies_over_the_answer() {
+    connector_dies("answer-received", UPGRADED);
 }
 
 #[test]
 fn a_connector_dies_before_it_says_why_it_has_come_again() {
-    connector_dies("join-connected", MOVED);
+    connector_dies("join-connected", UPGRADED);
 }
 
 #[test]
-fn a_connector_dies_after_it_has_moved() {
-    connector_dies("join-sent", MOVED);
+fn a_connector_dies_after_it_has_upgraded() {
+    connector_dies("join-sent", UPGRADED);
 }
 
 #[test]
 fn a_listener_dies_before_its_answer() {
-    listener_dies("hello-received", STRAIGHT);
+    listener_dies("hello-received", DIRECT);
 }
 
 #[test]
 fn a_listener_dies_after_its_answer() {
-    listener_dies("answer-sent", STRAIGHT);
+    listener_dies("answer-sent", DIRECT);
 }
 
 #[test]
 fn a_listener_dies_after_it_has_said_where_to_move() {
-    listener_dies("answer-sent", MOVED);
+    listener_dies("answer-sent", UPGRADED);
 }
 
 #[test]
-fn a_listener_dies_over_the_connection_that_moved() {
-    listener_dies("join-received", MOVED);
+fn a_listener_dies_over_the_upgraded_connection() {
+    listener_dies("join-received", UPGRADED);
 }
 
 #[test]
 fn a_listener_that_comes_late_is_waited_for() {
-    for way in STRAIGHT {
+    for way in DIRECT {
         alone(async || {
             let context = context(way);
             // Free now, and most likely in a second: a port of the system's choice is not given out again soon.

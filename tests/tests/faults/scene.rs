@@ -18,7 +18,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(5);
 /// Bytes of the tensor of [`big`]: far more than the system takes without a reader.
 const BIG: usize = 64 << 20;
 
-/// A second way over TCP, at which each listener has an address of its own: pipes are moved to it between processes.
+/// A second way over TCP, at which each listener has an address of its own: pipes are upgraded to it between processes.
 pub(crate) struct SideTcp(TcpTransport);
 
 impl Transport for SideTcp {
@@ -52,15 +52,15 @@ pub(crate) enum Way {
     Tcp,
     /// Rings in memory that both have mapped, from the first byte.
     Shm,
-    /// Begins on tcp, moves to another address of tcp.
+    /// Begins on tcp, is upgraded to another address of tcp.
     TcpToSide,
     /// As two processes of one machine do by default.
     TcpToShm,
 }
 
-/// Those without a move, and those with one.
-pub(crate) const STRAIGHT: [Way; 2] = [Way::Tcp, Way::Shm];
-pub(crate) const MOVED: [Way; 2] = [Way::TcpToSide, Way::TcpToShm];
+/// Those without an upgrade, and those with one.
+pub(crate) const DIRECT: [Way; 2] = [Way::Tcp, Way::Shm];
+pub(crate) const UPGRADED: [Way; 2] = [Way::TcpToSide, Way::TcpToShm];
 /// Once a pipe is open, it matters only what carries it.
 pub(crate) const CARRIED: [Way; 2] = [Way::Tcp, Way::TcpToShm];
 

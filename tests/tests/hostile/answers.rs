@@ -80,7 +80,7 @@ fn fault(connected: Result<Pipe, Error>) -> PeerFault {
 }
 
 pub(super) struct Choice {
-    pub(super) moved: Option<(&'static str, String)>,
+    pub(super) upgrade: Option<(&'static str, String)>,
     pub(super) channels: Vec<(&'static str, u8)>,
     /// The pairs' second device: the connector's.
     pub(super) device: &'static [u8],
@@ -91,7 +91,7 @@ pub(super) struct Choice {
 impl Default for Choice {
     fn default() -> Self {
         Self {
-            moved: None,
+            upgrade: None,
             channels: vec![("basic", 0)],
             device: &[0],
             descriptor: b"any".to_vec(),
@@ -103,7 +103,7 @@ pub(super) fn answer(choice: &Choice) -> Vec<u8> {
     let mut body = text(b"bad server");
     body.extend([0x22; 16]);
     body.extend(limits());
-    match &choice.moved {
+    match &choice.upgrade {
         None => body.push(0),
         Some((transport, address)) => {
             body.push(1);
@@ -204,7 +204,7 @@ fn a_choice_that_was_not_offered_is_the_peers_fault() {
         ),
         (
             Choice {
-                moved: Some(("smoke", "s1".to_owned())),
+                upgrade: Some(("smoke", "s1".to_owned())),
                 ..Choice::default()
             },
             "transport smoke",
@@ -271,10 +271,10 @@ fn tokens_that_no_channel_asked_for_open_no_connections() {
 }
 
 #[test]
-fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
+fn an_address_to_upgrade_to_where_nobody_is_keeps_the_first_connection() {
     let _story = story!();
     let choice = Choice {
-        moved: Some(("shm", "nobody listens there".to_owned())),
+        upgrade: Some(("shm", "nobody listens there".to_owned())),
         ..Choice::default()
     };
     let bytes = answer(&choice);
@@ -296,14 +296,14 @@ fn an_address_to_move_to_where_nobody_is_keeps_the_first_connection() {
     );
 }
 
-/// A server does not make its clients connect to whom it likes: a pipe moves to a way within its machine.
+/// A server does not make its clients connect to whom it likes: a pipe is upgraded to a way within its machine.
 #[test]
-fn a_move_to_another_address_of_the_network_is_the_peers_fault() {
+fn an_upgrade_to_another_address_of_the_network_is_the_peers_fault() {
     let _story = story!();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     other.set_nonblocking(true).unwrap();
     let choice = Choice {
-        moved: Some(("tcp", other.local_addr().unwrap().to_string())),
+        upgrade: Some(("tcp", other.local_addr().unwrap().to_string())),
         ..Choice::default()
     };
     against(says(answer(&choice)), async |_, connected| {

@@ -47,10 +47,10 @@ fn parts(answer: &Frame) -> (&[u8], &[u8]) {
     (process, &rest[limits().len()..])
 }
 
-/// The transport, the address, and the token to move to it.
-pub(super) fn moved(answer: &Frame) -> (String, String, Vec<u8>) {
+/// The transport, the address, and the token to upgrade to it.
+pub(super) fn upgrade(answer: &Frame) -> (String, String, Vec<u8>) {
     let (_, rest) = parts(answer);
-    assert_eq!(rest[0], 1, "it is to move");
+    assert_eq!(rest[0], 1, "it is to upgrade");
     let mut rest = &rest[1..];
     let mut take = |len: Option<usize>| {
         let len = len.unwrap_or_else(|| {
@@ -102,7 +102,7 @@ fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
     let pipe = meets(Context::new(), move |url| {
         let mut first = Raw::connect(&url);
         let answer = answered(&mut first, &claiming(&process));
-        let (transport, _, token) = moved(&answer);
+        let (transport, _, token) = upgrade(&answer);
         assert_eq!(transport, "memory");
         let mut second = Raw::connect(&url);
         second.send(&[preface(), frame(HELLO, &[&[1][..], &token].concat())].concat());
@@ -118,7 +118,7 @@ fn a_token_is_good_over_the_transport_alone_that_it_was_given_out_for() {
     let route = pipe.route();
     println!("{route}");
     assert_eq!(
-        (route.transport.as_str(), &route.moved_from),
+        (route.transport.as_str(), &route.upgraded_from),
         ("tcp", &None)
     );
     let channels: Vec<_> = route

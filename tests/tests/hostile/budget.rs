@@ -65,15 +65,15 @@ async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let address = listener.url().to_string();
-    let stranger = tokio::spawn(stall(address, Vec::new()));
-    let held = soon("the stranger", listener.accept()).await.unwrap();
+    let hostile = tokio::spawn(stall(address, Vec::new()));
+    let held = soon("the hostile peer", listener.accept()).await.unwrap();
     let stalled = tokio::spawn(async move { held.read().await });
-    let stranger = soon("its bytes", stranger).await.unwrap();
+    let hostile = soon("its bytes", hostile).await.unwrap();
 
     let other = context(Timeouts::default(), Limits::default());
     let (client, pipe) = tokio::join!(other.connect(&url), listener.accept());
     let (client, pipe) = (client.unwrap(), pipe.unwrap());
-    // Beside what the stranger holds, a byte less is left than a message of half takes.
+    // Beside what the hostile peer holds, a byte less is left than a message of half takes.
     let _others = pipe.hold((HUGE - 2 * HALF + 1) as u64).unwrap();
     for bytes in [HALF, HUGE] {
         let (written, read) = soon("a refusal", async {
@@ -94,7 +94,7 @@ async fn a_read_beyond_the_budget_fails_and_its_writer_hears_why() {
     }
 
     // It comes back with the pipe of whoever held it.
-    drop(stranger);
+    drop(hostile);
     let error = soon("the stalled read", stalled)
         .await
         .unwrap()
@@ -122,7 +122,7 @@ async fn a_call_beyond_the_budget_is_refused_as_overload() {
         .unwrap();
     let body = super::calls::call(0, 0, super::calls::method("sum"), b"\x00");
     let address = server.url().to_string();
-    let stranger = stall(address, body).await;
+    let hostile = stall(address, body).await;
     let other = context(Timeouts::default(), Limits::default());
     let client = AdderClient::connect_with(&other, server.url().to_string())
         .await
@@ -132,7 +132,7 @@ async fn a_call_beyond_the_budget_is_refused_as_overload() {
     println!("{error}");
     assert!(matches!(error, CallError::Overloaded(_)), "{error:?}");
     assert!(!error.may_have_run());
-    drop(stranger);
+    drop(hostile);
     soon("the budget comes back", async {
         while client.sum(&tensor).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -151,7 +151,7 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
     let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let address = listener.url().to_string();
-    let stranger = tokio::task::spawn_blocking(move || {
+    let hostile = tokio::task::spawn_blocking(move || {
         let mut raw = Raw::open(&address);
         for _ in 0..2 {
             raw.send(&message(b"m", &[tensor(0, 0, 0, &[HALF as u64])], b""));
@@ -160,7 +160,7 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
         raw.frame_of(REFUSE);
         raw
     });
-    let held = soon("the stranger", listener.accept()).await.unwrap();
+    let held = soon("the hostile peer", listener.accept()).await.unwrap();
     let first = held.read_descriptor().await.unwrap().read();
     let second = held.read_descriptor().await.unwrap().read();
     let error = soon("the second", second).await.unwrap_err();
@@ -169,7 +169,7 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
         matches!(&error, Error::OutOfMemory { reason, .. } if reason.contains("receive_budget")),
         "{error:?}"
     );
-    let stranger = soon("its answers", stranger).await.unwrap();
+    let hostile = soon("its answers", hostile).await.unwrap();
     let other = context(Timeouts::default(), Limits::default());
     let (client, pipe) = tokio::join!(other.connect(&url), listener.accept());
     let (client, pipe) = (client.unwrap(), pipe.unwrap());
@@ -181,7 +181,7 @@ async fn a_pipe_that_announces_more_than_the_budget_is_told_and_hurts_no_other()
     assert_eq!(read.unwrap().tensors[0].tensor.byte_len(), HALF);
     // Given up, its addresses are free for the next.
     drop(first);
-    drop(stranger);
+    drop(hostile);
 }
 
 /// Chunks that come over connections of a channel's own count as those on the pipe's do.

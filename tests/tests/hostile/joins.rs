@@ -11,17 +11,17 @@ use super::raw::{
 };
 use super::stream::{Acceptor, Way};
 
-/// An address to move to, where somebody answers a HELLO to join with `bytes`.
+/// An address to upgrade to, where somebody answers a HELLO to join with `bytes`.
 fn elsewhere(bytes: Vec<u8>) -> (Choice, std::thread::JoinHandle<Vec<u8>>) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let address = format!("elsewhere {} {number}", std::process::id());
     let mut other = Acceptor::over_shm(&address);
     let choice = Choice {
-        moved: Some(("shm", address)),
+        upgrade: Some(("shm", address)),
         ..Choice::default()
     };
-    let stranger = std::thread::spawn(move || {
+    let hostile = std::thread::spawn(move || {
         let mut raw = Raw(other.accept());
         raw.expect_preface();
         assert_eq!(raw.frame().unwrap().body[0], 1, "a hello to join");
@@ -29,7 +29,7 @@ fn elsewhere(bytes: Vec<u8>) -> (Choice, std::thread::JoinHandle<Vec<u8>>) {
         raw.finish_sending();
         raw.is_cut("the client", SOON)
     });
-    (choice, stranger)
+    (choice, hostile)
 }
 
 /// A client that knows shm, too.
@@ -56,7 +56,7 @@ fn a_token_that_is_worth_nothing_keeps_the_first_connection() {
         (preface(), "closed before"),
     ];
     for (word, reason) in words {
-        let (choice, stranger) = elsewhere(word);
+        let (choice, hostile) = elsewhere(word);
         let bytes = answer(&choice);
         against(
             move |mut raw| {
@@ -86,19 +86,19 @@ fn a_token_that_is_worth_nothing_keeps_the_first_connection() {
                 assert!(matches!(pipe.peer().addr, PeerAddr::Socket(_)));
                 let route = pipe.route();
                 println!("{route}");
-                assert!(route.moved_from.is_none(), "{route}");
+                assert!(route.upgraded_from.is_none(), "{route}");
                 assert!(route.refused[0].reason.contains(reason), "{route}");
                 pipe.close().await.unwrap();
             },
         );
-        stranger.join().unwrap();
+        hostile.join().unwrap();
     }
 }
 
 #[test]
 fn a_rejected_token_whose_pipe_is_gone_says_so() {
     let _story = story!();
-    let (choice, stranger) = elsewhere(rejection());
+    let (choice, hostile) = elsewhere(rejection());
     let bytes = answer(&choice);
     against(
         move |mut raw| {
@@ -119,14 +119,14 @@ fn a_rejected_token_whose_pipe_is_gone_says_so() {
             assert!(matches!(later, Error::Rejected { .. }), "{later:?}");
         },
     );
-    stranger.join().unwrap();
+    hostile.join().unwrap();
 }
 
 #[test]
 fn a_connection_that_may_join_is_used() {
     let _story = story!();
     let word = [preface(), frame(JOINED, b""), message(b"hi", &[], b"")].concat();
-    let (choice, stranger) = elsewhere(word);
+    let (choice, hostile) = elsewhere(word);
     let bytes = answer(&choice);
     against(
         move |mut raw| {
@@ -139,9 +139,9 @@ fn a_connection_that_may_join_is_used() {
             let pipe = connected.unwrap();
             pipe.send(Message::new("early")).unwrap();
             assert_eq!(&pipe.read().await.unwrap().metadata[..], b"hi");
-            assert_eq!(pipe.route().moved_from.as_deref(), Some("tcp"));
+            assert_eq!(pipe.route().upgraded_from.as_deref(), Some("tcp"));
         },
     );
-    let said = stranger.join().unwrap();
+    let said = hostile.join().unwrap();
     assert!(said.windows(5).any(|window| window == b"early"));
 }

@@ -23,7 +23,7 @@ const MIB: u64 = 1 << 20;
 /// For the victim itself: those whom it serves, its threads' stacks, what its allocator keeps.
 const BESIDE: u64 = 4 * MIB;
 
-/// For each hostile peer that is there, as SECURITY.md says of strangers. An open pipe takes no more.
+/// For each hostile peer that is there, as SECURITY.md says of hostile peers. An open pipe takes no more.
 const PEER: u64 = 64 * KIB;
 
 /// For each byte that it sent. Calls of 66 bytes that wait for their tensors take most: 25 to 30 times that, in tables and tasks.

@@ -1,4 +1,4 @@
-//! Strangers of one user or one address take every place for handshakes, and take it again when they lose it. What that does to
+//! Hostile peers of one user or one address take every place for handshakes, and take it again when they lose it. What that does to
 //! others is counted at an honest client: of another user or address, and of the same.
 
 use std::collections::VecDeque;

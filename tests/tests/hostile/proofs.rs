@@ -59,7 +59,7 @@ impl Handshake {
         mac(&self.key, &[label.as_bytes(), &self.so_far()])
     }
 
-    /// Of a connection to which the pipe moves: `label` is `join` or `joined`.
+    /// Of a connection to which the pipe is upgraded: `label` is `join` or `joined`.
     pub(crate) fn about_move(&self, label: &str, over: &str, token: &[u8]) -> Proof {
         let fields = [label.as_bytes(), &[0], over.as_bytes(), token, &[]];
         mac(&self.key, &fields)

@@ -26,7 +26,7 @@ use tensorpipe::{
 use tensorpipe_rpc::{Connection, Remote, Server, remote::Shared, tensor_service};
 use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say, soon};
 
-use super::borrowed_names::moved;
+use super::borrowed_names::upgrade;
 use super::memory::story;
 use super::proofs::{Handshake, Proof};
 use super::raw::{
@@ -162,7 +162,7 @@ impl Victim {
     }
 }
 
-/// A connector by hand, which the victim has told to move.
+/// A connector by hand, which the victim has told to upgrade.
 struct Member {
     raw: Raw,
     handshake: Option<Handshake>,
@@ -170,7 +170,7 @@ struct Member {
     said: Vec<u8>,
     /// The listener's challenge, as it came.
     challenge: Vec<u8>,
-    /// Where it is to move, and as who.
+    /// What it is to upgrade to, and as who.
     address: String,
     token: Vec<u8>,
 }
@@ -233,7 +233,7 @@ impl Member {
         challenge: Vec<u8>,
         answer: &Frame,
     ) -> Self {
-        let (transport, address, token) = moved(answer);
+        let (transport, address, token) = upgrade(answer);
         assert_eq!(transport, "shm");
         Self {
             raw,
@@ -615,7 +615,7 @@ impl Host {
     }
 
     /// Sends the pipe to this address of shm.
-    fn moves(&mut self, address: &str, token: [u8; 16]) {
+    fn upgrades(&mut self, address: &str, token: [u8; 16]) {
         let mut body = text(b"host");
         body.extend([0x22; 16]);
         body.extend(limits());
@@ -652,7 +652,7 @@ enum Says {
 /// And what becomes of the connector's pipe.
 const AT_CONNECTORS: [(Lie, &str); 5] = [
     (Lie::Challenge, UNPROVEN_LISTENER),
-    (Lie::Joined(Says::Right), "moved"),
+    (Lie::Joined(Says::Right), "upgraded"),
     (Lie::Joined(Says::Nothing), "did not prove"),
     (Lie::Joined(Says::Reflected), "did not prove"),
     (Lie::Joined(Says::OfAnotherPipe), "did not prove"),
@@ -696,7 +696,7 @@ fn connector_meets(number: usize, lie: Lie, recorded: &[u8]) -> String {
         let address = format!("replays {} {number}", std::process::id());
         let mut there = Acceptor::over_shm(&address);
         let token = [number as u8 + 1; 16];
-        host.moves(&address, token);
+        host.upgrades(&address, token);
         let mut side = Raw(there.accept());
         side.expect_preface();
         let asks = side.frame_of(HELLO).body;
@@ -734,8 +734,8 @@ fn connector_meets(number: usize, lie: Lie, recorded: &[u8]) -> String {
             Err(error) => error.to_string(),
             Ok(pipe) => {
                 let route = pipe.route();
-                let moved = route.moved_from.is_some();
-                let word = if moved { "moved" } else { "stayed" };
+                let upgrade = route.upgraded_from.is_some();
+                let word = if upgrade { "upgraded" } else { "stayed" };
                 let _ = pipe.close_within(Duration::ZERO).await;
                 format!("{word}: {route}")
             }

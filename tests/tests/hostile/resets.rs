@@ -157,7 +157,7 @@ fn a_peer_that_waits_for_a_busy_handler_is_not_silent() {
     let _story = story!();
     let mut timeouts = Timeouts::default();
     timeouts.silence = Some(SILENCE);
-    let mut scene = busy(Way::Tcp, "patience", timeouts);
+    let mut scene = busy(Way::Tcp, "timeouts", timeouts);
     let one = reason(RESET, 0, 1, &[b'x'; KIB]).repeat(10);
     let (pieces, rest) = flood(&mut scene.raw, |_| one.clone());
     std::thread::sleep(2 * SILENCE);

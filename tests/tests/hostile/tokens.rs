@@ -1,4 +1,4 @@
-//! Strangers at a listener that asks for a token.
+//! Hostile peers at a listener that asks for a token.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,16 @@ const KEY: u8 = 6;
 const CHALLENGE: u8 = 7;
 const PROOF: u8 = 8;
 
-/// What a stranger does to such a listener; nobody gets a pipe.
-fn meets(stranger: impl FnOnce(&str) + Send + 'static) {
+/// What a hostile peer does to such a listener; nobody gets a pipe.
+fn meets(hostile: impl FnOnce(&str) + Send + 'static) {
     runtime().block_on(async {
         let context = Context::builder().token("trainers", [7; 16]);
         let context = context.build().unwrap();
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
-        let stranger = tokio::task::spawn_blocking(move || stranger(&url));
+        let hostile = tokio::task::spawn_blocking(move || hostile(&url));
         tokio::select! {
-            done = stranger => done.unwrap(),
+            done = hostile => done.unwrap(),
             pipe = listener.accept() => panic!("{pipe:?}"),
         }
     });
@@ -84,7 +84,7 @@ fn a_brochure_without_a_proof_is_not_looked_at() {
     });
 }
 
-/// Strangers who were challenged hold places no longer than those who say nothing: others get in, and they are cut off in time.
+/// Hostile peers who were challenged hold places no longer than those who say nothing: others get in, and they are cut off in time.
 #[test]
 fn those_who_prove_nothing_keep_nobody_out() {
     let _story = story!();
@@ -97,7 +97,7 @@ fn those_who_prove_nothing_keep_nobody_out() {
         let here = builder().limits(limits).timeouts(timeouts).build().unwrap();
         let listener = here.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
-        let strangers = tokio::task::spawn_blocking(move || {
+        let hostile = tokio::task::spawn_blocking(move || {
             let challenged = (0..4).map(|_| {
                 let mut raw = Raw::connect(&url);
                 raw.send(&key("trainers"));
@@ -107,7 +107,7 @@ fn those_who_prove_nothing_keep_nobody_out() {
             });
             challenged.collect::<Vec<_>>()
         });
-        let strangers = strangers.await.unwrap();
+        let hostile = hostile.await.unwrap();
         let there = builder().connect_policy(ConnectPolicy::once());
         let there = there.build().unwrap();
         let pipes = async { tokio::join!(there.connect(listener.url()), listener.accept()) };
@@ -115,8 +115,8 @@ fn those_who_prove_nothing_keep_nobody_out() {
         pipes.0.unwrap();
         pipes.1.unwrap();
         let cut = tokio::task::spawn_blocking(move || {
-            for mut raw in strangers {
-                raw.is_cut("a stranger", SOON);
+            for mut raw in hostile {
+                raw.is_cut("a hostile peer", SOON);
             }
         });
         cut.await.unwrap();
@@ -160,7 +160,7 @@ fn bogus_joins_do_not_drive_out_who_is_about_to_prove_itself() {
 
 /// Not that of a greeting, and then that of a handshake.
 #[test]
-fn a_stranger_has_the_time_of_a_handshake_in_all() {
+fn a_hostile_peer_has_the_time_of_a_handshake_in_all() {
     let _story = story!();
     runtime().block_on(async {
         let mut timeouts = Timeouts::default();
@@ -232,14 +232,14 @@ fn two_hundred_unfinished_proofs_cost_little() {
     drop(unfinished);
 }
 
-/// Whoever finds the address that pipes move to gets no pipe there: not even where nothing is asked for.
+/// Whoever finds the address that pipes upgrade to gets no pipe there: not even where nothing is asked for.
 #[test]
 fn no_pipe_begins_at_the_side() {
     let _story = story!();
     runtime().block_on(async {
         let before = names();
         let listener = Context::new().listen(["tcp://127.0.0.1:0"]).await.unwrap();
-        let stranger = tokio::task::spawn_blocking(move || {
+        let hostile = tokio::task::spawn_blocking(move || {
             let mut met = 0;
             for name in names().into_iter().filter(|name| !before.contains(name)) {
                 // Others of this machine may listen, too, or have just gone.
@@ -249,7 +249,7 @@ fn no_pipe_begins_at_the_side() {
             assert!(met > 0);
         });
         tokio::select! {
-            done = stranger => done.unwrap(),
+            done = hostile => done.unwrap(),
             pipe = listener.accept() => panic!("{pipe:?}"),
         }
     });

@@ -1,4 +1,4 @@
-//! Somebody else where a pipe is to move to, who says that it has joined.
+//! Somebody else where a pipe is to be upgraded to, who says that it has joined.
 
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::tokens::{SECRET, works};
 
-/// A transport to which pipes move, and at which an impostor answers all that connect.
+/// A transport to which pipes are upgraded, and at which an impostor answers all that connect.
 struct Side;
 
 struct Nobody;
@@ -75,7 +75,7 @@ fn a_pipe_with_a_key_stays_where_its_listener_is() {
         for pipe in [&client, &server] {
             let route = pipe.route();
             println!("{route}");
-            assert_eq!((&*route.transport, &route.moved_from), ("tcp", &None));
+            assert_eq!((&*route.transport, &route.upgraded_from), ("tcp", &None));
             let refused = &route.refused[0];
             assert_eq!(refused.candidate, "transport side");
             assert!(refused.reason.contains("did not prove"), "{route}");

@@ -88,7 +88,7 @@ pub(crate) fn play_visitor() {
 }
 
 #[test]
-fn a_pair_with_a_token_shares_memory_and_a_stranger_is_refused() {
+fn a_pair_with_a_token_shares_memory_and_a_hostile_peer_is_refused() {
     let keeper = Child::start("keeper", &[("TEST_TOKEN", "trainers")]);
     let url = keeper.hear("url");
     let trainer = Child::start("visitor", &[("TEST_URL", &url), ("TEST_TOKEN", "trainers")]);
@@ -106,15 +106,15 @@ fn a_pair_with_a_token_shares_memory_and_a_stranger_is_refused() {
         (Some(("TEST_TOKEN", "strangers")), "it did not prove"),
     ] {
         let variables = [("TEST_URL", &*url)].into_iter().chain(token);
-        let stranger = Child::start("visitor", &variables.collect::<Vec<_>>());
-        let refused = stranger.hear("refused");
+        let hostile = Child::start("visitor", &variables.collect::<Vec<_>>());
+        let refused = hostile.hear("refused");
         println!("{refused}");
         assert!(refused.contains(words), "{refused}");
     }
 }
 
 #[test]
-fn a_pair_over_tls_knows_each_other_and_a_stranger_is_refused() {
+fn a_pair_over_tls_knows_each_other_and_a_hostile_peer_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let pki = folder.path().to_str().unwrap();
     let ca = Ca::new("a CA");
@@ -137,8 +137,8 @@ fn a_pair_over_tls_knows_each_other_and_a_stranger_is_refused() {
         peer.starts_with("certificate of DNS:\"worker.example\" at 127.0.0.1:"),
         "{peer}"
     );
-    let stranger = Child::start("visitor", &[("TEST_URL", &url), pki]);
-    let refused = stranger.hear("refused");
+    let hostile = Child::start("visitor", &[("TEST_URL", &url), pki]);
+    let refused = hostile.hear("refused");
     println!("{refused}");
     assert!(refused.contains("it asks for a certificate"), "{refused}");
 }

@@ -179,7 +179,7 @@ fn a_pipe_goes_to_shared_memory_and_to_further_connections_with_its_key() {
             let (client, server_end) = meet(&here, &there).await.unwrap();
             for pipe in [&client, &server_end] {
                 assert_eq!(pipe.route().transport, "shm");
-                assert_eq!(pipe.route().moved_from.as_deref(), Some("tls"));
+                assert_eq!(pipe.route().upgraded_from.as_deref(), Some("tls"));
             }
             let token = token.map(str::to_owned);
             let seen = client.route().identity.as_ref().unwrap();

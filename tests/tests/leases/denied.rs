@@ -12,7 +12,7 @@ use super::scene::{Keeps, Peer, alone, builder, check, context, eventually, lend
 const LEN: usize = 3 << 20;
 
 /// An exchange that does not answer is given up after this long.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BOUND: Duration = Duration::from_secs(5);
 
 fn degraded(pipe: &Pipe) -> tensorpipe::Degraded {
     let mut channels = pipe.route().channels.iter();
@@ -74,7 +74,7 @@ fn a_lender_without_descriptors_turns_away_at_once() {
             let begun = Instant::now();
             peer.gives(LEN, few).await;
             let took = begun.elapsed();
-            assert!(took < PATIENCE, "{took:?} with {few} left");
+            assert!(took < BOUND, "{took:?} with {few} left");
             let bytes: u64 = peer.told("diverted").await.parse().unwrap();
             diverted += u64::from(bytes == LEN as u64);
             assert_eq!(degraded(&peer.pipe), tensorpipe::Degraded::default());

@@ -74,7 +74,7 @@ fn context() -> (Context, Arc<MptChannel>) {
     let context = Context::builder()
         .transports([tcp])
         .channels(channels)
-        .connect_policy(ConnectPolicy::patient(timeouts.handshake))
+        .connect_policy(ConnectPolicy::retrying_for(timeouts.handshake))
         .timeouts(timeouts);
     (context.build().unwrap(), mpt)
 }

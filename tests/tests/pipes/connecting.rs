@@ -143,7 +143,7 @@ async fn black_holes_are_bounded() {
         "tcp://no-such-host.invalid:9",
     ] {
         let begun = Instant::now();
-        let policy = ConnectPolicy::patient(Duration::from_secs(1));
+        let policy = ConnectPolicy::retrying_for(Duration::from_secs(1));
         let connecting = context.connect_with(url, &policy);
         let error = soon("the error", connecting).await.unwrap_err();
         let Error::Connect {
@@ -185,7 +185,7 @@ async fn the_route_is_told_in_words() {
     let (inside, _) = pair(&Context::new(), &Context::new()).await;
     let route = inside.route().to_string();
     assert!(
-        route.contains("transport memory") && route.contains("moved there from tcp"),
+        route.contains("transport memory") && route.contains("upgraded from tcp"),
         "{route}"
     );
     assert!(route.contains("channel xth: cpu:0 <-> cpu:0"), "{route}");

@@ -230,7 +230,7 @@ async fn a_waker_that_panics_keeps_nobody_else_asleep() {
 
 #[tokio::test]
 async fn the_longest_bounds_are_for_ever() {
-    let policy = ConnectPolicy::patient(Duration::MAX);
+    let policy = ConnectPolicy::retrying_for(Duration::MAX);
     let longest = timeouts(|timeouts| {
         (timeouts.handshake, timeouts.linger) = (Duration::MAX, Duration::MAX);
         timeouts.silence = Some(Duration::MAX);

@@ -46,10 +46,10 @@ fn over_tcp() -> ContextBuilder {
     Context::builder()
         .transports(transports)
         .channels(channels)
-        .connect_policy(ConnectPolicy::patient(Duration::from_secs(20)))
+        .connect_policy(ConnectPolicy::retrying_for(Duration::from_secs(20)))
 }
 
-/// A context as between two processes of one machine: pipes are moved to shared memory.
+/// A context as between two processes of one machine: pipes are upgraded to shared memory.
 fn over_shm() -> ContextBuilder {
     let transports: [Arc<dyn Transport>; 2] =
         [Arc::new(ShmTransport::new()), Arc::new(TcpTransport::new())];

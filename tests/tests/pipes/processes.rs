@@ -115,7 +115,7 @@ async fn an_end_that_writes_no_more_still_reads_and_knows_its_peer() {
             let echo = soon("an echo", pipe.read()).await.unwrap();
             check(&echo, number, len);
         }
-        // It is certain by now whether the pipe has moved.
+        // It is certain by now whether the pipe was upgraded.
         assert_eq!(pipe.peer_addr(), peer);
         // The child saw the end, and closed.
         let end = soon("the end", pipe.read()).await.unwrap_err();
@@ -132,11 +132,11 @@ async fn between_processes_the_route_says_why() {
     }
     let route = pipe.route().to_string();
     let here = std::process::id();
-    let moved = format!(
-        "transport shm (process {here} <-> process {}), moved there from tcp",
+    let upgraded = format!(
+        "transport shm (process {here} <-> process {}), upgraded from tcp",
         child.child.id()
     );
-    assert!(route.starts_with(&moved), "{route}");
+    assert!(route.starts_with(&upgraded), "{route}");
     assert!(
         route.contains("not transport tcp: shm is preferred"),
         "{route}"

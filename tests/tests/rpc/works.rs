@@ -222,7 +222,7 @@ async fn here_within(limits: ServerLimits) -> (Server, Hall) {
     (server, hall)
 }
 
-/// A client in this process, that serves, too. Over which transport its pipe is moved is none of its business.
+/// A client in this process, that serves, too. To which transport its pipe is upgraded is none of its business.
 pub(crate) async fn client(url: &str) -> (WorksClient, Hall) {
     client_within(url, ServerLimits::default()).await
 }

@@ -51,7 +51,7 @@ pub(crate) fn builder(timeouts: Timeouts) -> ContextBuilder {
     Context::builder()
         .name("scene")
         .timeouts(timeouts)
-        .connect_policy(ConnectPolicy::patient(Duration::from_millis(500)))
+        .connect_policy(ConnectPolicy::retrying_for(Duration::from_millis(500)))
 }
 
 /// In seconds, of a variable.

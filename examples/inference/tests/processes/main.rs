@@ -20,7 +20,7 @@ use tokio::time::timeout;
 const ALONE: f32 = 1e-6;
 
 /// No test waits longer for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A server of the tiny model, and a client.
 struct Scene {
@@ -159,7 +159,7 @@ async fn a_server_that_is_killed_is_an_error_for_its_clients() {
     let scene = Scene::new().await;
     let id = scene.server.id().unwrap();
     kill(Pid::from_raw(id as i32), Signal::SIGKILL).unwrap();
-    let outcome = timeout(PATIENCE, scene.client.embed(&["is anybody there?"])).await;
+    let outcome = timeout(BOUND, scene.client.embed(&["is anybody there?"])).await;
     let error = outcome.expect("it waits for a dead server").unwrap_err();
     let text = format!("{error:#}");
     assert!(
@@ -182,7 +182,7 @@ async fn a_server_that_is_killed_under_load_ends_the_load_with_an_error() {
         let id = scene.server.id().unwrap();
         kill(Pid::from_raw(id as i32), Signal::SIGKILL).unwrap();
     };
-    let loaded = timeout(PATIENCE, load::run(&scene.client, load, sentences));
+    let loaded = timeout(BOUND, load::run(&scene.client, load, sentences));
     let (loaded, ()) = tokio::join!(loaded, kills);
     let error = loaded.expect("it loads a dead server").unwrap_err();
     let text = format!("{error:#}");

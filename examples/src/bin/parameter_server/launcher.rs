@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use crate::server::LISTENING;
 
 /// How long the server may take to listen.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(10);
 /// How long children get to end when asked to, before they are killed.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long workers get to notice by themselves that the server is gone, and to say so.
@@ -55,7 +55,7 @@ async fn train(
     count: u16,
     voice: &Voice,
 ) -> Result<()> {
-    let url = server.said(LISTENING, PATIENCE).await?;
+    let url = server.said(LISTENING, BOUND).await?;
     let title = server.title();
     voice.say(format!("{title} listens on {url}"));
     for number in 0..count {

@@ -18,7 +18,7 @@ use crate::service::{ParameterServerClient, PushError};
 
 /// How long it waits for an answer. Longer than the silence (10 s) after which the pipe itself gives up a peer that
 /// hangs, since that says more.
-const PATIENCE: Duration = Duration::from_secs(15);
+const BOUND: Duration = Duration::from_secs(15);
 /// Images a batch.
 const BATCH: usize = 64;
 
@@ -36,7 +36,7 @@ async fn train(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending
     // A server that is not there yet is waited for.
     let connected = ParameterServerClient::connect_with(Context::global(), url).await;
     let server = connected.with_context(|| format!("cannot reach the server at {url}"))?;
-    let server = server.with_deadline(PATIENCE);
+    let server = server.with_deadline(BOUND);
     let number = server.join().await.map_err(|error| failed(error, url))?;
     let mut batches = Batches::new(images.count(), BATCH, number.into());
     let mut steps = 0;

@@ -20,7 +20,7 @@ use crate::names::{ACCURACY, BACK, FRONT, LOSS, MICRO_BATCH, SEED, TEST, activat
 pub(crate) const LISTENING: &str = "listening on ";
 
 /// How long the back may take to listen, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BOUND: Duration = Duration::from_secs(10);
 
 /// What a training came to.
 #[derive(Debug, Serialize)]
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
         ["--micro-batches", &micro_batches],
     ];
     let mut back = Process::start(BACK, role.as_flattened(), progress.voice())?;
-    let theirs = back.said(LISTENING, PATIENCE).await?;
+    let theirs = back.said(LISTENING, BOUND).await?;
     progress.say(format!("{} listens on {theirs}", back.title()));
     rendezvous.add_peer(BACK, &theirs)?;
 
@@ -64,7 +64,7 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
         exit = back.exited() => exit.and_then(|exit| bail!("{title} ended ({exit})")),
     };
     progress.end();
-    back.end(PATIENCE).await;
+    back.end(BOUND).await;
     let report = trained?;
     let mut out = std::io::stdout();
     writeln!(

@@ -24,7 +24,7 @@ pub(super) struct Options {
     pub(super) balance: Balance,
     pub(super) tries: u32,
     pub(super) retry_budget: RetryBudget,
-    pub(super) patience: Duration,
+    pub(super) connect_timeout: Duration,
 }
 
 /// Makes [`Replicas`].
@@ -49,7 +49,7 @@ impl ReplicasBuilder {
                 balance: Balance::default(),
                 tries: 5,
                 retry_budget: RetryBudget::default(),
-                patience: Duration::from_secs(30),
+                connect_timeout: Duration::from_secs(30),
             },
         }
     }
@@ -116,8 +116,8 @@ impl ReplicasBuilder {
     }
 
     /// How long [`connect`](Self::connect) and clients that are made wait for the first server. Default 30 s.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.options.patience = patience;
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.options.connect_timeout = connect_timeout;
         self
     }
 

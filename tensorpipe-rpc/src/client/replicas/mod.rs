@@ -185,8 +185,8 @@ impl Replicas {
                 changed.await;
             }
         };
-        let patience = shared.options.patience;
-        let found = tokio::time::timeout(patience, found).await;
+        let connect_timeout = shared.options.connect_timeout;
+        let found = tokio::time::timeout(connect_timeout, found).await;
         found.unwrap_or_else(|_| {
             let errors = shared.errors(service.unwrap_or(usize::MAX));
             Err(ConnectError::Unavailable(errors))

@@ -56,15 +56,15 @@ async fn replies_that_nobody_looks_at_leave_nothing_behind() {
 async fn a_reply_given_up_while_its_tensors_come_leaves_no_references_behind() {
     over_each(async |house| {
         for round in 0..60u64 {
-            let patience = Duration::from_micros(100 * round);
+            let bound = Duration::from_micros(100 * round);
             let client = match round % 2 {
                 0 => house.client.clone(),
                 _ => house
                     .client
-                    .with_deadline(patience.max(Duration::from_micros(1))),
+                    .with_deadline(bound.max(Duration::from_micros(1))),
             };
             let call = client.laden(16 << 20);
-            let _ = tokio::time::timeout(patience, call).await;
+            let _ = tokio::time::timeout(bound, call).await;
         }
         house.is_empty().await;
     })

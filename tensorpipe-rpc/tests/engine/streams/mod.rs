@@ -4,5 +4,5 @@ mod bounds;
 mod ends;
 pub(crate) mod flow;
 mod items;
-mod strangers;
+mod hostile;
 mod unread;

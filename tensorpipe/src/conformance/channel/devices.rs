@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{Subject, within};
-use crate::conformance::{PATIENCE, assert_same, pattern};
+use crate::conformance::{BOUND, assert_same, pattern};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::message::{Allocation, Message, MessageTensor, Place};
 use crate::pipe::Pipe;
@@ -148,7 +148,7 @@ impl Held {
     fn new(hold: Box<dyn std::any::Any + Send>) -> Self {
         let (release, released) = mpsc::channel();
         let waited = std::thread::spawn(move || {
-            let is_released = released.recv_timeout(PATIENCE / 4).is_ok();
+            let is_released = released.recv_timeout(BOUND / 4).is_ok();
             drop(hold);
             is_released
         });

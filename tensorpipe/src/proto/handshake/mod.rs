@@ -5,7 +5,7 @@
 //!   preface, HELLO (brochure)  ------->
 //!                              <-------  preface, ANSWER (what was chosen)   or REJECT
 //!   stay: MESSAGE …            ------->
-//!   move: on the other transport
+//!   upgrade: on the other transport
 //!         preface, HELLO (join token), MESSAGE …  ------->
 //!                              <-------  preface, JOINED, MESSAGE …          or REJECT
 //!         or, where that fails, STAY, MESSAGE … on the first connection
@@ -122,7 +122,7 @@ impl Joins {
     }
 }
 
-/// The listener's side: waits for the connector's preface, then for its HELLO or KEY, and, after telling it to move, for STAY.
+/// The listener's side: waits for the connector's preface, then for its HELLO or KEY, and, after telling it to upgrade, for STAY.
 #[derive(Debug, Default)]
 pub(crate) struct ServerHandshake {
     opening: Opening,

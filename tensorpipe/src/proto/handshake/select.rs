@@ -49,8 +49,8 @@ pub(crate) struct SelectedChannel {
 /// The outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Name and address of the transport to move to; `None` stays.
-    pub(crate) moved: Option<(String, String)>,
+    /// Name and address of the transport to upgrade to; `None` stays.
+    pub(crate) upgrade: Option<(String, String)>,
     /// In the listener's order.
     pub(crate) channels: Vec<SelectedChannel>,
     /// (candidate, reason).
@@ -65,8 +65,8 @@ pub(crate) fn select(
     theirs: &Brochure,
 ) -> Selection {
     let mut refusals = Vec::new();
-    let moved = select_transport(bootstrap, transports, theirs, &mut refusals);
-    let over = moved.as_ref().map_or(bootstrap, |(name, _)| name);
+    let upgrade = select_transport(bootstrap, transports, theirs, &mut refusals);
+    let over = upgrade.as_ref().map_or(bootstrap, |(name, _)| name);
     let channels = select_channels(over, channels, theirs, &mut refusals);
     let mut room = REFUSALS_BYTES;
     refusals.truncate(REFUSALS_MAX);
@@ -76,7 +76,7 @@ pub(crate) fn select(
         left.is_some()
     });
     Selection {
-        moved,
+        upgrade,
         channels,
         refusals,
     }
@@ -265,17 +265,17 @@ mod tests {
             (&[("tcp", ""), ("smoke", "")], &[("mirrors", "")], None, &[]),
             (&[], &[], None, &[]),
         ];
-        for (transports, channels, moved, chosen) in cases {
+        for (transports, channels, upgrade, chosen) in cases {
             let selection = choose(&brochure(transports, channels));
-            let to = selection.moved.as_ref().map(|(name, _)| name.as_str());
+            let to = selection.upgrade.as_ref().map(|(name, _)| name.as_str());
             let names = selection.channels.iter().map(|channel| &*channel.name);
-            assert_eq!((to, names.collect::<Vec<_>>()), (moved, chosen.to_vec()));
+            assert_eq!((to, names.collect::<Vec<_>>()), (upgrade, chosen.to_vec()));
             let of = |kind: &'static str, offers: Offers<'_>, ours: [&'static str; 2]| {
                 let theirs = offers.iter().map(|(name, _)| *name);
                 let all = theirs.chain(ours).map(move |name| format!("{kind} {name}"));
                 all.collect::<Vec<_>>()
             };
-            let mut used = vec![format!("transport {}", moved.unwrap_or("tcp"))];
+            let mut used = vec![format!("transport {}", upgrade.unwrap_or("tcp"))];
             used.extend(chosen.iter().map(|name| format!("channel {name}")));
             let transports = of("transport", transports, ["memory", "tcp"]);
             for candidate in [transports, of("channel", channels, ["xth", "basic"])].concat() {

@@ -52,7 +52,7 @@ pub(crate) fn answer(limits: WireLimits) -> Answer {
         name: "b".to_owned(),
         process: [2; 16],
         limits,
-        moved: None,
+        upgrade: None,
         channels: Vec::new(),
         refusals: Vec::new(),
     }

@@ -1,4 +1,4 @@
-//! Handshakes whose bytes come late, in pieces, in another order, or from a stranger.
+//! Handshakes whose bytes come late, in pieces, in another order, or from a hostile peer.
 
 use crate::device::{Device, DeviceKind};
 use crate::error::PeerFault;
@@ -138,7 +138,7 @@ fn a_connection_that_joins_hears_one_word_and_data_may_follow_it() {
 }
 
 #[test]
-fn strangers_are_recognised_by_their_first_byte() {
+fn hostile_peers_are_recognised_by_their_first_byte() {
     let first = |bytes: &[u8]| ServerHandshake::default().handle(bytes).map(|_| ());
     for text in [
         &b"GET / HTTP/1.1"[..],

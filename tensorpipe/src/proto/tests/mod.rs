@@ -24,5 +24,5 @@ mod refuse;
 mod reset;
 mod skip;
 mod split;
-mod strangers;
+mod hello_words;
 mod wire_md;

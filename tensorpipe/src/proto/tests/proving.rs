@@ -244,7 +244,7 @@ fn what_was_said_once_proves_nothing_again() {
     is_unproven(each(&said.answer, |input| connector.handle(input)));
 }
 
-/// A stranger between the two has each of them talk to itself.
+/// A hostile peer between the two has each of them talk to itself.
 #[test]
 fn no_end_is_answered_with_its_own_words() {
     let secret = secret(1);
@@ -263,7 +263,7 @@ fn no_end_is_answered_with_its_own_words() {
     is_unproven(connector.handle(&[proof, answer].concat()));
 }
 
-/// Each end has TLS to the stranger between them, who has a connection of its own to either.
+/// Each end has TLS to the hostile peer between them, who has a connection of its own to either.
 #[test]
 fn a_proof_is_good_on_its_own_connection_alone() {
     let secret = secret(1);

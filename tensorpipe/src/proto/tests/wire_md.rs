@@ -74,7 +74,7 @@ fn answer() -> Answer {
         name: "server".into(),
         process: [0x22; 16],
         limits: wire_limits(),
-        moved: Some(("shm".into(), "s1".into(), [0x33; 16])),
+        upgrade: Some(("shm".into(), "s1".into(), [0x33; 16])),
         channels: vec![ChosenChannel {
             name: "basic".into(),
             tokens: vec![[0x44; 16]],
@@ -110,7 +110,7 @@ fn proofs() -> Proofs {
     let answer = listener.answer(&answer());
     let last = |bytes: &[u8]| *bytes.last_chunk().unwrap();
     let join = Join {
-        kind: JoinKind::Move,
+        kind: JoinKind::Upgrade,
         over: "shm",
         token: &[0x33; 16],
         binding: None,

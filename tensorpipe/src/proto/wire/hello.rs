@@ -78,8 +78,8 @@ pub(crate) struct Answer {
     pub(crate) name: String,
     pub(crate) process: Token,
     pub(crate) limits: WireLimits,
-    /// Transport, address and token to move to; `None` stays on this connection.
-    pub(crate) moved: Option<(String, String, Token)>,
+    /// Transport, address and token to upgrade to; `None` stays on this connection.
+    pub(crate) upgrade: Option<(String, String, Token)>,
     /// In order of preference; a tensor's descriptor names one by its position.
     pub(crate) channels: Vec<ChosenChannel>,
     /// What was not chosen, and why: (`transport`/`channel` name, reason).
@@ -203,7 +203,7 @@ impl Answer {
             out.put_text(&self.name);
             out.put_bytes(&self.process);
             self.limits.put(out);
-            match &self.moved {
+            match &self.upgrade {
                 None => out.put_u8(0),
                 Some((transport, address, token)) => {
                     out.put_u8(1);
@@ -239,7 +239,7 @@ impl Answer {
         let name = r.legible()?;
         let process = r.array()?;
         let limits = WireLimits::take(&mut r)?;
-        let moved = match r.u8()? {
+        let upgrade = match r.u8()? {
             0 => None,
             1 => Some((r.legible()?, r.text()?.to_owned(), r.array()?)),
             _ => return Err(r.malformed("a verdict that is neither stay nor move")),
@@ -265,7 +265,7 @@ impl Answer {
             name,
             process,
             limits,
-            moved,
+            upgrade,
             channels,
             refusals,
         })
@@ -297,7 +297,7 @@ impl Reject {
     }
 }
 
-/// The connector could not move, for this reason, and stays on the first connection. The proof: that it is the connector who says
+/// The connector could not upgrade, for this reason, and stays on the first connection. The proof: that it is the connector who says
 /// so, where the pipe has a key.
 pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str, proof: Option<&Proof>) {
     put_frame(out, Kind::Stay, 0, |out| {

@@ -230,15 +230,15 @@ fn a_process_that_comes_twice_is_one_borrower() {
 
 /// In a child, since this process has borrowers of other tests.
 #[test]
-fn strangers_are_few_and_keep_nobody_out() {
+fn hostile_peers_are_few_and_keep_nobody_out() {
     assert!(in_a_child(|| {
         let exchange = Exchange::here();
         exchange.open().unwrap();
         let before = watches();
-        let strangers = [(); 100].map(|()| meet(exchange.name()).unwrap().0);
+        let hostile = [(); 100].map(|()| meet(exchange.name()).unwrap().0);
         let honest = enter(&exchange);
         let most = watches() - before;
-        drop((strangers, honest));
+        drop((hostile, honest));
         most <= UNIDENTIFIED + 1
     }));
 }

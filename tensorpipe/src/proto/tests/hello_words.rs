@@ -1,4 +1,4 @@
-//! What a stranger's HELLO may cost, and what becomes of the words in it.
+//! What a hostile peer's HELLO may cost, and what becomes of the words in it.
 
 use crate::device::Device;
 use crate::error::PeerFault;
@@ -59,7 +59,7 @@ fn as_much_as_a_process_has_may_be_offered_and_no_more() {
 }
 
 #[test]
-fn words_of_a_stranger_move_no_cursor() {
+fn words_of_a_hostile_peer_move_no_cursor() {
     let name = "\x1b[2Jtcp\n".to_owned();
     let brochure = Brochure {
         transports: transports([name.clone()]),

@@ -26,7 +26,7 @@ const CALL: u8 = 1;
 const VALUE: u8 = 2;
 const BIND: u8 = 5;
 
-pub(crate) struct Stranger {
+pub(crate) struct HostilePeer {
     pipe: Pipe,
     /// Numbers of our calls.
     asked: Arc<Mutex<Vec<u64>>>,
@@ -34,7 +34,7 @@ pub(crate) struct Stranger {
     said: u64,
 }
 
-impl Stranger {
+impl HostilePeer {
     /// It hears what we say, and mostly answers the first questions: which service ours are.
     pub(crate) fn new(pipe: &Pipe, script: &mut Script<'_>) -> Self {
         let asked = Arc::<Mutex<Vec<u64>>>::default();
