@@ -247,8 +247,7 @@ fn spin(mut work: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
             result => return result,
         }
         count = count.wrapping_add(1);
-        if count.is_multiple_of(4096) && since.get_or_insert_with(Instant::now).elapsed() > BOUND
-        {
+        if count.is_multiple_of(4096) && since.get_or_insert_with(Instant::now).elapsed() > BOUND {
             return Err(ErrorKind::TimedOut.into());
         }
         std::hint::spin_loop();

@@ -12,7 +12,8 @@ use tensorpipe::ambient;
 use tensorpipe::device::Allocators;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{
-    Device, DevicePool, Error, Identity, MemoryKind, Misuse, Peer, Pipe, Pool, Route, Tensor,
+    Device, Error, Identity, Misuse, Peer, Pipe, Pool, Route, Tensor,
+    device::{DevicePool, MemoryKind},
 };
 use tokio::runtime::Handle;
 use tokio::sync::Notify;

@@ -152,13 +152,13 @@
 //! # }
 //! ```
 //!
-//! With several URLs ([`ReplicasBuilder::urls`](crate::ReplicasBuilder::urls)) a call goes to the one that
-//! [`Balance`](crate::Balance) says, and moves to another where that is safe.
+//! With several URLs ([`ReplicasBuilder::urls`](crate::replicas::ReplicasBuilder::urls)) a call goes to the one that
+//! [`Balance`](crate::replicas::Balance) says, and moves to another where that is safe.
 //!
 //! - **No server is there:** a call waits for one within its deadline, then fails with
 //!   [`CallError::Unavailable`](crate::CallError::Unavailable). **A call with a stream or a reference does not wait:** it fails with that at
 //!   once, and is made once.
-//! - **A server that comes back** is found within [`Backoff::longest`](crate::Backoff::longest), 5 s by default.
+//! - **A server that comes back** is found within [`Backoff::longest`](crate::replicas::Backoff::longest), 5 s by default.
 //!   [`Replicas::reconnect`](crate::Replicas::reconnect) looks at once.
 //! - **Which servers are there,** and over which route, is in [`Replicas::status`](crate::Replicas::status). `client.connection()` stays
 //!   that of the first server found.
@@ -324,9 +324,9 @@
 //! - **Writing to what was borrowed.** The reader gets a copy in its own pool.
 //! - **Passing on.** What was borrowed goes back to its lender without a copy. To a third process it is copied.
 //! - **More than 4096 loans** of one process to another at once, or more than 256 MiB of copies that a reader keeps: the next tensors
-//!   are copied, or go over another channel. [`LendableStats`](tensorpipe::LendableStats) and
+//!   are copied, or go over another channel. [`LendableStats`](tensorpipe::device::LendableStats) and
 //!   [`PipeStats::bytes_diverted`](tensorpipe::PipeStats::bytes_diverted) count it; over which channel it went, and why, is in the
-//!   route ([`ChannelRoute::diverted`](tensorpipe::ChannelRoute::diverted)).
+//!   route ([`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted)).
 //!
 //! # A context of one's own
 //!

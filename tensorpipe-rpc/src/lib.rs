@@ -158,7 +158,7 @@ pub mod observe;
 mod placement;
 pub mod remote;
 mod server;
-mod service;
+pub mod service;
 mod spare;
 pub mod stream;
 mod value;
@@ -171,19 +171,15 @@ mod tarpc_stub;
 pub use builder::Builder;
 pub use call::Call;
 pub use callbacks::ConnectionBuilder;
-pub use client::{
-    Backoff, Balance, Connection, DEFAULT_DEADLINE, ReplicaState, ReplicaStatus, Replicas,
-    ReplicasBuilder, RetryBudget, Target,
-};
+pub use client::{Connection, DEFAULT_DEADLINE, Replicas, Target, replicas};
 pub use context::{CallContext, TraceContext};
-pub use error::{CallError, ConnectError, PlaceError, ReplicaError};
+pub use error::{CallError, ConnectError, PlaceError};
 pub use futures_util::Stream;
 pub use limits::ServerLimits;
 pub use observe::CallStats;
 pub use placement::DeviceMap;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
-pub use service::{HandlerFuture, Service};
 pub use stream::{CallStream, Interrupted, Streaming};
 /// Makes a client and a server of a trait of remote calls.
 ///

@@ -17,7 +17,7 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 /// ```
 /// use tensorpipe_rpc::codec::{Arguments, Reply};
 /// use tensorpipe_rpc::schema::Schema;
-/// use tensorpipe_rpc::{CallContext, HandlerFuture, Service};
+/// use tensorpipe_rpc::{CallContext, service::{HandlerFuture, Service}};
 ///
 /// struct Logged<S>(S);
 ///

@@ -146,7 +146,6 @@ mod pipe;
 mod process;
 mod proto;
 mod ring;
-mod route;
 mod stop;
 mod sync;
 mod sys;
@@ -162,6 +161,7 @@ pub mod device;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod route;
 pub mod tensor;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -187,18 +187,12 @@ pub use address::{CertificateName, Identity, Peer, PeerAddr, Url};
 pub use config::{ConnectPolicy, Limits, Timeouts};
 pub use context::{Context, ContextBuilder};
 pub use descriptor::{Descriptor, PayloadDescriptor, TensorDescriptor};
-pub use device::{
-    Allocator, Buffer, BufferMut, Copying, Device, DeviceKind, DevicePool, Fence, LendableStats,
-    Memory, MemoryKind, Pool, PoolOptions, PoolStats, QueuedWork,
-};
+pub use device::{Buffer, BufferMut, Device, DeviceKind, Pool, PoolOptions};
 pub use error::{DeviceError, Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{
     Flush, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto, Write,
 };
-pub use route::{
-    Band, Carried, Carrier, ChannelChoice, ChannelRoute, Degraded, Diversion, Diverted, Pays,
-    Refusal, Route, Threshold,
-};
+pub use route::Route;
 pub use tensor::{DType, Element, IntoShape, Shape, Tensor};

@@ -97,7 +97,7 @@ impl Payload {
     }
 
     /// The bytes, which nobody changes any more: copied first where they lie in memory that is not
-    /// [private](crate::Memory::is_private). What a `str` or an index is made of must not change after it was checked.
+    /// [private](crate::device::Memory::is_private). What a `str` or an index is made of must not change after it was checked.
     pub fn into_bytes(self) -> Bytes {
         if self.data.memory().is_private() {
             Bytes::from_owner(Private(self))

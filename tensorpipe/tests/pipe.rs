@@ -248,7 +248,10 @@ async fn every_pipe_that_is_moved_is_accepted() {
             context.connect(&url),
             tokio::time::timeout(Duration::from_secs(5), listener.accept())
         );
-        assert_eq!(client.unwrap().route().upgraded_from.as_deref(), Some("tcp"));
+        assert_eq!(
+            client.unwrap().route().upgraded_from.as_deref(),
+            Some("tcp")
+        );
         assert_eq!(server.unwrap().unwrap().route().transport, "memory");
     }
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::{Channel, Lane, Link};
-use tensorpipe::{Device, Error, Pays, Threshold};
+use tensorpipe::{
+    Device, Error,
+    channels::{Pays, Threshold},
+};
 
 /// A channel of a name that the other end knows: its devices are everywhere, it takes every tensor, and only its lanes are false.
 pub struct Liar {

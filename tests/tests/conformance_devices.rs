@@ -13,8 +13,8 @@ use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::{Fixture, TestFixture};
 use tensorpipe::conformance::{TestDevices, assert_same, pattern};
 use tensorpipe::{
-    Allocation, Buffer, BufferMut, Context, DType, Device, DevicePool, Error, Message,
-    MessageTensor, Misuse, Pipe, Place, Tensor,
+    Allocation, Buffer, BufferMut, Context, DType, Device, Error, Message, MessageTensor, Misuse,
+    Pipe, Place, Tensor, device::DevicePool,
 };
 
 use staged::StagedChannel;

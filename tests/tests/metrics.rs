@@ -12,7 +12,7 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 use tensorpipe::Tensor;
-use tensorpipe_rpc::{Backoff, Remote, Replicas, Server, Stream, tensor_service};
+use tensorpipe_rpc::{Remote, Replicas, Server, Stream, replicas::Backoff, tensor_service};
 use tensorpipe_tests::{eventually, runtime, soon};
 
 #[tensor_service]

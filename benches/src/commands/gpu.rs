@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tensorpipe::channels::LeaseChannel;
 use tensorpipe::device::Fence;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Buffer, Context, DType, Device, DevicePool, Tensor};
+use tensorpipe::{Buffer, Context, DType, Device, Tensor, device::DevicePool};
 use tensorpipe_rpc::{DeviceMap, Server, tensor_service};
 
 use crate::measure::Samples;

@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 
 use self::site::{ControlClient, Look, Orders, Served, Site, TRANSPORTS, Visit, context};
 use super::acts::{ACTS, CALLER};
-use super::{Holdings, LOOK, BOUND, differences, holdings, settled, steady};
+use super::{BOUND, Holdings, LOOK, differences, holdings, settled, steady};
 use crate::peer::Peer;
 use crate::plan::{Flavor, seconds};
 use crate::report;

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use self::stage::{Book, Carried, Stage, ways};
 use super::parcel::one_in;
-use super::{Holdings, LOOK, BOUND, differences, holdings, settled, steady};
+use super::{BOUND, Holdings, LOOK, differences, holdings, settled, steady};
 use crate::host::resident;
 use crate::peer::{self, Peer, announce};
 use crate::plan::Flavor;
@@ -272,8 +272,7 @@ impl Survivor {
         for stage in &self.stages {
             let silence = tokio::time::timeout(BOUND, stage.silence()).await;
             let name = stage.way.name();
-            silence
-                .with_context(|| format!("after {BOUND:?} somebody still waits over {name}"))?;
+            silence.with_context(|| format!("after {BOUND:?} somebody still waits over {name}"))?;
         }
         Ok(())
     }

@@ -11,7 +11,9 @@ use tensorpipe::transports::{
     MemoryTransport, Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport,
 };
 use tensorpipe::{
-    Carrier, Context, DType, Device, LendableStats, MemoryKind, Misuse, Pool, Tensor,
+    Context, DType, Device, Misuse, Pool, Tensor,
+    device::{LendableStats, MemoryKind},
+    route::Carrier,
 };
 
 use super::Route;

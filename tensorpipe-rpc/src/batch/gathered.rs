@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorpipe::{DevicePool, Tensor};
+use tensorpipe::{Tensor, device::DevicePool};
 
 use super::rows::{Cut, Rows};
 use crate::codec::Reply;

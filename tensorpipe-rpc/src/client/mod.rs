@@ -7,13 +7,11 @@ mod bind;
 mod connection;
 mod encoded_call;
 mod handle;
-mod replicas;
+pub mod replicas;
 mod target;
 
 pub use crate::engine::DEFAULT_DEADLINE;
 pub use connection::Connection;
 pub use handle::ClientHandle;
-pub use replicas::{
-    Backoff, Balance, ReplicaState, ReplicaStatus, Replicas, ReplicasBuilder, RetryBudget,
-};
+pub use replicas::Replicas;
 pub use target::Target;

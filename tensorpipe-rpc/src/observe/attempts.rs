@@ -10,7 +10,7 @@ use tensorpipe::ambient;
 /// See the module's documentation.
 pub(crate) struct Attempts {
     made: Instant,
-    /// Bounded by [`ReplicasBuilder::tries`](crate::ReplicasBuilder::tries).
+    /// Bounded by [`ReplicasBuilder::tries`](crate::replicas::ReplicasBuilder::tries).
     traces: Mutex<Vec<Arc<CallTrace>>>,
 }
 

@@ -127,7 +127,7 @@ pub struct Carriage {
     /// Bytes of them that the writer's CPU copied into memory that the reader has mapped. `None` where that is not known.
     pub copied_by_writer: Option<u64>,
     /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame. What one of them sent as
-    /// another would, and why, its writer has in [`ChannelRoute::diverted`](tensorpipe::ChannelRoute::diverted).
+    /// another would, and why, its writer has in [`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted).
     pub channels: Vec<String>,
 }
 

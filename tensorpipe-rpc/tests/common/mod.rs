@@ -7,7 +7,7 @@ use std::time::Duration;
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, ContextBuilder};
-use tensorpipe_rpc::{Server, Service};
+use tensorpipe_rpc::{Server, service::Service};
 
 /// What goes through sockets alone.
 pub(crate) fn tcp() -> ContextBuilder {

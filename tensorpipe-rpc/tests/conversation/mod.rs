@@ -3,8 +3,8 @@
 //!
 //! Invariant: whatever was said, when both have gone no call is left waiting, and nothing is held.
 
-mod script;
 mod hostile_peer;
+mod script;
 mod talk;
 
 use std::future::Future;
@@ -20,8 +20,8 @@ use tensorpipe::{Context, Pipe, Tensor};
 use tensorpipe_rpc::{Connection, Remote, Server, ServerLimits};
 use tokio::runtime::Builder;
 
-use self::script::Script;
 use self::hostile_peer::HostilePeer;
+use self::script::Script;
 use self::talk::{TalkClient, TalkService, Talker};
 
 /// Longer than anything takes that is not stuck.

@@ -1,7 +1,7 @@
 //! Messages of calls, written by hand: of peers that do not follow the rules.
 
 use tensorpipe::{Message, Pipe};
-use tensorpipe_rpc::{Connection, Service};
+use tensorpipe_rpc::{Connection, service::Service};
 
 use crate::lab::{Bench, LabService, tcp};
 

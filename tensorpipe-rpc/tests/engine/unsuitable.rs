@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensorpipe::Error;
 use tensorpipe_rpc::codec::{Argument, EncodeError, Encoder};
 use tensorpipe_rpc::{
-    CallError, ConnectError, Replicas, Server, Service, Streaming, tensor_service,
+    CallError, ConnectError, Replicas, Server, Streaming, service::Service, tensor_service,
 };
 
 use super::lab::{serve, tcp, until};

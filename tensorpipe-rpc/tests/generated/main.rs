@@ -14,7 +14,7 @@ mod hygiene;
 mod service;
 
 use tensorpipe::{Context, Pipe};
-use tensorpipe_rpc::{Connection, Server, Service};
+use tensorpipe_rpc::{Connection, Server, service::Service};
 
 /// A connection, within this process, to a server of this one service.
 async fn connection(service: impl Service) -> Connection {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tensorpipe_rpc::{Balance, CallError, ReplicaState, ServerLimits};
+use tensorpipe_rpc::{
+    CallError, ServerLimits,
+    replicas::{Balance, ReplicaState},
+};
 
 use super::common::Numbers;
 use super::lab::{Ledger, Site, WorkClient, client_of, replicas_of, soon, states, until};

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use tensorpipe::transports::{Acceptor, BoxFuture, Connection, Transport};
 use tensorpipe::{Context, Error, Misuse, SystemError};
-use tensorpipe_rpc::{Backoff, ConnectError, ReplicaState, Replicas};
+use tensorpipe_rpc::{
+    ConnectError, Replicas,
+    replicas::{Backoff, ReplicaState},
+};
 use tokio::time::Instant;
 
 /// When somebody tried.
@@ -49,7 +52,7 @@ impl Transport for Nowhere {
     }
 }
 
-fn nowhere() -> (Nowhere, tensorpipe_rpc::ReplicasBuilder) {
+fn nowhere() -> (Nowhere, tensorpipe_rpc::replicas::ReplicasBuilder) {
     let nowhere = Nowhere::default();
     let transports: [Arc<dyn Transport>; 1] = [Arc::new(nowhere.clone())];
     let context = Context::builder().transports(transports).build().unwrap();
@@ -119,7 +122,10 @@ async fn a_server_is_given_up_after_its_time() {
 async fn who_waits_for_the_first_server_does_not_wait_for_ever() {
     let (_, builder) = nowhere();
     let begun = Instant::now();
-    let error = builder.connect_timeout(Duration::from_secs(7)).connect().await;
+    let error = builder
+        .connect_timeout(Duration::from_secs(7))
+        .connect()
+        .await;
     let error = error.unwrap_err();
     assert!(has_no_replica(&error));
     assert_eq!(begun.elapsed().as_secs(), 7);

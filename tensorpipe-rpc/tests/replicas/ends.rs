@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorpipe_rpc::{CallError, ReplicaState};
+use tensorpipe_rpc::{CallError, replicas::ReplicaState};
 
 use super::lab::{
     Ledger, all_gone, assert_unavailable, client_of, replicas_of, sites, soon, states, until,

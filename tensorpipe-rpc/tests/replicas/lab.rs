@@ -7,8 +7,10 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{
-    Backoff, CallContext, CallError, Remote, ReplicaState, Replicas, ReplicasBuilder, Server,
-    ServerLimits, Service, Stream, Streaming, tensor_service,
+    CallContext, CallError, Remote, Replicas, Server, ServerLimits, Stream, Streaming,
+    replicas::{Backoff, ReplicaState, ReplicasBuilder},
+    service::Service,
+    tensor_service,
 };
 
 use super::common;

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use tensorpipe::Tensor;
-use tensorpipe_rpc::{Balance, CallError, ReplicaState, RetryBudget, ServerLimits};
+use tensorpipe_rpc::{
+    CallError, ServerLimits,
+    replicas::{Balance, ReplicaState, RetryBudget},
+};
 
 use super::lab::{
     Ledger, Site, WorkClient, client_of, cut_the_busy, replicas_of, sites, soon, states, tcp, until,

@@ -1,6 +1,6 @@
 //! A reference is to a value of one server: calls that are given it go there, whoever's turn it is.
 
-use tensorpipe_rpc::ReplicaState;
+use tensorpipe_rpc::replicas::ReplicaState;
 
 use super::lab::{Ledger, client_of, replicas_of, sites, soon, states, until};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::stream;
-use tensorpipe_rpc::{CallError, ConnectError, ReplicaState};
+use tensorpipe_rpc::{CallError, ConnectError, replicas::ReplicaState};
 
 use super::lab::{
     Ledger, all_gone, assert_unavailable, client_of, replicas_of, sites, soon, states, until,

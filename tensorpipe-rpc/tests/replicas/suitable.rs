@@ -1,6 +1,6 @@
 //! Servers that are there, and have another definition of the service or none.
 
-use tensorpipe_rpc::{ConnectError, Connection, ReplicaState, tensor_service};
+use tensorpipe_rpc::{ConnectError, Connection, replicas::ReplicaState, tensor_service};
 
 use super::lab::{Ledger, WorkClient, replicas_of, sites, soon, states, tcp, until};
 

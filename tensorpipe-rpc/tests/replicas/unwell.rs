@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tensorpipe::{Context, Tensor};
 use tensorpipe_rpc::{
-    CallError, ConnectError, ReplicaState, Replicas, RetryBudget, Server, ServerLimits,
+    CallError, ConnectError, Replicas, Server, ServerLimits,
+    replicas::{ReplicaState, RetryBudget},
     tensor_service,
 };
 

@@ -2,7 +2,7 @@
 //!
 //! [`transport`] checks a [`Transport`](crate::transports::Transport), [`channel`] a
 //! [`Channel`](crate::channels::Channel) through real pipes, [`pipe`] a whole [`Context`](crate::Context), [`device`] an
-//! [`Allocator`](crate::Allocator) and its memory. [`TestDevices`] are devices without hardware, for channels of yours. A scenario is
+//! [`Allocator`](crate::device::Allocator) and its memory. [`TestDevices`] are devices without hardware, for channels of yours. A scenario is
 //! an async function that takes the suite's `Subject` and panics where the contract is broken; every byte that is
 //! received is compared, and every wait has a bound, so that a backend that hangs fails instead.
 //!

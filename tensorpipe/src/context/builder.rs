@@ -86,7 +86,7 @@ impl ContextBuilder {
         self
     }
 
-    /// From which size on `channel` [pays](crate::Pays), otherwise than it says of itself: the sender's choice, of which the reader knows
+    /// From which size on `channel` [pays](crate::channels::Pays), otherwise than it says of itself: the sender's choice, of which the reader knows
     /// nothing. Of several entries that fit, the last one counts. What comes of it is in a pipe's
     /// [`Route`](crate::Route).
     pub fn threshold(mut self, channel: impl Into<String>, threshold: Threshold) -> Self {

@@ -183,7 +183,7 @@ fn answer(theirs: &Brochure) -> Answer {
         pairs: chosen.pairs,
     });
     Answer {
-        upgrade: selection.moved.map(|(name, at)| (name, at, [3; 16])),
+        upgrade: selection.upgrade.map(|(name, at)| (name, at, [3; 16])),
         channels: chosen.collect(),
         refusals: selection.refusals,
         ..sim::answer(OURS)

@@ -27,8 +27,8 @@ pub struct PipeStats {
     /// Bytes of received tensors that were not moved at all: they are read where the peer has them.
     pub bytes_borrowed: u64,
     /// Bytes of tensors and payloads that a channel was given, and which it sent as another would: neither end could do better just then.
-    /// [`ChannelRoute::diverted`](crate::ChannelRoute::diverted) has them by that other channel, with the last reason. Where it never
-    /// gets better, [`ChannelRoute::degraded`](crate::ChannelRoute::degraded) says why, and other channels are given them.
+    /// [`ChannelRoute::diverted`](crate::route::ChannelRoute::diverted) has them by that other channel, with the last reason. Where it never
+    /// gets better, [`ChannelRoute::degraded`](crate::route::ChannelRoute::degraded) says why, and other channels are given them.
     pub bytes_diverted: u64,
     /// Bytes of payloads and tensors that came on the pipe's connection for nothing: they were sent ahead, or were on their way, and were
     /// skipped or refused, or there was no memory for them.

@@ -29,7 +29,7 @@ pub enum Pays {
 ///
 /// ```
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use tensorpipe::{Context, MemoryKind, Pays, Threshold};
+/// use tensorpipe::{Context, device::MemoryKind, channels::{Pays, Threshold}};
 ///
 /// let context = Context::builder()
 ///     // Ordinary memory is read by `cma` from 16 MiB on where the pipe is a tcp connection,

@@ -35,7 +35,7 @@ pub const MAX_DIMS: usize = 32;
 
 /// A contiguous, row-major, reference-counted tensor.
 ///
-/// The numbers of one that a peer has lent ([`MemoryKind::Borrowed`](crate::MemoryKind::Borrowed)) can change while they are read, as
+/// The numbers of one that a peer has lent ([`MemoryKind::Borrowed`](crate::device::MemoryKind::Borrowed)) can change while they are read, as
 /// far as that peer is malicious: check an index where it is used, and parse [bytes](crate::Payload::into_bytes), not tensors.
 ///
 /// There is no `==`: by value or by bits, NaN and memory of a GPU make it a choice. Compare [`Tensor::as_slice`] or

@@ -13,7 +13,7 @@ impl Pool {
     /// nothing while this is the only handle and what was sent of it is given back. Otherwise it copies all of the tensor.
     ///
     /// [`PoolOptions::lendable`](crate::PoolOptions::lendable) and 512 segments bound such memory. Beyond, it is ordinary memory:
-    /// [`LendableStats::fallbacks`](crate::LendableStats::fallbacks) counts that. One process can have 4096 loans of another one at once
+    /// [`LendableStats::fallbacks`](crate::device::LendableStats::fallbacks) counts that. One process can have 4096 loans of another one at once
     /// ([`LeaseChannel`](crate::channels::LeaseChannel)).
     ///
     /// ```

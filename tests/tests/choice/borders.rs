@@ -3,7 +3,12 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::Channel;
-use tensorpipe::{Band, Carrier, Device, Limits, MemoryKind, Pays, Pipe, Threshold};
+use tensorpipe::{
+    Device, Limits, Pipe,
+    channels::{Pays, Threshold},
+    device::MemoryKind,
+    route::{Band, Carrier},
+};
 
 use super::scene::{
     LONGEST, Scene, basic_alone, between_processes, lends_no_copies, sends, within_process,

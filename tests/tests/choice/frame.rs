@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tensorpipe::channels::{Channel, LeaseChannel};
 use tensorpipe::{
-    Carrier, ContextBuilder, Error, Limits, MemoryKind, Message, Misuse, Payload, Tensor,
+    ContextBuilder, Error, Limits, Message, Misuse, Payload, Tensor, device::MemoryKind,
+    route::Carrier,
 };
 
 use super::scene::{Scene, check, lends_no_copies, soon};

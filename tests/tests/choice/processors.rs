@@ -5,7 +5,10 @@ use std::sync::mpsc;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use tensorpipe::{
-    Carrier, Context, ContextBuilder, Device, Error, MemoryKind, Pays, Route, Threshold,
+    Context, ContextBuilder, Device, Error, Route,
+    channels::{Pays, Threshold},
+    device::MemoryKind,
+    route::Carrier,
 };
 
 use super::scene::{between_processes, lends_no_copies, soon, transport, url};

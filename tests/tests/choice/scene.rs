@@ -7,8 +7,10 @@ use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, XthC
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
-    Carrier, Context, ContextBuilder, DType, Limits, Listener, MemoryKind, Message, Pays, Pipe,
-    Tensor, Threshold,
+    Context, ContextBuilder, DType, Limits, Listener, Message, Pipe, Tensor,
+    channels::{Pays, Threshold},
+    device::MemoryKind,
+    route::Carrier,
 };
 pub(crate) use tensorpipe_tests::{check, soon};
 

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tensorpipe::channels::{BasicChannel, Channel, Lane, LeaseChannel, Link, MptChannel};
 use tensorpipe::{
-    Carrier, ContextBuilder, Device, Error, Limits, MemoryKind, Pays, Pipe, Threshold,
+    ContextBuilder, Device, Error, Limits, Pipe,
+    channels::{Pays, Threshold},
+    device::MemoryKind,
+    route::Carrier,
 };
 
 use super::scene::{Scene, between_processes, lends_no_copies, within_process};

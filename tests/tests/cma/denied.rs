@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
-use tensorpipe::{Degraded, DeviceKind, Error, Message, Misuse};
+use tensorpipe::{DeviceKind, Error, Message, Misuse, route::Degraded};
 use tensorpipe_tests::{Child, Fate, forbid, say};
 
 use super::scene::{Peer, Takes, alone, builder, context, degraded, made, soon, with_channels};

@@ -3,7 +3,7 @@
 use super::scene::{Peer, Takes, alone, bounded, check, context, degraded, eventually, made, soon};
 
 use tensorpipe::engine::EnginePipe;
-use tensorpipe::{Allocation, BufferMut, Degraded, Error, Limits, Message, Place};
+use tensorpipe::{Allocation, BufferMut, Error, Limits, Message, Place, route::Degraded};
 
 const MIB: usize = 1 << 20;
 

@@ -6,8 +6,9 @@ use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
-    Context, ContextBuilder, Degraded, Limits, Message, MessageTensor, Pays, Pipe, Tensor,
-    Threshold,
+    Context, ContextBuilder, Limits, Message, MessageTensor, Pipe, Tensor,
+    channels::{Pays, Threshold},
+    route::Degraded,
 };
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 

@@ -10,7 +10,9 @@ use tensorpipe::channels::{
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Buffer, BufferMut, Context, DType, Device, DevicePool, Message, Pipe, Tensor};
+use tensorpipe::{
+    Buffer, BufferMut, Context, DType, Device, Message, Pipe, Tensor, device::DevicePool,
+};
 use tensorpipe_test_cuda::Driver;
 
 use crate::driver::nothing_went_wrong;

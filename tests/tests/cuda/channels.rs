@@ -9,8 +9,8 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
-    Allocation, BufferMut, Context, Device, DeviceKind, DevicePool, Error, Message, MessageTensor,
-    Misuse, Pipe, Place,
+    Allocation, BufferMut, Context, Device, DeviceKind, Error, Message, MessageTensor, Misuse,
+    Pipe, Place, device::DevicePool,
 };
 use tensorpipe_tests::say;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use cudarc::driver::{CudaStream, result};
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Allocator, Buffer, BufferMut, Device};
+use tensorpipe::{Buffer, BufferMut, Device, device::Allocator};
 
 /// A stream that writes and one that reads, for each device.
 pub(crate) struct CudaFixture {

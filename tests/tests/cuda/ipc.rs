@@ -13,8 +13,8 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{
-    Allocation, BufferMut, Context, ContextBuilder, DType, DeviceKind, DevicePool, Error, Message,
-    MessageTensor, Misuse, Pipe, Place, Tensor,
+    Allocation, BufferMut, Context, ContextBuilder, DType, DeviceKind, Error, Message,
+    MessageTensor, Misuse, Pipe, Place, Tensor, device::DevicePool,
 };
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{Child, runtime, say};

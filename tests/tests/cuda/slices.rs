@@ -9,7 +9,10 @@ use cudarc::driver::{CudaStream, result};
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::{CudaDevices, Download};
-use tensorpipe::{Allocator, Buffer, BufferMut, DevicePool, Tensor};
+use tensorpipe::{
+    Buffer, BufferMut, Tensor,
+    device::{Allocator, DevicePool},
+};
 
 use crate::bench::device;
 use crate::driver::waits;

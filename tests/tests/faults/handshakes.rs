@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::{ConnectPolicy, Error};
 use tensorpipe_tests::{Child, descriptors};
 
-use super::scene::{UPGRADED, SOON, DIRECT, Survivor, Way, alone, context, is_typed};
+use super::scene::{DIRECT, SOON, Survivor, UPGRADED, Way, alone, context, is_typed};
 
 /// The child connects, and dies.
 fn connector_dies(point: &str, ways: [Way; 2]) {

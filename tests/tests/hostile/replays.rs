@@ -21,7 +21,8 @@ use nix::sys::time::TimeVal;
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
-    ConnectPolicy, Context, Error, Message, Pays, PeerFault, Pipe, Tensor, Threshold,
+    ConnectPolicy, Context, Error, Message, PeerFault, Pipe, Tensor,
+    channels::{Pays, Threshold},
 };
 use tensorpipe_rpc::{Connection, Remote, Server, remote::Shared, tensor_service};
 use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say, soon};

@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::transports::{Pem, TlsConfig, TlsTransport};
-use tensorpipe::{Context, ContextBuilder, Message, Pays, Pipe, Tensor, Threshold};
+use tensorpipe::{
+    Context, ContextBuilder, Message, Pipe, Tensor,
+    channels::{Pays, Threshold},
+};
 use tensorpipe_tests::{Child, runtime, say, soon};
 
 use super::tls::Ca;

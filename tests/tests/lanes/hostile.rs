@@ -8,7 +8,7 @@ use tensorpipe::channels::{
     Channel, ChannelFault, Lane, LaneIo, Link, OpId, PieceEvent, Threshold, Want,
 };
 use tensorpipe::transports::Connection;
-use tensorpipe::{Buffer, BufferMut, Device, Error, MemoryKind, Misuse};
+use tensorpipe::{Buffer, BufferMut, Device, Error, Misuse, device::MemoryKind};
 use tokio::io::AsyncWriteExt;
 
 use super::input::Input;

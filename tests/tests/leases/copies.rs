@@ -6,7 +6,8 @@ use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::engine::{EnginePipe, Handler};
 use tensorpipe::{
-    Buffer, Context, DType, Error, Incoming, MemoryKind, Message, Pipe, ResetCode, Tensor, Write,
+    Buffer, Context, DType, Error, Incoming, Message, Pipe, ResetCode, Tensor, Write,
+    device::MemoryKind,
 };
 
 use super::scene::{

@@ -14,7 +14,7 @@ const LEN: usize = 3 << 20;
 /// An exchange that does not answer is given up after this long.
 const BOUND: Duration = Duration::from_secs(5);
 
-fn degraded(pipe: &Pipe) -> tensorpipe::Degraded {
+fn degraded(pipe: &Pipe) -> tensorpipe::route::Degraded {
     let mut channels = pipe.route().channels.iter();
     let lease = channels.find(|channel| channel.name == "lease");
     lease
@@ -77,7 +77,7 @@ fn a_lender_without_descriptors_turns_away_at_once() {
             assert!(took < BOUND, "{took:?} with {few} left");
             let bytes: u64 = peer.told("diverted").await.parse().unwrap();
             diverted += u64::from(bytes == LEN as u64);
-            assert_eq!(degraded(&peer.pipe), tensorpipe::Degraded::default());
+            assert_eq!(degraded(&peer.pipe), tensorpipe::route::Degraded::default());
         }
         assert!((1..10).contains(&diverted), "{diverted}");
     });

@@ -12,7 +12,7 @@ use futures_util::{Stream, stream};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensorpipe::{DType, Message, Payload, Pipe, Pool, Tensor};
-use tensorpipe_rpc::{CallError, Server, Service, tensor_service};
+use tensorpipe_rpc::{CallError, Server, service::Service, tensor_service};
 use tensorpipe_tests::{Child, say};
 
 use super::scene::{alone, context, runtime, soon};

@@ -7,8 +7,8 @@ use tensorpipe::channels::{Channel, LeaseChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
-    Context, ContextBuilder, DType, Error, LendableStats, Message, MessageTensor, Payload, Pipe,
-    Pool, PoolOptions, Tensor,
+    Context, ContextBuilder, DType, Error, Message, MessageTensor, Payload, Pipe, Pool,
+    PoolOptions, Tensor, device::LendableStats,
 };
 use tensorpipe_tests::{Fate, forbid, say};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};

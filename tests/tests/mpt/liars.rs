@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use tensorpipe::channels::{ChannelFault, Further, Lane, LaneIo, MptChannel, OpId, Want};
 use tensorpipe::transports::TcpTransport;
-use tensorpipe::{Buffer, BufferMut, Error, Message, Pays, PeerFault, Tensor, Threshold};
+use tensorpipe::{
+    Buffer, BufferMut, Error, Message, PeerFault, Tensor,
+    channels::{Pays, Threshold},
+};
 use tensorpipe_tests::Liar;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

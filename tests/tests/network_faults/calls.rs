@@ -8,7 +8,9 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, Tensor, Timeouts};
 use tensorpipe_rpc::{
-    Backoff, CallError, Connection, ReplicaState, Replicas, Server, tensor_service,
+    CallError, Connection, Replicas, Server,
+    replicas::{Backoff, ReplicaState},
+    tensor_service,
 };
 use tensorpipe_tests::{runtime, say};
 

@@ -10,8 +10,8 @@ use tensorpipe::conformance::TestDevices;
 use tensorpipe::conformance::device::{Fixture, TestFixture};
 use tensorpipe::transports::MemoryTransport;
 use tensorpipe::{
-    Allocation, Buffer, BufferMut, DType, Device, DeviceKind, DevicePool, Error, MessageTensor,
-    Misuse, Place,
+    Allocation, Buffer, BufferMut, DType, Device, DeviceKind, Error, MessageTensor, Misuse, Place,
+    device::DevicePool,
 };
 
 use super::*;

@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::engine::{EnginePipe, Handler, Outbound, When};
-use tensorpipe::{Allocation, Error, Incoming, Pays, Place, ResetCode, Threshold, Write};
+use tensorpipe::{
+    Allocation, Error, Incoming, Place, ResetCode, Write,
+    channels::{Pays, Threshold},
+};
 
 use super::*;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Allocator, ContextBuilder, Device};
+use tensorpipe::{ContextBuilder, Device, device::Allocator};
 use tensorpipe_test_cuda::Driver;
 
 use super::driver::nothing_went_wrong;

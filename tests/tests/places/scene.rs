@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use futures_util::{StreamExt, stream};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
-use tensorpipe::{Buffer, Context, DType, Device, DevicePool, Tensor};
+use tensorpipe::{Buffer, Context, DType, Device, Tensor, device::DevicePool};
 use tensorpipe_rpc::{Remote, Server, Stream, Streaming, tensor_service};
 
 use super::kind::{Kind, bench};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::TestDevices;
 use tensorpipe::conformance::device::{Fixture, TestFixture};
-use tensorpipe::{Allocator, ContextBuilder, Device};
+use tensorpipe::{ContextBuilder, Device, device::Allocator};
 
 use super::staged::StagedChannel;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorpipe_rpc::{CallError, ReplicaState};
+use tensorpipe_rpc::{CallError, replicas::ReplicaState};
 use tensorpipe_tests::{alone, eventually, soon};
 
 use super::scene::{Load, Place, all_live, client_of, replicas_of, start, states};

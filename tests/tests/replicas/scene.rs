@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tensorpipe::{Context, Timeouts};
 use tensorpipe_rpc::{
-    Backoff, CallError, ReplicaState, Replicas, ReplicasBuilder, Server, ServerLimits,
+    CallError, Replicas, Server, ServerLimits,
+    replicas::{Backoff, ReplicaState, ReplicasBuilder},
     tensor_service,
 };
 use tensorpipe_tests::{Child, eventually, runtime, say, soon};

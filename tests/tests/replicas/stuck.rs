@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tensorpipe_rpc::{Backoff, CallError, ConnectError, ReplicaState};
+use tensorpipe_rpc::{
+    CallError, ConnectError,
+    replicas::{Backoff, ReplicaState},
+};
 use tensorpipe_tests::{alone, eventually, soon};
 
 use super::scene::{Place, WorkClient, all_live, client_of, replicas_of, start, states};

@@ -1,6 +1,6 @@
 //! Servers that are there, and do not want a call.
 
-use tensorpipe_rpc::{ConnectError, ReplicaState};
+use tensorpipe_rpc::{ConnectError, replicas::ReplicaState};
 use tensorpipe_tests::{alone, eventually, soon};
 
 use super::scene::{Load, Place, WorkClient, all_live, client_of, replicas_of, start, states};

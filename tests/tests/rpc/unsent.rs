@@ -8,7 +8,8 @@ use tensorpipe::channels::{
     BasicChannel, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want,
 };
 use tensorpipe::{
-    Buffer, BufferMut, Context, Device, Error, Misuse, Pays, ResetCode, Tensor, Threshold,
+    Buffer, BufferMut, Context, Device, Error, Misuse, ResetCode, Tensor,
+    channels::{Pays, Threshold},
 };
 use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
 use tensorpipe_tests::{alone, soon};

@@ -7,7 +7,10 @@ use futures_util::{StreamExt, stream};
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel};
 use tensorpipe::conformance::pattern;
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, DType, Pays, Pool, Tensor, Threshold};
+use tensorpipe::{
+    Context, DType, Pool, Tensor,
+    channels::{Pays, Threshold},
+};
 use tensorpipe_rpc::{CallContext, Server, Stream, Streaming, tensor_service};
 pub(crate) use tensorpipe_tests::{Child, runtime, say, soon};
 

@@ -7,9 +7,17 @@ use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{Context, MemoryKind, Pays, Pool, PoolOptions, Threshold};
+use tensorpipe::{
+    Context, Pool, PoolOptions,
+    channels::{Pays, Threshold},
+    device::MemoryKind,
+};
 use tensorpipe_rpc::rendezvous::Rendezvous;
-use tensorpipe_rpc::{Backoff, Connection, ReplicaState, Replicas, Server, tensor_service};
+use tensorpipe_rpc::{
+    Connection, Replicas, Server,
+    replicas::{Backoff, ReplicaState},
+    tensor_service,
+};
 
 use crate::host::{Resident, heap_in_use, resident};
 use crate::peer::{self, announce};

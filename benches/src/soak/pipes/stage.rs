@@ -12,8 +12,8 @@ use serde::Serialize;
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel};
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use tensorpipe::{
-    Buffer, ConnectPolicy, Context, DType, Error, Message, Misuse, Payload, Pays, Pipe, Route,
-    Tensor, Threshold,
+    Buffer, ConnectPolicy, Context, DType, Error, Message, Misuse, Payload, Pipe, Route, Tensor,
+    channels::{Pays, Threshold},
 };
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;

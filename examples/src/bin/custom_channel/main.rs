@@ -15,7 +15,8 @@ use tensorpipe::conformance::TestDevices;
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::{Fixture, TestFixture};
 use tensorpipe::{
-    Buffer, BufferMut, Context, DType, Device, DevicePool, Message, MessageTensor, Pipe, Tensor,
+    Buffer, BufferMut, Context, DType, Device, Message, MessageTensor, Pipe, Tensor,
+    device::DevicePool,
 };
 
 use own_connection::TestWireChannel;

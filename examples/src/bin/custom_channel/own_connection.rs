@@ -10,7 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
 use tensorpipe::conformance::{TestDevices, TestQueue};
 use tensorpipe::transports::Connection;
-use tensorpipe::{Allocator, Buffer, BufferMut, Device, DeviceError, Error, Pays, Threshold};
+use tensorpipe::{
+    Buffer, BufferMut, Device, DeviceError, Error,
+    channels::{Pays, Threshold},
+    device::Allocator,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;

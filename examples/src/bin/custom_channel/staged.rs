@@ -16,7 +16,7 @@ use tensorpipe::channels::{
     Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PieceEvent, Want,
 };
 use tensorpipe::conformance::{Copied, TestDevices, TestQueue};
-use tensorpipe::{Allocator, Buffer, BufferMut, Device, DeviceError, Error};
+use tensorpipe::{Buffer, BufferMut, Device, DeviceError, Error, device::Allocator};
 
 const NAME: &str = "staged";
 

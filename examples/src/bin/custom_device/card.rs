@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use tensorpipe::{
-    Allocator, Buffer, BufferMut, Device, DeviceError, DeviceKind, Fence, Memory, QueuedWork,
+    Buffer, BufferMut, Device, DeviceError, DeviceKind,
+    device::{Allocator, Fence, Memory, QueuedWork},
 };
 
 /// The largest memory that a card has.

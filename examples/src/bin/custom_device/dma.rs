@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
-use tensorpipe::{Allocator, Buffer, BufferMut, Device, Error};
+use tensorpipe::{Buffer, BufferMut, Device, Error, device::Allocator};
 
 use super::card::{Cards, Landing, Queue};
 

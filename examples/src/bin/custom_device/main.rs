@@ -96,7 +96,10 @@ mod tests {
 
     use tensorpipe::conformance::channel::Subject;
     use tensorpipe::conformance::device::Fixture;
-    use tensorpipe::{Allocator, BufferMut, DevicePool};
+    use tensorpipe::{
+        BufferMut,
+        device::{Allocator, DevicePool},
+    };
 
     use super::*;
 

@@ -15,7 +15,7 @@ mod kernel;
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::{Carrier, Context, Device, MemoryKind, Tensor};
+use tensorpipe::{Context, Device, Tensor, device::MemoryKind, route::Carrier};
 use tensorpipe_examples::Second;
 use tensorpipe_rpc::{DeviceMap, Server, tensor_service};
 

@@ -23,6 +23,7 @@ mod surviving;
 mod table;
 mod verdict;
 
+pub use crate::error::ReplicaError;
 pub use backoff::Backoff;
 pub use balance::Balance;
 pub use budget::RetryBudget;

@@ -3,6 +3,6 @@
 mod bounds;
 mod ends;
 pub(crate) mod flow;
-mod items;
 mod hostile;
+mod items;
 mod unread;

@@ -31,7 +31,7 @@
 //! - **Forks.** Mappings are not inherited (`MADV_DONTFORK`). A child makes its own exchange, and what it drops of its inheritance touches
 //!   no lock, socket or timer of its parent's.
 //! - **Huge pages.** Segments are on pages of `MFD_HUGETLB` if some are set aside. Else `MADV_COLLAPSE` joins a range whose pages were touched:
-//!   64 MiB were there in 5 ms instead of 44 (command not kept). [`LendableStats`](crate::LendableStats) says which it got.
+//!   64 MiB were there in 5 ms instead of 44 (command not kept). [`LendableStats`](crate::device::LendableStats) says which it got.
 
 mod copying;
 mod frame;
@@ -79,7 +79,7 @@ use crate::error::Error;
 ///
 /// # Limits
 /// One process has at most 4096 loans of another one at once, over all pipes between them. Beyond, tensors are copied: a warning
-/// says so once, [`LendableStats::ledger_full`](crate::LendableStats::ledger_full) counts them, and
+/// says so once, [`LendableStats::ledger_full`](crate::device::LendableStats::ledger_full) counts them, and
 /// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. Segments of others that are mapped have at most as
 /// many bytes as the largest [`Limits::receive_budget`](crate::Limits::receive_budget) of the process's contexts: to read a page
 /// that its lender has not filled allocates it here. Tensors in further segments are copied, and a warning says so. A loan ends when its reader lets go of the tensor,

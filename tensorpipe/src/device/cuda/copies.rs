@@ -155,7 +155,7 @@ impl CudaDevices {
         })
     }
 
-    /// See [`Allocator::copy`](crate::Allocator::copy).
+    /// See [`Allocator::copy`](crate::device::Allocator::copy).
     pub(super) async fn copied(
         self,
         from: Vec<Buffer>,

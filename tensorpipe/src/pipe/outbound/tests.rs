@@ -17,7 +17,8 @@ use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::MemoryTransport;
 use crate::{
-    Allocation, Context, Error, Message, Payload, Pays, Pipe, Place, Tensor, Threshold, Timeouts,
+    Allocation, Context, Error, Message, Payload, Pipe, Place, Tensor, Timeouts,
+    channels::{Pays, Threshold},
 };
 
 /// What lies between the two ends, which use it in one direction.
