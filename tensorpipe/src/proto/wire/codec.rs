@@ -82,6 +82,16 @@ impl<'a> Reader<'a> {
         Ok(kept)
     }
 
+    /// The same for what is used as it is, and told in errors and logs, too: a control character in it is a fault.
+    pub(crate) fn printable(&mut self) -> Result<&'a str, PeerFault> {
+        match self.text()? {
+            text if text.contains(char::is_control) => {
+                Err(self.malformed("text with a control character"))
+            }
+            text => Ok(text),
+        }
+    }
+
     /// A `u8` length, the kind's name, a `u32` index. Length 0 stands for `cpu:0` and has no index.
     pub(crate) fn device(&mut self) -> Result<Device, PeerFault> {
         let len = self.u8()?;
