@@ -123,10 +123,10 @@ impl Seen {
         }
     }
 
-    /// Since its handler was first polled.
-    fn took(&self) -> Duration {
+    /// Since its handler was first polled; `None` if it never was.
+    fn took(&self) -> Option<Duration> {
         let begun = lock(&self.so_far).begun;
-        begun.map_or(Duration::ZERO, ambient::since)
+        begun.map(ambient::since)
     }
 
     /// Its handler is ready.
