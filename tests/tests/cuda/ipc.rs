@@ -17,7 +17,7 @@ use tensorpipe::{
     MessageTensor, Misuse, Pipe, Place, Tensor,
 };
 use tensorpipe_test_cuda::is_real;
-use tensorpipe_tests::{Child, runtime, say};
+use tensorpipe_tests::{Child, runtime, say, soon};
 
 use crate::bench::{Bench, device, pair};
 use crate::driver::{faults, imports, nothing_went_wrong, waits};
@@ -189,7 +189,8 @@ impl Writer {
         let message = seeds.fold(Message::new("keep"), |message, seed| {
             message.tensor(MessageTensor::from(self.tensor(seed)).to_device(device()))
         });
-        self.pipe.write(message).await.unwrap();
+        let written = soon("it is sent", self.pipe.write(message)).await;
+        written.unwrap();
     }
 
     async fn say(&self, what: &'static str) {
