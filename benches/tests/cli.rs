@@ -338,7 +338,10 @@ fn every_command_that_has_a_choice_of_transports_has_tls() {
     ] {
         let rows = rows(&format!("{line} --transport tls --seconds 0.05 --json"));
         assert!(!rows.is_empty(), "{line}");
-        assert!(cells(&rows, cell).iter().all(|over| over == "tls"), "{line}");
+        assert!(
+            cells(&rows, cell).iter().all(|over| over == "tls"),
+            "{line}"
+        );
     }
 }
 
