@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub(crate) begin: Begin,
     /// Core of the measuring process and core of the server, when pinned.
     pub(crate) cores: Option<Cores>,
-    /// Of a server over tls. [`Choice::plan`](crate::system::Choice::plan) makes it.
+    /// Of a server over tls. [`over`](Self::over) makes it.
     #[serde(default)]
     pub(crate) own: Option<Own>,
 }
@@ -58,17 +58,19 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// One for all plans of this process; `None` where none can be made.
-    pub(crate) fn here() -> Option<Self> {
-        static OWN: OnceLock<Option<Own>> = OnceLock::new();
+    /// One for all plans of this process.
+    fn here() -> Result<Self> {
+        static OWN: OnceLock<Result<Own, String>> = OnceLock::new();
         let make = || {
-            let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).ok()?;
-            Some(Self {
+            let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
+            let made = made.map_err(|error| error.to_string())?;
+            Ok(Self {
                 certificate: made.cert.pem(),
                 key: made.signing_key.serialize_pem(),
             })
         };
-        OWN.get_or_init(make).clone()
+        let made = OWN.get_or_init(make).clone();
+        made.map_err(|error| anyhow!("there is no certificate for tls: {error}"))
     }
 }
 
@@ -93,6 +95,19 @@ impl Plan {
             cores: None,
             own: None,
         }
+    }
+
+    /// The same over this transport, of which both ends know the certificate where it has one.
+    pub(crate) fn over(self, transport: Transport) -> Result<Self> {
+        let own = match transport {
+            Transport::Tls => Some(Own::here()?),
+            _ => None,
+        };
+        Ok(Self {
+            transport,
+            own,
+            ..self
+        })
     }
 
     pub(crate) fn duration(&self) -> Duration {

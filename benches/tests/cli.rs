@@ -330,6 +330,22 @@ fn idle_servers_crowds_and_chains_are_measured() {
 }
 
 #[test]
+fn every_command_that_has_a_choice_of_transports_has_tls() {
+    for (line, cell) in [
+        ("rpc --size 0", "transport"),
+        ("chain --calls 2", "transport"),
+        ("rendezvous --size 0 --in-flight 2", "over"),
+    ] {
+        let rows = rows(&format!("{line} --transport tls --seconds 0.05 --json"));
+        assert!(!rows.is_empty(), "{line}");
+        assert!(
+            cells(&rows, cell).iter().all(|over| over == "tls"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn a_rendezvous_is_measured_in_one_process_and_between_two() {
     let output = bench("rendezvous --size 0,70KiB --in-flight 4 --seconds 0.05 --json");
     // The other process ended in good order.

@@ -280,22 +280,10 @@ fn none_of(replicas: &[ReplicaError]) -> impl fmt::Display {
         for (i, ReplicaError { url, error }) in replicas.iter().enumerate() {
             f.write_str(if i == 0 { ": " } else { ", " })?;
             match error {
-                // Its text names the URL, too.
-                Some(ConnectError::Pipe(tensorpipe::Error::Connect {
-                    waited,
-                    attempts,
-                    source,
-                    ..
-                })) => match attempts {
-                    1 => write!(f, "{url} ({source})")?,
-                    _ => {
-                        let waited = waited.as_secs_f64();
-                        write!(
-                            f,
-                            "{url} ({attempts} attempts in {waited:.1} s; the last one: {source})"
-                        )?;
-                    }
-                },
+                // It names the URL.
+                Some(ConnectError::Pipe(error @ tensorpipe::Error::Connect { .. })) => {
+                    write!(f, "{error}")?;
+                }
                 Some(error) => write!(f, "{url} ({error})")?,
                 None => write!(f, "{url} (not there yet)")?,
             }

@@ -13,6 +13,7 @@ mod system;
 pub use device::DeviceError;
 pub use misuse::Misuse;
 pub use peer::PeerFault;
+pub(crate) use peer::{TEXT_MAX, legible};
 pub use reset::ResetCode;
 pub use system::SystemError;
 pub(crate) use system::with_advice;

@@ -32,7 +32,7 @@ mod places;
 mod proofs;
 #[path = "hostile/raw.rs"]
 mod raw;
-#[path = "hostile/replays.rs"]
+#[path = "hostile/replays/mod.rs"]
 mod replays;
 #[path = "hostile/resets.rs"]
 mod resets;

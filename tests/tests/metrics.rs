@@ -21,6 +21,8 @@ trait Counted {
     async fn fail(&self) -> Result<u64, String>;
     async fn panic(&self) -> u64;
     async fn sleep(&self) -> u64;
+    #[rpc(batch(max_size = 100, max_wait = "1000s"))]
+    async fn gather(&self, rows: Tensor) -> Tensor;
     async fn keep(&self) -> Remote<Tensor>;
     fn count(&self, to: u64) -> impl Stream<Item = u64> + Send;
 }
@@ -42,6 +44,10 @@ impl Counted for Plain {
 
     async fn sleep(&self) -> u64 {
         std::future::pending().await
+    }
+
+    async fn gather(&self, rows: Tensor) -> Tensor {
+        rows
     }
 
     async fn keep(&self) -> Remote<Tensor> {
@@ -69,12 +75,18 @@ fn calls_streams_references_and_pipes_are_counted() {
         let _ = soon("a call", client.fail()).await.unwrap_err();
         let _ = soon("a call", client.panic()).await.unwrap_err();
         let sleeping = client.sleep();
-        let in_flight = |side: &str| value(&format!("tensorpipe_{side}_calls_in_flight method=sleep service=Counted"));
-        eventually("a call under way", || in_flight("server") == 1.0).await;
-        assert_eq!(in_flight("client"), 1.0);
-        drop(sleeping);
-        eventually("none under way", || in_flight("server") == 0.0).await;
-        assert_eq!(in_flight("client"), 0.0);
+        let gathering = client.gather(Tensor::from(vec![1f32]));
+        let of = |what: &str, method: &str| value(&format!("tensorpipe_{what} method={method} service=Counted"));
+        for method in ["sleep", "gather"] {
+            eventually("a call under way", || of("server_calls_in_flight", method) == 1.0).await;
+            assert_eq!(of("client_calls_in_flight", method), 1.0);
+        }
+        drop((sleeping, gathering));
+        for method in ["sleep", "gather"] {
+            eventually("none under way", || of("server_calls_in_flight", method) == 0.0).await;
+            assert_eq!(of("client_calls_in_flight", method), 0.0);
+        }
+        eventually("its time", || of("server_handler_seconds", "sleep") == 1.0).await;
 
         let kept = soon("a reference", client.keep()).await.unwrap();
         assert_eq!(value("tensorpipe_references_held"), 1.0);
@@ -100,6 +112,7 @@ fn calls_streams_references_and_pipes_are_counted() {
             assert_eq!(finished("fail", "service_error"), 1.0);
             assert_eq!(finished("panic", "panicked"), 1.0);
             assert_eq!(finished("sleep", "cancelled"), 1.0);
+            assert_eq!(finished("gather", "cancelled"), 1.0);
             assert_eq!(finished("count", "ok"), 1.0);
             let started = |method: &str| value(&format!("tensorpipe_{side}_calls_started method={method} service=Counted"));
             assert_eq!((started("echo"), started("sleep")), (3.0, 1.0));
@@ -107,6 +120,8 @@ fn calls_streams_references_and_pipes_are_counted() {
         for name in ["tensorpipe_client_call_seconds", "tensorpipe_server_handler_seconds"] {
             assert_eq!(value(&format!("{name} method=echo service=Counted")), 3.0, "{name}");
         }
+        // It waited for its batch, and no handler has begun.
+        assert_eq!(of("server_handler_seconds", "gather"), 0.0);
         for name in ["bytes_out", "bytes_in", "bytes_copied"] {
             assert!(value(&format!("tensorpipe_pipe_{name}")) > 0.0, "{name}");
         }

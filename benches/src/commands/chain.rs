@@ -54,9 +54,9 @@ pub(crate) fn run(arguments: &Chain) -> Result<()> {
         |transport| {
             let plan = Plan {
                 system: "rpc".to_owned(),
-                transport,
                 ..base.clone()
             };
+            let plan = plan.over(transport)?;
             let lengths = arguments.calls.clone();
             with_server(&plan, |server| {
                 measure(plan.clone(), server.address(), lengths)

@@ -105,7 +105,7 @@ fn take_turns(choices: &[Choice], plan: &Plan, arguments: &Compare) -> Result<Ve
     let mut turns = vec![Vec::new(); choices.len()];
     for _ in 0..arguments.runs {
         for (choice, turns) in choices.iter().zip(&mut turns) {
-            let row = measure(choice, &choice.plan(plan), &arguments.options);
+            let row = measure(choice, &choice.plan(plan)?, &arguments.options);
             turns.push(row.with_context(|| choice.name.clone())?);
         }
     }

@@ -93,7 +93,7 @@ pub(crate) fn idle(arguments: &Idle) -> Result<()> {
         |choice| {
             Ok(vec![measure_idle(
                 &choice,
-                &choice.plan(&base),
+                &choice.plan(&base)?,
                 connections,
             )?])
         },
@@ -194,7 +194,7 @@ pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
         options.json,
         steps.collect(),
         |(choice, connections)| {
-            let plan = choice.plan(&base);
+            let plan = choice.plan(&base)?;
             let (rounds, took) = with_server(&plan, |server| {
                 let address = server.address();
                 choice.system.crowd(plan.clone(), address, connections)

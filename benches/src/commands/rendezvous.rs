@@ -90,10 +90,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         for what in [What::Round, What::Stream(arguments.in_flight)] {
             for size in or_usual(&options.size, &USUAL) {
                 let plan = Plan {
-                    transport,
                     bytes: size.0,
                     ..base.clone()
                 };
+                let plan = plan.over(transport)?;
                 steps.push((format!("{} of {size}", what.name()), (plan, what)));
             }
         }

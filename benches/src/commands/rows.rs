@@ -97,16 +97,14 @@ fn run(what: &str, options: &Options, base: &Plan, cells: Vec<(Choice, Case, Siz
         let plan = Plan {
             case,
             bytes: size.0,
-            ..choice.plan(base)
+            ..choice.plan(base)?
         };
-        (
-            format!("{} {} {size}", choice.name, name(case)),
-            (choice, plan),
-        )
+        let step = format!("{} {} {size}", choice.name, name(case));
+        Ok((step, (choice, plan)))
     });
     report::run(
         options.json,
-        steps.collect(),
+        steps.collect::<Result<_>>()?,
         |(choice, plan)| Ok(vec![measure(&choice, &plan, options)?]),
         |rows| page(&report::head(what, base), rows, &spinning),
     )

@@ -380,7 +380,7 @@ impl Turns {
             bytes: work.bytes.min(self.largest),
             cores: self.cores.filter(|_| !roams),
             ..Plan::new(flavor, self.asked.seconds)
-        });
+        })?;
         if plan.is_leased() {
             plan.begin = Begin::Awake;
         }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::{AnySystem, by_name};
-use crate::plan::{Alloc, Case, Own, Plan, Transport, name};
+use crate::plan::{Alloc, Case, Plan, Transport, name};
 
 /// A system, and what its row differs in from the others.
 #[derive(Clone)]
@@ -61,17 +61,15 @@ impl Choice {
     }
 
     /// `base` as this choice has it.
-    pub(crate) fn plan(&self, base: &Plan) -> Plan {
-        let transport = self.transport.unwrap_or(base.transport);
-        Plan {
+    pub(crate) fn plan(&self, base: &Plan) -> Result<Plan> {
+        let plan = Plan {
             system: self.system.about().name.to_owned(),
-            transport,
-            own: (transport == Transport::Tls).then(Own::here).flatten(),
             channel: self.channel.clone().or_else(|| base.channel.clone()),
             lanes: self.lanes.or(base.lanes),
             alloc: self.alloc.unwrap_or(base.alloc),
             ..base.clone()
-        }
+        };
+        plan.over(self.transport.unwrap_or(base.transport))
     }
 }
 

@@ -176,6 +176,7 @@ impl Batcher {
                 batcher: self.clone(),
                 seats,
                 took: None,
+                reruns: 0,
             };
             let runtime = callers.context.runtime().clone();
             runtime.spawn(run(Run {
@@ -214,16 +215,13 @@ pub(super) struct Ending {
     seats: Vec<u64>,
     /// How long the handler took, if it ended.
     pub(super) took: Option<Duration>,
+    /// Calls of the batch that have run once more, each alone.
+    pub(super) reruns: u64,
 }
 
 impl Ending {
     pub(super) fn method(&self) -> &'static str {
         self.batcher.method
-    }
-
-    /// So many calls of the batch have run once more, each alone.
-    pub(super) fn reran(&self, calls: u64) {
-        lock(&self.batcher.state).stats.reruns += calls;
     }
 }
 
@@ -232,6 +230,7 @@ impl Drop for Ending {
         {
             let mut state = lock(&self.batcher.state);
             state.gather.ended(self.took);
+            state.stats.reruns += self.reruns;
             for seat in &self.seats {
                 state.seated.remove(seat);
             }

@@ -56,13 +56,13 @@ pub(super) async fn run(run: Run) {
         calls = calls.len(),
         "a batch runs"
     );
+    let begun = ambient::now();
     for seen in calls
         .iter()
         .filter_map(|call| call.context.inner.seen.as_ref())
     {
-        seen.begins();
+        seen.begins(begun);
     }
-    let begun = ambient::now();
     let ended = match made {
         Ok(work) => to_end(&context, work).await,
         Err(panic) => Some(Err(panic)),
@@ -71,20 +71,18 @@ pub(super) async fn run(run: Run) {
     let mut replies = ended
         .unwrap_or_else(|panic| vec![Reply::failed(FailureCode::Panicked, panic); calls.len()]);
     ending.took = Some(ambient::since(begun));
-    let mut reruns = 0;
     let failed = replies.first().is_some_and(Reply::is_of_the_method);
     if failed && calls.len() > 1 {
         for (call, reply) in calls.iter_mut().zip(&mut replies) {
             // One of them may be at fault: the others are not to hear of it.
             if call.handle.again && !call.answer.is_closed() {
-                reruns += 1;
+                ending.reruns += 1;
                 if let Some(own) = alone(&context, ending.method(), call).await {
                     *reply = own;
                 }
             }
         }
     }
-    ending.reran(reruns);
     // A place is free, for those who wait, before the answers are on their way.
     drop(ending);
     for (call, reply) in calls.into_iter().zip(replies) {

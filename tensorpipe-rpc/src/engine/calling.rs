@@ -8,7 +8,7 @@ use tensorpipe::{Error, ResetCode};
 
 use super::calls::Outcome;
 use super::slot::{Beside, CallSlot};
-use super::streams::CallStreams;
+use super::streams::{CallStreams, Required};
 use super::{Engine, outbound};
 use crate::codec::Encoded;
 use crate::error::CallError;
@@ -105,7 +105,7 @@ impl Engine {
                 let (kinds, unread) = (method.streams, &self.unread);
                 let mut streams =
                     CallStreams::new(id, true, kinds, asked, results(), argument, unread);
-                streams.required = required.clone();
+                streams.required = required.clone().map(Required::new);
                 Arc::new(streams)
             });
             let beside = Beside {

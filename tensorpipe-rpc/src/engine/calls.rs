@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 
 use super::failures::failure;
 use super::slot::CallSlot;
-use super::streams::CallStreams;
+use super::streams::{CallStreams, ITEMS};
 use super::{Body, Engine, to_body};
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::lock::lock;
-use crate::placement::ReceivePlacement;
+use crate::placement::{ReceivePlacement, naming};
 
 /// The time that a call has where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
@@ -191,20 +191,6 @@ impl Calls {
         });
     }
 
-    /// A channel did not send all of message number `id`.
-    pub(super) fn unsent(&self, id: u64, error: &Error) {
-        let is_of = |slot: &&Arc<CallSlot>| slot.message() == Some(id);
-        let Some(slot) = self.table().slots.values().find(is_of).cloned() else {
-            return;
-        };
-        let failed = CallError::Connection {
-            error: slot.naming(error.clone()),
-            // Only what is refused before a byte moves has certainly not come.
-            may_have_run: !matches!(error, Error::Misuse(_)),
-        };
-        self.complete(&slot, Outcome::Failed(failed));
-    }
-
     /// The peer does not look at messages from `next` on.
     pub(super) fn going_away(&self, next: u64) {
         self.complete_where(|slot| {
@@ -228,6 +214,31 @@ impl Calls {
 }
 
 impl Engine {
+    /// A channel did not send all of message number `id`: of a call, or of items about which something is required.
+    pub(super) fn unsent(&self, id: u64, error: &Error) {
+        let is_call = |slot: &CallSlot| slot.message() == Some(id);
+        let is_of = |slot: &&Arc<CallSlot>| {
+            let streams = slot.streams.as_ref();
+            is_call(slot) || streams.is_some_and(|streams| streams.has_sent(id))
+        };
+        let Some(slot) = self.calls.table().slots.values().find(is_of).cloned() else {
+            return;
+        };
+        if !is_call(&slot) {
+            let failed = CallError::Connection {
+                error: naming(error.clone(), |_| Some(ITEMS.to_owned())),
+                may_have_run: true,
+            };
+            return self.fail_streaming(slot.id, failed);
+        }
+        let failed = CallError::Connection {
+            error: slot.naming(error.clone()),
+            // Only what is refused before a byte moves has certainly not come.
+            may_have_run: !matches!(error, Error::Misuse(_)),
+        };
+        self.calls.complete(&slot, Outcome::Failed(failed));
+    }
+
     /// Nobody waits for the call any more.
     pub(crate) fn cancel(&self, slot: &CallSlot) {
         if self.is_inherited() {

@@ -138,17 +138,18 @@ impl Engine {
     }
 
     /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes, and its tensors over one of the channels that are
-    /// `required`. Returns the message's number, and how long it is.
+    /// `required`. `note` hears the message's number while nobody else can know it. Returns that, and how long it is.
     pub(crate) fn send(
         &self,
         encoded: Encoded,
         header_len: usize,
         required: Option<&Arc<Vec<String>>>,
+        note: impl FnOnce(u64),
     ) -> Result<(u64, u64), Error> {
         outbound(encoded, header_len, &self.pipe.peer_limits(), |outbound| {
             outbound.require(required.cloned());
             let len = outbound.byte_len();
-            Ok((self.pipe.submit(outbound, When::Now, |_| ())?.id, len))
+            Ok((self.pipe.submit(outbound, When::Now, note)?.id, len))
         })
     }
 
@@ -234,7 +235,7 @@ impl Handler for Receiver {
 
     fn failed(&self, id: u64, error: &Error) {
         if let Some(engine) = self.engine.upgrade() {
-            engine.calls.unsent(id, error);
+            engine.unsent(id, error);
         }
     }
 

@@ -87,7 +87,7 @@ impl Engine {
                     metadata: bytes.to_vec(),
                     ..Encoded::default()
                 };
-                self.send(encoded, REPLY_HEADER, None)
+                self.send(encoded, REPLY_HEADER, None, |_| ())
                     .map(|(message, _)| message)
             }
         };

@@ -180,7 +180,7 @@ impl Engine {
     fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
         let told = Figures::leaving_at(header_len).map(|at| (at, ambient::now()));
         let sent = self
-            .send(encoded, header_len, None)
+            .send(encoded, header_len, None, |_| ())
             .map(|(message, _)| message);
         if let (Some((at, since)), Ok(message)) = (told, &sent) {
             self.pipe.stamp_when_leaving(*message, at, since);

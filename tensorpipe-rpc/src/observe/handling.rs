@@ -102,8 +102,9 @@ impl Seen {
 
     /// It is polled for the first time.
     fn polled(&self) {
-        if !lock(&self.so_far).gathers {
-            self.begins();
+        let mut so_far = lock(&self.so_far);
+        if !so_far.gathers {
+            so_far.begins(ambient::now());
         }
     }
 
@@ -113,20 +114,14 @@ impl Seen {
     }
 
     /// Its handler is about to be polled for the first time.
-    pub(crate) fn begins(&self) {
-        let now = ambient::now();
-        let mut so_far = lock(&self.so_far);
-        if so_far.begun.replace(now).is_none()
-            && let Some(complete) = so_far.complete
-        {
-            so_far.figures.times.waiting = now - complete;
-        }
+    pub(crate) fn begins(&self, now: Instant) {
+        lock(&self.so_far).begins(now);
     }
 
-    /// Since its handler was first polled.
-    fn took(&self) -> Duration {
+    /// Since its handler was first polled; `None` if it never was.
+    fn took(&self) -> Option<Duration> {
         let begun = lock(&self.so_far).begun;
-        begun.map_or(Duration::ZERO, ambient::since)
+        begun.map(ambient::since)
     }
 
     /// Its handler is ready.
@@ -184,6 +179,16 @@ impl CallContext {
             .filter(|streams| streams.kinds.argument);
         let argument = streams.and_then(|streams| streams.carried.as_ref());
         inner.seen.as_ref()?.figures(argument)
+    }
+}
+
+impl SoFar {
+    fn begins(&mut self, now: Instant) {
+        if self.begun.replace(now).is_none()
+            && let Some(complete) = self.complete
+        {
+            self.figures.times.waiting = now - complete;
+        }
     }
 }
 

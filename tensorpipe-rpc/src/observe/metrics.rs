@@ -41,17 +41,20 @@ pub(super) fn handler_started(service: &'static str, method: &'static str) {
         .increment(1);
 }
 
+/// A handler that has not begun took no time: it waited for its batch, say.
 pub(super) fn handler_finished(
     service: &'static str,
     method: &'static str,
     outcome: &'static str,
-    took: Duration,
+    took: Option<Duration>,
 ) {
     counter!("tensorpipe_server_calls_finished", "service" => service, "method" => method, "outcome" => outcome).increment(1);
     gauge!("tensorpipe_server_calls_in_flight", "service" => service, "method" => method)
         .decrement(1);
-    histogram!("tensorpipe_server_handler_seconds", "service" => service, "method" => method)
-        .record(took);
+    if let Some(took) = took {
+        histogram!("tensorpipe_server_handler_seconds", "service" => service, "method" => method)
+            .record(took);
+    }
 }
 
 /// A call was refused on its header.

@@ -47,7 +47,7 @@
 //! | `tensorpipe_server_calls_started` | counter | service, method | handlers made |
 //! | `tensorpipe_server_calls_finished` | counter | service, method, outcome | handlers ended |
 //! | `tensorpipe_server_calls_in_flight` | gauge | service, method | handlers there are |
-//! | `tensorpipe_server_handler_seconds` | histogram | service, method | from a handler's first poll to its end; a batched call's wait for its batch is before |
+//! | `tensorpipe_server_handler_seconds` | histogram | service, method | from a handler's first poll to its end; a batched call's wait for its batch is before, and one that ends there is not among them |
 //! | `tensorpipe_server_calls_refused` | counter | outcome | calls refused on their header |
 //! | `tensorpipe_stream_items_sent` | counter | | items of streams, from here |
 //! | `tensorpipe_stream_items_received` | counter | | items of streams, to here |

@@ -13,7 +13,13 @@ pub(super) fn call_finished(_: &'static str, _: &'static str, _: &'static str, _
 
 pub(super) fn handler_started(_: &'static str, _: &'static str) {}
 
-pub(super) fn handler_finished(_: &'static str, _: &'static str, _: &'static str, _: Duration) {}
+pub(super) fn handler_finished(
+    _: &'static str,
+    _: &'static str,
+    _: &'static str,
+    _: Option<Duration>,
+) {
+}
 
 pub(crate) fn refused(_: &'static str) {}
 

@@ -55,7 +55,7 @@ pub struct CallStats {
     /// From the call's making until its message began to leave.
     pub queue: Duration,
     /// From the call's making until its result was here, or its failure known; zero for one that was not made or not asked
-    /// about.
+    /// about. Of a call over [`Replicas`](crate::Replicas) of which none was there, how long it waited for one.
     pub round_trip: Duration,
     /// What the server measured until it answered, with a result or the reason why there is none. `None` where it did not answer: time
     /// was up here before, the call was dropped, the connection ended; where it refused the call on its header; or is too old to
@@ -132,7 +132,8 @@ pub struct Carriage {
 }
 
 impl CallStats {
-    /// Whether anything was measured. If not, all of it is zero: the call was not made, or not through `with_stats` of a client.
+    /// Whether anything was measured. If not, all of it is zero: the call was not made, or not through `with_stats` of a client. Of a call
+    /// over [`Replicas`](crate::Replicas) that was sent to none of them nothing but [`CallStats::round_trip`] is.
     pub fn is_measured(&self) -> bool {
         !(self.attempts.is_empty() && self.round_trip.is_zero())
     }
@@ -226,6 +227,9 @@ impl fmt::Display for CallStats {
         match self.round_trip.is_zero() {
             true => f.write_str("under way")?,
             false => write!(f, "{:.1?}", self.round_trip)?,
+        }
+        if self.attempts.is_empty() {
+            return f.write_str(", sent to nobody");
         }
         if let (Some(server), Some(wire)) = (self.server, self.wire()) {
             let ServerTimes {
@@ -333,6 +337,13 @@ mod tests {
         assert_eq!(stats.to_string(), "20.0ms, 100 bytes there, 9 bytes back");
         stats.round_trip = Duration::ZERO;
         assert!(stats.to_string().starts_with("under way, "), "{stats}");
+
+        let waited = CallStats {
+            round_trip: ms(20),
+            ..CallStats::default()
+        };
+        assert!(waited.is_measured());
+        assert_eq!(waited.to_string(), "20.0ms, sent to nobody");
     }
 
     #[test]

@@ -1,8 +1,13 @@
 //! What a caller who asks learns of a call over replicas: which server answered, and what came before.
 
-use futures_util::stream;
+use std::time::Duration;
 
-use super::lab::{Ledger, client_of, cut_the_busy, replicas_of, sites, soon, until};
+use futures_util::stream;
+use tensorpipe_rpc::CallStats;
+
+use super::lab::{
+    Ledger, all_gone, assert_unavailable, client_of, cut_the_busy, replicas_of, sites, soon, until,
+};
 
 #[tokio::test]
 async fn a_call_says_which_server_answered() {
@@ -65,6 +70,24 @@ async fn a_call_that_failed_everywhere_says_so_of_each() {
     assert_eq!(attempt.url.as_ref(), Some(&sites[dead].proxy.url));
     assert_eq!(attempt.error, Some(error.to_string()));
     assert_eq!((stats.server, stats.bytes_copied()), (None, None));
+}
+
+#[tokio::test]
+async fn a_call_for_which_no_server_was_there_says_how_long_it_waited() {
+    let ledger = Ledger::default();
+    let (_sites, client, _replicas) = all_gone(2, &ledger).await;
+    let patience = Duration::from_millis(30);
+    let client = client.with_stats().with_deadline(patience);
+    let (error, stats) = soon(client.who(1).stats()).await;
+    assert_unavailable(&error.unwrap_err(), false);
+    assert!(
+        stats.is_measured() && stats.round_trip >= patience,
+        "{stats:?}"
+    );
+    assert!(stats.to_string().ends_with(", sent to nobody"), "{stats}");
+    let mut nothing_else = CallStats::default();
+    nothing_else.round_trip = stats.round_trip;
+    assert_eq!(stats, nothing_else);
 }
 
 #[tokio::test]

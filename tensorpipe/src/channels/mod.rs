@@ -278,12 +278,6 @@ pub trait Lane: Send {
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>);
 }
 
-/// Words of a peer's lane, for errors and routes: without lines or control characters of their own.
-fn legible(words: &[u8]) -> String {
-    let words = String::from_utf8_lossy(words);
-    words.replace(char::is_control, "\u{fffd}")
-}
-
 /// The channels of a context by default: order is priority.
 pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
     vec![
@@ -292,16 +286,4 @@ pub(crate) fn builtin() -> Vec<Arc<dyn Channel>> {
         Arc::new(CmaChannel::new()),
         Arc::new(BasicChannel::new()),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn words_of_a_peer_have_no_lines_of_their_own() {
-        let words = super::legible(b"it\n  channel cma: all well\x1b[2J\xff");
-        assert_eq!(
-            words,
-            "it\u{fffd}  channel cma: all well\u{fffd}[2J\u{fffd}"
-        );
-    }
 }

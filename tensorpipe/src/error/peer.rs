@@ -1,4 +1,22 @@
-//! What the peer did wrong: never a bare string for a fault of the protocol.
+//! What the peer did wrong: never a bare string for a fault of the protocol; and its words, which are shown to people.
+
+/// The longest text for people that is sent or kept, in bytes.
+pub(crate) const TEXT_MAX: usize = 1024;
+
+/// A peer's words for errors, routes and logs: at most [`TEXT_MAX`] bytes of them, and nothing that moves a terminal's cursor or begins a
+/// line of its own.
+pub(crate) fn legible(words: &str) -> String {
+    let mut kept = String::new();
+    for c in words.chars() {
+        let c = if c.is_control() { '\u{fffd}' } else { c };
+        // Counted as it is kept: what stands for a control character is longer than it.
+        if kept.len() + c.len_utf8() > TEXT_MAX {
+            break;
+        }
+        kept.push(c);
+    }
+    kept
+}
 
 /// What the peer did wrong; the pipe ends with it, this process does not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,4 +146,13 @@ pub enum PeerFault {
         /// What is wrong.
         what: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn words_of_a_peer_have_no_lines_of_their_own() {
+        let words = super::legible("it\n  channel cma: all well\x1b[2J");
+        assert_eq!(words, "it\u{fffd}  channel cma: all well\u{fffd}[2J");
+    }
 }

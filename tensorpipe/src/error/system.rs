@@ -75,6 +75,9 @@ fn advice(error: &std::io::Error) -> &'static str {
         Some(libc::ECONNRESET) => {
             "; the peer's process is gone, or has dropped the connection: its log may say why"
         }
+        Some(libc::ECONNREFUSED) => {
+            "; nobody listens there: start the server, or look whether the address is right"
+        }
         Some(libc::EADDRINUSE) => {
             "; something has that address already: choose another one, of tcp another port or 0"
         }
@@ -109,6 +112,7 @@ mod tests {
             ("pidfd_open", libc::ENOSYS, true, "seccomp"),
             ("connect", libc::EPERM, false, "this user may not"),
             ("connect", libc::EPERM, false, "a sandbox"),
+            ("connect", libc::ECONNREFUSED, false, "start the server"),
             ("clone", libc::EAGAIN, false, "ulimit -u"),
             ("mmap", libc::ENOMEM, false, "ulimit -v"),
         ] {

@@ -22,6 +22,7 @@
 //! | `TEST_CUDA_DMA_BUFS` | 1: it says that it exports dma-bufs, which it does not; 0 |
 //! | `TEST_CUDA_REFUSES` | names of functions that are not supported, with commas between them |
 //! | `TEST_CUDA_SWAPS` | the same of `cuMemExportToShareableHandle` and `cuMemImportFromShareableHandle`: they pass and open other memory |
+//! | `TEST_CUDA_FAILS` | a length: copies of so many bytes between main memory and a device are not made, and an event right behind one fails |
 
 #![allow(
     unsafe_code,

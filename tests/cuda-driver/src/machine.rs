@@ -35,6 +35,8 @@ pub(crate) struct Machine {
     refused: String,
     /// Functions that pass or open other memory than is meant, by name.
     swapped: String,
+    /// Copies of so many bytes fail.
+    failing: usize,
     memory: Mutex<Memory>,
     /// Pinned main memory, by its start.
     pinned: Mutex<BTreeMap<usize, usize>>,
@@ -116,6 +118,7 @@ impl Machine {
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
             swapped: variable("TEST_CUDA_SWAPS", String::new()),
+            failing: variable("TEST_CUDA_FAILS", usize::MAX),
             memory: Mutex::default(),
             pinned: Mutex::default(),
             faults: Mutex::default(),
@@ -131,6 +134,10 @@ impl Machine {
 
     pub(crate) fn swaps(&self, function: &str) -> bool {
         self.swapped.split(',').any(|swapped| swapped == function)
+    }
+
+    pub(crate) fn fails(&self, len: usize) -> bool {
+        self.failing == len
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

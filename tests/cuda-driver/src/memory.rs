@@ -147,7 +147,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     let from = Host::of(from);
     if MACHINE.is_pinned(from.0, len) {
         return status(stream(named).map(|stream| {
-            stream.queue(move || {
+            stream.queue_copy(len, move || {
                 // SAFETY: the caller's promise.
                 MACHINE.touch(to, len, "a copy to the device", |bytes| unsafe {
                     from.read(bytes)
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     // SAFETY: the caller's promise.
     unsafe { from.read(&mut staged) };
     status(stream(named).map(|stream| {
-        stream.queue(move || {
+        stream.queue_copy(len, move || {
             MACHINE.touch(to, len, "a copy to the device", |bytes| {
                 bytes.copy_from_slice(&staged);
             });
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 ) -> CUresult {
     let to = Host::of(to);
     status(stream(named).map(|stream| {
-        stream.queue(move || {
+        stream.queue_copy(len, move || {
             // SAFETY: the caller's promise.
             MACHINE.touch(from, len, "a copy to the host", |bytes| unsafe {
                 to.write(bytes)

@@ -29,6 +29,8 @@ struct State {
     jobs: VecDeque<(bool, Job)>,
     pushed: u64,
     done: u64,
+    /// Pieces of work that fail.
+    failing: Vec<u64>,
     is_closed: bool,
 }
 
@@ -42,6 +44,11 @@ pub(crate) struct Position {
 impl Position {
     pub(crate) fn is_reached(&self) -> bool {
         self.stream.lock().done >= self.at
+    }
+
+    /// Whether the last piece of work before it failed.
+    fn has_failed(&self) -> bool {
+        self.stream.lock().failing.contains(&self.at)
     }
 
     fn wait(&self) {
@@ -79,6 +86,19 @@ impl Stream {
     /// Queues work that begins late.
     pub(crate) fn queue(&self, job: impl FnOnce() + Send + 'static) {
         self.push(true, Box::new(job));
+    }
+
+    /// Queues a copy of so many bytes.
+    pub(crate) fn queue_copy(&self, len: usize, job: impl FnOnce() + Send + 'static) {
+        if !MACHINE.fails(len) {
+            return self.queue(job);
+        }
+        let mut state = self.lock();
+        state.jobs.push_back((true, Box::new(|| ())));
+        state.pushed += 1;
+        let number = state.pushed;
+        state.failing.push(number);
+        self.changed.notify_all();
     }
 
     /// Behind all that is queued now.
@@ -264,9 +284,10 @@ pub unsafe extern "C" fn cuEventRecord(event: CUevent, named: CUstream) -> CUres
 pub unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     // SAFETY: the caller's event is one of ours.
     let recorded = unsafe { Event::of(event) }.recorded();
-    match recorded.is_none_or(|position| position.is_reached()) {
-        true => status(MACHINE.state()),
-        false => CUresult::CUDA_ERROR_NOT_READY,
+    match recorded {
+        Some(position) if !position.is_reached() => CUresult::CUDA_ERROR_NOT_READY,
+        Some(position) if position.has_failed() => CUresult::CUDA_ERROR_LAUNCH_FAILED,
+        _ => status(MACHINE.state()),
     }
 }
 

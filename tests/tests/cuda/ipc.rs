@@ -17,7 +17,7 @@ use tensorpipe::{
     MessageTensor, Misuse, Pipe, Place, Tensor, device::DevicePool,
 };
 use tensorpipe_test_cuda::is_real;
-use tensorpipe_tests::{Child, runtime, say};
+use tensorpipe_tests::{Child, runtime, say, soon};
 
 use crate::bench::{Bench, device, pair};
 use crate::driver::{faults, imports, nothing_went_wrong, waits};
@@ -28,6 +28,9 @@ const LEN: usize = 3_000_000;
 const BORROWS_NOTHING: &str = "TEST_CUDA_BORROWS_NOTHING";
 
 const URL: &str = "TEST_CUDA_URL";
+
+/// Copies as long as a proof's number fail.
+const NO_NUMBERS: (&str, &str) = ("TEST_CUDA_FAILS", "16");
 
 fn context(cuda: &CudaDevices) -> Context {
     Context::builder().cuda(cuda).build().unwrap()
@@ -179,6 +182,15 @@ impl Writer {
         let memory = tensor.buffer().memory().clone();
         self.pipe.write(message("keep", tensor)).await.unwrap();
         memory
+    }
+
+    /// One message with all of them.
+    async fn send_all(&self, seeds: std::ops::Range<u64>) {
+        let message = seeds.fold(Message::new("keep"), |message, seed| {
+            message.tensor(MessageTensor::from(self.tensor(seed)).to_device(device()))
+        });
+        let written = soon("it is sent", self.pipe.write(message)).await;
+        written.unwrap();
     }
 
     async fn say(&self, what: &'static str) {
@@ -528,4 +540,77 @@ fn a_peer_that_passes_other_memory_than_it_says_lends_nothing() {
         assert!(heard.starts_with(&whole), "{heard}");
         assert!(heard.ends_with(" other memory"), "{heard}");
     }
+}
+
+/// Where the writer's number does not get to its device, its tensors go another way.
+#[test]
+fn a_number_that_cannot_be_written_keeps_no_tensor_back() {
+    let (child, url) = reader(&[]);
+    let writer = Child::start("ipc lends", &[(URL, &url), NO_NUMBERS]);
+    assert_eq!(writer.hear("lent"), "0");
+    assert_eq!(child.hear("read"), "1 of 1, 0 borrowed");
+    assert_eq!(child.hear("read"), "2 of 2, 0 borrowed");
+}
+
+/// A number that cannot be read is not asked for again and again: one proof serves all tensors of a message, and the third is the last.
+#[test]
+fn a_number_that_cannot_be_read_keeps_no_tensor_back_and_the_third_is_the_last() {
+    let (child, url) = reader(&[NO_NUMBERS]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        let mut diverted = Vec::new();
+        for seeds in [0..4, 4..5, 5..6, 6..7] {
+            let count = seeds.end;
+            writer.send_all(seeds).await;
+            let heard = child.hear("read");
+            let whole = format!("{count} of {count}, ");
+            assert!(heard.starts_with(&whole), "{heard}");
+            diverted.push(writer.pipe.stats().bytes_diverted / LEN as u64);
+        }
+        // The last one was not tried.
+        assert_eq!(diverted, [4, 5, 6, 6]);
+        let route = writer.pipe.route().to_string();
+        let why = "sends nothing: 3 proofs of the peer's memory could not be read";
+        assert!(route.contains(why), "{route}");
+    });
+    nothing_went_wrong();
+}
+
+#[test]
+fn all_tensors_of_a_first_message_are_lent() {
+    let (child, url) = reader(&[]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        writer.send_all(0..4).await;
+        assert_eq!(child.hear("read"), lent(4));
+        assert_eq!(writer.pipe.stats().bytes_lent, 4 * LEN as u64);
+    });
+    nothing_went_wrong();
+}
+
+/// The reader of the first tensor goes, at whatever step of its proof: the second one does not wait for that.
+#[test]
+fn a_proof_that_is_given_up_is_made_for_the_next() {
+    let bench = Bench::new();
+    runtime().block_on(async {
+        for round in 0..25 {
+            let (client, server) = pair(&bench, "cuda_ipc").await;
+            for seed in 0..2 {
+                let tensor = bench.tensor(device(), &pattern(LEN, seed));
+                client.send(message("m", tensor)).unwrap();
+            }
+            let first = server.read_descriptor().await.unwrap();
+            let first = tokio::spawn(first.read());
+            let second = server.read_descriptor().await.unwrap();
+            let second = tokio::spawn(second.read());
+            tokio::time::sleep(Duration::from_micros(200 * round)).await;
+            first.abort();
+            let second = tokio::time::timeout(Duration::from_secs(20), second).await;
+            let second = second.expect("it goes on").unwrap().unwrap();
+            let read = bench.download(second.tensors[0].tensor.buffer());
+            assert!(read == pattern(LEN, 1), "round {round}");
+            assert_eq!(client.stats().bytes_diverted, 0, "round {round}");
+        }
+    });
+    nothing_went_wrong();
 }

@@ -296,6 +296,25 @@ fn an_address_to_upgrade_to_where_nobody_is_keeps_the_first_connection() {
     );
 }
 
+/// Its words would be in the route, and in the log, of a pipe that stays.
+#[test]
+fn an_address_to_upgrade_to_that_begins_a_line_is_the_peers_fault() {
+    let _story = story!();
+    let choice = Choice {
+        upgrade: Some(("shm", "nobody\n  channel cma: all well".to_owned())),
+        ..Choice::default()
+    };
+    against_one_with(
+        &[Way::Shm.transport(), Way::Tcp.transport()],
+        &[],
+        says(answer(&choice)),
+        async |_, connected| {
+            let fault = fault(connected);
+            assert!(matches!(fault, PeerFault::Malformed { .. }), "{fault}");
+        },
+    );
+}
+
 /// A server does not make its clients connect to whom it likes: a pipe is upgraded to a way within its machine.
 #[test]
 fn an_upgrade_to_another_address_of_the_network_is_the_peers_fault() {

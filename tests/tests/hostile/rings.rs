@@ -149,6 +149,23 @@ impl HostilePeer {
     fn is_cut(&self, what: &str) {
         is_cut(&self.socket, what, SOON);
     }
+
+    /// Waits until the other side has read beyond the first `before` bytes, or has let go of the socket.
+    fn was_met(&mut self, before: u64) -> bool {
+        let begun = Instant::now();
+        self.socket.set_nonblocking(true).unwrap();
+        while begun.elapsed() < SOON {
+            let is_gone = match self.socket.read(&mut [0; 4096]) {
+                Ok(len) => len == 0,
+                Err(error) => error.kind() != ErrorKind::WouldBlock,
+            };
+            if is_gone || self.counter(OUT + READ) & !DONE > before {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
 }
 
 /// Waits until the other side lets go of the socket.
@@ -411,8 +428,9 @@ fn rings_that_are_rewritten_all_the_time_are_no_harm() {
         for _ in 0..connections {
             let mut hostile = HostilePeer::open(&target.pipes);
             let words = Words::of(&hostile.rings);
-            let (over, sent) = (AtomicBool::new(false), AtomicU64::new(hostile.sent));
-            std::thread::scope(|scope| {
+            let before = hostile.sent;
+            let (over, sent) = (AtomicBool::new(false), AtomicU64::new(before));
+            let was_met = std::thread::scope(|scope| {
                 scope.spawn(|| {
                     for round in 0.. {
                         if over.load(Ordering::Relaxed) {
@@ -429,8 +447,11 @@ fn rings_that_are_rewritten_all_the_time_are_no_harm() {
                     hostile.send(&message);
                     sent.store(hostile.sent, Ordering::Relaxed);
                 }
+                let was_met = hostile.was_met(before);
                 over.store(true, Ordering::Relaxed);
+                was_met
             });
+            assert!(was_met, "nobody reads what has {what:?} rewritten");
         }
     }
     target.stays_unharmed();

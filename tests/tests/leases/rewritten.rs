@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensorpipe::{DType, Message, Payload, Pipe, Pool, Tensor};
@@ -244,35 +244,18 @@ fn arguments_that_change_while_they_are_read_are_text_or_refused() {
     });
 }
 
-#[test]
-fn results_that_change_while_they_are_read_are_text_or_refused() {
+/// A client calls who answers with what it rewrites. All of that is lent; `ask` gives what comes of one call.
+fn answers_are_text_or_refused(
+    ask: impl AsyncFn(&ReaderClient) -> Vec<Result<Watched, CallError>>,
+) {
     alone(async || {
         let child = Child::start("answers", &[]);
         let context = context("asks", 64 << 20);
         let client = ReaderClient::connect_with(&context, child.hear("url"));
         let client = soon("a client", client).await.unwrap();
         for call in 0..ROUNDS {
-            match soon("a call", client.says()).await {
-                Ok(text) => assert!(text.stayed, "call {call} gave a `str` that is none"),
-                Err(error) => assert!(matches!(error, CallError::Decode(_)), "{error}"),
-            }
-        }
-        let borrowed = client.connection().pipe().stats().bytes_borrowed;
-        assert_eq!(borrowed, ROUNDS * (TEXT as u64 + 3));
-    });
-}
-
-#[test]
-fn items_that_change_while_they_are_read_are_text_or_refused() {
-    alone(async || {
-        let child = Child::start("answers", &[]);
-        let context = context("asks", 64 << 20);
-        let client = ReaderClient::connect_with(&context, child.hear("url"));
-        let client = soon("a client", client).await.unwrap();
-        for call in 0..ROUNDS {
-            let mut items = client.tells();
-            while let Some(item) = soon("an item", items.next()).await {
-                match item {
+            for text in soon("an answer", ask(&client)).await {
+                match text {
                     Ok(text) => assert!(text.stayed, "call {call} gave a `str` that is none"),
                     Err(error) => assert!(matches!(error, CallError::Decode(_)), "{error}"),
                 }
@@ -281,6 +264,16 @@ fn items_that_change_while_they_are_read_are_text_or_refused() {
         let borrowed = client.connection().pipe().stats().bytes_borrowed;
         assert_eq!(borrowed, ROUNDS * (TEXT as u64 + 3));
     });
+}
+
+#[test]
+fn results_that_change_while_they_are_read_are_text_or_refused() {
+    answers_are_text_or_refused(async |client| vec![client.says().await]);
+}
+
+#[test]
+fn items_that_change_while_they_are_read_are_text_or_refused() {
+    answers_are_text_or_refused(async |client| client.tells().collect().await);
 }
 
 /// Whatever is in a tensor, its shape is what was announced, and each of its bytes is one that was there.

@@ -1,9 +1,13 @@
 //! Channels that a caller requires: for arguments by its client, for results by the server's context.
 
+use std::sync::atomic::Ordering;
+
 use futures_util::{StreamExt, stream};
 use tensorpipe::{Context, DeviceKind, Error, Misuse, Tensor};
 use tensorpipe_rpc::{CallError, Connection, Server, Streaming, tensor_service};
 use tensorpipe_tests::{alone, soon};
+
+use super::unsent::{AT_ONCE, Faulty, HEAVY, LATER, LENGTHS, OTHERWISE, context};
 
 #[tensor_service]
 trait Twice {
@@ -33,13 +37,35 @@ fn tensor(len: usize) -> Tensor {
 }
 
 async fn served(context: &Context) -> (TwiceClient, Server) {
+    served_to(&Context::new(), context).await
+}
+
+async fn served_to(client: &Context, context: &Context) -> (TwiceClient, Server) {
     let server = Server::builder()
         .context(context)
         .service(TwiceService::new(Doubles));
     let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-    let connection = Connection::builder().context(&Context::new());
+    let connection = Connection::builder().context(client);
     let connection = connection.connect(server.url().to_string()).await.unwrap();
     (TwiceClient::on(&connection).await.unwrap(), server)
+}
+
+/// What did not go as required, what was, what would have carried it, and why that was not.
+fn not_as_required(failed: &CallError) -> [&str; 4] {
+    let CallError::Connection {
+        error:
+            Error::Misuse(Misuse::NotAsRequired {
+                what,
+                required,
+                instead,
+                reason,
+            }),
+        ..
+    } = failed
+    else {
+        panic!("{failed:?}");
+    };
+    [what, required, instead, reason].map(|words| &**words)
 }
 
 #[test]
@@ -52,21 +78,9 @@ fn a_call_goes_as_its_caller_requires_or_fails_before_a_byte_moves() {
             .await
             .unwrap_err();
         assert!(!failed.may_have_run(), "{failed}");
-        let CallError::Connection {
-            error:
-                Error::Misuse(Misuse::NotAsRequired {
-                    what,
-                    required,
-                    instead,
-                    reason,
-                }),
-            ..
-        } = &failed
-        else {
-            panic!("{failed:?}");
-        };
-        assert_eq!(&**what, "argument `tensor` from cpu:0 to cpu:0");
-        assert_eq!((&**required, &**instead), ("lease", "xth"));
+        let [what, required, instead, reason] = not_as_required(&failed);
+        assert_eq!(what, "argument `tensor` from cpu:0 to cpu:0");
+        assert_eq!((required, instead), ("lease", "xth"));
         assert!(reason.starts_with("lease: "), "{reason}");
         assert_eq!(client.connection().pipe().stats().bytes_out, before);
         // What rides in the message's frame may, and so may the others of the client.
@@ -92,24 +106,48 @@ fn items_of_a_stream_go_as_their_caller_requires_or_end_the_call() {
         let items = || stream::iter([tensor(100), tensor(LEN), tensor(LEN)]);
         let strict = client.with_requirement(["lease"]);
         let failed = soon("an error", strict.total(items())).await.unwrap_err();
-        let CallError::Connection {
-            error:
-                Error::Misuse(Misuse::NotAsRequired {
-                    what,
-                    required,
-                    instead,
-                    ..
-                }),
-            may_have_run: true,
-        } = &failed
-        else {
-            panic!("{failed:?}");
-        };
-        assert_eq!(&**what, "the stream's items from cpu:0 to cpu:0");
-        assert_eq!((&**required, &**instead), ("lease", "xth"));
+        assert!(failed.may_have_run(), "{failed}");
+        let [what, required, instead, _] = not_as_required(&failed);
+        assert_eq!(what, "the stream's items from cpu:0 to cpu:0");
+        assert_eq!((required, instead), ("lease", "xth"));
         let wide = client.with_requirement(["xth"]);
         let total = soon("a call", wide.total(items())).await.unwrap();
         assert_eq!(total, 100 + 2 * LEN as u64);
+    });
+}
+
+/// The channel finds out when the item has long left its stream.
+#[test]
+fn an_item_that_turns_out_not_to_go_as_required_ends_the_call_with_the_reason() {
+    alone(async || {
+        let faulty = Faulty::default();
+        let (client, _server) = served_to(&context(&faulty), &context(&Faulty::default())).await;
+        let strict = client.with_requirement(["faulty"]);
+        for len in LENGTHS {
+            let heavy = || Tensor::from_vec(vec![HEAVY; len], [len as u64]).unwrap();
+            let items = || stream::iter([tensor(100), heavy(), tensor(LEN)]);
+            for how in [AT_ONCE, LATER, OTHERWISE] {
+                faulty.0.store(how, Ordering::SeqCst);
+                let failed = soon("an error", strict.total(items())).await.unwrap_err();
+                assert!(failed.may_have_run(), "{failed}");
+                match &failed {
+                    CallError::Connection {
+                        error: error @ Error::Unsent { .. },
+                        ..
+                    } if how != OTHERWISE => {
+                        let words = "the stream's items was not sent over channel `faulty`: the cable is cut";
+                        assert_eq!(error.to_string(), words);
+                    }
+                    failed => assert_eq!(
+                        not_as_required(failed),
+                        ["the stream's items", "faulty", "basic", "the cable is cut"]
+                    ),
+                }
+            }
+            faulty.0.store(0, Ordering::SeqCst);
+            let total = soon("a call", strict.total(items())).await.unwrap();
+            assert_eq!(total, (100 + len + LEN) as u64);
+        }
     });
 }
 

@@ -28,17 +28,17 @@ impl Mirror for Mirrors {
 }
 
 /// How the channel fails: from its lane's method, or from elsewhere, later.
-const AT_ONCE: u8 = 1;
-const LATER: u8 = 2;
+pub(super) const AT_ONCE: u8 = 1;
+pub(super) const LATER: u8 = 2;
 /// Or it would rather send it otherwise, and asks whether it may.
-const OTHERWISE: u8 = 3;
+pub(super) const OTHERWISE: u8 = 3;
 
 /// The first byte of a tensor that fails.
-const HEAVY: u8 = 9;
+pub(super) const HEAVY: u8 = 9;
 
 /// `basic`, until it is told to fail tensors.
 #[derive(Clone, Default)]
-struct Faulty(Arc<AtomicU8>);
+pub(super) struct Faulty(pub(super) Arc<AtomicU8>);
 
 struct FaultyLane(Box<dyn Lane>, Faulty, LaneHandle);
 
@@ -96,13 +96,15 @@ impl Lane for FaultyLane {
     }
 }
 
+/// One that has this channel, and no other.
+pub(super) fn context(channel: &Faulty) -> Context {
+    let channel: Arc<dyn Channel> = Arc::new(channel.clone());
+    Context::builder().channels([channel]).build().unwrap()
+}
+
 /// A client of a server, and what makes the channel of either fail.
 async fn mirror() -> (MirrorClient, [Faulty; 2], Server) {
     let faulty = [Faulty::default(), Faulty::default()];
-    let context = |channel: &Faulty| {
-        let channel: Arc<dyn Channel> = Arc::new(channel.clone());
-        Context::builder().channels([channel]).build().unwrap()
-    };
     let server = Server::builder()
         .context(&context(&faulty[1]))
         .service(MirrorService::new(Mirrors))
@@ -124,7 +126,7 @@ fn call(
 }
 
 /// Bytes that go ahead of the reader's go-ahead, and bytes that wait for it.
-const LENGTHS: [usize; 2] = [100_000, 9 << 20];
+pub(super) const LENGTHS: [usize; 2] = [100_000, 9 << 20];
 
 /// The channel fails the second of two tensors, in every way; `check` looks at the call's error, and the next call goes well.
 async fn fails(client: &MirrorClient, channel: &Faulty, check: impl Fn(CallError)) {

@@ -17,11 +17,13 @@
 mod arriving;
 mod credits;
 mod inbox;
+mod required;
 mod table;
 mod unread;
 
 pub(crate) use credits::{Credits, Room};
 pub(crate) use inbox::{Batch, Inbox, Received};
+pub(crate) use required::Required;
 pub(crate) use table::{Open, StreamTable};
 pub(crate) use unread::{Opened, Unread};
 
@@ -47,7 +49,7 @@ pub(crate) struct Tally {
 }
 
 /// What tensors of a message of items are of, in errors.
-const ITEMS: &str = "the stream's items";
+pub(super) const ITEMS: &str = "the stream's items";
 
 /// What may be sent of a stream before its reader has said anything.
 pub(crate) const FIRST: Tally = Tally {
@@ -77,7 +79,7 @@ pub(crate) struct CallStreams {
     /// The same of those that go.
     pub(crate) placement: Option<Placement>,
     /// The channels over one of which these go, if its caller said so.
-    pub(crate) required: Option<Arc<Vec<String>>>,
+    pub(crate) required: Option<Required>,
     /// Where the caller wants to know what went over them.
     pub(crate) carried: Option<Carried>,
     /// It stands among those that wait for room.
@@ -125,6 +127,12 @@ impl CallStreams {
         }
         *lock(&self.held) = Some(outcome);
         None
+    }
+
+    /// Whether message number `message` has items of this end's, about which something is required.
+    pub(super) fn has_sent(&self, message: u64) -> bool {
+        let required = self.required.as_ref();
+        required.is_some_and(|required| required.has_sent(message))
     }
 
     /// The call has ended: nobody reads what this end sends.
@@ -175,7 +183,13 @@ impl super::Engine {
     ) -> Result<(u64, u64), Error> {
         let count = encoded.tensors.len();
         let name = |tensor| Some(tensor_of(ITEMS, tensor, count));
-        let sent = self.send(encoded, REPLY_HEADER, streams.required.as_ref());
+        let required = streams.required.as_ref();
+        let channels = required.map(|required| &required.channels);
+        let sent = self.send(encoded, REPLY_HEADER, channels, |message| {
+            if let Some(required) = required {
+                required.sent_as(message);
+            }
+        });
         sent.map_err(|error| naming(error, name))
     }
 

@@ -2,7 +2,7 @@
 
 use super::Fault;
 use super::exports::SLOTS;
-use crate::channels::legible;
+use crate::error::legible;
 
 /// Of a reason, in bytes.
 const REASON: usize = 400;
@@ -105,7 +105,7 @@ impl FromReader {
             Some((&DONE, [])) => Ok(Self::Done),
             Some((&kind @ (BYTES | BYTES_ALWAYS), reason)) if reason.len() <= REASON => {
                 Ok(Self::Bytes(Refusal {
-                    reason: legible(reason),
+                    reason: legible(&String::from_utf8_lossy(reason)),
                     lasting: kind == BYTES_ALWAYS,
                 }))
             }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Fault, OFFER_LEN, Offer};
-use crate::channels::legible;
+use crate::error::legible;
 use crate::process::Token;
 
 /// From the writer's lane.
@@ -121,9 +121,9 @@ impl FromReader {
             [TAKEN] => Ok(Self::Taken),
             [STREAM] => Ok(Self::Stream),
             [CAME] => Ok(Self::Came),
-            [STREAM_ALWAYS, reason @ ..] if reason.len() <= REASON => {
-                Ok(Self::StreamAlways(legible(reason)))
-            }
+            [STREAM_ALWAYS, reason @ ..] if reason.len() <= REASON => Ok(Self::StreamAlways(
+                legible(&String::from_utf8_lossy(reason)),
+            )),
             _ => Err(Fault("an answer that makes no sense".to_owned())),
         }
     }

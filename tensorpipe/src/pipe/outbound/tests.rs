@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::channels::{Adopted, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, Want};
+use crate::channels::{
+    Adopted, BasicChannel, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, Want,
+};
 use crate::device::{Buffer, BufferMut, Device, MemoryKind};
 use crate::engine::{EnginePipe, Outbound, When};
 use crate::pipe::driver::tuning::{COPIED_INTO_FRAME, WRITE_PIECES};
@@ -123,6 +125,35 @@ async fn what_a_lane_has_sent_as_it_is_given_it_is_written() {
         let read = soon(server.read()).await.unwrap();
         assert!(is_whole(&read, 100_000));
     }
+}
+
+/// A server's pipe lives long, and what its messages have required is over soon.
+#[tokio::test]
+async fn what_messages_have_required_is_forgotten_when_they_are_over() {
+    let context = Context::builder()
+        .transports([Arc::new(MemoryTransport::new()) as _])
+        .channels([Arc::new(BasicChannel::new()) as _]);
+    let (client, server) = pair_of(context, "memory://forgotten").await;
+    let tensor = tensor(300_000);
+    let message = || {
+        let message = Message::new("").tensor(tensor.clone());
+        message.require(["basic"])
+    };
+    let room = || lock(&client.core().shared).room_for_required();
+    for _ in 0..200 {
+        client.send(message()).unwrap();
+    }
+    assert!(room() >= 200, "all of them wait");
+    for _ in 0..200 {
+        soon(server.read()).await.unwrap();
+    }
+    for _ in 0..300 {
+        let (written, read) =
+            soon(async { tokio::join!(client.write(message()), server.read()) }).await;
+        written.unwrap();
+        read.unwrap();
+    }
+    assert!(room() < 64, "there is room for {}", room());
 }
 
 /// Its channel is through with it at once, and its frame is behind another one that the connection does not take.

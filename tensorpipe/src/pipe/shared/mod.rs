@@ -278,6 +278,12 @@ impl Shared {
         self.required.insert(message, channels);
     }
 
+    /// How many such messages are remembered without making room for more.
+    #[cfg(test)]
+    pub(super) fn room_for_required(&self) -> usize {
+        self.required.capacity()
+    }
+
     pub(super) fn end_write(
         &mut self,
         message: u64,

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use super::end::{Chunk, Delivered, End, Out, Phase, Source};
 use super::{CHANNELS, Link, answer};
-use crate::error::PeerFault;
+use crate::error::{PeerFault, TEXT_MAX};
 use crate::proto::handshake::{Heard, Reply, ServerHandshake};
 use crate::proto::wire::descriptor::Carriage;
-use crate::proto::wire::frame::{Header, TEXT_MAX};
+use crate::proto::wire::frame::Header;
 use crate::proto::wire::hello::Purpose;
 use crate::proto::{Arriving, Event, Input, KeepAlive, OpId, PipeState, Reason, Segment};
 

@@ -74,6 +74,22 @@ fn words_of_a_hostile_peer_move_no_cursor() {
     }
 }
 
+/// It is used as it is, and stands in routes and logs where the move fails.
+#[test]
+fn an_address_to_move_to_has_no_control_characters() {
+    let to = |address: &str| {
+        let mut answer = answer(limits());
+        answer.moved = Some(("shm".to_owned(), address.to_owned(), [3; 16]));
+        let heard = ClientHandshake::default().handle(&ServerHandshake::answer(&answer));
+        heard.map(|(_, reply)| reply == Some(Reply::Answer(Box::new(answer))))
+    };
+    assert_eq!(to("ein Ort: ä"), Ok(true));
+    for address in ["s1\n  channel cma: all well", "\x1b[2J", "\0", "\u{85}"] {
+        let fault = to(address).unwrap_err();
+        assert!(matches!(fault, PeerFault::Malformed { .. }), "{fault}");
+    }
+}
+
 #[test]
 fn of_a_long_name_as_much_is_kept_as_is_said() {
     // What stands for a control character is longer than it.

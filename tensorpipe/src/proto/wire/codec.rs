@@ -1,8 +1,8 @@
 //! Reading and writing of integers, strings and lists, with every length checked before it is believed.
 
-use super::frame::{Kind, TEXT_MAX};
+use super::frame::Kind;
 use crate::device::{Device, DeviceKind};
-use crate::error::PeerFault;
+use crate::error::{PeerFault, legible};
 
 /// Reads from the front of a body. Every method fails with [`PeerFault::Truncated`] rather than read past the end.
 #[derive(Debug)]
@@ -67,19 +67,19 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.blob()?).map_err(|_| self.malformed("text that is not UTF-8"))
     }
 
-    /// The same for people to read, in errors and logs: at most [`TEXT_MAX`] bytes of it, and nothing that moves a
-    /// terminal's cursor or begins a line of its own.
+    /// The same for people to read, in errors and logs.
     pub(crate) fn legible(&mut self) -> Result<String, PeerFault> {
-        let mut kept = String::new();
-        for c in self.text()?.chars() {
-            let c = if c.is_control() { '\u{fffd}' } else { c };
-            // Counted as it is kept: what stands for a control character is longer than it.
-            if kept.len() + c.len_utf8() > TEXT_MAX {
-                break;
+        Ok(legible(self.text()?))
+    }
+
+    /// The same for what is used as it is, and told in errors and logs, too: a control character in it is a fault.
+    pub(crate) fn printable(&mut self) -> Result<&'a str, PeerFault> {
+        match self.text()? {
+            text if text.contains(char::is_control) => {
+                Err(self.malformed("text with a control character"))
             }
-            kept.push(c);
+            text => Ok(text),
         }
-        Ok(kept)
     }
 
     /// A `u8` length, the kind's name, a `u32` index. Length 0 stands for `cpu:0` and has no index.

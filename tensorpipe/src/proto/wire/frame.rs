@@ -4,13 +4,10 @@ use smallvec::SmallVec;
 
 use super::codec::{Put, Reader};
 use super::limits::Amount;
-use crate::error::{PeerFault, ResetCode};
+use crate::error::{PeerFault, ResetCode, TEXT_MAX};
 
 /// Body length (`u32`), kind (`u8`), flags (`u8`), two bytes of zero.
 pub(crate) const HEADER_LEN: usize = 8;
-
-/// The longest text for people that is sent or kept, in bytes.
-pub(crate) const TEXT_MAX: usize = 1024;
 
 /// The longest body of a control frame but GRANT, in bytes. A CHANNEL frame's content is limited by it too.
 pub(crate) const CONTROL_MAX: u32 = 16 << 10;

@@ -241,7 +241,7 @@ impl Answer {
         let limits = WireLimits::take(&mut r)?;
         let upgrade = match r.u8()? {
             0 => None,
-            1 => Some((r.legible()?, r.text()?.to_owned(), r.array()?)),
+            1 => Some((r.legible()?, r.printable()?.to_owned(), r.array()?)),
             _ => return Err(r.malformed("a verdict that is neither stay nor move")),
         };
         let mut devices = DEVICES_MAX;

@@ -186,13 +186,22 @@ impl Acceptor for ShmAcceptor {
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
+        let at = || format!("shm://{}", self.name);
         let accepted = ready!(self.listener.poll_accept(cx));
-        let accepted = accepted.and_then(|(socket, _)| {
-            check_user(&socket, self.any_user)?;
-            Ok(Box::new(ShmConnection::await_offer(socket)?) as Box<dyn Connection>)
+        let accepted = accepted.map_err(|error| SystemError::new("accept", at(), error));
+        // From here on it is about one connection: others can be accepted.
+        let opened = accepted.and_then(|(socket, _)| {
+            let of_one = |call| {
+                let object = || format!("a connection to {}", at());
+                move |error| SystemError::new(call, object(), error)
+            };
+            check_user(&socket, self.any_user).map_err(of_one("getsockopt"))?;
+            ShmConnection::await_offer(socket).map_err(of_one("epoll_ctl"))
         });
-        let failed = |error| SystemError::new("accept", format!("shm://{}", self.name), error);
-        Poll::Ready(accepted.map_err(|error| failed(error).into()))
+        Poll::Ready(match opened {
+            Ok(connection) => Ok(Box::new(connection)),
+            Err(error) => Err(error.into()),
+        })
     }
 }
 

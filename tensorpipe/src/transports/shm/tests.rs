@@ -199,3 +199,44 @@ fn a_process_without_a_number_here_is_not_called_by_one() {
     assert!(process(None).contains("another pid namespace"));
     assert!(!called(&PeerAddr::Unknown).contains("process 0"));
 }
+
+/// A listener says that nobody can connect where `accept` fails. Here only this one cannot.
+#[test]
+#[allow(
+    unsafe_code,
+    reason = "of a process that is another user only a thread is at hand"
+)]
+fn whoever_is_not_let_in_is_no_failure_of_accept() {
+    /// Makes this thread, and no other, somebody else's, or root's again.
+    fn becomes(user: u32) -> bool {
+        let same = u32::MAX;
+        // SAFETY: it takes three numbers, and touches no memory.
+        (unsafe { libc::syscall(libc::SYS_setresuid, same, user, same) }) == 0
+    }
+
+    if machine::user() != 0 || !std::thread::spawn(|| becomes(65_534)).join().unwrap() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let shm = ShmTransport::new();
+        let mut acceptor = shm.listen("not let in").await.unwrap();
+        let connects = std::thread::spawn(|| {
+            let at = abstract_address("not let in").unwrap();
+            let socket = socket().unwrap();
+            assert!(becomes(65_534));
+            socket.connect(&at).unwrap();
+            socket
+        });
+        let error = poll_fn(|cx| acceptor.poll_accept(cx)).await;
+        let Err(Error::System(error)) = error else {
+            panic!("it is let in");
+        };
+        assert_eq!(error.call, "getsockopt");
+        assert!(error.to_string().contains("uid 65534"), "{error}");
+        drop(connects.join().unwrap());
+    });
+}

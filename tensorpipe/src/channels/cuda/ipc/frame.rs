@@ -2,7 +2,7 @@
 
 use super::proof::Number;
 use super::{ChannelFault, OFFER_LEN, Offer, Uuid};
-use crate::channels::legible;
+use crate::error::legible;
 use crate::process::Token;
 
 /// From the writer's lane.
@@ -108,7 +108,7 @@ impl FromReader {
             [PROVED] => Ok(Some(Self::Proved)),
             [DETOUR] => Ok(Some(Self::Detour(None))),
             [DETOUR_ALWAYS, reason @ ..] if reason.len() <= REASON => {
-                let reason = legible(reason);
+                let reason = legible(&String::from_utf8_lossy(reason));
                 Ok(Some(Self::Detour(Some(reason))))
             }
             [first, ..] if *first < 16 => Ok(None),

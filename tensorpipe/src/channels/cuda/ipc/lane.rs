@@ -53,7 +53,7 @@ impl Lane for CudaIpcLane {
 
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
         match op.outgoing {
-            true => self.writer.cancel(op),
+            true => self.writer.cancel(op, &self.tools, io),
             false => self.reader.cancel(op),
         }
         self.tools.detour.cancel(op, io);

@@ -27,8 +27,13 @@ pub(super) struct Reader {
     is_welcome: Arc<AtomicBool>,
     /// Devices whose memory is the writer's, as was read there.
     proved: HashSet<Device>,
+    /// Proofs that could not be read.
+    unproved: u32,
     parts: HashMap<OpId, Part>,
 }
+
+/// So many proofs of a pipe's are tried that cannot be read. Chosen: a device may be busy once.
+const TRIES: u32 = 3;
 
 /// How far a part is.
 enum Part {
@@ -55,6 +60,7 @@ impl Reader {
             invited: None,
             is_welcome: Arc::default(),
             proved: HashSet::new(),
+            unproved: 0,
             parts: HashMap::new(),
         }
     }
@@ -257,7 +263,8 @@ impl Reader {
         match tools.cuda.lent(local, physical, range, Box::new(debt)) {
             Ok(borrowed) => Ok(Some((borrowed, want))),
             Err(error) => {
-                io.failed(op, failed(&error));
+                tracing::debug!(%error, "a tensor of a device is not borrowed");
+                self.detour(op, want, tools, io);
                 Ok(None)
             }
         }
@@ -317,7 +324,7 @@ impl Reader {
 
     /// The number could not be read, which the next one may be.
     fn unproved(
-        &self,
+        &mut self,
         op: OpId,
         want: Want,
         error: &dyn std::fmt::Display,
@@ -325,6 +332,11 @@ impl Reader {
         io: &mut LaneIo<'_>,
     ) {
         tracing::debug!(%error, "nothing is borrowed yet: the proof could not be read");
+        self.unproved += 1;
+        if self.unproved >= TRIES {
+            let reason = format!("{TRIES} proofs of the peer's memory could not be read: {error}");
+            tools.degraded.cannot_receive(reason);
+        }
         self.detour(op, want, tools, io);
     }
 

@@ -1,5 +1,6 @@
 //! Parts that are sent.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -23,6 +24,8 @@ pub(super) struct Writer {
     invitation: Option<Arc<Invitation>>,
     /// Devices whose memory the reader has proved to map.
     proved: HashSet<Device>,
+    /// Devices about which a proof is under way, each with the parts that wait for it.
+    proving: HashMap<Device, Vec<OpId>>,
     parts: HashMap<OpId, Part>,
 }
 
@@ -32,6 +35,8 @@ enum Part {
     NotReady(Buffer),
     /// It is copied to memory that can be lent.
     Copied(Slot<Buffer>, Buffer),
+    /// The proof that another part has begun is about its device, too.
+    Waits(Buffer),
     /// Memory for a proof is being filled.
     Numbering(Slot<(Buffer, Number)>, Buffer),
     /// The reader is to read a number there.
@@ -52,6 +57,7 @@ impl Writer {
             key,
             invitation: None,
             proved: HashSet::new(),
+            proving: HashMap::new(),
             parts: HashMap::new(),
         }
     }
@@ -70,12 +76,21 @@ impl Writer {
         let part = match tools.cuda.share(&source) {
             Some(Ok((segment, range))) => match self.borrower() {
                 Ok(Some(_)) if !self.proved.contains(&source.device()) => {
-                    let (cuda, device) = (tools.cuda.clone(), source.device());
-                    // Its memory is made for it: that takes a driver long.
-                    let numbering = Slot::of(op, false, (&tools.handle, io), move || {
-                        proof::made(&cuda, device)
-                    });
-                    Part::Numbering(numbering, source)
+                    match self.proving.entry(source.device()) {
+                        Entry::Occupied(mut waiting) => {
+                            waiting.get_mut().push(op);
+                            Part::Waits(source)
+                        }
+                        Entry::Vacant(proving) => {
+                            proving.insert(Vec::new());
+                            let (cuda, device) = (tools.cuda.clone(), source.device());
+                            // Its memory is made for it: that takes a driver long.
+                            let numbering = Slot::of(op, false, (&tools.handle, io), move || {
+                                proof::made(&cuda, device)
+                            });
+                            Part::Numbering(numbering, source)
+                        }
+                    }
                 }
                 Ok(Some(borrower)) => match lend(&borrower, (&segment, range), &source, tools) {
                     Ok((offer, uuid, len)) => {
@@ -116,7 +131,7 @@ impl Writer {
     ) {
         if let Some(ready) = numbered.ready() {
             return match ready.reached() {
-                Some(Err(error)) => io.failed(op, failed(&error)),
+                Some(Err(error)) => self.unproved(op, source, not_now(&error), tools, io),
                 _ => {
                     tools.handle.resume_at(op, &ready);
                     let part = Part::Numbered(numbered, number, source);
@@ -132,14 +147,52 @@ impl Writer {
             (_, Err(unlent)) => Err(unlent),
             (None, _) | (_, Ok(None)) => Err(not_now(&"the reader has gone")),
         };
-        let part = match lent {
+        match lent {
             Ok((offer, uuid, len)) => {
                 io.control(op, FromWriter::Prove(offer, uuid, len, number).encode());
-                Part::Proving(offer, source)
+                self.parts.insert(op, Part::Proving(offer, source));
             }
-            Err(unlent) => Self::cannot(op, source, unlent, tools, io),
-        };
+            Err(unlent) => self.unproved(op, source, unlent, tools, io),
+        }
+    }
+
+    /// There is no proof, for this reason: the part goes another way, and so do those that wait.
+    fn unproved(
+        &mut self,
+        op: OpId,
+        source: Buffer,
+        unlent: Unlent,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        let (device, reason) = (source.device(), unlent.reason.clone());
+        let part = Self::cannot(op, source, unlent, tools, io);
         self.parts.insert(op, part);
+        self.proof_ended(device, Some(&reason), tools, io);
+    }
+
+    /// A proof is over. What waits for it is offered, unless there is a reason why not: so one that fails is not made again for each part
+    /// of a message.
+    fn proof_ended(
+        &mut self,
+        device: Device,
+        failed: Option<&str>,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        for op in self.proving.remove(&device).unwrap_or_default() {
+            // Others were given up meanwhile.
+            let Some(Part::Waits(source)) = self.parts.remove(&op) else {
+                continue;
+            };
+            match failed {
+                None => self.send(op, source, tools, io),
+                Some(reason) => {
+                    let part = Self::cannot(op, source, not_now(&reason), tools, io);
+                    self.parts.insert(op, part);
+                }
+            }
+        }
     }
 
     /// The process at the other end, once it is known.
@@ -200,10 +253,7 @@ impl Writer {
             },
             Some(Part::Numbering(slot, source)) => match slot.take() {
                 Some(Ok(numbered)) => self.prove(op, numbered, source, tools, io),
-                Some(Err(error)) => {
-                    let part = Self::cannot(op, source, not_now(&error), tools, io);
-                    self.parts.insert(op, part);
-                }
+                Some(Err(error)) => self.unproved(op, source, not_now(&error), tools, io),
                 None => drop(self.parts.insert(op, Part::Numbering(slot, source))),
             },
             Some(Part::Numbered(numbered, number, source)) => {
@@ -238,19 +288,25 @@ impl Writer {
                 io.sent(op);
             }
             (Some(Part::Proving(_, source)), FromReader::Proved) => {
-                self.proved.insert(source.device());
+                let device = source.device();
+                self.proved.insert(device);
                 self.send(op, source, tools, io);
+                self.proof_ended(device, None, tools, io);
             }
             (Some(Part::Invited(source)), FromReader::Came) => match self.borrower() {
                 Ok(Some(_)) => self.send(op, source, tools, io),
                 _ => return Err(ChannelFault("nobody has come".to_owned())),
             },
-            (
-                Some(Part::Offered(offer, source) | Part::Proving(offer, source)),
-                FromReader::Detour(reason),
-            ) => {
+            (Some(Part::Offered(offer, source)), FromReader::Detour(reason)) => {
                 self.withdraw(&offer);
                 self.detour(op, source, (None, reason), tools, io);
+            }
+            (Some(Part::Proving(offer, source)), FromReader::Detour(reason)) => {
+                self.withdraw(&offer);
+                let device = source.device();
+                let words = reason.clone().unwrap_or_else(|| NOT_NOW.to_owned());
+                self.detour(op, source, (None, reason), tools, io);
+                self.proof_ended(device, Some(&words), tools, io);
             }
             (Some(Part::Invited(source)), FromReader::Detour(reason)) => {
                 self.detour(op, source, (None, reason), tools, io);
@@ -280,7 +336,7 @@ impl Writer {
             tools.degraded.cannot_send(&**reason);
         }
         let why = ours.or(theirs);
-        let why = why.unwrap_or_else(|| "the peer could not borrow it just then".to_owned());
+        let why = why.unwrap_or_else(|| NOT_NOW.to_owned());
         if io.divert(op, "cuda_basic", source.len() as u64, &why) {
             tools.detour.send(op, source, io);
         }
@@ -300,13 +356,25 @@ impl Writer {
         }
     }
 
-    /// Nobody waits for it any more.
-    pub(super) fn cancel(&mut self, op: OpId) {
-        if let Some(Part::Offered(offer, _) | Part::Proving(offer, _)) = self.parts.remove(&op) {
-            self.withdraw(&offer);
+    /// Nobody waits for it any more. If it was to prove something, the next one does.
+    pub(super) fn cancel(&mut self, op: OpId, tools: &Tools, io: &mut LaneIo<'_>) {
+        let Some(part) = self.parts.remove(&op) else {
+            return;
+        };
+        if let Part::Offered(offer, _) | Part::Proving(offer, _) = &part {
+            self.withdraw(offer);
+        }
+        if let Part::Numbering(_, source)
+        | Part::Numbered(_, _, source)
+        | Part::Proving(_, source) = part
+        {
+            self.proof_ended(source.device(), None, tools, io);
         }
     }
 }
+
+/// Where the reader does not say why.
+const NOT_NOW: &str = "the peer could not borrow it just then";
 
 /// Offers a range of a segment, in which a buffer lies, to whoever is at the other end; on which device, of how many bytes.
 fn lend(

@@ -1,0 +1,131 @@
+//! Who hands things out: a process that echoes what its pipes bring, and keeps what calls ask it to.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel};
+use tensorpipe::{
+    ConnectPolicy, Context,
+    channels::{Pays, Threshold},
+};
+use tensorpipe_rpc::{Remote, Server, remote::Shared, tensor_service};
+use tensorpipe_tests::{Child, runtime, say};
+
+use super::thief::{hex, unhex};
+use super::{NAME, SECRET};
+
+#[tensor_service]
+pub(crate) trait Keeper {
+    async fn keep(&self, number: u64) -> Remote<u64>;
+    async fn open(&self, shared: Shared<u64>) -> Result<u64, String>;
+}
+
+struct Keeps(Context);
+
+impl Keeper for Keeps {
+    async fn keep(&self, number: u64) -> Remote<u64> {
+        Remote::new(number)
+    }
+
+    async fn open(&self, shared: Shared<u64>) -> Result<u64, String> {
+        let opened = shared.open(&self.0).await;
+        let number = opened.map_err(|error| error.to_string())?;
+        number.fetch().await.map_err(|error| error.to_string())
+    }
+}
+
+pub(super) fn context(asks: bool) -> Context {
+    let channels: [Arc<dyn Channel>; 3] = [
+        Arc::new(CmaChannel::new()),
+        Arc::new(LeaseChannel::new()),
+        Arc::new(BasicChannel::new()),
+    ];
+    let pays = Threshold::new(Pays::From(1 << 20));
+    let builder = Context::builder().channels(channels).threshold("cma", pays);
+    let builder = builder.connect_policy(ConnectPolicy::once());
+    let builder = match asks {
+        true => builder.token(NAME, SECRET),
+        false => builder,
+    };
+    builder.build().unwrap()
+}
+
+/// The victim: echoes what its pipes bring, and keeps what calls ask it to.
+pub(crate) fn play_victim() {
+    runtime().block_on(async {
+        let at = |what: &str| std::env::var(format!("TEST_{what}")).unwrap();
+        let context = context(std::env::var("TEST_ASKS").is_ok());
+        let listener = context.listen([at("PIPES")]).await.unwrap();
+        let server = Server::builder()
+            .context(&context)
+            .service(KeeperService::new(Keeps(context.clone())))
+            .listen(at("CALLS"))
+            .await
+            .unwrap();
+        say("pipes", listener.url());
+        say("calls", server.url());
+        let place = LeaseChannel::new().devices().remove(0).1;
+        let exchange = place.windows(11).position(|word| word == b"tensorpipe-");
+        let exchange = &place[exchange.expect("it can lend")..];
+        say("exchange", str::from_utf8(exchange).unwrap());
+        say("process", hex(&place[37..53]));
+        while let Ok(pipe) = listener.accept().await {
+            tokio::spawn(async move {
+                while let Ok(message) = pipe.read().await {
+                    let _ = pipe.send(message);
+                }
+            });
+        }
+    });
+}
+
+pub(super) struct Victim {
+    child: Child,
+    pub(super) asks: bool,
+    pub(super) pipes: String,
+    pub(super) calls: String,
+    pub(super) exchange: String,
+    pub(super) process: Vec<u8>,
+}
+
+impl Victim {
+    pub(super) fn start(asks: bool) -> Self {
+        let url = format!("tcp://{}:0", host_of_its_own());
+        Self::start_at(asks, [("TEST_PIPES", &url), ("TEST_CALLS", &url)])
+    }
+
+    fn start_at(asks: bool, at: [(&str, &str); 2]) -> Self {
+        let asks_for = [("TEST_ASKS", "yes")];
+        let variables = [&asks_for[..usize::from(asks)], &at].concat();
+        let child = Child::start("victim", &variables);
+        Self {
+            asks,
+            pipes: child.hear("pipes"),
+            calls: child.hear("calls"),
+            exchange: child.hear("exchange"),
+            process: unhex(&child.hear("process")),
+            child,
+        }
+    }
+
+    /// Killed, and started again where it was.
+    pub(super) fn starts_again(&mut self) {
+        self.child.kill();
+        let at = [("TEST_PIPES", &*self.pipes), ("TEST_CALLS", &*self.calls)];
+        let again = Self::start_at(self.asks, at);
+        assert_eq!(again.pipes, self.pipes);
+        *self = Self {
+            exchange: std::mem::take(&mut self.exchange),
+            process: std::mem::take(&mut self.process),
+            ..again
+        };
+    }
+}
+
+/// An address of the loopback that nobody else listens at: while a victim is not there, no other test gets its ports.
+fn host_of_its_own() -> Ipv4Addr {
+    static VICTIMS: AtomicU8 = AtomicU8::new(1);
+    let [_, _, a, b] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, a, b, VICTIMS.fetch_add(1, Ordering::Relaxed))
+}
