@@ -5,7 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::{CudaDevices, Download};
@@ -52,6 +53,11 @@ fn filled(mut copied: Download) -> Buffer {
     }
 }
 
+/// Where a slice lies on its device.
+fn address_of<T>(slice: &CudaSlice<T>) -> CUdeviceptr {
+    slice.device_ptr(slice.stream()).0
+}
+
 pub(crate) fn there_and_back() {
     let cuda = CudaDevices::open().unwrap();
     let [makes, reads, _] = streams(&cuda, device().index);
@@ -60,6 +66,7 @@ pub(crate) fn there_and_back() {
     let before = waits();
     let (held, held_reads) = (Hold::on(&makes), Hold::on(&reads));
     makes.memcpy_htod(&numbers, &mut slice).unwrap();
+    let address = address_of(&slice);
     let tensor = Tensor::from_cuda(&cuda, slice, [50, 500]).unwrap();
     assert_eq!(
         (tensor.shape(), tensor.device().index),
@@ -72,6 +79,7 @@ pub(crate) fn there_and_back() {
     // Queued behind what makes it, which has not begun.
     let copied = cuda.download(shared.buffer(), &reads).unwrap();
     let slice = shared.into_cuda::<f32>(&cuda).unwrap();
+    assert_eq!(address_of(&slice), address, "nothing is copied");
     assert_eq!(waits(), before, "nobody waits for a device");
     // Behind the copy that reads it, too.
     let zeros = vec![0f32; LEN / 4];
@@ -306,15 +314,20 @@ pub(crate) fn by_dlpack() {
     let before = waits();
     let held = Hold::on(&theirs);
     theirs.memcpy_htod(&pattern(LEN, 1), &mut slice).unwrap();
+    let address = address_of(&slice);
     let given = Tensor::from_cuda(&cuda, slice, [LEN]).unwrap();
     let memory = Arc::downgrade(given.buffer().memory());
     let given = given.into_dlpack_on(&cuda, &late).unwrap();
+    let data = given.validate_export().unwrap().data_ptr();
+    assert_eq!(data.addr() as u64, address, "nothing is copied");
     // SAFETY: what was made above is true, and nobody writes there.
     let tensor = unsafe { Tensor::from_dlpack_on(given, &cuda, &late) }.unwrap();
     assert_eq!(
         (tensor.device(), tensor.shape()),
         (device(), &[LEN as u64][..])
     );
+    let taken = cuda.read(tensor.buffer(), &late).unwrap().address();
+    assert_eq!(taken, address, "nothing is copied");
     let held_reads = Hold::on(&reads);
     let copied = cuda.download(tensor.buffer(), &reads).unwrap();
     let [early, ..] = streams(&cuda, device().index);
