@@ -63,6 +63,8 @@ pub(crate) struct Block {
     pub(crate) is_reached: bool,
     /// Its release is queued.
     pub(crate) is_released: bool,
+    /// It went with its device's context.
+    is_lost: bool,
 }
 
 /// Memory of this process's, or of a file that others have mapped, too.
@@ -200,6 +202,7 @@ impl Machine {
             since,
             is_reached: true,
             is_released: false,
+            is_lost: false,
         };
         self.memory().blocks.insert(address, block);
         Ok(address)
@@ -227,6 +230,7 @@ impl Machine {
             since: None,
             is_reached: false,
             is_released: false,
+            is_lost: false,
         };
         let mut memory = self.memory();
         if memory.is_used(address, len) {
@@ -270,6 +274,14 @@ impl Machine {
         drop(memory);
         drop(gone);
         Ok(())
+    }
+
+    /// A device's context is gone, and with it what is there, but for what is about to go.
+    pub(crate) fn lose(&self, device: u32) {
+        let mut memory = self.memory();
+        let here = memory.blocks.values_mut();
+        let here = here.filter(|block| block.device == device && !block.is_released);
+        here.for_each(|block| block.is_lost = true);
     }
 
     /// Lets `look` see the block that begins at this address.
@@ -354,6 +366,9 @@ impl Memory {
             let is_early = |since: &Position| !since.is_reached();
             if block.since.as_ref().is_some_and(is_early) {
                 return Err(format!("{address:#x} is used before its allocation"));
+            }
+            if block.is_lost {
+                return Err(format!("the context of {address:#x} is gone"));
             }
             if !block.is_reached {
                 return Err(format!("no device may reach {address:#x}"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUhostFn, CUresult, CUstream};
 
-use crate::devices::current;
+use crate::devices::{current, is_there};
 use crate::machine::{MACHINE, handle};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -141,6 +141,7 @@ pub(crate) fn stream(named: CUstream) -> Result<Arc<Stream>, CUresult> {
     MACHINE.state()?;
     let device = current()?;
     let streams = streams();
+    is_there(device, "a stream")?;
     if named.is_null() {
         return Ok(streams[device as usize].clone());
     }
@@ -264,6 +265,11 @@ pub unsafe extern "C" fn cuEventRecord(event: CUevent, named: CUstream) -> CUres
 pub unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     // SAFETY: the caller's event is one of ours.
     let recorded = unsafe { Event::of(event) }.recorded();
+    if let Some(position) = &recorded
+        && let Err(error) = is_there(position.stream.device, "an event")
+    {
+        return error;
+    }
     match recorded.is_none_or(|position| position.is_reached()) {
         true => status(MACHINE.state()),
         false => CUresult::CUDA_ERROR_NOT_READY,

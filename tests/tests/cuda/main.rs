@@ -85,6 +85,7 @@ fn child() {
         Some("copied") => told("copied", slices::copied_to_another_device),
         Some("panics") => told("panics", slices::a_callback_panics),
         Some("dlpack") => told("dlpack", slices::by_dlpack),
+        Some("outlive") => told("outlive", slices::outlive_their_devices),
         Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
         Some(role) => panic!("no role {role}"),
@@ -267,7 +268,10 @@ fn a_driver_whose_devices_may_not_be_opened_is_said() {
         let child = Child::start("opens no file", &[variable]);
         assert_eq!(child.hear("sort"), "not permitted", "{variable:?}");
         let said = child.hear("words");
-        assert!(said.starts_with("/dev/nvidiactl may not be opened"), "{said}");
+        assert!(
+            said.starts_with("/dev/nvidiactl may not be opened"),
+            "{said}"
+        );
     }
 }
 
@@ -325,6 +329,11 @@ fn a_copy_to_another_device_waits_for_its_source() {
 #[test]
 fn a_callback_that_panics_takes_nobody_along() {
     tell("panics");
+}
+
+#[test]
+fn what_is_on_devices_outlives_every_handle_on_them() {
+    tell("outlive");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::{CudaDevices, Download};
-use tensorpipe::{Allocator, Buffer, BufferMut, DevicePool, Tensor};
+use tensorpipe::{Allocator, Buffer, BufferMut, Context, DType, DevicePool, Tensor};
 
 use crate::bench::device;
 use crate::driver::waits;
@@ -255,6 +255,40 @@ pub(crate) fn copied_to_another_device() {
     std::thread::sleep(LONG);
     drop(held_copies);
     assert!(bytes_of(&cuda, &copied, &reads) == pattern(LEN, 4)[LEN / 2..]);
+}
+
+/// What is on a device keeps what it needs: the devices, the context, the pool and the streams are gone before it is read.
+pub(crate) fn outlive_their_devices() {
+    let (first, last) = (CudaDevices::device(0), device());
+    let (tensor, copied, pinned, fence) = {
+        let cuda = CudaDevices::open().unwrap();
+        let [makes, reads, others] = streams(&cuda, 0);
+        let context = Context::builder().cuda(&cuda).build().unwrap();
+        let pool = context.allocator(first).unwrap();
+        let upload = |seed| {
+            let from = Buffer::from_vec(pattern(LEN, seed));
+            cuda.upload(&from, pool.take(LEN).unwrap(), &makes).unwrap()
+        };
+        let tensor = Tensor::from_buffer(upload(1), DType::U8, [LEN as u64]).unwrap();
+        let copied = cuda.download(&upload(2), &reads).unwrap();
+        let mut pinned = cuda.pinned(last, LEN).unwrap();
+        let bytes = pinned.as_bytes_mut().unwrap();
+        bytes.copy_from_slice(&pattern(LEN, 3));
+        (tensor, copied, pinned, cuda.fence(&others).unwrap())
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    while fence.reached().is_none() {
+        assert!(Instant::now() < until, "it is not reached");
+        std::thread::yield_now();
+    }
+    assert_eq!(fence.reached(), Some(Ok(())));
+    let found = filled(copied);
+    assert!(found.as_bytes() == Some(&pattern(LEN, 2)[..]));
+    assert!(pinned.freeze().as_bytes() == Some(&pattern(LEN, 3)[..]));
+    // By devices that are opened now: the context is the one that the tensor has kept.
+    let cuda = CudaDevices::open().unwrap();
+    let [reads, ..] = streams(&cuda, 0);
+    assert!(bytes_of(&cuda, tensor.buffer(), &reads) == pattern(LEN, 1));
 }
 
 /// The others hear of their events all the same.
