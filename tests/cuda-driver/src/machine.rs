@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint};
 use std::fs::File;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -110,6 +111,7 @@ fn variable<T: std::str::FromStr>(name: &str, usual: T) -> T {
 
 impl Machine {
     fn new() -> Self {
+        report(crate::BEGINS);
         Self {
             devices: variable("TEST_CUDA_DEVICES", 2),
             version: variable("TEST_CUDA_VERSION", 12040),
@@ -156,6 +158,7 @@ impl Machine {
 
     /// Something that a real device may punish. Every later call fails.
     pub(crate) fn fault(&self, what: String) -> CUresult {
+        report(&format!("fault: {what}"));
         self.faults().push(what);
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
     }
@@ -169,6 +172,7 @@ impl Machine {
     }
 
     pub(crate) fn waited(&self) {
+        report("waits for a device");
         self.waits.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -389,6 +393,18 @@ impl Memory {
         let all = block.map_or(&mut [][..], |block| block.bytes.all());
         &mut all[range.clone()]
     }
+}
+
+/// Adds a line to the report, if one is wanted: at once, since a process may be killed.
+fn report(what: &str) {
+    let Some(file) = std::env::var_os("TEST_CUDA_REPORT").filter(|file| !file.is_empty()) else {
+        return;
+    };
+    let line = format!("{} {what}\n", std::process::id());
+    let opened = File::options().append(true).create(true).open(file);
+    // One call for one line: those of other processes stay apart.
+    let written = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.expect("a report that is wanted is written");
 }
 
 /// How often memory of another process was opened.
