@@ -8,11 +8,18 @@ use tensorpipe_test_cuda::Driver;
 /// What a program says, started where its loader finds the driver for tests, or none.
 fn run(program: &str, driver: Option<&Driver>) -> String {
     let mut command = Command::new(program);
-    match driver {
-        Some(driver) => command.env("LD_LIBRARY_PATH", driver.path()),
-        None => command.env("CUDA_VISIBLE_DEVICES", ""),
+    let Some(driver) = driver else {
+        return said_by(command.env("CUDA_VISIBLE_DEVICES", ""));
     };
-    said_by(&mut command)
+    let said = said_by(with(&mut command, driver));
+    assert_eq!(driver.nothing_went_wrong(), 2, "both processes report");
+    said
+}
+
+/// Where its loader finds the driver for tests, which reports.
+fn with<'a>(command: &'a mut Command, driver: &Driver) -> &'a mut Command {
+    command.env("LD_LIBRARY_PATH", driver.path());
+    command.env("TEST_CUDA_REPORT", driver.report())
 }
 
 fn said_by(command: &mut Command) -> String {
@@ -71,7 +78,8 @@ fn where_the_server_has_no_gpu_the_client_says_so() {
     let driver = Driver::load();
     let mut call = Command::new(program);
     call.args(["call", url.trim()]);
-    let said = said_by(call.env("LD_LIBRARY_PATH", driver.path()));
+    let said = said_by(with(&mut call, &driver));
+    assert_eq!(driver.nothing_went_wrong(), 1, "it reports");
     says(
         &said,
         &[
@@ -98,7 +106,8 @@ fn blocks_of_a_cache_are_lent_where_they_lie() {
     says(
         &on_gpu,
         &[
-            "12 MiB on cuda:0",
+            "12 MiB on cuda:0, in ",
+            " GB/s; ",
             "cancelled half-way",
             "12 MiB of them were read where the prefill has them",
             "cuda:1 -> cuda:1: cuda_ipc",
@@ -108,7 +117,8 @@ fn blocks_of_a_cache_are_lent_where_they_lie() {
     says(
         &on_cpu,
         &[
-            "12 MiB on cpu:0",
+            "12 MiB on cpu:0, in ",
+            " GB/s; ",
             "cancelled half-way",
             "borrowed: in the frame <= 4 KiB, lease above",
         ],

@@ -8,6 +8,8 @@
 //! up      main memory of a pool, to the GPU
 //! down    from the GPU to main memory
 //! ```
+//! First it says what is there: the driver, the devices, and the route to another process.
+//!
 //! Each round sends a tensor that was filled before it, and ends when the other process's call says that all of its bytes are
 //! there. One tensor of each size is added up there.
 
@@ -43,6 +45,9 @@ pub(crate) struct Gpu {
     /// Print one JSON object per line instead of a table.
     #[arg(long)]
     json: bool,
+    /// Say what is there, and measure nothing.
+    #[arg(long)]
+    probe: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -100,6 +105,15 @@ pub(crate) fn run(arguments: &Gpu) -> Result<()> {
     let sizes = sizes.collect::<Result<Vec<_>>>()?;
     let length = Duration::from_secs_f64(arguments.seconds);
     let runtime = tokio::runtime::Runtime::new()?;
+    let found = runtime.block_on(probe(&cuda))?;
+    // Rows for programs have their output for themselves.
+    match arguments.json {
+        true => eprintln!("{found}"),
+        false => report::say(found),
+    }
+    if arguments.probe {
+        return Ok(());
+    }
     let calls = |case, borrows, source, lands_there| {
         let calls = Calls {
             case,
@@ -126,6 +140,20 @@ pub(crate) fn run(arguments: &Gpu) -> Result<()> {
         },
         |rows| format!("{}\n\n{NOTES}", report::table(FIELDS, rows)),
     )
+}
+
+/// The driver, its devices, and by what tensors go to another process on the same GPU.
+async fn probe(cuda: &CudaDevices) -> Result<String> {
+    let (major, minor) = cuda.version()?;
+    let mut lines = vec![format!("driver of CUDA {major}.{minor}")];
+    for device in cuda.devices() {
+        lines.push(cuda.facts(device)?.to_string());
+    }
+    let peer = Peer::start("gpu-peer", &Orders { borrows: true })?;
+    let context = Context::builder().cuda(cuda).build()?;
+    let client = TakerClient::connect_with(&context, peer.address()).await?;
+    lines.push(client.connection().route().to_string());
+    Ok(lines.join("\n"))
 }
 
 /// Bare copies on a stream, each awaited.

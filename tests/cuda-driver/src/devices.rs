@@ -134,14 +134,47 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
     out: *mut CUcontext,
     device: CUdevice,
 ) -> CUresult {
-    let retained = MACHINE.state().and_then(|()| known(device)).map(context);
+    let known = MACHINE.state().and_then(|()| known(device));
+    let retained = known.map(|device| {
+        *retained().entry(device).or_default() += 1;
+        context(device)
+    });
     // SAFETY: the caller's promise.
     unsafe { give(out, retained) }
 }
 
+/// How often each device's context is retained.
+fn retained() -> MutexGuard<'static, BTreeMap<u32, u32>> {
+    static RETAINED: Mutex<BTreeMap<u32, u32>> = Mutex::new(BTreeMap::new());
+    RETAINED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a device's context is there: using what is in one that was let go of is a fault.
+pub(crate) fn is_there(device: u32, what: &str) -> Result<(), CUresult> {
+    if retained().contains_key(&device) {
+        return Ok(());
+    }
+    Err(MACHINE.fault(format!("{what} of device {device}, whose context is gone")))
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
-    known(device).map_or_else(|error| error, |_| CUresult::CUDA_SUCCESS)
+    let device = match known(device) {
+        Ok(device) => device,
+        Err(error) => return error,
+    };
+    let mut retained = retained();
+    match retained.get_mut(&device) {
+        None => return CUresult::CUDA_ERROR_INVALID_CONTEXT,
+        Some(1) => drop(retained.remove(&device)),
+        Some(count) => {
+            *count -= 1;
+            return CUresult::CUDA_SUCCESS;
+        }
+    }
+    drop(retained);
+    MACHINE.lose(device);
+    CUresult::CUDA_SUCCESS
 }
 
 #[unsafe(no_mangle)]

@@ -23,6 +23,7 @@
 //! | `TEST_CUDA_REFUSES` | names of functions that are not supported, with commas between them |
 //! | `TEST_CUDA_SWAPS` | the same of `cuMemExportToShareableHandle` and `cuMemImportFromShareableHandle`: they pass and open other memory |
 //! | `TEST_CUDA_FAILS` | a length: copies of so many bytes between main memory and a device are not made, and an event right behind one fails |
+//! | `TEST_CUDA_REPORT` | a file to which each process adds a line with its number when it begins, and one for each fault and each wait, as they happen |
 
 #![allow(
     unsafe_code,
@@ -41,6 +42,9 @@ mod streams;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+
+/// What a process reports first.
+const BEGINS: &str = "begins";
 
 /// Where processes find the driver. The place goes with it.
 #[derive(Debug)]
@@ -93,6 +97,25 @@ impl Driver {
             let opened = unsafe { libloading::Library::new(library()) };
             std::mem::forget(opened.expect("a library"));
         });
+    }
+
+    /// A file for `TEST_CUDA_REPORT`, which goes with the driver.
+    pub fn report(&self) -> PathBuf {
+        self.place.path().join("report")
+    }
+
+    /// How many processes have used their devices by now.
+    ///
+    /// # Panics
+    /// Where one has done something wrong there, or has waited for one.
+    pub fn nothing_went_wrong(&self) -> usize {
+        let report = std::fs::read_to_string(self.report()).unwrap_or_default();
+        let wrong: Vec<_> = report
+            .lines()
+            .filter(|line| !line.ends_with(BEGINS))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        report.lines().count()
     }
 
     /// For `LD_LIBRARY_PATH`.

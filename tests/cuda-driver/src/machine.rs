@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_uint};
 use std::fs::File;
+use std::io::Write;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -65,6 +66,8 @@ pub(crate) struct Block {
     pub(crate) is_reached: bool,
     /// Its release is queued.
     pub(crate) is_released: bool,
+    /// It went with its device's context.
+    is_lost: bool,
 }
 
 /// Memory of this process's, or of a file that others have mapped, too.
@@ -110,6 +113,7 @@ fn variable<T: std::str::FromStr>(name: &str, usual: T) -> T {
 
 impl Machine {
     fn new() -> Self {
+        report(crate::BEGINS);
         Self {
             devices: variable("TEST_CUDA_DEVICES", 2),
             version: variable("TEST_CUDA_VERSION", 12040),
@@ -161,6 +165,7 @@ impl Machine {
 
     /// Something that a real device may punish. Every later call fails.
     pub(crate) fn fault(&self, what: String) -> CUresult {
+        report(&format!("fault: {what}"));
         self.faults().push(what);
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
     }
@@ -174,6 +179,7 @@ impl Machine {
     }
 
     pub(crate) fn waited(&self) {
+        report("waits for a device");
         self.waits.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -207,6 +213,7 @@ impl Machine {
             since,
             is_reached: true,
             is_released: false,
+            is_lost: false,
         };
         self.memory().blocks.insert(address, block);
         Ok(address)
@@ -234,6 +241,7 @@ impl Machine {
             since: None,
             is_reached: false,
             is_released: false,
+            is_lost: false,
         };
         let mut memory = self.memory();
         if memory.is_used(address, len) {
@@ -277,6 +285,14 @@ impl Machine {
         drop(memory);
         drop(gone);
         Ok(())
+    }
+
+    /// A device's context is gone, and with it what is there, but for what is about to go.
+    pub(crate) fn lose(&self, device: u32) {
+        let mut memory = self.memory();
+        let here = memory.blocks.values_mut();
+        let here = here.filter(|block| block.device == device && !block.is_released);
+        here.for_each(|block| block.is_lost = true);
     }
 
     /// Lets `look` see the block that begins at this address.
@@ -362,6 +378,9 @@ impl Memory {
             if block.since.as_ref().is_some_and(is_early) {
                 return Err(format!("{address:#x} is used before its allocation"));
             }
+            if block.is_lost {
+                return Err(format!("the context of {address:#x} is gone"));
+            }
             if !block.is_reached {
                 return Err(format!("no device may reach {address:#x}"));
             }
@@ -381,6 +400,18 @@ impl Memory {
         let all = block.map_or(&mut [][..], |block| block.bytes.all());
         &mut all[range.clone()]
     }
+}
+
+/// Adds a line to the report, if one is wanted: at once, since a process may be killed.
+fn report(what: &str) {
+    let Some(file) = std::env::var_os("TEST_CUDA_REPORT").filter(|file| !file.is_empty()) else {
+        return;
+    };
+    let line = format!("{} {what}\n", std::process::id());
+    let opened = File::options().append(true).create(true).open(file);
+    // One call for one line: those of other processes stay apart.
+    let written = opened.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.expect("a report that is wanted is written");
 }
 
 /// How often memory of another process was opened.

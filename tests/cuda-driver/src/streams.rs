@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUhostFn, CUresult, CUstream};
 
-use crate::devices::current;
+use crate::devices::{current, is_there};
 use crate::machine::{MACHINE, handle};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -161,6 +161,7 @@ pub(crate) fn stream(named: CUstream) -> Result<Arc<Stream>, CUresult> {
     MACHINE.state()?;
     let device = current()?;
     let streams = streams();
+    is_there(device, "a stream")?;
     if named.is_null() {
         return Ok(streams[device as usize].clone());
     }
@@ -284,6 +285,11 @@ pub unsafe extern "C" fn cuEventRecord(event: CUevent, named: CUstream) -> CUres
 pub unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     // SAFETY: the caller's event is one of ours.
     let recorded = unsafe { Event::of(event) }.recorded();
+    if let Some(position) = &recorded
+        && let Err(error) = is_there(position.stream.device, "an event")
+    {
+        return error;
+    }
     match recorded {
         Some(position) if !position.is_reached() => CUresult::CUDA_ERROR_NOT_READY,
         Some(position) if position.has_failed() => CUresult::CUDA_ERROR_LAUNCH_FAILED,

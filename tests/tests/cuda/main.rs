@@ -16,7 +16,7 @@ use tensorpipe::conformance::device::{self, Subject};
 use tensorpipe::device::cuda::{CudaDevices, Unavailable};
 use tensorpipe::{Context, Message};
 use tensorpipe_test_cuda::Driver;
-use tensorpipe_tests::{Child, runtime, say};
+use tensorpipe_tests::{Child, Fate, forbid, runtime, say};
 
 use driver::{faults, waits};
 use fixture::CudaFixture;
@@ -75,6 +75,7 @@ fn child() {
         }),
         Some("counts") => counts(),
         Some("opens") => opens(),
+        Some("opens no file") => opens_no_file(),
         Some("slices") => told("slices", slices::there_and_back),
         Some("dropped") => told("dropped", slices::dropped_under_work),
         Some("filled") => told("filled", slices::filled_by_hand),
@@ -84,6 +85,7 @@ fn child() {
         Some("copied") => told("copied", slices::copied_to_another_device),
         Some("panics") => told("panics", slices::a_callback_panics),
         Some("dlpack") => told("dlpack", slices::by_dlpack),
+        Some("outlive") => told("outlive", slices::outlive_their_devices),
         Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
         Some(role) => panic!("no role {role}"),
@@ -252,6 +254,27 @@ fn opens() {
     }
 }
 
+/// The driver is here already, and its devices' files are somebody else's.
+fn opens_no_file() {
+    Driver::here();
+    forbid(libc::SYS_openat, None, Fate::Fails(libc::EACCES));
+    opens();
+}
+
+/// The driver says the same of devices that there are not and of those that this process may not open.
+#[test]
+fn a_driver_whose_devices_may_not_be_opened_is_said() {
+    for variable in [("TEST_CUDA_DEVICES", "0"), ("TEST_CUDA_INIT", "100")] {
+        let child = Child::start("opens no file", &[variable]);
+        assert_eq!(child.hear("sort"), "not permitted", "{variable:?}");
+        let said = child.hear("words");
+        assert!(
+            said.starts_with("/dev/nvidiactl may not be opened"),
+            "{said}"
+        );
+    }
+}
+
 fn sort(error: &Unavailable) -> &'static str {
     match error {
         Unavailable::NoDriver(_) => "no driver",
@@ -306,6 +329,11 @@ fn a_copy_to_another_device_waits_for_its_source() {
 #[test]
 fn a_callback_that_panics_takes_nobody_along() {
     tell("panics");
+}
+
+#[test]
+fn what_is_on_devices_outlives_every_handle_on_them() {
+    tell("outlive");
 }
 
 #[test]

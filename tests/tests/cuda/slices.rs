@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaStream, result};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::{CudaDevices, Download};
 use tensorpipe::{
-    Buffer, BufferMut, Tensor,
+    Buffer, BufferMut, Context, DType, Tensor,
     device::{Allocator, DevicePool},
 };
 
@@ -55,6 +56,11 @@ fn filled(mut copied: Download) -> Buffer {
     }
 }
 
+/// Where a slice lies on its device.
+fn address_of<T>(slice: &CudaSlice<T>) -> CUdeviceptr {
+    slice.device_ptr(slice.stream()).0
+}
+
 pub(crate) fn there_and_back() {
     let cuda = CudaDevices::open().unwrap();
     let [makes, reads, _] = streams(&cuda, device().index);
@@ -63,6 +69,7 @@ pub(crate) fn there_and_back() {
     let before = waits();
     let (held, held_reads) = (Hold::on(&makes), Hold::on(&reads));
     makes.memcpy_htod(&numbers, &mut slice).unwrap();
+    let address = address_of(&slice);
     let tensor = Tensor::from_cuda(&cuda, slice, [50, 500]).unwrap();
     assert_eq!(
         (tensor.shape(), tensor.device().index),
@@ -75,6 +82,7 @@ pub(crate) fn there_and_back() {
     // Queued behind what makes it, which has not begun.
     let copied = cuda.download(shared.buffer(), &reads).unwrap();
     let slice = shared.into_cuda::<f32>(&cuda).unwrap();
+    assert_eq!(address_of(&slice), address, "nothing is copied");
     assert_eq!(waits(), before, "nobody waits for a device");
     // Behind the copy that reads it, too.
     let zeros = vec![0f32; LEN / 4];
@@ -252,6 +260,40 @@ pub(crate) fn copied_to_another_device() {
     assert!(bytes_of(&cuda, &copied, &reads) == pattern(LEN, 4)[LEN / 2..]);
 }
 
+/// What is on a device keeps what it needs: the devices, the context, the pool and the streams are gone before it is read.
+pub(crate) fn outlive_their_devices() {
+    let (first, last) = (CudaDevices::device(0), device());
+    let (tensor, copied, pinned, fence) = {
+        let cuda = CudaDevices::open().unwrap();
+        let [makes, reads, others] = streams(&cuda, 0);
+        let context = Context::builder().cuda(&cuda).build().unwrap();
+        let pool = context.allocator(first).unwrap();
+        let upload = |seed| {
+            let from = Buffer::from_vec(pattern(LEN, seed));
+            cuda.upload(&from, pool.take(LEN).unwrap(), &makes).unwrap()
+        };
+        let tensor = Tensor::from_buffer(upload(1), DType::U8, [LEN as u64]).unwrap();
+        let copied = cuda.download(&upload(2), &reads).unwrap();
+        let mut pinned = cuda.pinned(last, LEN).unwrap();
+        let bytes = pinned.as_bytes_mut().unwrap();
+        bytes.copy_from_slice(&pattern(LEN, 3));
+        (tensor, copied, pinned, cuda.fence(&others).unwrap())
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    while fence.reached().is_none() {
+        assert!(Instant::now() < until, "it is not reached");
+        std::thread::yield_now();
+    }
+    assert_eq!(fence.reached(), Some(Ok(())));
+    let found = filled(copied);
+    assert!(found.as_bytes() == Some(&pattern(LEN, 2)[..]));
+    assert!(pinned.freeze().as_bytes() == Some(&pattern(LEN, 3)[..]));
+    // By devices that are opened now: the context is the one that the tensor has kept.
+    let cuda = CudaDevices::open().unwrap();
+    let [reads, ..] = streams(&cuda, 0);
+    assert!(bytes_of(&cuda, tensor.buffer(), &reads) == pattern(LEN, 1));
+}
+
 /// The others hear of their events all the same.
 pub(crate) fn a_callback_panics() {
     let cuda = CudaDevices::open().unwrap();
@@ -309,15 +351,20 @@ pub(crate) fn by_dlpack() {
     let before = waits();
     let held = Hold::on(&theirs);
     theirs.memcpy_htod(&pattern(LEN, 1), &mut slice).unwrap();
+    let address = address_of(&slice);
     let given = Tensor::from_cuda(&cuda, slice, [LEN]).unwrap();
     let memory = Arc::downgrade(given.buffer().memory());
     let given = given.into_dlpack_on(&cuda, &late).unwrap();
+    let data = given.validate_export().unwrap().data_ptr();
+    assert_eq!(data.addr() as u64, address, "nothing is copied");
     // SAFETY: what was made above is true, and nobody writes there.
     let tensor = unsafe { Tensor::from_dlpack_on(given, &cuda, &late) }.unwrap();
     assert_eq!(
         (tensor.device(), tensor.shape()),
         (device(), &[LEN as u64][..])
     );
+    let taken = cuda.read(tensor.buffer(), &late).unwrap().address();
+    assert_eq!(taken, address, "nothing is copied");
     let held_reads = Hold::on(&reads);
     let copied = cuda.download(tensor.buffer(), &reads).unwrap();
     let [early, ..] = streams(&cuda, device().index);

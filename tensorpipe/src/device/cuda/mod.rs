@@ -34,6 +34,7 @@
 
 mod access;
 mod copies;
+mod facts;
 mod fence;
 mod memory;
 mod peers;
@@ -47,6 +48,7 @@ mod streams;
 
 pub use access::{DeviceRead, DeviceWrite};
 pub use copies::Download;
+pub use facts::DeviceFacts;
 pub(crate) use physical::Physical;
 pub use probe::Unavailable;
 pub(crate) use streams::Borrowed as BorrowedStream;

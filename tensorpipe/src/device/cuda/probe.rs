@@ -26,6 +26,7 @@ const FUNCTIONS: &[&str] = &[
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetUuid_v2",
+    "cuDeviceGetName",
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
     "cuCtxGetCurrent",
@@ -126,7 +127,7 @@ fn probe() -> Result<usize, Unavailable> {
     }
 }
 
-fn version() -> Result<c_int, DriverError> {
+pub(super) fn version() -> Result<c_int, DriverError> {
     let mut version = 0;
     // SAFETY: there is room for the number.
     unsafe { sys::cuDriverGetVersion(&raw mut version) }.result()?;

@@ -53,6 +53,10 @@ impl Slabs {
         &self.peers
     }
 
+    pub(super) fn granularity(&self) -> usize {
+        self.granularity
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<Slab>>> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }

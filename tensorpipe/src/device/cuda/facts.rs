@@ -1,0 +1,79 @@
+//! What the driver says of itself and of the devices, for whoever reports on a machine.
+
+use std::fmt;
+
+use super::{CudaDevices, Current, failed, probe};
+use crate::device::Device;
+use crate::error::DeviceError;
+
+/// What the driver says of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceFacts {
+    /// By its number here.
+    pub device: Device,
+    /// What it is called.
+    pub name: String,
+    /// Who it is, also in other processes.
+    pub uuid: [u8; 16],
+    /// In multiples of so many bytes physical memory is made.
+    pub granularity: usize,
+    /// Devices that reach its memory.
+    pub peers: Vec<Device>,
+}
+
+impl CudaDevices {
+    /// The newest CUDA that the driver serves: its major and its minor version.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn version(&self) -> Result<(u32, u32), DeviceError> {
+        let version = probe::version();
+        let version =
+            version.map_err(|error| failed(Self::device(0), "cuDriverGetVersion", error))?;
+        let version = version.unsigned_abs();
+        Ok((version / 1000, version % 1000 / 10))
+    }
+
+    /// What the driver says of a device, which is in use from now on.
+    ///
+    /// # Errors
+    /// There is no such device, or it cannot be used.
+    pub fn facts(&self, device: Device) -> Result<DeviceFacts, DeviceError> {
+        let _mine = Current::keep();
+        let opened = self.opened(device)?;
+        let name = opened.context.name();
+        let peers = opened.slabs.peers().iter();
+        Ok(DeviceFacts {
+            device,
+            name: name.map_err(|error| failed(device, "cuDeviceGetName", error))?,
+            uuid: self.uuid(device).unwrap_or_default(),
+            granularity: opened.slabs.granularity(),
+            peers: peers
+                .map(|peer| Self::device(peer.unsigned_abs()))
+                .collect(),
+        })
+    }
+}
+
+/// One line, the UUID as nvidia-smi has it.
+impl fmt::Display for DeviceFacts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}, GPU-", self.device, self.name)?;
+        for (at, byte) in self.uuid.iter().enumerate() {
+            let dash = if matches!(at, 4 | 6 | 8 | 10) {
+                "-"
+            } else {
+                ""
+            };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        let peers: Vec<_> = self.peers.iter().map(Device::to_string).collect();
+        let peers = match peers.is_empty() {
+            true => "none".to_owned(),
+            false => peers.join(" "),
+        };
+        let granularity = self.granularity;
+        write!(f, ", granularity {granularity} bytes, peers {peers}")
+    }
+}
