@@ -1,12 +1,23 @@
-//! What several threads may do at once, one after another in each order: references in a reply that nobody looks at go back.
+//! What several threads may do at once, one after another in each order: references in a reply that nobody looks at go back, nothing is
+//! kept of what is over, and a caller that has its answer may make the next call.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use tensorpipe::{Context, Message, MessageStats, Pipe};
+use tensorpipe::{Context, DType, Device, Error, Message, MessageStats, Pipe, ResetCode, Tensor};
 
-use super::{CallSlot, Engine};
-use crate::header::{Header, Kind, REFERENCES};
+use super::calls::Reading;
+use super::{CallSlot, Engine, Outcome, Outgoing, Received};
+use crate::call::UnderWay;
+use crate::codec::{Encoded, Reply};
+use crate::header::{FailureCode, Header, Kind, REFERENCES, Way};
+use crate::limits::ServerLimits;
+use crate::placement::CallPlacement;
+use crate::remote::FETCH;
+use crate::schema::{Method, Places, Streams};
+use crate::server::{Server, ServerShared};
 
 /// An engine that has asked for something, and the other end.
 struct Asked {
@@ -15,29 +26,91 @@ struct Asked {
     peer: Pipe,
 }
 
+/// The number of the peer's first message.
+const REPLY: u64 = 0;
+
+/// What is asked for is a stream of items.
+static ITEMS: Method = Method {
+    name: "items",
+    id: 0,
+    signature: "fn items(&self) -> impl Stream<Item = Tensor>",
+    idempotent: true,
+    promises: false,
+    streams: Streams {
+        argument: false,
+        reply: true,
+    },
+    places: Places::NOWHERE,
+    structure: |_| {},
+};
+
+/// Both ends of a pipe.
+async fn pair() -> (Pipe, Pipe) {
+    let context = Context::new();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    let (near, far) = tokio::join!(context.connect(url), listener.accept());
+    (near.unwrap(), far.unwrap())
+}
+
 impl Asked {
     async fn new() -> Self {
-        let context = Context::new();
-        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-        let url = listener.url().to_string();
-        let (near, peer) = tokio::join!(context.connect(url), listener.accept());
-        let engine = Engine::start(near.unwrap(), None).unwrap();
-        let (_, slot) = engine.ask(Kind::Claim, &[0; 16], None, None).unwrap();
-        let peer = peer.unwrap();
+        Self::of(&FETCH, None).await
+    }
+
+    async fn of(method: &'static Method, places: Option<Arc<CallPlacement>>) -> Self {
+        let (near, peer) = pair().await;
+        let engine = Engine::start(near, None).unwrap();
+        let id = engine.calls.next_id();
+        let metadata = Header::plain(Kind::Claim, id).to_vec();
+        let slot = engine.call(Outgoing {
+            id,
+            method,
+            header_len: metadata.len(),
+            encoded: Encoded {
+                metadata,
+                ..Encoded::default()
+            },
+            deadline: None,
+            pins: Vec::new(),
+            trace: None,
+            places,
+            required: None,
+        });
         let asked = soon(peer.read()).await.unwrap();
         assert_eq!(Header::decode(&asked.metadata).unwrap().call, slot.id);
         Self { engine, slot, peer }
     }
 
+    fn header(&self, kind: Kind, flags: u8) -> Header {
+        let mut header = Header::plain(kind, self.slot.id);
+        header.flags |= flags;
+        Header::decode(&header.to_vec()).unwrap()
+    }
+
+    /// All of a reply is here, or never will be.
+    fn ends(&self, kind: Kind, flags: u8, error: Option<Error>) {
+        let header = self.header(kind, flags);
+        let message = error.map_or_else(|| Ok(Message::new(header.to_vec())), Err);
+        let (engine, slot) = (&self.engine, &self.slot);
+        engine.reply_complete(REPLY, &header, slot, message, MessageStats::default());
+    }
+
     /// All of a reply with references is here.
     fn is_answered(&self) {
-        let mut header = Header::plain(Kind::Value, self.slot.id);
-        header.flags |= REFERENCES;
-        let message = Message::new(header.to_vec());
-        let header = Header::decode(&message.metadata).unwrap();
-        let came = MessageStats::default();
-        let (engine, slot) = (&self.engine, &self.slot);
-        engine.reply_complete(0, &header, slot, Ok(message), came);
+        self.ends(Kind::Value, REFERENCES, None);
+    }
+
+    /// Of a reply the header is here.
+    fn is_being_answered(&self, flags: u8) {
+        assert!(self.slot.answered_by(REPLY));
+        let reading = Reading::Reply(self.slot.clone());
+        let header = self.header(Kind::Value, flags);
+        self.engine.calls.begin_reading(REPLY, header, reading);
+    }
+
+    fn is_reading(&self) -> bool {
+        self.engine.calls.is_reading(REPLY)
     }
 
     /// Nobody waits for it any more.
@@ -45,14 +118,26 @@ impl Asked {
         self.engine.cancel(&self.slot);
     }
 
-    /// The peer hears that nobody refers to what it gave away.
-    async fn gives_back(&self) {
+    async fn said(&self) -> Header {
         let said = soon(self.peer.read()).await.unwrap();
         let header = Header::decode(&said.metadata).unwrap();
+        assert_eq!(said.metadata.len(), header.body_at, "it has a body");
+        header
+    }
+
+    /// The peer hears that nobody refers to what it gave away, all of it.
+    async fn gives_back(&self) {
+        let header = self.said().await;
         assert_eq!((header.kind, header.call), (Kind::Release, self.slot.id));
-        assert_eq!(said.metadata.len(), header.body_at, "all of them");
         assert_eq!(self.engine.calls.under_way(), 0);
     }
+}
+
+fn gone() -> Option<Error> {
+    Some(Error::Reset {
+        code: ResetCode::Failed,
+        reason: "gone".into(),
+    })
 }
 
 async fn soon<T>(work: impl Future<Output = T>) -> T {
@@ -85,4 +170,120 @@ async fn the_second_reply_of_a_call_is_given_back_and_the_first_is_there() {
     asked.gives_back().await;
     let first = asked.slot.poll(None).unwrap();
     assert!(first.has_references());
+}
+
+#[tokio::test]
+async fn a_reply_that_is_given_up_while_its_tensors_come_is_given_back() {
+    let asked = Asked::new().await;
+    asked.is_being_answered(REFERENCES);
+    asked.is_dropped();
+    assert!(!asked.is_reading());
+    asked.gives_back().await;
+}
+
+#[tokio::test]
+async fn a_reply_with_references_that_does_not_come_whole_is_an_error() {
+    let asked = Asked::new().await;
+    asked.ends(Kind::Value, REFERENCES, gone());
+    asked.gives_back().await;
+    let outcome = asked.slot.poll(None);
+    assert!(matches!(outcome, Some(Outcome::Failed(_))));
+}
+
+#[tokio::test]
+async fn nothing_is_given_back_of_a_reply_without_references() {
+    for is_whole in [true, false] {
+        let asked = Asked::new().await;
+        match is_whole {
+            true => asked.ends(Kind::Value, 0, None),
+            false => asked.is_being_answered(0),
+        }
+        asked.is_dropped();
+        // What it hears next is something else.
+        asked.engine.send_plain(Kind::Draining, 0);
+        assert_eq!(asked.said().await.kind, Kind::Draining);
+    }
+}
+
+/// What is here whole may have to go elsewhere, and is read like what is not.
+#[tokio::test]
+async fn what_has_come_where_it_was_to_land_is_read_no_more() {
+    for (method, kind) in [(&FETCH, Kind::Value), (&ITEMS, Kind::Items(Way::Reply, 1))] {
+        let asked = Asked::of(method, Some(CallPlacement::of_fetched(Device::CPU))).await;
+        let tensor = Tensor::zeros(DType::U8, [9]).unwrap();
+        let reply = Message::new(Header::plain(kind, asked.slot.id).to_vec());
+        asked.peer.send(reply.tensor(tensor)).unwrap();
+        let mut under_way = UnderWay::new(asked.engine.clone(), asked.slot.clone());
+        let comes = poll_fn(|cx| {
+            let Some(streams) = &asked.slot.streams else {
+                return under_way.poll(cx).map(drop);
+            };
+            under_way.drive(cx);
+            match asked.engine.take_items(streams, Some(cx.waker())) {
+                Received::Items(_) => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        });
+        soon(comes).await;
+        assert!(!asked.is_reading(), "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_time_ends_a_row_of_calls_that_had_none() {
+    let asked = Asked::new().await;
+    let late = |kind, error| {
+        asked.ends(kind, 0, error);
+        asked.engine.calls.late_in_a_row()
+    };
+    asked.engine.calls.is_late(&asked.slot);
+    // Its server has noticed first.
+    assert_eq!(late(Kind::Failure(FailureCode::Deadline), None), 2);
+    // Whether it was in time nobody knows.
+    assert_eq!(late(Kind::Value, gone()), 2);
+    assert_eq!(late(Kind::Value, None), 0);
+}
+
+/// An engine that serves so many calls at once.
+async fn serving(calls: usize) -> (Arc<Engine>, Pipe) {
+    let (near, peer) = pair().await;
+    let limits = ServerLimits {
+        calls_per_connection: calls,
+        ..ServerLimits::default()
+    };
+    let server = ServerShared::of(Server::builder().limits(limits)).unwrap();
+    (Arc::new(server).connect(near).unwrap(), peer)
+}
+
+/// Its handler, or what is left of it, may still be there.
+#[tokio::test]
+async fn a_caller_that_has_its_answer_may_make_the_next_call() {
+    let (engine, _peer) = serving(1).await;
+    let admit = || {
+        let serving = engine.serving.as_ref().unwrap();
+        serving.admit(&Header::plain(Kind::Claim, 1), &[]).ok()
+    };
+    let first = admit().unwrap();
+    assert!(admit().is_none(), "there is room for one");
+    engine.reply(&first, Reply::value(7u32));
+    assert!(admit().is_some());
+}
+
+#[tokio::test]
+async fn a_call_that_has_ended_is_not_found_any_more() {
+    let (engine, _peer) = serving(1).await;
+    let serving = engine.serving.as_ref().unwrap();
+    let header = Header::plain(Kind::Claim, 1);
+    for ends in [false, true] {
+        let mut call = serving.admit(&header, &[]).ok();
+        let context = call.as_ref().unwrap().context.clone();
+        engine.list(REPLY, call.as_mut().unwrap());
+        if ends {
+            call = None;
+        }
+        // Its caller gives it up.
+        engine.call_abandoned(REPLY);
+        assert_ne!(context.was_given_up(), ends);
+        drop(call);
+    }
 }

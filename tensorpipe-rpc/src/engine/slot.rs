@@ -304,4 +304,22 @@ mod tests {
         );
         assert!(given_up.poll(None).is_none() && given_up.abandon().is_none());
     }
+
+    #[test]
+    fn a_call_that_is_given_up_before_it_is_sent_is_taken_back_once_it_is() {
+        let given_up = slot();
+        assert!(given_up.give_up(), "it was not sent");
+        assert!(!given_up.sent_as(5) && given_up.message().is_none());
+        let sent = slot();
+        assert!(sent.sent_as(5) && !sent.give_up());
+        assert_eq!(sent.message(), Some(5));
+    }
+
+    #[test]
+    fn a_call_has_one_reply() {
+        let slot = slot();
+        assert_eq!(slot.reply(), None);
+        assert!(slot.answered_by(7) && !slot.answered_by(8));
+        assert_eq!(slot.reply(), Some(7));
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tensorpipe::Context;
-use tensorpipe_rpc::{CallError, Server, tensor_service};
+use tensorpipe_rpc::{CallError, Server, ServerLimits, tensor_service};
 
 use super::lab::{over_each, serve, tcp, tensor, until};
 
@@ -106,4 +106,22 @@ async fn a_handler_that_blocks_holds_up_nobody_else() {
         );
         blocked.await.unwrap();
     }
+}
+
+/// On the connection's task, where a method runs that has been quick.
+#[tokio::test]
+async fn what_a_handler_returns_when_its_time_is_up_is_no_result() {
+    let mut limits = ServerLimits::default();
+    limits.longest_call = Duration::from_millis(100);
+    let context = tcp().build().unwrap();
+    let server = Server::builder().context(&context).limits(limits);
+    let server = server.service(OddService::new(std::sync::Arc::default()));
+    let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+    let client = OddClient::connect_with(&context, server.url());
+    let client = client.await.unwrap();
+    for _ in 0..50 {
+        client.block(0).await.unwrap();
+    }
+    let late = client.block(200).await;
+    assert!(matches!(late, Err(CallError::Deadline { .. })), "{late:?}");
 }

@@ -154,19 +154,24 @@ async fn answers_to_what_is_no_call_are_bounded_too() {
 }
 
 #[tokio::test]
-async fn a_description_of_many_mebibytes_is_not_looked_at() {
+async fn a_description_of_more_than_4_mib_is_not_looked_at() {
     let both = both(tcp(), tcp(), ServerLimits::default()).await;
     let url = both.server.url().to_string();
     let pipe = both.near.connect(&url).await.unwrap();
     let mut bind = message(BIND, 0, 3, b"");
     bind.metadata = [&[BIND, 12, 1, 0], &bind.metadata[4..]].concat().into();
-    let large = tensorpipe::Buffer::from_vec(vec![0u8; 64 << 20]);
-    let before = pipe.stats().bytes_out;
-    pipe.send(bind.payload(Payload::from(large))).unwrap();
-    let reply = pipe.read().await.unwrap();
-    let text = String::from_utf8_lossy(&reply.metadata[12..]);
-    assert_eq!((reply.metadata[0], reply.metadata[3]), (FAILURE, 4));
-    assert!(text.contains("longer than"), "{text}");
-    assert!(pipe.stats().bytes_out - before < 1 << 20, "none of it went");
+    let most = (4 << 20) - bind.metadata.len();
+    for (len, is_looked_at) in [(most, true), (most + 1, false), (64 << 20, false)] {
+        let large = tensorpipe::Buffer::from_vec(vec![0u8; len]);
+        let before = pipe.stats().bytes_out;
+        pipe.send(bind.clone().payload(Payload::from(large)))
+            .unwrap();
+        let reply = pipe.read().await.unwrap();
+        let text = String::from_utf8_lossy(&reply.metadata[12..]);
+        assert_eq!((reply.metadata[0], reply.metadata[3]), (FAILURE, 4));
+        assert_eq!(!text.contains("longer than"), is_looked_at, "{text}");
+        let went = pipe.stats().bytes_out - before;
+        assert!(is_looked_at || went < 1 << 20, "none of it went");
+    }
     both.is_clean().await;
 }

@@ -1,5 +1,6 @@
 //! How a server ends, and what its callers learn.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tensorpipe::{Pipe, Timeouts};
@@ -8,7 +9,7 @@ use tensorpipe_rpc::{CallError, Server, ServerLimits};
 use super::lab::{
     Bench, Both, LabClient, LabService, MIB, both, over_each, over_each_with, tcp, tensor, until,
 };
-use super::raw::raw_call;
+use super::raw::{CALL, raw_call, take_bind};
 
 #[tokio::test]
 async fn running_calls_finish_and_new_ones_did_not_run() {
@@ -123,8 +124,8 @@ async fn a_dropped_server_lets_its_calls_end_and_takes_no_more() {
 #[tokio::test]
 async fn an_abrupt_end_leaves_open_whether_a_call_ran() {
     // The server on a runtime that is torn down: its sockets close without a word.
-    let (tell, told) = std::sync::mpsc::channel();
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let (stop, stopped) = mpsc::channel::<()>();
     let server = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -266,4 +267,45 @@ async fn where_a_server_listened_another_can_listen_as_soon_as_it_has_stopped() 
         }
         server = listen(&url).await;
     }
+}
+
+/// Its process ends before it has read the call.
+#[test]
+fn a_call_behind_a_goodbye_has_not_run_whatever_becomes_of_its_server() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let ((tell, told), (go, gone)) = (mpsc::channel(), mpsc::channel());
+    let server = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let context = tcp().build().unwrap();
+            let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+            tell.send(listener.url().to_string()).unwrap();
+            let pipe = listener.accept().await.unwrap();
+            take_bind(&pipe).await;
+            let bound = pipe.read().await.unwrap();
+            assert_eq!(bound.metadata[0], CALL);
+            pipe.go_away("enough");
+            tell.send(String::new()).unwrap();
+            // It reads no more.
+            gone.recv().unwrap();
+            pipe
+        })
+    });
+    runtime().block_on(async {
+        let client = LabClient::connect(told.recv().unwrap()).await.unwrap();
+        let seen = client.echo("seen");
+        // Nor does this one, until the other is gone.
+        told.recv().unwrap();
+        let unseen = client.echo("unseen");
+        go.send(()).unwrap();
+        drop(server.join().unwrap());
+        let error = unseen.await.unwrap_err();
+        assert!(matches!(error, CallError::ShuttingDown), "{error:?}");
+        let error = seen.await.unwrap_err();
+        assert!(matches!(error, CallError::Connection { .. }), "{error:?}");
+    });
 }

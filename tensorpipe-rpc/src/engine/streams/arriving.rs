@@ -80,10 +80,9 @@ impl Engine {
     pub(super) fn read_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage) {
         let ItemsMessage { header, incoming } = message;
         let (id, whole) = (incoming.id(), incoming.is_whole());
-        // Of one that is not, whoever reads the rest counts.
         let came = match &streams.carried {
-            Some(_) if whole => incoming.stats(),
-            _ => MessageStats::default(),
+            Some(_) => incoming.stats(),
+            None => MessageStats::default(),
         };
         if whole && streams.receive_placement.is_none() {
             if let Some(message) = incoming.accept() {

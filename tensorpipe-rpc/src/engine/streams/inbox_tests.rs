@@ -96,6 +96,8 @@ fn the_sender_is_told_in_time_and_not_for_each_item() {
             let state = lock(&inbox.state);
             let unread = sent.bytes - state.consumed.bytes;
             assert!(unread <= WINDOW.bytes + size, "{unread}");
+            let unread = sent.items - state.consumed.items;
+            assert!(unread <= WINDOW.items, "{unread}");
         }
         let windows = 5000 * (1 + size / 1024) / 256 + 64;
         assert!(told <= windows, "told {told} times of {size} bytes");
@@ -163,7 +165,29 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
     let here = inbox();
     assert_eq!(here.announced(0, large, true).unwrap(), Announced::Wanted);
     assert_eq!(unread.taken(), 3 * excess);
+    // More than there is has been taken: what a stream has to itself is its own all the same.
+    let small = Tally {
+        items: 1,
+        bytes: FIRST.bytes,
+    };
+    let own = inbox();
+    assert_eq!(own.announced(0, small, false).unwrap(), Announced::Wanted);
     // All of it comes back.
-    drop((first, second, awaited, here));
+    drop((first, second, awaited, here, own));
     assert_eq!(unread.taken(), 0);
+}
+
+#[test]
+fn what_was_taken_for_a_stream_that_has_ended_comes_back_and_its_sender_is_told_nothing() {
+    let ends: [fn(&Inbox); 2] = [Inbox::finish, |inbox| drop(inbox.close())];
+    for end in ends {
+        let unread = Unread::new(u64::MAX, 0);
+        let inbox = Inbox::new(WINDOW, unread.clone());
+        assert!(message(&inbox, 0, FIRST.items, 9 << 20));
+        inbox.complete(0, body());
+        let batch = take(&inbox).unwrap();
+        end(&inbox);
+        assert_eq!(inbox.consumed(&batch), None);
+        assert_eq!(unread.taken(), 0);
+    }
 }

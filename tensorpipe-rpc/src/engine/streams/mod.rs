@@ -142,13 +142,6 @@ impl CallStreams {
         }
     }
 
-    /// The connection is gone.
-    fn no_more_read(&self) {
-        if let Some(inbox) = &self.inbox {
-            inbox.close();
-        }
-    }
-
     fn release(&self) -> Option<Outcome> {
         lock(&self.held).take()
     }

@@ -46,13 +46,9 @@ impl Drop for Open {
         let Some(inner) = context.as_ref().map(|context| &context.inner) else {
             return;
         };
-        match (&inner.streams, inner.caller.engine()) {
-            (Some(streams), Some(engine)) => engine.close_streams(streams),
-            (Some(streams), None) => {
-                streams.no_more_sent();
-                streams.no_more_read();
-            }
-            (None, _) => {}
+        // Whoever has the call has the engine.
+        if let (Some(streams), Some(engine)) = (&inner.streams, inner.caller.engine()) {
+            engine.close_streams(streams);
         }
     }
 }

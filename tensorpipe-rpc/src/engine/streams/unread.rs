@@ -25,7 +25,8 @@ pub(crate) struct Unread {
     most_held: usize,
     /// How many are.
     held: AtomicUsize,
-    waiting: Mutex<Waiting>,
+    /// Streams that have one, or had, the longest first: each once.
+    waiting: Mutex<VecDeque<Weak<CallStreams>>>,
     /// Streams that the peer has opened, each of which may send [`FIRST`](super::FIRST) before anybody reads.
     opened: AtomicUsize,
 }
@@ -37,14 +38,6 @@ impl Drop for Opened {
     fn drop(&mut self) {
         self.0.opened.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// Streams that have one, or had, the longest first: each once.
-#[derive(Default)]
-struct Waiting {
-    streams: VecDeque<Weak<CallStreams>>,
-    /// So many of them that it is time to look for those that are gone.
-    many: usize,
 }
 
 impl Unread {
@@ -126,11 +119,9 @@ impl Unread {
             return;
         }
         let mut waiting = lock(&self.waiting);
-        if waiting.streams.len() >= waiting.many {
-            waiting.streams.retain(|streams| streams.strong_count() > 0);
-            waiting.many = 2 * waiting.streams.len().max(64);
-        }
-        waiting.streams.push_back(Arc::downgrade(streams));
+        // Those that are gone do not say so. There are no more others than streams that are open.
+        waiting.retain(|streams| streams.strong_count() > 0);
+        waiting.push_back(Arc::downgrade(streams));
     }
 
     /// The message that has waited longest, if there is room for it.
@@ -144,7 +135,7 @@ impl Unread {
         // Under one lock: whoever gives room back and comes later finds those for whom there was none.
         let mut waiting = lock(&self.waiting);
         loop {
-            let streams = waiting.streams.front()?.upgrade();
+            let streams = waiting.front()?.upgrade();
             let found = streams.as_ref().map(|streams| {
                 // Before the look: what is held from now on waits anew.
                 streams.waits.store(false, Ordering::Release);
@@ -157,11 +148,11 @@ impl Unread {
                     return None;
                 }
                 (Some(Unheld::Read(message)), Some(streams)) => {
-                    waiting.streams.pop_front();
+                    waiting.pop_front();
                     return Some((streams, message));
                 }
                 (_, streams) => {
-                    waiting.streams.pop_front();
+                    waiting.pop_front();
                     passed.extend(streams);
                 }
             }
@@ -171,5 +162,44 @@ impl Unread {
     #[cfg(test)]
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Streams;
+
+    #[test]
+    fn as_many_streams_are_open_at_once_as_have_room_and_some_in_any_case() {
+        for (most, room) in [(100 * FIRST.bytes, 100), (0, OPEN_AT_LEAST)] {
+            let unread = Unread::new(most, 0);
+            let mut open: Vec<_> = (0..room).map(|_| unread.open().unwrap()).collect();
+            for _ in 0..2 {
+                assert_eq!(unread.open().err(), Some(room));
+                // One that ends leaves its place, and one that is refused takes none.
+                open.pop();
+                open.push(unread.open().unwrap());
+            }
+        }
+    }
+
+    /// The first one stays, so nobody behind it is looked at.
+    #[test]
+    fn streams_that_are_gone_do_not_wait() {
+        let unread = Unread::new(0, 0);
+        let kinds = Streams {
+            argument: false,
+            reply: true,
+        };
+        let stream = |call| CallStreams::new(call, true, kinds, false, None, None, &unread);
+        let stays = Arc::new(stream(0));
+        unread.wait(&stays);
+        for call in 1..100 {
+            unread.wait(&Arc::new(stream(call)));
+        }
+        let waiting = lock(&unread.waiting);
+        assert_eq!(waiting.len(), 2, "the first one, and the last one");
+        assert_eq!(waiting.front().unwrap().upgrade().unwrap().call, 0);
     }
 }

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use futures_util::stream;
+use tensorpipe::Limits;
 use tensorpipe_rpc::{CallError, Connection, Remote, ServerLimits};
 
 use super::house::*;
-use crate::lab::{serve, tcp, tensor, until};
+use crate::common::soon;
+use crate::lab::{in_each, serve, tcp, tensor, until};
+use crate::raw::{VALUE, call_id, message, raw_call_of};
 
 #[tokio::test]
 async fn a_value_stays_until_the_last_reference_is_dropped() {
@@ -73,9 +76,14 @@ async fn a_reply_given_up_while_its_tensors_come_leaves_no_references_behind() {
 
 #[tokio::test]
 async fn more_references_than_a_pipe_queues_are_let_go_of_at_once() {
-    over_each(async |house| {
-        let kept = house.client.several(70_000).await.unwrap();
-        assert_eq!(house.server.references(), 70_000);
+    in_each(async |context| {
+        let mut few = Limits::default();
+        few.queued_writes = 1000;
+        let (near, far) = (context().limits(few), context());
+        let (near, far) = (near.build().unwrap(), far.build().unwrap());
+        let house = House::new(near, far, ServerLimits::default()).await;
+        let kept = house.client.several(20_000).await.unwrap();
+        assert_eq!(house.server.references(), 20_000);
         drop(kept);
         house.is_empty().await;
     })
@@ -266,4 +274,40 @@ async fn a_server_refers_to_what_its_client_keeps() {
     let client = AtticClient::on(&connection).await.unwrap();
     assert_eq!(client.back().await.unwrap(), 14);
     until(|| connection.references() == 0).await;
+}
+
+const FETCH: u8 = 15;
+const WAITS: u8 = 8;
+
+/// What no client of ours asks for: to run when it has run itself, and what another call has not returned yet.
+#[tokio::test]
+async fn a_call_does_not_wait_for_itself_and_what_is_not_there_yet_is_waited_for() {
+    let build = || tcp().build().unwrap();
+    let house = House::new(build(), build(), ServerLimits::default()).await;
+    let context = build();
+    let pipe = context.connect(house.server.url().to_string()).await;
+    let pipe = pipe.unwrap();
+    let answer = async || {
+        let answer = soon(pipe.read()).await.unwrap();
+        assert_eq!(answer.metadata[0], VALUE);
+        (call_id(&answer.metadata), answer)
+    };
+    let attic = AtticService::new(Keeper::default());
+    let body = [&[7][..], &1u64.to_le_bytes(), &[1]].concat();
+    let mut own = raw_call_of(&attic, "number", 1, &body);
+    let mut metadata = own.metadata.to_vec();
+    metadata[2] |= WAITS;
+    own.metadata = metadata.into();
+    pipe.send(own).unwrap();
+    assert_eq!(answer().await.0, 1);
+    pipe.send(raw_call_of(&attic, "slow", 2, &[9])).unwrap();
+    let reference = [&2u64.to_le_bytes()[..], &0u32.to_le_bytes()].concat();
+    pipe.send(message(FETCH, 0, 3, &reference)).unwrap();
+    until(|| house.server.calls_under_way() == 2).await;
+    house.keeper.gate.add_permits(1);
+    assert_eq!(answer().await.0, 2);
+    let (call, fetched) = answer().await;
+    assert_eq!((call, &fetched.metadata[12..]), (3, &[9][..]));
+    drop(pipe);
+    house.is_empty().await;
 }

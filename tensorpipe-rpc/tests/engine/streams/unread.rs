@@ -137,6 +137,31 @@ async fn where_too_many_wait_further_ones_are_refused_and_calls_go_on() {
     banks.is_clean().await;
 }
 
+/// Asked for or not, and however often.
+#[tokio::test]
+async fn an_item_for_which_there_was_no_room_comes_when_there_is_some() {
+    let mut small = Limits::default();
+    // Four may wait at once.
+    small.window_messages = 16;
+    let (near, far) = (tcp().build().unwrap(), tcp().limits(small).build().unwrap());
+    let mut little = ServerLimits::default();
+    little.unread_items = 1 << 20;
+    let banks = Banks::new(near, far, little).await;
+    let pipe = banks.client.connection().pipe().clone();
+    let (first, second) = (numbered(2 << 20, 0), numbered(5 << 20, 1));
+    for _ in 0..6 {
+        let takes_all = banks.client.ignores_it(stream::iter([first.clone()]));
+        until(|| kept(&banks.far) >= first.byte_len()).await;
+        let waits = banks.client.ignores_it(stream::iter([second.clone()]));
+        until(|| banks.at_it() == 2 && pipe.unwritten() == 1).await;
+        assert!(kept(&banks.far) < second.byte_len());
+        drop(takes_all);
+        until(|| kept(&banks.far) >= second.byte_len()).await;
+        drop(waits);
+        banks.is_clean().await;
+    }
+}
+
 /// What a stream may send before anybody reads is its own, so there may not be any number of them.
 #[tokio::test]
 async fn streams_too_many_to_have_room_are_refused_before_they_send() {
