@@ -28,10 +28,9 @@
 //! | `io/` | the connection and its buffers, for whoever drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
 //! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
-//! | `handler`, `background`, `heartbeat` | who else takes part: an engine, the pipe's task |
-//! | `mod`, `ending`, `engine`, `awaiting` | [`Pipe`], the handle; what an engine and its futures have of it |
+//! | `background`, `heartbeat` | who else takes part: the pipe's task, and who speaks for it |
+//! | `mod`, `ending`, `engine` | [`Pipe`], the handle; what an engine and its futures have of it |
 
-pub(crate) mod awaiting;
 mod background;
 mod budget;
 mod core;
@@ -39,7 +38,6 @@ mod credit_ahead;
 mod driver;
 mod ending;
 pub(crate) mod engine;
-mod handler;
 mod heartbeat;
 mod inbound;
 mod io;
@@ -57,7 +55,6 @@ pub(crate) use self::budget::Budget;
 pub use self::budget::Held;
 pub(crate) use self::core::{Core, Parts};
 pub(crate) use self::credit_ahead::{Credit, CreditAhead};
-pub use self::handler::Handler;
 pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
 pub(crate) use self::lane::Work;
 pub use self::lane::{LaneIo, Outcome};

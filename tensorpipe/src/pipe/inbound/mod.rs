@@ -139,7 +139,7 @@ impl Incoming {
         }
     }
 
-    /// Has all of it read into pooled memory and given to the pipe's [`Handler`](super::Handler). `Some` if it was here
+    /// Has all of it read into pooled memory and given to the pipe's [`Handler`](crate::engine::Handler). `Some` if it was here
     /// whole: then the handler is not called. Else the handler may be called, on another thread, before this returns.
     pub fn accept(mut self) -> Option<Result<Message, Error>> {
         if self.is_whole() {
