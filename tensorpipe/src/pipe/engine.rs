@@ -199,8 +199,8 @@ impl<H: Handler> Deliver for H {
                 let (id, message, stats, held) = *come;
                 self.message_with_stats(id, message, stats, held);
             }
-            Delivery::Reset(id, code, reason) => self.reset(id, code, &reason),
-            Delivery::Refused(id, code, reason) => self.refused(id, code, &reason),
+            Delivery::Reset(why) => self.reset(why.message, why.code, &why.text),
+            Delivery::Refused(why) => self.refused(why.message, why.code, &why.text),
             Delivery::Failed(failed) => self.failed(failed.0, &failed.1),
             Delivery::GoingAway(next, reason) => self.going_away(next, &reason),
             Delivery::Closed(error) => self.closed(&error),
