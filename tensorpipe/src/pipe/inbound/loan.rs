@@ -198,9 +198,8 @@ impl Drop for WakeAtLast {
 #[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Memory for Lent {
     fn device(&self) -> Device {
-        self.memory
-            .as_ref()
-            .map_or(Device::CPU, |memory| memory.device())
+        let memory = self.memory.as_deref();
+        memory.map_or(Device::CPU, Memory::device)
     }
     fn kind(&self) -> MemoryKind {
         let memory = self.memory.as_ref();
