@@ -80,9 +80,7 @@ impl Io {
         let mut guard = lock(&common.shared);
         let shared = &mut *guard;
         // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
-        if let Some(ended) = &shared.ended {
-            return Err(ended.clone());
-        }
+        shared.check_ended()?;
         let fault = |fault| Error::Peer {
             pipe: common.name.clone(),
             fault,
@@ -100,9 +98,7 @@ impl Io {
                 Input::Message(arriving) => {
                     // What came before it first.
                     shared.process(&mut self.wakes);
-                    if let Some(ended) = &shared.ended {
-                        return Err(ended.clone());
-                    }
+                    shared.check_ended()?;
                     let rest = &self.received[self.start..self.end];
                     self.start += shared.arrive(arriving, rest, &mut self.wakes)?;
                 }
@@ -114,9 +110,7 @@ impl Io {
             }
         }
         shared.process(&mut self.wakes);
-        if let Some(ended) = &shared.ended {
-            return Err(ended.clone());
-        }
+        shared.check_ended()?;
         self.gather(shared);
         self.found = !shared.arrived.is_empty();
         Ok(common.pauses_for())
@@ -192,9 +186,7 @@ impl Io {
             // What a channel streams counts as a sign of life, too.
             shared.state.heard(self.read_at);
             shared.process(&mut self.wakes);
-            if let Some(ended) = &shared.ended {
-                return Err(ended.clone());
-            }
+            shared.check_ended()?;
             self.gather(&mut shared);
         }
         Ok(true)
