@@ -247,12 +247,12 @@ impl Memory for Lent {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::time::Duration;
 
     use tokio::runtime::Handle;
 
     use super::*;
     use crate::message::{MessageTensor, Payload};
+    use crate::pipe::tests::soon;
     use crate::sys::registrations::Registrations;
     use crate::tensor::DType;
 
@@ -381,8 +381,7 @@ mod tests {
         let back = tokio::spawn(async move { poll_fn(|cx| loans.poll_home(cx)).await });
         tokio::task::yield_now().await;
         drop(allocation);
-        let back = tokio::time::timeout(Duration::from_secs(20), back);
-        let mut back = back.await.expect("nobody was woken").unwrap();
+        let mut back = soon(back).await.unwrap();
         assert!(matches!(back.payloads[1], Place::Skip));
         assert!(matches!(back.tensors[0], Place::On(Device::CPU)));
         match back.payloads.remove(0) {
