@@ -91,8 +91,8 @@ impl Engine {
             }
             return;
         }
-        let reading = Reading::Items(streams.clone());
-        self.calls.begin_reading(id, header, reading);
+        let reading = (header, Reading::Items(streams.clone()));
+        self.calls.table().reading.insert(id, reading);
         match ReceivePlacement::accept(streams.receive_placement.as_deref(), incoming) {
             Some(message) if self.calls.take_reading(id).is_some() => {
                 self.items_complete(streams, id, header, message, came);
