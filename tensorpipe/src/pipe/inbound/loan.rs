@@ -14,13 +14,12 @@ use crate::sync::{Arc, Mutex, lock};
 use crate::tensor::Tensor;
 
 /// What a reader has given to its pipe, and how its allocation looked.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Loans {
     payloads: Vec<Kept>,
     tensors: Vec<Kept>,
 }
 
-#[derive(Debug)]
 enum Kept {
     Home(Home),
     /// Without memory of the reader's.
@@ -161,12 +160,6 @@ impl Home {
         }
         drop(read);
         self.take().unwrap_or_else(|| BufferMut::zeroed(0)).freeze()
-    }
-}
-
-impl std::fmt::Debug for Home {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Home({} bytes)", self.len)
     }
 }
 

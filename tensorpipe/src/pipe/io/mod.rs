@@ -45,7 +45,7 @@ pub(super) struct Io {
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
-    sends: Sends,
+    pub(super) sends: Sends,
     /// Of lanes, a step of each in turn.
     work: VecDeque<(OpId, Box<dyn Work>)>,
     received: Vec<u8>,

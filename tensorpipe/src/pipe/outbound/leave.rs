@@ -62,7 +62,9 @@ pub(in crate::pipe) fn leave(
     } = pushed;
     let together = match when {
         When::Now => false,
-        When::Beside(under_way) => io.expects_more(under_way, core.driver.came_together()),
+        When::Beside(under_way) => io
+            .sends
+            .expects_more(under_way, core.driver.came_together()),
         When::Soon => true,
     };
     let left = |over, drive| Submitted {
@@ -88,9 +90,9 @@ pub(in crate::pipe) fn leave(
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
-    if together && !io.is_due(core.driver.is_costly()) {
+    if together && !io.sends.is_due(core.driver.is_costly()) {
         // As long as it is owed, nobody has sent since somebody was told.
-        let tell = io.owe_send();
+        let tell = io.sends.owe();
         drop(io);
         if tell {
             core.driver.wakers.wake_background();
