@@ -240,11 +240,9 @@ impl Handler for Receiver {
                 engine.calls.draining();
             }
             // An answer, since whoever sent a small message does not hear of its refusal.
-            Kind::Tarpc(_) => engine.reply_failure(
-                header.call,
-                FailureCode::NoService,
-                "no tarpc here".to_owned(),
-            ),
+            Kind::Tarpc(_) => {
+                engine.reply_failure(header.call, FailureCode::NoService, "no tarpc here")
+            }
         }
     }
 

@@ -232,9 +232,4 @@ impl Engine {
         body[8..].copy_from_slice(&allowed.bytes.to_le_bytes());
         self.send_note(Kind::Credit(way), streams.call, &body);
     }
-
-    /// Says something about a call that has no body.
-    pub(crate) fn send_plain(&self, kind: Kind, call: u64) {
-        self.send_note(kind, call, &[]);
-    }
 }
