@@ -8,7 +8,7 @@ use crate::proto::sim::frames::{
     bulk, chunk, control, frame, front, head, refuse, reset, told, whole,
 };
 use crate::proto::sim::{Pair, limits, message};
-use crate::proto::wire::descriptor::Carriage;
+use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
 use crate::proto::wire::frame::{Control, Kind, OPTIONAL};
 use crate::tensor::DType;
 
@@ -198,7 +198,8 @@ fn fields_mean_nothing() {
             tensors: vec![tensor],
             ..Descriptor::default()
         };
-        front(descriptor, [Carriage::Eager].into_iter().collect())
+        let carriages = Carriages::from_slice(&[Carriage::Eager]);
+        front(&Head::with(descriptor, carriages))
     };
     let fields = 8 + 4 + 8;
     let mut dtype = tensor(DType::U8, &[0]);

@@ -10,9 +10,8 @@ use crate::proto::handshake::{
 use crate::proto::sim::frames::frame;
 use crate::proto::sim::{answer, limits, purpose};
 use crate::proto::wire::frame::Kind;
-use crate::proto::wire::hello::{HANDSHAKE_MAX, Purpose, Reject};
+use crate::proto::wire::hello::{CHALLENGE_LEN, HANDSHAKE_MAX, KEY_MAX, Purpose, Reject};
 use crate::proto::wire::preface;
-use crate::proto::wire::proof::{CHALLENGE_LEN, KEY_MAX};
 
 const SECRET: [u8; 16] = *b"sixteen bytes it";
 

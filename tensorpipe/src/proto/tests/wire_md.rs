@@ -15,12 +15,10 @@ use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind, Reason};
 use crate::proto::wire::hello::{
     Amount, Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer,
-    WireLimits, decode_joined, decode_stay, put_joined, put_stay,
+    WireLimits, decode_challenge, decode_joined, decode_key, decode_proof, decode_stay,
+    put_challenge, put_joined, put_key, put_proof, put_stay,
 };
 use crate::proto::wire::preface;
-use crate::proto::wire::proof::{
-    decode_challenge, decode_key, decode_proof, put_challenge, put_key, put_proof,
-};
 use crate::tensor::DType;
 use crate::wire_md::{WIRE_MD, examples};
 
