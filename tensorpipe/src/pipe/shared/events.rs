@@ -192,7 +192,7 @@ impl Shared {
         };
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
-        if before.of_messages() != after.of_messages()
+        if before != after
             && let Some(reading) = self.reads.get_mut(&op.message).filter(|_| !op.outgoing)
         {
             reading.stats.add(before, after);

@@ -1,10 +1,11 @@
 //! Handshakes whose bytes come late, in pieces, in another order, or from a stranger.
 
+use super::proving::each;
 use crate::device::{Device, DeviceKind};
 use crate::error::PeerFault;
 use crate::proto::handshake::{ClientHandshake, Heard, Reply, ServerHandshake, select};
 use crate::proto::sim::frames::frame;
-use crate::proto::sim::{End, Pair, answer, hello, limits, message};
+use crate::proto::sim::{End, Pair, answer, hello, limits, message, reject};
 use crate::proto::wire::hello::{
     Brochure, ChannelOffer, ChosenChannel, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, Reject,
     TransportOffer, put_stay,
@@ -14,25 +15,6 @@ use crate::proto::wire::{MAGIC, preface};
 /// What a connector makes of it.
 fn heard(bytes: &[u8]) -> (usize, Option<Reply>) {
     ClientHandshake::default().handle(bytes).unwrap()
-}
-
-/// Feeds a listener byte by byte. Returns what it understood and the bytes that it did not use.
-fn listen(bytes: &[u8]) -> (Option<Purpose>, Vec<u8>) {
-    let mut server = ServerHandshake::default();
-    let mut input = Vec::new();
-    for (i, byte) in bytes.iter().enumerate() {
-        input.push(*byte);
-        let (used, purpose) = server.handle(&input).unwrap();
-        input.drain(..used);
-        if let Some(heard) = purpose {
-            let Heard::Hello(purpose) = heard else {
-                panic!("{heard:?}");
-            };
-            input.extend_from_slice(&bytes[i + 1..]);
-            return (Some(purpose), input);
-        }
-    }
-    (None, input)
 }
 
 #[test]
@@ -59,8 +41,16 @@ fn a_join_may_be_followed_by_data() {
     for proof in [None, Some([8; 32])] {
         let token = [7; 16];
         let join = Purpose::Join { token, proof };
-        let bytes = [ClientHandshake::hello(&join), b"data".to_vec()].concat();
-        assert_eq!(listen(&bytes), (Some(join), b"data".to_vec()));
+        let hello = ClientHandshake::hello(&join);
+        let bytes = [&hello[..], b"data"].concat();
+        let heard = ServerHandshake::default().handle(&bytes).unwrap();
+        let join = Heard::Hello(join);
+        let mut server = ServerHandshake::default();
+        assert_eq!(
+            each(&hello, |input| server.handle(input)).as_ref(),
+            Ok(&join)
+        );
+        assert_eq!(heard, (hello.len(), Some(join)));
     }
 }
 
@@ -85,12 +75,8 @@ fn a_connector_hears_of_more_device_pairs_than_a_byte_can_count() {
 
 #[test]
 fn a_rejection_and_a_stay_say_why() {
-    let reject = Reject {
-        transient: true,
-        reason: "full".into(),
-    };
-    let (_, reply) = heard(&ServerHandshake::reject(&reject));
-    assert_eq!(reply, Some(Reply::Reject(reject)));
+    let (_, reply) = heard(&ServerHandshake::reject(&reject()));
+    assert_eq!(reply, Some(Reply::Reject(reject())));
     let mut stay = Vec::new();
     put_stay(&mut stay, "no route", None);
     for cut in 0..stay.len() {

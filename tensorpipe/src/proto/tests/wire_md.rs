@@ -11,6 +11,7 @@ use crate::keys::{Join, JoinKind, Nonce, Proof, Secret};
 use crate::proto::OpId;
 use crate::proto::handshake::{ExpectChallenge, ExpectProof, Heard, Proven, ServerHandshake};
 use crate::proto::sim::frames::{bulk, frame};
+use crate::proto::sim::reject;
 use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind, Reason};
 use crate::proto::wire::hello::{
@@ -120,13 +121,6 @@ fn proofs() -> Proofs {
         stay: connector.key().stay(&[0x33; 16]),
         join: listener.key().join(&join),
         joined: connector.key().joined(&join),
-    }
-}
-
-fn reject() -> Reject {
-    Reject {
-        transient: true,
-        reason: "full".into(),
     }
 }
 
