@@ -172,9 +172,8 @@ pub mod transports;
 /// [`EnginePipe`](engine::EnginePipe) has the methods of a [`Pipe`] that are for them: a handler that is given each message, messages in
 /// parts, numbers of messages, credit for what is kept.
 pub mod engine {
-    pub use crate::pipe::awaiting::Awaiting;
-    pub use crate::pipe::engine::EnginePipe;
-    pub use crate::pipe::{Handler, Held, Outbound, Submitted, When};
+    pub use crate::pipe::engine::{Awaiting, EnginePipe, Handler};
+    pub use crate::pipe::{Held, Outbound, Submitted, When};
 }
 
 /// For `tensorpipe-rpc`; not covered by the version's promises.

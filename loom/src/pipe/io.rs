@@ -41,13 +41,33 @@ impl Line {
     }
 }
 
+/// How many messages are held back is a matter of cost: here all that may be.
+#[derive(Default)]
+pub(super) struct Sends {
+    /// Something to be sent was left to the background task, which was told.
+    owed: bool,
+}
+
+impl Sends {
+    pub(super) fn expects_more(&self, under_way: usize, _: u32) -> bool {
+        under_way > 0
+    }
+
+    pub(super) fn is_due(&self, _: bool) -> bool {
+        false
+    }
+
+    pub(super) fn owe(&mut self) -> bool {
+        !std::mem::replace(&mut self.owed, true)
+    }
+}
+
 /// What whoever drives has to itself.
 pub(super) struct Io {
     line: Arc<Line>,
     read: u32,
     polled: bool,
-    /// Something to be sent was left to the background task, which was told.
-    owes_send: bool,
+    pub(super) sends: Sends,
     /// Bytes to be sent, of so many messages.
     frames: Vec<u8>,
     messages: u32,
@@ -63,7 +83,7 @@ impl Io {
             line,
             read: 0,
             polled: false,
-            owes_send: false,
+            sends: Sends::default(),
             frames: Vec::new(),
             messages: 0,
             in_part: None,
@@ -72,7 +92,7 @@ impl Io {
     }
 
     pub(super) fn poll(&self, sends: bool) -> Seen {
-        if (sends && self.owes_send) || self.has_come() {
+        if (sends && self.sends.owed) || self.has_come() {
             Seen::Enough
         } else {
             Seen::Nothing
@@ -92,19 +112,6 @@ impl Io {
         self.in_part = Some(message);
     }
 
-    /// How many are held back is a matter of cost: here all that may be.
-    pub(super) fn expects_more(&self, under_way: usize, _: u32) -> bool {
-        under_way > 0
-    }
-
-    pub(super) fn is_due(&self, _: bool) -> bool {
-        false
-    }
-
-    pub(super) fn owe_send(&mut self) -> bool {
-        !std::mem::replace(&mut self.owes_send, true)
-    }
-
     pub(super) fn send_gathered(&mut self, core: &Core) -> bool {
         self.write(core);
         self.is_clear()
@@ -112,7 +119,7 @@ impl Io {
 
     /// One write.
     fn write(&mut self, core: &Core) {
-        self.owes_send = false;
+        self.sends.owed = false;
         self.frames.drain(..self.takes.min(self.frames.len()));
         if self.frames.is_empty() {
             core.count_sent(std::mem::take(&mut self.messages));
@@ -121,7 +128,7 @@ impl Io {
 
     /// Sends all that there is, as a round does, and says of which message the rest has left.
     pub(super) fn send(&mut self, core: &Core) {
-        self.owes_send = false;
+        self.sends.owed = false;
         while !self.frames.is_empty() {
             self.write(core);
         }

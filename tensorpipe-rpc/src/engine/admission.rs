@@ -179,16 +179,14 @@ impl Serving {
             ends,
             seen,
         );
-        let open = match streams.any() {
-            false => None,
-            true => match self.streams.open(header.call, &context) {
-                Some(open) => Some(open),
-                None => {
-                    let text = "another call of this number is under way".to_owned();
-                    return Err((FailureCode::BadArguments, text));
-                }
-            },
-        };
+        let open = streams.any().then(|| {
+            let open = self.streams.open(header.call, &context);
+            open.ok_or_else(|| {
+                let text = "another call of this number is under way".to_owned();
+                (FailureCode::BadArguments, text)
+            })
+        });
+        let open = open.transpose()?;
         Ok(Admitted {
             header: *header,
             target,

@@ -112,7 +112,7 @@ impl Engine {
                 has_parts,
                 called: Some((method, tensors)),
                 streams,
-                pins,
+                _pins: pins,
                 trace,
                 receive_placement: results(),
             };

@@ -11,17 +11,19 @@ use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 use tokio::sync::Notify;
 
-use super::failures::failure;
 use super::slot::CallSlot;
 use super::streams::{CallStreams, ITEMS};
 use super::{Body, Engine, to_body};
-use crate::error::CallError;
+use crate::error::{CallError, PlaceError, printable};
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::lock::lock;
 use crate::placement::{ReceivePlacement, naming};
 
 /// The time that a call has where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How much of a server's words is shown, in bytes.
+const SHOWN: usize = 16 << 10;
 
 /// How a call ended, still encoded.
 pub(crate) enum Outcome {
@@ -64,7 +66,7 @@ pub(super) enum Reading {
 pub(super) struct Table {
     pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
     /// Messages whose tensors are on their way, by their number.
-    reading: FxHashMap<u64, (Header, Reading)>,
+    pub(super) reading: FxHashMap<u64, (Header, Reading)>,
     /// When the watcher of deadlines looks next.
     pub(super) look_at: Option<Instant>,
 }
@@ -93,10 +95,6 @@ impl Calls {
     /// Calls that wait for their answer.
     pub(crate) fn under_way(&self) -> usize {
         self.table().slots.len()
-    }
-
-    pub(super) fn begin_reading(&self, message: u64, header: Header, reading: Reading) {
-        self.table().reading.insert(message, (header, reading));
     }
 
     /// A message is complete or will never be.
@@ -394,4 +392,29 @@ impl Engine {
                 .reset(message, ResetCode::Cancelled, "the call was answered");
         }
     }
+}
+
+/// How a call has ended that its server answers with this. The words are a peer's: they are shortened, and do not move the cursor of a
+/// terminal.
+fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
+    let text: Arc<str> = printable(&body.metadata, SHOWN).into();
+    Outcome::Failed(match code {
+        FailureCode::Panicked => CallError::Panicked(text),
+        FailureCode::Overloaded => CallError::Overloaded(text),
+        FailureCode::Denied => CallError::Denied(text),
+        FailureCode::Unimplemented => CallError::Unimplemented(text),
+        FailureCode::BadArguments => CallError::BadArguments(text),
+        FailureCode::Deadline => CallError::Deadline {
+            after: slot.bound(),
+        },
+        FailureCode::ShuttingDown => CallError::ShuttingDown,
+        FailureCode::BadReply => CallError::BadReply(text),
+        FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),
+        FailureCode::Unresolved => CallError::Unresolved(text),
+        FailureCode::NoPlace | FailureCode::NoPlaceForResult => CallError::NoPlace {
+            error: PlaceError::There(text),
+            may_have_run: code == FailureCode::NoPlaceForResult,
+        },
+        FailureCode::BadItem | FailureCode::Other(_) => CallError::Other(text),
+    })
 }

@@ -38,11 +38,6 @@ impl Calls {
             self.earlier.notify_one();
         }
     }
-
-    /// Lets the watcher of deadlines see that the connection is gone.
-    pub(super) fn end_watch(&self) {
-        self.earlier.notify_one();
-    }
 }
 
 /// Fails what is due. Returns when to look next (`Some(None)`: when told), `None` when the connection is gone.

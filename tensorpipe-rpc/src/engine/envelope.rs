@@ -89,64 +89,43 @@ fn is_beside(
 /// An encoded call that can be sent several times, behind a header of its own each time. Its tensors and payloads are
 /// handles, and a large body is shared: what it costs is a copy of a small one.
 pub(crate) struct Kept {
-    body: KeptBody,
-    payloads: Vec<Payload>,
-    tensors: Vec<Tensor>,
-    targets: Vec<Option<Device>>,
-}
-
-enum KeptBody {
-    Small(Vec<u8>),
-    Large(Buffer),
+    encoded: Encoded,
+    /// What would be its metadata, if that is large.
+    body: Option<Buffer>,
 }
 
 impl Kept {
     /// Keeps what was encoded without a header. `waits`: the results that it waits for are named behind its body, so that is not a
     /// payload before they are.
-    pub(crate) fn new(encoded: Encoded, waits: bool) -> Self {
-        let Encoded {
-            metadata,
-            payloads,
-            tensors,
-            targets,
-            references: _,
-        } = encoded;
-        let body = match !waits && metadata.len() > INLINE_BODY {
-            true => KeptBody::Large(Buffer::from_vec(metadata)),
-            false => KeptBody::Small(metadata),
-        };
-        Self {
-            body,
-            payloads,
-            tensors,
-            targets,
-        }
+    pub(crate) fn new(mut encoded: Encoded, waits: bool) -> Self {
+        encoded.references = Vec::new();
+        let is_large = !waits && encoded.metadata.len() > INLINE_BODY;
+        let body = is_large.then(|| Buffer::from_vec(std::mem::take(&mut encoded.metadata)));
+        Self { encoded, body }
     }
 
     /// The call once more, to be sent.
     pub(crate) fn behind(&self, header: Vec<u8>, peer: &PeerLimits) -> Encoded {
         let mut metadata = header;
-        let mut payloads = self.payloads.clone();
-        let parts = self.tensors.len();
+        let mut payloads = self.encoded.payloads.clone();
+        let parts = self.encoded.tensors.len();
         let beside = |body: &Buffer| {
             let len = metadata.len() + body.len();
             is_beside(len, metadata.len(), &payloads, parts, peer)
         };
         match &self.body {
-            KeptBody::Small(body) => metadata.extend_from_slice(body),
-            KeptBody::Large(body) if beside(body) => {
+            None => metadata.extend_from_slice(&self.encoded.metadata),
+            Some(body) if beside(body) => {
                 metadata[2] |= BODY_IN_PAYLOAD;
                 payloads.push(Payload::from(body.clone()));
             }
-            KeptBody::Large(body) => {
-                metadata.extend_from_slice(body.as_bytes().unwrap_or_default());
-            }
+            Some(body) => metadata.extend_from_slice(body.as_bytes().unwrap_or_default()),
         }
         Encoded {
             metadata,
             payloads,
-            tensors: self.tensors.clone(),
-            targets: self.targets.clone(),
+            tensors: self.encoded.tensors.clone(),
+            targets: self.encoded.targets.clone(),
             references: Vec::new(),
         }
     }

@@ -23,7 +23,6 @@ mod calling;
 mod calls;
 mod deadlines;
 mod envelope;
-mod failures;
 mod notes;
 #[cfg(test)]
 mod races;
@@ -82,7 +81,7 @@ pub(crate) struct Engine {
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
-    later: notes::Later,
+    later: Mutex<notes::Later>,
     me: Weak<Self>,
 }
 
@@ -102,7 +101,7 @@ impl Engine {
             owner: Owner::here(),
             unread,
             me: me.clone(),
-            later: notes::Later::default(),
+            later: Mutex::default(),
             calls: Arc::default(),
             serving,
             bound: Mutex::default(),
@@ -179,7 +178,8 @@ impl Drop for Engine {
         {
             self.start_closing(serving.server.limits.drain);
         }
-        self.calls.end_watch();
+        // The watcher of deadlines sees that the connection is gone.
+        self.calls.earlier.notify_one();
         self.meter.read(&self.pipe);
     }
 }
@@ -203,8 +203,48 @@ impl Handler for Receiver {
         self.serves
     }
 
+    /// Decides on the header alone.
     fn incoming(&self, incoming: Incoming) {
-        self.arrives(incoming);
+        // Without an engine the pipe is closing: the message is skipped.
+        let Some(engine) = self.engine.upgrade() else {
+            return;
+        };
+        let header = match Header::decode(incoming.metadata()) {
+            Ok(header) => header,
+            Err(what) => {
+                if is_first(("refused", what, "")) {
+                    tracing::warn!(pipe = %self.pipe, "refused {what}");
+                }
+                return incoming.refuse(what);
+            }
+        };
+        match header.kind {
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim | Kind::Tarpc(_)
+                if engine.is_behind() =>
+            {
+                // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
+                // is refused, which bounds this.
+                incoming.refuse("too many replies wait to be read by their caller");
+            }
+            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim => {
+                engine.call_arrives(header, incoming);
+            }
+            Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
+                engine.reply_arrives(header, incoming)
+            }
+            Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
+            Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
+            Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
+            Kind::Release => engine.release_arrives(header, incoming),
+            Kind::Draining => {
+                let _ = incoming.accept();
+                engine.calls.draining();
+            }
+            // An answer, since whoever sent a small message does not hear of its refusal.
+            Kind::Tarpc(_) => {
+                engine.reply_failure(header.call, FailureCode::NoService, "no tarpc here")
+            }
+        }
     }
 
     fn message(&self, id: u64, message: Result<Message, Error>) {
@@ -220,6 +260,7 @@ impl Handler for Receiver {
     ) {
         self.completes(id, message, came, Some(held));
     }
+
     fn reset(&self, id: u64, code: ResetCode, reason: &str) {
         if let Some(engine) = self.engine.upgrade() {
             tracing::trace!(pipe = %self.pipe, id, %code, reason, "the peer abandons a message");
@@ -275,52 +316,6 @@ impl Receiver {
                 engine.items_complete(&streams, id, header, message, came);
             }
             None => engine.call_complete(id, message, came, held),
-        }
-    }
-
-    /// Decides on the header alone.
-    fn arrives(&self, incoming: Incoming) {
-        // Without an engine the pipe is closing: the message is skipped.
-        let Some(engine) = self.engine.upgrade() else {
-            return;
-        };
-        let header = match Header::decode(incoming.metadata()) {
-            Ok(header) => header,
-            Err(what) => {
-                if is_first(("refused", what, "")) {
-                    tracing::warn!(pipe = %self.pipe, "refused {what}");
-                }
-                return incoming.refuse(what);
-            }
-        };
-        match header.kind {
-            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim | Kind::Tarpc(_)
-                if engine.is_behind() =>
-            {
-                // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
-                // is refused, which bounds this.
-                incoming.refuse("too many replies wait to be read by their caller");
-            }
-            Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim => {
-                engine.call_arrives(header, incoming);
-            }
-            Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
-                engine.reply_arrives(header, incoming)
-            }
-            Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
-            Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
-            Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
-            Kind::Release => engine.release_arrives(header, incoming),
-            Kind::Draining => {
-                let _ = incoming.accept();
-                engine.calls.draining();
-            }
-            // An answer, since whoever sent a small message does not hear of its refusal.
-            Kind::Tarpc(_) => engine.reply_failure(
-                header.call,
-                FailureCode::NoService,
-                "no tarpc here".to_owned(),
-            ),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! here until it has moved.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use tensorpipe::engine::{EnginePipe, Outbound, When};
@@ -31,11 +31,6 @@ const LONGEST: usize = REPLY_HEADER + 16;
 /// Notes for which the pipe had no room.
 #[derive(Default)]
 pub(super) struct Later {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
     notes: VecDeque<Note>,
     /// A task waits for the pipe to move.
     waiting: bool,
@@ -78,21 +73,20 @@ impl Engine {
     fn send_note_now(&self, note: Note) -> bool {
         let bytes = &note.bytes[..note.len];
         let sent = match self.pipe.peer_limits().metadata as usize >= bytes.len() {
-            true => (self
-                .pipe
-                .submit(&mut Outbound::new(bytes), note.when, |_| ()))
-            .map(|submitted| submitted.id),
+            true => {
+                let mut outbound = Outbound::new(bytes);
+                self.pipe.submit(&mut outbound, note.when, |_| ()).map(drop)
+            }
             false => {
                 let encoded = Encoded {
                     metadata: bytes.to_vec(),
                     ..Encoded::default()
                 };
-                self.send(encoded, REPLY_HEADER, None, |_| ())
-                    .map(|(message, _)| message)
+                self.send(encoded, REPLY_HEADER, None, |_| ()).map(drop)
             }
         };
         match sent {
-            Ok(_) => true,
+            Ok(()) => true,
             Err(Error::Misuse(Misuse::TooManyWrites(_))) => false,
             Err(error) => {
                 tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to hear of a call");
@@ -103,7 +97,7 @@ impl Engine {
 
     fn send_note_later(&self, note: Note) {
         let waiting = {
-            let mut state = lock(&self.later.state);
+            let mut state = lock(&self.later);
             if state.notes.len() >= MOST {
                 tracing::warn!(pipe = self.pipe.name(), "too many notes wait to be written");
                 return;
@@ -120,7 +114,7 @@ impl Engine {
     fn send_waiting(&self) -> bool {
         loop {
             let note = {
-                let mut state = lock(&self.later.state);
+                let mut state = lock(&self.later);
                 let Some(note) = state.notes.pop_front() else {
                     state.waiting = false;
                     return false;
@@ -128,7 +122,7 @@ impl Engine {
                 note
             };
             if self.pipe.unwritten() >= AT_ONCE || !self.send_note_now(note) {
-                lock(&self.later.state).notes.push_front(note);
+                lock(&self.later).notes.push_front(note);
                 return true;
             }
         }

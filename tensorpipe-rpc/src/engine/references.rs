@@ -98,7 +98,7 @@ impl Engine {
         let reference = body.metadata.split_first_chunk::<8>();
         let reference = reference.and_then(|(of, index)| Some((of, index.first_chunk()?)));
         let Some((of, index)) = reference else {
-            let text = "which reference is cut short".to_owned();
+            let text = "which reference is cut short";
             self.give_up(admitted, FailureCode::BadArguments, text);
             return None;
         };
@@ -107,7 +107,7 @@ impl Engine {
 
     fn fetch_now(&self, admitted: &Admitted, of: u64, index: u32) {
         let Some(referent) = self.owned.find_at(of, index) else {
-            return self.give_up(admitted, FailureCode::Unresolved, UNRESOLVED.to_owned());
+            return self.give_up(admitted, FailureCode::Unresolved, UNRESOLVED);
         };
         // Whoever drives the pipe may be the handler of another call: references in the value are in the answer to this one.
         let context = admitted.context.clone();
@@ -115,7 +115,7 @@ impl Engine {
             Ok(Some(reply)) => self.reply(admitted, reply),
             Ok(None) => {
                 let text = "the value does not travel: call a method of its owner's with it";
-                self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
+                self.give_up(admitted, FailureCode::Unresolved, text);
             }
             Err(panic) => self.reply_panic(admitted, panic),
         }
@@ -126,9 +126,7 @@ impl Engine {
         let (Some(serving), Some((of, index))) = (&self.serving, self.which(admitted, body)) else {
             return;
         };
-        let unresolved = |text: &str| {
-            self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
-        };
+        let unresolved = |text: &str| self.give_up(admitted, FailureCode::Unresolved, text);
         let Some(referent) = self.owned.find_at(of, index) else {
             return unresolved(UNRESOLVED);
         };
@@ -151,7 +149,7 @@ impl Engine {
         let Some(referent) = token.and_then(|token| serving.server.grants.take(token)) else {
             let text =
                 "nothing was shared under this name, or it was claimed, or not within a minute";
-            return self.give_up(admitted, FailureCode::Unresolved, text.to_owned());
+            return self.give_up(admitted, FailureCode::Unresolved, text);
         };
         let call = admitted.header.call;
         self.reply(admitted, Reply::reference(call, referent));

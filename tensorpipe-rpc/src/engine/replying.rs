@@ -61,7 +61,7 @@ impl Engine {
         admitted.answering();
         let call = admitted.header.call;
         let figures = reply.take_figures();
-        let fail = |code, text| self.fail(call, figures.as_deref(), code, text);
+        let fail = |code, text: String| self.fail(call, figures.as_deref(), code, text);
         let method = || Some(self.method(admitted)?.name);
         let (kind, mut encoded) = match reply.into_outcome() {
             Returned::Value(encoded) => (Kind::Value, encoded),
@@ -120,7 +120,7 @@ impl Engine {
 
     /// Time was up before there was a reply.
     pub(super) fn reply_late(&self, admitted: &Admitted) {
-        self.give_up(admitted, FailureCode::Deadline, String::new());
+        self.give_up(admitted, FailureCode::Deadline, "");
     }
 
     pub(super) fn reply_panic(&self, admitted: &Admitted, panic: String) {
@@ -128,14 +128,14 @@ impl Engine {
     }
 
     /// Why a call that was admitted has no result.
-    pub(super) fn give_up(&self, admitted: &Admitted, code: FailureCode, text: String) {
+    pub(super) fn give_up(&self, admitted: &Admitted, code: FailureCode, text: impl Into<String>) {
         admitted.answering();
         let figures = admitted.context.figures();
         self.fail(admitted.header.call, figures.as_ref(), code, text);
     }
 
     /// The same of any, of which nothing was measured.
-    pub(super) fn reply_failure(&self, call: u64, code: FailureCode, text: String) {
+    pub(super) fn reply_failure(&self, call: u64, code: FailureCode, text: impl Into<String>) {
         self.fail(call, None, code, text);
     }
 
@@ -144,8 +144,9 @@ impl Engine {
         call: u64,
         figures: Option<&Figures>,
         code: FailureCode,
-        mut text: String,
+        text: impl Into<String>,
     ) {
+        let mut text = text.into();
         text.truncate(text.floor_char_boundary(REASON_MAX));
         let mut sent = self.send_failure(call, figures, code, &text);
         if let Err(Error::Misuse(_)) = sent {

@@ -21,6 +21,9 @@ const SHORT: Duration = Duration::from_micros(20);
 /// Whoever keeps a thread of the runtime for longer than this is told of.
 const BLOCKING: Duration = Duration::from_secs(1);
 
+/// What panicked.
+pub(super) const A_HANDLER: &str = "a handler";
+
 /// How long the polls of a method take.
 pub(crate) struct Speed {
     service: &'static str,
@@ -103,6 +106,10 @@ impl Running {
             answered: false,
         }
     }
+
+    fn drop_handler(&mut self) {
+        drop_quietly(self.handler.take(), A_HANDLER);
+    }
 }
 
 impl Future for Running {
@@ -151,15 +158,6 @@ impl Future for Running {
         Poll::Pending
     }
 }
-
-impl Running {
-    fn drop_handler(&mut self) {
-        drop_quietly(self.handler.take(), A_HANDLER);
-    }
-}
-
-/// What panicked.
-pub(super) const A_HANDLER: &str = "a handler";
 
 impl Drop for Running {
     fn drop(&mut self) {

@@ -103,7 +103,7 @@ impl Engine {
 
     pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {
         let Some(serving) = &self.serving else {
-            let text = "serves nothing: this is a client".to_owned();
+            let text = "serves nothing: this is a client";
             return self.reply_failure(header.call, FailureCode::NoService, text);
         };
         if (self.pipe.peer_limits().metadata as usize) < REPLY_HEADER {
@@ -199,7 +199,7 @@ impl Engine {
                 return self.give_up(&admitted, code, text);
             }
             Ok(None) => {
-                let text = "the call's body is missing".to_owned();
+                let text = "the call's body is missing";
                 return self.give_up(&admitted, FailureCode::BadArguments, text);
             }
             Ok(Some(body)) => body,
@@ -239,7 +239,7 @@ impl Engine {
     /// Runs a call that waits for others.
     fn run_after(self: &Arc<Self>, id: u64, mut admitted: Admitted, mut body: Body) {
         let Some(mut calls) = split_waits(&mut body.metadata) else {
-            let text = "which calls it waits for is cut short".to_owned();
+            let text = "which calls it waits for is cut short";
             return self.give_up(&admitted, FailureCode::BadArguments, text);
         };
         calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
@@ -291,8 +291,7 @@ impl Engine {
                 let (made, missed) = decoding(self.clone(), None, || caught(make));
                 if missed {
                     drop_quietly(made.ok(), A_HANDLER);
-                    let text = UNRESOLVED.to_owned();
-                    return self.give_up(&admitted, FailureCode::Unresolved, text);
+                    return self.give_up(&admitted, FailureCode::Unresolved, UNRESOLVED);
                 }
                 made
             }

@@ -1,5 +1,6 @@
 //! One call that waits for its answer.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -26,10 +27,6 @@ const GIVEN_UP: u64 = u64::MAX - 1;
 /// A call that waits for its answer.
 pub(crate) struct CallSlot {
     pub(crate) id: u64,
-    /// Whether tensors or payloads go with it, which may leave long after the rest.
-    pub(super) has_parts: bool,
-    /// What is called, with so many tensors: for errors that name one.
-    called: Option<(&'static Method, usize)>,
     /// The number of its message on the pipe.
     message: AtomicU64,
     /// The number of its reply's.
@@ -42,27 +39,35 @@ pub(crate) struct CallSlot {
     done: AtomicBool,
     /// Its message leaves with others, or has left: the first poll need not drive.
     soon: AtomicBool,
-    /// Its streams, if its method has some.
-    pub(crate) streams: Option<Arc<CallStreams>>,
-    /// References among its arguments: their owner keeps them until it is answered.
-    _pins: Vec<Arc<Handle>>,
-    /// Where somebody wants to know what becomes of it.
-    pub(crate) trace: Option<Arc<CallTrace>>,
-    /// Where its results are to land, if its caller said so.
-    pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
+    beside: Beside,
 }
 
 /// What a slot holds for its call.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(crate) struct Beside {
+    /// Whether tensors or payloads go with it, which may leave long after the rest.
     pub(super) has_parts: bool,
+    /// What is called, with so many tensors: for errors that name one.
     pub(super) called: Option<(&'static Method, usize)>,
-    pub(super) streams: Option<Arc<CallStreams>>,
-    pub(super) pins: Vec<Arc<Handle>>,
-    pub(super) trace: Option<Arc<CallTrace>>,
+    /// Its streams, if its method has some.
+    pub(crate) streams: Option<Arc<CallStreams>>,
+    /// References among its arguments: their owner keeps them until it is answered.
+    pub(super) _pins: Vec<Arc<Handle>>,
+    /// Where somebody wants to know what becomes of it.
+    pub(crate) trace: Option<Arc<CallTrace>>,
+    /// Where its results are to land, if its caller said so.
     pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
+}
+
+impl Deref for CallSlot {
+    type Target = Beside;
+
+    #[inline]
+    fn deref(&self) -> &Beside {
+        &self.beside
+    }
 }
 
 enum State {
@@ -74,18 +79,8 @@ enum State {
 impl CallSlot {
     #[inline]
     pub(super) fn new(id: u64, deadline: Deadline, beside: Beside) -> Self {
-        let Beside {
-            has_parts,
-            called,
-            streams,
-            pins,
-            trace,
-            receive_placement,
-        } = beside;
         Self {
             id,
-            has_parts,
-            called,
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
@@ -93,11 +88,8 @@ impl CallSlot {
             out: AtomicBool::new(false),
             done: AtomicBool::new(false),
             soon: AtomicBool::new(false),
-            streams,
-            _pins: pins,
-            trace,
-            receive_placement,
             orphan: AtomicBool::new(false),
+            beside,
         }
     }
 
@@ -159,18 +151,13 @@ impl CallSlot {
         }
     }
 
-    /// Its message is queued. Returns `false` if its time has passed before.
-    pub(super) fn sent_as(&self, message: u64) -> bool {
-        self.settle(message)
-    }
-
     /// Returns whether its message is not queued yet: then it is taken back as soon as it is.
     pub(super) fn give_up(&self) -> bool {
-        self.settle(GIVEN_UP)
+        self.sent_as(GIVEN_UP)
     }
 
-    /// Says once what became of its message.
-    fn settle(&self, message: u64) -> bool {
+    /// Its message is queued. Returns `false` if its time has passed before.
+    pub(super) fn sent_as(&self, message: u64) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let set = self
             .message

@@ -160,7 +160,7 @@ impl<T> Drop for Streaming<T> {
             && !engine.is_inherited()
         {
             engine.close_inbox(streams);
-            engine.send_plain(Kind::Stop, streams.call);
+            engine.send_note(Kind::Stop, streams.call, &[]);
         }
     }
 }
@@ -207,7 +207,7 @@ where
             ended
         });
         let error = match ended.await {
-            Ok(Ended::Finished) => return engine.send_plain(Kind::End, streams.call),
+            Ok(Ended::Finished) => return engine.send_note(Kind::End, streams.call, &[]),
             Ok(Ended::Closed | Ended::Service(_)) => return,
             Ok(Ended::Unsendable(error)) => CallError::Encode(error),
             Ok(Ended::NoPlace(error)) => {

@@ -14,7 +14,6 @@ use super::budget::{Announcements, Budget};
 use super::credit_ahead::Credit;
 use super::driver::{self, BusyPoll, Driven, Driver, Round, Seen, runtime, wake_all};
 use super::io::{Common, Io};
-use super::peer_limits::PeerLimits;
 use super::shared::{Delivery, Shared};
 use super::stats::Counters;
 use crate::address::SettledPeer;
@@ -23,6 +22,7 @@ use crate::config::Timeouts;
 use crate::device::{Allocators, Buffer, Destination};
 use crate::error::{Error, Misuse};
 use crate::proto::PipeState;
+use crate::proto::wire::hello::WireLimits;
 use crate::route::{ChannelChoice, Routes};
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, lock, try_lock};
 use crate::sys::fork::Owner;
@@ -41,7 +41,7 @@ pub(crate) struct Core {
     pub(crate) id: u64,
     common: Common,
     pub(crate) peer_name: Arc<str>,
-    pub(crate) peer_limits: PeerLimits,
+    pub(super) peer_limits: WireLimits,
     pub(crate) route: Routes,
     /// Who is at the other end, once that is certain.
     pub(crate) settled: SettledPeer,
@@ -91,7 +91,7 @@ impl Core {
         let driver = Driver::new(polling, |waker| {
             Io::new(parts.connection, parts.leftover, waker)
         });
-        let peer_limits = PeerLimits::new(parts.state.peer_limits());
+        let peer_limits = *parts.state.peer_limits();
         let allocators = parts.allocators.clone();
         let shared = Shared::new(
             (parts.name.clone(), driver.wakers.clone()),

@@ -22,15 +22,9 @@ use crate::sys::{copy, workers};
 /// - A lane's own methods, which have [`LaneIo`]. The pipe holds a lock while it calls them: the call would wait for that lock for
 ///   ever, and panics instead. A callback of [`Fence::when_reached`] runs within the method, too, if the fence is reached already.
 /// - A device's thread. The call may drive the pipe and run its [`Handler`](crate::engine::Handler), which may wait for that device.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LaneHandle {
     core: Weak<Core>,
-}
-
-impl std::fmt::Debug for LaneHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaneHandle").finish_non_exhaustive()
-    }
 }
 
 impl LaneHandle {
@@ -47,12 +41,12 @@ impl LaneHandle {
 
     /// As [`LaneIo::sent`](LaneIo::sent).
     pub fn sent(&self, op: OpId) {
-        self.result(op, Outcome::Sent);
+        self.report(op, Outcome::Sent, None);
     }
 
     /// As [`LaneIo::received`](LaneIo::received).
     pub fn received(&self, op: OpId, memory: Buffer) {
-        self.result(op, Outcome::Received(memory));
+        self.report(op, Outcome::Received(memory), None);
     }
 
     /// As [`LaneHandle::control`] and [`LaneHandle::received`] in one step: a peer that hears that all is well may close at
@@ -88,7 +82,7 @@ impl LaneHandle {
         let mut copy = Copy::new(op, source, dest);
         if copy.takes_a_while() {
             copy.answer = Some(tell);
-            copy.make_on_thread(self.clone(), io.runtime());
+            copy.make_on_thread(self.clone(), io.runtime);
         } else {
             let dest = copy.make();
             io.control(op, tell);
@@ -98,7 +92,7 @@ impl LaneHandle {
 
     /// As [`LaneIo::failed`](LaneIo::failed).
     pub fn failed(&self, op: OpId, error: Error) {
-        self.result(op, Outcome::Failed(error));
+        self.report(op, Outcome::Failed(error), None);
     }
 
     /// Has [`Lane::resume`](crate::channels::Lane::resume) called for `op` ([`Lane::inner`](crate::channels::Lane::inner) for a piece), if it is still under way: for a lane that waited
@@ -149,10 +143,6 @@ impl LaneHandle {
                 fault: PeerFault::Channel { channel, what },
             });
         });
-    }
-
-    fn result(&self, op: OpId, outcome: Outcome) {
-        self.report(op, outcome, None);
     }
 
     fn report(&self, op: OpId, outcome: Outcome, tell: Option<Vec<u8>>) {

@@ -22,31 +22,27 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | `driver/`, `budget`, `stats`, `peer_limits` | who drives, polls and sleeps; bounds and counts |
+//! | `driver/`, `budget`, `stats` | who drives, polls and sleeps; bounds and counts |
 //! | `lane/` | what a channel's lane sees of its pipe |
 //! | `shared/` | what all operations share, behind one lock: the protocol's state, messages that arrive, reads under way |
 //! | `io/` | the connection and its buffers, for whoever drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
 //! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
-//! | `handler`, `background`, `heartbeat` | who else takes part: an engine, the pipe's task |
-//! | `mod`, `ending`, `engine`, `awaiting` | [`Pipe`], the handle; what an engine and its futures have of it |
+//! | `background`, `heartbeat` | who else takes part: the pipe's task, and who speaks for it |
+//! | `mod`, `engine` | [`Pipe`], the handle; what an engine and its futures have of it |
 
-pub(crate) mod awaiting;
 mod background;
 mod budget;
 mod core;
 mod credit_ahead;
 mod driver;
-mod ending;
 pub(crate) mod engine;
-mod handler;
 mod heartbeat;
 mod inbound;
 mod io;
 mod lane;
 mod lane_handle;
 mod outbound;
-mod peer_limits;
 mod shared;
 mod stats;
 #[cfg(test)]
@@ -57,23 +53,22 @@ pub(crate) use self::budget::Budget;
 pub use self::budget::Held;
 pub(crate) use self::core::{Core, Parts};
 pub(crate) use self::credit_ahead::{Credit, CreditAhead};
-pub use self::handler::Handler;
 pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
 pub(crate) use self::lane::Work;
 pub use self::lane::{LaneIo, Outcome};
 pub use self::lane_handle::LaneHandle;
 pub use self::outbound::write::{Flush, Write};
 pub use self::outbound::{Outbound, Submitted, When};
-pub use self::peer_limits::PeerLimits;
 pub(crate) use self::shared::{LaneSlot, Shared};
 pub use self::stats::{MessageStats, PipeStats};
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::core::Waiter;
 use self::driver::Interest;
 use self::outbound::submit_message;
-use self::shared::Arrival;
+use self::shared::{Arrival, Goodbye};
 use crate::address::{Peer, PeerAddr};
 use crate::device::Pool;
 use crate::error::Error;
@@ -161,7 +156,14 @@ impl Pipe {
 
     /// The largest message that the peer takes.
     pub fn peer_limits(&self) -> PeerLimits {
-        self.core().peer_limits
+        let limits = &self.core().peer_limits;
+        PeerLimits {
+            metadata: limits.metadata,
+            payload: limits.payload,
+            tensor: limits.tensor,
+            message: limits.message,
+            parts: limits.parts,
+        }
     }
 
     /// The pool that received tensors come from.
@@ -267,4 +269,99 @@ impl Pipe {
             }
         }
     }
+
+    /// Tells the peer that no message of its from now on will be looked at, and why; those that come are refused.
+    /// Messages before are still read, and this side may still write. Returns the number of the first ignored message.
+    pub fn go_away(&self, reason: &str) -> u64 {
+        let next = lock(&self.core().shared).state.go_away(reason);
+        self.core().drive();
+        next
+    }
+
+    /// Writes no more: whoever reads at the peer gets [`Error::Closed`] after the last message, and every later write here
+    /// does. This side still reads what the peer writes, until that one closes. Said again it changes nothing.
+    ///
+    /// ```
+    /// # use tensorpipe::{Context, Error, Message};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Error> {
+    /// # let context = Context::new();
+    /// # let listener = context.listen(["tcp://127.0.0.1:0"]).await?;
+    /// # let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+    /// # let (client, server) = (client?, server?);
+    /// client.send(Message::new("all I ask"))?;
+    /// client.finish();
+    /// assert_eq!(server.read().await?.metadata, "all I ask");
+    /// assert!(matches!(server.read().await, Err(Error::Closed { by_peer: true, .. })));
+    /// server.send(Message::new("the answer"))?;
+    /// assert_eq!(client.read().await?.metadata, "the answer");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn finish(&self) {
+        lock(&self.core().shared).finish();
+        self.core().drive();
+    }
+
+    /// Delivers what was written, ends the pipe, and has the connection say goodbye, as far as its transport does
+    /// ([`poll_shutdown`](tokio::io::AsyncWrite::poll_shutdown)). Whoever still reads or writes on it gets [`Error::Closed`]. Bounded
+    /// by [`Timeouts::linger`](crate::Timeouts::linger), and a second for the goodbye.
+    ///
+    /// # Errors
+    /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.close_within(self.core().timeouts.linger).await
+    }
+
+    /// The same with a bound of its own.
+    ///
+    /// # Errors
+    /// As [`Pipe::close`].
+    pub async fn close_within(&self, linger: Duration) -> Result<(), Error> {
+        let core = self.core();
+        core.start_closing(linger);
+        match self.gone().await {
+            Error::Closed { by_peer: false, .. } => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// Ends when the pipe has ended and its connection is gone, with how it ended.
+    pub(crate) async fn gone(&self) -> Error {
+        let mut waiter = Waiter::new(self.core().clone());
+        let gone = |shared: &mut Shared| {
+            let ended = shared.ended.clone()?;
+            (shared.goodbye == Goodbye::Said).then_some(ended)
+        };
+        std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, gone)).await
+    }
+
+    /// Whether it has ended: every operation but reading what is already here fails.
+    pub fn has_ended(&self) -> bool {
+        lock(&self.core().shared).ended.is_some()
+    }
+
+    /// Ends when the pipe has ended, with how it did.
+    pub async fn ended(&self) -> Error {
+        let mut waiter = Waiter::new(self.core().clone());
+        std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, |shared| shared.ended.clone()))
+            .await
+    }
+}
+
+/// The largest message that the peer takes: its own [`Limits`](crate::Limits). A message beyond them is
+/// [`Misuse::TooLarge`](crate::Misuse::TooLarge), and nothing of it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerLimits {
+    /// All metadata of one message, in bytes.
+    pub metadata: u32,
+    /// One payload, in bytes.
+    pub payload: u64,
+    /// One tensor, in bytes.
+    pub tensor: u64,
+    /// All payloads and tensors of one message, in bytes.
+    pub message: u64,
+    /// Payloads plus tensors of one message.
+    pub parts: u16,
 }

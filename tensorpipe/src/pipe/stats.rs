@@ -54,14 +54,6 @@ pub struct MessageStats {
 }
 
 impl MessageStats {
-    /// Of parts that came in the message's own frame.
-    pub(super) fn in_frame(streamed: u64) -> Self {
-        Self {
-            streamed,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn carried_by(&mut self, channel: u8) {
         self.channels |= 1u64.checked_shl(channel.into()).unwrap_or(0);
     }
@@ -103,7 +95,7 @@ impl std::ops::AddAssign for PipeStats {
 }
 
 /// What the lanes of a pipe did.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneStats {
     pub(super) copied: u64,
     pub(super) lent: u64,
@@ -113,13 +105,6 @@ pub(crate) struct LaneStats {
     pub(super) streamed: u64,
     /// That came as copies.
     pub(super) copied_by_writer: u64,
-}
-
-impl LaneStats {
-    /// What is counted of each message, too.
-    pub(super) fn of_messages(self) -> [u64; 3] {
-        [self.streamed, self.copied, self.copied_by_writer]
-    }
 }
 
 #[derive(Debug, Default)]

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::sync::MutexGuard;
 use crate::sys::fork::tests::a_child_drops;
 use crate::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use crate::{Context, ContextBuilder};
@@ -16,24 +15,31 @@ pub(super) async fn pair_of(context: ContextBuilder, url: &str) -> (Pipe, Pipe) 
     (client.unwrap(), server.unwrap())
 }
 
+async fn pair(transports: Vec<Arc<dyn Transport>>, url: &str) -> (Pipe, Pipe) {
+    pair_of(Context::builder().transports(transports), url).await
+}
+
 /// Over shared memory, where a write is no system call.
 pub(super) async fn shm_pair(name: &str) -> (Pipe, Pipe) {
-    let shm: [Arc<dyn Transport>; 1] = [Arc::new(ShmTransport::new())];
     let url = format!("shm://{name} {}", std::process::id());
-    pair_of(Context::builder().transports(shm), &url).await
+    pair(vec![Arc::new(ShmTransport::new())], &url).await
 }
 
 /// Within the process.
 pub(super) async fn memory_pair(name: &str) -> (Pipe, Pipe) {
-    let memory: [Arc<dyn Transport>; 1] = [Arc::new(MemoryTransport::new())];
     let url = format!("memory://{name}");
-    pair_of(Context::builder().transports(memory), &url).await
+    pair(vec![Arc::new(MemoryTransport::new())], &url).await
 }
 
-/// Over the first of these that listens at a port.
-async fn pair(transports: Vec<Arc<dyn Transport>>) -> (Pipe, Pipe) {
-    let context = Context::builder().transports(transports);
-    pair_of(context, "tcp://127.0.0.1:0").await
+const PORT: &str = "tcp://127.0.0.1:0";
+
+async fn tcp_pair() -> (Pipe, Pipe) {
+    pair(vec![Arc::new(TcpTransport::new())], PORT).await
+}
+
+pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    let bounded = tokio::time::timeout(Duration::from_secs(20), what);
+    bounded.await.expect("it hangs")
 }
 
 async fn says_and_hears(client: &Pipe, server: &Pipe) {
@@ -41,12 +47,7 @@ async fn says_and_hears(client: &Pipe, server: &Pipe) {
         client.write(Message::new("still here")).await.unwrap();
         server.read().await.unwrap();
     };
-    let both = tokio::time::timeout(Duration::from_secs(20), both);
-    both.await.expect("its child has broken the pipe");
-}
-
-fn hold(core: &Core) -> MutexGuard<'_, Shared> {
-    lock(&core.shared)
+    soon(both).await;
 }
 
 #[tokio::test]
@@ -54,12 +55,12 @@ async fn a_forked_child_lets_go_of_a_pipe_which_goes_on_at_its_parent() {
     let (tcp, shm): (Arc<dyn Transport>, Arc<dyn Transport>) =
         (Arc::new(TcpTransport::new()), Arc::new(ShmTransport::new()));
     for transports in [vec![tcp.clone()], vec![shm, tcp]] {
-        let (client, server) = pair(transports).await;
+        let (client, server) = pair(transports, PORT).await;
         says_and_hears(&client, &server).await;
         let core = client.core().clone();
         let mut client = Some(client);
         // Whoever has the lock is not in the child.
-        let held = hold(&core);
+        let held = lock(&core.shared);
         assert!(a_child_drops(&mut client));
         drop(held);
         assert!(a_child_drops(&mut client));
@@ -70,12 +71,12 @@ async fn a_forked_child_lets_go_of_a_pipe_which_goes_on_at_its_parent() {
 /// Without the lock, which a child may find held by a thread that it has not got.
 #[tokio::test]
 async fn a_forked_child_lets_go_of_what_it_awaited() {
-    let (client, server) = pair(vec![Arc::new(TcpTransport::new())]).await;
+    let (client, server) = tcp_pair().await;
     let mut read = Some(Box::pin(server.read()));
     let waits = tokio::time::timeout(Duration::from_millis(20), read.as_mut().unwrap());
     waits.await.unwrap_err();
     let core = server.core().clone();
-    let held = hold(&core);
+    let held = lock(&core.shared);
     assert!(a_child_drops(&mut read));
     drop(held);
     drop(read);
@@ -86,7 +87,7 @@ async fn a_forked_child_lets_go_of_what_it_awaited() {
 #[tokio::test]
 async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
     use super::driver::tuning::{RECEIVE_BUFFER, RECEIVE_BUFFER_IDLE, RECEIVE_BUFFER_KEPT};
-    let (client, server) = pair(vec![Arc::new(TcpTransport::new())]).await;
+    let (client, server) = tcp_pair().await;
     // On a busy machine somebody else may be at it for a moment.
     let io = || loop {
         if let Some(io) = server.core().hold_io() {
@@ -123,9 +124,8 @@ async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
 async fn streaming() -> (Pipe, Pipe) {
     use crate::channels::{BasicChannel, Channel};
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    let tcp: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let context = Context::builder().transports(tcp).channels(channels);
-    pair_of(context, "tcp://127.0.0.1:0").await
+    let context = Context::builder().transports([Arc::new(TcpTransport::new()) as _]);
+    pair_of(context.channels(channels), PORT).await
 }
 
 /// What it takes of the credit ahead, beside 256 bytes.
@@ -168,8 +168,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
                 says_and_hears(&client, &server).await;
             }
         };
-        let came_back = tokio::time::timeout(Duration::from_secs(20), came_back);
-        came_back.await.expect("the peer keeps it");
+        soon(came_back).await;
         assert_eq!(ahead().window, start);
         let mut shared = lock(&server.core().shared);
         assert_eq!(shared.ahead.credit().bytes(), start, "nor does the context");
@@ -203,8 +202,7 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    let taken_back = tokio::time::timeout(Duration::from_secs(20), taken_back);
-    taken_back.await.expect("the peer keeps it");
+    soon(taken_back).await;
     let credit = || lock(&server.core().shared).ahead.credit().bytes();
     let come_back = |now| {
         lock(&server.core().shared).tidy_ahead(now);

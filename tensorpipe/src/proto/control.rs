@@ -27,8 +27,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 self.outbox.control(Control::Recalled(ahead));
             }
             Control::Recalled(ahead) => {
-                let window = self.receive_window.recalled(ahead)?;
-                self.outbox.extend(window);
+                self.outbox.extend(self.receive_window.recalled(ahead)?);
                 self.events.push_back(Event::Recalled);
             }
             Control::Reset { reason, answer } if answer => self.peer_confirmed(reason.message)?,

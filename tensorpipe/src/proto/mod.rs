@@ -12,7 +12,7 @@
 //! between any two of them: a huge tensor holds up nothing. RESET and REFUSE end one message, GOAWAY and FIN the pipe. PING
 //! finds a silent peer.
 //!
-//! What the peer says comes in by `input` and `control`; what this side says leaves by `output`. `read` and `parts` act on the
+//! What the peer says comes in by `input` and `control`; what this side says leaves by `output`. `read` acts on the
 //! peer's messages, which `incoming` holds; `write` acts on this side's, which `outgoing` holds; `flow` counts credit.
 
 pub(crate) mod handshake;
@@ -25,7 +25,6 @@ mod input;
 mod keep_alive;
 mod outgoing;
 mod output;
-mod parts;
 mod pipe;
 mod read;
 mod write;

@@ -288,14 +288,12 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Tells the peer what it may send ahead again, without waiting until that is much.
     pub(crate) fn announce_ahead(&mut self) {
-        let window = self.receive_window.announce_ahead();
-        self.outbox.extend(window);
+        self.outbox.extend(self.receive_window.announce_ahead());
     }
 
     /// Lets the peer have `bytes` under way ahead, if that is more.
     pub(crate) fn widen_ahead(&mut self, bytes: u64) {
-        let window = self.receive_window.widen(bytes);
-        self.outbox.extend(window);
+        self.outbox.extend(self.receive_window.widen(bytes));
     }
 
     /// Lets the peer have no more than `bytes` under way ahead: [`Event::Recalled`] tells when that holds. `false`: it holds already,

@@ -10,7 +10,7 @@ pub(crate) mod frames;
 mod message;
 
 pub(crate) use end::End;
-pub(crate) use message::{Msg, answer, choose, hello, limits, message, purpose};
+pub(crate) use message::{Msg, answer, choose, hello, limits, message, purpose, reject};
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

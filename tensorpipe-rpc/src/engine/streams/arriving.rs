@@ -90,8 +90,8 @@ impl Engine {
             }
             return;
         }
-        let reading = Reading::Items(streams.clone());
-        self.calls.begin_reading(id, header, reading);
+        let reading = (header, Reading::Items(streams.clone()));
+        self.calls.table().reading.insert(id, reading);
         match ReceivePlacement::accept(streams.receive_placement.as_deref(), incoming) {
             Some(message) if self.calls.take_reading(id).is_some() => {
                 self.items_complete(streams, id, header, message, came);
@@ -230,10 +230,5 @@ impl Engine {
         body[..8].copy_from_slice(&allowed.items.to_le_bytes());
         body[8..].copy_from_slice(&allowed.bytes.to_le_bytes());
         self.send_note(Kind::Credit(way), streams.call, &body);
-    }
-
-    /// Says something about a call that has no body.
-    pub(crate) fn send_plain(&self, kind: Kind, call: u64) {
-        self.send_note(kind, call, &[]);
     }
 }

@@ -11,6 +11,7 @@ pub(crate) struct Credits {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     sent: Tally,
     allowed: Tally,
@@ -33,10 +34,8 @@ impl Credits {
     pub(super) fn new() -> Self {
         Self {
             state: Mutex::new(State {
-                sent: Tally::default(),
                 allowed: FIRST,
-                closed: false,
-                waker: None,
+                ..State::default()
             }),
         }
     }

@@ -23,6 +23,7 @@ pub(crate) struct Inbox {
     unread: Arc<Unread>,
 }
 
+#[derive(Default)]
 struct State {
     messages: VecDeque<Entry>,
     /// Of `messages`, those whose bytes are on their way.
@@ -34,8 +35,8 @@ struct State {
     at: Tally,
     /// Bytes of the connection's.
     taken: u64,
-    /// The last message, for which there is no room.
-    held: Option<Held>,
+    /// The last message, for which there is no room, and by how much it exceeds what was allowed.
+    held: Option<(ItemsMessage, u64)>,
     finished: bool,
     closed: bool,
     waker: Option<Waker>,
@@ -45,12 +46,6 @@ struct Entry {
     message: u64,
     size: Tally,
     body: Option<Arguments>,
-}
-
-/// The message for which there is no room, and by how much it exceeds what was allowed.
-struct Held {
-    message: ItemsMessage,
-    excess: u64,
 }
 
 /// A message of items that is not read yet.
@@ -67,7 +62,7 @@ impl State {
             true => self.received.bytes,
             false => self.received.bytes.max(self.allowed.bytes),
         };
-        let excess = self.held.as_ref().map_or(0, |held| held.excess);
+        let excess = self.held.as_ref().map_or(0, |(_, excess)| *excess);
         let ahead = may_come.saturating_sub(self.consumed.bytes);
         ahead.saturating_sub(excess).saturating_sub(FIRST.bytes)
     }
@@ -133,17 +128,8 @@ impl Inbox {
     pub(super) fn new(window: Tally, unread: Arc<Unread>) -> Self {
         Self {
             state: Mutex::new(State {
-                messages: VecDeque::new(),
-                incomplete: 0,
-                received: Tally::default(),
-                consumed: Tally::default(),
                 allowed: FIRST,
-                at: Tally::default(),
-                taken: 0,
-                held: None,
-                finished: false,
-                closed: false,
-                waker: None,
+                ..State::default()
             }),
             window,
             unread,
@@ -194,7 +180,7 @@ impl Inbox {
             drop(message);
             return false;
         }
-        state.held = Some(Held { message, excess });
+        state.held = Some((message, excess));
         // Its reader may have begun to wait for it.
         let waker = state.waker.take();
         drop(state);
@@ -207,17 +193,16 @@ impl Inbox {
     /// The message that is to be read later, if there is room for it now.
     pub(super) fn unhold(&self) -> Unheld {
         let mut state = lock(&self.state);
-        let Some(held) = state.held.take() else {
+        let Some((message, excess)) = state.held.take() else {
             return Unheld::None;
         };
-        let excess = held.excess;
         if !self.unread.take_all(excess) {
-            state.held = Some(held);
+            state.held = Some((message, excess));
             return Unheld::NoRoom;
         }
         state.taken += excess;
         self.unread.let_go();
-        Unheld::Read(Box::new(held.message))
+        Unheld::Read(Box::new(message))
     }
 
     /// Changes the state, and wakes whoever waits for that.
@@ -275,7 +260,7 @@ impl Inbox {
             Some(entry) => {
                 let is_last = state.messages.is_empty();
                 state.messages.push_front(entry);
-                if is_last && let Some(Held { message, excess }) = state.held.take() {
+                if is_last && let Some((message, excess)) = state.held.take() {
                     self.unread.take_anyway(excess);
                     self.unread.let_go();
                     state.taken += excess;

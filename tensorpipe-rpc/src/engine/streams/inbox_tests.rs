@@ -8,6 +8,11 @@ fn message(inbox: &Inbox, id: u64, items: u64, bytes: u64) -> bool {
     announced.unwrap() == Announced::Wanted
 }
 
+/// It is more than its sender may send.
+fn is_excess(inbox: &Inbox, items: u64, bytes: u64) -> bool {
+    inbox.announced(9, Tally { items, bytes }, true).is_err()
+}
+
 /// One that has room for itself.
 fn alone() -> Inbox {
     Inbox::new(WINDOW, Unread::new(u64::MAX, 0))
@@ -27,38 +32,18 @@ fn take(inbox: &Inbox) -> Option<Batch> {
 #[test]
 fn whoever_sends_more_than_it_may_is_found_out() {
     let inbox = alone();
-    assert!(
-        inbox.announced(0, Tally::default(), true).is_err(),
-        "no items"
-    );
+    assert!(is_excess(&inbox, 0, 0), "no items");
     assert!(message(&inbox, 0, FIRST.items, 1));
-    assert!(
-        inbox
-            .announced(1, Tally { items: 1, bytes: 1 }, true)
-            .is_err()
-    );
+    assert!(is_excess(&inbox, 1, 1));
 
     let inbox = alone();
     assert!(message(&inbox, 0, 1, FIRST.bytes - 1));
     assert!(message(&inbox, 1, 1, u64::MAX), "one of any size");
-    assert!(
-        inbox
-            .announced(2, Tally { items: 1, bytes: 0 }, true)
-            .is_err()
-    );
+    assert!(is_excess(&inbox, 1, 0));
 
     let inbox = alone();
     inbox.finish();
-    assert!(
-        inbox
-            .announced(0, Tally { items: 1, bytes: 1 }, true)
-            .is_err()
-    );
-    let huge = Tally {
-        items: u64::MAX,
-        bytes: 0,
-    };
-    assert!(inbox.announced(0, huge, true).is_err());
+    assert!(is_excess(&inbox, 1, 1) && is_excess(&inbox, u64::MAX, 0));
 }
 
 #[test]

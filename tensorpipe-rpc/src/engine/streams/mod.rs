@@ -18,24 +18,25 @@ mod arriving;
 mod credits;
 mod inbox;
 mod required;
-mod table;
 mod unread;
 
 pub(crate) use credits::{Credits, Room};
 pub(crate) use inbox::{Batch, Inbox, Received};
 pub(crate) use required::Required;
-pub(crate) use table::{Open, StreamTable};
 pub(crate) use unread::{Opened, Unread};
 
+use std::collections::hash_map::Entry;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use rustc_hash::FxHashMap;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Message, ResetCode};
 
 use super::Outcome;
 use crate::codec::{Encoded, REPLY_HEADER};
+use crate::context::CallContext;
 use crate::lock::lock;
 use crate::observe::Carried;
 use crate::placement::{Placement, ReceivePlacement, naming, tensor_of};
@@ -144,6 +145,48 @@ impl CallStreams {
 
     fn release(&self) -> Option<Outcome> {
         lock(&self.held).take()
+    }
+}
+
+/// The streams of the calls that one connection handles, by the number that the caller gave the call.
+#[derive(Default)]
+pub(crate) struct StreamTable {
+    calls: Mutex<FxHashMap<u64, CallContext>>,
+}
+
+impl StreamTable {
+    /// A call with streams begins. `None` if another of its number is under way.
+    pub(crate) fn open(self: &Arc<Self>, call: u64, context: &CallContext) -> Option<Open> {
+        match lock(&self.calls).entry(call) {
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(place) => _ = place.insert(context.clone()),
+        }
+        let table = self.clone();
+        Some(Open { table, call })
+    }
+
+    /// The call of that number, if it has streams.
+    fn context(&self, call: u64) -> Option<CallContext> {
+        lock(&self.calls).get(&call).cloned()
+    }
+}
+
+/// The streams of a call that is under way. Dropped when it has ended.
+pub(crate) struct Open {
+    table: Arc<StreamTable>,
+    call: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let context = lock(&self.table.calls).remove(&self.call);
+        let Some(inner) = context.as_ref().map(|context| &context.inner) else {
+            return;
+        };
+        // Whoever has the call has the engine.
+        if let (Some(streams), Some(engine)) = (&inner.streams, inner.caller.engine()) {
+            engine.close_streams(streams);
+        }
     }
 }
 

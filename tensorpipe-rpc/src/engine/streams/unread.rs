@@ -18,6 +18,7 @@ use crate::lock::lock;
 const OPEN_AT_LEAST: u64 = 64;
 
 /// See the module's documentation.
+#[derive(Default)]
 pub(crate) struct Unread {
     most: u64,
     taken: AtomicU64,
@@ -44,11 +45,8 @@ impl Unread {
     pub(crate) fn new(most: u64, most_held: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
-            taken: AtomicU64::new(0),
             most_held,
-            held: AtomicUsize::new(0),
-            waiting: Mutex::default(),
-            opened: AtomicUsize::new(0),
+            ..Self::default()
         })
     }
 

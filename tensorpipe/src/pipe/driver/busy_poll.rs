@@ -397,7 +397,7 @@ mod tests {
                 .write(b"told", &mut Default::default(), room);
             assert!(told.unwrap().sent);
             io.push_message();
-            io.owe_send();
+            io.sends.owe();
         }
         driver.drive_in_background(&core, &mut polls, Waker::noop());
         assert_eq!(core.counters.bytes_out(), before + 24);

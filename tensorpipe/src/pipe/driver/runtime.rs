@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{EnginePipe, Handler};
-    use crate::pipe::tests::memory_pair;
+    use crate::pipe::tests::{memory_pair, soon};
     use crate::sync::lock;
     use crate::{Error, Incoming, Message, Pipe, ResetCode};
 
@@ -186,8 +186,7 @@ mod tests {
     }
 
     async fn next(told: &mut UnboundedReceiver<Told>) -> Told {
-        let told = tokio::time::timeout(Duration::from_secs(20), told.recv());
-        told.await.expect("it is lost").unwrap()
+        soon(told.recv()).await.unwrap()
     }
 
     #[tokio::test]

@@ -14,13 +14,12 @@ use crate::sync::{Arc, Mutex, lock};
 use crate::tensor::Tensor;
 
 /// What a reader has given to its pipe, and how its allocation looked.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Loans {
     payloads: Vec<Kept>,
     tensors: Vec<Kept>,
 }
 
-#[derive(Debug)]
 enum Kept {
     Home(Home),
     /// Without memory of the reader's.
@@ -164,12 +163,6 @@ impl Home {
     }
 }
 
-impl std::fmt::Debug for Home {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Home({} bytes)", self.len)
-    }
-}
-
 impl Drop for Lent {
     fn drop(&mut self) {
         let waiting = {
@@ -198,9 +191,8 @@ impl Drop for WakeAtLast {
 #[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Memory for Lent {
     fn device(&self) -> Device {
-        self.memory
-            .as_ref()
-            .map_or(Device::CPU, |memory| memory.device())
+        let memory = self.memory.as_deref();
+        memory.map_or(Device::CPU, Memory::device)
     }
     fn kind(&self) -> MemoryKind {
         let memory = self.memory.as_ref();
@@ -248,12 +240,12 @@ impl Memory for Lent {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::time::Duration;
 
     use tokio::runtime::Handle;
 
     use super::*;
     use crate::message::{MessageTensor, Payload};
+    use crate::pipe::tests::soon;
     use crate::sys::registrations::Registrations;
     use crate::tensor::DType;
 
@@ -382,8 +374,7 @@ mod tests {
         let back = tokio::spawn(async move { poll_fn(|cx| loans.poll_home(cx)).await });
         tokio::task::yield_now().await;
         drop(allocation);
-        let back = tokio::time::timeout(Duration::from_secs(20), back);
-        let mut back = back.await.expect("nobody was woken").unwrap();
+        let mut back = soon(back).await.unwrap();
         assert!(matches!(back.payloads[1], Place::Skip));
         assert!(matches!(back.tensors[0], Place::On(Device::CPU)));
         match back.payloads.remove(0) {

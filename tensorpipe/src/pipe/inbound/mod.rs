@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 use self::delayed_ack::delay_ack;
 use self::loan::Loans;
 use self::plan::Plan;
+use self::read::Stage;
 pub(super) use self::read::stop;
-use self::read::{HeldUp, Stage};
 pub use self::read::{Read, ReadError, ReadInto};
 use super::core::Core;
 use super::lane_handle::{Copy, LaneHandle};
@@ -121,7 +121,12 @@ impl Incoming {
         let fences = allocation.held();
         let stage = match fences.is_empty() {
             true => self.begin(allocation),
-            false => Stage::HeldUp(Box::new(HeldUp::new(self, allocation, fences))),
+            false => Stage::HeldUp(Box::pin(async move {
+                for fence in fences {
+                    fence.when().await;
+                }
+                self.begin(allocation)
+            })),
         };
         ReadInto::new(core, stage, loans)
     }
@@ -139,7 +144,7 @@ impl Incoming {
         }
     }
 
-    /// Has all of it read into pooled memory and given to the pipe's [`Handler`](super::Handler). `Some` if it was here
+    /// Has all of it read into pooled memory and given to the pipe's [`Handler`](crate::engine::Handler). `Some` if it was here
     /// whole: then the handler is not called. Else the handler may be called, on another thread, before this returns.
     pub fn accept(mut self) -> Option<Result<Message, Error>> {
         if self.is_whole() {

@@ -34,10 +34,8 @@ impl Plan {
             is_default: true,
         };
         let pad = |places: Vec<Place>, len: usize| {
-            let missing = len - places.len();
-            places
-                .into_iter()
-                .chain(std::iter::repeat_with(Place::default).take(missing))
+            let rest = std::iter::repeat_with(Place::default);
+            places.into_iter().chain(rest).take(len)
         };
         let places = pad(allocation.payloads, payloads).chain(pad(allocation.tensors, tensors));
         for (part, place) in places.enumerate() {
@@ -81,10 +79,8 @@ impl Plan {
         reaches: impl Fn(u16, Device, Device) -> Result<(), String>,
     ) -> Result<(), Misuse> {
         // Where there is nothing to be moved, everything is reached.
-        let mut moved = self.elsewhere.iter();
-        let mut moved = moved
-            .by_ref()
-            .filter(|(part, ..)| head.part_len((*part).into()) > 0);
+        let is_moved = |(part, ..): &&(u16, Device, Device)| head.part_len((*part).into()) > 0;
+        let mut moved = self.elsewhere.iter().filter(is_moved);
         moved.try_for_each(|(part, source, device)| {
             reaches(*part, *source, *device).map_err(|reason| Misuse::OutOfReach {
                 what: name(head, *part),

@@ -5,9 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::Incoming;
 use super::loan::Loans;
-use crate::device::Fence;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::pipe::core::{Core, Waiter};
@@ -69,51 +67,13 @@ pub struct ReadInto {
 
 /// What a read waits for.
 pub(super) enum Stage {
-    /// It has not begun: for its memory.
-    HeldUp(Box<HeldUp>),
+    /// It has not begun: for its memory, which somebody else still reads.
+    HeldUp(Pin<Box<dyn Future<Output = Self> + Send + Sync>>),
     /// For all of this message.
     Reading(u64),
     /// Nothing; or, where it has failed, for its memory.
     Ended(Result<Message, Error>),
     Over,
-}
-
-/// A read into memory that somebody else still reads.
-pub(super) struct HeldUp {
-    incoming: Incoming,
-    allocation: Allocation,
-    fences: Vec<Arc<dyn Fence>>,
-    /// Until one of them is reached.
-    wait: Option<Pin<Box<dyn Future<Output = ()> + Send + Sync>>>,
-}
-
-impl HeldUp {
-    pub(super) fn new(
-        incoming: Incoming,
-        allocation: Allocation,
-        fences: Vec<Arc<dyn Fence>>,
-    ) -> Self {
-        Self {
-            incoming,
-            allocation,
-            fences,
-            wait: None,
-        }
-    }
-
-    /// Ready when nobody does any more.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            if let Some(wait) = &mut self.wait {
-                ready!(wait.as_mut().poll(cx));
-            }
-            let next = self.fences.pop();
-            self.wait = match next {
-                None => return Poll::Ready(()),
-                Some(fence) => Some(Box::pin(fence.when())),
-            };
-        }
-    }
 }
 
 impl std::fmt::Debug for ReadInto {
@@ -145,8 +105,8 @@ impl Future for ReadInto {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            if let Stage::HeldUp(held) = &mut this.stage {
-                ready!(held.poll(cx));
+            if let Stage::HeldUp(begins) = &mut this.stage {
+                this.stage = ready!(begins.as_mut().poll(cx));
             }
             if let Stage::Reading(id) = this.stage {
                 let take = |shared: &mut Shared| shared.take_read(id);
@@ -154,7 +114,6 @@ impl Future for ReadInto {
                 this.stage = Stage::Ended(result);
             }
             this.stage = match std::mem::replace(&mut this.stage, Stage::Over) {
-                Stage::HeldUp(held) => held.incoming.begin(held.allocation),
                 Stage::Ended(Ok(mut message)) => {
                     std::mem::take(&mut this.loans).settle(&mut message);
                     return Poll::Ready(Ok(message));
@@ -166,7 +125,7 @@ impl Future for ReadInto {
                     this.stage = Stage::Ended(Err(error));
                     return Poll::Pending;
                 }
-                reading @ Stage::Reading(_) => reading,
+                waits @ (Stage::HeldUp(_) | Stage::Reading(_)) => waits,
                 Stage::Over => {
                     let over = "a read was polled after it had ended".to_owned();
                     Stage::Ended(Err(Misuse::Other(over).into()))

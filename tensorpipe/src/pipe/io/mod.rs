@@ -45,7 +45,7 @@ pub(super) struct Io {
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
-    sends: Sends,
+    pub(super) sends: Sends,
     /// Of lanes, a step of each in turn.
     work: VecDeque<(OpId, Box<dyn Work>)>,
     received: Vec<u8>,
@@ -56,8 +56,6 @@ pub(super) struct Io {
     /// Bulk data flowed lately.
     bulky: bool,
     marks: Vec<Mark>,
-    /// The peer has shut down its direction.
-    eof: bool,
     /// Messages have come that somebody may wait for.
     found: bool,
     /// A write outside of a round has found out why there is no going on.
@@ -105,7 +103,6 @@ impl Io {
             bulk: None,
             bulky: false,
             marks: Vec::new(),
-            eof: false,
             found: false,
             failed: None,
             read_at: ambient::now(),

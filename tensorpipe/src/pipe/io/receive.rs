@@ -40,7 +40,7 @@ impl Io {
             if common.has_too_many_deliveries() {
                 return Ok(false);
             }
-            if self.bulk.is_some() {
+            let there = if self.bulk.is_some() {
                 if reads == READS_IN_A_ROW {
                     return Ok(true);
                 }
@@ -48,33 +48,29 @@ impl Io {
                 if !self.receive_bulk(common)? {
                     return Ok(false);
                 }
-                let there = common.pauses_for();
-                if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
+                common.pauses_for()
+            } else if self.end > self.start && self.end - self.start >= self.need {
+                self.parse(common)?
+            } else {
+                if common.pauses_for() > 0 {
                     return Ok(true);
                 }
-                continue;
-            }
-            if self.end > self.start && self.end - self.start >= self.need {
-                let there = self.parse(common)?;
-                if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
+                if self.polled && std::mem::take(&mut self.found) {
+                    // Somebody looks again: what is there now is acted on first.
+                    return Ok(false);
+                }
+                // A peer may send without end what nobody has to be given.
+                if reads == READS_IN_A_ROW {
                     return Ok(true);
                 }
+                reads += 1;
+                if !self.is_time_to_read() || !self.fill(common)? {
+                    return Ok(false);
+                }
                 continue;
-            }
-            if common.pauses_for() > 0 {
+            };
+            if there >= MESSAGES_IN_A_ROW || (there > 0 && self.start == self.end) {
                 return Ok(true);
-            }
-            if self.polled && std::mem::take(&mut self.found) {
-                // Somebody looks again: what is there now is acted on first.
-                return Ok(false);
-            }
-            // A peer may send without end what nobody has to be given.
-            if reads == READS_IN_A_ROW {
-                return Ok(true);
-            }
-            reads += 1;
-            if !self.is_time_to_read() || !self.fill(common)? {
-                return Ok(false);
             }
         }
     }
@@ -84,9 +80,7 @@ impl Io {
         let mut guard = lock(&common.shared);
         let shared = &mut *guard;
         // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
-        if let Some(ended) = &shared.ended {
-            return Err(ended.clone());
-        }
+        shared.check_ended()?;
         let fault = |fault| Error::Peer {
             pipe: common.name.clone(),
             fault,
@@ -104,9 +98,7 @@ impl Io {
                 Input::Message(arriving) => {
                     // What came before it first.
                     shared.process(&mut self.wakes);
-                    if let Some(ended) = &shared.ended {
-                        return Err(ended.clone());
-                    }
+                    shared.check_ended()?;
                     let rest = &self.received[self.start..self.end];
                     self.start += shared.arrive(arriving, rest, &mut self.wakes)?;
                 }
@@ -118,9 +110,7 @@ impl Io {
             }
         }
         shared.process(&mut self.wakes);
-        if let Some(ended) = &shared.ended {
-            return Err(ended.clone());
-        }
+        shared.check_ended()?;
         self.gather(shared);
         self.found = !shared.arrived.is_empty();
         Ok(common.pauses_for())
@@ -196,9 +186,7 @@ impl Io {
             // What a channel streams counts as a sign of life, too.
             shared.state.heard(self.read_at);
             shared.process(&mut self.wakes);
-            if let Some(ended) = &shared.ended {
-                return Err(ended.clone());
-            }
+            shared.check_ended()?;
             self.gather(&mut shared);
         }
         Ok(true)
@@ -269,10 +257,7 @@ impl Io {
         let len = match read {
             Poll::Pending => return Ok(None),
             Poll::Ready(Err(error)) => return Err(self.broken(common, &error)),
-            Poll::Ready(Ok(0)) => {
-                self.eof = true;
-                return Err(self.end_of_stream(common));
-            }
+            Poll::Ready(Ok(0)) => return Err(self.end_of_stream(common)),
             Poll::Ready(Ok(len)) => len,
         };
         common.counters.read(len);

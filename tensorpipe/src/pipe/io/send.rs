@@ -180,21 +180,6 @@ impl Io {
         self.pieces.push_back(Piece::Mark(Mark::Message(number)));
     }
 
-    /// Whether others are likely to be written at once: see [`Sends::expects_more`](crate::pipe::driver::Sends::expects_more).
-    pub(in crate::pipe) fn expects_more(&mut self, under_way: usize, come_together: u32) -> bool {
-        self.sends.expects_more(under_way, come_together)
-    }
-
-    /// Whether what waits leaves now: see [`Sends::is_due`](crate::pipe::driver::Sends::is_due).
-    pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
-        self.sends.is_due(costly)
-    }
-
-    /// What waits is left to whoever drives next. Returns whether somebody has to be told.
-    pub(in crate::pipe) fn owe_send(&mut self) -> bool {
-        self.sends.owe()
-    }
-
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
     pub(in crate::pipe) fn send_gathered(&mut self, common: &Common) -> bool {
         self.sends.leave();

@@ -54,24 +54,20 @@ pub(in crate::pipe) fn leave(
     pushed: Pushed,
     when: When,
 ) -> Submitted {
-    let Pushed {
-        id,
-        alone,
-        kept,
-        watched,
-    } = pushed;
     let together = match when {
         When::Now => false,
-        When::Beside(under_way) => io.expects_more(under_way, core.driver.came_together()),
+        When::Beside(under_way) => io
+            .sends
+            .expects_more(under_way, core.driver.came_together()),
         When::Soon => true,
     };
     let left = |over, drive| Submitted {
-        id,
+        id: pushed.id,
         together,
         over,
         drive,
     };
-    if core.answers_more() && !watched {
+    if core.answers_more() && !pushed.watched {
         // Whoever calls the handler has a round after this.
         core.driver.kick_holding(&io);
         return left(false, false);
@@ -79,18 +75,18 @@ pub(in crate::pipe) fn leave(
     if shared.has_work() {
         // Whoever drives does it first: what comes of it leaves with the message.
         drop(shared);
-        if alone || watched || kept {
-            io.push_mark(id);
-            left_in_part(core, &io, id, watched && !kept);
+        if pushed.alone || pushed.watched || pushed.kept {
+            io.push_mark(pushed.id);
+            left_in_part(core, &io, pushed);
         }
         return left(false, true);
     }
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
-    if together && !io.is_due(core.driver.is_costly()) {
+    if together && !io.sends.is_due(core.driver.is_costly()) {
         // As long as it is owed, nobody has sent since somebody was told.
-        let tell = io.owe_send();
+        let tell = io.sends.owe();
         drop(io);
         if tell {
             core.driver.wakers.wake_background();
@@ -99,23 +95,23 @@ pub(in crate::pipe) fn leave(
     }
     let sent = io.send_gathered(core);
     // One that is behind others and that nobody asks about counts as written, like what a socket has taken.
-    if !sent && (alone || watched || kept) {
-        io.push_mark(id);
-        left_in_part(core, &io, id, watched && !kept);
+    if !sent && (pushed.alone || pushed.watched || pushed.kept) {
+        io.push_mark(pushed.id);
+        left_in_part(core, &io, pushed);
     }
-    left(sent && !kept, !sent || !idle)
+    left(sent && !pushed.kept, !sent || !idle)
 }
 
 /// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Said by whoever
 /// still has the connection: once others can send the rest, nobody would hear that it is over.
-fn left_in_part(core: &Core, _: &MutexGuard<'_, Io>, id: u64, watched: bool) {
+fn left_in_part(core: &Core, _: &MutexGuard<'_, Io>, pushed: Pushed) {
     let mut shared = lock(&core.shared);
     let ended = shared.ended.clone();
     if ended.is_none() {
-        shared.state.left_in_part(id);
+        shared.state.left_in_part(pushed.id);
         core.has_unwritten();
     }
-    if watched {
-        shared.writes.insert(id, ended.map(Err));
+    if pushed.watched && !pushed.kept {
+        shared.writes.insert(pushed.id, ended.map(Err));
     }
 }

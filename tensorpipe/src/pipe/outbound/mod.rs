@@ -144,35 +144,8 @@ pub(super) fn submit(
     watched: bool,
     note: impl FnOnce(u64),
 ) -> Result<Submitted, Error> {
-    // Dropped last; and what became of the message is written once, to where the caller wants it.
+    // Dropped last.
     let _kicked = Kicked(core);
-    send_or_queue(core, message, when, watched, note)
-}
-
-/// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler looks by
-/// itself.
-struct Kicked<'a>(&'a Arc<Core>);
-
-impl Drop for Kicked<'_> {
-    fn drop(&mut self) {
-        if self.0.is_handling() || !self.0.driver.is_kicked() {
-            return;
-        }
-        match std::thread::panicking() {
-            false => self.0.drive(),
-            // A second panic would end the process.
-            true => self.0.driver.wakers.notify(),
-        }
-    }
-}
-
-fn send_or_queue(
-    core: &Arc<Core>,
-    message: &mut Outbound<'_>,
-    when: When,
-    watched: bool,
-    note: impl FnOnce(u64),
-) -> Result<Submitted, Error> {
     let mut guard = lock(&core.shared);
     let shared = &mut *guard;
     check_open(core, shared)?;
@@ -240,11 +213,26 @@ fn send_or_queue(
     Ok(submitted)
 }
 
+/// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler looks by
+/// itself.
+struct Kicked<'a>(&'a Arc<Core>);
+
+impl Drop for Kicked<'_> {
+    fn drop(&mut self) {
+        if self.0.is_handling() || !self.0.driver.is_kicked() {
+            return;
+        }
+        match std::thread::panicking() {
+            false => self.0.drive(),
+            // A second panic would end the process.
+            true => self.0.driver.wakers.notify(),
+        }
+    }
+}
+
 /// Why nothing more can be written.
 fn check_open(core: &Core, shared: &Shared) -> Result<(), Error> {
-    if let Some(error) = &shared.ended {
-        return Err(error.clone());
-    }
+    shared.check_ended()?;
     if shared.state.is_closing() {
         return Err(shared.closed(false));
     }

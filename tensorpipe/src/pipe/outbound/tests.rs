@@ -14,7 +14,7 @@ use crate::device::{Buffer, BufferMut, Device, MemoryKind};
 use crate::engine::{EnginePipe, Outbound, When};
 use crate::pipe::driver::tuning::{COPIED_INTO_FRAME, WRITE_PIECES};
 use crate::pipe::inbound::delayed_ack::delay_ack;
-use crate::pipe::tests::{pair_of, shm_pair};
+use crate::pipe::tests::{pair_of, shm_pair, soon};
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::MemoryTransport;
@@ -106,11 +106,6 @@ fn is_whole(message: &Message, len: usize) -> bool {
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-async fn soon<T>(what: impl Future<Output = T>) -> T {
-    let bounded = tokio::time::timeout(Duration::from_secs(20), what);
-    bounded.await.expect("it hangs")
 }
 
 #[tokio::test]

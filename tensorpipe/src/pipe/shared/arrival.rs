@@ -52,9 +52,9 @@ impl Arrival {
 
     /// These parts came with its frame.
     pub(in crate::pipe) fn take_eager(&mut self, parts: Eager) {
-        let bytes = parts.iter().map(|(_, buffer)| buffer.len() as u64).sum();
+        let bytes = parts.iter().map(|(_, buffer)| buffer.len() as u64);
         let here = self.here.get_or_insert_default();
-        here.came = MessageStats::in_frame(bytes);
+        here.came.streamed += bytes.sum::<u64>();
         here.parts = parts;
     }
 

@@ -7,11 +7,12 @@
 use std::collections::VecDeque;
 
 use super::Arrival;
-use crate::error::{Error, ResetCode};
+use crate::error::Error;
 use crate::message::Message;
 use crate::pipe::budget::Held;
 use crate::pipe::driver::tuning::{DELIVERY_BATCH, UNDELIVERED, UNDELIVERED_BYTES};
 use crate::pipe::stats::MessageStats;
+use crate::proto::Reason;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 /// One call of the handler.
@@ -19,8 +20,8 @@ pub(in crate::pipe) enum Delivery {
     Incoming(Arrival),
     /// Boxed: the others are small, and most messages are whole when they come.
     Message(Box<(u64, Result<Message, Error>, MessageStats, Held)>),
-    Reset(u64, ResetCode, String),
-    Refused(u64, ResetCode, String),
+    Reset(Reason),
+    Refused(Reason),
     /// A message of this side's.
     Failed(Box<(u64, Error)>),
     GoingAway(u64, String),
@@ -36,9 +37,8 @@ impl Delivery {
     fn weight(&self) -> usize {
         match self {
             Self::Incoming(arrival) => arrival.weight(),
-            Self::Reset(.., text) | Self::Refused(.., text) | Self::GoingAway(_, text) => {
-                text.len()
-            }
+            Self::Reset(reason) | Self::Refused(reason) => reason.text.len(),
+            Self::GoingAway(_, text) => text.len(),
             Self::Failed(failed) => failed.1.to_string().len(),
             Self::Message(..) | Self::Closed(_) => 0,
         }
@@ -120,7 +120,7 @@ impl Deliveries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Misuse;
+    use crate::error::{Misuse, ResetCode};
 
     fn fill(deliveries: &mut Deliveries, delivery: impl Fn() -> Delivery) -> usize {
         let mut pushed = 0;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     fn reset(reason: usize) -> Delivery {
-        Delivery::Reset(0, ResetCode::Cancelled, "x".repeat(reason))
+        Delivery::Reset(Reason::new(0, ResetCode::Cancelled, &"x".repeat(reason)))
     }
 
     fn failed(reason: usize) -> Delivery {

@@ -5,10 +5,10 @@ use std::task::Waker;
 use super::{Delivery, Reader, Shared};
 use crate::ambient;
 use crate::channels::{ChannelFault, Lane, PieceEvent};
-use crate::device::{Buffer, BufferMut, Destination};
+use crate::device::{Buffer, Destination};
 use crate::error::{Error, Misuse, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
-use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
+use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome};
 use crate::proto::{Event, OpId, Reason};
 
 impl Shared {
@@ -70,48 +70,36 @@ impl Shared {
 
     /// A lane has what it waited for.
     pub(in crate::pipe) fn resume(&mut self, op: OpId, wakes: &mut Vec<Waker>) {
-        self.call_lane(op, wakes, |lane, io| match op.number() {
-            None => lane.resume(op, io),
-            Some(_) => lane.inner(op, PieceEvent::Resume, io),
-        });
+        self.tell_lane(op, PieceEvent::Resume, wakes);
     }
 
-    /// Calls the lane of an operation, if that is still under way.
-    fn call_lane(
-        &mut self,
-        op: OpId,
-        wakes: &mut Vec<Waker>,
-        act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>) -> Result<(), ChannelFault>,
-    ) {
+    /// Tells the lane of an operation what goes on about it, if that is still under way.
+    fn tell_lane(&mut self, op: OpId, event: PieceEvent<'_>, wakes: &mut Vec<Waker>) {
         if let Some(channel) = self.channel_of(op) {
-            self.call_lane_of(channel, op, wakes, act);
+            self.tell_lane_of(channel, op, event, wakes);
         }
     }
 
-    fn call_lane_of(
+    fn tell_lane_of(
         &mut self,
         channel: u8,
         op: OpId,
+        event: PieceEvent<'_>,
         wakes: &mut Vec<Waker>,
-        act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>) -> Result<(), ChannelFault>,
     ) {
         let mut result = Ok(());
-        self.with_lane(op, channel, |lane, io| result = act(lane, io));
+        self.with_lane(op, channel, |lane, io| match event {
+            event if op.number().is_some() => result = lane.inner(op, event, io),
+            PieceEvent::Control(body) => result = lane.control(op, body, io),
+            PieceEvent::Streamed(dest) => lane.streamed(op, dest, io),
+            PieceEvent::Resume => result = lane.resume(op, io),
+            // It has said so itself.
+            PieceEvent::Ended(_) => {}
+        });
         self.announce();
         if let Err(fault) = result {
             self.channel_fault(channel, fault, wakes);
         }
-    }
-
-    /// A stream is through.
-    fn stream_ended(&mut self, op: OpId, dest: Option<BufferMut>, wakes: &mut Vec<Waker>) {
-        self.call_lane(op, wakes, |lane, io| match op.number() {
-            None => {
-                lane.streamed(op, dest, io);
-                Ok(())
-            }
-            Some(_) => lane.inner(op, PieceEvent::Streamed(dest), io),
-        });
     }
 
     fn event(&mut self, event: Event<Buffer, Destination>, wakes: &mut Vec<Waker>) {
@@ -123,48 +111,37 @@ impl Shared {
                 channel,
                 source,
             } => self.start(op, channel, source),
-            Event::StreamSent { op } => self.stream_ended(op, None, wakes),
+            Event::StreamSent { op } => self.tell_lane(op, PieceEvent::Streamed(None), wakes),
             Event::StreamReceived { op, dest } => {
                 // It was filled: its memory is there.
                 let dest = dest.and_then(Destination::into_memory);
                 if dest.is_some() {
-                    self.stream_ended(op, dest, wakes);
+                    self.tell_lane(op, PieceEvent::Streamed(dest), wakes);
                 }
             }
             Event::Cancel { op, channel } => {
                 self.with_lane(op, channel, |lane, io| lane.cancel(op, io))
             }
             Event::Channel { op, channel, body } => {
-                self.call_lane_of(channel, op, wakes, |lane, io| match op.number() {
-                    None => lane.control(op, &body, io),
-                    Some(_) => lane.inner(op, PieceEvent::Control(&body), io),
-                });
+                self.tell_lane_of(channel, op, PieceEvent::Control(&body), wakes);
             }
             Event::Written { message } => self.end_write(message, Ok(()), wakes),
-            Event::Refused(Reason {
-                message,
-                code,
-                text,
-            }) => {
-                let result = if code == ResetCode::Skipped {
-                    Ok(())
-                } else {
-                    Err(Error::Refused {
-                        code,
-                        reason: text.as_str().into(),
-                    })
-                };
+            Event::Refused(reason) => {
+                let (message, code) = (reason.message, reason.code);
                 if code == ResetCode::Closing {
                     self.ignore_from(message, wakes);
                 }
+                let result = match code {
+                    ResetCode::Skipped => Ok(()),
+                    _ => Err(Error::Refused {
+                        code,
+                        reason: reason.text.as_str().into(),
+                    }),
+                };
                 self.end_write(message, result, wakes);
-                self.deliver(Delivery::Refused(message, code, text));
+                self.deliver(Delivery::Refused(reason));
             }
-            Event::Reset(Reason {
-                message,
-                code,
-                text,
-            }) => self.peer_reset(message, code, text, wakes),
+            Event::Reset(reason) => self.peer_reset(reason, wakes),
             Event::Flushed { message } => {
                 self.flushed_to = self.flushed_to.max(message + 1);
                 self.wake(Interest::Flush, wakes);
@@ -199,7 +176,7 @@ impl Shared {
             return;
         };
         let before = self.lane_stats;
-        let mut io = LaneIo::new(PipeHost {
+        let mut io = LaneIo {
             state: &mut self.state,
             results: &mut self.lane_results,
             work: &mut self.lane_work,
@@ -212,10 +189,10 @@ impl Shared {
             diverted: &slot.diverted,
             by_message: &self.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
-        });
+        };
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
-        if before.of_messages() != after.of_messages()
+        if before != after
             && let Some(reading) = self.reads.get_mut(&op.message).filter(|_| !op.outgoing)
         {
             reading.stats.add(before, after);
@@ -225,8 +202,7 @@ impl Shared {
     fn lane_result(&mut self, result: LaneResult, wakes: &mut Vec<Waker>) {
         match result {
             LaneResult::Ended(op, outcome) if op.number().is_some() => {
-                let ended = PieceEvent::Ended(outcome);
-                self.call_lane(op, wakes, |lane, io| lane.inner(op, ended, io));
+                self.tell_lane(op, PieceEvent::Ended(outcome), wakes);
             }
             LaneResult::Ended(op, Outcome::Sent) => self.state.part_sent(op),
             LaneResult::Ended(op, Outcome::Received(memory)) => {
@@ -282,32 +258,25 @@ impl Shared {
         self.deliver(Delivery::Failed(Box::new((op.message, error))));
     }
 
-    fn peer_reset(&mut self, message: u64, code: ResetCode, text: String, wakes: &mut Vec<Waker>) {
+    fn peer_reset(&mut self, why: Reason, wakes: &mut Vec<Waker>) {
+        let message = why.message;
         // They arrive in order. Looking at each would let a peer that names old messages keep this side busy.
         if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
             self.arrived.remove(at);
             self.state.take_reset(message);
         }
-        let error = Error::Reset {
-            code,
-            reason: text.as_str().into(),
-        };
+        let (code, reason) = (why.code, why.text.as_str().into());
         match self.reads.get(&message).map(|reading| reading.reader) {
             Some(Reader::None) => drop(self.reads.remove(&message)),
-            _ => self.end_read(message, Err(error), wakes),
+            _ => self.end_read(message, Err(Error::Reset { code, reason }), wakes),
         }
-        self.deliver(Delivery::Reset(message, code, text));
+        self.deliver(Delivery::Reset(why));
     }
 
     fn peer_goes(&mut self, next: u64, text: String, wakes: &mut Vec<Waker>) {
         self.peer_goes_because = text.as_str().into();
-        let unseen: Vec<u64> = self
-            .writes
-            .keys()
-            .copied()
-            .filter(|id| *id >= next)
-            .collect();
-        for message in unseen {
+        let unseen = self.writes.keys().copied().filter(|id| *id >= next);
+        for message in unseen.collect::<Vec<_>>() {
             self.end_write(message, Err(self.going_away()), wakes);
         }
         self.ignore_from(next, wakes);

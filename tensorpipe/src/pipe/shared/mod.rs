@@ -355,6 +355,12 @@ impl Shared {
         }
     }
 
+    /// How the pipe has ended, if it has.
+    pub(super) fn check_ended(&self) -> Result<(), Error> {
+        let ended = self.ended.as_ref();
+        ended.map_or(Ok(()), |ended| Err(ended.clone()))
+    }
+
     /// Whether the connection is of no more use.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_some()

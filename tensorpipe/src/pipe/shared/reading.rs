@@ -329,10 +329,9 @@ pub(in crate::pipe) fn build(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptor::{Descriptor, PayloadDescriptor};
     use crate::error::ResetCode;
     use crate::pipe::budget::{Announcements, Budget};
-    use crate::proto::Carriage;
+    use crate::proto::sim::frames::{bulk, payloads};
 
     const LIMIT: u64 = 100;
 
@@ -350,19 +349,8 @@ mod tests {
 
     /// Of payloads of these lengths.
     fn head(lens: &[u64]) -> Head {
-        let payload = |len: &u64| PayloadDescriptor {
-            len: *len,
-            metadata: Default::default(),
-        };
-        let descriptor = Descriptor {
-            payloads: lens.iter().map(payload).collect(),
-            ..Descriptor::default()
-        };
-        let ahead = Carriage::Bulk {
-            channel: 0,
-            ahead: true,
-        };
-        Head::with(descriptor, lens.iter().map(|_| ahead).collect())
+        let ahead = |len: &u64| (*len, bulk(0, true));
+        payloads(&lens.iter().map(ahead).collect::<Vec<_>>())
     }
 
     fn error() -> Error {

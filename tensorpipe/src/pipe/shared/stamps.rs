@@ -1,7 +1,7 @@
 //! How long a message waited for its turn, written into it as it leaves: before, nobody knows.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::Shared;
 use crate::ambient;
@@ -16,9 +16,6 @@ pub(in crate::pipe) struct Stamp {
 
 /// Those of messages that have not left, by number: there may be as many as wait.
 pub(in crate::pipe) type Stamps = BTreeMap<u64, Stamp>;
-
-/// How many bytes it takes.
-const LEN: usize = 8;
 
 impl Shared {
     /// Message number `id` is to tell, `at` in its metadata, how long it has waited since then, unless it has left.
@@ -37,15 +34,11 @@ impl Shared {
     /// Message number `message` begins to leave with `frame`, and what follows.
     pub(in crate::pipe) fn put_stamp(&mut self, message: u64, frame: &mut [u8]) {
         if let Some(Stamp { at, since }) = self.stamps.remove(&message) {
-            put(frame, at, ambient::since(since));
+            let from = metadata_at(frame).and_then(|metadata| metadata.checked_add(at));
+            if let Some(room) = from.and_then(|from| frame.get_mut(from..)?.first_chunk_mut()) {
+                let nanos = ambient::since(since).as_nanos();
+                *room = u64::try_from(nanos).unwrap_or(u64::MAX).to_le_bytes();
+            }
         }
-    }
-}
-
-fn put(frame: &mut [u8], at: usize, waited: Duration) {
-    let from = metadata_at(frame).and_then(|metadata| metadata.checked_add(at));
-    if let Some(room) = from.and_then(|from| frame.get_mut(from..)?.first_chunk_mut::<LEN>()) {
-        let nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        *room = nanos.to_le_bytes();
     }
 }

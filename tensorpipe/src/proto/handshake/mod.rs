@@ -21,9 +21,9 @@ pub(crate) use select::{LocalChannel, LocalTransport, Selection, select};
 
 use super::wire::frame::{HEADER_LEN, Header, Kind, check_len};
 use super::wire::hello::{
-    Answer, HANDSHAKE_MAX, Purpose, Reject, decode_joined, decode_stay, put_joined,
+    Answer, CHALLENGE_LEN, HANDSHAKE_MAX, KEY_MAX, PROOF_LEN, Purpose, Reject, decode_joined,
+    decode_key, decode_stay, put_joined,
 };
-use super::wire::proof::{CHALLENGE_LEN, KEY_MAX, PROOF_LEN, decode_key};
 use super::wire::{MAGIC, PREFACE_LEN, VERSION, VERSION_MIN, preface};
 use crate::error::PeerFault;
 use crate::keys::{Proof, is_same};

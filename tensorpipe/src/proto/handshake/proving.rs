@@ -16,11 +16,10 @@ use super::{Opening, Reply, behind_preface, whole_frame};
 use crate::error::PeerFault;
 use crate::keys::{Binding, By, Nonce, PipeKey, Proof, Secret, Transcript, is_same};
 use crate::proto::wire::frame::Kind;
-use crate::proto::wire::hello::{Answer, Purpose, Reject};
-use crate::proto::wire::preface;
-use crate::proto::wire::proof::{
-    decode_challenge, decode_proof, put_challenge, put_key, put_proof,
+use crate::proto::wire::hello::{
+    Answer, Purpose, Reject, decode_challenge, decode_proof, put_challenge, put_key, put_proof,
 };
+use crate::proto::wire::preface;
 
 /// A connector has named its token.
 #[derive(Debug, PartialEq, Eq)]

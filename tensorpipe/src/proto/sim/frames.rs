@@ -3,7 +3,7 @@
 use crate::descriptor::{Descriptor, PayloadDescriptor};
 use crate::error::ResetCode;
 use crate::proto::OpId;
-use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
+use crate::proto::wire::descriptor::{Carriage, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Kind, Reason};
 
 pub(crate) fn frame(kind: u8, flags: u8, body: &[u8]) -> Vec<u8> {
@@ -34,8 +34,8 @@ pub(crate) const fn bulk(channel: u8, ahead: bool) -> Carriage {
     Carriage::Bulk { channel, ahead }
 }
 
-/// The front of a message of payloads of these lengths.
-pub(crate) fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
+/// The head of a message of payloads of these lengths.
+pub(crate) fn payloads(payloads: &[(u64, Carriage)]) -> Head {
     let payload = |(len, _): &(u64, Carriage)| PayloadDescriptor {
         len: *len,
         metadata: Default::default(),
@@ -45,12 +45,17 @@ pub(crate) fn head(payloads: &[(u64, Carriage)]) -> Vec<u8> {
         ..Descriptor::default()
     };
     let carriages = payloads.iter().map(|(_, carriage)| *carriage);
-    front(descriptor, carriages.collect())
+    Head::with(descriptor, carriages.collect())
 }
 
-pub(crate) fn front(descriptor: Descriptor, carriages: Carriages) -> Vec<u8> {
+/// The front of such a message.
+pub(crate) fn head(parts: &[(u64, Carriage)]) -> Vec<u8> {
+    front(&payloads(parts))
+}
+
+pub(crate) fn front(head: &Head) -> Vec<u8> {
     let mut out = Vec::new();
-    Head::with(descriptor, carriages).put(&mut out);
+    head.put(&mut out);
     out
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::device::Device;
 use crate::proto::handshake::{ClientHandshake, LocalChannel, LocalTransport, Selection, select};
-use crate::proto::wire::hello::{Answer, Brochure, Purpose, WireLimits};
+use crate::proto::wire::hello::{Answer, Brochure, Purpose, Reject, WireLimits};
 use crate::proto::{OutgoingPart, OutgoingParts, TensorFields};
 use crate::tensor::DType;
 
@@ -55,6 +55,14 @@ pub(crate) fn answer(limits: WireLimits) -> Answer {
         upgrade: None,
         channels: Vec::new(),
         refusals: Vec::new(),
+    }
+}
+
+/// That of one that has no room.
+pub(crate) fn reject() -> Reject {
+    Reject {
+        transient: true,
+        reason: "full".to_owned(),
     }
 }
 

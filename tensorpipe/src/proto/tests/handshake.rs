@@ -1,37 +1,20 @@
 //! Handshakes whose bytes come late, in pieces, in another order, or from a hostile peer.
 
+use super::proving::each;
 use crate::device::{Device, DeviceKind};
 use crate::error::PeerFault;
-use crate::proto::handshake::{ClientHandshake, Heard, Reply, ServerHandshake};
+use crate::proto::handshake::{ClientHandshake, Heard, Reply, ServerHandshake, select};
 use crate::proto::sim::frames::frame;
-use crate::proto::sim::{End, Pair, answer, hello, limits, message};
+use crate::proto::sim::{End, Pair, answer, hello, limits, message, reject};
 use crate::proto::wire::hello::{
-    Brochure, ChosenChannel, HANDSHAKE_MAX, Purpose, Reject, put_stay,
+    Brochure, ChannelOffer, ChosenChannel, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, Reject,
+    TransportOffer, put_stay,
 };
 use crate::proto::wire::{MAGIC, preface};
 
 /// What a connector makes of it.
 fn heard(bytes: &[u8]) -> (usize, Option<Reply>) {
     ClientHandshake::default().handle(bytes).unwrap()
-}
-
-/// Feeds a listener byte by byte. Returns what it understood and the bytes that it did not use.
-fn listen(bytes: &[u8]) -> (Option<Purpose>, Vec<u8>) {
-    let mut server = ServerHandshake::default();
-    let mut input = Vec::new();
-    for (i, byte) in bytes.iter().enumerate() {
-        input.push(*byte);
-        let (used, purpose) = server.handle(&input).unwrap();
-        input.drain(..used);
-        if let Some(heard) = purpose {
-            let Heard::Hello(purpose) = heard else {
-                panic!("{heard:?}");
-            };
-            input.extend_from_slice(&bytes[i + 1..]);
-            return (Some(purpose), input);
-        }
-    }
-    (None, input)
 }
 
 #[test]
@@ -58,8 +41,16 @@ fn a_join_may_be_followed_by_data() {
     for proof in [None, Some([8; 32])] {
         let token = [7; 16];
         let join = Purpose::Join { token, proof };
-        let bytes = [ClientHandshake::hello(&join), b"data".to_vec()].concat();
-        assert_eq!(listen(&bytes), (Some(join), b"data".to_vec()));
+        let hello = ClientHandshake::hello(&join);
+        let bytes = [&hello[..], b"data"].concat();
+        let heard = ServerHandshake::default().handle(&bytes).unwrap();
+        let join = Heard::Hello(join);
+        let mut server = ServerHandshake::default();
+        assert_eq!(
+            each(&hello, |input| server.handle(input)).as_ref(),
+            Ok(&join)
+        );
+        assert_eq!(heard, (hello.len(), Some(join)));
     }
 }
 
@@ -84,12 +75,8 @@ fn a_connector_hears_of_more_device_pairs_than_a_byte_can_count() {
 
 #[test]
 fn a_rejection_and_a_stay_say_why() {
-    let reject = Reject {
-        transient: true,
-        reason: "full".into(),
-    };
-    let (_, reply) = heard(&ServerHandshake::reject(&reject));
-    assert_eq!(reply, Some(Reply::Reject(reject)));
+    let (_, reply) = heard(&ServerHandshake::reject(&reject()));
+    assert_eq!(reply, Some(Reply::Reject(reject())));
     let mut stay = Vec::new();
     put_stay(&mut stay, "no route", None);
     for cut in 0..stay.len() {
@@ -202,4 +189,100 @@ fn limits_under_which_nothing_could_be_sent_are_refused() {
     least.window_bytes = u64::from(least.frame_max());
     let hello = hello("a", least, Brochure::default());
     ServerHandshake::default().handle(&hello).unwrap();
+}
+
+// What a hostile peer's HELLO may cost, and what becomes of the words in it.
+
+fn transports(names: impl IntoIterator<Item = String>) -> Vec<TransportOffer> {
+    let offer = |name| TransportOffer {
+        name,
+        domain: Vec::new(),
+    };
+    names.into_iter().map(offer).collect()
+}
+
+/// A channel with so many devices.
+fn channel(name: String, devices: usize) -> ChannelOffer {
+    ChannelOffer {
+        name,
+        connections: 0,
+        devices: vec![(Device::CPU, Vec::new()); devices],
+    }
+}
+
+fn hear(bytes: &[u8]) -> Result<(String, Brochure), PeerFault> {
+    match ServerHandshake::default().handle(bytes)? {
+        (_, Some(Heard::Hello(Purpose::Pipe { name, brochure, .. }))) => Ok((name, brochure)),
+        (_, other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn as_much_as_a_process_has_may_be_offered_and_no_more() {
+    let names = |count| transports((0..count).map(|i| i.to_string()));
+    let offer = |transports, devices: &[usize]| {
+        let channels = devices.iter().map(|count| channel("c".into(), *count));
+        let brochure = Brochure {
+            transports,
+            channels: channels.collect(),
+        };
+        match hear(&hello("a", limits(), brochure.clone())) {
+            Ok((_, heard)) => {
+                assert_eq!(heard, brochure);
+                true
+            }
+            Err(PeerFault::Malformed { .. }) => false,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert!(offer(names(OFFERS_MAX), &[1; OFFERS_MAX]));
+    assert!(!offer(names(OFFERS_MAX + 1), &[]));
+    assert!(!offer(vec![], &[0; OFFERS_MAX + 1]));
+    let half = DEVICES_MAX / 4;
+    assert!(offer(vec![], &[half; 4]));
+    assert!(!offer(vec![], &[half, half, half, half, 1]));
+}
+
+#[test]
+fn words_of_a_hostile_peer_move_no_cursor() {
+    let name = "\x1b[2Jtcp\n".to_owned();
+    let brochure = Brochure {
+        transports: transports([name.clone()]),
+        channels: vec![channel(name, 0)],
+    };
+    let (_, heard) = hear(&hello("a", limits(), brochure)).unwrap();
+    let refusals = select("tcp", &[], &[], &heard).refusals;
+    assert_eq!(refusals.len(), 2);
+    for (candidate, reason) in refusals {
+        assert!(!candidate.contains(char::is_control), "{candidate:?}");
+        assert!(!reason.contains(char::is_control), "{reason:?}");
+    }
+}
+
+#[test]
+fn of_a_long_name_as_much_is_kept_as_is_said() {
+    // What stands for a control character is longer than it.
+    for name in ["\n".repeat(3000), "ä".repeat(3000), "a".repeat(3000)] {
+        let (kept, _) = hear(&hello(&name, limits(), Brochure::default())).unwrap();
+        assert!((1020..=1024).contains(&kept.len()), "{}", kept.len());
+        let (again, _) = hear(&hello(&kept, limits(), Brochure::default())).unwrap();
+        assert_eq!(again, kept, "it is kept whole the next time");
+    }
+}
+
+#[test]
+fn whatever_is_offered_the_answer_is_one_that_can_be_taken() {
+    let long = |i: usize| format!("{i}{}", "x".repeat(490));
+    let brochure = Brochure {
+        transports: transports((0..32).map(long)),
+        channels: (0..32).map(|i| channel(long(i), 0)).collect(),
+    };
+    let bytes = hello("a", limits(), brochure);
+    assert!(bytes.len() > HANDSHAKE_MAX as usize * 9 / 10);
+    let (_, heard) = hear(&bytes).unwrap();
+    let mut answer = answer(limits());
+    answer.refusals = select("tcp", &[], &[], &heard).refusals;
+    let heard = ClientHandshake::default().handle(&ServerHandshake::answer(&answer));
+    let (_, reply) = heard.unwrap();
+    assert_eq!(reply, Some(Reply::Answer(Box::new(answer))));
 }

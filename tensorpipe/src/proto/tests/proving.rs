@@ -8,11 +8,10 @@ use crate::proto::handshake::{
     ServerHandshake,
 };
 use crate::proto::sim::frames::frame;
-use crate::proto::sim::{answer, limits, purpose};
+use crate::proto::sim::{answer, limits, purpose, reject};
 use crate::proto::wire::frame::Kind;
-use crate::proto::wire::hello::{HANDSHAKE_MAX, Purpose, Reject};
+use crate::proto::wire::hello::{CHALLENGE_LEN, HANDSHAKE_MAX, KEY_MAX, Purpose};
 use crate::proto::wire::preface;
-use crate::proto::wire::proof::{CHALLENGE_LEN, KEY_MAX};
 
 const SECRET: [u8; 16] = *b"sixteen bytes it";
 
@@ -24,7 +23,7 @@ fn secret(number: u8) -> Secret {
 }
 
 /// A fault, or what is made of `bytes` that come one by one. Nothing may be left.
-fn each<T>(
+pub(super) fn each<T>(
     bytes: &[u8],
     mut handle: impl FnMut(&[u8]) -> Result<(usize, Option<T>), PeerFault>,
 ) -> Result<T, PeerFault> {
@@ -315,10 +314,6 @@ fn another_frame_behind_the_proof_is_named() {
 #[test]
 fn a_rejection_is_heard_whenever_it_comes() {
     let secret = secret(1);
-    let reject = || Reject {
-        transient: true,
-        reason: "full".to_owned(),
-    };
     let (mut connector, first) = begins(side(&secret, 1));
     let bytes = ServerHandshake::reject(&reject());
     match connector.handle(&bytes).unwrap() {

@@ -11,16 +11,15 @@ use crate::keys::{Join, JoinKind, Nonce, Proof, Secret};
 use crate::proto::OpId;
 use crate::proto::handshake::{ExpectChallenge, ExpectProof, Heard, Proven, ServerHandshake};
 use crate::proto::sim::frames::{bulk, frame};
+use crate::proto::sim::reject;
 use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
 use crate::proto::wire::frame::{Control, HEADER_LEN, Header, Kind, Reason};
 use crate::proto::wire::hello::{
     Amount, Answer, Brochure, ChannelOffer, ChosenChannel, Purpose, Reject, TransportOffer,
-    WireLimits, decode_joined, decode_stay, put_joined, put_stay,
+    WireLimits, decode_challenge, decode_joined, decode_key, decode_proof, decode_stay,
+    put_challenge, put_joined, put_key, put_proof, put_stay,
 };
 use crate::proto::wire::preface;
-use crate::proto::wire::proof::{
-    decode_challenge, decode_key, decode_proof, put_challenge, put_key, put_proof,
-};
 use crate::tensor::DType;
 use crate::wire_md::{WIRE_MD, examples};
 
@@ -122,13 +121,6 @@ fn proofs() -> Proofs {
         stay: connector.key().stay(&[0x33; 16]),
         join: listener.key().join(&join),
         joined: connector.key().joined(&join),
-    }
-}
-
-fn reject() -> Reject {
-    Reject {
-        transient: true,
-        reason: "full".into(),
     }
 }
 

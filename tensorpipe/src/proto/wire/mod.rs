@@ -9,7 +9,6 @@ pub(crate) mod descriptor;
 pub(crate) mod frame;
 pub(crate) mod hello;
 mod limits;
-pub(crate) mod proof;
 
 /// The first eight bytes of every connection: not ASCII (no text protocol begins so), and mangled by whoever
 /// translates line ends.
