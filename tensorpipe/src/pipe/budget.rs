@@ -219,8 +219,8 @@ impl Drop for Held {
     }
 }
 
-pub(super) fn out_of_memory(bytes: u64, reason: impl ToString) -> Error {
-    let reason = reason.to_string().into();
+pub(super) fn out_of_memory(bytes: u64, reason: String) -> Error {
+    let reason = reason.into();
     Error::OutOfMemory { bytes, reason }
 }
 

@@ -82,7 +82,7 @@ impl LaneHandle {
         let mut copy = Copy::new(op, source, dest);
         if copy.takes_a_while() {
             copy.answer = Some(tell);
-            copy.make_on_thread(self.clone(), io.runtime);
+            copy.make_on_thread(self.clone(), io.runtime());
         } else {
             let dest = copy.make();
             io.control(op, tell);

@@ -1,17 +1,18 @@
 //! What a lane sees of its pipe.
 
+mod host;
+
+pub(super) use self::host::{LaneHost, PipeHost};
+
 use std::cell::Cell;
 
-use rustc_hash::FxHashMap;
-
-use super::budget::{Announced, Announcements, Reservation, out_of_memory};
+use super::budget::out_of_memory;
 use super::driver::Wakers;
-use super::stats::LaneStats;
 use crate::channels::{ChannelFault, Want};
-use crate::device::{Allocators, Buffer, BufferMut, Destination, Device, Pool};
+use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
 use crate::error::{Error, Misuse};
-use crate::proto::{OpId, PipeState};
-use crate::route::{Diverted, Requirement};
+use crate::proto::OpId;
+use crate::route::Requirement;
 use crate::sync::Arc;
 use crate::sys::workers;
 
@@ -72,23 +73,7 @@ pub(crate) trait Work: Send {
 
 /// A lane's access to its pipe, from inside one of its methods.
 pub struct LaneIo<'a> {
-    pub(super) state: &'a mut PipeState<Buffer, Destination>,
-    pub(super) results: &'a mut Vec<LaneResult>,
-    pub(super) work: &'a mut Vec<(OpId, Box<dyn Work>)>,
-    pub(super) stats: &'a mut LaneStats,
-    pub(super) allocators: &'a Allocators,
-    pub(super) announcements: Option<&'a Announcements>,
-    /// For what is allocated and, where it is resident, for that, until the operation's message, or the piece, is complete.
-    pub(super) announced: &'a mut Vec<(OpId, Announced, Option<Reservation>)>,
-    pub(super) runtime: &'a tokio::runtime::Handle,
-    /// What the context requires of what the lane carries.
-    pub(super) required: &'a [Requirement],
-    /// Where it is told what the lane sends as other channels would.
-    pub(super) diverted: &'a Diverted,
-    /// What messages require.
-    pub(super) by_message: &'a FxHashMap<u64, Arc<Vec<String>>>,
-    /// Somebody waits until the message is written.
-    pub(super) awaited: bool,
+    host: PipeHost<'a>,
 }
 
 impl std::fmt::Debug for LaneIo<'_> {
@@ -97,21 +82,31 @@ impl std::fmt::Debug for LaneIo<'_> {
     }
 }
 
+impl<'a> LaneIo<'a> {
+    pub(super) fn new(host: PipeHost<'a>) -> Self {
+        Self { host }
+    }
+}
+
 impl LaneIo<'_> {
+    /// All that it sees of what is behind it.
+    fn host(&mut self) -> &mut impl LaneHost {
+        &mut self.host
+    }
+
     /// Sends bytes to the peer's lane about `op`; at most 8 KiB. They arrive in order, between other frames.
     pub fn control(&mut self, op: OpId, body: impl AsRef<[u8]>) {
-        self.state.channel(op, body.as_ref());
+        self.host().control(op, body.as_ref());
     }
 
     /// Whether somebody waits until the outgoing part that this is about is sent, as far as is known.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.awaited
+        self.host.awaited
     }
 
     /// Sends main memory as part `op` on the pipe's own connection; `Lane::streamed` tells when it is through.
     pub fn stream(&mut self, op: OpId, source: Buffer) {
-        let len = source.len() as u64;
-        self.state.stream(op, source, len);
+        self.host().stream(op, source);
     }
 
     /// Lets what the peer's lane streams for `op` fill `dest`; `Lane::streamed` brings it back.
@@ -138,19 +133,13 @@ impl LaneIo<'_> {
     }
 
     pub(crate) fn expect_in(&mut self, op: OpId, dest: Destination) {
-        let len = dest.len() as u64;
-        self.stats.streamed += len;
-        self.state.expect(op, dest, len);
+        self.host().stats().streamed += dest.len() as u64;
+        self.host().expect(op, dest);
     }
 
     /// Addresses for `len` bytes of warm main memory.
     pub(crate) fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
-        let announced = self.announcements.map(|all| all.take(len)).transpose();
-        let announced = announced.map_err(|reason| out_of_memory(len, reason))?;
-        let dest = usize::try_from(len).map_err(|error| out_of_memory(len, error))?;
-        self.announced
-            .extend(announced.map(|announced| (op, announced, None)));
-        Ok(Destination::pooled(dest))
+        self.host().reserve(op, len)
     }
 
     /// Warm memory that the channel fills itself: for what it receives, or for the stages between. Main memory counts from now on,
@@ -161,30 +150,7 @@ impl LaneIo<'_> {
     /// [`Limits::receive_budget`](crate::Limits::receive_budget), or messages of all pipes take that;
     /// [`Misuse::NoAllocator`] for a device that the context has no allocator for.
     pub fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
-        if device.is_cpu() {
-            return self.allocate_main(op, len);
-        }
-        let bytes = usize::try_from(len).map_err(|error| out_of_memory(len, error))?;
-        let pool = self.allocators.on(device)?;
-        pool.take(bytes).map_err(|error| out_of_memory(len, error))
-    }
-
-    fn allocate_main(&mut self, op: OpId, len: u64) -> Result<BufferMut, Error> {
-        let mut dest = self.reserve(op, len)?;
-        let pool = self.allocators.main();
-        if let (Some(announcements), Some((.., taken))) =
-            (self.announcements, self.announced.last_mut())
-        {
-            let cost = dest.cost(0..dest.len(), pool);
-            let cost = cost.map_err(|error| out_of_memory(len, error))?;
-            let taken = taken.get_or_insert_with(|| announcements.reservation());
-            let grown = taken.grow(cost);
-            grown.map_err(|reason| out_of_memory(len, reason))?;
-        }
-        let opened = dest.open(pool);
-        opened.map_err(|error| out_of_memory(len, error))?;
-        let memory = dest.into_memory();
-        memory.ok_or_else(|| out_of_memory(len, "it was not taken"))
+        self.host().allocate(op, device, len)
     }
 
     /// `op` is with the peer or its transport: the source is not read any more, or not behind the work for which
@@ -201,7 +167,7 @@ impl LaneIo<'_> {
     /// What a piece has taken is free again, or will be without waiting for the peer: it counts no more. Where a lane does not say so, it
     /// counts until its part is received, and what is received in main memory goes on counting as part of the message.
     pub fn release(&mut self, piece: OpId) {
-        self.results.push(LaneResult::Released(piece));
+        self.host().results().push(LaneResult::Released(piece));
     }
 
     /// `op` cannot be done. Its message is abandoned, the pipe goes on.
@@ -210,23 +176,23 @@ impl LaneIo<'_> {
     }
 
     fn result(&mut self, op: OpId, outcome: Outcome) {
-        self.results.push(LaneResult::Ended(op, outcome));
+        self.host().results().push(LaneResult::Ended(op, outcome));
     }
 
     /// What the peer's lane has sent about `op` before its `recv` makes no sense: ends the pipe.
     pub fn fault(&mut self, op: OpId, fault: ChannelFault) {
-        self.results.push(LaneResult::Fault(op, fault));
+        self.host().results().push(LaneResult::Fault(op, fault));
     }
 
     /// Counts bytes that the peer reads where they are here ([`PipeStats::bytes_lent`](crate::PipeStats::bytes_lent)).
     pub fn lent(&mut self, bytes: u64) {
-        self.stats.lent += bytes;
+        self.host().stats().lent += bytes;
     }
 
     /// Counts bytes that are read here where the peer has them
     /// ([`PipeStats::bytes_borrowed`](crate::PipeStats::bytes_borrowed)).
     pub fn borrowed(&mut self, bytes: u64) {
-        self.stats.borrowed += bytes;
+        self.host().stats().borrowed += bytes;
     }
 
     /// Bytes that it was given to send, and is about to send as channel `over` would, since it can do no better
@@ -244,8 +210,8 @@ impl LaneIo<'_> {
             self.failed(op, misuse.into());
             return false;
         }
-        self.stats.diverted += bytes;
-        self.diverted.count(over, bytes, why);
+        self.host().stats().diverted += bytes;
+        self.host.diverted.count(over, bytes, why);
         true
     }
 
@@ -254,11 +220,11 @@ impl LaneIo<'_> {
         if op.number().is_some() {
             return None;
         }
-        let by_context = self.required.iter().find(|one| !one.allows(over));
+        let by_context = self.host.required.iter().find(|one| !one.allows(over));
         let by_context = by_context.map(Requirement::to_string);
         by_context.or_else(|| {
-            let by_message = self.by_message.get(&op.message)?;
-            let by_message = self.state.is_tensor(op).then_some(by_message)?;
+            let by_message = self.host.by_message.get(&op.message)?;
+            let by_message = self.host.state.is_tensor(op).then_some(by_message)?;
             let allows = by_message.iter().any(|channel| channel == over);
             (!allows).then(|| by_message.join(" or "))
         })
@@ -267,33 +233,37 @@ impl LaneIo<'_> {
     /// Counts bytes that the lane copies, or has copied, from memory of the peer's
     /// ([`PipeStats::bytes_copied`](crate::PipeStats::bytes_copied)).
     pub fn copied(&mut self, bytes: u64) {
-        self.stats.copied += bytes;
+        self.host().stats().copied += bytes;
     }
 
     /// Counts bytes of what is received that the peer's lane has copied
     /// ([`MessageStats::copied_by_writer`](crate::MessageStats::copied_by_writer)).
     pub fn copied_by_writer(&mut self, bytes: u64) {
-        self.stats.copied_by_writer += bytes;
+        self.host().stats().copied_by_writer += bytes;
+    }
+
+    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
+        self.host.runtime()
     }
 
     /// Has whoever drives the pipe do this, in steps.
     pub(crate) fn work(&mut self, op: OpId, work: impl Work + 'static) {
-        self.work.push((op, Box::new(work)));
+        self.host().work().push((op, Box::new(work)));
     }
 
     /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`](crate::channels::LaneHandle).
     pub fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
-        workers::run(self.runtime, work);
+        workers::run(self.runtime(), work);
     }
 
     /// Runs a future of the lane's own; it reports through the [`LaneHandle`](crate::channels::LaneHandle).
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.runtime.spawn(work);
+        self.runtime().spawn(work);
     }
 }
 
 pub(super) fn allocate(pool: &Pool, len: u64) -> Result<BufferMut, Error> {
-    let bytes = usize::try_from(len).map_err(|error| out_of_memory(len, error))?;
-    let taken = pool.try_take(bytes);
-    taken.map_err(|error| out_of_memory(len, error))
+    let taken = usize::try_from(len).map_err(|error| error.to_string());
+    let taken = taken.and_then(|len| pool.try_take(len).map_err(|error| error.to_string()));
+    taken.map_err(|reason| out_of_memory(len, reason))
 }

@@ -31,7 +31,7 @@ impl Shared {
         let range = at as usize..(at + len) as usize;
         let has_credit = self.has_credit(op);
         let mut reading = self.reads.get_mut(&op.message);
-        let refused = |error: SystemError| out_of_memory(len, error);
+        let refused = |error: SystemError| out_of_memory(len, error.to_string());
         let cost = dest.cost(range, self.allocators.main()).map_err(refused);
         let counted = cost.and_then(|cost| match &mut reading {
             Some(reading) if !has_credit => reading.grow(op, cost),

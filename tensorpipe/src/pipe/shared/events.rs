@@ -8,7 +8,7 @@ use crate::channels::{ChannelFault, Lane, PieceEvent};
 use crate::device::{Buffer, Destination};
 use crate::error::{Error, Misuse, PeerFault, ResetCode};
 use crate::pipe::driver::Interest;
-use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome};
+use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
 use crate::proto::{Event, OpId, Reason};
 
 impl Shared {
@@ -176,7 +176,7 @@ impl Shared {
             return;
         };
         let before = self.lane_stats;
-        let mut io = LaneIo {
+        let mut io = LaneIo::new(PipeHost {
             state: &mut self.state,
             results: &mut self.lane_results,
             work: &mut self.lane_work,
@@ -189,7 +189,7 @@ impl Shared {
             diverted: &slot.diverted,
             by_message: &self.required,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
-        };
+        });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
         if before != after

@@ -1,0 +1,138 @@
+//! What carries a lane's operations: the other side of [`LaneIo`](super::LaneIo).
+//!
+//! Lanes know operations by their [`OpId`] alone, and their host by this trait. A transfer that belongs to no message needs
+//! nothing but an id of its own and a host that knows it.
+
+use rustc_hash::FxHashMap;
+
+use super::{LaneResult, Work};
+use crate::device::{Allocators, Buffer, BufferMut, Destination, Device};
+use crate::error::Error;
+use crate::pipe::budget::{Announced, Announcements, Reservation, out_of_memory};
+use crate::pipe::stats::LaneStats;
+use crate::proto::{OpId, PipeState};
+use crate::route::{Diverted, Requirement};
+use crate::sync::Arc;
+
+/// See the module's documentation.
+pub(in crate::pipe) trait LaneHost {
+    /// Sends bytes to the peer's lane about `op`.
+    fn control(&mut self, op: OpId, body: &[u8]);
+
+    /// Sends main memory for `op` on the connection that the lanes share.
+    fn stream(&mut self, op: OpId, source: Buffer);
+
+    /// Lets what the peer streams for `op` fill `dest`.
+    fn expect(&mut self, op: OpId, dest: Destination);
+
+    /// Room for `len` bytes of main memory, of which none is taken yet.
+    fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error>;
+
+    /// Memory that counts from now on.
+    fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error>;
+
+    /// Operations that went on.
+    fn results(&mut self) -> &mut Vec<LaneResult>;
+
+    /// What whoever drives is to do.
+    fn work(&mut self) -> &mut Vec<(OpId, Box<dyn Work>)>;
+
+    /// What lanes count.
+    fn stats(&mut self) -> &mut LaneStats;
+
+    /// Where work that takes long runs.
+    fn runtime(&self) -> &tokio::runtime::Handle;
+}
+
+/// A pipe, for parts of its messages.
+pub(in crate::pipe) struct PipeHost<'a> {
+    pub(in crate::pipe) state: &'a mut PipeState<Buffer, Destination>,
+    pub(in crate::pipe) results: &'a mut Vec<LaneResult>,
+    pub(in crate::pipe) work: &'a mut Vec<(OpId, Box<dyn Work>)>,
+    pub(in crate::pipe) stats: &'a mut LaneStats,
+    pub(in crate::pipe) allocators: &'a Allocators,
+    pub(in crate::pipe) announcements: Option<&'a Announcements>,
+    /// For what is allocated and, where it is resident, for that, until the operation's message, or the piece, is complete.
+    pub(in crate::pipe) announced: &'a mut Vec<(OpId, Announced, Option<Reservation>)>,
+    pub(in crate::pipe) runtime: &'a tokio::runtime::Handle,
+    /// What the context requires of what the lane carries.
+    pub(in crate::pipe) required: &'a [Requirement],
+    /// Where it is told what the lane sends as other channels would.
+    pub(in crate::pipe) diverted: &'a Diverted,
+    /// What messages require.
+    pub(in crate::pipe) by_message: &'a FxHashMap<u64, Arc<Vec<String>>>,
+    /// Somebody waits until the message is written.
+    pub(in crate::pipe) awaited: bool,
+}
+
+impl PipeHost<'_> {
+    fn allocate_main(&mut self, op: OpId, len: u64) -> Result<BufferMut, Error> {
+        let mut dest = self.reserve(op, len)?;
+        let pool = self.allocators.main();
+        if let (Some(announcements), Some((.., taken))) =
+            (self.announcements, self.announced.last_mut())
+        {
+            let cost = dest.cost(0..dest.len(), pool);
+            let cost = cost.map_err(|error| out_of_memory(len, error.to_string()))?;
+            let taken = taken.get_or_insert_with(|| announcements.reservation());
+            taken
+                .grow(cost)
+                .map_err(|reason| out_of_memory(len, reason))?;
+        }
+        dest.open(pool)
+            .map_err(|error| out_of_memory(len, error.to_string()))?;
+        dest.into_memory()
+            .ok_or_else(|| out_of_memory(len, "it was not taken".to_owned()))
+    }
+}
+
+impl LaneHost for PipeHost<'_> {
+    fn control(&mut self, op: OpId, body: &[u8]) {
+        self.state.channel(op, body);
+    }
+
+    fn stream(&mut self, op: OpId, source: Buffer) {
+        let len = source.len() as u64;
+        self.state.stream(op, source, len);
+    }
+
+    fn expect(&mut self, op: OpId, dest: Destination) {
+        let len = dest.len() as u64;
+        self.state.expect(op, dest, len);
+    }
+
+    fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
+        let announced = self.announcements.map(|all| all.take(len)).transpose();
+        let announced = announced.map_err(|reason| out_of_memory(len, reason))?;
+        let dest = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
+        self.announced
+            .extend(announced.map(|announced| (op, announced, None)));
+        Ok(Destination::pooled(dest))
+    }
+
+    fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
+        if device.is_cpu() {
+            return self.allocate_main(op, len);
+        }
+        let bytes = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
+        let pool = self.allocators.on(device)?;
+        pool.take(bytes)
+            .map_err(|error| out_of_memory(len, error.to_string()))
+    }
+
+    fn results(&mut self) -> &mut Vec<LaneResult> {
+        self.results
+    }
+
+    fn work(&mut self) -> &mut Vec<(OpId, Box<dyn Work>)> {
+        self.work
+    }
+
+    fn stats(&mut self) -> &mut LaneStats {
+        self.stats
+    }
+
+    fn runtime(&self) -> &tokio::runtime::Handle {
+        self.runtime
+    }
+}
