@@ -106,7 +106,8 @@ impl Asked {
         assert!(self.slot.answered_by(REPLY));
         let reading = Reading::Reply(self.slot.clone());
         let header = self.header(Kind::Value, flags);
-        self.engine.calls.begin_reading(REPLY, header, reading);
+        let mut table = self.engine.calls.table();
+        table.reading.insert(REPLY, (header, reading));
     }
 
     fn is_reading(&self) -> bool {
@@ -200,7 +201,7 @@ async fn nothing_is_given_back_of_a_reply_without_references() {
         }
         asked.is_dropped();
         // What it hears next is something else.
-        asked.engine.send_plain(Kind::Draining, 0);
+        asked.engine.send_note(Kind::Draining, 0, &[]);
         assert_eq!(asked.said().await.kind, Kind::Draining);
     }
 }
