@@ -32,10 +32,10 @@ pub(crate) fn check(service: &mut Service<'_>, errors: &mut Errors) {
         output(method, errors);
         batch(method, errors);
         places(method, errors);
-        method.sound_output &= errors.len() == before_output;
+        method.valid_output &= errors.len() == before_output;
         cfg_attrs(&method.syntax.attrs, errors);
         name(method, &mut ids, errors);
-        method.sound &= errors.len() == before;
+        method.valid &= errors.len() == before;
     }
 }
 

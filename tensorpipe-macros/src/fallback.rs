@@ -54,7 +54,7 @@ fn trait_item(service: &Service<'_>) -> TokenStream {
     let attrs = attrs.iter().filter(|attr| !is_place(attr));
     let supertraits = supertraits.iter();
     let methods = without_duplicates(service).map(|method| {
-        if method.sound {
+        if method.valid {
             trait_method(method)
         } else {
             as_written(method)
@@ -128,7 +128,7 @@ fn client(service: &Service<'_>, args: &Args) -> TokenStream {
     // A method of a reserved name would be a second error: the client has the first of that name.
     let methods = without_duplicates(service).filter(|method| !is_reserved(&method.name()));
     let methods = methods.map(|method| {
-        if method.sound && !generic {
+        if method.valid && !generic {
             return client.method(method, &quote!(::core::unreachable!()));
         }
         let ident = method.ident();
@@ -136,7 +136,7 @@ fn client(service: &Service<'_>, args: &Args) -> TokenStream {
             Input::Context { .. } => None,
             _ => Some(quote!(_: impl ::core::marker::Sized)),
         });
-        let call = if method.sound_output && !generic {
+        let call = if method.valid_output && !generic {
             client.call_type(method)
         } else {
             quote!(#private::Call<()>)

@@ -33,9 +33,9 @@ pub(crate) struct Method<'a> {
     /// Where tensors of what it answers with land.
     pub(crate) placed: Option<Placed>,
     /// No check found anything wrong with it. Set by `check`.
-    pub(crate) sound: bool,
+    pub(crate) valid: bool,
     /// The same of its return type alone.
-    pub(crate) sound_output: bool,
+    pub(crate) valid_output: bool,
 }
 
 /// What stands between the parentheses after `&self`.
@@ -138,8 +138,8 @@ impl<'a> Method<'a> {
             outcome: Outcome::read(&syntax.sig.output),
             options: Options::read(&syntax.attrs, errors),
             placed: Placed::read(&syntax.attrs, errors),
-            sound: errors.len() == before,
-            sound_output: syntax.sig.generics.params.is_empty(),
+            valid: errors.len() == before,
+            valid_output: syntax.sig.generics.params.is_empty(),
         }
     }
 

@@ -108,7 +108,7 @@ impl UnderWay {
                 Poll::Ready(outcome)
             }
             None => {
-                self.look_again(cx);
+                self.poll_again(cx);
                 Poll::Pending
             }
         }
@@ -133,8 +133,8 @@ impl UnderWay {
 
     /// What was waited for is not there yet.
     #[inline]
-    pub(crate) fn look_again(&mut self, cx: &Context<'_>) {
-        self.awaiting.look_again(cx.waker());
+    pub(crate) fn poll_again(&mut self, cx: &Context<'_>) {
+        self.awaiting.poll_again(cx.waker());
     }
 
     /// What is known of it, if its caller asked.

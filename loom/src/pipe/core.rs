@@ -183,7 +183,7 @@ impl Core {
             self.written.fetch_add(1, Ordering::Relaxed);
             return Submitted {
                 id: u64::MAX,
-                together: false,
+                batched: false,
                 over: true,
                 drive: true,
             };
@@ -273,8 +273,8 @@ impl Driven for Core {
         true
     }
 
-    fn is_turn_over(&self) -> bool {
-        runtime::is_turn_over()
+    fn is_slice_over(&self) -> bool {
+        runtime::is_slice_over()
     }
 
     fn is_inherited(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What the two ends of a ring do with it: they move bytes, look for a while, and sleep until a bell rings.
+//! What the two ends of a ring do with it: they move bytes, look for a while, and sleep until a doorbell rings.
 
 use loom::sync::Notify;
 
@@ -11,7 +11,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// Reads and writes go by so many bytes at most.
 const PIECE: usize = 3;
 
-/// Two bells, and whether somebody has gone.
+/// Two doorbells, and whether somebody has gone.
 pub(super) struct Line {
     consumer: Notify,
     producer: Notify,

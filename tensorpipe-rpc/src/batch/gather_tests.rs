@@ -9,12 +9,12 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 
 /// A gathering with a clock that only this test moves.
-struct Desk {
+struct Bench {
     gather: Gather<&'static str, u32>,
     now: Instant,
 }
 
-impl Desk {
+impl Bench {
     fn new(max_size: u64, max_wait: Duration, concurrency: usize) -> Self {
         let rules = Rules {
             max_size,
@@ -54,144 +54,144 @@ impl Desk {
 
 #[test]
 fn a_batch_runs_when_it_is_full_and_else_when_its_first_call_has_waited() {
-    let mut desk = Desk::new(4, 2 * MS, 9);
-    desk.join("k", 1, 1);
-    desk.join("k", 2, 2);
-    assert!(desk.runs().is_empty());
-    desk.join("k", 1, 3);
-    assert_eq!(desk.runs(), [[1, 2, 3]]);
+    let mut bench = Bench::new(4, 2 * MS, 9);
+    bench.join("k", 1, 1);
+    bench.join("k", 2, 2);
+    assert!(bench.runs().is_empty());
+    bench.join("k", 1, 3);
+    assert_eq!(bench.runs(), [[1, 2, 3]]);
 
-    let first = desk.join("k", 1, 4);
-    assert_eq!(first.due, desk.now + 2 * MS);
-    desk.pass(MS);
-    desk.join("k", 1, 5);
-    assert!(desk.runs().is_empty());
-    desk.pass(MS);
-    assert_eq!(desk.runs(), [[4, 5]]);
-    assert_eq!((desk.gather.waiting(), desk.gather.running()), (0, 2));
+    let first = bench.join("k", 1, 4);
+    assert_eq!(first.due, bench.now + 2 * MS);
+    bench.pass(MS);
+    bench.join("k", 1, 5);
+    assert!(bench.runs().is_empty());
+    bench.pass(MS);
+    assert_eq!(bench.runs(), [[4, 5]]);
+    assert_eq!((bench.gather.waiting(), bench.gather.running()), (0, 2));
 }
 
 #[test]
 fn what_does_not_fit_opens_the_next_batch_and_what_fits_none_runs_alone() {
-    let mut desk = Desk::new(4, 2 * MS, 9);
-    desk.join("k", 3, 1);
-    desk.join("k", 2, 2);
-    assert_eq!(desk.runs(), [[1]], "it takes no more");
-    desk.join("k", 9, 3);
-    desk.join("k", 1, 4);
-    assert_eq!(desk.runs(), [[3]], "and closed nobody else's batch");
-    desk.pass(2 * MS);
-    assert_eq!(desk.runs(), [[2, 4]]);
-    let now = desk.now;
-    desk.gather.join(now, "k", 1, true, None, 5);
-    desk.join("k", 1, 6);
-    assert_eq!(desk.runs(), [[5]]);
+    let mut bench = Bench::new(4, 2 * MS, 9);
+    bench.join("k", 3, 1);
+    bench.join("k", 2, 2);
+    assert_eq!(bench.runs(), [[1]], "it takes no more");
+    bench.join("k", 9, 3);
+    bench.join("k", 1, 4);
+    assert_eq!(bench.runs(), [[3]], "and closed nobody else's batch");
+    bench.pass(2 * MS);
+    assert_eq!(bench.runs(), [[2, 4]]);
+    let now = bench.now;
+    bench.gather.join(now, "k", 1, true, None, 5);
+    bench.join("k", 1, 6);
+    assert_eq!(bench.runs(), [[5]]);
 }
 
 #[test]
 fn calls_without_rows_fill_a_batch_too() {
-    let mut desk = Desk::new(3, MS, 1);
+    let mut bench = Bench::new(3, MS, 1);
     for call in 0..3 {
-        desk.join("k", 0, call);
+        bench.join("k", 0, call);
     }
-    assert_eq!(desk.runs(), [[0, 1, 2]]);
+    assert_eq!(bench.runs(), [[0, 1, 2]]);
 }
 
 #[test]
 fn another_key_is_another_batch() {
-    let mut desk = Desk::new(2, 2 * MS, 9);
-    desk.join("a", 1, 1);
-    desk.join("b", 1, 2);
-    assert!(desk.runs().is_empty());
-    desk.join("b", 1, 3);
-    assert_eq!(desk.runs(), [[2, 3]]);
-    desk.pass(2 * MS);
-    assert_eq!(desk.runs(), [[1]]);
+    let mut bench = Bench::new(2, 2 * MS, 9);
+    bench.join("a", 1, 1);
+    bench.join("b", 1, 2);
+    assert!(bench.runs().is_empty());
+    bench.join("b", 1, 3);
+    assert_eq!(bench.runs(), [[2, 3]]);
+    bench.pass(2 * MS);
+    assert_eq!(bench.runs(), [[1]]);
 }
 
 #[test]
 fn beyond_its_concurrency_it_goes_on_gathering() {
-    let mut desk = Desk::new(4, Duration::ZERO, 1);
-    desk.join("k", 1, 1);
-    assert_eq!(desk.runs(), [[1]], "nothing runs: no wait");
+    let mut bench = Bench::new(4, Duration::ZERO, 1);
+    bench.join("k", 1, 1);
+    assert_eq!(bench.runs(), [[1]], "nothing runs: no wait");
     for call in 2..=6 {
-        desk.join("k", 1, call);
+        bench.join("k", 1, call);
     }
-    assert!(desk.runs().is_empty());
-    desk.gather.ended(Some(MS));
-    assert_eq!(desk.runs(), [[2, 3, 4, 5]]);
-    desk.gather.ended(None);
-    assert_eq!(desk.runs(), [[6]]);
+    assert!(bench.runs().is_empty());
+    bench.gather.ended(Some(MS));
+    assert_eq!(bench.runs(), [[2, 3, 4, 5]]);
+    bench.gather.ended(None);
+    assert_eq!(bench.runs(), [[6]]);
 }
 
 #[test]
 fn who_leaves_makes_room_and_its_haste_goes_with_it() {
-    let mut desk = Desk::new(3, 10 * MS, 1);
-    let hurried = desk.hurried(4 * MS, 1);
-    desk.join("k", 1, 2);
-    assert_eq!(hurried.due, desk.now + 2 * MS);
-    assert_eq!(desk.gather.leave(hurried.number), Some(1));
-    assert_eq!(desk.gather.leave(hurried.number), None);
-    desk.pass(2 * MS);
-    assert!(desk.runs().is_empty(), "the other one may wait");
-    desk.join("k", 1, 3);
-    assert!(desk.runs().is_empty(), "two rows, not three");
-    desk.pass(8 * MS);
-    assert_eq!(desk.runs(), [[2, 3]]);
+    let mut bench = Bench::new(3, 10 * MS, 1);
+    let hurried = bench.hurried(4 * MS, 1);
+    bench.join("k", 1, 2);
+    assert_eq!(hurried.due, bench.now + 2 * MS);
+    assert_eq!(bench.gather.leave(hurried.number), Some(1));
+    assert_eq!(bench.gather.leave(hurried.number), None);
+    bench.pass(2 * MS);
+    assert!(bench.runs().is_empty(), "the other one may wait");
+    bench.join("k", 1, 3);
+    assert!(bench.runs().is_empty(), "two rows, not three");
+    bench.pass(8 * MS);
+    assert_eq!(bench.runs(), [[2, 3]]);
 
-    let only = desk.join("k", 1, 4);
-    assert_eq!(desk.gather.leave(only.number), Some(4));
-    assert_eq!(desk.gather.waiting(), 0);
-    let ran = desk.join("k", 5, 5);
-    desk.gather.ended(None);
-    assert_eq!(desk.runs(), [[5]]);
-    assert_eq!(desk.gather.leave(ran.number), None, "it runs");
+    let only = bench.join("k", 1, 4);
+    assert_eq!(bench.gather.leave(only.number), Some(4));
+    assert_eq!(bench.gather.waiting(), 0);
+    let ran = bench.join("k", 5, 5);
+    bench.gather.ended(None);
+    assert_eq!(bench.runs(), [[5]]);
+    assert_eq!(bench.gather.leave(ran.number), None, "it runs");
 }
 
 #[test]
 fn a_deadline_leaves_time_for_the_run() {
-    let mut desk = Desk::new(9, 10 * MS, 1);
-    desk.join("k", 1, 1);
-    desk.pass(MS);
-    let hurried = desk.hurried(8 * MS, 2);
-    assert_eq!(hurried.due, desk.now + 4 * MS);
-    desk.pass(4 * MS);
-    assert_eq!(desk.runs(), [[1, 2]], "all of it goes early");
+    let mut bench = Bench::new(9, 10 * MS, 1);
+    bench.join("k", 1, 1);
+    bench.pass(MS);
+    let hurried = bench.hurried(8 * MS, 2);
+    assert_eq!(hurried.due, bench.now + 4 * MS);
+    bench.pass(4 * MS);
+    assert_eq!(bench.runs(), [[1, 2]], "all of it goes early");
 
-    desk.gather.ended(Some(6 * MS));
-    let hurried = desk.hurried(8 * MS, 3);
-    assert_eq!(hurried.due, desk.now + MS);
-    let late = desk.hurried(5 * MS, 4);
-    assert_eq!(late.due, desk.now, "at once");
-    assert_eq!(desk.runs(), [[3, 4]]);
-    let patient = desk.hurried(1000 * MS, 5);
-    assert_eq!(patient.due, desk.now + 10 * MS);
+    bench.gather.ended(Some(6 * MS));
+    let hurried = bench.hurried(8 * MS, 3);
+    assert_eq!(hurried.due, bench.now + MS);
+    let late = bench.hurried(5 * MS, 4);
+    assert_eq!(late.due, bench.now, "at once");
+    assert_eq!(bench.runs(), [[3, 4]]);
+    let unhurried = bench.hurried(1000 * MS, 5);
+    assert_eq!(unhurried.due, bench.now + 10 * MS);
 }
 
 #[test]
 fn who_asks_while_another_one_does_is_heard() {
-    let mut desk = Desk::new(9, 2 * MS, 9);
-    let seat = desk.join("k", 1, 1);
-    assert!(desk.gather.ask(desk.now));
-    assert!(!desk.gather.ask(seat.due), "its timer, on another thread");
-    assert!(!desk.gather.ask(desk.now), "which is not forgotten");
-    assert_eq!(desk.gather.next(), Some(vec![(seat.number, 1)]));
-    assert_eq!(desk.gather.next(), None);
-    assert!(desk.gather.ask(desk.now), "nobody is at it any more");
+    let mut bench = Bench::new(9, 2 * MS, 9);
+    let seat = bench.join("k", 1, 1);
+    assert!(bench.gather.ask(bench.now));
+    assert!(!bench.gather.ask(seat.due), "its timer, on another thread");
+    assert!(!bench.gather.ask(bench.now), "which is not forgotten");
+    assert_eq!(bench.gather.next(), Some(vec![(seat.number, 1)]));
+    assert_eq!(bench.gather.next(), None);
+    assert!(bench.gather.ask(bench.now), "nobody is at it any more");
 }
 
 #[test]
 fn the_batch_that_was_due_first_runs_first() {
-    let mut desk = Desk::new(2, 2 * MS, 1);
-    desk.join("k", 2, 0);
-    assert_eq!(desk.runs(), [[0]]);
-    desk.join("a", 1, 1);
-    desk.pass(3 * MS);
-    desk.join("b", 2, 2);
-    desk.join("b", 2, 3);
+    let mut bench = Bench::new(2, 2 * MS, 1);
+    bench.join("k", 2, 0);
+    assert_eq!(bench.runs(), [[0]]);
+    bench.join("a", 1, 1);
+    bench.pass(3 * MS);
+    bench.join("b", 2, 2);
+    bench.join("b", 2, 3);
     for wanted in [1, 2, 3] {
-        desk.gather.ended(None);
-        assert_eq!(desk.runs(), [[wanted]]);
+        bench.gather.ended(None);
+        assert_eq!(bench.runs(), [[wanted]]);
     }
 }
 

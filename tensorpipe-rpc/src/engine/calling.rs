@@ -161,7 +161,7 @@ impl Engine {
             let mut table = self.calls.table();
             let under_way = table.slots.len();
             table.slots.insert(slot.id, slot.clone());
-            let earlier = slot.deadline.is_some_and(|(at, _)| table.look_by(at));
+            let earlier = slot.deadline.is_some_and(|(at, _)| table.check_by(at));
             (earlier, under_way)
         };
         // A call that was given the result of another one is seldom the last of its chain.
@@ -175,11 +175,11 @@ impl Engine {
         }
         // The number is known before anybody can answer, refuse or cut off the message.
         let mut late = false;
-        let note = |message| late = !slot.sent_as(message);
-        let submitted = self.pipe.submit(outbound, when, note)?;
+        let numbered = |message| late = !slot.sent_as(message);
+        let submitted = self.pipe.submit(outbound, when, numbered)?;
         let message = submitted.id;
         // Its caller, who may be the last of the chain, drives for one that waits.
-        slot.set_leaves_soon(submitted.together && !waits);
+        slot.set_leaves_soon(submitted.batched && !waits);
         if late {
             self.pipe
                 .reset(message, ResetCode::Deadline, "its deadline passed");

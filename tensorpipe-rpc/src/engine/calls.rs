@@ -73,7 +73,7 @@ pub(super) struct Table {
 
 impl Table {
     /// Returns whether that is earlier than the watcher of deadlines knows.
-    pub(super) fn look_by(&mut self, at: Instant) -> bool {
+    pub(super) fn check_by(&mut self, at: Instant) -> bool {
         let earlier = self.look_at.is_none_or(|look_at| at < look_at);
         if earlier {
             self.look_at = Some(at);

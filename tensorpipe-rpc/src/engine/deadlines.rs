@@ -31,9 +31,9 @@ impl Calls {
     }
 
     /// The watcher of deadlines looks at `at` or before.
-    pub(super) fn look_by(&self, at: Option<Instant>) {
+    pub(super) fn check_by(&self, at: Option<Instant>) {
         let Some(at) = at else { return };
-        let earlier = self.table().look_by(at);
+        let earlier = self.table().check_by(at);
         if earlier {
             self.earlier.notify_one();
         }
@@ -69,6 +69,6 @@ fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
         return Some(next);
     };
     let mut table = engine.calls.table();
-    table.look_by(received);
+    table.check_by(received);
     Some(table.look_at)
 }

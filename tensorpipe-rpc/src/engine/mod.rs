@@ -21,9 +21,9 @@
 mod admission;
 mod calling;
 mod calls;
+mod control;
 mod deadlines;
 mod envelope;
-mod notes;
 #[cfg(test)]
 mod races;
 mod references;
@@ -81,7 +81,7 @@ pub(crate) struct Engine {
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
-    later: Mutex<notes::Later>,
+    later: Mutex<control::Deferred>,
     me: Weak<Self>,
 }
 
@@ -137,18 +137,18 @@ impl Engine {
     }
 
     /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes, and its tensors over one of the channels that are
-    /// `required`. `note` hears the message's number while nobody else can know it. Returns that, and how long it is.
+    /// `required`. `numbered` hears the message's number while nobody else can know it. Returns that, and how long it is.
     pub(crate) fn send(
         &self,
         encoded: Encoded,
         header_len: usize,
         required: Option<&Arc<Vec<String>>>,
-        note: impl FnOnce(u64),
+        numbered: impl FnOnce(u64),
     ) -> Result<(u64, u64), Error> {
         outbound(encoded, header_len, &self.pipe.peer_limits(), |outbound| {
             outbound.require(required.cloned());
             let len = outbound.byte_len();
-            Ok((self.pipe.submit(outbound, When::Now, note)?.id, len))
+            Ok((self.pipe.submit(outbound, When::Now, numbered)?.id, len))
         })
     }
 

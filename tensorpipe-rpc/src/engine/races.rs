@@ -201,7 +201,7 @@ async fn nothing_is_given_back_of_a_reply_without_references() {
         }
         asked.is_dropped();
         // What it hears next is something else.
-        asked.engine.send_note(Kind::Draining, 0, &[]);
+        asked.engine.send_control(Kind::Draining, 0, &[]);
         assert_eq!(asked.said().await.kind, Kind::Draining);
     }
 }

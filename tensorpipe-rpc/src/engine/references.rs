@@ -65,7 +65,7 @@ impl Engine {
         }
         let body = index.map(u32::to_le_bytes);
         let body = body.as_ref().map_or(&[][..], |index| index);
-        self.send_note(Kind::Release, call, body);
+        self.send_control(Kind::Release, call, body);
     }
 
     /// The peer does not refer to something any more.

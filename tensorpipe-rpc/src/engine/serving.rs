@@ -150,7 +150,7 @@ impl Engine {
                         self.pipe
                             .stop(id, ResetCode::Deadline, "its deadline passed");
                     }
-                    None => self.calls.look_by(deadline),
+                    None => self.calls.check_by(deadline),
                 }
             }
         }

@@ -58,7 +58,7 @@ impl Figures {
             fields.push(argument.items);
             fields.extend(numbers(argument.travelled));
         }
-        fields.push(nanos(times.leaving));
+        fields.push(nanos(times.sending));
         metadata[1] = self.header_len() as u8;
         metadata[2] |= STATS;
         let bytes = fields.into_iter().flat_map(u64::to_le_bytes);
@@ -87,7 +87,7 @@ impl Figures {
                 waiting: time(waiting),
                 handling: time(handling),
                 // Older servers do not tell.
-                leaving: more.first().map_or(Duration::ZERO, time),
+                sending: more.first().map_or(Duration::ZERO, time),
             },
             request: known.then_some(request),
             argument: argument.map(|[items, came @ ..]| Counted {
@@ -138,7 +138,7 @@ mod tests {
                 receiving: Duration::from_micros(2),
                 waiting: Duration::from_nanos(1),
                 handling: Duration::from_millis(1),
-                leaving: Duration::from_nanos(5),
+                sending: Duration::from_nanos(5),
             },
             request: Some(of([3, 4, 7, 1])),
             argument: None,
@@ -191,7 +191,7 @@ mod tests {
             let mut older = metadata[..figures.header_len() - Figures::LEAVING_LEN].to_vec();
             older[1] = older.len() as u8;
             let header = Header::decode(&older).unwrap();
-            figures.times.leaving = Duration::ZERO;
+            figures.times.sending = Duration::ZERO;
             assert_eq!(Figures::find(&header, &older), Some(figures));
         }
     }

@@ -109,7 +109,7 @@ pub struct ServerTimes {
     pub handling: Duration,
     /// From then until the answer began to leave: while it waited behind others, or for its caller to read. Zero where it left at once,
     /// or the server is too old to tell; what waits in the system's own buffers is on the way.
-    pub leaving: Duration,
+    pub sending: Duration,
 }
 
 /// How one message of a call travelled.
@@ -148,9 +148,9 @@ impl CallStats {
             receiving,
             waiting,
             handling,
-            leaving,
+            sending,
         } = self.server.unwrap_or_default();
-        let rest = [receiving, waiting, handling, leaving]
+        let rest = [receiving, waiting, handling, sending]
             .into_iter()
             .fold(self.round_trip, Duration::saturating_sub);
         self.queue = self.queue.min(rest);
@@ -162,16 +162,16 @@ impl CallStats {
     }
 
     /// The time on the way, both ways: what of the round trip was neither [`CallStats::queue`] nor the server's
-    /// [waiting](ServerTimes::waiting), [handling](ServerTimes::handling) and [leaving](ServerTimes::leaving). Of a call over replicas,
+    /// [waiting](ServerTimes::waiting), [handling](ServerTimes::handling) and [sending](ServerTimes::sending). Of a call over replicas,
     /// of its last attempt. Never negative; `None` as for [`CallStats::server`].
     pub fn wire(&self) -> Option<Duration> {
         let ServerTimes {
             waiting,
             handling,
-            leaving,
+            sending,
             ..
         } = self.server?;
-        let elsewhere = [waiting, handling, leaving]
+        let elsewhere = [waiting, handling, sending]
             .into_iter()
             .fold(self.queue, Duration::saturating_add);
         let took = self
@@ -235,13 +235,13 @@ impl fmt::Display for CallStats {
             let ServerTimes {
                 waiting,
                 handling,
-                leaving,
+                sending,
                 ..
             } = server;
             let queue = self.queue;
             write!(
                 f,
-                " ({queue:.1?} queued, {waiting:.1?} waiting, {handling:.1?} handled, {leaving:.1?} leaving, {wire:.1?} on the way)"
+                " ({queue:.1?} queued, {waiting:.1?} waiting, {handling:.1?} handled, {sending:.1?} to be sent, {wire:.1?} on the way)"
             )?;
         }
         let (there, here) = self.ways();
@@ -277,7 +277,7 @@ mod tests {
             receiving: ms(1),
             waiting: ms(2),
             handling: ms(10),
-            leaving: ms(3),
+            sending: ms(3),
         };
         let noted = |queue, round_trip, server| {
             let mut stats = CallStats {
@@ -320,15 +320,14 @@ mod tests {
                 receiving: ms(4),
                 waiting: ms(2),
                 handling: ms(10),
-                leaving: ms(3),
+                sending: ms(3),
             }),
             request: whole(100, 80),
             reply: whole(9, 0),
             attempts: vec![took; 2],
             ..CallStats::default()
         };
-        let line =
-            "20.0ms (1.0ms queued, 2.0ms waiting, 10.0ms handled, 3.0ms leaving, 4.0ms on the way)";
+        let line = "20.0ms (1.0ms queued, 2.0ms waiting, 10.0ms handled, 3.0ms to be sent, 4.0ms on the way)";
         let bytes = "100 bytes there, 9 bytes back, 160 copied, 2 attempts";
         assert_eq!(stats.to_string(), format!("{line}, {bytes}"));
         stats.server = None;
@@ -352,7 +351,7 @@ mod tests {
             receiving: ms(5),
             waiting: ms(2),
             handling,
-            leaving: ms(3),
+            sending: ms(3),
         };
         let mut stats = CallStats {
             queue: ms(1),

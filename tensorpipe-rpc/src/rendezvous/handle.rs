@@ -17,7 +17,7 @@ use super::peers::Peers;
 use super::pull::Pull;
 use super::recv::{self, Recv};
 use super::send::Sending;
-use super::service::{Desk, TensorRendezvousService};
+use super::service::{Answers, TensorRendezvousService};
 use super::table::Give;
 use super::value::Value;
 use crate::client::{Connection, DEFAULT_DEADLINE};
@@ -157,7 +157,7 @@ impl Rendezvous {
 
     /// Serves the values of this process to others: `Server::builder().service(rendezvous.service())`.
     pub fn service(&self) -> impl Service + use<> {
-        TensorRendezvousService::new(Desk::new(self.shared.local.clone()))
+        TensorRendezvousService::new(Answers::new(self.shared.local.clone()))
     }
 
     /// Says where a producer is, one that need not run yet: the URL of a server that serves its [`Rendezvous::service`].

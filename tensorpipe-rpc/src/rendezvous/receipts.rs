@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 const LAST: u32 = 5;
 
 /// Receipts that are given at once: no more than any peer takes in a message.
-const TOGETHER: usize = 512;
+const RECEIPTS_AT_ONCE: usize = 512;
 
 /// Those of one producer. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -96,13 +96,13 @@ impl Receipts {
         loop {
             match told.await {
                 Ok(()) => {
-                    keys.drain(..keys.len().min(TOGETHER));
+                    keys.drain(..keys.len().min(RECEIPTS_AT_ONCE));
                     again = AGAIN;
                 }
                 Err(error) => {
                     if is_senseless(&error) {
                         tracing::warn!(%error, "a producer takes no receipts");
-                        keys.drain(..keys.len().min(TOGETHER));
+                        keys.drain(..keys.len().min(RECEIPTS_AT_ONCE));
                     } else {
                         tracing::debug!(%error, "a receipt is given again");
                     }
@@ -185,7 +185,7 @@ pub(super) fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClie
 }
 
 fn tell(client: &TensorRendezvousClient, keys: &[(Key, u64)]) -> Call<()> {
-    let receipts = keys[..keys.len().min(TOGETHER)].iter();
+    let receipts = keys[..keys.len().min(RECEIPTS_AT_ONCE)].iter();
     let receipts = receipts.map(|(key, loan)| Receipt {
         key: key.as_str().to_owned(),
         loan: *loan,

@@ -105,12 +105,12 @@ pub(super) fn words(text: &str) -> Arc<str> {
 }
 
 /// Serves the values of this process.
-pub(super) struct Desk {
+pub(super) struct Answers {
     local: Arc<Local>,
     consumers: Consumers,
 }
 
-impl Desk {
+impl Answers {
     pub(super) fn new(local: Arc<Local>) -> Self {
         let consumers = Consumers::default();
         Self { local, consumers }
@@ -137,7 +137,7 @@ impl Desk {
     }
 }
 
-impl TensorRendezvous for Desk {
+impl TensorRendezvous for Answers {
     async fn hello(&self, from: Hello, cx: &CallContext) -> Hello {
         // Later it may have to speak for itself, and then no other has come before.
         self.consumers.is(&from, &cx.inner.caller);

@@ -150,7 +150,7 @@ impl ServerShared {
         };
         for engine in &engines {
             // Not the pipe's own goodbye: what belongs to calls under way still comes.
-            engine.send_note(Kind::Draining, 0, &[]);
+            engine.send_control(Kind::Draining, 0, &[]);
             engine.tell_running();
         }
         engines

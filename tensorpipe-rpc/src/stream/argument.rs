@@ -160,7 +160,7 @@ impl<T> Drop for Streaming<T> {
             && !engine.is_inherited()
         {
             engine.close_inbox(streams);
-            engine.send_note(Kind::Stop, streams.call, &[]);
+            engine.send_control(Kind::Stop, streams.call, &[]);
         }
     }
 }
@@ -202,12 +202,12 @@ where
             awaiting.drive(cx.waker());
             let ended = caught_poll(|| sending.as_mut().poll(cx));
             if ended.is_pending() {
-                awaiting.look_again(cx.waker());
+                awaiting.poll_again(cx.waker());
             }
             ended
         });
         let error = match ended.await {
-            Ok(Ended::Finished) => return engine.send_note(Kind::End, streams.call, &[]),
+            Ok(Ended::Finished) => return engine.send_control(Kind::End, streams.call, &[]),
             Ok(Ended::Closed | Ended::Service(_)) => return,
             Ok(Ended::Unsendable(error)) => CallError::Encode(error),
             Ok(Ended::NoPlace(error)) => {

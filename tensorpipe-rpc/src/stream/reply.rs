@@ -164,7 +164,7 @@ impl<T, E> CallStream<T, E> {
             return Poll::Ready(found);
         }
         if let State::Streaming { call, .. } = &mut self.state {
-            call.look_again(cx);
+            call.poll_again(cx);
         }
         Poll::Pending
     }

@@ -26,7 +26,7 @@ const BATCH: usize = 64 << 10;
 const LARGE: usize = 16 << 10;
 
 /// An item waits so long for others that are made in the meantime.
-const TOGETHER: Duration = Duration::from_micros(50);
+const BATCHING: Duration = Duration::from_micros(50);
 
 /// Messages in a row, after which others have their turn.
 const TURN: u32 = 8;
@@ -192,7 +192,7 @@ impl Sender<'_> {
             && let Some(last) = self.last.take()
         {
             let (told, leaving) = oneshot::channel();
-            self.engine.pipe.when_leaving(last, move || {
+            self.engine.pipe.when_sent(last, move || {
                 let _ = told.send(());
             });
             self.leaving = Some(leaving);
@@ -234,7 +234,7 @@ impl Sender<'_> {
             || u64::from(batch.items) >= self.room.min(u8::MAX.into())
             || batch.encoder.bytes_since(Default::default()) >= BATCH
             || parts + parts / usize::from(batch.items) >= usize::from(limits.parts)
-            || ambient::since(batch.begun) >= TOGETHER)
+            || ambient::since(batch.begun) >= BATCHING)
     }
 
     /// Whether the caller says where tensors go, or how.

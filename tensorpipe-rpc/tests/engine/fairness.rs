@@ -14,7 +14,7 @@ use tensorpipe_rpc::{Streaming, tensor_service};
 use super::lab::{serve, shm, tcp};
 
 #[tensor_service]
-trait Desk {
+trait Orders {
     async fn tick(&self) -> ();
     async fn upload(&self, tensor: Tensor) -> u64;
     async fn pour(&self, tensors: Streaming<Tensor>) -> u64;
@@ -38,7 +38,7 @@ impl Done {
     }
 }
 
-impl Desk for Done {
+impl Orders for Done {
     async fn tick(&self) {
         // Some work, so that it is the server that is behind.
         std::hint::black_box((0..2000u64).fold(0, |sum: u64, i| sum.wrapping_mul(31) ^ i));
@@ -76,7 +76,7 @@ fn on_a_thread<T: Send + 'static>(
 }
 
 /// What the greedy client does, until it is over.
-type Greed = fn(DeskClient, Arc<AtomicBool>) -> Doing;
+type Greed = fn(OrdersClient, Arc<AtomicBool>) -> Doing;
 type Doing = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The greedy client's calls and bytes that were dealt with between a small call's leaving and its handler's run.
@@ -95,7 +95,7 @@ async fn held_up(context: fn() -> ContextBuilder, greed: Greed) -> Held {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let (desk, pipe) = (done.clone(), done.pipe.clone());
     let serving = on_a_thread(async move || {
-        let server = serve(&build(), DeskService::new(desk)).await;
+        let server = serve(&build(), OrdersService::new(desk)).await;
         tell.send(server.url().to_string()).unwrap();
         while server.pipes().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -107,7 +107,7 @@ async fn held_up(context: fn() -> ContextBuilder, greed: Greed) -> Held {
     let over = Arc::new(AtomicBool::new(false));
     let (there, until) = (url.clone(), over.clone());
     let greedy = on_a_thread(async move || {
-        let client = DeskClient::connect_with(&build(), there).await.unwrap();
+        let client = OrdersClient::connect_with(&build(), there).await.unwrap();
         greed(client, until).await;
     });
     // It is at it.
@@ -116,7 +116,7 @@ async fn held_up(context: fn() -> ContextBuilder, greed: Greed) -> Held {
         assert!(begun.elapsed() < Duration::from_secs(20));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let client = DeskClient::connect_with(&build(), url).await.unwrap();
+    let client = OrdersClient::connect_with(&build(), url).await.unwrap();
     let mut most = (0, 0);
     let mut sum = (0, 0);
     for _ in 0..CALLS {
@@ -156,7 +156,7 @@ const BEHIND: u64 = 2 * IN_FLIGHT;
 const TURNS: u64 = 8 << 20;
 
 /// A thousand in flight at any time.
-fn a_thousand_calls(client: DeskClient, over: Arc<AtomicBool>) -> Doing {
+fn a_thousand_calls(client: OrdersClient, over: Arc<AtomicBool>) -> Doing {
     Box::pin(async move {
         let mut calls = FuturesUnordered::new();
         while !over.load(Ordering::SeqCst) {
@@ -169,7 +169,7 @@ fn a_thousand_calls(client: DeskClient, over: Arc<AtomicBool>) -> Doing {
 }
 
 /// 4 GiB, again and again.
-fn an_upload(client: DeskClient, over: Arc<AtomicBool>) -> Doing {
+fn an_upload(client: OrdersClient, over: Arc<AtomicBool>) -> Doing {
     Box::pin(async move {
         let large = Tensor::zeros(DType::U8, [4u64 << 30]).unwrap();
         let mut upload = client.upload(&large);
@@ -184,7 +184,7 @@ fn an_upload(client: DeskClient, over: Arc<AtomicBool>) -> Doing {
 }
 
 /// Without end.
-fn a_stream(client: DeskClient, over: Arc<AtomicBool>) -> Doing {
+fn a_stream(client: OrdersClient, over: Arc<AtomicBool>) -> Doing {
     Box::pin(async move {
         let item = Tensor::zeros(DType::U8, [4096u64]).unwrap();
         let items = stream::repeat_with(move || item.clone())

@@ -401,8 +401,8 @@ impl Driven for Core {
         !lock(&self.shared).is_over() || self.leaves_deliveries()
     }
 
-    fn is_turn_over(&self) -> bool {
-        self.counters.is_turn_over()
+    fn is_slice_over(&self) -> bool {
+        self.counters.is_slice_over()
     }
 
     fn is_inherited(&self) -> bool {

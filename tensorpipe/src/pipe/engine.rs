@@ -48,7 +48,7 @@ pub trait EnginePipe: sealed::Sealed {
         self.pipe().core().push_to(handler, listens)
     }
 
-    /// Sends a message of which the parts are taken. `note` is told the message's number before anybody can answer it. It runs under a
+    /// Sends a message of which the parts are taken. `numbered` is told the message's number before anybody can answer it. It runs under a
     /// lock: it must not block, nor call the pipe.
     ///
     /// # Errors
@@ -57,9 +57,9 @@ pub trait EnginePipe: sealed::Sealed {
         &self,
         message: &mut Outbound<'_>,
         when: When,
-        note: impl FnOnce(u64),
+        numbered: impl FnOnce(u64),
     ) -> Result<Submitted, Error> {
-        let submitted = submit(self.pipe().core(), message, when, false, note)?;
+        let submitted = submit(self.pipe().core(), message, when, false, numbered)?;
         if submitted.drive {
             self.pipe().core().drive();
         }
@@ -75,21 +75,21 @@ pub trait EnginePipe: sealed::Sealed {
             .window_messages
     }
 
-    /// Has `note` called when message number `id` of this side's begins to leave: when its head is among the bytes that are
+    /// Has `sent` called when message number `id` of this side's begins to leave: when its head is among the bytes that are
     /// handed to the connection; at once, if it is already. It runs under a lock: it must not block, nor call the pipe. Not
     /// called where the pipe ends first.
-    fn when_leaving(&self, id: u64, note: impl FnOnce() + Send + 'static) {
+    fn when_sent(&self, id: u64, sent: impl FnOnce() + Send + 'static) {
         let mut shared = lock(&self.pipe().core().shared);
         if shared.ended.is_none() {
-            shared.leaving.entry(id).or_default().push(Box::new(note));
-            shared.note_left();
+            shared.on_sent.entry(id).or_default().push(Box::new(sent));
+            shared.run_sent();
         }
     }
 
     /// If message number `id` of this side's has not begun to leave, has the time since `since` written into its metadata when it does:
     /// at `at`, 8 bytes, in nanoseconds, the lowest first. What is there stays for one that has left, and where there is no room.
-    /// It begins to leave as for [`when_leaving`](Self::when_leaving).
-    fn stamp_when_leaving(&self, id: u64, at: usize, since: Instant) {
+    /// It begins to leave as for [`when_sent`](Self::when_sent).
+    fn stamp_when_sent(&self, id: u64, at: usize, since: Instant) {
         lock(&self.pipe().core().shared).stamp(id, at, since);
     }
 
@@ -211,7 +211,7 @@ impl<H: Handler> Deliver for H {
 /// Drives a pipe for an operation that a [`Handler`] completes. It holds whatever holds the pipe.
 ///
 /// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
-/// state, and [`Awaiting::look_again`] when that found nothing: the task is then the one that is woken when the pipe's
+/// state, and [`Awaiting::poll_again`] when that found nothing: the task is then the one that is woken when the pipe's
 /// connection has something to say, so that the answer takes no detour through another task, and for a while it does not
 /// even sleep. In the first poll of one whose message left with others [`Awaiting::join_others`] may take the place of `drive`.
 ///
@@ -263,7 +263,7 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
 
     /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to look
     /// again. Returns whether it is; if so, nobody else has to wake it.
-    pub fn look_again(&mut self, waker: &Waker) -> bool {
+    pub fn poll_again(&mut self, waker: &Waker) -> bool {
         self.0.poll_again(waker)
     }
 

@@ -1,6 +1,6 @@
 //! Counters of what a pipe did: they tell a wasted system call or copy, where clocks only tell a busy machine.
 
-use super::driver::tuning::{PIPE_TURN, WORK_OF_MESSAGE, WORK_OF_READ};
+use super::driver::tuning::{PIPE_SLICE, WORK_OF_MESSAGE, WORK_OF_READ};
 use crate::sync::{AtomicU64, Ordering};
 
 /// What a pipe has done so far.
@@ -123,12 +123,12 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Whether so much was done since this was `true` last that it is others' turn.
-    pub(super) fn is_turn_over(&self) -> bool {
+    pub(super) fn is_slice_over(&self) -> bool {
         let done = count(&self.bytes_in)
             + count(&self.bytes_out)
             + count(&self.reads) * WORK_OF_READ
             + count(&self.given) * WORK_OF_MESSAGE;
-        let is_over = done.saturating_sub(count(&self.done)) >= PIPE_TURN;
+        let is_over = done.saturating_sub(count(&self.done)) >= PIPE_SLICE;
         if is_over {
             self.done.store(done, Ordering::Relaxed);
         }

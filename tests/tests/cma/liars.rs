@@ -15,13 +15,13 @@ const LEN: usize = 2 << 20;
 enum Lie {
     /// An export of another length than the tensor's.
     WrongLength,
-    /// A slot that no board has.
+    /// A slot that no table of exports has.
     WildSlot,
     /// A number that means nothing.
     NoNumber,
     /// Bytes that are no export.
     Nonsense,
-    /// A slot of the reader's own board, where nothing stands.
+    /// A slot of the reader's own table of exports, where nothing stands.
     NothingThere,
     /// As a reader: bytes that are no answer.
     NoAnswer,

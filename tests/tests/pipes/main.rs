@@ -8,10 +8,10 @@ mod devices;
 mod dropped_futures;
 mod ending;
 mod handlers;
-mod hot;
 mod idle;
 mod leaving;
 mod limits;
+mod polled;
 mod pressure;
 mod processes;
 mod small;
@@ -33,7 +33,7 @@ use tensorpipe_tests::{eventually, soon};
 fn child() {
     match tensorpipe_tests::role().as_deref() {
         None => {}
-        Some("hot") => hot::play(),
+        Some("polled") => polled::play(),
         Some("idle") => idle::play(),
         Some(other) => panic!("no role {other}"),
     }

@@ -226,7 +226,7 @@ async fn a_timer_is_not_late_because_somebody_waits() {
 /// No system call: neither end has to be woken. Where the machine is busy a look can be in vain, and a pipe remembers that for
 /// a while: half of the batches may meet that.
 #[tokio::test]
-async fn a_hot_round_trip_wakes_nobody() {
+async fn a_round_trip_while_both_poll_wakes_nobody() {
     if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
         println!("skipped: instrumented code takes longer than a look lasts");
         return;

@@ -99,7 +99,7 @@ fn the_parts_of_a_streams_time_make_the_whole() {
         let (_, stats) = drained(items).await;
         let server = stats.server.unwrap();
         assert!(server.handling >= Duration::from_millis(30), "{stats:?}");
-        let there = server.waiting + server.handling + server.leaving;
+        let there = server.waiting + server.handling + server.sending;
         let parts = stats.queue + there + stats.wire().unwrap();
         assert_eq!(parts, stats.round_trip, "{stats:?}");
     });
@@ -114,7 +114,7 @@ fn the_queue_of_a_stream_ends_before_its_server_begins() {
                 let (came, stats) = drained(client.with_stats().pour(1, 8, false)).await;
                 assert_eq!(came, 1);
                 let server = stats.server.unwrap();
-                let there = server.receiving + server.waiting + server.handling + server.leaving;
+                let there = server.receiving + server.waiting + server.handling + server.sending;
                 assert!(stats.queue + there <= stats.round_trip, "{stats:?}");
             }
         }

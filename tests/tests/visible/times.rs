@@ -23,7 +23,7 @@ fn the_handlers_time_is_the_handlers_and_the_parts_make_the_whole() {
                 let server = stats.server.unwrap();
                 assert_eq!(stats.handling(), Some(server.handling));
                 // One inside the other.
-                let there = server.waiting + server.handling + server.leaving;
+                let there = server.waiting + server.handling + server.sending;
                 let nested = [SLEEP, server.handling, there, stats.round_trip, took];
                 assert!(nested.is_sorted(), "{nested:?}: {stats:?}");
                 assert!(stats.queue < took);
@@ -48,10 +48,10 @@ fn the_time_that_an_answer_waits_behind_others_is_not_on_the_way() {
         let all = soon("the answers", join_all(calls)).await;
         let texts = all.iter().map(|(text, _)| text.as_ref().unwrap());
         assert!(texts.into_iter().all(|text| text.len() == 30_000));
-        let at_once = |(_, stats): &(_, CallStats)| stats.server.unwrap().leaving < AWAY / 2;
+        let at_once = |(_, stats): &(_, CallStats)| stats.server.unwrap().sending < AWAY / 2;
         assert!(all.iter().any(at_once), "some found room");
         // A server reads no further calls while so many answers wait: the last ones may not have come to it before.
-        let waited = |stats: &&CallStats| stats.server.unwrap().leaving > AWAY / 2;
+        let waited = |stats: &&CallStats| stats.server.unwrap().sending > AWAY / 2;
         let stats = all.iter().map(|(_, stats)| stats).find(waited);
         let stats = stats.expect("an answer that waited");
         assert!(stats.wire().unwrap() < AWAY / 2, "{stats:?}");

@@ -15,7 +15,7 @@ pub(in crate::pipe) fn end_turns(times: u32) {
 }
 
 /// For `Core`.
-pub(in crate::pipe) fn is_turn_over() -> bool {
+pub(in crate::pipe) fn is_slice_over() -> bool {
     let over = OVER.get();
     OVER.set(over.saturating_sub(1));
     over > 0

@@ -229,6 +229,6 @@ impl Engine {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&allowed.items.to_le_bytes());
         body[8..].copy_from_slice(&allowed.bytes.to_le_bytes());
-        self.send_note(Kind::Credit(way), streams.call, &body);
+        self.send_control(Kind::Credit(way), streams.call, &body);
     }
 }

@@ -70,7 +70,7 @@ async fn until_its_batch_runs_a_call_waits_and_is_not_handled() {
         assert!(are(&x.unwrap(), 2, 2.0));
         let server = stats.server.unwrap();
         assert!(server.waiting.min(server.handling) >= HELD, "{stats:?}");
-        let there = server.waiting + server.handling + server.leaving;
+        let there = server.waiting + server.handling + server.sending;
         assert!(there <= stats.round_trip, "{stats:?}");
         models.is_clean().await;
     })

@@ -17,7 +17,7 @@ use crate::sys::processors::Processors;
 const PIECE: usize = 256 << 10;
 
 /// From this size on, in bytes, a second thread helps, if a processor is left for it: less is done before it runs.
-const TOGETHER: usize = 4 << 20;
+const SHARED_FROM: usize = 4 << 20;
 
 /// How reading an operation's memory ended.
 #[derive(Debug)]
@@ -239,7 +239,7 @@ impl Copy {
             .reading
             .as_ref()
             .map_or(0, |reading| reading.dest.len());
-        match (len >= TOGETHER).then(Helper::hire).flatten() {
+        match (len >= SHARED_FROM).then(Helper::hire).flatten() {
             Some(helper) => self.make_together(helper),
             None => io.work(self.op, self),
         }
@@ -288,7 +288,7 @@ impl Work for Copy {
 impl Reading {
     /// All of it.
     pub(super) fn read(mut self) -> Outcome {
-        let read = match self.dest.len() >= TOGETHER {
+        let read = match self.dest.len() >= SHARED_FROM {
             true => self.read_together(&AtomicBool::new(false)),
             false => loop {
                 match self.step() {

@@ -48,9 +48,9 @@ pub(in crate::pipe) struct BusyPoll {
     /// The pipe is closing: its background task keeps its clock, and does not poll.
     closing: AtomicBool,
     /// Messages that came together last: none, where a poll has found none since.
-    together: AtomicU32,
+    last_batch: AtomicU32,
     /// The same where some came, until somebody asks.
-    some_together: AtomicU32,
+    unread_batch: AtomicU32,
     /// The poller's last polls have seen bytes, and let more come together with them.
     some_seen: AtomicBool,
     time: Mutex<PollTime>,
@@ -79,8 +79,8 @@ impl BusyPoll {
             listens: AtomicBool::new(false),
             background_comes: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            together: AtomicU32::new(0),
-            some_together: AtomicU32::new(0),
+            last_batch: AtomicU32::new(0),
+            unread_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
             time: Mutex::default(),
         }
@@ -135,21 +135,21 @@ impl<W> Driver<W> {
     }
 
     /// How many messages came in one go last, if nobody has asked since.
-    pub(in crate::pipe) fn came_together(&self) -> u32 {
-        let together = &self.polling.some_together;
+    pub(in crate::pipe) fn take_last_batch(&self) -> u32 {
+        let unread = &self.polling.unread_batch;
         // A load is cheaper than an exchange.
-        match together.load(Ordering::Relaxed) {
+        match unread.load(Ordering::Relaxed) {
             0 => 0,
-            _ => together.swap(0, Ordering::Relaxed),
+            _ => unread.swap(0, Ordering::Relaxed),
         }
     }
 
     /// So many messages came in one go.
     pub(in crate::pipe) fn came(&self, messages: u32) {
         let polling = &self.polling;
-        polling.together.store(messages, Ordering::Relaxed);
+        polling.last_batch.store(messages, Ordering::Relaxed);
         if messages > 0 {
-            polling.some_together.store(messages, Ordering::Relaxed);
+            polling.unread_batch.store(messages, Ordering::Relaxed);
         }
     }
 
@@ -163,16 +163,20 @@ impl<W> Driver<W> {
     }
 
     /// Whether so many wait that polls, each a system call, do not pay.
-    fn is_crowded(&self) -> bool {
+    fn has_too_many_to_poll(&self) -> bool {
         self.is_costly()
-            && (self.polling.together.load(Ordering::Relaxed) > COSTLY_POLL_MESSAGES
+            && (self.polling.last_batch.load(Ordering::Relaxed) > COSTLY_POLL_MESSAGES
                 || self.wakers.waiting() > COSTLY_POLL_MESSAGES as usize)
     }
 
     /// A wait is about to begin: from the next poll on the connection does not ask to be woken, if polling pays.
     pub(super) fn start_polling(&self) {
         let polling = &self.polling;
-        if polling.able && !self.is_polling() && !self.is_crowded() && lock(&polling.time).pays() {
+        if polling.able
+            && !self.is_polling()
+            && !self.has_too_many_to_poll()
+            && lock(&polling.time).pays()
+        {
             polling.change(OFF, VACANT);
             self.wakers.keep_ticking();
         }
@@ -249,9 +253,9 @@ impl<W> Driver<W> {
         let in_vain =
             || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::turns(), Instant::now);
         let polls_on = || some_seen || in_vain();
-        if !self.is_crowded() && polls_on() {
+        if !self.has_too_many_to_poll() && polls_on() {
             // Once whoever is ready has run; where much was done since they had their turn, sockets and timers, too.
-            if self.is_others_turn(core) && runtime::is_single_threaded() {
+            if self.is_others_slice(core) && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();

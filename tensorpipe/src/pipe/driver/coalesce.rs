@@ -6,8 +6,8 @@
 //! Invariant: a message that is alone waits for nobody, and what waits has somebody who comes for it.
 
 use super::tuning::{
-    MANY_TOGETHER, RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH,
-    SEND_BATCH, SEND_BATCH_COSTLY, SEND_TOGETHER_FROM,
+    BURST, RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH,
+    SEND_BATCH, SEND_BATCH_COSTLY, SEND_BATCH_FROM,
 };
 
 /// Those that leave.
@@ -34,27 +34,27 @@ impl Sends {
     }
 
     /// Something has come in.
-    pub(in crate::pipe) fn turn_begins(&mut self) {
+    pub(in crate::pipe) fn slice_begins(&mut self) {
         self.left = 0;
     }
 
-    /// A message is written while `under_way` operations of its kind wait for their answers. So many messages have `come_together`
+    /// A message is written while `under_way` operations of its kind wait for their answers. So many messages have `last_batch`
     /// since the last one was. Returns whether others are likely to be written at once.
-    pub(in crate::pipe) fn expects_more(&mut self, under_way: usize, come_together: u32) -> bool {
-        self.follows(come_together) || is_crowd(under_way)
+    pub(in crate::pipe) fn expects_more(&mut self, under_way: usize, last_batch: u32) -> bool {
+        self.follows(last_batch) || is_many(under_way)
     }
 
     /// Whether it follows others that are written because of such a burst: the first of these does not know yet that others will.
-    fn follows(&mut self, come_together: u32) -> bool {
-        match come_together {
+    fn follows(&mut self, last_batch: u32) -> bool {
+        match last_batch {
             0 => {
                 let follows = self.to_follow > 0;
                 self.to_follow -= u32::from(follows);
                 follows
             }
             _ => {
-                let is_burst = come_together >= MANY_TOGETHER;
-                self.to_follow = if is_burst { come_together - 1 } else { 0 };
+                let is_burst = last_batch >= BURST;
+                self.to_follow = if is_burst { last_batch - 1 } else { 0 };
                 false
             }
         }
@@ -97,8 +97,8 @@ impl Sends {
 }
 
 /// Whether so many operations are under way that what begins another one is likely not to be alone.
-pub(in crate::pipe) fn is_crowd(under_way: usize) -> bool {
-    under_way >= SEND_TOGETHER_FROM
+pub(in crate::pipe) fn is_many(under_way: usize) -> bool {
+    under_way >= SEND_BATCH_FROM
 }
 
 /// Answers of channels, for which nobody waits: whoever reads most likely writes soon. Where it computes instead, they leave without a
@@ -136,7 +136,7 @@ pub(in crate::pipe) struct Reads {
     /// Many wait.
     on: bool,
     /// Looks in this wait.
-    looks: u32,
+    polls: u32,
     /// Reads to come that do not wait.
     without: u32,
     /// How many it is after the next wait in vain.
@@ -155,7 +155,7 @@ impl Reads {
 
     /// How much there has to be for a read.
     pub(in crate::pipe) fn wanted(&self) -> usize {
-        match self.on && self.without == 0 && self.looks < RECEIVE_BATCH_POLLS {
+        match self.on && self.without == 0 && self.polls < RECEIVE_BATCH_POLLS {
             true => RECEIVE_BATCH,
             false => 1,
         }
@@ -163,13 +163,13 @@ impl Reads {
 
     /// A look found something, but not what is wanted. Returns whether to read it now.
     pub(in crate::pipe) fn is_over(&mut self) -> bool {
-        self.looks += 1;
-        self.looks >= RECEIVE_BATCH_POLLS
+        self.polls += 1;
+        self.polls >= RECEIVE_BATCH_POLLS
     }
 
     /// So much was read.
     pub(in crate::pipe) fn read(&mut self, bytes: usize) {
-        let waited = std::mem::take(&mut self.looks) > 0;
+        let waited = std::mem::take(&mut self.polls) > 0;
         if self.without > 0 {
             self.without -= 1;
         } else if waited && bytes < RECEIVE_BATCH_WORTH {
@@ -186,13 +186,13 @@ mod tests {
     use super::*;
 
     /// Looks until a message of `bytes` that is there is read.
-    fn looks(reads: &mut Reads, bytes: usize) -> u32 {
-        let mut looks = 1;
+    fn polls(reads: &mut Reads, bytes: usize) -> u32 {
+        let mut polls = 1;
         while bytes < reads.wanted() && !reads.is_over() {
-            looks += 1;
+            polls += 1;
         }
         reads.read(bytes);
-        looks
+        polls
     }
 
     /// How many of so many messages in a row follow others.
@@ -206,9 +206,9 @@ mod tests {
     fn a_burst_is_followed_by_as_many_messages_and_the_first_of_these_follows_none() {
         let mut sends = Sends::default();
         assert_eq!(following(&mut sends, 10), 0);
-        assert!(!sends.expects_more(0, MANY_TOGETHER));
-        assert_eq!(following(&mut sends, 1000), MANY_TOGETHER - 1);
-        assert!(!sends.expects_more(0, 2 * MANY_TOGETHER));
+        assert!(!sends.expects_more(0, BURST));
+        assert_eq!(following(&mut sends, 1000), BURST - 1);
+        assert!(!sends.expects_more(0, 2 * BURST));
         assert_eq!(following(&mut sends, 3), 3);
         // Of these one has its answer: others that are written now have nothing to do with the burst.
         assert!(!sends.expects_more(0, 1));
@@ -218,25 +218,25 @@ mod tests {
     #[test]
     fn a_message_beside_many_operations_is_not_alone() {
         let mut sends = Sends::default();
-        assert!(!sends.expects_more(SEND_TOGETHER_FROM - 1, 0));
-        assert!(sends.expects_more(SEND_TOGETHER_FROM, 0));
+        assert!(!sends.expects_more(SEND_BATCH_FROM - 1, 0));
+        assert!(sends.expects_more(SEND_BATCH_FROM, 0));
     }
 
     #[test]
     fn it_waits_for_more_only_where_many_wait() {
         let mut reads = Reads::default();
-        assert_eq!(looks(&mut reads, 40), 1);
+        assert_eq!(polls(&mut reads, 40), 1);
         reads.set(true);
-        assert_eq!(looks(&mut reads, 40), RECEIVE_BATCH_POLLS);
+        assert_eq!(polls(&mut reads, 40), RECEIVE_BATCH_POLLS);
         reads.set(false);
-        assert_eq!(looks(&mut reads, 40), 1);
+        assert_eq!(polls(&mut reads, 40), 1);
     }
 
     #[test]
     fn a_slow_answer_among_many_that_do_not_come_is_hardly_ever_delayed() {
         let mut reads = Reads::default();
         reads.set(true);
-        let all: u32 = (0..10_000).map(|_| looks(&mut reads, 40)).sum();
+        let all: u32 = (0..10_000).map(|_| polls(&mut reads, 40)).sum();
         assert!(all < 10_000 + 50 * RECEIVE_BATCH_POLLS, "{all}");
     }
 
@@ -246,10 +246,10 @@ mod tests {
         reads.set(true);
         // In vain a few times, as when calls were slow.
         for _ in 0..5 {
-            looks(&mut reads, 40);
+            polls(&mut reads, 40);
         }
         for _ in 0..40 {
-            looks(&mut reads, 300);
+            polls(&mut reads, 300);
         }
         for _ in 0..100 {
             assert_eq!(reads.wanted(), RECEIVE_BATCH);

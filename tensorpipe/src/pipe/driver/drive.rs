@@ -55,7 +55,7 @@ pub(in crate::pipe) trait Driven: Sized {
     fn can_wait(&self) -> bool;
 
     /// Whether so much was done since this was `true` last that it is others' turn.
-    fn is_turn_over(&self) -> bool;
+    fn is_slice_over(&self) -> bool;
 
     /// Whether this is a forked child's copy, which lets go of everything without a word.
     fn is_inherited(&self) -> bool;
@@ -70,7 +70,7 @@ pub(in crate::pipe) struct Driver<W> {
     /// Taken only by trying.
     work: Mutex<W>,
     /// Whoever drove last left something for when others have had their turn.
-    has_had_turn: AtomicBool,
+    has_had_slice: AtomicBool,
     pub(in crate::pipe) wakers: Arc<Wakers>,
     pub(super) polling: BusyPoll,
     pub(in crate::pipe) delivery: DeliveryLock,
@@ -83,7 +83,7 @@ impl<W> Driver<W> {
         Self {
             kicked: AtomicBool::new(false),
             work: Mutex::new(work(wakers.clone().into())),
-            has_had_turn: AtomicBool::new(false),
+            has_had_slice: AtomicBool::new(false),
             wakers,
             polling,
             delivery: DeliveryLock::default(),
@@ -96,8 +96,8 @@ impl<W> Driver<W> {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
             return self.kick();
         }
-        let is_turn_over = || core.is_turn_over();
-        while self.rounds(|work| core.round(work), || core.deliver(), is_turn_over) {
+        let is_slice_over = || core.is_slice_over();
+        while self.rounds(|work| core.round(work), || core.deliver(), is_slice_over) {
             if core.can_wait() {
                 return self.come_back();
             }
@@ -106,7 +106,7 @@ impl<W> Driver<W> {
 
     /// There is more to be moved, but it is others' turn.
     fn come_back(&self) {
-        self.has_had_turn.swap(true, Ordering::SeqCst);
+        self.has_had_slice.swap(true, Ordering::SeqCst);
         if runtime::is_single_threaded() {
             self.wakers.owe_wake();
             runtime::wake_last(&self.wakers.clone().into());
@@ -122,7 +122,7 @@ impl<W> Driver<W> {
         &self,
         mut round: impl FnMut(&mut W) -> Round,
         mut deliver: impl FnMut(),
-        is_turn_over: impl Fn() -> bool,
+        is_slice_over: impl Fn() -> bool,
     ) -> bool {
         // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
         // taken for acted on.
@@ -142,7 +142,7 @@ impl<W> Driver<W> {
             match ended {
                 Round::Idle | Round::Came if !self.is_kicked() => return false,
                 Round::Enough => break,
-                _ if is_turn_over() => break,
+                _ if is_slice_over() => break,
                 Round::More => self.kick(),
                 Round::Idle | Round::Came => {}
             }
@@ -152,10 +152,10 @@ impl<W> Driver<W> {
     }
 
     /// Whether others come first: sockets and timers, too.
-    pub(super) fn is_others_turn<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
-        let had = self.has_had_turn.load(Ordering::Relaxed)
-            && self.has_had_turn.swap(false, Ordering::SeqCst);
-        had || core.is_turn_over()
+    pub(super) fn is_others_slice<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
+        let had = self.has_had_slice.load(Ordering::Relaxed)
+            && self.has_had_slice.swap(false, Ordering::SeqCst);
+        had || core.is_slice_over()
     }
 
     /// There is work, for whoever has it already or drives next.

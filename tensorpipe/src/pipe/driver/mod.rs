@@ -64,7 +64,7 @@ mod waiter;
 mod wakers;
 
 pub(super) use self::busy_poll::{BusyPoll, Seen};
-pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, is_crowd};
+pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, is_many};
 pub(super) use self::drive::{Driven, Driver, Round};
 pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting};
 pub(super) use self::wakers::{Wakers, wake, wake_all};

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::runtime::Turns;
 use super::tuning::{
-    BUSY_TURN, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST, TICK,
+    BUSY_SLICE, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST, TICK,
 };
 
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Begun {
         let driven = turns.driven.saturating_sub(self.turns.driven);
         let passed = now.saturating_duration_since(self.at);
         turns.thread == self.turns.thread
-            && passed.as_nanos() < u128::from(driven) * BUSY_TURN.as_nanos()
+            && passed.as_nanos() < u128::from(driven) * BUSY_SLICE.as_nanos()
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// A thread that takes no longer for each pipe that it drives has no time to sleep. Asleep, a call took 10 µs of each end's thread over
 /// 100 connections, and 19 over 1000; polled, 4 and 8. Measured: `tp-bench crowd --system rpc@shm --connections 1,10,100,1000
 /// --seconds 0.4 --runtime current --pin`.
-pub(super) const BUSY_TURN: Duration = Duration::from_micros(15);
+pub(super) const BUSY_SLICE: Duration = Duration::from_micros(15);
 
 /// Short sleeps before polling is tried again, at most: it doubles each time that polling was in vain. Chosen.
 pub(super) const SHORT_SLEEPS_MOST: u32 = 256;
@@ -77,10 +77,10 @@ pub(in crate::pipe) const SEND_BATCH_COSTLY: u32 = 32;
 
 /// Operations under way from which on a further message is likely not to be alone: it waits for others, at the price of a turn of the
 /// pipe's own task. Below, each leaves at once, on its writer's. Chosen.
-pub(in crate::pipe) const SEND_TOGETHER_FROM: usize = 8;
+pub(in crate::pipe) const SEND_BATCH_FROM: usize = 8;
 
 /// Messages that came together, after which as many are likely to be written. Chosen.
-pub(in crate::pipe) const MANY_TOGETHER: u32 = 32;
+pub(in crate::pipe) const BURST: u32 = 32;
 
 /// Bytes to be sent from which on a message waits in the protocol's queue, where it is counted and can be taken back. Chosen.
 pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;
@@ -98,7 +98,7 @@ pub(in crate::pipe) const SLOW_STEP: Duration = Duration::from_millis(1);
 pub(in crate::pipe) const STEPS_IN_A_ROW: usize = 4;
 
 /// Turns of sending and receiving in a round. Chosen: a mebibyte or two each.
-pub(in crate::pipe) const TURNS: usize = 2;
+pub(in crate::pipe) const PASSES: usize = 2;
 
 /// Full writes in a row, before what has come in is looked at. Chosen: a mebibyte. A peer that reads as fast as this side
 /// writes never fills the connection, and its answers would wait for the end of it all.
@@ -113,14 +113,14 @@ pub(in crate::pipe) const MESSAGES_IN_A_ROW: usize = 32;
 
 /// What is done for a pipe before sockets and timers have their turn: bytes moved, in both directions together. Chosen: to look at
 /// them is a system call, some half a microsecond.
-pub(in crate::pipe) const PIPE_TURN: u64 = 1 << 20;
+pub(in crate::pipe) const PIPE_SLICE: u64 = 1 << 20;
 
 /// What a read counts as. Chosen: 64 are a turn.
-pub(in crate::pipe) const WORK_OF_READ: u64 = PIPE_TURN / 64;
+pub(in crate::pipe) const WORK_OF_READ: u64 = PIPE_SLICE / 64;
 
 /// What a message counts as that the handler is given. Chosen: 256 are a turn, of 5 ms where each takes the 20 µs that a handler may
 /// take on the thread that drives.
-pub(in crate::pipe) const WORK_OF_MESSAGE: u64 = PIPE_TURN / 256;
+pub(in crate::pipe) const WORK_OF_MESSAGE: u64 = PIPE_SLICE / 256;
 
 // Sizes of writes and reads.
 

@@ -18,7 +18,7 @@ use std::time::Instant;
 pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use self::send::Piece;
-use super::driver::tuning::{RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
+use super::driver::tuning::{PASSES, RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW};
 use super::driver::{Reads, Round, Seen, Sends, wake};
 use super::lane::Work;
 use super::shared::{Goodbye, Shared};
@@ -32,7 +32,7 @@ use crate::transports::Connection;
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
     /// The same once the pipe has ended, until it has said goodbye.
-    leaving: Option<Box<dyn Connection>>,
+    ending: Option<Box<dyn Connection>>,
     waker: Waker,
     /// What the connection was told last.
     polled: bool,
@@ -84,7 +84,7 @@ impl Io {
         received.resize(RECEIVE_BUFFER_IDLE.max(end), 0);
         Self {
             connection: Some(connection),
-            leaving: None,
+            ending: None,
             waker,
             polled: false,
             frames: Vec::new(),
@@ -206,7 +206,7 @@ impl Io {
             return Err(error);
         }
         self.let_go_of_unwanted(common);
-        for _ in 0..TURNS {
+        for _ in 0..PASSES {
             if !self.work.is_empty() {
                 // First: what comes of it leaves with what waits.
                 self.work(common);
@@ -263,9 +263,9 @@ impl Io {
 
     /// Lets go of all memory held for the connection, which says goodbye.
     fn let_go(&mut self, common: &Common) {
-        self.leaving = self.connection.take();
+        self.ending = self.connection.take();
         // Nobody polls for its goodbye: it asks to be woken for what it waits for, and the background task keeps the time.
-        if let (true, Some(connection)) = (std::mem::take(&mut self.polled), &mut self.leaving) {
+        if let (true, Some(connection)) = (std::mem::take(&mut self.polled), &mut self.ending) {
             connection.set_polled(false);
         }
         self.say_goodbye(common);
@@ -283,7 +283,7 @@ impl Io {
     /// Shuts the connection down, as far as it does not have to wait, and drops it then. What the system has not taken by now was
     /// not delivered in good order anyway.
     fn say_goodbye(&mut self, common: &Common) {
-        let Some(mut connection) = self.leaving.take() else {
+        let Some(mut connection) = self.ending.take() else {
             return;
         };
         let mut cx = Context::from_waker(&self.waker);
@@ -300,7 +300,7 @@ impl Io {
         if let (true, Goodbye::Until(until)) = (waits, shared.goodbye)
             && ambient::now() < until
         {
-            self.leaving = Some(connection);
+            self.ending = Some(connection);
             return;
         }
         shared.said_goodbye(&mut self.wakes);

@@ -86,8 +86,8 @@ impl Io {
             self.take_segments();
             frame = self.frames.len();
         }
-        if !shared.leaving.is_empty() {
-            shared.note_left();
+        if !shared.on_sent.is_empty() {
+            shared.run_sent();
         }
     }
 

@@ -27,7 +27,7 @@ pub struct Submitted {
     /// Its number.
     pub id: u64,
     /// Others are likely to be written at once. It leaves with them, or has left: nobody need drive the pipe for it alone.
-    pub together: bool,
+    pub batched: bool,
     /// Every byte is handed over.
     pub(in crate::pipe) over: bool,
     /// It waits for the caller, or somebody else, to drive.
@@ -54,16 +54,16 @@ pub(in crate::pipe) fn leave(
     pushed: Pushed,
     when: When,
 ) -> Submitted {
-    let together = match when {
+    let batched = match when {
         When::Now => false,
         When::Beside(under_way) => io
             .sends
-            .expects_more(under_way, core.driver.came_together()),
+            .expects_more(under_way, core.driver.take_last_batch()),
         When::Soon => true,
     };
     let left = |over, drive| Submitted {
         id: pushed.id,
-        together,
+        batched,
         over,
         drive,
     };
@@ -84,7 +84,7 @@ pub(in crate::pipe) fn leave(
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
-    if together && !io.sends.is_due(core.driver.is_costly()) {
+    if batched && !io.sends.is_due(core.driver.is_costly()) {
         // As long as it is owed, nobody has sent since somebody was told.
         let tell = io.sends.owe();
         drop(io);

@@ -21,7 +21,7 @@ use self::choose::choose;
 use self::leave::{Pushed, leave};
 pub use self::leave::{Submitted, When};
 use super::core::Core;
-use super::driver::{is_crowd, wake_all};
+use super::driver::{is_many, wake_all};
 use super::io::Io;
 use super::shared::Shared;
 use crate::device::Buffer;
@@ -135,14 +135,14 @@ pub(super) fn submit_message(
     submit(core, &mut outbound, When::Now, watched, |_| ())
 }
 
-/// Sends a message at once, or queues it; `note` hears its number while nobody else can know it. The caller drives where it is told to.
+/// Sends a message at once, or queues it; `numbered` hears its number while nobody else can know it. The caller drives where it is told to.
 /// `watched`: somebody is going to ask how it ends.
 pub(super) fn submit(
     core: &Arc<Core>,
     message: &mut Outbound<'_>,
     when: When,
     watched: bool,
-    note: impl FnOnce(u64),
+    numbered: impl FnOnce(u64),
 ) -> Result<Submitted, Error> {
     // Dropped last.
     let _kicked = Kicked(core);
@@ -167,10 +167,10 @@ pub(super) fn submit(
     let id = written.number;
     let mut io = io.filter(|_| written.sent);
     if let Some(io) = &mut io {
-        // First: its frame stands among the others already, and a note of somebody else's may panic.
+        // First: its frame stands among the others already, and a callback of somebody else's may panic.
         io.push_message();
     }
-    note(id);
+    numbered(id);
     if written.kept {
         if let Some(required) = message.required.take() {
             shared.require(id, required);
@@ -183,9 +183,9 @@ pub(super) fn submit(
     let Some(mut io) = io else {
         return Ok(Submitted {
             id,
-            together: match when {
+            batched: match when {
                 When::Now => false,
-                When::Beside(under_way) => is_crowd(under_way),
+                When::Beside(under_way) => is_many(under_way),
                 When::Soon => true,
             },
             over: false,
@@ -199,8 +199,8 @@ pub(super) fn submit(
         shared.process_events(&mut wakes);
         shared.state.send_delayed();
         io.take_frames(shared);
-    } else if !shared.leaving.is_empty() {
-        shared.note_left();
+    } else if !shared.on_sent.is_empty() {
+        shared.run_sent();
     }
     let pushed = Pushed {
         id,

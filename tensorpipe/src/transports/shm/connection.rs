@@ -48,7 +48,7 @@ pub(super) struct ShmConnection {
     /// The last write found no room.
     is_full: bool,
     wakers: Arc<Wakers>,
-    bell: Doorbell,
+    doorbell: Doorbell,
     peer: PeerAddr,
 }
 
@@ -90,7 +90,7 @@ impl ShmConnection {
             state,
             polled: false,
             is_full: false,
-            bell: Doorbell::new(Alarm::new(wakers.clone())),
+            doorbell: Doorbell::new(Alarm::new(wakers.clone())),
             wakers,
         })
     }
@@ -131,7 +131,7 @@ impl ShmConnection {
             return true;
         };
         rings.idle.begins(&rings.out);
-        !rings.idle.is_due() && !self.bell.is_due()
+        !rings.idle.is_due() && !self.doorbell.is_due()
     }
 
     /// Whether there is something to do: what comes is `there`, or room for who writes, or a wake-up is owed.
@@ -141,7 +141,7 @@ impl ShmConnection {
             State::Open(rings) => rings.looks(|rings| {
                 there(&mut rings.incoming)
                     || (self.is_full && rings.out.is_ready())
-                    || self.bell.is_due()
+                    || self.doorbell.is_due()
             }),
         }
     }
@@ -194,7 +194,7 @@ impl Connection for ShmConnection {
     }
 
     fn wakes(&self) -> u64 {
-        self.bell.rung()
+        self.doorbell.rung()
     }
 
     fn can_poll(&self) -> bool {
@@ -235,11 +235,11 @@ impl AsyncRead for ShmConnection {
                 continue;
             };
             rings.are_here()?;
-            let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
-            bell.look(socket)?;
+            let (socket, doorbell) = (this.socket.get_ref().as_fd(), &mut this.doorbell);
+            doorbell.look(socket)?;
             let read = rings
                 .incoming
-                .read(buf.initialize_unfilled(), || bell.ring(socket))
+                .read(buf.initialize_unfilled(), || doorbell.ring(socket))
                 .map_err(fault)?;
             rings.idle.look(&mut rings.out);
             if read > 0 || buf.remaining() == 0 {
@@ -294,11 +294,11 @@ impl AsyncWrite for ShmConnection {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::BrokenPipe, what)));
             }
             let left: usize = bufs.iter().map(|piece| piece.len()).sum();
-            let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
-            bell.look(socket)?;
+            let (socket, doorbell) = (this.socket.get_ref().as_fd(), &mut this.doorbell);
+            doorbell.look(socket)?;
             let wrote = rings
                 .out
-                .write(bufs.iter().map(|piece| &**piece), || bell.ring(socket))
+                .write(bufs.iter().map(|piece| &**piece), || doorbell.ring(socket))
                 .map_err(fault)?;
             this.is_full = false;
             if wrote > 0 || left == 0 {
@@ -311,7 +311,7 @@ impl AsyncWrite for ShmConnection {
             if rings.out.sleep() {
                 match this.poll_wake(cx, Direction::Write) {
                     Poll::Ready(woken) => woken?,
-                    Poll::Pending if this.bell.is_due() => {}
+                    Poll::Pending if this.doorbell.is_due() => {}
                     Poll::Pending => return Poll::Pending,
                 }
             }
@@ -331,8 +331,8 @@ impl AsyncWrite for ShmConnection {
         if let State::Open(rings) = &mut this.state {
             rings.are_here()?;
             rings.finished = true;
-            let (socket, bell) = (this.socket.get_ref().as_fd(), &mut this.bell);
-            rings.out.finish(|| bell.ring(socket));
+            let (socket, doorbell) = (this.socket.get_ref().as_fd(), &mut this.doorbell);
+            rings.out.finish(|| doorbell.ring(socket));
         }
         Poll::Ready(Ok(()))
     }
@@ -346,10 +346,10 @@ impl Drop for ShmConnection {
         {
             rings.idle.close();
             // The socket's end does not wake the peer where a forked child has it, too.
-            let (socket, bell) = (self.socket.get_ref().as_fd(), &mut self.bell);
-            rings.out.finish(|| bell.ring(socket));
-            rings.incoming.close(|| bell.ring(socket));
-            bell.close();
+            let (socket, doorbell) = (self.socket.get_ref().as_fd(), &mut self.doorbell);
+            rings.out.finish(|| doorbell.ring(socket));
+            rings.incoming.close(|| doorbell.ring(socket));
+            doorbell.close();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Notes: messages of a header and a few bytes, which say something about a call and are not answered.
+//! Control messages: messages of a header and a few bytes, which say something about a call and are not answered.
 //!
 //! None is lost as long as the pipe is there: where its queue is full, as after many references were dropped at once, they wait
 //! here until it has moved.
@@ -16,7 +16,7 @@ use crate::header::{Header, Kind};
 use crate::lock::lock;
 use crate::spare;
 
-/// Notes that wait at most: no peer makes this side say more that is worth keeping.
+/// Control messages that wait at most: no peer makes this side say more that is worth keeping.
 const MOST: usize = 1 << 20;
 
 /// Messages in the pipe's queue from which on those that wait go on waiting: others have room beside them.
@@ -25,25 +25,25 @@ const AT_ONCE: usize = 1024;
 /// How long those that wait are not looked at, at most.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The longest note: a header and two numbers.
+/// The longest control message: a header and two numbers.
 const LONGEST: usize = REPLY_HEADER + 16;
 
-/// Notes for which the pipe had no room.
+/// Control messages for which the pipe had no room.
 #[derive(Default)]
-pub(super) struct Later {
-    notes: VecDeque<Note>,
+pub(super) struct Deferred {
+    messages: VecDeque<Control>,
     /// A task waits for the pipe to move.
     waiting: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Note {
+struct Control {
     bytes: [u8; LONGEST],
     len: usize,
     when: When,
 }
 
-impl Note {
+impl Control {
     fn new(kind: Kind, call: u64, body: &[u8]) -> Self {
         let header = Header::plain(kind, call).to_vec();
         let mut bytes = [0; LONGEST];
@@ -62,20 +62,22 @@ impl Note {
 
 impl Engine {
     /// Says something about a call, with at most 16 bytes.
-    pub(crate) fn send_note(&self, kind: Kind, call: u64, body: &[u8]) {
-        let note = Note::new(kind, call, body);
-        if !self.send_note_now(note) {
-            self.send_note_later(note);
+    pub(crate) fn send_control(&self, kind: Kind, call: u64, body: &[u8]) {
+        let control = Control::new(kind, call, body);
+        if !self.send_control_now(control) {
+            self.defer_control(control);
         }
     }
 
     /// Returns `false` if the pipe has no room for it.
-    fn send_note_now(&self, note: Note) -> bool {
-        let bytes = &note.bytes[..note.len];
+    fn send_control_now(&self, control: Control) -> bool {
+        let bytes = &control.bytes[..control.len];
         let sent = match self.pipe.peer_limits().metadata as usize >= bytes.len() {
             true => {
                 let mut outbound = Outbound::new(bytes);
-                self.pipe.submit(&mut outbound, note.when, |_| ()).map(drop)
+                self.pipe
+                    .submit(&mut outbound, control.when, |_| ())
+                    .map(drop)
             }
             false => {
                 let encoded = Encoded {
@@ -95,14 +97,17 @@ impl Engine {
         }
     }
 
-    fn send_note_later(&self, note: Note) {
+    fn defer_control(&self, control: Control) {
         let waiting = {
             let mut state = lock(&self.later);
-            if state.notes.len() >= MOST {
-                tracing::warn!(pipe = self.pipe.name(), "too many notes wait to be written");
+            if state.messages.len() >= MOST {
+                tracing::warn!(
+                    pipe = self.pipe.name(),
+                    "too many control messages wait to be written"
+                );
                 return;
             }
-            state.notes.push_back(note);
+            state.messages.push_back(control);
             std::mem::replace(&mut state.waiting, true)
         };
         if !waiting {
@@ -113,16 +118,16 @@ impl Engine {
     /// Sends what waits, as far as there is room. Returns whether something is left.
     fn send_waiting(&self) -> bool {
         loop {
-            let note = {
+            let control = {
                 let mut state = lock(&self.later);
-                let Some(note) = state.notes.pop_front() else {
+                let Some(control) = state.messages.pop_front() else {
                     state.waiting = false;
                     return false;
                 };
-                note
+                control
             };
-            if self.pipe.unwritten() >= AT_ONCE || !self.send_note_now(note) {
-                lock(&self.later).notes.push_front(note);
+            if self.pipe.unwritten() >= AT_ONCE || !self.send_control_now(control) {
+                lock(&self.later).messages.push_front(control);
                 return true;
             }
         }

@@ -1,4 +1,4 @@
-//! A hot round trip over shared memory makes no system call at either end.
+//! A round trip while both ends poll over shared memory makes no system call at either end.
 //!
 //! A child may make none but its runtime's look at timers and sockets, which comes after some sixty turns, and those by which it
 //! says that it is through: any other ends it. On a busy machine a look can be in vain, and then somebody has to be woken: at most
@@ -43,7 +43,7 @@ pub(crate) fn play() {
 }
 
 #[test]
-fn a_hot_round_trip_makes_no_system_call() {
+fn a_round_trip_while_both_poll_makes_no_system_call() {
     if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
         println!(
             "skipped: instrumented code takes longer than a look lasts, and makes calls of its own"
@@ -52,7 +52,7 @@ fn a_hot_round_trip_makes_no_system_call() {
     }
     let mut quiet = 0;
     for _ in 0..CHILDREN {
-        let mut child = Child::start("hot", &[]);
+        let mut child = Child::start("polled", &[]);
         match child.hears("quiet") {
             Some(_) => quiet += 1,
             None => assert_eq!(child.signal(), Some(libc::SIGSYS), "{}", child.complaints()),
