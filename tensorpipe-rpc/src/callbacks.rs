@@ -9,7 +9,10 @@ use crate::client::Connection;
 use crate::context::CallContext;
 use crate::server::ServerShared;
 
-/// Makes a [`Connection`] that also serves: see [`Connection::builder`]. It has the methods of [`Builder`].
+/// Makes a [`Connection`] that also serves: see [`Connection::builder`].
+///
+/// Beside [`connect`](Self::connect) and [`over`](Self::over) it has the methods of [`Builder`]: [`service`](Builder::service),
+/// [`context`](Builder::context), [`limits`](Builder::limits) and [`authorize`](Builder::authorize).
 pub type ConnectionBuilder = Builder<Connection>;
 
 impl ConnectionBuilder {

@@ -14,6 +14,7 @@ mod tracer;
 
 pub use compare::{Difference, Mismatch, compare};
 pub use description::{Description, MethodDescription};
+#[doc(hidden)]
 pub use tracer::Tracer;
 
 use std::collections::BTreeMap;
@@ -38,7 +39,7 @@ pub struct Schema {
 pub struct Method {
     /// Its name.
     pub name: &'static str,
-    /// What it is called by on the wire: [`method_id`] of its name.
+    /// What it is called by on the wire: a hash of its name.
     pub id: u32,
     /// Its declaration with normalised whitespace, without the call context.
     pub signature: &'static str,
@@ -47,14 +48,18 @@ pub struct Method {
     /// Whether it returns a [`Remote`](crate::Remote), which other calls can be given before it is there.
     pub promises: bool,
     /// Which of its argument and result are streams.
+    #[doc(hidden)]
     pub streams: Streams,
     /// Where it wants tensors.
+    #[doc(hidden)]
     pub places: Places,
     /// Shows the type of each argument and result to the tracer.
+    #[doc(hidden)]
     pub structure: fn(&mut Tracer),
 }
 
 /// Which streams a method has.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
     /// One of its arguments is a stream.
@@ -64,6 +69,7 @@ pub struct Streams {
 }
 
 /// Where the `#[tensor(device = "…")]`s of a method want tensors.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
     /// Those of plain arguments, by name, at the server.
@@ -121,6 +127,7 @@ impl Schema {
     }
 }
 
+#[doc(hidden)]
 /// The id of a method: FNV-1a, 32 bits, of its name.
 pub const fn method_id(name: &str) -> u32 {
     let bytes = name.as_bytes();

@@ -20,7 +20,7 @@ pub(crate) use shares::Member;
 /// Makes a [`Server`]: see [`Server::builder`].
 ///
 /// Beside [`listen`](Self::listen) and what follows here it has the methods of [`Builder`]: [`service`](Builder::service),
-/// [`context`](Builder::context), and [`limits`](Builder::limits) for how much is done at once.
+/// [`context`](Builder::context), [`limits`](Builder::limits) for how much is done at once, and [`authorize`](Builder::authorize).
 pub type ServerBuilder = Builder<Server>;
 
 impl ServerBuilder {

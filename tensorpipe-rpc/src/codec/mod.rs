@@ -21,11 +21,16 @@ mod serializer;
 
 #[cfg(feature = "tarpc")]
 pub(crate) use arguments::decode_whole;
-pub use arguments::{Arguments, decode_reply};
+pub use arguments::Arguments;
+#[doc(hidden)]
+pub use arguments::decode_reply;
+#[doc(hidden)]
 pub use encoder::{Argument, Encoded, Encoder};
 pub use error::{DecodeError, EncodeError, Fault, Subject};
 pub(crate) use reply::Returned;
-pub use reply::{REPLY_HEADER, Reply};
+#[doc(hidden)]
+pub use reply::REPLY_HEADER;
+pub use reply::Reply;
 
 /// How deep values may nest, counting every struct, sequence, option and variant on the way.
 pub const MAX_DEPTH: u32 = 128;

@@ -1,7 +1,7 @@
 //! The call engine of one pipe: calls made from here, and calls handled here.
 //!
-//! It lives in the pipe's [`Handler`]: whoever drives the pipe decodes headers, admits calls, polls a handler once and
-//! completes calls, so that on the hot path nothing hops from task to task.
+//! The task that drives the pipe calls the engine through [`Handler`]. It decodes headers, admits calls, polls handlers once and
+//! completes calls. A short call needs no other task.
 //!
 //! - **Header**, at the front of the message's metadata: `crate::header` lists its fields. The body follows. A body above 32 KiB, or beyond what the peer takes as metadata, is a payload.
 //! - **Bind.** A client first sends its description of the service. The server answers with a number, or with the difference.
@@ -12,8 +12,8 @@
 //! - **Deadlines** travel as time left. A client has one watcher for each connection, not a timer for each call. The server clamps
 //!   them.
 //! - **Cancel** is a RESET of the call's message, also long after it was read. It needs no credit.
-//! - **Shutdown** sends GOAWAY, lets calls under way end and their replies get across, then closes. Callers behind GOAWAY get
-//!   `ShuttingDown`: theirs did not run.
+//! - **Shutdown** sends GOAWAY, lets calls under way end and their replies get across, then closes. Calls that arrive after
+//!   GOAWAY fail with `ShuttingDown`; they did not run.
 //!
 //! The engine owns the pipe; the pipe's handler holds the engine weakly. The last client, call or connection that is dropped closes
 //! the pipe in good order.

@@ -28,6 +28,9 @@ use crate::header::{Kind, Way};
 /// await, as for any call; whoever else reads the stream, a task that the handler has spawned, gets an [`Interrupted`]. So does
 /// a task that reads on when its handler has returned. Dropping it tells the caller that no further items are wanted; the call goes
 /// on.
+///
+/// At most 1024 unread items, or 4 MiB of them and one more of any size, lie here; then the caller's stream waits. The call as a whole has
+/// its deadline: 60 s unless its caller says otherwise.
 pub struct Streaming<T> {
     context: CallContext,
     batch: Option<Batch>,

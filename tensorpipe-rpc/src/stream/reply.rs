@@ -27,6 +27,9 @@ use crate::schema::Method;
 /// What the stub of a method that answers with a stream returns: the call is on its way from the moment it is made. Each item
 /// is a value, or the error that ends the stream: [`CallError::Service`] where the method's own stream gave one. Dropping it
 /// cancels the call.
+///
+/// A reader that stalls keeps at most 1024 unread items, or 4 MiB of them and one more of any size; then the handler's stream waits. The
+/// call as a whole has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)) unless `with_deadline` of the client says otherwise.
 #[must_use = "dropping a stream cancels its call"]
 pub struct CallStream<T, E = Infallible> {
     method: &'static Method,

@@ -15,8 +15,8 @@
 //! | 9. `Io::send_gathered`: one vectored write | 9. `Handler::incoming`: header decoded, call admitted |
 //! | 10. `ShmConnection::poll_write_vectored`: into the ring | 10. `Incoming::accept`: the message, its credit noted |
 //!
-//! A message of metadata alone takes the same steps. One that cannot leave at once is queued in step 6, and leaves with a round
-//! of the driver (`Io::take_frames`). A part that waits for its reader begins with the reader's GRANT (`Shared::process`).
+//! A message of metadata alone takes the same steps. If a message cannot be sent now, step 6 queues it, and the driver's
+//! next pass sends it (`Io::take_frames`). A part that waits for its reader begins with the reader's GRANT (`Shared::process`).
 //!
 //! Its parts, from below; none imports what stands further down:
 //!
@@ -129,7 +129,8 @@ impl Pipe {
         self.core().id
     }
 
-    /// Who is at its other end. Its address is certain when a message has come: a pipe that moves may be turned away there.
+    /// Who is at its other end. The address is final once a message has arrived: until then the listener may still refuse the upgrade to
+    /// another transport.
     pub fn peer(&self) -> Peer {
         Peer {
             addr: self.core().settled.addr(),

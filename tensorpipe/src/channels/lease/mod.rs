@@ -12,7 +12,7 @@
 //!   exchange ── descriptors ── exchange     one for each process; a thread
 //! ```
 //!
-//! What was borrowed can be sent back to its lender, for whom it is memory of its own. To others it is copied.
+//! A borrower can send a tensor back: the lender gets its own memory, without a copy. Sent to a third process, the tensor is copied.
 //!
 //! Loans belong to a pair of processes, not to a pipe. The descriptors of the ledger and of each segment travel once, over a Unix
 //! socket between the two exchanges, each of which sees who the other is by what the kernel says. Memory is used again only
@@ -26,8 +26,8 @@
 //! - **No go-ahead.** An offer takes none of the reader's memory, so it leaves with its message. The write ends when the reader's
 //!   application has read the tensor. The writer's lane keeps no handle: if bytes are asked for, it withdraws the offer and reads
 //!   them in the segment.
-//! - **Bounded.** Reading a page that its lender never filled allocates it on the reader's account. So mapped segments count, over all
-//!   lenders of the process; beyond the largest receive budget of its contexts the tensors come as bytes.
+//! - **Bounded.** Reading a page that its lender never filled allocates it on the reader's account. So all mapped segments
+//!   together may not exceed the largest receive budget among the process's contexts. Beyond that, tensors are sent as bytes.
 //! - **Forks.** Mappings are not inherited (`MADV_DONTFORK`). A child makes its own exchange, and what it drops of its inheritance touches
 //!   no lock, socket or timer of its parent's.
 //! - **Huge pages.** Segments are on pages of `MFD_HUGETLB` if some are set aside. Else `MADV_COLLAPSE` joins a range whose pages were touched:
@@ -72,9 +72,9 @@ use crate::error::Error;
 /// between processes of one user, who may read each other's memory anyway. A context that does not have this channel among its
 /// [`channels`](crate::ContextBuilder::channels) neither lends nor borrows.
 ///
-/// Which process the other end is, the kernel says, and not the peer. Before the first loan on a pipe its reader brings a
-/// number, which it was told over the pipe, to a Unix socket of the lender's. On a pipe that has a key, by a
-/// [token](crate::ContextBuilder::token) or TLS, it brings what only who has the key can make of the number. Only the range of the
+/// Which process the other end is, the kernel says, and not the peer. Before the first loan on a pipe its reader connects to a
+/// Unix socket of the lender's, with a number that it was told over the pipe. The kernel tells which process connects. If the pipe has a
+/// key, by a [token](crate::ContextBuilder::token) or TLS, the reader also sends a MAC of the number, made with that key. Only the range of the
 /// tensor is lent.
 ///
 /// # Limits
@@ -83,8 +83,8 @@ use crate::error::Error;
 /// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. Segments of others that are mapped have at most as
 /// many bytes as the largest [`Limits::receive_budget`](crate::Limits::receive_budget) of the process's contexts: to read a page
 /// that its lender has not filled allocates it here. Tensors in further segments are copied, and a warning says so. A loan ends when its reader lets go of the tensor,
-/// whether or not its owner keeps it. What is sent back to its lender goes without a copy over the pipe that it came over, and over every
-/// pipe whose transport says that it leads to that process, as `shm` does; over others it is copied.
+/// whether or not its owner keeps it. Sending a tensor back to its lender makes no copy over the pipe that it came over, and over
+/// pipes whose transport identifies the peer's process (`shm`). Over other pipes it is copied.
 #[derive(Debug, Default)]
 pub struct LeaseChannel {
     within_process: bool,
