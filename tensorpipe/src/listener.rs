@@ -188,8 +188,8 @@ async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: 
                 let has_greeted = Arc::<AtomicBool>::default();
                 let greeted = has_greeted.clone();
                 let handshake = handshakes.spawn(async move {
-                    let came = (&*transport, door);
-                    negotiate::receive(&entrance, came, connection, &greeted).await;
+                    let transport = &*transport;
+                    negotiate::receive(&entrance, transport, door, connection, &greeted).await;
                 });
                 places.take(origin, has_greeted, handshake);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{Channel, Lane, Link};
+use tensorpipe::channels::{Channel, DeviceOffer, Lane, Link};
 use tensorpipe::{
     Device, Error,
     channels::{Pays, Threshold},
@@ -57,7 +57,7 @@ impl Channel for Liar {
         self.devices.clone()
     }
 
-    fn reaches(&self, _: (Device, &[u8]), _: (Device, &[u8])) -> Result<(), String> {
+    fn reaches(&self, _: DeviceOffer<'_>, _: DeviceOffer<'_>) -> Result<(), String> {
         Ok(())
     }
 

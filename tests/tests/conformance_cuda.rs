@@ -13,7 +13,7 @@ mod driver;
 #[allow(dead_code, reason = "nobody's stream is held here but by the suite")]
 mod fixture;
 
-use tensorpipe::channels::{Channel, CudaIpcChannel};
+use tensorpipe::channels::{Channel, CudaIpcChannel, DeviceOffer};
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{DType, Device, Message, MessageTensor, Tensor};
@@ -80,21 +80,36 @@ async fn some_tensors_have_a_target() {
 fn channels_refuse_what_is_not_theirs() {
     let bench = Bench::new();
     let staged = channel("cuda_basic", &bench.cuda);
-    let said = staged.reaches((Device::CPU, b"any"), (Device::CPU, b"any"));
+    let said = staged.reaches(
+        DeviceOffer::new(Device::CPU, b"any"),
+        DeviceOffer::new(Device::CPU, b"any"),
+    );
     assert_eq!(said, Err(String::new()), "none of its business");
     assert_eq!(
-        staged.reaches((device(), b"any"), (Device::CPU, b"any")),
+        staged.reaches(
+            DeviceOffer::new(device(), b"any"),
+            DeviceOffer::new(Device::CPU, b"any")
+        ),
         Ok(())
     );
     let within = channel("cuda_xth", &bench.cuda);
-    let said = within.reaches((device(), &[1; 16]), (device(), &[2; 16]));
+    let said = within.reaches(
+        DeviceOffer::new(device(), &[1; 16]),
+        DeviceOffer::new(device(), &[2; 16]),
+    );
     assert_eq!(said, Err("the peer is another process".to_owned()));
     let between = CudaIpcChannel::new(&bench.cuda);
     let (device, described) = between.devices().remove(1);
-    let said = between.reaches((device, &described), (device, &described));
+    let said = between.reaches(
+        DeviceOffer::new(device, &described),
+        DeviceOffer::new(device, &described),
+    );
     assert!(said.is_err(), "one process has cuda_xth");
     let hidden = [&[9; 16], &described[16..]].concat();
     let within = channel("cuda_ipc", &bench.cuda);
-    let said = within.reaches((device, &described), (device, &hidden));
+    let said = within.reaches(
+        DeviceOffer::new(device, &described),
+        DeviceOffer::new(device, &hidden),
+    );
     assert!(said.unwrap_err().contains("CUDA_VISIBLE_DEVICES"));
 }

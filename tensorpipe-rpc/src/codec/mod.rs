@@ -19,18 +19,18 @@ mod reply;
 mod sequence;
 mod serializer;
 
-#[cfg(feature = "tarpc")]
-pub(crate) use arguments::decode_whole;
 pub use arguments::Arguments;
 #[doc(hidden)]
 pub use arguments::decode_reply;
+#[cfg(feature = "tarpc")]
+pub(crate) use arguments::decode_whole;
 #[doc(hidden)]
 pub use encoder::{Argument, Encoded, Encoder};
 pub use error::{DecodeError, EncodeError, Fault, Subject};
-pub(crate) use reply::Returned;
 #[doc(hidden)]
 pub use reply::REPLY_HEADER;
 pub use reply::Reply;
+pub(crate) use reply::Returned;
 
 /// How deep values may nest, counting every struct, sequence, option and variant on the way.
 pub const MAX_DEPTH: u32 = 128;

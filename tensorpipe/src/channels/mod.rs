@@ -54,6 +54,7 @@ pub use xth::XthChannel;
 use std::sync::Arc;
 
 pub use crate::address::SettledPeer;
+pub use crate::device::DeviceOffer;
 use crate::device::{Buffer, BufferMut, Device, MemoryKind, Pool};
 use crate::error::Error;
 use crate::keys::PipeKey;
@@ -72,8 +73,8 @@ pub trait Channel: Send + Sync + 'static {
 
     /// Whether a device here and one at the peer reach each other, or why not. Both ends ask. By default when their
     /// descriptors are equal. A reason without words is not told: that of a pair that is none of its business.
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.1 == theirs.1 {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        if ours.descriptor == theirs.descriptor {
             Ok(())
         } else {
             Err("the two ends are in different domains".to_owned())

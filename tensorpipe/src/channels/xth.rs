@@ -5,7 +5,7 @@
 
 use super::handover::{self, HandOver, Take};
 use super::{Channel, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
-use crate::device::{Buffer, Device, MemoryKind};
+use crate::device::{Buffer, Device, DeviceOffer, MemoryKind};
 use crate::error::Error;
 
 /// Channel `xth` ("cross-thread").
@@ -32,8 +32,8 @@ impl Channel for XthChannel {
         true
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        handover::reaches(ours.1, theirs.1)
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        handover::reaches(ours.descriptor, theirs.descriptor)
     }
 
     fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
@@ -59,7 +59,7 @@ impl Take for Copied {
                 io.control(op, Vec::new());
                 io.received(op, source);
             }
-            Want::Into(dest) => self.0.copy(op, (source, dest), &[], io),
+            Want::Into(dest) => self.0.copy(op, source, dest, &[], io),
         }
     }
 }

@@ -34,7 +34,7 @@ use super::{assert_same, eventually, pattern, within};
 use crate::channels::Channel;
 use crate::config::{Limits, Timeouts};
 use crate::context::Context;
-use crate::device::{Allocator, Buffer, BufferMut, Device};
+use crate::device::{Allocator, Buffer, BufferMut, Device, DeviceOffer};
 use crate::error::Error;
 use crate::listener::Listener;
 use crate::message::{Message, MessageTensor};
@@ -254,9 +254,15 @@ pub async fn device_descriptors(subject: Subject) {
     for (device, descriptor) in &devices {
         assert!(descriptor.len() <= 1024, "a descriptor fits a brochure");
         for foreign in [&b""[..], &[0xff; 1024], &pattern(1024, 3)] {
-            if let Err(reason) = one.reaches((*device, descriptor), (*device, foreign)) {
+            if let Err(reason) = one.reaches(
+                DeviceOffer::new(*device, descriptor),
+                DeviceOffer::new(*device, foreign),
+            ) {
                 // But for a pair that is none of its business, whatever the descriptor.
-                let own = one.reaches((*device, descriptor), (*device, descriptor));
+                let own = one.reaches(
+                    DeviceOffer::new(*device, descriptor),
+                    DeviceOffer::new(*device, descriptor),
+                );
                 let is_said = !reason.is_empty() || own == Err(String::new());
                 assert!(is_said, "a refusal says why");
             }
@@ -269,8 +275,10 @@ pub async fn device_descriptors(subject: Subject) {
     let (Some(ours), Some(theirs)) = (of(&one), of(&two)) else {
         panic!("the device is not among the devices");
     };
-    let verdict = one.reaches((ours.0, &ours.1), (theirs.0, &theirs.1));
+    let ours = DeviceOffer::new(ours.0, &ours.1);
+    let theirs = DeviceOffer::new(theirs.0, &theirs.1);
+    let verdict = one.reaches(ours, theirs);
     assert_eq!(verdict, Ok(()));
-    let verdict = two.reaches((theirs.0, &theirs.1), (ours.0, &ours.1));
+    let verdict = two.reaches(theirs, ours);
     assert_eq!(verdict, Ok(()));
 }

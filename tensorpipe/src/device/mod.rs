@@ -58,6 +58,22 @@ use std::str::FromStr;
 
 use crate::error::Misuse;
 
+/// A device of one side's, and what that side's channel says of it to the peer's.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOffer<'a> {
+    /// Where memory lies.
+    pub device: Device,
+    /// Tells whether another side's device reaches it; at most 1 KiB.
+    pub descriptor: &'a [u8],
+}
+
+impl<'a> DeviceOffer<'a> {
+    /// A device with its descriptor.
+    pub fn new(device: Device, descriptor: &'a [u8]) -> Self {
+        Self { device, descriptor }
+    }
+}
+
 const KIND_MAX: usize = 15;
 
 /// What sort of device: `cpu`, `cuda`, or a name that a backend of your own brings.

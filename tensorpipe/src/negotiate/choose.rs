@@ -2,7 +2,7 @@
 
 use super::reaches;
 use super::receive::Entrance;
-use crate::device::Device;
+use crate::device::DeviceOffer;
 use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, select};
 use crate::proto::wire::hello::Brochure;
 
@@ -11,7 +11,7 @@ pub(super) fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) 
     let context = &entrance.context;
     type TransportVerdict<'a> = Box<dyn Fn(&[u8]) -> Result<(), String> + 'a>;
     type ChannelVerdict<'a> =
-        Box<dyn Fn(&str, (Device, &[u8]), (Device, &[u8])) -> Result<(), String> + 'a>;
+        Box<dyn Fn(&str, DeviceOffer<'_>, DeviceOffer<'_>) -> Result<(), String> + 'a>;
     let transports_reach: Vec<TransportVerdict<'_>> = context
         .transports
         .iter()
@@ -48,7 +48,7 @@ pub(super) fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) 
         .iter()
         .map(|channel| {
             Box::new(
-                move |over: &str, ours: (Device, &[u8]), theirs: (Device, &[u8])| {
+                move |over: &str, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>| {
                     let over = context.transport(over).map_err(|error| error.to_string())?;
                     reaches(&**channel, &**over, ours, theirs)
                 },

@@ -10,7 +10,7 @@ use super::joining::{First, Joining};
 use super::{Handshaking, identified, purpose, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
-use crate::device::Device;
+use crate::device::{Device, DeviceOffer};
 use crate::error::{Error, PeerFault};
 use crate::keys::{Join, JoinKind, PipeKey, Secret};
 use crate::pipe::Pipe;
@@ -288,7 +288,12 @@ fn chosen_channels(
                 descriptor(&devices, ours)?,
                 descriptor(&chosen.devices, theirs)?,
             );
-            let reach = reaches(&**channel, over, (ours.0, &ours.1), (theirs.0, &theirs.1));
+            let reach = reaches(
+                &**channel,
+                over,
+                DeviceOffer::new(ours.0, &ours.1),
+                DeviceOffer::new(theirs.0, &theirs.1),
+            );
             reach.map_err(|reason| PeerFault::OutOfReach {
                 channel: chosen.name.clone(),
                 reason,

@@ -123,8 +123,8 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         let served = channels.iter().zip(&channel_routes);
         let served = served.map(|(open, route)| open.served(route, transport));
         let served: Vec<_> = served.collect();
-        let own = (&context.thresholds[..], &context.required[..]);
-        Table::new(&served, own, transport.name(), frame)
+        let (own, required) = (&context.thresholds, &context.required);
+        Table::new(&served, own, required, transport.name(), frame)
     };
     let unproven_over = |transport: &dyn Transport| {
         let unproven = channels.iter().map(|open| &*open.channel);

@@ -48,15 +48,16 @@ pub(super) fn joins(
 pub(super) fn expects(
     entrance: &Arc<Entrance>,
     transport: &str,
-    (peer, address): (Arc<str>, PeerAddr),
+    peer: Arc<str>,
+    address: PeerAddr,
     key: Option<PipeKey>,
 ) -> Further {
     let entrance: Weak<Entrance> = Arc::downgrade(entrance);
     let transport = transport.to_owned();
     Further::Expects(Arc::new(move || {
         let peer = peer.clone();
-        let whose = (key.as_ref(), address);
-        let issued = Ticket::issue(&entrance, JoinKind::Further, &[&transport], whose);
+        let over: &[&str] = &[&transport];
+        let issued = Ticket::issue(&entrance, JoinKind::Further, over, key.as_ref(), address);
         let (ticket, joined) = issued?;
         Some(Expected {
             token: ticket.token(),

@@ -29,7 +29,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::address::Identity;
 use crate::channels::Channel;
 use crate::context::Inner;
-use crate::device::Device;
+use crate::device::DeviceOffer;
 use crate::error::{Error, PeerFault, with_advice};
 use crate::pipe::Credit;
 use crate::process::{process_id, random_token};
@@ -156,8 +156,8 @@ fn identified(conn: &Handshaking, token: Option<Arc<str>>) -> Option<Identity> {
 fn reaches(
     channel: &dyn Channel,
     over: &dyn Transport,
-    ours: (Device, &[u8]),
-    theirs: (Device, &[u8]),
+    ours: DeviceOffer<'_>,
+    theirs: DeviceOffer<'_>,
 ) -> Result<(), String> {
     channel.reaches(ours, theirs)?;
     match is_proven(channel, over) {

@@ -93,7 +93,8 @@ pub(crate) enum Door {
 /// true when its HELLO is here, and its proof, where the listener asks for one.
 pub(crate) async fn receive(
     entrance: &Arc<Entrance>,
-    (transport, door): (&dyn Transport, Door),
+    transport: &dyn Transport,
+    door: Door,
     connection: Box<dyn Connection>,
     has_greeted: &AtomicBool,
 ) {
@@ -115,7 +116,7 @@ pub(crate) async fn receive(
         let hint = "whoever connected does not go on with it; raise `Timeouts::handshake` if it is only slow";
         (format!("the handshake of {ends}"), hint)
     };
-    let handshake = handshake(entrance, (transport, door), conn, has_greeted);
+    let handshake = handshake(entrance, transport, door, conn, has_greeted);
     let left = context
         .timeouts
         .handshake
@@ -166,7 +167,8 @@ impl Warnings {
 
 async fn handshake(
     entrance: &Arc<Entrance>,
-    (transport, door): (&dyn Transport, Door),
+    transport: &dyn Transport,
+    door: Door,
     mut conn: Handshaking,
     has_greeted: &AtomicBool,
 ) -> Result<Option<Established>, Error> {
@@ -193,8 +195,8 @@ async fn handshake(
     let (purpose, answering) = match heard {
         Heard::Hello(Purpose::Join { token, proof }) => {
             stop::at(stop::JOIN_RECEIVED);
-            let said = (&token, proof.as_ref());
-            if let Err((mut conn, reason)) = redeem(entrance, said, transport.name(), conn) {
+            let redeemed = redeem(entrance, &token, proof.as_ref(), transport.name(), conn);
+            if let Err((mut conn, reason)) = redeemed {
                 conn.turn_away(ServerHandshake::reject, reason).await?;
             }
             return Ok(None);
@@ -275,9 +277,9 @@ async fn welcome(
     let still = Arc::downgrade(entrance);
     // What is not used by the end of the handshake is void.
     let mut tickets = Vec::new();
-    let whose = (key.as_ref(), conn.connection.peer());
+    let (issued_key, peer) = (key.as_ref(), conn.connection.peer());
     let mut issue = |kind, over: &[&str]| {
-        let (ticket, joined) = Ticket::issue(&still, kind, over, whose)?;
+        let (ticket, joined) = Ticket::issue(&still, kind, over, issued_key, peer)?;
         let token = ticket.token();
         tickets.push(ticket);
         Some((token, joined))
@@ -388,7 +390,8 @@ async fn welcome(
         further: further::expects(
             entrance,
             &final_transport,
-            (peer_name.as_str().into(), conn.connection.peer()),
+            peer_name.as_str().into(),
+            conn.connection.peer(),
             key.clone(),
         ),
         connection: conn.connection,

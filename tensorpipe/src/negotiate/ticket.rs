@@ -60,7 +60,8 @@ impl Ticket {
         entrance: &Weak<Entrance>,
         kind: JoinKind,
         over: &[&str],
-        (key, peer): (Option<&PipeKey>, PeerAddr),
+        key: Option<&PipeKey>,
+        peer: PeerAddr,
     ) -> Option<(Self, oneshot::Receiver<Arrived>)> {
         let token = random_token();
         let (joins, receiver) = oneshot::channel();
@@ -84,7 +85,8 @@ impl Ticket {
 /// Gives a connection to who waits for it; back with the reason if it may not join.
 pub(super) fn redeem(
     entrance: &Entrance,
-    (token, proof): (&Token, Option<&Proof>),
+    token: &Token,
+    proof: Option<&Proof>,
     transport: &str,
     conn: Handshaking,
 ) -> Result<(), (Handshaking, String)> {
@@ -174,7 +176,7 @@ mod tests {
     ) -> Result<(), String> {
         let (connection, _) = duplex(100);
         let conn = Handshaking::new(Box::new(connection), "a");
-        redeem(entrance, (token, proof), over, conn).map_err(|(_, reason)| reason)
+        redeem(entrance, token, proof, over, conn).map_err(|(_, reason)| reason)
     }
 
     #[test]
@@ -185,7 +187,7 @@ mod tests {
         let (key, other) = (PipeKey::of_connection(&key), PipeKey::of_connection(&other));
         let kind = JoinKind::Channel;
         let (ticket, mut joined) =
-            Ticket::issue(&still, kind, &["shm", "tcp"], (Some(&key), PEER)).unwrap();
+            Ticket::issue(&still, kind, &["shm", "tcp"], Some(&key), PEER).unwrap();
         let token = ticket.token();
         let join = Join {
             kind,
@@ -227,7 +229,7 @@ mod tests {
         let entrance = entrance();
         let still = Arc::downgrade(&entrance);
         for proof in [None, Some([7; 32])] {
-            let issued = Ticket::issue(&still, JoinKind::Upgrade, &["tcp"], (None, PEER));
+            let issued = Ticket::issue(&still, JoinKind::Upgrade, &["tcp"], None, PEER);
             let (ticket, _joined) = issued.unwrap();
             comes(&entrance, &ticket.token(), proof.as_ref(), "tcp").unwrap();
         }
@@ -256,7 +258,7 @@ mod tests {
             let (_here, there) = (here.unwrap(), there.unwrap());
             let still = Arc::downgrade(&entrance);
             let kind = JoinKind::Further;
-            let issued = Ticket::issue(&still, kind, &["shm"], (Some(&key), peer));
+            let issued = Ticket::issue(&still, kind, &["shm"], Some(&key), peer);
             let (ticket, _joined) = issued.unwrap();
             let token = ticket.token();
             let join = Join {
@@ -267,7 +269,7 @@ mod tests {
             };
             let proof = key.join(&join);
             let conn = Handshaking::new(there, "a");
-            let redeemed = redeem(&entrance, (&token, Some(&proof)), "shm", conn);
+            let redeemed = redeem(&entrance, &token, Some(&proof), "shm", conn);
             assert_eq!(redeemed.is_ok(), joins, "{peer}");
         }
     }

@@ -74,7 +74,8 @@ impl LaneHandle {
     pub(crate) fn copy(
         &self,
         op: OpId,
-        (source, dest): (Buffer, BufferMut),
+        source: Buffer,
+        dest: BufferMut,
         tell: &'static [u8],
         io: &mut LaneIo<'_>,
     ) {

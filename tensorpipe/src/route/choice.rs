@@ -136,7 +136,8 @@ impl Table {
     /// `served` by priority, what the context says otherwise of channels by their names, and which of them it requires.
     pub(crate) fn new(
         served: &[Served<'_>],
-        (own, required): (&[(String, Threshold)], &[Requirement]),
+        own: &[(String, Threshold)],
+        required: &[Requirement],
         transport: &str,
         frame: FrameRoom,
     ) -> Self {
@@ -318,7 +319,8 @@ impl ChannelChoice {
     /// it can carry just this one.
     pub(crate) fn choose(
         &self,
-        (source, memory): (Device, MemoryKind),
+        source: Device,
+        memory: MemoryKind,
         target: Device,
         len: u64,
         riding: u64,
@@ -333,7 +335,8 @@ impl ChannelChoice {
     /// Another device than main memory where such a part can go, and by which channel.
     pub(crate) fn elsewhere(
         &self,
-        (source, memory): (Device, MemoryKind),
+        source: Device,
+        memory: MemoryKind,
         len: u64,
         carries: impl Fn(u8) -> bool,
     ) -> Option<(Way, Device)> {

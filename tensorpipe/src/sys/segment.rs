@@ -98,17 +98,18 @@ impl Segment {
             }
         };
         memfd::seal(&fd, READ_ONLY)?;
-        Self::of((fd, len), Some(mapping), pages)
+        Self::of(fd, len, Some(mapping), pages)
     }
 
     /// Memory of a device, which whoever has this descriptor may map there.
     #[allow(dead_code, reason = "for devices that are built in")]
     pub(crate) fn of_device(fd: OwnedFd, len: usize) -> Result<Arc<Self>, SystemError> {
-        Ok(Arc::new(Self::of((fd, len), None, Pages::Huge)?))
+        Ok(Arc::new(Self::of(fd, len, None, Pages::Huge)?))
     }
 
     fn of(
-        (fd, len): (OwnedFd, usize),
+        fd: OwnedFd,
+        len: usize,
         mapping: Option<Mapping>,
         pages: Pages,
     ) -> Result<Self, SystemError> {

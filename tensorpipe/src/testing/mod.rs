@@ -224,7 +224,7 @@ impl Link {
 
     fn set(&self, what: &str, change: impl FnOnce(&mut Way)) -> &Self {
         self.shared
-            .with(|state| state.change(self.way, what, change));
+            .with(|state| state.change(self.way.0, self.way.1, what, change));
         self.shared.changed.notify_waiters();
         self
     }

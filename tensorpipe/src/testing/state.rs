@@ -203,7 +203,8 @@ impl State {
 
     pub(super) fn change(
         &mut self,
-        (from, to): (usize, usize),
+        from: usize,
+        to: usize,
         what: &str,
         change: impl FnOnce(&mut Way),
     ) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel, Lane, Link};
+use tensorpipe::channels::{BasicChannel, Channel, DeviceOffer, Lane, Link};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Device, Error, Limits, Misuse, Timeouts};
 use tensorpipe_rpc::Server;
@@ -51,7 +51,7 @@ impl Channel for Waits {
         vec![(Device::CPU, Vec::new())]
     }
 
-    fn reaches(&self, _: (Device, &[u8]), _: (Device, &[u8])) -> Result<(), String> {
+    fn reaches(&self, _: DeviceOffer<'_>, _: DeviceOffer<'_>) -> Result<(), String> {
         Ok(())
     }
 

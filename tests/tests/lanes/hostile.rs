@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tensorpipe::channels::{
-    Channel, ChannelFault, Lane, LaneIo, Link, OpId, PieceEvent, Threshold, Want,
+    Channel, ChannelFault, DeviceOffer, Lane, LaneIo, Link, OpId, PieceEvent, Threshold, Want,
 };
 use tensorpipe::transports::Connection;
 use tensorpipe::{Buffer, BufferMut, Device, Error, Misuse, device::MemoryKind};
@@ -54,7 +54,7 @@ impl Channel for HostileChannel {
         self.honest.devices()
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
         self.honest.reaches(ours, theirs)
     }
 

@@ -5,7 +5,7 @@ mod staged;
 
 use std::sync::LazyLock;
 
-use tensorpipe::channels::{Lane, Link};
+use tensorpipe::channels::{DeviceOffer, Lane, Link};
 use tensorpipe::conformance::TestDevices;
 use tensorpipe::conformance::device::{Fixture, TestFixture};
 use tensorpipe::transports::MemoryTransport;
@@ -55,8 +55,8 @@ impl Channel for Toys {
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         self.0.devices()
     }
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if [ours.0, theirs.0].contains(&self.1) {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        if [ours.device, theirs.device].contains(&self.1) {
             return Err("nothing reaches it".to_owned());
         }
         self.0.reaches(ours, theirs)

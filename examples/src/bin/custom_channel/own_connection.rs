@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
+use tensorpipe::channels::{
+    Channel, ChannelFault, DeviceOffer, Lane, LaneHandle, LaneIo, Link, OpId, Want,
+};
 use tensorpipe::conformance::{TestDevices, TestQueue};
 use tensorpipe::transports::Connection;
 use tensorpipe::{
@@ -41,8 +43,8 @@ impl Channel for TestWireChannel {
         devices.map(|device| (device, b"1".to_vec())).collect()
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.0.is_cpu() && theirs.0.is_cpu() {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        if ours.device.is_cpu() && theirs.device.is_cpu() {
             return Err("channel basic does that".to_owned());
         }
         Ok(())

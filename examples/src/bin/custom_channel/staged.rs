@@ -13,7 +13,8 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use tensorpipe::channels::{
-    Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PieceEvent, Want,
+    Channel, ChannelFault, DeviceOffer, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PieceEvent,
+    Want,
 };
 use tensorpipe::conformance::{Copied, TestDevices, TestQueue};
 use tensorpipe::{Buffer, BufferMut, Device, DeviceError, Error, device::Allocator};
@@ -50,11 +51,14 @@ impl Channel for StagedChannel {
         devices.map(|device| (device, inner.clone())).collect()
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.0.is_cpu() && theirs.0.is_cpu() {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        if ours.device.is_cpu() && theirs.device.is_cpu() {
             return Err("nothing is to be staged".to_owned());
         }
-        (self.inner).reaches((Device::CPU, ours.1), (Device::CPU, theirs.1))
+        (self.inner).reaches(
+            DeviceOffer::new(Device::CPU, ours.descriptor),
+            DeviceOffer::new(Device::CPU, theirs.descriptor),
+        )
     }
 
     fn in_process(&self) -> bool {

@@ -13,7 +13,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want};
+use tensorpipe::channels::{
+    Channel, ChannelFault, DeviceOffer, Lane, LaneHandle, LaneIo, Link, OpId, Want,
+};
 use tensorpipe::{Buffer, BufferMut, Device, Error, device::Allocator};
 
 use super::card::{Cards, Landing, Queue};
@@ -60,8 +62,8 @@ impl Channel for DmaChannel {
         devices.map(|device| (device, Vec::new())).collect()
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.0.is_cpu() && theirs.0.is_cpu() {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        if ours.device.is_cpu() && theirs.device.is_cpu() {
             return Err("there is no card".to_owned());
         }
         Ok(())

@@ -39,7 +39,7 @@ use super::exchange::{Access, Exchange, Pass};
 use super::{
     Channel, ChannelFault as Fault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want,
 };
-use crate::device::Device;
+use crate::device::{Device, DeviceOffer};
 use crate::error::Error;
 use crate::sys::process_memory;
 use crate::sys::processors::Processors;
@@ -93,11 +93,11 @@ impl Channel for CmaChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        Access::Read.devices((exchange.process(), exchange.name()), true)
+        Access::Read.devices(exchange.process(), exchange.name(), true)
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        Access::Read.reaches(ours.1, theirs.1, self.within_process)
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        Access::Read.reaches(ours.descriptor, theirs.descriptor, self.within_process)
     }
 
     fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::handover::{self, HandOver, Take};
 use super::job::Slot;
 use super::{Channel, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
-use crate::device::{Buffer, BufferMut, Device, MemoryKind};
+use crate::device::{Buffer, BufferMut, Device, DeviceOffer, MemoryKind};
 use crate::error::Error;
 
 const NAME: &str = "cuda_xth";
@@ -38,8 +38,8 @@ impl Channel for CudaXthChannel {
         true
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        handover::reaches(ours.1, theirs.1)
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        handover::reaches(ours.descriptor, theirs.descriptor)
     }
 
     fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {

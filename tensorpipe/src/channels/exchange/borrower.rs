@@ -66,15 +66,17 @@ impl Borrower {
 
     /// Memory for a copy, to be lent to it. It may take a while: a new segment is made where none is free.
     pub(in crate::channels) fn take(&self, len: usize) -> Option<BufferMut> {
-        self.taken(self.copies.take(len)?)
+        let (memory, first) = self.copies.take(len)?;
+        self.taken(memory, first)
     }
 
     /// The same, if some is free.
     pub(in crate::channels) fn take_free(&self, len: usize) -> Option<BufferMut> {
-        self.taken(self.copies.take_free(len)?)
+        let (memory, first) = self.copies.take_free(len)?;
+        self.taken(memory, first)
     }
 
-    fn taken(&self, (memory, first): (BufferMut, bool)) -> Option<BufferMut> {
+    fn taken(&self, memory: BufferMut, first: bool) -> Option<BufferMut> {
         if let (true, Some(exchange)) = (first, self.exchange.upgrade()) {
             exchange.ask(Command::Tidy);
         }

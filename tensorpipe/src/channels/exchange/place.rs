@@ -45,13 +45,14 @@ pub(in crate::channels) struct Reader {
 }
 
 impl Access {
-    /// The device descriptors of this process, whose exchange is at `exchange` (process, name).
+    /// The device descriptors of this process, whose exchange has this name.
     pub(in crate::channels) fn devices(
         self,
-        exchange: (Token, &str),
+        process: Token,
+        name: &str,
         borrows: bool,
     ) -> Vec<(Device, Vec<u8>)> {
-        let mut place = Place::here(self, exchange.0, exchange.1);
+        let mut place = Place::here(self, process, name);
         if let Ok(place) = &mut place {
             place.borrows = borrows;
         }

@@ -204,7 +204,7 @@ impl LeaseLane {
                 io.control(op, taken);
                 io.received(op, borrowed);
             }
-            Want::Into(dest) => self.handle.copy(op, (borrowed, dest), taken, io),
+            Want::Into(dest) => self.handle.copy(op, borrowed, dest, taken, io),
         }
     }
 

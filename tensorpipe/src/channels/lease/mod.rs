@@ -47,7 +47,7 @@ use super::{
     Adopted, Channel, ChannelFault as Fault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId,
     PartKind, Threshold, Want, costs,
 };
-use crate::device::{Device, MemoryKind};
+use crate::device::{Device, DeviceOffer, MemoryKind};
 use crate::error::Error;
 
 /// Channel `lease`.
@@ -123,11 +123,11 @@ impl Channel for LeaseChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        Access::Lend.devices((exchange.process(), exchange.name()), !self.lends_only)
+        Access::Lend.devices(exchange.process(), exchange.name(), !self.lends_only)
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        Access::Lend.reaches(ours.1, theirs.1, self.within_process)
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        Access::Lend.reaches(ours.descriptor, theirs.descriptor, self.within_process)
     }
 
     fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {

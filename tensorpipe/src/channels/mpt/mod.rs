@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use super::{Channel, ChannelFault, Expected, Further, JoinToken, Lane, LaneHandle, LaneIo, Link};
 use super::{Degraded, OpId, Threshold, Want, costs};
-use crate::device::{Buffer, Device};
+use crate::device::{Buffer, Device, DeviceOffer};
 use crate::error::{Error, Misuse};
 use crate::sync::{AtomicU64, Ordering};
 use crate::transports::Connection;
@@ -119,8 +119,8 @@ impl Channel for MptChannel {
         vec![(Device::CPU, DESCRIPTOR.to_vec())]
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.1 == theirs.1 {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        if ours.descriptor == theirs.descriptor {
             Ok(())
         } else {
             Err("the peer speaks another version of it".to_owned())

@@ -29,13 +29,12 @@ pub(super) fn choose(
             }
             None => {
                 let target = &mut Some(Device::CPU);
-                part.channel =
-                    sender.choose(&part.source, (PartKind::Payload, payloads), target)?;
+                part.channel = sender.choose(&part.source, PartKind::Payload, payloads, target)?;
                 payloads += 1;
             }
             Some(tensor) => {
-                let which = (PartKind::Tensor, tensors);
-                part.channel = sender.choose(&part.source, which, &mut tensor.target)?;
+                let target = &mut tensor.target;
+                part.channel = sender.choose(&part.source, PartKind::Tensor, tensors, target)?;
                 tensors += 1;
             }
         }
@@ -59,11 +58,12 @@ impl Sender<'_> {
     fn choose(
         &mut self,
         memory: &Buffer,
-        (kind, number): (PartKind, usize),
+        kind: PartKind,
+        number: usize,
         target: &mut Option<Device>,
     ) -> Result<Option<u8>, Misuse> {
         let (source, len) = (memory.device(), memory.len() as u64);
-        let place = (source, memory.memory().kind());
+        let kind_of_memory = memory.memory().kind();
         let wanted = target.unwrap_or(Device::CPU);
         let lanes = self.lanes;
         let able = |channel: u8| {
@@ -79,7 +79,10 @@ impl Sender<'_> {
             Some(_) => self.riding,
             None => u64::MAX,
         };
-        match self.choice.choose(place, wanted, len, riding, carries) {
+        match self
+            .choice
+            .choose(source, kind_of_memory, wanted, len, riding, carries)
+        {
             Some(Way::Frame) => {
                 self.riding += len;
                 return Ok(None);
@@ -92,7 +95,7 @@ impl Sender<'_> {
         // A device that does not reach the peer's main memory, and a writer who does not mind where it goes. Of main memory that is what
         // is required.
         let is_open = target.is_none() && !(source.is_cpu() && is_required);
-        let anywhere = || self.choice.elsewhere(place, len, carries);
+        let anywhere = || self.choice.elsewhere(source, kind_of_memory, len, carries);
         let what = || match kind {
             PartKind::Payload => format!("payload {number}"),
             PartKind::Tensor => format!("tensor {number}"),
@@ -109,16 +112,20 @@ impl Sender<'_> {
             None if is_required => {
                 let of_context = by_context.map(|one| &one.channels[..]);
                 let channels = required.or(of_context).unwrap_or_default();
-                let instead = match self.choice.choose(place, wanted, len, riding, able) {
-                    Some(Way::Channel(channel)) => Some(channel),
-                    // A context's choice has no others.
-                    _ => (0..lanes.len() as u8).find(|channel| {
-                        let serves = lanes[usize::from(*channel)]
-                            .pairs
-                            .contains(&(source, wanted));
-                        serves && able(*channel)
-                    }),
-                };
+                let instead =
+                    match self
+                        .choice
+                        .choose(source, kind_of_memory, wanted, len, riding, able)
+                    {
+                        Some(Way::Channel(channel)) => Some(channel),
+                        // A context's choice has no others.
+                        _ => (0..lanes.len() as u8).find(|channel| {
+                            let serves = lanes[usize::from(*channel)]
+                                .pairs
+                                .contains(&(source, wanted));
+                            serves && able(*channel)
+                        }),
+                    };
                 let instead = instead.map(|channel| lanes[usize::from(channel)].channel.name());
                 let why_not = |name: &String| self.why_not(name, by_context, (source, wanted));
                 let reasons: Vec<_> = channels.iter().map(why_not).collect();

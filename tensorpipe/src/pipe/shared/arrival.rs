@@ -59,10 +59,7 @@ impl Arrival {
     }
 
     /// And these have come ahead, in order: now all is here.
-    pub(in crate::pipe) fn take_ahead(
-        &mut self,
-        (parts, came): (Vec<(u16, Buffer)>, MessageStats),
-    ) {
+    pub(in crate::pipe) fn take_ahead(&mut self, parts: Vec<(u16, Buffer)>, came: MessageStats) {
         let here = self.here.get_or_insert_default();
         here.came += came;
         here.parts.extend(parts);

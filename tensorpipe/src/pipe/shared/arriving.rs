@@ -104,7 +104,8 @@ impl Shared {
             && reading.get().has_come()
         {
             let reading = reading.remove();
-            arrival.take_ahead(reading.into_come());
+            let (parts, came) = reading.into_come();
+            arrival.take_ahead(parts, came);
         }
     }
 

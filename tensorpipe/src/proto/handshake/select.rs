@@ -2,7 +2,7 @@
 //!
 //! The listener's order decides. Every candidate of either side that is not chosen gets a reason in words.
 
-use crate::device::Device;
+use crate::device::{Device, DeviceOffer};
 use crate::proto::wire::hello::Brochure;
 
 /// How many refusals, and how many bytes of them, are told: with a stranger's long names among them the answer must
@@ -30,9 +30,8 @@ pub(crate) struct LocalChannel<'a> {
     pub(crate) name: &'a str,
     pub(crate) connections: u8,
     pub(crate) devices: &'a [(Device, Vec<u8>)],
-    /// Judges a pair of (device, descriptor), ours and theirs, on a pipe over a transport.
-    #[expect(clippy::type_complexity, reason = "named by its fields' documentation")]
-    pub(crate) reaches: &'a dyn Fn(&str, (Device, &[u8]), (Device, &[u8])) -> Verdict,
+    /// Judges a device of ours and one of theirs, on a pipe over a transport.
+    pub(crate) reaches: &'a dyn Fn(&str, DeviceOffer<'_>, DeviceOffer<'_>) -> Verdict,
 }
 
 /// A channel that was chosen.
@@ -148,8 +147,11 @@ fn select_channels(
         let mut reasons: Vec<(String, Device, Device, u32)> = Vec::new();
         for (ours, our_descriptor) in channel.devices {
             for (theirs, their_descriptor) in &offer.devices {
-                match (channel.reaches)(over, (*ours, our_descriptor), (*theirs, their_descriptor))
-                {
+                match (channel.reaches)(
+                    over,
+                    DeviceOffer::new(*ours, our_descriptor),
+                    DeviceOffer::new(*theirs, their_descriptor),
+                ) {
                     Ok(()) => pairs.push((*ours, *theirs)),
                     Err(reason) => match reasons.iter_mut().find(|(known, ..)| *known == reason) {
                         Some((.., count)) => *count += 1,

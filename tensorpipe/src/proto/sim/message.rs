@@ -92,7 +92,7 @@ pub(crate) fn choose(theirs: &Brochure) -> Selection {
             name: "xth",
             connections: 0,
             devices: &[(Device::CPU, Vec::new())],
-            reaches: &|_, _, theirs| here(theirs.1),
+            reaches: &|_, _, theirs| here(theirs.descriptor),
         },
         LocalChannel {
             name: "basic",

@@ -50,7 +50,7 @@ fn streams() -> Served<'static> {
 }
 
 fn over(transport: &str, served: &[Served<'_>], own: &[(String, Threshold)]) -> ChannelChoice {
-    ChannelChoice::new(Table::new(served, (own, &[]), transport, FRAME), None, &[])
+    ChannelChoice::new(Table::new(served, own, &[], transport, FRAME), None, &[])
 }
 
 fn main_memory(choice: &ChannelChoice, memory: MemoryKind, len: u64) -> Carrier {
@@ -144,7 +144,7 @@ fn the_first_that_pays_is_chosen_and_else_the_one_that_would_pay_soonest() {
         from("middle", MIB),
         from("small", 2 * MIB),
     ];
-    let choice = ChannelChoice::new(Table::new(&all, (&[], &[]), "", no_frame), None, &[]);
+    let choice = ChannelChoice::new(Table::new(&all, &[], &[], "", no_frame), None, &[]);
     for (len, name) in [
         (1, "middle"),
         (MIB - 1, "middle"),
@@ -183,25 +183,25 @@ fn what_moves_no_bytes_comes_first_unless_a_context_speaks_of_just_that_memory()
 #[test]
 fn what_cannot_be_carried_goes_to_the_next() {
     let choice = over("socket", &[lends(), reads(), streams()], &[]);
-    let place = (CPU, MemoryKind::Borrowed);
+    let memory = MemoryKind::Borrowed;
     let but_the_first = |channel| channel != 0;
     for (len, way) in [
         (KIB, Way::Frame),
         (MIB, Way::Channel(2)),
         (4 * MIB, Way::Channel(1)),
     ] {
-        let found = choice.choose(place, CPU, len, 0, but_the_first);
+        let found = choice.choose(CPU, memory, CPU, len, 0, but_the_first);
         assert_eq!(found, Some(way));
     }
-    assert_eq!(choice.choose(place, CPU, MIB, 0, |_| false), None);
-    let found = choice.choose(place, CPU, KIB, 0, |_| false);
+    assert_eq!(choice.choose(CPU, memory, CPU, MIB, 0, |_| false), None);
+    let found = choice.choose(CPU, memory, CPU, KIB, 0, |_| false);
     assert_eq!(found, Some(Way::Frame));
 }
 
 #[test]
 fn a_full_frame_is_none() {
     let choice = over("socket", &[lends(), reads(), streams()], &[]);
-    let chosen = |memory, len, riding| choice.choose((CPU, memory), CPU, len, riding, |_| true);
+    let chosen = |memory, len, riding| choice.choose(CPU, memory, CPU, len, riding, |_| true);
     let full = FRAME.message - KIB;
     for (memory, channel) in [(MemoryKind::Heap, 2), (MemoryKind::Pool, 0)] {
         assert_eq!(chosen(memory, KIB, full), Some(Way::Frame));
@@ -240,7 +240,7 @@ fn a_channel_that_moves_nothing_any_more_is_the_last_resort() {
 fn a_pipe_that_stays_chooses_as_it_does_there() {
     let all = [reads(), streams()];
     let because = Arc::new(OnceLock::new());
-    let table = |transport| Table::new(&all, (&[], &[]), transport, FRAME);
+    let table = |transport| Table::new(&all, &[], &[], transport, FRAME);
     let choice = ChannelChoice::new(
         table("rings"),
         Some((because.clone(), table("socket"))),
@@ -279,11 +279,11 @@ fn devices_have_places_of_their_own() {
          cuda:0 -> cuda:0: wire < 1 MiB, peer above\n\
          cpu:0 -> cuda:0: wire"
     );
-    let gpu = (GPU, MemoryKind::Device(GPU.kind));
-    assert_eq!(choice.choose(gpu, CPU, 1, 0, |_| true), None);
-    let (way, target) = choice.elsewhere(gpu, 2 * MIB, |_| true).unwrap();
+    let memory = MemoryKind::Device(GPU.kind);
+    assert_eq!(choice.choose(GPU, memory, CPU, 1, 0, |_| true), None);
+    let (way, target) = choice.elsewhere(GPU, memory, 2 * MIB, |_| true).unwrap();
     assert_eq!((way, target), (Way::Channel(0), GPU));
-    assert_eq!(choice.carrier(GPU, gpu.1, CPU, 1), Carrier::Nothing);
+    assert_eq!(choice.carrier(GPU, memory, CPU, 1), Carrier::Nothing);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn what_is_required_is_no_last_resort() {
         of_gpus("peer", &degraded),
         streams(),
     ];
-    let strict = Table::new(&all, (&[], &required), "", FRAME);
+    let strict = Table::new(&all, &[], &required, "", FRAME);
     let choice = ChannelChoice::new(strict, None, &required);
     let peer = Carrier::Channel("peer");
     assert_eq!(choice.carrier(GPU, gpu, GPU, 1), peer);

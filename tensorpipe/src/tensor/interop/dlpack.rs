@@ -57,9 +57,8 @@ impl Tensor {
             None => (self.as_bytes()?.as_ptr().cast_mut(), true),
         };
         let (dtype, shape) = (self.dtype, self.shape.clone());
-        let place = (DLDevice::CPU, data.cast());
         // SAFETY: the bytes are where the tensor has them, which the result keeps, and nobody writes there, or who has the result.
-        unsafe { packed(self, (dtype, &shape), place, is_shared) }
+        unsafe { packed(self, dtype, &shape, DLDevice::CPU, data.cast(), is_shared) }
     }
 
     /// A tensor over what another library has in main memory, pinned or not. The other library is told when the last handle on it is
@@ -98,8 +97,10 @@ impl Tensor {
 /// So many numbers are at `data` as long as `owner` is there, and nobody writes there, or, where they are not `shared`, who has the result.
 unsafe fn packed<O: Send>(
     owner: O,
-    (dtype, shape): (DType, &[u64]),
-    (device, data): (DLDevice, *mut c_void),
+    dtype: DType,
+    shape: &[u64],
+    device: DLDevice,
+    data: *mut c_void,
     shared: bool,
 ) -> Result<Dlpack, Misuse> {
     let is_empty = shape.contains(&0);

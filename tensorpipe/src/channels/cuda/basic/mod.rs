@@ -30,7 +30,7 @@ use super::{
     Channel, ChannelFault, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind,
     PieceEvent, Want,
 };
-use crate::device::{Buffer, BufferMut, Device, Pool};
+use crate::device::{Buffer, BufferMut, Device, DeviceOffer, Pool};
 use crate::error::{DeviceError, Error};
 
 /// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
@@ -99,11 +99,14 @@ impl Channel for CudaBasicChannel {
         devices.map(|device| (device, inner.clone())).collect()
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
-        if ours.0.is_cpu() && theirs.0.is_cpu() {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        if ours.device.is_cpu() && theirs.device.is_cpu() {
             return Err(String::new());
         }
-        (self.inner).reaches((Device::CPU, ours.1), (Device::CPU, theirs.1))
+        (self.inner).reaches(
+            DeviceOffer::new(Device::CPU, ours.descriptor),
+            DeviceOffer::new(Device::CPU, theirs.descriptor),
+        )
     }
 
     fn in_process(&self) -> bool {
@@ -120,7 +123,10 @@ impl Channel for CudaBasicChannel {
         let theirs = theirs.find(|(device, _)| device.is_cpu());
         let theirs = theirs.map_or(&[][..], |(_, descriptor)| descriptor);
         let ours = self.inner_descriptor().unwrap_or_default();
-        let reached = (self.inner).reaches((Device::CPU, &ours), (Device::CPU, theirs));
+        let reached = (self.inner).reaches(
+            DeviceOffer::new(Device::CPU, &ours),
+            DeviceOffer::new(Device::CPU, theirs),
+        );
         reached.map_err(|reason| Error::Channel {
             channel: self.name,
             reason: reason.into(),

@@ -36,7 +36,7 @@ use super::{
     Link, OpId, PieceEvent, Want,
 };
 use crate::channels::BasicChannel;
-use crate::device::{Buffer, BufferMut, Device, MemoryKind};
+use crate::device::{Buffer, BufferMut, Device, DeviceOffer, MemoryKind};
 use crate::error::{DeviceError, Error, Misuse};
 
 const NAME: &str = "cuda_ipc";
@@ -90,7 +90,7 @@ impl Channel for CudaIpcChannel {
     /// Each says who it is, and where its process is.
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        let place = Access::Lend.devices((exchange.process(), exchange.name()), true);
+        let place = Access::Lend.devices(exchange.process(), exchange.name(), true);
         let Some((_, place)) = place.into_iter().next() else {
             return Vec::new();
         };
@@ -101,16 +101,19 @@ impl Channel for CudaIpcChannel {
         described.collect()
     }
 
-    fn reaches(&self, ours: (Device, &[u8]), theirs: (Device, &[u8])) -> Result<(), String> {
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
         let nonsense = "its description makes no sense here";
-        let (_, here) = ours.1.split_first_chunk::<16>().ok_or(nonsense)?;
-        let (uuid, there) = theirs.1.split_first_chunk::<16>().ok_or(nonsense)?;
+        let (_, here) = ours.descriptor.split_first_chunk::<16>().ok_or(nonsense)?;
+        let (uuid, there) = theirs
+            .descriptor
+            .split_first_chunk::<16>()
+            .ok_or(nonsense)?;
         Access::Lend.reaches(here, there, self.within_process)?;
         match self.cuda.seen_as(*uuid) {
             Some(_) => Ok(()),
             None => Err(format!(
                 "the peer's {} is not visible here: see CUDA_VISIBLE_DEVICES",
-                theirs.0
+                theirs.device
             )),
         }
     }

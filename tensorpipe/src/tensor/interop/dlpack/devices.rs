@@ -31,8 +31,7 @@ impl Tensor {
         let data = std::ptr::without_provenance_mut(read.address() as usize);
         let (dtype, shape) = (self.dtype, self.shape);
         // SAFETY: the address is the tensor's, whose memory the result keeps, and is not written while it is read.
-        unsafe { packed(read, (dtype, &shape), (DLDevice::cuda(index), data), true) }
-            .map_err(misuse)
+        unsafe { packed(read, dtype, &shape, DLDevice::cuda(index), data, true) }.map_err(misuse)
     }
 
     /// A tensor over what another library has on a GPU, whose bytes are there behind what `stream` has queued by now. The other library
