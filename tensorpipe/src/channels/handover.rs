@@ -22,7 +22,9 @@ fn table() -> &'static Table {
 
 /// What a channel says of devices that it hands over between.
 pub(super) fn devices(devices: impl IntoIterator<Item = Device>) -> Vec<(Device, Vec<u8>)> {
-    let here = |device| (device, process_id().to_vec());
+    // Without an id there is no pipe.
+    let id = process_id().unwrap_or_default();
+    let here = |device| (device, id.to_vec());
     devices.into_iter().map(here).collect()
 }
 
@@ -78,7 +80,10 @@ impl<T> HandOver<T> {
 
 impl<T: Take> Lane for HandOver<T> {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        let key = random_token();
+        let key = match random_token() {
+            Ok(key) => key,
+            Err(error) => return io.failed(op, error.into()),
+        };
         lock(table()).insert(key, source);
         self.offered.insert(op, key);
         io.control(op, key);

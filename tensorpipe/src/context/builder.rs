@@ -9,7 +9,7 @@ use crate::config::{ConnectPolicy, Limits, Timeouts};
 use crate::device::cuda::{CudaDevices, Unavailable};
 use crate::device::{Allocator, Allocators, DeviceKind, Pool};
 use crate::error::Misuse;
-use crate::keys::{Secret, Tokens};
+use crate::keys::{Nonce, Secret, Tokens};
 use crate::pipe::{Budget, CreditAhead};
 use crate::process::random_nonce;
 use crate::route::{Refusal, Requirement, Threshold};
@@ -222,8 +222,13 @@ impl ContextBuilder {
     /// [`Misuse::Config`] for settings that make no sense.
     pub fn build(self) -> Result<Context, Misuse> {
         self.limits.check()?;
-        let tokens = self.tokens.into_iter().collect::<Result<_, _>>()?;
-        let tokens = Tokens::new(tokens, random_nonce())?;
+        let tokens = self.tokens.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let decoy = match tokens.is_empty() {
+            true => Ok(Nonce::default()),
+            false => random_nonce(),
+        };
+        let decoy = decoy.map_err(|error| Misuse::Other(error.to_string()))?;
+        let tokens = Tokens::new(tokens, decoy)?;
         let name = self.name.unwrap_or_else(default_name);
         let config = |what, wanted: &str, found: String| Misuse::Config {
             what,

@@ -60,7 +60,7 @@ async fn handshake(
     stop::at(stop::CONNECTED);
     let credit = context.credit_ahead.begin(connection.peer());
     let mut conn = Handshaking::new(connection, url.to_string());
-    let purpose = purpose(context, &credit);
+    let purpose = purpose(context, &credit)?;
     let secret = context.tokens.first();
     let (answer, key) = match secret {
         None => (greet(&mut conn, &purpose).await?, None),
@@ -184,7 +184,7 @@ async fn prove(
     purpose: &Purpose,
 ) -> Result<(Answer, PipeKey), Error> {
     let binding = conn.connection.exported();
-    let begun = ExpectChallenge::begin(secret, &random_nonce(), binding.as_ref());
+    let begun = ExpectChallenge::begin(secret, &random_nonce()?, binding.as_ref());
     let (mut challenge, first) = begun;
     conn.send(&first).await?;
     let mut handshake = match conn.read(|input| challenge.handle(input)).await? {

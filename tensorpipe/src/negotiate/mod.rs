@@ -27,12 +27,13 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::address::Identity;
+use crate::ambient;
 use crate::channels::Channel;
 use crate::context::Inner;
 use crate::device::DeviceOffer;
-use crate::error::{Error, PeerFault, with_advice};
+use crate::error::{Error, PeerFault, SystemError, with_advice};
 use crate::pipe::Credit;
-use crate::process::{process_id, random_token};
+use crate::process::process_id;
 use crate::proto::wire::hello::{Brochure, ChannelOffer, Purpose, TransportOffer};
 use crate::transports::{Connection, Transport};
 
@@ -176,7 +177,7 @@ fn unproven(transport: &str) -> String {
 }
 
 /// What this context offers.
-fn purpose(context: &Inner, credit: &Credit) -> Purpose {
+fn purpose(context: &Inner, credit: &Credit) -> Result<Purpose, SystemError> {
     let transports = context.transports.iter();
     let transports = transports
         .map(|t| TransportOffer {
@@ -189,15 +190,15 @@ fn purpose(context: &Inner, credit: &Credit) -> Purpose {
         connections: channel.connections(),
         devices: channel.devices(),
     });
-    Purpose::Pipe {
+    Ok(Purpose::Pipe {
         name: context.name.to_string(),
-        process: process_id(),
+        process: process_id()?,
         limits: context.limits.wire(credit.bytes()),
         brochure: Brochure {
             transports,
             channels: channels.collect(),
         },
-    }
+    })
 }
 
 /// Whether trying again can help: a listener that is not there yet, is restarting, or is full.
@@ -212,5 +213,5 @@ pub(crate) fn is_transient(error: &Error) -> bool {
 
 /// From 0 to 1.
 pub(crate) fn random_fraction() -> f64 {
-    f64::from(random_token()[0]) / 256.0
+    f64::from(ambient::number() as u8) / 256.0
 }

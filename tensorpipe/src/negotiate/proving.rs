@@ -55,7 +55,7 @@ pub(super) async fn prove(
     let binding = conn.connection.exported();
     let secret = tokens.named(&opened.name);
     let (mut proof, challenge) =
-        ExpectProof::challenge(opened, secret, &random_nonce(), binding.as_ref());
+        ExpectProof::challenge(opened, secret, &random_nonce()?, binding.as_ref());
     conn.send(&challenge).await?;
     match conn.read(|input| proof.handle(input)).await {
         Ok(purpose) => Ok((purpose, Answering::Proving(Box::new(proof)))),

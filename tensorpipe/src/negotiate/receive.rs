@@ -279,16 +279,18 @@ async fn welcome(
     let mut tickets = Vec::new();
     let (issued_key, peer) = (key.as_ref(), conn.connection.peer());
     let mut issue = |kind, over: &[&str]| {
-        let (ticket, joined) = Ticket::issue(&still, kind, over, issued_key, peer)?;
-        let token = ticket.token();
-        tickets.push(ticket);
-        Some((token, joined))
+        let issued = Ticket::issue(&still, kind, over, issued_key, peer)?;
+        Ok::<_, Error>(issued.map(|(ticket, joined)| {
+            let token = ticket.token();
+            tickets.push(ticket);
+            (token, joined)
+        }))
     };
     let stopped = || conn.lost("the listener has stopped");
     let upgrade = match selection.upgrade {
         None => None,
         Some((name, address)) => {
-            let (token, joined) = issue(JoinKind::Upgrade, &[&name]).ok_or_else(stopped)?;
+            let (token, joined) = issue(JoinKind::Upgrade, &[&name])?.ok_or_else(stopped)?;
             Some((name, address, token, joined))
         }
     };
@@ -302,7 +304,7 @@ async fn welcome(
         let channel = &context.channels[selected.index];
         let mut tokens = Vec::new();
         for _ in 0..selected.connections {
-            let (token, joined) = issue(JoinKind::Channel, &over).ok_or_else(stopped)?;
+            let (token, joined) = issue(JoinKind::Channel, &over)?.ok_or_else(stopped)?;
             tokens.push(token);
             joining.push((channels.len(), joined));
         }
@@ -328,7 +330,7 @@ async fn welcome(
     let credit = context.credit_ahead.begin(conn.connection.peer());
     let answer = Answer {
         name: context.name.to_string(),
-        process: process_id(),
+        process: process_id()?,
         limits: context.limits.wire(credit.bytes()),
         upgrade: upgrade
             .as_ref()

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::Handshaking;
 use super::receive::Entrance;
 use crate::address::PeerAddr;
-use crate::error::Error;
+use crate::error::{Error, SystemError};
 use crate::keys::{Join, JoinKind, PipeKey, Proof, is_same};
 use crate::process::random_token;
 use crate::proto::handshake::ServerHandshake;
@@ -56,14 +56,17 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// For a connection over one of these transports, of a pipe with this key to this peer. `None` once the listener has stopped.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
     pub(super) fn issue(
         entrance: &Weak<Entrance>,
         kind: JoinKind,
         over: &[&str],
         key: Option<&PipeKey>,
         peer: PeerAddr,
-    ) -> Option<(Self, oneshot::Receiver<Arrived>)> {
-        let token = random_token();
+    ) -> Result<Option<(Self, oneshot::Receiver<Arrived>)>, SystemError> {
+        let token = random_token()?;
         let (joins, receiver) = oneshot::channel();
         let waiting = Waiting {
             over: over.iter().map(|&name| name.to_owned()).collect(),
@@ -72,9 +75,12 @@ impl Ticket {
             peer,
             joins,
         };
-        lock(&entrance.upgrade()?.expected).insert(token, waiting);
+        let Some(open) = entrance.upgrade() else {
+            return Ok(None);
+        };
+        lock(&open.expected).insert(token, waiting);
         let entrance = entrance.clone();
-        Some((Self { entrance, token }, receiver))
+        Ok(Some((Self { entrance, token }, receiver)))
     }
 
     pub(super) fn token(&self) -> Token {
@@ -186,8 +192,9 @@ mod tests {
         let (key, other) = ([1; 32], [2; 32]);
         let (key, other) = (PipeKey::of_connection(&key), PipeKey::of_connection(&other));
         let kind = JoinKind::Channel;
-        let (ticket, mut joined) =
-            Ticket::issue(&still, kind, &["shm", "tcp"], Some(&key), PEER).unwrap();
+        let (ticket, mut joined) = Ticket::issue(&still, kind, &["shm", "tcp"], Some(&key), PEER)
+            .unwrap()
+            .unwrap();
         let token = ticket.token();
         let join = Join {
             kind,
@@ -230,7 +237,7 @@ mod tests {
         let still = Arc::downgrade(&entrance);
         for proof in [None, Some([7; 32])] {
             let issued = Ticket::issue(&still, JoinKind::Upgrade, &["tcp"], None, PEER);
-            let (ticket, _joined) = issued.unwrap();
+            let (ticket, _joined) = issued.unwrap().unwrap();
             comes(&entrance, &ticket.token(), proof.as_ref(), "tcp").unwrap();
         }
     }
@@ -259,7 +266,7 @@ mod tests {
             let still = Arc::downgrade(&entrance);
             let kind = JoinKind::Further;
             let issued = Ticket::issue(&still, kind, &["shm"], Some(&key), peer);
-            let (ticket, _joined) = issued.unwrap();
+            let (ticket, _joined) = issued.unwrap().unwrap();
             let token = ticket.token();
             let join = Join {
                 kind,

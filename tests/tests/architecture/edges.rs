@@ -17,7 +17,7 @@ const PIPE: &str = "
     message: descriptor device tensor
     config: error proto sys
     keys: error
-    process: ambient keys proto sys::fork
+    process: ambient error keys proto sys::fork
     sys: ambient error sync
     ring: error sync sys::copy sys::memfd sys::processors
     device: error sync sys

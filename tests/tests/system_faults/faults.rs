@@ -187,8 +187,8 @@ pub(crate) const CALLS: &[Call] = &[
         .seen_as(GONE),
     call("prctl", &[(libc::SYS_prctl, None)]).fails_late(NOTHING),
     call("prlimit64", &[(libc::SYS_prlimit64, None)]).fails_late(NOTHING),
-    // Which source there is, is looked up once: late, there is none at all, and no pipe.
-    call("getrandom", &[(libc::SYS_getrandom, None)]),
+    // Which source there is, is looked up once: late, there is none at all.
+    call("getrandom", &[(libc::SYS_getrandom, None)]).fails_late(NOTHING),
     call("sched_getaffinity", &[(libc::SYS_sched_getaffinity, None)]).fails_late(NOTHING),
     call(
         "clone",

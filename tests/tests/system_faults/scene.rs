@@ -227,7 +227,8 @@ fn means(opened: &Opened) -> String {
 
 pub(crate) fn play() {
     let fault = std::env::var("TEST_FAULT").unwrap();
-    let is_late = std::env::var("TEST_WHEN").unwrap() == "open";
+    let when = std::env::var("TEST_WHEN").unwrap();
+    let (is_late, is_again) = (when != "start", when == "again");
     // The runtime is the program's own.
     let runtime = runtime();
     runtime.block_on(async {
@@ -248,14 +249,18 @@ pub(crate) fn play() {
                 open.push(opened);
             }
         }
+        if is_again {
+            open.clear();
+        }
         let counted = impose(&fault);
         for (index, part) in PARTS.into_iter().enumerate() {
             let made;
-            let opened = if is_late {
-                &open[index]
-            } else {
-                made = bounded(part).await;
-                &made
+            let opened = match open.get(index) {
+                Some(opened) => opened,
+                None => {
+                    made = bounded(part).await;
+                    &made
+                }
             };
             let ended = match opened {
                 Err(error) => Err(error.clone()),
@@ -269,6 +274,8 @@ pub(crate) fn play() {
                 say(&format!("{part}-by"), means(opened));
             }
         }
+        let token = Context::builder().token("t", [7; 16]).build();
+        say("token", token.map_or_else(words, |_| "works".to_owned()));
         for words in counted.words() {
             say("counted", words);
         }

@@ -6,6 +6,7 @@
 //! `process_vm_readv`, at whole slots.
 
 use crate::device::Buffer;
+use crate::error::SystemError;
 use crate::process::random_token;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock};
 use crate::sys::fork::{Owner, PerProcess};
@@ -54,12 +55,12 @@ impl ExportTable {
         self.slots.as_ptr().expose_provenance() as u64
     }
 
-    /// Adds an export; `None` where the table is full, or the CPU cannot read the memory.
+    /// Adds an export; `None` where the table is full, the CPU cannot read the memory, or the system has no random number.
     pub(super) fn show(self: &Arc<Self>, source: &Buffer) -> Option<Export> {
         let bytes = source.as_bytes()?;
+        let number = random_number().ok()?;
         let at = lock(&self.free).pop()?;
         let slot = &self.slots[at as usize];
-        let number = random_number();
         let address = bytes.as_ptr().expose_provenance() as u64;
         slot.address.store(address, Ordering::Relaxed);
         slot.len.store(bytes.len() as u64, Ordering::Relaxed);
@@ -74,8 +75,8 @@ impl ExportTable {
 }
 
 /// Nobody can guess it, no other memory holds it, and it does not come again: as good as never. It is not 0.
-fn random_number() -> u64 {
-    u128::from_le_bytes(random_token()) as u64 | 1
+fn random_number() -> Result<u64, SystemError> {
+    Ok(u128::from_le_bytes(random_token()?) as u64 | 1)
 }
 
 /// An export that stands in the table, with the memory that it names. Dropping it takes it down.

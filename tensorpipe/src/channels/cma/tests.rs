@@ -127,9 +127,9 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
 
 /// What a neighbour says whose exchange answers like this.
 fn met_with(answer: Option<Vec<u8>>) -> Refusal {
-    let name = format!("tensorpipe-test-{}", crate::process::random_name());
+    let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
     let listener = PacketSocket::listen(&name).unwrap();
-    let neighbour = Neighbour::of(crate::process::random_token(), &name);
+    let neighbour = Neighbour::of(crate::process::random_token().unwrap(), &name);
     let exchange = std::thread::spawn(move || {
         let socket = loop {
             match listener.accept() {
@@ -174,9 +174,9 @@ fn an_exchange_that_lies_is_not_believed() {
 /// Many tensors of a process whose exchange is silent: they wait together, and one thread does.
 #[test]
 fn a_silent_exchange_keeps_one_thread_busy() {
-    let name = format!("tensorpipe-test-{}", crate::process::random_name());
+    let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
     let listener = PacketSocket::listen(&name).unwrap();
-    let neighbour = Neighbour::of(crate::process::random_token(), &name);
+    let neighbour = Neighbour::of(crate::process::random_token().unwrap(), &name);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_time().build();
     let runtime = runtime.unwrap();
@@ -196,8 +196,8 @@ fn a_silent_exchange_keeps_one_thread_busy() {
 
 #[test]
 fn a_meeting_that_failed_is_not_tried_at_once() {
-    let name = format!("tensorpipe-test-{}", crate::process::random_name());
-    let neighbour = Neighbour::of(crate::process::random_token(), &name);
+    let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
+    let neighbour = Neighbour::of(crate::process::random_token().unwrap(), &name);
     assert!(!meet(&neighbour).unwrap_err().lasting);
     let listener = PacketSocket::listen(&name).unwrap();
     assert!(meet(&neighbour).is_err() && neighbour.known().is_some());

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use super::Exchange;
 use super::borrower::Borrower;
 use super::lender::Lender;
+use crate::error::SystemError;
 use crate::keys::PipeKey;
 use crate::process::{Token, random_token};
 use crate::sync::{Arc, lock};
@@ -30,15 +31,18 @@ pub(in crate::channels) struct Invitation {
 
 impl Invitation {
     /// Made known to the exchange, which must be open.
-    pub(super) fn new(exchange: &Exchange, key: Option<&PipeKey>) -> Arc<Self> {
-        let number = random_token();
+    pub(super) fn new(
+        exchange: &Exchange,
+        key: Option<&PipeKey>,
+    ) -> Result<Arc<Self>, SystemError> {
+        let number = random_token()?;
         let made = Arc::new(Self {
             number,
             brings: brings(&exchange.name, &number, key),
             borrower: OnceLock::new(),
         });
         lock(&exchange.invitations).insert(made.brings, Arc::downgrade(&made));
-        made
+        Ok(made)
     }
 
     /// What the peer is told.

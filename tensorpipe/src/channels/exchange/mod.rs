@@ -65,6 +65,8 @@ pub(in crate::channels) struct Exchange {
     owner: Owner,
     process: Token,
     name: String,
+    /// Why it has no name, so that nobody comes here.
+    nameless: Option<SystemError>,
     /// Wakes the broker; there once it runs.
     eventfd: OnceLock<Arc<EventFd>>,
     opening: Mutex<()>,
@@ -129,14 +131,18 @@ impl Exchange {
     /// This process's.
     pub(in crate::channels) fn here() -> Arc<Self> {
         static HERE: PerProcess<Arc<Exchange>> = PerProcess::new();
-        HERE.get(|| Arc::new(Self::new(process_id()))).clone()
+        HERE.get(|| Arc::new(Self::new())).clone()
     }
 
-    fn new(process: Token) -> Self {
+    fn new() -> Self {
+        let known = process_id().and_then(|process| Ok((process, place::exchange_name()?)));
+        let nameless = known.as_ref().err().cloned();
+        let (process, name) = known.unwrap_or_default();
         Self {
             owner: Owner::here(),
             process,
-            name: place::exchange_name(),
+            name,
+            nameless,
             eventfd: OnceLock::new(),
             opening: Mutex::default(),
             commands: Mutex::default(),
@@ -162,6 +168,9 @@ impl Exchange {
     pub(in crate::channels) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
         if self.eventfd.get().is_some() {
             return Ok(());
+        }
+        if let Some(error) = &self.nameless {
+            return Err(error.clone());
         }
         let _opening = lock(&self.opening);
         if self.eventfd.get().is_some() {
@@ -240,7 +249,7 @@ impl Exchange {
         key: Option<&PipeKey>,
     ) -> Result<Arc<Invitation>, Unlent> {
         self.open()?;
-        Ok(Invitation::new(self, key))
+        Ok(Invitation::new(self, key)?)
     }
 
     /// For a lane whose memory is read, of a pipe with this key.

@@ -5,7 +5,7 @@
 
 use crate::channels::Link;
 use crate::device::Device;
-use crate::error::{Error, Misuse};
+use crate::error::{Error, Misuse, SystemError, legible};
 use crate::process::{Token, random_name};
 use crate::sys::processors::Processors;
 use crate::sys::{fork, machine, memfd, peer, process_memory};
@@ -98,6 +98,9 @@ impl Place {
     /// Of this process, whose exchange has this name; or why it cannot do that.
     fn here(access: Access, process: Token, exchange: &str) -> Result<Self, String> {
         machine::knows_users()?;
+        if exchange.is_empty() {
+            return Err("the system gives it no random numbers".to_owned());
+        }
         let reader = match access {
             Access::Lend => {
                 fork::Origin::here().map_err(|error| error.to_string())?;
@@ -153,7 +156,7 @@ impl Place {
                 Self::decode(access, false, rest)
             }
             Some((&CANNOT, reason)) => {
-                let reason = String::from_utf8_lossy(reason);
+                let reason = legible(&String::from_utf8_lossy(reason));
                 return Err(format!("{}: {reason}", access.cannot()));
             }
             _ => None,
@@ -210,8 +213,8 @@ impl Place {
 const NAMES: &str = "tensorpipe-";
 
 /// A random name for an exchange.
-pub(super) fn exchange_name() -> String {
-    format!("{NAMES}{}", random_name())
+pub(super) fn exchange_name() -> Result<String, SystemError> {
+    Ok(format!("{NAMES}{}", random_name()?))
 }
 
 fn is_exchange(name: &str) -> bool {
@@ -226,7 +229,7 @@ mod tests {
     const BOTH: [Access; 2] = [Access::Lend, Access::Read];
 
     fn place(access: Access) -> Place {
-        Place::here(access, [0xa5; 16], &exchange_name()).unwrap()
+        Place::here(access, [0xa5; 16], &exchange_name().unwrap()).unwrap()
     }
 
     #[test]
@@ -249,6 +252,15 @@ mod tests {
             let reason = Place::parse(access, &cannot).unwrap_err();
             assert_eq!(reason, format!("{}: a filter", access.cannot()));
             assert!(Place::describe(Err(&"ü".repeat(2000))).len() < 1024);
+        }
+    }
+
+    #[test]
+    fn words_of_who_cannot_have_no_lines_of_their_own() {
+        for access in BOTH {
+            let told = Place::describe(Err("no\n  channel cma: all well"));
+            let reason = Place::parse(access, &told).unwrap_err();
+            assert!(!reason.contains(char::is_control), "{reason:?}");
         }
     }
 

@@ -124,7 +124,7 @@ impl Transport for ShmTransport {
     }
 
     fn side_address(&self) -> Option<String> {
-        here().is_ok().then(random_name)
+        here().ok().and_then(|_| random_name().ok())
     }
 }
 

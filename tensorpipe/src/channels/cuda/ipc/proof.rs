@@ -19,6 +19,8 @@ pub(super) const OTHER_MEMORY: &str =
 /// Memory of a device's, and the number that it holds once it is ready.
 pub(super) fn made(cuda: &CudaDevices, device: Device) -> Result<(Buffer, Number), DeviceError> {
     let number = random_token();
+    let number =
+        number.map_err(|error| DeviceError::new(device, "getrandom", error.to_string()))?;
     let memory: Arc<dyn Memory> = cuda.allocate(device, number.len())?.into();
     let room = BufferMut::from_memory(memory, number.len());
     let room = room.map_err(|_| DeviceError::new(device, "allocate", "it cannot be filled"))?;
