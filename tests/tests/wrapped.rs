@@ -38,7 +38,7 @@ struct Veiled {
     polled: bool,
 }
 
-/// How long a goodbye takes, how many were begun and said, and who the peer has proved to be.
+/// How long a goodbye takes (the longest asks no timer), how many were begun and said, and who the peer has proved to be.
 #[derive(Clone, Default)]
 struct Manners {
     takes: Duration,
@@ -165,6 +165,9 @@ impl AsyncWrite for Veiled {
         assert!(!self.manners.panics, "by design");
         ready!(self.poll_record(cx))?;
         let takes = self.manners.takes;
+        if takes == Duration::MAX {
+            return Poll::Pending;
+        }
         let saying = self.saying.get_or_insert_with(|| Box::pin(sleep(takes)));
         ready!(saying.as_mut().poll(cx));
         self.manners.said.fetch_add(1, Ordering::SeqCst);
@@ -493,18 +496,21 @@ async fn a_connection_that_panics_over_its_goodbye_harms_nobody() {
 
 #[test]
 fn a_runtime_that_shuts_down_waits_for_no_goodbye() {
-    let manners = Manners {
-        takes: Duration::from_secs(3600),
-        ..Manners::default()
-    };
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (_context, client, _server) = runtime.block_on(pair(&manners));
-    drop(runtime);
-    let own = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    own.block_on(soon(client.close())).unwrap_err();
+    for takes in [Duration::from_secs(3600), Duration::MAX] {
+        let manners = Manners {
+            takes,
+            ..Manners::default()
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (_context, client, _server) = runtime.block_on(pair(&manners));
+        drop(runtime);
+        let own = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let closed = own.spawn(async move { client.close().await });
+        own.block_on(soon(closed)).unwrap().unwrap_err();
+    }
 }
 
 fn alice() -> Manners {
