@@ -14,7 +14,7 @@ use tensorpipe::transports::{
 };
 use tensorpipe::{
     Buffer, BufferMut, ConnectPolicy, Context, ContextBuilder, Device, Error, Identity, Message,
-    Pipe, Timeouts,
+    Pipe, ResetCode, Timeouts,
 };
 use tensorpipe_rpc::{CallContext, Server, tensor_service};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -38,7 +38,7 @@ struct Veiled {
     polled: bool,
 }
 
-/// How long a goodbye takes, how many were begun and said, and who the peer has proved to be.
+/// How long a goodbye takes (the longest asks no timer), how many were begun and said, and who the peer has proved to be.
 #[derive(Clone, Default)]
 struct Manners {
     takes: Duration,
@@ -165,6 +165,9 @@ impl AsyncWrite for Veiled {
         assert!(!self.manners.panics, "by design");
         ready!(self.poll_record(cx))?;
         let takes = self.manners.takes;
+        if takes == Duration::MAX {
+            return Poll::Pending;
+        }
         let saying = self.saying.get_or_insert_with(|| Box::pin(sleep(takes)));
         ready!(saying.as_mut().poll(cx));
         self.manners.said.fetch_add(1, Ordering::SeqCst);
@@ -329,10 +332,17 @@ async fn a_goodbye_that_never_ends_holds_nobody_for_ever() {
     are_gone(&manners).await;
 }
 
-/// A channel of which every read breaks its rules.
-struct Breaks;
+/// A channel of which no read succeeds: it fails, or breaks the channel's rules.
+struct Breaks {
+    fails: bool,
+    /// Its lanes have one each.
+    lanes: Arc<()>,
+}
 
-struct BreaksLane;
+struct BreaksLane {
+    fails: bool,
+    _lane: Arc<()>,
+}
 
 impl Channel for Breaks {
     fn name(&self) -> &'static str {
@@ -344,7 +354,10 @@ impl Channel for Breaks {
     }
 
     fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(BreaksLane))
+        Ok(Box::new(BreaksLane {
+            fails: self.fails,
+            _lane: self.lanes.clone(),
+        }))
     }
 }
 
@@ -352,6 +365,10 @@ impl Lane for BreaksLane {
     fn send(&mut self, _: OpId, _: Buffer, _: &mut LaneIo<'_>) {}
 
     fn recv(&mut self, op: OpId, _: Want, io: &mut LaneIo<'_>) {
+        if self.fails {
+            let reason = "by design".into();
+            return io.failed(op, Error::OutOfMemory { bytes: 1, reason });
+        }
         io.fault(op, ChannelFault("by design".to_owned()));
     }
 
@@ -376,7 +393,11 @@ async fn a_pipe_that_a_channel_ends_lets_go_of_its_connection_in_time() {
     };
     let mut timeouts = Timeouts::default();
     timeouts.silence = None;
-    let channel: Arc<dyn Channel> = Arc::new(Breaks);
+    let lanes = Arc::new(());
+    let channel: Arc<dyn Channel> = Arc::new(Breaks {
+        fails: false,
+        lanes: lanes.clone(),
+    });
     let context = builder_with(&manners)
         .channels([channel])
         .timeouts(timeouts)
@@ -386,8 +407,11 @@ async fn a_pipe_that_a_channel_ends_lets_go_of_its_connection_in_time() {
     client.send(Message::new("bulk").tensor(tensor)).unwrap();
     let incoming = soon(server.read_descriptor()).await.unwrap();
     sleep(Duration::from_millis(300)).await;
+    let lanes = || Arc::strong_count(&lanes);
+    let before = lanes();
     let error = soon(incoming.read()).await.unwrap_err();
     assert!(error.to_string().contains("by design"), "{error}");
+    assert!(lanes() < before, "its lane has not gone with it");
     // The peer says nothing that would wake it; what looks after blocked runtimes would, after five seconds.
     let before = Arc::strong_count(&manners.said);
     drop(server);
@@ -399,6 +423,34 @@ async fn a_pipe_that_a_channel_ends_lets_go_of_its_connection_in_time() {
     let in_time = tokio::time::timeout(Duration::from_secs(4), gone);
     in_time.await.expect("nobody keeps the time");
     drop((client, context));
+}
+
+/// It has come ahead of its reader, who hears of it, and whose word counts.
+#[tokio::test]
+async fn a_read_that_fails_before_its_reader_comes_is_that_readers() {
+    let channel: Arc<dyn Channel> = Arc::new(Breaks {
+        fails: true,
+        lanes: Arc::new(()),
+    });
+    let context = builder_with(&Manners::default()).channels([channel]);
+    let (_context, client, server) = pair_of(context.build().unwrap()).await;
+    let write = || {
+        let tensor = tensorpipe::Tensor::from(vec![1u8; 100_000]);
+        client.write(Message::new("ahead").tensor(tensor))
+    };
+    let refused = write();
+    soon(server.read_descriptor()).await.unwrap().refuse("no");
+    match soon(refused).await.unwrap_err() {
+        Error::Refused { reason, .. } => assert_eq!(&*reason, "no"),
+        other => panic!("{other}"),
+    }
+    let unread = write();
+    let error = soon(server.read()).await.unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    match soon(unread).await.unwrap_err() {
+        Error::Refused { code, .. } => assert_eq!(code, ResetCode::Failed),
+        other => panic!("{other}"),
+    }
 }
 
 #[tokio::test]
@@ -444,18 +496,21 @@ async fn a_connection_that_panics_over_its_goodbye_harms_nobody() {
 
 #[test]
 fn a_runtime_that_shuts_down_waits_for_no_goodbye() {
-    let manners = Manners {
-        takes: Duration::from_secs(3600),
-        ..Manners::default()
-    };
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (_context, client, _server) = runtime.block_on(pair(&manners));
-    drop(runtime);
-    let own = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    own.block_on(soon(client.close())).unwrap_err();
+    for takes in [Duration::from_secs(3600), Duration::MAX] {
+        let manners = Manners {
+            takes,
+            ..Manners::default()
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (_context, client, _server) = runtime.block_on(pair(&manners));
+        drop(runtime);
+        let own = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let closed = own.spawn(async move { client.close().await });
+        own.block_on(soon(closed)).unwrap().unwrap_err();
+    }
 }
 
 fn alice() -> Manners {

@@ -262,9 +262,9 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
     }
 
     /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to look
-    /// again. Returns whether it is; if so, nobody else has to wake it.
-    pub fn poll_again(&mut self, waker: &Waker) -> bool {
-        self.0.poll_again(waker)
+    /// again.
+    pub fn poll_again(&mut self, waker: &Waker) {
+        self.0.poll_again(waker);
     }
 
     /// Its task does something else before it polls again: others that wait do not wait for it.

@@ -161,3 +161,33 @@ impl Core {
         self.driver.wakers.wake_background();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Message;
+    use crate::pipe::tests::memory_pair;
+
+    #[tokio::test]
+    async fn a_silent_pipe_says_that_it_lives_until_it_was_blocked_for_too_long() {
+        let (client, _server) = memory_pair("silent").await;
+        let core = client.core();
+        client.write(Message::new("the last words")).await.unwrap();
+        let said = || core.counters.bytes_out();
+        let (begin, moment) = (Instant::now(), Duration::from_nanos(1));
+        let bound = core.timeouts.blocked;
+        for (after, lives) in [(bound - moment, true), (bound, false)] {
+            let (mut pipe, mut woken) = (Watched::new(core), Vec::new());
+            assert!(pipe.check(begin, &mut woken) && woken.is_empty());
+            let before = said();
+            let silent = HEARTBEAT_SILENT * pipe.pause;
+            pipe.check(begin + silent - moment, &mut woken);
+            assert_eq!((said(), &woken[..]), (before, &[core.runtime.id()][..]));
+            pipe.check(begin + silent, &mut woken);
+            let once = said();
+            assert!(once > before && woken.len() == 1);
+            pipe.check(begin + after, &mut woken);
+            assert_eq!(said() > once, lives);
+        }
+    }
+}

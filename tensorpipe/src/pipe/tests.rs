@@ -1,11 +1,17 @@
 //! What only the inside of a pipe shows: what a forked child lets go of, which stays its parent's, and credit that comes back.
 
+use std::pin::pin;
+use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use super::shared::Reading;
 use super::*;
+use crate::engine::EnginePipe;
+use crate::error::ResetCode;
+use crate::sync::MutexGuard;
 use crate::sys::fork::tests::a_child_drops;
 use crate::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
-use crate::{Context, ContextBuilder};
+use crate::{Context, ContextBuilder, Limits};
 
 /// Both ends of a pipe within such a context.
 pub(super) async fn pair_of(context: ContextBuilder, url: &str) -> (Pipe, Pipe) {
@@ -80,7 +86,64 @@ async fn a_forked_child_lets_go_of_what_it_awaited() {
     assert!(a_child_drops(&mut read));
     drop(held);
     drop(read);
+    client.send(of(10)).unwrap();
+    let mut incoming = Some(server.read_descriptor().await.unwrap());
+    let held = hold(&core);
+    assert!(a_child_drops(&mut incoming));
+    drop(held);
+    drop(incoming);
     says_and_hears(&client, &server).await;
+}
+
+/// A waker that nobody waits for.
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[tokio::test]
+async fn of_what_is_awaited_no_more_nothing_is_kept() {
+    let (client, server) = streaming().await;
+    let core = client.core();
+    let write = client.write(of(9 << 20));
+    assert_eq!(hold(core).writes.len(), 1);
+    drop(write);
+    assert!(hold(core).writes.is_empty());
+    server.read().await.unwrap();
+    let nobody = Arc::new(Nobody);
+    let waker = Waker::from(nobody.clone());
+    let sleeps = async {
+        let mut ended = pin!(client.ended());
+        while hold(core).waiting.is_empty() {
+            let polled = ended.as_mut().poll(&mut TaskContext::from_waker(&waker));
+            assert!(polled.is_pending());
+            tokio::task::yield_now().await;
+        }
+    };
+    let sleeps = tokio::time::timeout(Duration::from_secs(20), sleeps);
+    sleeps.await.expect("it polls for ever");
+    drop(waker);
+    assert_eq!(Arc::strong_count(&nobody), 1);
+}
+
+#[tokio::test]
+async fn of_a_message_that_came_ahead_and_was_taken_back_nothing_is_kept() {
+    let (client, server) = streaming().await;
+    let until = async |reached: &dyn Fn(&Shared) -> bool| {
+        let reached = async {
+            while !reached(&hold(server.core())) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let reached = tokio::time::timeout(Duration::from_secs(20), reached);
+        reached.await.expect("it does not come");
+    };
+    let id = client.send(of(100 << 10)).unwrap();
+    until(&|shared| shared.reads.values().any(Reading::has_come)).await;
+    client.reset(id, ResetCode::Cancelled, "enough");
+    until(&|shared| shared.arrived.is_empty()).await;
+    assert!(hold(server.core()).reads.is_empty());
 }
 
 /// It grows with what comes, and gives its memory back when little has come for long.
@@ -131,17 +194,33 @@ async fn streaming() -> (Pipe, Pipe) {
 /// What it takes of the credit ahead, beside 256 bytes.
 const LARGE: u64 = 1 << 20;
 
-fn large() -> Message {
-    let len = LARGE as usize;
-    Message::new("large").tensor(crate::Tensor::from_vec(vec![7u8; len], [len as u64]).unwrap())
+fn of(len: u64) -> Message {
+    let tensor = crate::Tensor::from_vec(vec![7u8; len as usize], [len]);
+    Message::new("a tensor").tensor(tensor.unwrap())
+}
+
+async fn moves(client: &Pipe, server: &Pipe, len: u64) {
+    let (written, read) = tokio::join!(client.write(of(len)), server.read());
+    written.unwrap();
+    read.unwrap();
 }
 
 /// Until there is credit for two.
 async fn earns(client: &Pipe, server: &Pipe) {
     for _ in 0..3 {
-        let (written, read) = tokio::join!(client.write(large()), server.read());
-        written.unwrap();
-        read.unwrap();
+        moves(client, server, LARGE).await;
+    }
+}
+
+#[tokio::test]
+async fn a_message_earns_credit_if_it_can_go_ahead_with_it() {
+    let most = Limits::default().window_ahead;
+    for (len, earns) in [(most - 256, true), (most - 255, false)] {
+        let (client, server) = streaming().await;
+        let window = || hold(server.core()).state.ahead().window;
+        let start = window();
+        moves(&client, &server, len).await;
+        assert_eq!(window(), if earns { most } else { start });
     }
 }
 
@@ -158,6 +237,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         // It is looked at twice: in between nothing came.
         for _ in 0..2 {
             assert_eq!(ahead().window, 2 * (LARGE + 256));
+            assert!(hold(server.core()).ahead.looked_at().is_some());
             now = (now + CREDIT_KEPT).max(Instant::now() + CREDIT_KEPT);
             lock(&server.core().shared).tidy_ahead(now);
             server.core().drive();
@@ -188,7 +268,7 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
     let ahead = || lock(&server.core().shared).state.ahead();
     let start = ahead().window;
     earns(&client, &server).await;
-    client.write(large()).await.unwrap();
+    client.write(of(LARGE)).await.unwrap();
     let mut now = Instant::now();
     let taken_back = async {
         while ahead().unfinished < LARGE || ahead().window > start {

@@ -41,7 +41,10 @@ async fn stall(address: String, body: Vec<u8>) -> Raw {
     tokio::task::spawn_blocking(move || {
         let mut raw = Raw::open(&address);
         let announced = tensor(0, 0, 0, &[HALF as u64 + 1]);
-        raw.send(&message(&body, &[announced], b""));
+        // Its credit bounds this one, and not the other.
+        let ahead = tensor(2, 0, 0, &[16]);
+        raw.send(&message(&body, &[announced, ahead], b""));
+        raw.send(&data(0, 1, &[1; 16]));
         raw.frame_of(GRANT);
         for _ in 0..HALF / CHUNK {
             raw.send(&data(0, 0, &[1; CHUNK]));

@@ -91,5 +91,12 @@ async fn a_chunk_that_nobody_wants_any_more_may_as_well() {
     };
     tokio::time::timeout(SOON, begun).await.expect("its bytes");
     drop(read);
+    let home = async {
+        while pipe.pool().stats().outstanding_bytes > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(SOON, home).await.expect("its memory");
+    assert!(pipe.stats().bytes_in < 200_000, "it waits for the rest");
     assert_eq!(&next(&pipe).await.metadata[..], b"last");
 }

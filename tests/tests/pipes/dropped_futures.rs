@@ -4,6 +4,8 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
+use tensorpipe::{Error, ResetCode};
+
 use super::*;
 
 /// Polls `times` times, however long it would still wait, then drops it.
@@ -61,6 +63,26 @@ async fn a_dropped_read_gives_up_its_message_and_no_other() {
         .await;
     })
     .await;
+}
+
+/// What little is still to come is thrown away; else its writer is told to stop.
+#[tokio::test]
+async fn the_writer_of_a_dropped_read_hears_of_it_where_much_is_still_to_come() {
+    let nothing_ahead = limits(|limits| limits.window_ahead = 0);
+    let context = over_tcp().limits(nothing_ahead).build().unwrap();
+    let (client, server) = pair(&context, &context).await;
+    for (len, stops) in [(60 << 10, false), (64 << 20, true)] {
+        let write = client.write(message(1, len));
+        let incoming = soon("the descriptor", server.read_descriptor()).await;
+        drop(incoming.unwrap().read());
+        match soon("the write", write).await {
+            Ok(()) => assert!(!stops, "all {len} bytes were sent"),
+            Err(Error::Refused { code, .. }) => {
+                assert!(stops && code == ResetCode::Cancelled, "{len} bytes, {code}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
 }
 
 #[tokio::test]

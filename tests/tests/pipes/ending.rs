@@ -176,3 +176,20 @@ async fn the_first_error_is_everybodys() {
             .is_err()
     );
 }
+
+/// Whoever has written enough, and goes on reading, has not closed.
+#[tokio::test]
+async fn who_writes_no_more_is_closed_by_the_peer() {
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        client.finish();
+        let end = soon("the end", server.read()).await.unwrap_err();
+        assert!(matches!(end, Error::Closed { by_peer: true, .. }), "{end}");
+        assert!(!client.has_ended() && !server.has_ended());
+        soon("close", server.close()).await.unwrap();
+        let end = soon("the end", client.ended()).await;
+        assert!(matches!(end, Error::Closed { by_peer: true, .. }), "{end}");
+        assert!(client.has_ended() && server.has_ended());
+    })
+    .await;
+}

@@ -286,4 +286,46 @@ mod tests {
         wakers.notify();
         assert_eq!(count(&background), 3);
     }
+
+    #[test]
+    fn an_operation_that_has_moved_to_another_task_is_woken_there() {
+        let wakers = Wakers::default();
+        let ((before, b), (now, n)) = (waker(), waker());
+        let mut moved = None;
+        wakers.register(&mut moved, &b);
+        wakers.register(&mut moved, &n);
+        wakers.notify();
+        let count = |c: &Counter| c.0.load(Ordering::SeqCst);
+        assert_eq!((count(&before), count(&now)), (0, 1));
+    }
+
+    #[test]
+    fn the_background_task_looks_again_while_operations_register_or_a_wake_is_owed() {
+        let wakers = Wakers::default();
+        let ((_, w), mut slot) = (waker(), None);
+        for _ in 0..3 {
+            wakers.register(&mut slot, &w);
+            assert!(!wakers.tick() && wakers.is_ticking());
+        }
+        assert!(!wakers.tick() && !wakers.is_ticking());
+        wakers.owe_wake();
+        assert!(wakers.is_ticking() && wakers.tick());
+    }
+
+    #[test]
+    fn an_operation_that_is_only_counted_waits_until_it_is_counted_no_more() {
+        let wakers = Wakers::default();
+        let (_, w) = waker();
+        for counted in [false, true, false] {
+            if counted {
+                wakers.count();
+            }
+            let mut slot = None;
+            wakers.register(&mut slot, &w);
+            assert_eq!(wakers.leave(&mut slot), counted);
+            if counted {
+                wakers.uncount();
+            }
+        }
+    }
 }

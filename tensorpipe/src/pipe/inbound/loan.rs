@@ -253,6 +253,7 @@ mod tests {
     #[derive(Default)]
     struct Own {
         bytes: Vec<u8>,
+        is_private: bool,
         work: QueuedWork,
         registrations: Registrations,
     }
@@ -262,7 +263,7 @@ mod tests {
             MemoryKind::Pool
         }
         fn is_private(&self) -> bool {
-            true
+            self.is_private
         }
         fn len(&self) -> usize {
             self.bytes.len()
@@ -295,6 +296,7 @@ mod tests {
         let bytes = (0..8).collect();
         let memory: Arc<dyn Memory> = Arc::new(Own {
             bytes,
+            is_private: true,
             ..Own::default()
         });
         let at = address(&memory);
@@ -316,6 +318,10 @@ mod tests {
                 .work()
                 .is_some_and(|work| std::ptr::eq(work, &own.work))
         );
+        let shared = BufferMut::from_memory(Arc::new(Own::default()), 0);
+        let (lent, _home) = lend(shared.ok().unwrap(), Handle::current());
+        let memory = lent.memory();
+        assert!(memory.is_empty() && !memory.is_private());
     }
 
     #[tokio::test]

@@ -363,7 +363,7 @@ fn start_reading(
     );
     for copy in copies {
         // What came ahead is whole: it is not lost where its writer closes meanwhile.
-        if over || copy.answer.is_none() || !copy.takes_a_while() {
+        if over || copy.answer.is_none() {
             // Of a pipe that has ended, maybe with its runtime, nobody else waits.
             reading.received(copy.op, copy.make());
         } else {

@@ -121,3 +121,62 @@ fn name(head: &Head, part: u16) -> String {
         Some(tensor) => format!("tensor {tensor}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+
+    use super::*;
+    use crate::descriptor::{Descriptor, PayloadDescriptor};
+    use crate::device::{BufferMut, DeviceKind, Memory};
+    use crate::proto::Carriage;
+    use crate::sync::Arc;
+
+    /// So many bytes where the CPU cannot write.
+    struct Elsewhere(usize);
+
+    impl Memory for Elsewhere {
+        fn device(&self) -> Device {
+            Device::new(DeviceKind::CUDA, 0)
+        }
+        fn len(&self) -> usize {
+            self.0
+        }
+        fn as_bytes(&self) -> Option<&[u8]> {
+            None
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+        fn as_any_mut(&mut self) -> &mut dyn Any {
+            self
+        }
+    }
+
+    #[test]
+    fn what_is_here_is_copied_into_main_memory_alone() {
+        let checked = |len: usize, is_here| {
+            let payload = PayloadDescriptor {
+                len: len as u64,
+                metadata: Default::default(),
+            };
+            let descriptor = Descriptor {
+                payloads: vec![payload],
+                ..Descriptor::default()
+            };
+            let head = Head::with(descriptor, [Carriage::Eager].into_iter().collect());
+            let memory: Arc<dyn Memory> = Arc::new(Elsewhere(len));
+            let memory = BufferMut::from_memory(memory, len).ok().unwrap();
+            let mut plan = Plan {
+                places: [(0, Place::Into(memory))].into_iter().collect(),
+                skipped: Vec::new(),
+                elsewhere: Vec::new(),
+                is_default: false,
+            };
+            plan.check_copies(&head, |_| is_here).is_ok()
+        };
+        assert!(!checked(8, true));
+        assert!(checked(8, false), "a channel brings it there");
+        assert!(checked(0, true), "there is nothing to copy");
+    }
+}

@@ -331,7 +331,9 @@ mod tests {
     use super::*;
     use crate::error::ResetCode;
     use crate::pipe::budget::{Announcements, Budget};
+    use crate::proto::Carriage;
     use crate::proto::sim::frames::{bulk, payloads};
+    use crate::sync::Arc;
 
     const LIMIT: u64 = 100;
 
@@ -376,16 +378,18 @@ mod tests {
         let some = ahead(false);
         assert!(!some.has_come(), "the rest waits for a go-ahead");
         let all = ahead(true);
-        assert!(all.has_come() && all.failed().is_none());
+        assert!(all.has_come() && all.failed().is_none() && !all.is_finished());
         assert_eq!(all.bytes_come(), 8);
         let parts = all.into_come().0.into_iter();
         let parts: Vec<_> = parts.map(|(part, memory)| (part, memory.len())).collect();
         assert_eq!(parts, [(0, 3), (1, 5)]);
         let mut failed = ahead(true);
         failed.finish(Err(error()));
-        comes(&mut failed, 0, 3);
+        let home: Arc<[u8]> = Arc::new([7; 3]);
+        let late = Buffer::from_owner(home.clone());
+        failed.received(OpId::incoming(0, 0), late);
         assert!(!failed.has_come() && failed.failed().is_some());
-        assert_eq!(failed.bytes_come(), 0, "nobody keeps it");
+        assert_eq!(Arc::strong_count(&home), 1, "nobody keeps it");
         assert!(failed.is_finished() && failed.take_result().is_some());
         let mut read = ahead(true);
         start(&mut read, &[3, 5], Vec::new(), Reader::Waits);
@@ -438,6 +442,7 @@ mod tests {
         reading.release(piece(2));
         reading.grow(piece(3), 60).unwrap();
         comes(&mut reading, 0, 90);
+        reading.release(piece(1));
         let mut other = announcements.reservation();
         other.grow(1).unwrap_err();
         reading.finish(Err(error()));
