@@ -120,10 +120,6 @@ pub(crate) enum Announced {
     NoRoom(u64),
 }
 
-/// The peer sent more than it was allowed to, or a message without items.
-#[derive(Debug)]
-pub(crate) struct Excess;
-
 impl Inbox {
     pub(super) fn new(window: Tally, unread: Arc<Unread>) -> Self {
         Self {
@@ -136,21 +132,17 @@ impl Inbox {
         }
     }
 
-    /// A message of so many items and bytes is announced, of which all is here or not.
-    pub(super) fn announced(
-        &self,
-        message: u64,
-        size: Tally,
-        is_here: bool,
-    ) -> Result<Announced, Excess> {
+    /// A message of so many items and bytes is announced, of which all is here or not. `None`: the peer sent more than it was allowed
+    /// to, or a message without items.
+    pub(super) fn announced(&self, message: u64, size: Tally, is_here: bool) -> Option<Announced> {
         let mut state = lock(&self.state);
         if state.closed {
-            return Ok(Announced::Unwanted);
+            return Some(Announced::Unwanted);
         }
-        let items = state.received.items.checked_add(size.items).ok_or(Excess)?;
+        let items = state.received.items.checked_add(size.items)?;
         let over = items > state.allowed.items || state.received.bytes >= state.allowed.bytes;
         if size.items == 0 || over || state.finished {
-            return Err(Excess);
+            return None;
         }
         state.received.items = items;
         state.received.bytes = state.received.bytes.saturating_add(size.bytes);
@@ -165,10 +157,10 @@ impl Inbox {
         if is_here || is_awaited {
             self.unread.take_anyway(excess);
         } else if excess > 0 && !self.unread.take_all(excess) {
-            return Ok(Announced::NoRoom(excess));
+            return Some(Announced::NoRoom(excess));
         }
         state.taken += excess;
-        Ok(Announced::Wanted)
+        Some(Announced::Wanted)
     }
 
     /// The message for which there is no room is read later. Returns `false` if nobody reads it.

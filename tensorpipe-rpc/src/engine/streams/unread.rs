@@ -105,12 +105,11 @@ impl Unread {
 
     /// One more message is kept from being read. Returns `false` if too many are.
     pub(super) fn hold(&self) -> bool {
-        let before = self.held.fetch_add(1, Ordering::AcqRel);
-        let is_one_too_many = before >= self.most_held;
-        if is_one_too_many {
+        let has_room = self.held.fetch_add(1, Ordering::AcqRel) < self.most_held;
+        if !has_room {
             self.let_go();
         }
-        !is_one_too_many
+        has_room
     }
 
     /// One is not kept any longer.
