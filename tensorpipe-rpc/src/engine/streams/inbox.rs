@@ -98,17 +98,6 @@ pub(crate) enum Received {
     Nothing,
 }
 
-/// What becomes of a message that is not read yet.
-#[derive(Debug)]
-pub(crate) enum Unheld {
-    /// It is to be read.
-    Read(Box<ItemsMessage>),
-    /// There is no room for it.
-    NoRoom,
-    /// There is none.
-    None,
-}
-
 /// What becomes of a message of items.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Announced {
@@ -182,19 +171,17 @@ impl Inbox {
         true
     }
 
-    /// The message that is to be read later, if there is room for it now.
-    pub(super) fn unhold(&self) -> Unheld {
+    /// The message that is to be read later, if there is one: to be read now, or `None` where there is no room for it.
+    pub(super) fn unhold(&self) -> Option<Option<Box<ItemsMessage>>> {
         let mut state = lock(&self.state);
-        let Some((message, excess)) = state.held.take() else {
-            return Unheld::None;
-        };
+        let (message, excess) = state.held.take()?;
         if !self.unread.take_all(excess) {
             state.held = Some((message, excess));
-            return Unheld::NoRoom;
+            return Some(None);
         }
         state.taken += excess;
         self.unread.let_go();
-        Unheld::Read(Box::new(message))
+        Some(Some(Box::new(message)))
     }
 
     /// Changes the state, and wakes whoever waits for that.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::inbox::{Inbox, ItemsMessage, Unheld};
+use super::inbox::{Inbox, ItemsMessage};
 use super::{CallStreams, FIRST};
 use crate::lock::lock;
 
@@ -142,18 +142,18 @@ impl Unread {
         let mut waiting = lock(&self.waiting);
         loop {
             let streams = waiting.streams.front()?.upgrade();
-            let found = streams.as_ref().map(|streams| {
+            let found = streams.as_ref().and_then(|streams| {
                 // Before the look: what is held from now on waits anew.
                 streams.waits.store(false, Ordering::Release);
-                streams.inbox.as_ref().map_or(Unheld::None, Inbox::unhold)
+                streams.inbox.as_ref().and_then(Inbox::unhold)
             });
             match (found, streams) {
-                (Some(Unheld::NoRoom), Some(streams)) => {
+                (Some(None), Some(streams)) => {
                     streams.waits.store(true, Ordering::Release);
                     passed.push(streams);
                     return None;
                 }
-                (Some(Unheld::Read(message)), Some(streams)) => {
+                (Some(Some(message)), Some(streams)) => {
                     waiting.streams.pop_front();
                     return Some((streams, message));
                 }

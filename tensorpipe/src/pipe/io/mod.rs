@@ -17,7 +17,6 @@ use std::time::Instant;
 
 pub(crate) use self::common::Common;
 use self::receive::Bulk;
-use self::send::Piece;
 use super::driver::tuning::{RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW, TURNS};
 use super::driver::{Reads, Round, Seen, Sends, wake};
 use super::lane::Work;
@@ -41,7 +40,7 @@ pub(super) struct Io {
     frames_sent: usize,
     /// Where the frame of the message begins that is put among them.
     frame_at: usize,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<Segment<Buffer>>,
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
