@@ -1,7 +1,5 @@
 //! The connection of a pipe: gathers what the protocol wants to send into few writes, reads frames into one small buffer
 //! and bulk bytes straight into their place.
-//!
-//! Where many operations wait, a read waits for several messages, for a few microseconds and only while that has paid.
 
 mod common;
 mod receive;
