@@ -11,8 +11,6 @@
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
 //! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler.
-//!
-//! One for all pipes of a process, so no part of any pipe's `driver/`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::Thread;
