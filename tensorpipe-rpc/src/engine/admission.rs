@@ -131,10 +131,9 @@ impl Serving {
             return Err((FailureCode::Overloaded, text));
         }
         let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);
-        let left = if header.time_left_us == 0 {
-            longest
-        } else {
-            header.time_left_us.min(longest)
+        let left = match header.time_left_us {
+            0 => longest,
+            left => left.min(longest),
         };
         // Far beyond any clock there is no deadline.
         let now = ambient::now();

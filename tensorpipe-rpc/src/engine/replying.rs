@@ -28,26 +28,17 @@ impl Engine {
             }
         };
         let services = &serving.server.services;
-        let found = services
+        let names = services
             .iter()
-            .position(|served| served.service.schema().service == description.service);
-        let Some(index) = found else {
-            let names: Vec<_> = services
-                .iter()
-                .map(|served| format!("`{}`", served.service.schema().service))
-                .collect();
-            let asked = description
-                .service
-                .chars()
-                .take(64)
-                .collect::<String>()
-                .escape_debug()
-                .to_string();
+            .map(|served| served.service.schema().service);
+        let Some(index) = (names.clone()).position(|name| name == description.service) else {
+            let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+            let asked: String = description.service.chars().take(64).collect();
             let there = match names.is_empty() {
                 true => "none at all".to_owned(),
                 false => format!("only {}", names.join(", ")),
             };
-            let text = format!("has no service `{asked}`, {there}");
+            let text = format!("has no service `{}`, {there}", asked.escape_debug());
             return self.give_up(admitted, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {

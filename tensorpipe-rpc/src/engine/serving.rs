@@ -89,6 +89,11 @@ impl Serving {
     fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
+
+    /// Calls whose handlers run, to be told something without the lock.
+    fn running(&self) -> Vec<CallContext> {
+        self.table().running.values().cloned().collect()
+    }
 }
 
 impl Engine {
@@ -357,8 +362,7 @@ impl Engine {
     /// No further calls come: those that wait for others to come need not.
     pub(crate) fn tell_running(&self) {
         let Some(serving) = &self.serving else { return };
-        let running: Vec<_> = serving.table().running.values().cloned().collect();
-        for context in running {
+        for context in serving.running() {
             context.inner.cancel.nudge();
         }
     }
@@ -379,17 +383,11 @@ impl Engine {
     /// The pipe has ended.
     pub(super) fn abandon_all(&self) {
         let Some(serving) = &self.serving else { return };
-        let (receiving, running) = {
-            let mut table = serving.table();
-            (
-                std::mem::take(&mut table.receiving),
-                table.running.values().cloned().collect::<Vec<_>>(),
-            )
-        };
+        let receiving = std::mem::take(&mut serving.table().receiving);
         drop(receiving);
-        running
-            .iter()
-            .for_each(|context| context.inner.cancel.set());
+        for context in serving.running() {
+            context.inner.cancel.set();
+        }
         serving.server.forget(serving.id);
     }
 }

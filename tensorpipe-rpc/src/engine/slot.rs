@@ -98,11 +98,9 @@ impl CallSlot {
         let Some(trace) = &self.trace else {
             return CallStats::default();
         };
-        let Some(streams) = &self.streams else {
-            return trace.stats();
-        };
-        match &streams.carried {
-            Some(carried) => trace.stats_with(carried, streams.kinds, pipe),
+        let streams = self.streams.as_ref();
+        match streams.and_then(|streams| Some((streams.carried.as_ref()?, streams.kinds))) {
+            Some((carried, kinds)) => trace.stats_with(carried, kinds, pipe),
             None => trace.stats(),
         }
     }

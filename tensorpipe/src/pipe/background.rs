@@ -1,6 +1,4 @@
 //! The task of a pipe: drives it when nobody awaits an operation, keeps its clock, and sees its end through.
-//!
-//! What it drives and when, `driver/` decides; the clock and the end are the pipe's own, so it stays outside.
 
 use std::future::Future;
 use std::pin::Pin;

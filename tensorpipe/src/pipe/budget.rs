@@ -33,16 +33,6 @@ impl Budget {
             announced: AtomicU64::new(0),
         })
     }
-
-    /// Takes `bytes`, unless it has not so much left: then says in words how to go on.
-    fn take(&self, bytes: u64) -> Result<(), String> {
-        add(&self.taken, bytes, self.limit).map_err(|taken| {
-            format!(
-                "messages being read take {taken} of {} bytes; raise `Limits::receive_budget`, or read fewer at once",
-                self.limit
-            )
-        })
-    }
 }
 
 /// Adds `bytes`, unless that is more than `limit`: then says what there is.
@@ -53,7 +43,7 @@ fn add(counter: &AtomicU64, bytes: u64, limit: u64) -> Result<(), u64> {
 }
 
 /// What one pipe has announced of messages that are being read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Announcements {
     budget: Arc<Budget>,
     here: Arc<AtomicU64>,
@@ -62,8 +52,7 @@ pub(crate) struct Announcements {
 /// Addresses for one part, until its message is complete.
 #[derive(Debug)]
 pub(super) struct Announced {
-    budget: Arc<Budget>,
-    here: Arc<AtomicU64>,
+    of: Announcements,
     bytes: u64,
 }
 
@@ -95,8 +84,7 @@ impl Announcements {
             ));
         }
         Ok(Announced {
-            budget: self.budget.clone(),
-            here: self.here.clone(),
+            of: self.clone(),
             bytes,
         })
     }
@@ -104,10 +92,9 @@ impl Announcements {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        self.here.fetch_sub(self.bytes, Ordering::AcqRel);
-        self.budget
-            .announced
-            .fetch_sub(self.bytes, Ordering::AcqRel);
+        let Announcements { budget, here } = &self.of;
+        here.fetch_sub(self.bytes, Ordering::AcqRel);
+        budget.announced.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -138,7 +125,12 @@ impl Reservation {
 
     /// Takes `bytes` more; in words why not.
     pub(super) fn grow(&mut self, bytes: u64) -> Result<(), String> {
-        self.budget.take(bytes)?;
+        let limit = self.budget.limit;
+        add(&self.budget.taken, bytes, limit).map_err(|taken| {
+            format!(
+                "messages being read take {taken} of {limit} bytes; raise `Limits::receive_budget`, or read fewer at once"
+            )
+        })?;
         self.bytes += bytes;
         Ok(())
     }

@@ -22,15 +22,13 @@ use crate::route::Route;
 use crate::sync::{Arc, lock};
 
 mod sealed {
-    use super::Pipe;
-
     #[expect(unnameable_types, reason = "nobody else implements `EnginePipe`")]
     pub trait Sealed {
-        fn pipe(&self) -> &Pipe;
+        fn pipe(&self) -> &super::Pipe;
     }
 
-    impl Sealed for Pipe {
-        fn pipe(&self) -> &Pipe {
+    impl Sealed for super::Pipe {
+        fn pipe(&self) -> &Self {
             self
         }
     }

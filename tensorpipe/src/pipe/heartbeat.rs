@@ -11,8 +11,6 @@
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
 //! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler.
-//!
-//! One for all pipes of a process, so no part of any pipe's `driver/`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::Thread;
@@ -34,17 +32,16 @@ pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
     if ambient::is_virtual(&core.runtime) {
         return Ok(());
     }
-    static HEARTBEAT: PerProcess<Heartbeat> = PerProcess::new();
-    let heartbeat = HEARTBEAT.get(Heartbeat::default);
+    static HEARTBEAT: PerProcess<Mutex<State>> = PerProcess::new();
     let pipe = Watched::new(core);
-    let mut state = lock(&heartbeat.0);
+    let mut state = lock(HEARTBEAT.get(Mutex::default));
     let sooner = state.pause.is_none_or(|pause| pipe.pause < pause);
     match &state.thread {
         Some(thread) if sooner => thread.unpark(),
         Some(_) => {}
         None => {
             let thread = std::thread::Builder::new().name("tp-alive".to_owned());
-            let thread = thread.spawn(|| HEARTBEAT.get(Heartbeat::default).beat());
+            let thread = thread.spawn(|| beat(HEARTBEAT.get(Mutex::default)));
             let refused =
                 |error| SystemError::new("clone", "the thread that keeps pipes alive", error);
             state.thread = Some(thread.map_err(refused)?.thread().clone());
@@ -55,9 +52,6 @@ pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
 }
 
 #[derive(Default)]
-struct Heartbeat(Mutex<State>);
-
-#[derive(Default)]
 struct State {
     pipes: Vec<Watched>,
     thread: Option<Thread>,
@@ -65,24 +59,22 @@ struct State {
     pause: Option<Duration>,
 }
 
-impl Heartbeat {
-    fn beat(&self) {
-        loop {
-            let mut pipes = std::mem::take(&mut lock(&self.0).pipes);
-            let (now, mut woken) = (Instant::now(), Vec::new());
-            // A connection of somebody else's may panic: it fails for whoever drives it next, too.
-            pipes.retain_mut(|pipe| {
-                catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken))).unwrap_or(false)
-            });
-            let mut state = lock(&self.0);
-            state.pipes.append(&mut pipes);
-            state.pause = state.pipes.iter().map(|pipe| pipe.pause).min();
-            let pause = state.pause;
-            drop(state);
-            match pause {
-                Some(pause) => std::thread::park_timeout(pause),
-                None => std::thread::park(),
-            }
+fn beat(state: &Mutex<State>) -> ! {
+    loop {
+        let mut pipes = std::mem::take(&mut lock(state).pipes);
+        let (now, mut woken) = (Instant::now(), Vec::new());
+        // A connection of somebody else's may panic: it fails for whoever drives it next, too.
+        pipes.retain_mut(|pipe| {
+            catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken))).unwrap_or(false)
+        });
+        let mut looked_at = lock(state);
+        looked_at.pipes.append(&mut pipes);
+        looked_at.pause = looked_at.pipes.iter().map(|pipe| pipe.pause).min();
+        let pause = looked_at.pause;
+        drop(looked_at);
+        match pause {
+            Some(pause) => std::thread::park_timeout(pause),
+            None => std::thread::park(),
         }
     }
 }

@@ -137,10 +137,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 // The REFUSE is still on its way to the writer, and will be answered.
                 return Ok(());
             }
-            for (part, channel) in incoming.abandon() {
-                let op = OpId::incoming(message, part);
-                self.events.push_back(Event::Cancel { op, channel });
-            }
+            incoming.abandon(message, &mut self.events);
             if incoming.disposition == Disposition::Undecided {
                 self.incoming.taken_back.insert(message, reason.clone());
             }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::flow::{AHEAD_PART, AtOnce};
 use super::outgoing::credit_of;
-use super::pipe::OpId;
+use super::pipe::{Event, OpId};
 use super::wire::descriptor::{Carriage, Head};
 use super::wire::frame::Reason;
 use super::wire::hello::Amount;
@@ -152,23 +152,24 @@ impl<D> InMessage<D> {
         lost.sum()
     }
 
-    /// Gives up all memory. Returns the parts that a channel may be at work on, with its number.
-    pub(super) fn abandon(&mut self) -> impl Iterator<Item = (u16, u8)> + '_ {
-        let disposition = self.disposition;
-        let parts = self.parts.iter_mut().enumerate();
-        parts.filter_map(move |(i, part)| {
+    /// Gives up all memory of message `number`. Channels that may be at work on its parts hear of it.
+    pub(super) fn abandon<S>(&mut self, number: u64, events: &mut VecDeque<Event<S, D>>) {
+        for (i, part) in (0..).zip(&mut self.parts) {
             part.dest = None;
             part.pieces.clear();
             let Carriage::Bulk { channel, ahead } = part.carriage else {
-                return None;
+                continue;
             };
-            let works = match disposition {
+            let works = match self.disposition {
                 Disposition::Reading => true,
                 Disposition::Undecided => ahead,
                 Disposition::Arriving | Disposition::Refused => false,
             };
-            (works && !part.done).then_some((i as u16, channel))
-        })
+            if works && !part.done {
+                let op = OpId::incoming(number, i);
+                events.push_back(Event::Cancel { op, channel });
+            }
+        }
     }
 }
 

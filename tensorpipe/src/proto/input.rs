@@ -73,12 +73,10 @@ impl<S: Clone, D> PipeState<S, D> {
             if let Some(Bulk { len, .. }) = self.bulk {
                 return Ok((used, Input::Bulk(len)));
             }
-            match self.frame(&input[used..])? {
-                Frame::Done(len) => used += len,
-                Frame::NeedMore(len) => return Ok((used, Input::NeedMore(len))),
-                Frame::Message(len, arriving) => {
-                    return Ok((used + len, Input::Message(arriving)));
-                }
+            let (len, next) = self.frame(&input[used..])?;
+            used += len;
+            if let Some(next) = next {
+                return Ok((used, next));
             }
         }
     }
@@ -97,15 +95,16 @@ impl<S: Clone, D> PipeState<S, D> {
         });
     }
 
-    fn frame(&mut self, input: &[u8]) -> Result<Frame, PeerFault> {
+    /// One frame, or the front of one with bulk data, if it is there. Returns its length, and what follows from it.
+    fn frame(&mut self, input: &[u8]) -> Result<(usize, Option<Input>), PeerFault> {
         let Some((header, rest)) = input.split_first_chunk::<HEADER_LEN>() else {
-            return Ok(Frame::NeedMore(HEADER_LEN));
+            return Ok((0, Some(Input::NeedMore(HEADER_LEN))));
         };
         let Header { len, kind, flags } = Header::decode(header)?;
         let Some(kind) = kind else {
             check_len(None, len, self.ours.chunk.max(CONTROL_MAX))?;
             self.expect_bulk(len.into(), None);
-            return Ok(Frame::Done(HEADER_LEN));
+            return Ok((HEADER_LEN, None));
         };
         // Messages want an answer, too: their reader's go-ahead.
         self.outbox.check(self.ours.window_messages)?;
@@ -115,10 +114,10 @@ impl<S: Clone, D> PipeState<S, D> {
             _ => {
                 check_len(Some(kind), len, kind.body_max())?;
                 let Some(body) = rest.get(..len as usize) else {
-                    return Ok(Frame::NeedMore(HEADER_LEN + len as usize));
+                    return Ok((0, Some(Input::NeedMore(HEADER_LEN + len as usize))));
                 };
                 self.decode_control(kind, flags, body)?;
-                Ok(Frame::Done(HEADER_LEN + len as usize))
+                Ok((HEADER_LEN + len as usize, None))
             }
         }
     }
@@ -129,14 +128,18 @@ impl<S: Clone, D> PipeState<S, D> {
         self.control_frame(Control::decode(kind, flags, body)?)
     }
 
-    fn message_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
+    fn message_frame(
+        &mut self,
+        len: u32,
+        rest: &[u8],
+    ) -> Result<(usize, Option<Input>), PeerFault> {
         check_len(Some(Kind::Message), len, self.ours.frame_max())?;
         if self.closing.fin_received {
             return Err(Kind::Message.unexpected("after its FIN"));
         }
         let (head, head_len) = match Head::decode(rest, len, self.channels, &self.ours)? {
             Ok(decoded) => decoded,
-            Err(need) => return Ok(Frame::NeedMore(HEADER_LEN + need)),
+            Err(need) => return Ok((0, Some(Input::NeedMore(HEADER_LEN + need)))),
         };
         self.at_once.check(&head)?;
         let incoming = InMessage::new(&head, self.at_once);
@@ -146,7 +149,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let eager_len = u64::from(len) - head_len as u64;
         if self.closing.ignore_from.is_some_and(|from| message >= from) {
             self.ignore(message, &head, eager_len);
-            return Ok(Frame::Done(used));
+            return Ok((used, None));
         }
         let is_here = eager_len <= WHOLE_UP_TO && rest.len() >= len as usize;
         let arriving = Arriving {
@@ -154,7 +157,7 @@ impl<S: Clone, D> PipeState<S, D> {
             head,
             here: is_here.then_some(eager_len as usize),
         };
-        Ok(Frame::Message(used, arriving))
+        Ok((used, Some(Input::Message(arriving))))
     }
 
     /// This side goes: the message is not looked at, nor the bytes behind its head.
@@ -199,14 +202,14 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     #[inline(never)]
-    fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<Frame, PeerFault> {
+    fn data_frame(&mut self, len: u32, rest: &[u8]) -> Result<(usize, Option<Input>), PeerFault> {
         let limit = self.ours.chunk.saturating_add(OP_LEN as u32);
         check_len(Some(Kind::Data), len, limit)?;
         let Some(left) = len.checked_sub(OP_LEN as u32).map(u64::from) else {
             return Err(Kind::Data.truncated());
         };
         let Some(key) = rest.first_chunk() else {
-            return Ok(Frame::NeedMore(HEADER_LEN + OP_LEN));
+            return Ok((0, Some(Input::NeedMore(HEADER_LEN + OP_LEN))));
         };
         let op = OpId::from_key(*key, false);
         let Some(part) = self.incoming.part(op) else {
@@ -226,14 +229,6 @@ impl<S: Clone, D> PipeState<S, D> {
             });
         }
         self.expect_bulk(left, Some(op));
-        Ok(Frame::Done(HEADER_LEN + OP_LEN))
+        Ok((HEADER_LEN + OP_LEN, None))
     }
-}
-
-enum Frame {
-    /// A frame (or the front of one with bulk data) of this many bytes was handled.
-    Done(usize),
-    NeedMore(usize),
-    /// The front of a MESSAGE frame, of this many bytes, was handled.
-    Message(usize, Arriving),
 }

@@ -100,10 +100,7 @@ impl<S: Clone, D> PipeState<S, D> {
         // The writer always hears of a refusal, and answers; a skipped message for which it does not wait is of no
         // interest to it.
         let tell = incoming.is_open() || code != ResetCode::Skipped;
-        for (part, channel) in incoming.abandon() {
-            let op = OpId::incoming(message, part);
-            self.events.push_back(Event::Cancel { op, channel });
-        }
+        incoming.abandon(message, &mut self.events);
         self.dropped += incoming.throw_away();
         incoming.disposition = Disposition::Refused;
         if !tell {

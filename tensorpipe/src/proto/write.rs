@@ -43,21 +43,15 @@ impl<S: Clone, D> PipeState<S, D> {
             let parts = outgoing::put(metadata, parts, self.at_once, &mut frame);
             let queued = Stage::Queued(frame, credit);
             self.outgoing.keep(number, queued, parts, false);
-            return Ok(Written {
-                number,
-                sent: false,
-                kept: true,
-            });
+            let (sent, kept) = (false, true);
+            return Ok(Written { number, sent, kept });
         };
         self.outgoing.next_sent = self.outgoing.next;
         let start = out.len();
         let parts = outgoing::put(metadata, parts, self.at_once, out);
         let kept = !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
-        Ok(Written {
-            number,
-            sent: true,
-            kept,
-        })
+        let sent = true;
+        Ok(Written { number, sent, kept })
     }
 
     /// Parts of a message that leaves with `frame`. Returns whether any of them does not ride.

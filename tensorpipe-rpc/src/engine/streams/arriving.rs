@@ -41,16 +41,16 @@ impl Engine {
         };
         let message = ItemsMessage { header, incoming };
         match inbox.announced(id, size, is_here) {
-            Ok(Announced::Unwanted) => {}
-            Ok(Announced::Wanted) => {
+            Some(Announced::Unwanted) => {}
+            Some(Announced::Wanted) => {
                 metrics::items_received(count.into());
                 self.read_items(&streams, message);
             }
-            Ok(Announced::NoRoom(excess)) => {
+            Some(Announced::NoRoom(excess)) => {
                 metrics::items_received(count.into());
                 self.hold_items(&streams, message, excess);
             }
-            Err(_) => {
+            None => {
                 drop(message);
                 let text = "it sent more items of a stream than it may";
                 self.break_streams(&streams, text);

@@ -98,17 +98,6 @@ pub(crate) enum Received {
     Nothing,
 }
 
-/// What becomes of a message that is not read yet.
-#[derive(Debug)]
-pub(crate) enum Unheld {
-    /// It is to be read.
-    Read(Box<ItemsMessage>),
-    /// There is no room for it.
-    NoRoom,
-    /// There is none.
-    None,
-}
-
 /// What becomes of a message of items.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Announced {
@@ -119,10 +108,6 @@ pub(crate) enum Announced {
     /// It is wanted, and there is no room for it: it exceeds what was allowed by so much.
     NoRoom(u64),
 }
-
-/// The peer sent more than it was allowed to, or a message without items.
-#[derive(Debug)]
-pub(crate) struct Excess;
 
 impl Inbox {
     pub(super) fn new(window: Tally, unread: Arc<Unread>) -> Self {
@@ -136,21 +121,17 @@ impl Inbox {
         }
     }
 
-    /// A message of so many items and bytes is announced, of which all is here or not.
-    pub(super) fn announced(
-        &self,
-        message: u64,
-        size: Tally,
-        is_here: bool,
-    ) -> Result<Announced, Excess> {
+    /// A message of so many items and bytes is announced, of which all is here or not. `None`: the peer sent more than it was allowed
+    /// to, or a message without items.
+    pub(super) fn announced(&self, message: u64, size: Tally, is_here: bool) -> Option<Announced> {
         let mut state = lock(&self.state);
         if state.closed {
-            return Ok(Announced::Unwanted);
+            return Some(Announced::Unwanted);
         }
-        let items = state.received.items.checked_add(size.items).ok_or(Excess)?;
+        let items = state.received.items.checked_add(size.items)?;
         let over = items > state.allowed.items || state.received.bytes >= state.allowed.bytes;
         if size.items == 0 || over || state.finished {
-            return Err(Excess);
+            return None;
         }
         state.received.items = items;
         state.received.bytes = state.received.bytes.saturating_add(size.bytes);
@@ -165,10 +146,10 @@ impl Inbox {
         if is_here || is_awaited {
             self.unread.take_anyway(excess);
         } else if excess > 0 && !self.unread.take_all(excess) {
-            return Ok(Announced::NoRoom(excess));
+            return Some(Announced::NoRoom(excess));
         }
         state.taken += excess;
-        Ok(Announced::Wanted)
+        Some(Announced::Wanted)
     }
 
     /// The message for which there is no room is read later. Returns `false` if nobody reads it.
@@ -190,19 +171,17 @@ impl Inbox {
         true
     }
 
-    /// The message that is to be read later, if there is room for it now.
-    pub(super) fn unhold(&self) -> Unheld {
+    /// The message that is to be read later, if there is one: to be read now, or `None` where there is no room for it.
+    pub(super) fn unhold(&self) -> Option<Option<Box<ItemsMessage>>> {
         let mut state = lock(&self.state);
-        let Some((message, excess)) = state.held.take() else {
-            return Unheld::None;
-        };
+        let (message, excess) = state.held.take()?;
         if !self.unread.take_all(excess) {
             state.held = Some((message, excess));
-            return Unheld::NoRoom;
+            return Some(None);
         }
         state.taken += excess;
         self.unread.let_go();
-        Unheld::Read(Box::new(message))
+        Some(Some(Box::new(message)))
     }
 
     /// Changes the state, and wakes whoever waits for that.

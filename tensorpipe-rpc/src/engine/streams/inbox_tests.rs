@@ -10,7 +10,7 @@ fn message(inbox: &Inbox, id: u64, items: u64, bytes: u64) -> bool {
 
 /// It is more than its sender may send.
 fn is_excess(inbox: &Inbox, items: u64, bytes: u64) -> bool {
-    inbox.announced(9, Tally { items, bytes }, true).is_err()
+    inbox.announced(9, Tally { items, bytes }, true).is_none()
 }
 
 /// One that has room for itself.

@@ -1,16 +1,14 @@
 //! How much may lie unread of all streams of one connection, in bytes.
 //!
 //! Each stream has [`FIRST`](super::FIRST) to itself; what its sender is allowed beyond, and by how much an item exceeds that, is
-//! taken from here, and comes back as items are consumed. Where nothing is left a stream is allowed no more than it has to itself,
-//! and an item that is not here yet stays with its sender, until there is room or its reader waits for it. Only what is here
-//! already, and what a reader waits for, is taken whether there is room or not. What streams have to themselves is bounded by how many
-//! of them the peer may have open.
+//! taken from here, and comes back as items are consumed. Only what is here already, and what a reader waits for, is taken whether there
+//! is room or not. What streams have to themselves is bounded by how many of them the peer may have open.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::inbox::{Inbox, ItemsMessage, Unheld};
+use super::inbox::{Inbox, ItemsMessage};
 use super::{CallStreams, FIRST};
 use crate::lock::lock;
 
@@ -98,12 +96,11 @@ impl Unread {
 
     /// One more message is kept from being read. Returns `false` if too many are.
     pub(super) fn hold(&self) -> bool {
-        let before = self.held.fetch_add(1, Ordering::AcqRel);
-        let is_one_too_many = before >= self.most_held;
-        if is_one_too_many {
+        let has_room = self.held.fetch_add(1, Ordering::AcqRel) < self.most_held;
+        if !has_room {
             self.let_go();
         }
-        !is_one_too_many
+        has_room
     }
 
     /// One is not kept any longer.
@@ -134,18 +131,18 @@ impl Unread {
         let mut waiting = lock(&self.waiting);
         loop {
             let streams = waiting.front()?.upgrade();
-            let found = streams.as_ref().map(|streams| {
+            let found = streams.as_ref().and_then(|streams| {
                 // Before the look: what is held from now on waits anew.
                 streams.waits.store(false, Ordering::Release);
-                streams.inbox.as_ref().map_or(Unheld::None, Inbox::unhold)
+                streams.inbox.as_ref().and_then(Inbox::unhold)
             });
             match (found, streams) {
-                (Some(Unheld::NoRoom), Some(streams)) => {
+                (Some(None), Some(streams)) => {
                     streams.waits.store(true, Ordering::Release);
                     passed.push(streams);
                     return None;
                 }
-                (Some(Unheld::Read(message)), Some(streams)) => {
+                (Some(Some(message)), Some(streams)) => {
                     waiting.pop_front();
                     return Some((streams, message));
                 }

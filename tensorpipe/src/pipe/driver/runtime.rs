@@ -15,14 +15,10 @@ use crate::sync::{AtomicU64, Ordering, thread_local};
 
 thread_local! {
     static AVAILABLE: Available = Available::new();
-}
 
-thread_local! {
     /// The pipe whose background task this thread polls: it is within that pipe's runtime.
     static HOME: Cell<Option<u64>> = const { Cell::new(None) };
-}
 
-thread_local! {
     static TURNS: Cell<Turns> = Cell::new(Turns::default());
 }
 

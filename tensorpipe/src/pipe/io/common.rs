@@ -1,8 +1,7 @@
 //! What the work of the connection and the operations of a pipe have in common: its state, who drives, and how it ends.
 //!
-//! Two locks. `shared` (the protocol's state, operations, lanes) is held for short sections without system calls. The driver's
-//! work ([`Io`]: the connection and its buffers) is held by whoever drives, and taken only by trying: who fails leaves a kick,
-//! which the holder sees before or after it lets go (`driver/`). So nobody ever waits for somebody else's system call.
+//! Two locks: `shared`, held for short sections without system calls, and the driver's work ([`Io`]), taken only by trying. The table of
+//! locks in ARCHITECTURE.md says more.
 
 use super::Io;
 use crate::ambient;

@@ -1,7 +1,5 @@
 //! The connection of a pipe: gathers what the protocol wants to send into few writes, reads frames into one small buffer
 //! and bulk bytes straight into their place.
-//!
-//! Where many operations wait, a read waits for several messages, for a few microseconds and only while that has paid.
 
 mod common;
 mod receive;
@@ -17,7 +15,6 @@ use std::time::Instant;
 
 pub(crate) use self::common::Common;
 use self::receive::Bulk;
-use self::send::Piece;
 use super::driver::tuning::{PASSES, RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW};
 use super::driver::{Reads, Round, Seen, Sends, wake};
 use super::lane::Work;
@@ -41,7 +38,7 @@ pub(super) struct Io {
     frames_sent: usize,
     /// Where the frame of the message begins that is put among them.
     frame_at: usize,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<Segment<Buffer>>,
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,

@@ -19,16 +19,6 @@ use crate::proto::{Mark, Room, Segment};
 use crate::stop;
 use crate::sync::lock;
 
-pub(super) enum Piece {
-    Bytes(usize),
-    Data {
-        source: Buffer,
-        at: usize,
-        end: usize,
-    },
-    Mark(Mark),
-}
-
 impl Io {
     /// Writes what was gathered, and what the protocol wants to send after it. Returns whether the connection would take more
     /// of it at once.
@@ -102,7 +92,7 @@ impl Io {
             match segment {
                 Segment::Control(len) => self.push_bytes(len),
                 Segment::Data { source, range } => self.push_data(source, range),
-                Segment::Mark(mark) => self.pieces.push_back(Piece::Mark(mark)),
+                mark @ Segment::Mark(_) => self.pieces.push_back(mark),
             }
         }
         self.segments = segments;
@@ -112,8 +102,8 @@ impl Io {
     fn push_bytes(&mut self, len: usize) {
         self.queued += len as u64;
         match self.pieces.back_mut() {
-            Some(Piece::Bytes(bytes)) => *bytes += len,
-            _ => self.pieces.push_back(Piece::Bytes(len)),
+            Some(Segment::Control(bytes)) => *bytes += len,
+            _ => self.pieces.push_back(Segment::Control(len)),
         }
     }
 
@@ -122,11 +112,11 @@ impl Io {
         self.queued += len;
         let (at, end) = (range.start as usize, range.end as usize);
         match (source.as_bytes(), self.pieces.back_mut()) {
-            (Some(bytes), Some(Piece::Bytes(piece))) if len <= COPIED_INTO_FRAME => {
+            (Some(bytes), Some(Segment::Control(piece))) if len <= COPIED_INTO_FRAME => {
                 self.frames.extend_from_slice(&bytes[at..end]);
                 *piece += len as usize;
             }
-            _ => self.pieces.push_back(Piece::Data { source, at, end }),
+            _ => self.pieces.push_back(Segment::Data { source, range }),
         }
     }
 
@@ -177,7 +167,7 @@ impl Io {
 
     /// Not all of message `number`, which was pushed last, is with the connection: `Written` tells when it is.
     pub(in crate::pipe) fn push_mark(&mut self, number: u64) {
-        self.pieces.push_back(Piece::Mark(Mark::Message(number)));
+        self.pieces.push_back(Segment::Mark(Mark::Message(number)));
     }
 
     /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
@@ -213,20 +203,20 @@ impl Io {
             && self
                 .pieces
                 .iter()
-                .any(|piece| matches!(piece, Piece::Mark(Mark::Message(_))));
+                .any(|piece| matches!(piece, Segment::Mark(Mark::Message(_))));
         let halved = has_message && stop::is_next(stop::MESSAGE_HALF_SENT);
         let mut half = self.queued.div_ceil(2) as usize;
         for piece in &self.pieces {
             let bytes = match piece {
-                Piece::Bytes(len) => {
+                Segment::Control(len) => {
                     let (bytes, rest) = frames.split_at(*len);
                     frames = rest;
                     bytes
                 }
-                Piece::Data { source, at, end } => {
-                    &source.as_bytes().unwrap_or_default()[*at..*end]
+                Segment::Data { source, range } => {
+                    &source.as_bytes().unwrap_or_default()[range.start as usize..range.end as usize]
                 }
-                Piece::Mark(_) => continue,
+                Segment::Mark(_) => continue,
             };
             let mut bytes = bytes;
             if halved {
@@ -276,20 +266,20 @@ impl Io {
         self.queued -= len as u64;
         while let Some(piece) = self.pieces.front_mut() {
             let left = match piece {
-                Piece::Bytes(bytes) => {
+                Segment::Control(bytes) => {
                     let taken = len.min(*bytes);
                     *bytes -= taken;
                     self.frames_sent += taken;
                     len -= taken;
                     *bytes
                 }
-                Piece::Data { at, end, .. } => {
-                    let taken = len.min(*end - *at);
-                    *at += taken;
+                Segment::Data { range, .. } => {
+                    let taken = len.min((range.end - range.start) as usize);
+                    range.start += taken as u64;
                     len -= taken;
-                    *end - *at
+                    (range.end - range.start) as usize
                 }
-                Piece::Mark(mark) => {
+                Segment::Mark(mark) => {
                     self.marks.push(*mark);
                     0
                 }

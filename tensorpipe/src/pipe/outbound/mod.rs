@@ -2,14 +2,13 @@
 //!
 //! [`submit`] chooses a channel for each part, gives the message to the protocol, and sends it where nothing is before it. The
 //! protocol either puts the message's frame among the bytes to be sent, or queues it; what it queues leaves with a round of the
-//! driver. Invariant: whoever leaves bytes behind has somebody come for them: the background task, or whoever calls the handler.
+//! driver.
 //!
 //! - A write is over when the connection has taken the bytes. A message that was taken in part counts as unwritten until the
 //!   rest has left. One that waits there behind others (at most 16 KiB) counts as written, like what a socket has taken.
 //! - Messages that are to leave soon stay among the bytes to be sent, and the background task is told once. So do the answers of
 //!   a handler that is called again. From 8 on (32 where a write is a system call) they leave at once, so that the peer works
 //!   while more are written.
-//! - Where a write is no system call, fewer are held back than have left in the same turn: one that comes alone leaves at once.
 
 mod choose;
 mod leave;

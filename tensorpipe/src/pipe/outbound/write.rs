@@ -71,12 +71,8 @@ impl Write {
     /// Takes the message back: what has not left does not leave, and the peer hears of it.
     pub fn cancel(self) {
         if let Some(id) = self.id() {
-            reset(
-                self.waiter.core(),
-                id,
-                ResetCode::Cancelled,
-                "the write was cancelled",
-            );
+            let reason = "the write was cancelled";
+            reset(self.waiter.core(), id, ResetCode::Cancelled, reason);
         }
     }
 }

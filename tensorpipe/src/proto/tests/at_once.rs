@@ -41,11 +41,7 @@ fn other_parts_of_its_message_still_wait() {
 
 #[test]
 fn a_writer_that_breaks_its_rules_is_told_so() {
-    let complaint = |frames: &[Vec<u8>]| {
-        let mut pair = pair();
-        pair.tell(&frames.concat());
-        pair.b.complaint()
-    };
+    let complaint = |frames: &[Vec<u8>]| heard(frames).b.complaint();
     let waits = complaint(&[head(&[(3000, bulk(1, false))])]);
     assert!(waits.contains("that waits on a channel"), "{waits}");
     let ahead = || head(&[(3000, bulk(1, true))]);
@@ -95,7 +91,7 @@ fn word(message: u64, part: u16) -> Vec<u8> {
 
 /// Channel 1 sends at once; the reader, which reads when it is told to, hears this.
 fn heard(frames: &[Vec<u8>]) -> Pair {
-    let mut pair = Pair::lazy().at_once();
+    let mut pair = pair();
     pair.tell(&frames.concat());
     pair
 }

@@ -188,10 +188,7 @@ impl Said {
             Kind::Hello => Self::Hello(Purpose::decode(body)?),
             Kind::Answer => Self::Answer(Answer::decode(body)?),
             Kind::Reject => Self::Reject(Reject::decode(body)?),
-            Kind::Stay => {
-                let (reason, proof) = decode_stay(body)?;
-                Self::Stay(reason, proof)
-            }
+            Kind::Stay => decode_stay(body).map(|(reason, proof)| Self::Stay(reason, proof))?,
             Kind::Joined => Self::Joined(decode_joined(body)?),
             Kind::Key => decode_key(body).map(|(name, nonce)| Self::Key(name, nonce))?,
             Kind::Challenge => {
