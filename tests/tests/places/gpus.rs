@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensorpipe::channels::{BasicChannel, Channel, CudaBasicChannel};
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{Allocator, ContextBuilder, Device};
@@ -51,10 +52,14 @@ impl Kind {
         &*self.streams
     }
 
-    /// A context of them.
+    /// A context of them, or of channels between them without their memory.
     pub(crate) fn on(&self, builder: ContextBuilder, memory: bool) -> ContextBuilder {
-        assert!(memory, "they come with their memory");
-        builder.cuda(&self.cuda)
+        if memory {
+            return builder.cuda(&self.cuda);
+        }
+        let staged = CudaBasicChannel::over(BasicChannel::new(), &self.cuda);
+        let channels: [Arc<dyn Channel>; 2] = [Arc::new(staged), Arc::new(BasicChannel::new())];
+        builder.channels(channels)
     }
 }
 
