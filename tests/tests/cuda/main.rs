@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "the suites are run elsewhere")]
 mod bench;
+mod calls;
 mod channels;
 mod driver;
 mod fixture;
@@ -57,6 +58,7 @@ fn child() {
         }),
         Some("required") => told("required", || runtime().block_on(channels::required())),
         Some("route") => runtime().block_on(route()),
+        Some("calls serves") => calls::serves(),
         Some("ipc reads") => ipc::reads(),
         Some("ipc lends") => ipc::lends(),
         Some("handed over") => told("handed over", || {

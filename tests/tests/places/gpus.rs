@@ -14,6 +14,9 @@ use super::fixture::CudaFixture;
 pub(crate) const ZERO: &str = "cuda:0";
 pub(crate) const ONE: &str = "cuda:1";
 
+/// What carries tensors between them over tcp.
+pub(crate) const CHANNEL: &str = "cuda_basic";
+
 /// Calls a macro with the names of the first device, the second, and one that there is not.
 macro_rules! bench {
     ($then:ident) => {
