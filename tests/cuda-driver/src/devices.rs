@@ -85,7 +85,7 @@ pub unsafe extern "C" fn cuDeviceGetName(
     device: CUdevice,
 ) -> CUresult {
     let name = match known(device) {
-        Ok(device) => format!("test device {device}\0"),
+        Ok(device) => format!("test device {}\0", MACHINE.physical(device)),
         Err(error) => return error,
     };
     if usize::try_from(room).is_ok_and(|room| room < name.len()) {
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn cuDeviceGetName(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) -> CUresult {
     let uuid = known(device).map(|device| CUuuid {
-        bytes: [device as c_char + 1; 16],
+        bytes: [MACHINE.physical(device) as c_char + 1; 16],
     });
     // SAFETY: the caller's promise.
     unsafe { give(out, uuid) }

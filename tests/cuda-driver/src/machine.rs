@@ -30,6 +30,8 @@ pub(crate) struct Machine {
     pub(crate) capacity: u64,
     /// What `cuInit` answers.
     pub(crate) init: c_uint,
+    /// Which device of the machine each of this process's is.
+    order: Vec<u32>,
     /// Whether it says that it exports dma-bufs.
     pub(crate) dma_bufs: i32,
     /// Functions that it does not support, by name.
@@ -117,6 +119,10 @@ impl Machine {
             version: variable("TEST_CUDA_VERSION", 12040),
             capacity: variable("TEST_CUDA_MEMORY", 1 << 30),
             init: variable("TEST_CUDA_INIT", 0),
+            order: variable("TEST_CUDA_ORDER", String::new())
+                .split(',')
+                .filter_map(|number| number.parse().ok())
+                .collect(),
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
             swapped: variable("TEST_CUDA_SWAPS", String::new()),
@@ -131,6 +137,17 @@ impl Machine {
 
     pub(crate) fn refuses(&self, function: &str) -> bool {
         self.refused.split(',').any(|refused| refused == function)
+    }
+
+    /// Who a device is, also in processes that see them in another order.
+    pub(crate) fn physical(&self, device: u32) -> u32 {
+        let said = self.order.get(device as usize);
+        said.copied().unwrap_or(device)
+    }
+
+    /// The device here that is this one.
+    pub(crate) fn seen_as(&self, physical: u32) -> Option<u32> {
+        (0..self.devices).find(|device| self.physical(*device) == physical)
     }
 
     pub(crate) fn swaps(&self, function: &str) -> bool {

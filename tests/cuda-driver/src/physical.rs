@@ -110,7 +110,7 @@ fn file(len: usize, device: u32) -> std::io::Result<File> {
         file.write_all_at(&GARBAGES, at as u64)?;
     }
     let mut end = MARK.to_le_bytes().to_vec();
-    end.extend(u64::from(device).to_le_bytes());
+    end.extend(u64::from(MACHINE.physical(device)).to_le_bytes());
     file.write_all_at(&end, len as u64)?;
     Ok(file)
 }
@@ -228,7 +228,11 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
         if *mark != MARK.to_le_bytes() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let (len, device) = (len as usize, u32::from(device[0]));
+        let seen = MACHINE.seen_as(device[0].into());
+        let (len, device) = (
+            len as usize,
+            seen.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?,
+        );
         let file = match MACHINE.swaps("cuMemImportFromShareableHandle") {
             true => self::file(len, device).map_err(refused)?,
             false => file,

@@ -13,8 +13,8 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{
-    Allocation, BufferMut, Context, ContextBuilder, DType, DeviceKind, DevicePool, Error, Message,
-    MessageTensor, Misuse, Pipe, Place, Tensor,
+    Allocation, BufferMut, Context, ContextBuilder, DType, Device, DeviceKind, DevicePool, Error,
+    Message, MessageTensor, Misuse, Pipe, Place, Tensor,
 };
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{Child, runtime, say};
@@ -60,6 +60,11 @@ pub(crate) fn reads() {
                         }
                         "imports" => {
                             say("imports", imports());
+                            continue;
+                        }
+                        "where" => {
+                            let found = kept.iter().map(|tensor| tensor.device().to_string());
+                            say("where", found.collect::<Vec<_>>().join(" "));
                             continue;
                         }
                         _ => {}
@@ -133,7 +138,12 @@ pub(crate) fn lends() {
 }
 
 fn message(what: &str, tensor: Tensor) -> Message {
-    Message::new(what.to_owned()).tensor(MessageTensor::from(tensor).to_device(device()))
+    to(device(), what, tensor)
+}
+
+/// To a device of the reader's.
+fn to(there: Device, what: &str, tensor: Tensor) -> Message {
+    Message::new(what.to_owned()).tensor(MessageTensor::from(tensor).to_device(there))
 }
 
 fn reader(variables: &[(&str, &str)]) -> (Child, String) {
@@ -509,6 +519,29 @@ fn a_number_is_read_when_it_is_there() {
     assert_eq!(writer.hear("lent"), (2 * LEN).to_string());
     assert_eq!(child.hear("read"), lent(1));
     assert_eq!(child.hear("read"), lent(2));
+}
+
+/// Devices are the same by who they are, not by their number: the reader has them in another order.
+#[test]
+fn whoever_counts_devices_of_the_driver_otherwise_borrows_of_the_same_ones() {
+    let (child, url) = reader(&[("TEST_CUDA_ORDER", "1,0")]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        let (zero, one) = (CudaDevices::device(0), CudaDevices::device(1));
+        // Its own second device is the reader's first.
+        let lent = writer.tensor(0);
+        assert_eq!(lent.device(), one);
+        writer.pipe.write(to(zero, "keep", lent)).await.unwrap();
+        assert_eq!(child.hear("read"), format!("1 of 1, {LEN} borrowed"));
+        // To the other one it is copied.
+        let copied = to(one, "keep", writer.tensor(1));
+        writer.pipe.write(copied).await.unwrap();
+        assert_eq!(child.hear("read"), format!("2 of 2, {LEN} borrowed"));
+        writer.say("where").await;
+        assert_eq!(child.hear("where"), format!("{zero} {one}"));
+        assert_eq!(writer.pipe.stats().bytes_diverted, 0);
+    });
+    nothing_went_wrong();
 }
 
 /// The same of a peer that passes other memory than it says.
