@@ -48,6 +48,9 @@ pub(crate) struct Machine {
     pub(crate) detours: AtomicU64,
     /// Handles that were opened.
     pub(crate) imports: AtomicU64,
+    /// Registrations of main memory, and those of them that are read-only.
+    pub(crate) registrations: AtomicU64,
+    pub(crate) read_only: AtomicU64,
 }
 
 #[derive(Default)]
@@ -132,6 +135,8 @@ impl Machine {
             waits: AtomicU64::new(0),
             detours: AtomicU64::new(0),
             imports: AtomicU64::new(0),
+            registrations: AtomicU64::new(0),
+            read_only: AtomicU64::new(0),
         }
     }
 
@@ -428,6 +433,18 @@ fn report(what: &str) {
 #[unsafe(no_mangle)]
 pub extern "C" fn testCudaImports() -> u64 {
     MACHINE.imports.load(Ordering::Relaxed)
+}
+
+/// How often main memory was registered.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaRegistrations() -> u64 {
+    MACHINE.registrations.load(Ordering::Relaxed)
+}
+
+/// How often of that read-only.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaReadOnly() -> u64 {
+    MACHINE.read_only.load(Ordering::Relaxed)
 }
 
 /// How many faults there were; the last one of them, as a C string, in `text`.

@@ -300,6 +300,8 @@ pub extern "C" fn cuMemHostRegister_v2(start: *mut c_void, len: usize, flags: c_
             return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }
         pinned.insert(start, len);
+        MACHINE.registrations.fetch_add(1, Ordering::Relaxed);
+        (MACHINE.read_only).fetch_add(read_only.into(), Ordering::Relaxed);
         Ok(())
     }))
 }

@@ -52,6 +52,11 @@ pub(crate) fn imports() -> u64 {
     count("testCudaImports")
 }
 
+/// How often main memory was registered, and how often of that read-only.
+pub(crate) fn registrations() -> [u64; 2] {
+    ["testCudaRegistrations", "testCudaReadOnly"].map(count)
+}
+
 /// How many copies between devices went by way of main memory.
 pub(crate) fn detours() -> u64 {
     count("testCudaDetours")

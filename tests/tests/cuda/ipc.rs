@@ -14,13 +14,13 @@ use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{
     Allocation, BufferMut, Context, ContextBuilder, DType, Device, DeviceKind, DevicePool, Error,
-    Message, MessageTensor, Misuse, Pipe, Place, Tensor,
+    Message, MessageTensor, Misuse, Pipe, Place, Pool, Tensor,
 };
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{Child, runtime, say};
 
 use crate::bench::{Bench, device, pair};
-use crate::driver::{faults, imports, nothing_went_wrong, waits};
+use crate::driver::{detours, faults, imports, nothing_went_wrong, registrations, waits};
 use crate::segments::Segments;
 
 const LEN: usize = 3_000_000;
@@ -60,6 +60,14 @@ pub(crate) fn reads() {
                         }
                         "imports" => {
                             say("imports", imports());
+                            continue;
+                        }
+                        "registrations" => {
+                            say("registrations", format!("{:?}", registrations()));
+                            continue;
+                        }
+                        "detours" => {
+                            say("detours", detours());
                             continue;
                         }
                         "where" => {
@@ -160,6 +168,8 @@ fn lent(count: usize) -> String {
 struct Writer {
     bench: Bench,
     pool: DevicePool,
+    /// Main memory, which may be lent.
+    main: Pool,
     pipe: Pipe,
 }
 
@@ -173,7 +183,13 @@ impl Writer {
         let context = set(Context::builder().cuda(&bench.cuda)).build().unwrap();
         let pool = context.allocator(device()).unwrap();
         let pipe = context.connect(url).await.unwrap();
-        Self { bench, pool, pipe }
+        let main = context.pool().clone();
+        Self {
+            bench,
+            pool,
+            main,
+            pipe,
+        }
     }
 
     /// A tensor of its pool, which nobody else uses.
@@ -519,6 +535,42 @@ fn a_number_is_read_when_it_is_there() {
     assert_eq!(writer.hear("lent"), (2 * LEN).to_string());
     assert_eq!(child.hear("read"), lent(1));
     assert_eq!(child.hear("read"), lent(2));
+}
+
+/// Main memory that the writer has lent is read by the reader's device where it lies: it is registered there, as what may not be written.
+#[test]
+fn main_memory_that_is_lent_is_registered_with_its_reader_s_driver() {
+    let (child, url) = reader(&[]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        for seed in 0..3 {
+            let mut tensor = writer.main.tensor(DType::U8, [LEN as u64]).unwrap();
+            tensor
+                .make_mut::<u8>()
+                .unwrap()
+                .copy_from_slice(&pattern(LEN, seed));
+            writer.pipe.write(message("keep", tensor)).await.unwrap();
+            let heard = child.hear("read");
+            assert!(
+                heard.starts_with(&format!("{0} of {0}, ", seed + 1)),
+                "{heard}"
+            );
+        }
+        writer.say("registrations").await;
+        let heard = child.hear("registrations");
+        let [all, read_only] = &heard[1..heard.len() - 1].split(", ").collect::<Vec<_>>()[..]
+        else {
+            panic!("{heard}");
+        };
+        assert!(all == read_only && *all != "0", "all, read-only: {heard}");
+        let route = writer.pipe.route();
+        let carried = |name: &str| {
+            let channel = route.channels.iter().find(|one| one.name == name);
+            channel.unwrap().carried.bytes()
+        };
+        assert_eq!(carried("cuda_basic+lease"), 3 * LEN as u64);
+    });
+    nothing_went_wrong();
 }
 
 /// Devices are the same by who they are, not by their number: the reader has them in another order.
