@@ -11,6 +11,8 @@ mod ipc;
 mod segments;
 mod slices;
 
+use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tensorpipe::conformance::device::{self, Subject};
@@ -280,7 +282,7 @@ fn a_driver_whose_devices_may_not_be_opened_is_said() {
 fn sort(error: &Unavailable) -> &'static str {
     match error {
         Unavailable::NoDriver(_) => "no driver",
-        Unavailable::MissingFunction(_) => "missing function",
+        Unavailable::MissingFunction { .. } => "missing function",
         Unavailable::OldDriver(_) => "old driver",
         Unavailable::NoDevice => "no device",
         Unavailable::NotPermitted(_) => "not permitted",
@@ -429,27 +431,75 @@ fn with_each_driver_routes_say_what_gpudirect_rdma_lacks() {
     }
 }
 
-/// One of another age, made here: it has one function.
-#[test]
-fn a_driver_that_lacks_a_function_is_said() {
-    let place = tempfile::tempdir().expect("a folder");
-    let library = place.path().join("libcuda.so.1");
+/// Every function that the probe looks for.
+fn functions() -> Vec<&'static str> {
+    let probe = include_str!("../../../tensorpipe/src/device/cuda/probe.rs");
+    let (_, list) = probe.split_once("const FUNCTIONS").expect("it has a list");
+    let (list, _) = list.split_once("];").expect("that ends");
+    let names = list.split('"').skip(1).step_by(2);
+    names.collect()
+}
+
+/// A driver that has these functions, each of which says that there is no device.
+fn driver_of(functions: &[&str], library: &Path) {
     let mut compiler = Command::new("cc")
         .args(["-shared", "-fPIC", "-x", "c", "-o"])
-        .arg(&library)
+        .arg(library)
         .arg("-")
         .stdin(Stdio::piped())
         .spawn()
         .expect("a C compiler");
     let mut source = compiler.stdin.take().expect("it is piped");
-    std::io::Write::write_all(&mut source, b"int cuInit(unsigned f) { return (int)f; }\n")
-        .expect("it reads");
+    for function in functions {
+        writeln!(source, "int {function}(void) {{ return 100; }}").expect("it reads");
+    }
     drop(source);
     assert!(compiler.wait().expect("it ends").success());
-    let path = place.path().to_str().expect("a path of letters");
+}
+
+/// What a probe says where such libraries are, by their names.
+fn probed(place: &Path) -> (String, String) {
+    let path = place.to_str().expect("a path of letters");
     let child = Child::start("opens", &[("LD_LIBRARY_PATH", path)]);
-    assert_eq!(child.hear("sort"), "missing function");
-    assert!(child.hear("words").contains("has no cuDriverGetVersion"));
+    (child.hear("sort"), child.hear("words"))
+}
+
+/// Of another age, each without one of the functions; and one that has them all.
+#[test]
+fn a_driver_that_lacks_a_function_is_said() {
+    let functions = functions();
+    assert!(functions.len() > 40 && functions.contains(&"cuInit"));
+    let place = tempfile::tempdir().expect("a folder");
+    for missing in &functions {
+        let others = functions.iter().filter(|function| *function != missing);
+        driver_of(
+            &others.copied().collect::<Vec<_>>(),
+            &place.path().join("libcuda.so.1"),
+        );
+        let (sort, words) = probed(place.path());
+        assert_eq!(sort, "missing function", "without {missing}: {words}");
+        let said = format!("libcuda.so.1, has no {missing}: ");
+        assert!(words.contains(&said), "without {missing}: {words}");
+    }
+    driver_of(&functions, &place.path().join("libcuda.so.1"));
+    assert_eq!(probed(place.path()).0, "no device");
+}
+
+/// What is found first is what is used, whatever stands behind it.
+#[test]
+fn a_broken_driver_under_the_first_name_is_said() {
+    let driver = Driver::load();
+    let first = driver.path().join("libcuda.so");
+    std::fs::remove_file(&first).expect("a link");
+    driver_of(&["cuInit"], &first);
+    let (sort, words) = probed(&driver.path());
+    assert_eq!(sort, "missing function");
+    let said = "the CUDA driver, libcuda.so, has no cuDriverGetVersion";
+    assert!(words.starts_with(said), "{words}");
+    // What is no library at all is passed over.
+    std::fs::write(&first, "no library").expect("a file");
+    let child = play(&driver, "opens", &[]);
+    assert_eq!(child.hear("devices"), "CudaDevices(2)");
 }
 
 /// Whoever asks for no CUDA device never opens the driver.
