@@ -573,6 +573,39 @@ fn main_memory_that_is_lent_is_registered_with_its_reader_s_driver() {
     nothing_went_wrong();
 }
 
+/// To another device of the machine it is copied there, by way of main memory where the one does not reach the other.
+#[test]
+fn to_another_device_of_the_driver_s_it_is_copied_once() {
+    for (peers, is_direct) in [("", false), ("0-1,1-0", true)] {
+        let (child, url) = reader(&[("TEST_CUDA_PEERS", peers)]);
+        runtime().block_on(async {
+            let writer = Writer::to(&url).await;
+            let zero = CudaDevices::device(0);
+            for seed in 0..2 {
+                let tensor = writer.tensor(seed);
+                assert_eq!(tensor.device(), CudaDevices::device(1));
+                let memory = tensor.buffer().memory().clone();
+                writer.pipe.write(to(zero, "keep", tensor)).await.unwrap();
+                assert_eq!(
+                    child.hear("read"),
+                    format!("{0} of {0}, 0 borrowed", seed + 1)
+                );
+                comes_back(&memory).await;
+            }
+            writer.say("where").await;
+            assert_eq!(child.hear("where"), format!("{zero} {zero}"));
+            writer.say("detours").await;
+            let detours: u64 = child.hear("detours").parse().unwrap();
+            assert_eq!(detours == 0, is_direct, "{detours} by way of main memory");
+            let route = writer.pipe.route();
+            let of_ipc = route.channels.iter().find(|one| one.name == "cuda_ipc");
+            assert_eq!(of_ipc.unwrap().carried.bytes(), 2 * LEN as u64);
+            assert_eq!(writer.pipe.stats().bytes_diverted, 0);
+        });
+        nothing_went_wrong();
+    }
+}
+
 /// Devices are the same by who they are, not by their number: the reader has them in another order.
 #[test]
 fn whoever_counts_devices_of_the_driver_otherwise_borrows_of_the_same_ones() {
