@@ -1,11 +1,11 @@
 //! Memory of devices, and copies.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUcontext, CUdeviceptr, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUresult, CUstream,
+    CUmemoryPool, CUpointer_attribute, CUresult, CUstream,
 };
 
 use crate::devices::{current, give};
@@ -109,6 +109,22 @@ pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     // SAFETY: made by `cuMemPoolCreate`, and given up by the caller.
     drop(unsafe { std::sync::Arc::from_raw(pool.cast::<Pool>().cast_const()) });
     CUresult::CUDA_SUCCESS
+}
+
+/// One thing is known of memory: its device, whichever context is this thread's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttribute(
+    out: *mut c_void,
+    attribute: CUpointer_attribute,
+    address: CUdeviceptr,
+) -> CUresult {
+    if attribute != CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL {
+        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    }
+    let found = MACHINE.device_of(address);
+    let found = found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE);
+    // SAFETY: the caller has room for a number.
+    unsafe { give(out.cast::<c_int>(), found.map(|device| device as c_int)) }
 }
 
 /// Memory of the process, as an address that may go to a stream's thread.

@@ -89,6 +89,7 @@ fn child() {
         Some("copied") => told("copied", slices::copied_to_another_device),
         Some("panics") => told("panics", slices::a_callback_panics),
         Some("dlpack") => told("dlpack", slices::by_dlpack),
+        Some("of devices") => told("of devices", slices::borrowed_by_device),
         Some("outlive") => told("outlive", slices::outlive_their_devices),
         Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
@@ -333,6 +334,11 @@ fn a_copy_to_another_device_waits_for_its_source() {
 #[test]
 fn a_callback_that_panics_takes_nobody_along() {
     tell("panics");
+}
+
+#[test]
+fn memory_of_another_device_is_not_borrowed_from_this_driver_s() {
+    tell("of devices");
 }
 
 #[test]

@@ -40,6 +40,7 @@ const FUNCTIONS: &[&str] = &[
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventQuery",
+    "cuPointerGetAttribute",
     "cuMemGetAllocationGranularity",
     "cuMemCreate",
     "cuMemRelease",
