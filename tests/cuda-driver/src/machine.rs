@@ -36,6 +36,8 @@ pub(crate) struct Machine {
     pub(crate) dma_bufs: i32,
     /// Functions that it does not support, by name.
     refused: String,
+    /// A call that fails.
+    failing: Mutex<Option<Failing>>,
     /// Functions that pass or open other memory than is meant, by name.
     swapped: String,
     memory: Mutex<Memory>,
@@ -51,6 +53,36 @@ pub(crate) struct Machine {
     /// Registrations of main memory, and those of them that are read-only.
     pub(crate) registrations: AtomicU64,
     pub(crate) read_only: AtomicU64,
+}
+
+struct Failing {
+    function: String,
+    /// Calls up to that one and with it; 0 behind it.
+    left: u64,
+    error: CUresult,
+}
+
+impl Failing {
+    /// `NAME:NTH:CODE`; `None` where nothing is said.
+    fn parse(said: &str) -> Option<Self> {
+        if said.is_empty() {
+            return None;
+        }
+        let mut fields = said.split(':');
+        let mut field = || fields.next().expect("NAME:NTH:CODE");
+        Some(Self {
+            function: field().to_owned(),
+            left: field().parse().expect("which call"),
+            error: match field() {
+                "2" => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+                "4" => CUresult::CUDA_ERROR_DEINITIALIZED,
+                "400" => CUresult::CUDA_ERROR_INVALID_HANDLE,
+                "801" => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+                "999" => CUresult::CUDA_ERROR_UNKNOWN,
+                code => panic!("no error {code} is known here"),
+            },
+        })
+    }
 }
 
 #[derive(Default)]
@@ -128,6 +160,7 @@ impl Machine {
                 .collect(),
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
+            failing: Mutex::new(Failing::parse(&variable("TEST_CUDA_FAILS", String::new()))),
             swapped: variable("TEST_CUDA_SWAPS", String::new()),
             memory: Mutex::default(),
             pinned: Mutex::default(),
@@ -140,8 +173,23 @@ impl Machine {
         }
     }
 
-    pub(crate) fn refuses(&self, function: &str) -> bool {
-        self.refused.split(',').any(|refused| refused == function)
+    /// Whether a call of this function fails, and with what.
+    pub(crate) fn fails(&self, function: &str) -> Result<(), CUresult> {
+        let named = |name: &str| name == function || Some(name) == function.strip_suffix("_v2");
+        if self.refused.split(',').any(named) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *failing {
+            Some(failing) if named(&failing.function) && failing.left > 0 => {
+                failing.left -= 1;
+                match failing.left {
+                    0 => Err(failing.error),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Who a device is, also in processes that see them in another order.
@@ -433,6 +481,20 @@ fn report(what: &str) {
 #[unsafe(no_mangle)]
 pub extern "C" fn testCudaImports() -> u64 {
     MACHINE.imports.load(Ordering::Relaxed)
+}
+
+/// From now on a call fails, as `TEST_CUDA_FAILS` says it, or none. Whether the one that was to fail before has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn testCudaFails(said: *const c_char) -> bool {
+    // SAFETY: the caller's promise: it ends with a zero.
+    let said = unsafe { std::ffi::CStr::from_ptr(said) };
+    let next = Failing::parse(&said.to_string_lossy());
+    let mut failing = MACHINE
+        .failing
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let before = std::mem::replace(&mut *failing, next);
+    before.is_some_and(|before| before.left == 0)
 }
 
 /// How often main memory was registered.

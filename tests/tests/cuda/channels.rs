@@ -15,7 +15,7 @@ use tensorpipe::{
 use tensorpipe_tests::say;
 
 use crate::bench::{Bench, connected, device, moved, pair};
-use crate::driver::{detours, nothing_went_wrong, waits};
+use crate::driver::{detours, fails, nothing_went_wrong, waits};
 use crate::fixture::Hold;
 
 /// Moves tensors of some lengths from each of these devices to each.
@@ -183,6 +183,75 @@ pub(crate) async fn full() {
         let come = moved(&(client, server), message()).await;
         let come = come.tensors[0].tensor.buffer();
         assert!(bench.download(come) == bytes, "over {name}");
+    }
+    nothing_went_wrong();
+}
+
+/// A call of the driver's that fails costs the message that needs it, or nothing: what comes next goes, over the same pipe.
+pub(crate) async fn calls_fail() {
+    const LEN: usize = 700_001;
+    let calls = [
+        ("cuMemCreate", "2"),
+        ("cuStreamCreate", "2"),
+        ("cuEventCreate", "2"),
+        ("cuEventRecord", "400"),
+        ("cuMemcpyDtoHAsync_v2", "999"),
+        ("cuMemcpyHtoDAsync_v2", "999"),
+        ("cuMemcpyPeerAsync", "999"),
+        ("cuMemHostRegister_v2", "2"),
+        ("cuMemHostAlloc", "2"),
+    ];
+    for name in ["cuda_xth", "cuda_ipc", "cuda_basic", "cuda_basic+lease"] {
+        let mut have_failed = Vec::new();
+        for (call, code) in calls {
+            for nth in 1..=3 {
+                // Nothing is warm.
+                let bench = Bench::new();
+                let pipes = pair(&bench, name).await;
+                let source = bench.tensor(CudaDevices::device(0), &pattern(LEN, nth));
+                bench.download(source.buffer());
+                let message = || {
+                    let tensor = MessageTensor::from(source.clone()).to_device(device());
+                    Message::new("m").tensor(tensor)
+                };
+                fails(&format!("{call}:{nth}:{code}"));
+                let both = async { tokio::join!(pipes.0.write(message()), pipes.1.read()) };
+                let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
+                let has_failed = fails("");
+                let what = format!("{call} number {nth} over {name}");
+                let (written, read) = ended.unwrap_or_else(|_| panic!("{what}: nothing for 30 s"));
+                for error in [written.as_ref().err(), read.as_ref().err()]
+                    .into_iter()
+                    .flatten()
+                {
+                    assert!(!error.ends_pipe() && has_failed, "{what}: {error:?}");
+                }
+                match read {
+                    Ok(read) => {
+                        let come = read.tensors[0].tensor.buffer();
+                        assert!(bench.download(come) == pattern(LEN, nth), "{what}");
+                    }
+                    Err(error) => {
+                        let words = error.to_string();
+                        let is_said = words.contains(call.trim_end_matches("_v2"))
+                            || matches!(error, Error::OutOfMemory { .. } | Error::Refused { .. });
+                        assert!(is_said, "{what}: {words}");
+                    }
+                }
+                if has_failed {
+                    have_failed.push(call);
+                }
+                let come = moved(&pipes, message()).await;
+                let come = come.tensors[0].tensor.buffer();
+                assert!(bench.download(come) == pattern(LEN, nth), "after {what}");
+            }
+        }
+        for call in ["cuMemCreate", "cuStreamCreate", "cuEventRecord"] {
+            assert!(
+                have_failed.contains(&call),
+                "{call} is not called over {name}"
+            );
+        }
     }
     nothing_went_wrong();
 }

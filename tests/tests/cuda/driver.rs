@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "functions of a library, by their names")]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 
 use tensorpipe_test_cuda::is_real;
 
@@ -30,6 +30,17 @@ pub(crate) fn faults() -> Vec<String> {
         0 => Vec::new(),
         _ => vec![format!("{count}, the last: {}", last.to_string_lossy())],
     }
+}
+
+/// From now on a call of the driver for tests fails: `NAME:NTH:CODE`, or none. Whether the one before has.
+pub(crate) fn fails(what: &str) -> bool {
+    type Fails = unsafe extern "C" fn(*const c_char) -> bool;
+    let driver = driver();
+    // SAFETY: the function of that name has this type.
+    let fails = unsafe { driver.get::<Fails>(b"testCudaFails") }.expect("it is there");
+    let what = CString::new(what).expect("no zero");
+    // SAFETY: it ends with a zero.
+    unsafe { fails(what.as_ptr()) }
 }
 
 fn count(name: &str) -> u64 {

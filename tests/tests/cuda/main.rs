@@ -67,6 +67,7 @@ fn child() {
             runtime().block_on(channels::handed_over());
         }),
         Some("full") => told("full", || runtime().block_on(channels::full())),
+        Some("fails") => told("fails", || runtime().block_on(channels::calls_fail())),
         Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
         Some("first") => told("first", || {
             runtime().block_on(channels::nobody_waits_at_first());
@@ -238,6 +239,11 @@ fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
 }
 
 #[test]
+fn a_call_of_the_driver_that_fails_costs_one_message_and_what_comes_next_goes() {
+    tell("fails");
+}
+
+#[test]
 fn main_memory_of_an_ordinary_peer_reaches_devices() {
     tell("ordinary peer");
 }
@@ -366,6 +372,11 @@ fn a_driver_that_does_not_serve_is_said() {
         (("TEST_CUDA_INIT", "100"), "no device", "nvidia-smi"),
         (("TEST_CUDA_INIT", "803"), "failed", "CUDA error 803"),
         (("TEST_CUDA_VERSION", "11080"), "old driver", "CUDA 11.8"),
+        (
+            ("TEST_CUDA_FAILS", "cuDeviceGetCount:1:999"),
+            "failed",
+            "cuDeviceGetCount: an error that the driver has no words for (CUDA error 999)",
+        ),
     ];
     for (variable, expected, words) in cases {
         let child = play(&driver, "opens", &[variable]);
