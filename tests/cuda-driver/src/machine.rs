@@ -50,6 +50,8 @@ pub(crate) struct Machine {
     pub(crate) detours: AtomicU64,
     /// Handles that were opened.
     pub(crate) imports: AtomicU64,
+    /// Copies to main memory that are queued.
+    pub(crate) downloads: AtomicU64,
     /// Registrations of main memory, and those of them that are read-only.
     pub(crate) registrations: AtomicU64,
     pub(crate) read_only: AtomicU64,
@@ -168,6 +170,7 @@ impl Machine {
             waits: AtomicU64::new(0),
             detours: AtomicU64::new(0),
             imports: AtomicU64::new(0),
+            downloads: AtomicU64::new(0),
             registrations: AtomicU64::new(0),
             read_only: AtomicU64::new(0),
         }
@@ -495,6 +498,12 @@ pub unsafe extern "C" fn testCudaFails(said: *const c_char) -> bool {
         .unwrap_or_else(PoisonError::into_inner);
     let before = std::mem::replace(&mut *failing, next);
     before.is_some_and(|before| before.left == 0)
+}
+
+/// How many copies to main memory are queued and not made yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaDownloads() -> u64 {
+    MACHINE.downloads.load(Ordering::Relaxed)
 }
 
 /// How often main memory was registered.

@@ -272,11 +272,13 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     may_fail!("cuMemcpyDtoHAsync_v2");
     let to = Host::of(to);
     status(stream(named).map(|stream| {
+        MACHINE.downloads.fetch_add(1, Ordering::Relaxed);
         stream.queue(move || {
             // SAFETY: the caller's promise.
             MACHINE.touch(from, len, "a copy to the host", |bytes| unsafe {
                 to.write(bytes)
             });
+            MACHINE.downloads.fetch_sub(1, Ordering::Relaxed);
         });
         if !MACHINE.is_pinned(to.0, len) {
             stream.synchronize();

@@ -12,10 +12,10 @@ use tensorpipe::{
     Allocation, BufferMut, Context, Device, DeviceKind, DevicePool, Error, Message, MessageTensor,
     Misuse, Pipe, Place,
 };
-use tensorpipe_tests::say;
+use tensorpipe_tests::{eventually, say};
 
 use crate::bench::{Bench, connected, device, moved, pair};
-use crate::driver::{detours, fails, nothing_went_wrong, waits};
+use crate::driver::{detours, downloads, fails, nothing_went_wrong, waits};
 use crate::fixture::Hold;
 
 /// Moves tensors of some lengths from each of these devices to each.
@@ -183,6 +183,61 @@ pub(crate) async fn full() {
         let come = moved(&(client, server), message()).await;
         let come = come.tensors[0].tensor.buffer();
         assert!(bench.download(come) == bytes, "over {name}");
+    }
+    nothing_went_wrong();
+}
+
+/// To main memory that the reader fills go many copies at once, into one destination; one where the reader gets the writer's memory itself.
+pub(crate) async fn pieces_to_main_memory() {
+    const LEN: usize = 33_000_001;
+    let bench = Bench::new();
+    let zero = CudaDevices::device(0);
+    for (name, own_memory, least, most) in [
+        ("cuda_basic", false, 4, 8),
+        ("cuda_basic", true, 4, 8),
+        ("cuda_basic+cma", false, 4, 8),
+        ("cuda_basic+lease", true, 4, 8),
+        ("cuda_basic+lease", false, 1, 1),
+        ("cuda_basic+xth", false, 1, 1),
+    ] {
+        let pipes = pair(&bench, name).await;
+        let held = bench.fixture.hold_writes(zero);
+        let bytes = pattern(LEN, 3);
+        let tensor = MessageTensor::from(bench.tensor(zero, &bytes)).to_device(Device::CPU);
+        pipes.0.send(Message::new("m").tensor(tensor)).unwrap();
+        let incoming = pipes.1.read_descriptor().await.unwrap();
+        let room = own_memory.then(|| Place::Into(BufferMut::zeroed(LEN)));
+        let place = Allocation {
+            tensors: Vec::from_iter(room),
+            ..Allocation::default()
+        };
+        let read = tokio::spawn(incoming.read_into(place));
+        let what = format!("copies to main memory over {name}");
+        eventually(&what, || downloads() >= least).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(
+            (least..=most).contains(&downloads()),
+            "{what}: {}",
+            downloads()
+        );
+        drop(held);
+        let read = read.await.unwrap().unwrap();
+        assert!(
+            read.tensors[0].tensor.as_bytes().unwrap() == bytes,
+            "{name}"
+        );
+        assert_eq!(downloads(), 0, "{what}");
+        // Given up half-way, it leaves the pipe as it was.
+        let held = bench.fixture.hold_writes(zero);
+        let tensor = MessageTensor::from(bench.tensor(zero, &bytes)).to_device(Device::CPU);
+        pipes.0.send(Message::new("m").tensor(tensor)).unwrap();
+        let read = pipes.1.read_descriptor().await.unwrap().read();
+        let early = tokio::time::timeout(Duration::from_millis(20), read).await;
+        assert!(early.is_err(), "{early:?} while it is held");
+        drop(held);
+        let next = moved(&pipes, Message::new("next")).await;
+        assert_eq!(&next.metadata[..], b"next");
+        eventually(&what, || downloads() == 0).await;
     }
     nothing_went_wrong();
 }

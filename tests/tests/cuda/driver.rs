@@ -63,6 +63,11 @@ pub(crate) fn imports() -> u64 {
     count("testCudaImports")
 }
 
+/// How many copies to main memory are queued and not made yet.
+pub(crate) fn downloads() -> u64 {
+    count("testCudaDownloads")
+}
+
 /// How often main memory was registered, and how often of that read-only.
 pub(crate) fn registrations() -> [u64; 2] {
     ["testCudaRegistrations", "testCudaReadOnly"].map(count)

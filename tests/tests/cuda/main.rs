@@ -68,6 +68,9 @@ fn child() {
         }),
         Some("full") => told("full", || runtime().block_on(channels::full())),
         Some("fails") => told("fails", || runtime().block_on(channels::calls_fail())),
+        Some("pieces") => told("pieces", || {
+            runtime().block_on(channels::pieces_to_main_memory());
+        }),
         Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
         Some("first") => told("first", || {
             runtime().block_on(channels::nobody_waits_at_first());
@@ -155,6 +158,11 @@ fn nobody_waits_for_a_device() {
 #[test]
 fn nobody_waits_for_a_program_s_work_at_the_first_transfer() {
     tell("first");
+}
+
+#[test]
+fn a_tensor_goes_to_main_memory_in_pieces_as_the_driver_counts() {
+    tell("pieces");
 }
 
 #[test]
