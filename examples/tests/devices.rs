@@ -99,6 +99,51 @@ impl Drop for Ended {
     }
 }
 
+/// What a program and its children open, by its calls; `None` where the system lets no program see those of another one.
+fn opened_by(program: &str, driver: &Driver) -> Option<String> {
+    let log = driver.path().join("opened");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-e", "trace=openat,open", "-o"]);
+    command.arg(&log).arg("--").arg(program);
+    let can = Command::new("strace").arg("true").output();
+    if !can.is_ok_and(|can| can.status.success()) {
+        println!("skipped: strace does not run here");
+        return None;
+    }
+    let said = said_by(command.env("LD_LIBRARY_PATH", driver.path()));
+    assert!(!said.is_empty());
+    Some(std::fs::read_to_string(log).unwrap())
+}
+
+/// A driver is there, and nobody asks for it: calls, pipes, a whole service.
+#[test]
+fn programs_that_ask_for_no_gpu_never_open_the_driver() {
+    let driver = Driver::load();
+    for program in [
+        env!("CARGO_BIN_EXE_hello"),
+        env!("CARGO_BIN_EXE_custom_transport"),
+        env!("CARGO_BIN_EXE_custom_channel"),
+    ] {
+        let Some(opened) = opened_by(program, &driver) else {
+            return;
+        };
+        assert!(opened.contains("libc.so"), "{opened}");
+        let of_cuda = opened.lines().find(|line| line.contains("libcuda"));
+        assert_eq!(of_cuda, None, "{program}");
+    }
+    // It is seen where somebody asks.
+    let asks = opened_by(env!("CARGO_BIN_EXE_gpu_function"), &driver).unwrap();
+    assert!(asks.contains("/libcuda.so"), "{asks}");
+}
+
+/// And their routes say so.
+#[test]
+fn a_route_says_that_nobody_asked_for_gpus() {
+    let said = run(env!("CARGO_BIN_EXE_hello"), None);
+    let why = "nobody asked for CUDA: ContextBuilder::try_cuda";
+    says(&said, &[&format!("not channel cuda_ipc: {why}")]);
+}
+
 #[test]
 fn blocks_of_a_cache_are_lent_where_they_lie() {
     let program = env!("CARGO_BIN_EXE_kv_blocks");

@@ -1,4 +1,4 @@
-//! The same of CUDA devices, on a driver for tests: arguments, results, streams, references, batches, replicas, calls back.
+//! The same of CUDA devices, on a driver for tests: arguments, results, streams, references, batches, replicas, calls back, and what is refused.
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "places/asked.rs"]
@@ -12,9 +12,7 @@ mod fixture;
 mod kind;
 #[path = "places/layers.rs"]
 mod layers;
-#[allow(
-    dead_code,
-    reason = "only stories of what is refused look at all of it"
-)]
+#[path = "places/refused.rs"]
+mod refused;
 #[path = "places/scene.rs"]
 mod scene;

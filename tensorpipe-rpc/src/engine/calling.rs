@@ -129,6 +129,7 @@ impl Engine {
             }
             if let Some(trace) = &slot.trace {
                 trace.becomes(outbound.byte_len());
+                outbound.tell_diverted(trace.diverted());
             }
             if let Err(error) = self.send_call(&slot, outbound, waits) {
                 let failed = match slot.naming(error) {

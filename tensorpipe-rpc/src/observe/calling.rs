@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
-use tensorpipe::{Identity, MessageStats, Pipe};
+use tensorpipe::{Identity, MessageStats, Pipe, route::Diverted};
 use tracing::Span;
 
 use super::outcome::{self, Verdict};
@@ -30,6 +30,8 @@ pub(crate) struct CallTrace {
     span: Span,
     stats: Mutex<CallStats>,
     ended: AtomicBool,
+    /// What of its message goes another way, of a caller who asked.
+    diverted: Option<Diverted>,
 }
 
 impl CallTrace {
@@ -88,8 +90,14 @@ impl CallTrace {
             span,
             stats: Mutex::new(stats),
             ended: AtomicBool::new(false),
+            diverted: asked.then(Diverted::default),
         };
         (Some(Arc::new(trace)), belongs_to)
+    }
+
+    /// Where it is told what of its message goes another way.
+    pub(crate) fn diverted(&self) -> Option<Diverted> {
+        self.diverted.clone()
     }
 
     /// It is a message now, of so many bytes.
@@ -187,6 +195,7 @@ impl CallTrace {
         }
         let mut stats = lock(&self.stats).clone();
         stats.bound_queue();
+        stats.request.diverted = self.diverted.as_ref().map_or_else(Vec::new, Diverted::all);
         stats
     }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use tensorpipe::route::Diversion;
+
 /// Where a call's time went and which of its bytes were copied, of calls made through `with_stats` of a client:
 /// [`Call::stats`](crate::Call::stats) beside the result or the error, [`CallStream::stats`](crate::CallStream::stats) of a
 /// stream, so far or, behind its last item, as a whole.
@@ -126,9 +128,11 @@ pub struct Carriage {
     pub copied: Option<u64>,
     /// Bytes of them that the writer's CPU copied into memory that the reader has mapped. `None` where that is not known.
     pub copied_by_writer: Option<u64>,
-    /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame. What one of them sent as
-    /// another would, and why, its writer has in [`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted).
+    /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame.
     pub channels: Vec<String>,
+    /// What one of them sent as another would, and why: of the call's own message, which this side writes. Of others their writer has it in
+    /// [`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted).
+    pub diverted: Vec<Diversion>,
 }
 
 impl CallStats {
@@ -251,6 +255,9 @@ impl fmt::Display for CallStats {
         if let Some(copied) = self.bytes_copied() {
             write!(f, ", {copied} copied")?;
         }
+        for diversion in &self.request.diverted {
+            write!(f, ", {diversion}")?;
+        }
         match self.attempts.len() {
             0 | 1 => Ok(()),
             attempts => write!(f, ", {attempts} attempts"),
@@ -307,7 +314,7 @@ mod tests {
             streamed: Some(streamed),
             copied: Some(0),
             copied_by_writer: Some(0),
-            channels: Vec::new(),
+            ..Carriage::default()
         };
         let took = Attempt {
             took: ms(20),
@@ -374,7 +381,7 @@ mod tests {
             streamed: Some(streamed),
             copied: Some(copied),
             copied_by_writer: Some(0),
-            channels: Vec::new(),
+            ..Carriage::default()
         };
         let mut stats = CallStats {
             request: way(1, 10),

@@ -276,6 +276,21 @@ impl ContextBuilder {
         let names = channels.iter().map(|channel| channel.name());
         let names: Vec<_> = names.collect();
         let mut unavailable = self.unavailable;
+        #[cfg(feature = "cuda")]
+        if self.cuda.is_none() && !self.chosen {
+            let unasked = channels::cuda::OF_DEVICES.iter().map(|name| Refusal {
+                candidate: format!("channel {name}"),
+                reason: channels::cuda::UNASKED.to_owned(),
+            });
+            // What the program has said of them goes before.
+            let is_new = |one: &Refusal| {
+                unavailable
+                    .iter()
+                    .all(|known| known.candidate != one.candidate)
+            };
+            let unasked: Vec<_> = unasked.filter(is_new).collect();
+            unavailable.extend(unasked);
+        }
         unavailable.retain(|one| names.iter().all(|name| !one.is_of(name)));
         let missing = unavailable.iter();
         let missing = missing.filter_map(|one| one.candidate.strip_prefix("channel "));
@@ -451,6 +466,30 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn a_context_that_was_never_asked_for_gpus_says_so() {
+        let said = |builder: ContextBuilder| {
+            let context = builder.build().unwrap();
+            let said = context.inner.unavailable.iter();
+            let said = said.map(|one| (one.candidate.clone(), one.reason.clone()));
+            said.collect::<Vec<_>>()
+        };
+        let unasked = said(Context::builder());
+        let names: Vec<_> = unasked.iter().map(|(candidate, _)| &**candidate).collect();
+        assert_eq!(
+            names,
+            ["channel cuda_xth", "channel cuda_ipc", "channel cuda_gdr"]
+        );
+        let is_asked = |(_, reason): &(String, String)| reason.contains("ContextBuilder::try_cuda");
+        assert!(unasked.iter().all(is_asked), "{unasked:?}");
+        let asked = said(Context::builder().try_cuda(&Err(Unavailable::NoDevice)));
+        assert!(asked.len() == 3 && !asked.iter().any(is_asked), "{asked:?}");
+        // Whoever chooses the channels misses none.
+        let chosen = Context::builder().channels([Arc::new(channels::BasicChannel::new()) as _]);
+        assert_eq!(said(chosen), []);
+    }
+
     #[test]
     fn a_channel_that_is_there_is_not_unavailable() {
         let builder = Context::builder().unavailable("cma", "no reason");
@@ -459,6 +498,8 @@ mod tests {
         let said = &context.inner.unavailable;
         let said: Vec<_> = said
             .iter()
+            // Of those a context says so that was never asked for them.
+            .filter(|one| !one.candidate.contains("cuda"))
             .map(|one| (&*one.candidate, &*one.reason))
             .collect();
         assert_eq!(said, [("channel rocm", "no card")]);

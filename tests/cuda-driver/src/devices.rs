@@ -52,6 +52,7 @@ pub(crate) unsafe fn give<T>(out: *mut T, value: Result<T, CUresult>) -> CUresul
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(_flags: c_uint) -> CUresult {
+    may_fail!("cuInit");
     match MACHINE.init {
         0 => CUresult::CUDA_SUCCESS,
         100 => CUresult::CUDA_ERROR_NO_DEVICE,
@@ -62,18 +63,21 @@ pub extern "C" fn cuInit(_flags: c_uint) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(out: *mut c_int) -> CUresult {
+    may_fail!("cuDriverGetVersion");
     // SAFETY: the caller's promise.
     unsafe { give(out, Ok(MACHINE.version)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(out: *mut c_int) -> CUresult {
+    may_fail!("cuDeviceGetCount");
     // SAFETY: the caller's promise.
     unsafe { give(out, Ok(MACHINE.devices as c_int)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(out: *mut CUdevice, ordinal: c_int) -> CUresult {
+    may_fail!("cuDeviceGet");
     // SAFETY: the caller's promise.
     unsafe { give(out, known(ordinal).map(|device| device as CUdevice)) }
 }
@@ -84,8 +88,9 @@ pub unsafe extern "C" fn cuDeviceGetName(
     room: c_int,
     device: CUdevice,
 ) -> CUresult {
+    may_fail!("cuDeviceGetName");
     let name = match known(device) {
-        Ok(device) => format!("test device {device}\0"),
+        Ok(device) => format!("test device {}\0", MACHINE.physical(device)),
         Err(error) => return error,
     };
     if usize::try_from(room).is_ok_and(|room| room < name.len()) {
@@ -98,8 +103,9 @@ pub unsafe extern "C" fn cuDeviceGetName(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice) -> CUresult {
+    may_fail!("cuDeviceGetUuid_v2");
     let uuid = known(device).map(|device| CUuuid {
-        bytes: [device as c_char + 1; 16],
+        bytes: [MACHINE.physical(device) as c_char + 1; 16],
     });
     // SAFETY: the caller's promise.
     unsafe { give(out, uuid) }
@@ -111,6 +117,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: CUdevice_attribute,
     device: CUdevice,
 ) -> CUresult {
+    may_fail!("cuDeviceGetAttribute");
     use CUdevice_attribute as A;
     let value = known(device).map(|_| match attribute {
         A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
@@ -125,6 +132,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) -> CUresult {
+    may_fail!("cuDeviceTotalMem_v2");
     // SAFETY: the caller's promise.
     unsafe { give(out, known(device).map(|_| MACHINE.capacity as usize)) }
 }
@@ -134,6 +142,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
     out: *mut CUcontext,
     device: CUdevice,
 ) -> CUresult {
+    may_fail!("cuDevicePrimaryCtxRetain");
     let known = MACHINE.state().and_then(|()| known(device));
     let retained = known.map(|device| {
         *retained().entry(device).or_default() += 1;
@@ -159,6 +168,7 @@ pub(crate) fn is_there(device: u32, what: &str) -> Result<(), CUresult> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
+    may_fail!("cuDevicePrimaryCtxRelease_v2");
     let device = match known(device) {
         Ok(device) => device,
         Err(error) => return error,
@@ -179,6 +189,7 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSetCurrent(context: CUcontext) -> CUresult {
+    may_fail!("cuCtxSetCurrent");
     let device = device_of(context);
     if device.is_none() && !context.is_null() {
         return CUresult::CUDA_ERROR_INVALID_CONTEXT;
@@ -189,6 +200,7 @@ pub extern "C" fn cuCtxSetCurrent(context: CUcontext) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetCurrent(out: *mut CUcontext) -> CUresult {
+    may_fail!("cuCtxGetCurrent");
     let found = CURRENT.get().map_or(std::ptr::null_mut(), context);
     // SAFETY: the caller's promise.
     unsafe { give(out, Ok(found)) }
@@ -196,6 +208,7 @@ pub unsafe extern "C" fn cuCtxGetCurrent(out: *mut CUcontext) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> CUresult {
+    may_fail!("cuCtxSynchronize");
     match current() {
         Ok(device) => crate::streams::synchronize(device),
         Err(error) => return error,
@@ -223,6 +236,7 @@ pub unsafe extern "C" fn cuDeviceCanAccessPeer(
     from: CUdevice,
     to: CUdevice,
 ) -> CUresult {
+    may_fail!("cuDeviceCanAccessPeer");
     let pair = known(from).and_then(|from| Ok((from, known(to)?)));
     let can = pair.map(|pair| c_int::from(peers().contains_key(&pair)));
     // SAFETY: the caller's promise.
@@ -232,6 +246,7 @@ pub unsafe extern "C" fn cuDeviceCanAccessPeer(
 /// Lets the context of this thread reach another one's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxEnablePeerAccess(to: CUcontext, _flags: c_uint) -> CUresult {
+    may_fail!("cuCtxEnablePeerAccess");
     let (Ok(from), Some(to)) = (current(), device_of(to)) else {
         return CUresult::CUDA_ERROR_INVALID_CONTEXT;
     };
@@ -263,6 +278,7 @@ fn text(error: CUresult) -> Option<&'static std::ffi::CStr> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(error: CUresult, out: *mut *const c_char) -> CUresult {
+    may_fail!("cuGetErrorString");
     let text = text(error).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE);
     // SAFETY: the caller's promise.
     unsafe { give(out, text.map(std::ffi::CStr::as_ptr)) }
@@ -270,6 +286,7 @@ pub unsafe extern "C" fn cuGetErrorString(error: CUresult, out: *mut *const c_ch
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(error: CUresult, out: *mut *const c_char) -> CUresult {
+    may_fail!("cuGetErrorName");
     // SAFETY: the caller's promise.
     unsafe { cuGetErrorString(error, out) }
 }

@@ -43,6 +43,7 @@ struct Function(Kernel, u32);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(out: *mut CUmodule, image: *const c_void) -> CUresult {
+    may_fail!("cuModuleLoadData");
     let made = MACHINE.state().and_then(|()| current()).and_then(|device| {
         // SAFETY: the caller's promise, for the text of a module.
         let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) };
@@ -60,6 +61,7 @@ pub unsafe extern "C" fn cuModuleLoadData(out: *mut CUmodule, image: *const c_vo
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
+    may_fail!("cuModuleUnload");
     // SAFETY: made by `handle`, and given up by the caller.
     drop(unsafe { Arc::from_raw(module.cast::<Module>().cast_const()) });
     CUresult::CUDA_SUCCESS
@@ -72,6 +74,7 @@ pub unsafe extern "C" fn cuModuleGetFunction(
     module: CUmodule,
     name: *const c_char,
 ) -> CUresult {
+    may_fail!("cuModuleGetFunction");
     // SAFETY: the caller's module is one of ours.
     let module = unsafe { &*module.cast::<Module>() };
     // SAFETY: the caller's promise.
@@ -97,6 +100,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> CUresult {
+    may_fail!("cuLaunchKernel");
     let sizes = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
     let threads = sizes.into_iter().map(|size| size as usize).product();
     if threads == 0 || block_x as usize * block_y as usize * block_z as usize > 1024 {

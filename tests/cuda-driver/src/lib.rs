@@ -19,8 +19,10 @@
 //! | `TEST_CUDA_MEMORY` | bytes of each device; 1 GiB |
 //! | `TEST_CUDA_INIT` | a number that `cuInit` fails with |
 //! | `TEST_CUDA_PEERS` | pairs of devices of which the first reaches the second's memory, as `0-1,1-0`; none |
+//! | `TEST_CUDA_ORDER` | which of the machine's devices each is, as `1,0`: with it go its UUID and whose memory it maps; `0,1` |
 //! | `TEST_CUDA_DMA_BUFS` | 1: it says that it exports dma-bufs, which it does not; 0 |
 //! | `TEST_CUDA_REFUSES` | names of functions that are not supported, with commas between them |
+//! | `TEST_CUDA_FAILS` | `NAME:NTH:CODE`: call number NTH of that function, from 1 on, fails with that error. `testCudaFails` says so later |
 //! | `TEST_CUDA_SWAPS` | the same of `cuMemExportToShareableHandle` and `cuMemImportFromShareableHandle`: they pass and open other memory |
 //! | `TEST_CUDA_FAILS` | a length: copies of so many bytes between main memory and a device are not made, and an event right behind one fails |
 //! | `TEST_CUDA_REPORT` | a file to which each process adds a line with its number when it begins, and one for each fault and each wait, as they happen |
@@ -32,6 +34,15 @@
     clippy::missing_safety_doc,
     reason = "a C library: its functions have the names, and the contracts, of CUDA's driver API"
 )]
+
+/// Returns from a function that is to fail.
+macro_rules! may_fail {
+    ($function:literal) => {
+        if let Err(error) = crate::machine::MACHINE.fails($function) {
+            return error;
+        }
+    };
+}
 
 mod devices;
 mod kernels;

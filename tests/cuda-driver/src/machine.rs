@@ -30,10 +30,14 @@ pub(crate) struct Machine {
     pub(crate) capacity: u64,
     /// What `cuInit` answers.
     pub(crate) init: c_uint,
+    /// Which device of the machine each of this process's is.
+    order: Vec<u32>,
     /// Whether it says that it exports dma-bufs.
     pub(crate) dma_bufs: i32,
     /// Functions that it does not support, by name.
     refused: String,
+    /// A call that fails.
+    failing: Mutex<Option<Failing>>,
     /// Functions that pass or open other memory than is meant, by name.
     swapped: String,
     /// Copies of so many bytes fail.
@@ -48,6 +52,41 @@ pub(crate) struct Machine {
     pub(crate) detours: AtomicU64,
     /// Handles that were opened.
     pub(crate) imports: AtomicU64,
+    /// Copies to main memory that are queued.
+    pub(crate) downloads: AtomicU64,
+    /// Registrations of main memory, and those of them that are read-only.
+    pub(crate) registrations: AtomicU64,
+    pub(crate) read_only: AtomicU64,
+}
+
+struct Failing {
+    function: String,
+    /// Calls up to that one and with it; 0 behind it.
+    left: u64,
+    error: CUresult,
+}
+
+impl Failing {
+    /// `NAME:NTH:CODE`; `None` where nothing is said.
+    fn parse(said: &str) -> Option<Self> {
+        if said.is_empty() {
+            return None;
+        }
+        let mut fields = said.split(':');
+        let mut field = || fields.next().expect("NAME:NTH:CODE");
+        Some(Self {
+            function: field().to_owned(),
+            left: field().parse().expect("which call"),
+            error: match field() {
+                "2" => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+                "4" => CUresult::CUDA_ERROR_DEINITIALIZED,
+                "400" => CUresult::CUDA_ERROR_INVALID_HANDLE,
+                "801" => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+                "999" => CUresult::CUDA_ERROR_UNKNOWN,
+                code => panic!("no error {code} is known here"),
+            },
+        })
+    }
 }
 
 #[derive(Default)]
@@ -119,8 +158,13 @@ impl Machine {
             version: variable("TEST_CUDA_VERSION", 12040),
             capacity: variable("TEST_CUDA_MEMORY", 1 << 30),
             init: variable("TEST_CUDA_INIT", 0),
+            order: variable("TEST_CUDA_ORDER", String::new())
+                .split(',')
+                .filter_map(|number| number.parse().ok())
+                .collect(),
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
+            failing: Mutex::new(Failing::parse(&variable("TEST_CUDA_FAILS", String::new()))),
             swapped: variable("TEST_CUDA_SWAPS", String::new()),
             failing: variable("TEST_CUDA_FAILS", usize::MAX),
             memory: Mutex::default(),
@@ -129,11 +173,40 @@ impl Machine {
             waits: AtomicU64::new(0),
             detours: AtomicU64::new(0),
             imports: AtomicU64::new(0),
+            downloads: AtomicU64::new(0),
+            registrations: AtomicU64::new(0),
+            read_only: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn refuses(&self, function: &str) -> bool {
-        self.refused.split(',').any(|refused| refused == function)
+    /// Whether a call of this function fails, and with what.
+    pub(crate) fn fails(&self, function: &str) -> Result<(), CUresult> {
+        let named = |name: &str| name == function || Some(name) == function.strip_suffix("_v2");
+        if self.refused.split(',').any(named) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *failing {
+            Some(failing) if named(&failing.function) && failing.left > 0 => {
+                failing.left -= 1;
+                match failing.left {
+                    0 => Err(failing.error),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Who a device is, also in processes that see them in another order.
+    pub(crate) fn physical(&self, device: u32) -> u32 {
+        let said = self.order.get(device as usize);
+        said.copied().unwrap_or(device)
+    }
+
+    /// The device here that is this one.
+    pub(crate) fn seen_as(&self, physical: u32) -> Option<u32> {
+        (0..self.devices).find(|device| self.physical(*device) == physical)
     }
 
     pub(crate) fn swaps(&self, function: &str) -> bool {
@@ -418,6 +491,38 @@ fn report(what: &str) {
 #[unsafe(no_mangle)]
 pub extern "C" fn testCudaImports() -> u64 {
     MACHINE.imports.load(Ordering::Relaxed)
+}
+
+/// From now on a call fails, as `TEST_CUDA_FAILS` says it, or none. Whether the one that was to fail before has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn testCudaFails(said: *const c_char) -> bool {
+    // SAFETY: the caller's promise: it ends with a zero.
+    let said = unsafe { std::ffi::CStr::from_ptr(said) };
+    let next = Failing::parse(&said.to_string_lossy());
+    let mut failing = MACHINE
+        .failing
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let before = std::mem::replace(&mut *failing, next);
+    before.is_some_and(|before| before.left == 0)
+}
+
+/// How many copies to main memory are queued and not made yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaDownloads() -> u64 {
+    MACHINE.downloads.load(Ordering::Relaxed)
+}
+
+/// How often main memory was registered.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaRegistrations() -> u64 {
+    MACHINE.registrations.load(Ordering::Relaxed)
+}
+
+/// How often of that read-only.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaReadOnly() -> u64 {
+    MACHINE.read_only.load(Ordering::Relaxed)
 }
 
 /// How many faults there were; the last one of them, as a C string, in `text`.

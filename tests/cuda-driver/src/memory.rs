@@ -1,11 +1,11 @@
 //! Memory of devices, and copies.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUcontext, CUdeviceptr, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUresult, CUstream,
+    CUmemoryPool, CUpointer_attribute, CUresult, CUstream,
 };
 
 use crate::devices::{current, give};
@@ -19,6 +19,7 @@ fn status(result: Result<(), CUresult>) -> CUresult {
 /// Waits for the device, as the real one may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(out: *mut CUdeviceptr, len: usize) -> CUresult {
+    may_fail!("cuMemAlloc_v2");
     let made = MACHINE.state().and_then(|()| current());
     let made = made.and_then(|device| {
         synchronize(device);
@@ -31,6 +32,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(out: *mut CUdeviceptr, len: usize) -> CUr
 /// Waits for the device, as the real one does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+    may_fail!("cuMemFree_v2");
     let device = MACHINE.block(address, |block| block.device);
     status(device.and_then(|device| {
         synchronize(device);
@@ -44,6 +46,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(
     len: usize,
     named: CUstream,
 ) -> CUresult {
+    may_fail!("cuMemAllocAsync");
     let made = stream(named).and_then(|stream| {
         stream.queue(|| ());
         MACHINE.allocate(stream.device, len, Some(stream.position()))
@@ -59,6 +62,7 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
     pool: CUmemoryPool,
     named: CUstream,
 ) -> CUresult {
+    may_fail!("cuMemAllocFromPoolAsync");
     if pool.is_null() {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     }
@@ -68,6 +72,7 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(address: CUdeviceptr, named: CUstream) -> CUresult {
+    may_fail!("cuMemFreeAsync");
     status(stream(named).and_then(|stream| {
         let was_released = MACHINE.block(address, |block| {
             std::mem::replace(&mut block.is_released, true)
@@ -88,6 +93,7 @@ pub unsafe extern "C" fn cuMemPoolCreate(
     out: *mut CUmemoryPool,
     _props: *const CUmemPoolProps,
 ) -> CUresult {
+    may_fail!("cuMemPoolCreate");
     let made = MACHINE
         .state()
         .map(|()| handle(std::sync::Arc::new(Pool)).cast());
@@ -101,14 +107,33 @@ pub extern "C" fn cuMemPoolSetAttribute(
     _attribute: CUmemPool_attribute,
     _value: *mut c_void,
 ) -> CUresult {
+    may_fail!("cuMemPoolSetAttribute");
     CUresult::CUDA_SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
+    may_fail!("cuMemPoolDestroy");
     // SAFETY: made by `cuMemPoolCreate`, and given up by the caller.
     drop(unsafe { std::sync::Arc::from_raw(pool.cast::<Pool>().cast_const()) });
     CUresult::CUDA_SUCCESS
+}
+
+/// One thing is known of memory: its device, whichever context is this thread's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttribute(
+    out: *mut c_void,
+    attribute: CUpointer_attribute,
+    address: CUdeviceptr,
+) -> CUresult {
+    may_fail!("cuPointerGetAttribute");
+    if attribute != CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL {
+        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    }
+    let found = MACHINE.device_of(address);
+    let found = found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE);
+    // SAFETY: the caller has room for a number.
+    unsafe { give(out.cast::<c_int>(), found.map(|device| device as c_int)) }
 }
 
 /// Memory of the process, as an address that may go to a stream's thread.
@@ -144,6 +169,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     len: usize,
     named: CUstream,
 ) -> CUresult {
+    may_fail!("cuMemcpyHtoDAsync_v2");
     let from = Host::of(from);
     if MACHINE.is_pinned(from.0, len) {
         return status(stream(named).map(|stream| {
@@ -174,6 +200,7 @@ pub extern "C" fn cuMemsetD8Async(
     len: usize,
     named: CUstream,
 ) -> CUresult {
+    may_fail!("cuMemsetD8Async");
     status(stream(named).map(|stream| {
         stream.queue(move || MACHINE.touch(to, len, "a fill", |bytes| bytes.fill(value)));
     }))
@@ -197,6 +224,7 @@ pub unsafe extern "C" fn cuMemcpyHtoD_v2(
     from: *const c_void,
     len: usize,
 ) -> CUresult {
+    may_fail!("cuMemcpyHtoD_v2");
     // SAFETY: the caller's promise.
     at_once(|usual| unsafe { cuMemcpyHtoDAsync_v2(to, from, len, usual) })
 }
@@ -207,6 +235,7 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(
     from: CUdeviceptr,
     len: usize,
 ) -> CUresult {
+    may_fail!("cuMemcpyDtoH_v2");
     let to = Host::of(to);
     at_once(|usual| {
         status(stream(usual).map(|stream| {
@@ -222,11 +251,13 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, len: usize) -> CUresult {
+    may_fail!("cuMemcpyDtoD_v2");
     at_once(|usual| cuMemcpyDtoDAsync_v2(to, from, len, usual))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemsetD8_v2(to: CUdeviceptr, value: u8, len: usize) -> CUresult {
+    may_fail!("cuMemsetD8_v2");
     at_once(|usual| cuMemsetD8Async(to, value, len, usual))
 }
 
@@ -238,13 +269,16 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     len: usize,
     named: CUstream,
 ) -> CUresult {
+    may_fail!("cuMemcpyDtoHAsync_v2");
     let to = Host::of(to);
     status(stream(named).map(|stream| {
+        MACHINE.downloads.fetch_add(1, Ordering::Relaxed);
         stream.queue_copy(len, move || {
             // SAFETY: the caller's promise.
             MACHINE.touch(from, len, "a copy to the host", |bytes| unsafe {
                 to.write(bytes)
             });
+            MACHINE.downloads.fetch_sub(1, Ordering::Relaxed);
         });
         if !MACHINE.is_pinned(to.0, len) {
             stream.synchronize();
@@ -258,6 +292,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(
     len: usize,
     _flags: c_uint,
 ) -> CUresult {
+    may_fail!("cuMemHostAlloc");
     let made = MACHINE.state().and_then(|()| current()).map(|_| {
         let memory: Box<[u8]> = vec![0xdd; len.max(1)].into();
         let start = Box::into_raw(memory).cast::<c_void>();
@@ -272,6 +307,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(start: *mut c_void) -> CUresult {
+    may_fail!("cuMemFreeHost");
     let Some(len) = MACHINE.pinned().remove(&start.addr()) else {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     };
@@ -285,11 +321,9 @@ pub unsafe extern "C" fn cuMemFreeHost(start: *mut c_void) -> CUresult {
 /// unless it is said so.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostRegister_v2(start: *mut c_void, len: usize, flags: c_uint) -> CUresult {
+    may_fail!("cuMemHostRegister_v2");
     let start = start.addr();
     let read_only = flags & CU_MEMHOSTREGISTER_READ_ONLY != 0;
-    if MACHINE.refuses("cuMemHostRegister") {
-        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
-    }
     status(MACHINE.state().and_then(|()| current()).and_then(|_| {
         if len == 0 || !(read_only || is_writable(start, len)) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -300,12 +334,15 @@ pub extern "C" fn cuMemHostRegister_v2(start: *mut c_void, len: usize, flags: c_
             return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }
         pinned.insert(start, len);
+        MACHINE.registrations.fetch_add(1, Ordering::Relaxed);
+        (MACHINE.read_only).fetch_add(read_only.into(), Ordering::Relaxed);
         Ok(())
     }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(start: *mut c_void) -> CUresult {
+    may_fail!("cuMemHostUnregister");
     match MACHINE.pinned().remove(&start.addr()) {
         Some(_) => CUresult::CUDA_SUCCESS,
         None => CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,
@@ -337,6 +374,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
     len: usize,
     named: CUstream,
 ) -> CUresult {
+    may_fail!("cuMemcpyDtoDAsync_v2");
     status(stream(named).map(|stream| {
         stream.queue(move || {
             let mut between = Vec::new();
@@ -361,6 +399,7 @@ pub extern "C" fn cuMemcpyPeerAsync(
     len: usize,
     named: CUstream,
 ) -> CUresult {
+    may_fail!("cuMemcpyPeerAsync");
     let device_of = crate::devices::device_of;
     if let (Some(from), Some(to)) = (device_of(from_context), device_of(to_context))
         && !crate::devices::reaches(from, to)

@@ -67,6 +67,7 @@ pub unsafe extern "C" fn cuMemGetAllocationGranularity(
     _properties: *const CUmemAllocationProp,
     _option: CUmemAllocationGranularity_flags,
 ) -> CUresult {
+    may_fail!("cuMemGetAllocationGranularity");
     // SAFETY: the caller's promise.
     unsafe { give(out, Ok(GRANULARITY)) }
 }
@@ -78,6 +79,7 @@ pub unsafe extern "C" fn cuMemCreate(
     properties: *const CUmemAllocationProp,
     _flags: c_ulonglong,
 ) -> CUresult {
+    may_fail!("cuMemCreate");
     // SAFETY: the caller's promise.
     let device = unsafe { (*properties).location.id } as u32;
     let made = MACHINE.state().and_then(|()| {
@@ -110,13 +112,14 @@ fn file(len: usize, device: u32) -> std::io::Result<File> {
         file.write_all_at(&GARBAGES, at as u64)?;
     }
     let mut end = MARK.to_le_bytes().to_vec();
-    end.extend(u64::from(device).to_le_bytes());
+    end.extend(u64::from(MACHINE.physical(device)).to_le_bytes());
     file.write_all_at(&end, len as u64)?;
     Ok(file)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
+    may_fail!("cuMemRelease");
     let released = handles().all.remove(&handle);
     status(released.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
 }
@@ -130,12 +133,14 @@ pub unsafe extern "C" fn cuMemAddressReserve(
     _wanted: CUdeviceptr,
     _flags: c_ulonglong,
 ) -> CUresult {
+    may_fail!("cuMemAddressReserve");
     // SAFETY: the caller's promise.
     unsafe { give(out, MACHINE.state().map(|()| MACHINE.reserve(len))) }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAddressFree(address: CUdeviceptr, len: usize) -> CUresult {
+    may_fail!("cuMemAddressFree");
     match MACHINE.is_used(address, len) {
         false => CUresult::CUDA_SUCCESS,
         true => MACHINE.fault(format!(
@@ -152,6 +157,7 @@ pub extern "C" fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     _flags: c_ulonglong,
 ) -> CUresult {
+    may_fail!("cuMemMap");
     status(known(handle).and_then(|physical| {
         if offset != 0 || len > physical.len {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -169,6 +175,7 @@ pub unsafe extern "C" fn cuMemSetAccess(
     descriptions: *const CUmemAccessDesc,
     count: usize,
 ) -> CUresult {
+    may_fail!("cuMemSetAccess");
     // SAFETY: the caller has so many.
     let _all = unsafe { std::slice::from_raw_parts(descriptions, count) };
     status(MACHINE.blocks(address, len, |block| block.is_reached = true))
@@ -177,6 +184,7 @@ pub unsafe extern "C" fn cuMemSetAccess(
 /// What is queued on it must be done: the real one takes the pages away.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemUnmap(address: CUdeviceptr, len: usize) -> CUresult {
+    may_fail!("cuMemUnmap");
     status(MACHINE.unmap(address, len))
 }
 
@@ -187,9 +195,7 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
     _kind: CUmemAllocationHandleType,
     _flags: c_ulonglong,
 ) -> CUresult {
-    if MACHINE.refuses("cuMemExportToShareableHandle") {
-        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
-    }
+    may_fail!("cuMemExportToShareableHandle");
     let exported = known(handle).and_then(|physical| {
         let another = match MACHINE.swaps("cuMemExportToShareableHandle") {
             true => file(physical.len, physical.device),
@@ -208,9 +214,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     number: *mut c_void,
     _kind: CUmemAllocationHandleType,
 ) -> CUresult {
-    if MACHINE.refuses("cuMemImportFromShareableHandle") {
-        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
-    }
+    may_fail!("cuMemImportFromShareableHandle");
     MACHINE.imports.fetch_add(1, Ordering::Relaxed);
     let imported = MACHINE.state().and_then(|()| {
         // SAFETY: the caller's descriptor is open during the call; it stays the caller's.
@@ -228,7 +232,11 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
         if *mark != MARK.to_le_bytes() {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let (len, device) = (len as usize, u32::from(device[0]));
+        let seen = MACHINE.seen_as(device[0].into());
+        let (len, device) = (
+            len as usize,
+            seen.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)?,
+        );
         let file = match MACHINE.swaps("cuMemImportFromShareableHandle") {
             true => self::file(len, device).map_err(refused)?,
             false => file,

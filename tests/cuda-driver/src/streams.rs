@@ -177,6 +177,7 @@ fn status(result: Result<(), CUresult>) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(out: *mut CUstream, _flags: c_uint) -> CUresult {
+    may_fail!("cuStreamCreate");
     let device = match MACHINE.state().and_then(|()| current()) {
         Ok(device) => device,
         Err(error) => return error,
@@ -191,6 +192,7 @@ pub unsafe extern "C" fn cuStreamCreate(out: *mut CUstream, _flags: c_uint) -> C
 /// Its work goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(named: CUstream) -> CUresult {
+    may_fail!("cuStreamDestroy_v2");
     let mut streams = streams();
     let known = |stream: &Arc<Stream>| Arc::as_ptr(stream).cast() == named.cast_const();
     let Some(at) = streams.iter().position(known) else {
@@ -204,6 +206,7 @@ pub unsafe extern "C" fn cuStreamDestroy_v2(named: CUstream) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(named: CUstream) -> CUresult {
+    may_fail!("cuStreamSynchronize");
     let waited = stream(named).map(|stream| stream.synchronize());
     status(waited.and_then(|()| MACHINE.state()))
 }
@@ -214,6 +217,7 @@ pub unsafe extern "C" fn cuStreamWaitEvent(
     event: CUevent,
     _flags: c_uint,
 ) -> CUresult {
+    may_fail!("cuStreamWaitEvent");
     status(stream(named).map(|stream| {
         // SAFETY: the caller's event is one of ours.
         if let Some(position) = unsafe { Event::of(event) }.recorded() {
@@ -228,6 +232,7 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     function: CUhostFn,
     data: *mut c_void,
 ) -> CUresult {
+    may_fail!("cuLaunchHostFunc");
     let Some(function) = function else {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     };
@@ -256,6 +261,7 @@ impl Event {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(out: *mut CUevent, _flags: c_uint) -> CUresult {
+    may_fail!("cuEventCreate");
     if let Err(error) = MACHINE.state().and_then(|()| current()) {
         return error;
     }
@@ -266,6 +272,7 @@ pub unsafe extern "C" fn cuEventCreate(out: *mut CUevent, _flags: c_uint) -> CUr
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
+    may_fail!("cuEventDestroy_v2");
     // SAFETY: made by `handle`, and given up by the caller.
     drop(unsafe { Arc::from_raw(event.cast::<Event>().cast_const()) });
     CUresult::CUDA_SUCCESS
@@ -273,6 +280,7 @@ pub unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventRecord(event: CUevent, named: CUstream) -> CUresult {
+    may_fail!("cuEventRecord");
     status(stream(named).map(|stream| {
         // SAFETY: the caller's event is one of ours.
         let event = unsafe { Event::of(event) };
@@ -283,6 +291,7 @@ pub unsafe extern "C" fn cuEventRecord(event: CUevent, named: CUstream) -> CUres
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
+    may_fail!("cuEventQuery");
     // SAFETY: the caller's event is one of ours.
     let recorded = unsafe { Event::of(event) }.recorded();
     if let Some(position) = &recorded
@@ -299,6 +308,7 @@ pub unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
+    may_fail!("cuEventSynchronize");
     MACHINE.waited();
     // SAFETY: the caller's event is one of ours.
     if let Some(position) = unsafe { Event::of(event) }.recorded() {

@@ -12,10 +12,10 @@ use tensorpipe::{
     Allocation, BufferMut, Context, Device, DeviceKind, Error, Message, MessageTensor, Misuse,
     Pipe, Place, device::DevicePool,
 };
-use tensorpipe_tests::say;
+use tensorpipe_tests::{eventually, say};
 
 use crate::bench::{Bench, connected, device, moved, pair};
-use crate::driver::{detours, nothing_went_wrong, waits};
+use crate::driver::{detours, downloads, fails, nothing_went_wrong, waits};
 use crate::fixture::Hold;
 
 /// Moves tensors of some lengths from each of these devices to each.
@@ -183,6 +183,130 @@ pub(crate) async fn full() {
         let come = moved(&(client, server), message()).await;
         let come = come.tensors[0].tensor.buffer();
         assert!(bench.download(come) == bytes, "over {name}");
+    }
+    nothing_went_wrong();
+}
+
+/// To main memory that the reader fills go many copies at once, into one destination; one where the reader gets the writer's memory itself.
+pub(crate) async fn pieces_to_main_memory() {
+    const LEN: usize = 33_000_001;
+    let bench = Bench::new();
+    let zero = CudaDevices::device(0);
+    for (name, own_memory, least, most) in [
+        ("cuda_basic", false, 4, 8),
+        ("cuda_basic", true, 4, 8),
+        ("cuda_basic+cma", false, 4, 8),
+        ("cuda_basic+lease", true, 4, 8),
+        ("cuda_basic+lease", false, 1, 1),
+        ("cuda_basic+xth", false, 1, 1),
+    ] {
+        let pipes = pair(&bench, name).await;
+        let held = bench.fixture.hold_writes(zero);
+        let bytes = pattern(LEN, 3);
+        let tensor = MessageTensor::from(bench.tensor(zero, &bytes)).to_device(Device::CPU);
+        pipes.0.send(Message::new("m").tensor(tensor)).unwrap();
+        let incoming = pipes.1.read_descriptor().await.unwrap();
+        let room = own_memory.then(|| Place::Into(BufferMut::zeroed(LEN)));
+        let place = Allocation {
+            tensors: Vec::from_iter(room),
+            ..Allocation::default()
+        };
+        let read = tokio::spawn(incoming.read_into(place));
+        let what = format!("copies to main memory over {name}");
+        eventually(&what, || downloads() >= least).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(
+            (least..=most).contains(&downloads()),
+            "{what}: {}",
+            downloads()
+        );
+        drop(held);
+        let read = read.await.unwrap().unwrap();
+        assert!(
+            read.tensors[0].tensor.as_bytes().unwrap() == bytes,
+            "{name}"
+        );
+        assert_eq!(downloads(), 0, "{what}");
+        // Given up half-way, it leaves the pipe as it was.
+        let held = bench.fixture.hold_writes(zero);
+        let tensor = MessageTensor::from(bench.tensor(zero, &bytes)).to_device(Device::CPU);
+        pipes.0.send(Message::new("m").tensor(tensor)).unwrap();
+        let read = pipes.1.read_descriptor().await.unwrap().read();
+        let early = tokio::time::timeout(Duration::from_millis(20), read).await;
+        assert!(early.is_err(), "{early:?} while it is held");
+        drop(held);
+        let next = moved(&pipes, Message::new("next")).await;
+        assert_eq!(&next.metadata[..], b"next");
+        eventually(&what, || downloads() == 0).await;
+    }
+    nothing_went_wrong();
+}
+
+/// A call of the driver's that fails costs the message that needs it, or nothing: what comes next goes, over the same pipe.
+pub(crate) async fn calls_fail() {
+    const LEN: usize = 700_001;
+    let calls = [
+        ("cuMemCreate", "2"),
+        ("cuStreamCreate", "2"),
+        ("cuEventCreate", "2"),
+        ("cuEventRecord", "400"),
+        ("cuMemcpyDtoHAsync_v2", "999"),
+        ("cuMemcpyHtoDAsync_v2", "999"),
+        ("cuMemcpyPeerAsync", "999"),
+        ("cuMemHostRegister_v2", "2"),
+        ("cuMemHostAlloc", "2"),
+    ];
+    for name in ["cuda_xth", "cuda_ipc", "cuda_basic", "cuda_basic+lease"] {
+        let mut have_failed = Vec::new();
+        for (call, code) in calls {
+            for nth in 1..=3 {
+                // Nothing is warm.
+                let bench = Bench::new();
+                let pipes = pair(&bench, name).await;
+                let source = bench.tensor(CudaDevices::device(0), &pattern(LEN, nth));
+                bench.download(source.buffer());
+                let message = || {
+                    let tensor = MessageTensor::from(source.clone()).to_device(device());
+                    Message::new("m").tensor(tensor)
+                };
+                fails(&format!("{call}:{nth}:{code}"));
+                let both = async { tokio::join!(pipes.0.write(message()), pipes.1.read()) };
+                let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
+                let has_failed = fails("");
+                let what = format!("{call} number {nth} over {name}");
+                let (written, read) = ended.unwrap_or_else(|_| panic!("{what}: nothing for 30 s"));
+                for error in [written.as_ref().err(), read.as_ref().err()]
+                    .into_iter()
+                    .flatten()
+                {
+                    assert!(!error.ends_pipe() && has_failed, "{what}: {error:?}");
+                }
+                match read {
+                    Ok(read) => {
+                        let come = read.tensors[0].tensor.buffer();
+                        assert!(bench.download(come) == pattern(LEN, nth), "{what}");
+                    }
+                    Err(error) => {
+                        let words = error.to_string();
+                        let is_said = words.contains(call.trim_end_matches("_v2"))
+                            || matches!(error, Error::OutOfMemory { .. } | Error::Refused { .. });
+                        assert!(is_said, "{what}: {words}");
+                    }
+                }
+                if has_failed {
+                    have_failed.push(call);
+                }
+                let come = moved(&pipes, message()).await;
+                let come = come.tensors[0].tensor.buffer();
+                assert!(bench.download(come) == pattern(LEN, nth), "after {what}");
+            }
+        }
+        for call in ["cuMemCreate", "cuStreamCreate", "cuEventRecord"] {
+            assert!(
+                have_failed.contains(&call),
+                "{call} is not called over {name}"
+            );
+        }
     }
     nothing_went_wrong();
 }

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "functions of a library, by their names")]
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 
 use tensorpipe_test_cuda::is_real;
 
@@ -32,6 +32,17 @@ pub(crate) fn faults() -> Vec<String> {
     }
 }
 
+/// From now on a call of the driver for tests fails: `NAME:NTH:CODE`, or none. Whether the one before has.
+pub(crate) fn fails(what: &str) -> bool {
+    type Fails = unsafe extern "C" fn(*const c_char) -> bool;
+    let driver = driver();
+    // SAFETY: the function of that name has this type.
+    let fails = unsafe { driver.get::<Fails>(b"testCudaFails") }.expect("it is there");
+    let what = CString::new(what).expect("no zero");
+    // SAFETY: it ends with a zero.
+    unsafe { fails(what.as_ptr()) }
+}
+
 fn count(name: &str) -> u64 {
     if is_real() {
         return 0;
@@ -50,6 +61,16 @@ pub(crate) fn waits() -> u64 {
 /// How often memory of another process was opened.
 pub(crate) fn imports() -> u64 {
     count("testCudaImports")
+}
+
+/// How many copies to main memory are queued and not made yet.
+pub(crate) fn downloads() -> u64 {
+    count("testCudaDownloads")
+}
+
+/// How often main memory was registered, and how often of that read-only.
+pub(crate) fn registrations() -> [u64; 2] {
+    ["testCudaRegistrations", "testCudaReadOnly"].map(count)
 }
 
 /// How many copies between devices went by way of main memory.

@@ -13,14 +13,14 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{
-    Allocation, BufferMut, Context, ContextBuilder, DType, DeviceKind, Error, Message,
-    MessageTensor, Misuse, Pipe, Place, Tensor, device::DevicePool,
+    Allocation, BufferMut, Context, ContextBuilder, DType, Device, DeviceKind, Error, Message,
+    MessageTensor, Misuse, Pipe, Place, Pool, Tensor, device::DevicePool,
 };
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{Child, runtime, say, soon};
 
 use crate::bench::{Bench, device, pair};
-use crate::driver::{faults, imports, nothing_went_wrong, waits};
+use crate::driver::{detours, faults, imports, nothing_went_wrong, registrations, waits};
 use crate::segments::Segments;
 
 const LEN: usize = 3_000_000;
@@ -63,6 +63,19 @@ pub(crate) fn reads() {
                         }
                         "imports" => {
                             say("imports", imports());
+                            continue;
+                        }
+                        "registrations" => {
+                            say("registrations", format!("{:?}", registrations()));
+                            continue;
+                        }
+                        "detours" => {
+                            say("detours", detours());
+                            continue;
+                        }
+                        "where" => {
+                            let found = kept.iter().map(|tensor| tensor.device().to_string());
+                            say("where", found.collect::<Vec<_>>().join(" "));
                             continue;
                         }
                         _ => {}
@@ -136,7 +149,12 @@ pub(crate) fn lends() {
 }
 
 fn message(what: &str, tensor: Tensor) -> Message {
-    Message::new(what.to_owned()).tensor(MessageTensor::from(tensor).to_device(device()))
+    to(device(), what, tensor)
+}
+
+/// To a device of the reader's.
+fn to(there: Device, what: &str, tensor: Tensor) -> Message {
+    Message::new(what.to_owned()).tensor(MessageTensor::from(tensor).to_device(there))
 }
 
 fn reader(variables: &[(&str, &str)]) -> (Child, String) {
@@ -153,6 +171,8 @@ fn lent(count: usize) -> String {
 struct Writer {
     bench: Bench,
     pool: DevicePool,
+    /// Main memory, which may be lent.
+    main: Pool,
     pipe: Pipe,
 }
 
@@ -166,7 +186,13 @@ impl Writer {
         let context = set(Context::builder().cuda(&bench.cuda)).build().unwrap();
         let pool = context.allocator(device()).unwrap();
         let pipe = context.connect(url).await.unwrap();
-        Self { bench, pool, pipe }
+        let main = context.pool().clone();
+        Self {
+            bench,
+            pool,
+            main,
+            pipe,
+        }
     }
 
     /// A tensor of its pool, which nobody else uses.
@@ -521,6 +547,98 @@ fn a_number_is_read_when_it_is_there() {
     assert_eq!(writer.hear("lent"), (2 * LEN).to_string());
     assert_eq!(child.hear("read"), lent(1));
     assert_eq!(child.hear("read"), lent(2));
+}
+
+/// Main memory that the writer has lent is read by the reader's device where it lies: it is registered there, as what may not be written.
+#[test]
+fn main_memory_that_is_lent_is_registered_with_its_reader_s_driver() {
+    let (child, url) = reader(&[]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        for seed in 0..3 {
+            let mut tensor = writer.main.tensor(DType::U8, [LEN as u64]).unwrap();
+            tensor
+                .make_mut::<u8>()
+                .unwrap()
+                .copy_from_slice(&pattern(LEN, seed));
+            writer.pipe.write(message("keep", tensor)).await.unwrap();
+            let heard = child.hear("read");
+            assert!(
+                heard.starts_with(&format!("{0} of {0}, ", seed + 1)),
+                "{heard}"
+            );
+        }
+        writer.say("registrations").await;
+        let heard = child.hear("registrations");
+        let [all, read_only] = &heard[1..heard.len() - 1].split(", ").collect::<Vec<_>>()[..]
+        else {
+            panic!("{heard}");
+        };
+        assert!(all == read_only && *all != "0", "all, read-only: {heard}");
+        let route = writer.pipe.route();
+        let carried = |name: &str| {
+            let channel = route.channels.iter().find(|one| one.name == name);
+            channel.unwrap().carried.bytes()
+        };
+        assert_eq!(carried("cuda_basic+lease"), 3 * LEN as u64);
+    });
+    nothing_went_wrong();
+}
+
+/// To another device of the machine it is copied there, by way of main memory where the one does not reach the other.
+#[test]
+fn to_another_device_of_the_driver_s_it_is_copied_once() {
+    for (peers, is_direct) in [("", false), ("0-1,1-0", true)] {
+        let (child, url) = reader(&[("TEST_CUDA_PEERS", peers)]);
+        runtime().block_on(async {
+            let writer = Writer::to(&url).await;
+            let zero = CudaDevices::device(0);
+            for seed in 0..2 {
+                let tensor = writer.tensor(seed);
+                assert_eq!(tensor.device(), CudaDevices::device(1));
+                let memory = tensor.buffer().memory().clone();
+                writer.pipe.write(to(zero, "keep", tensor)).await.unwrap();
+                assert_eq!(
+                    child.hear("read"),
+                    format!("{0} of {0}, 0 borrowed", seed + 1)
+                );
+                comes_back(&memory).await;
+            }
+            writer.say("where").await;
+            assert_eq!(child.hear("where"), format!("{zero} {zero}"));
+            writer.say("detours").await;
+            let detours: u64 = child.hear("detours").parse().unwrap();
+            assert_eq!(detours == 0, is_direct, "{detours} by way of main memory");
+            let route = writer.pipe.route();
+            let of_ipc = route.channels.iter().find(|one| one.name == "cuda_ipc");
+            assert_eq!(of_ipc.unwrap().carried.bytes(), 2 * LEN as u64);
+            assert_eq!(writer.pipe.stats().bytes_diverted, 0);
+        });
+        nothing_went_wrong();
+    }
+}
+
+/// Devices are the same by who they are, not by their number: the reader has them in another order.
+#[test]
+fn whoever_counts_devices_of_the_driver_otherwise_borrows_of_the_same_ones() {
+    let (child, url) = reader(&[("TEST_CUDA_ORDER", "1,0")]);
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        let (zero, one) = (CudaDevices::device(0), CudaDevices::device(1));
+        // Its own second device is the reader's first.
+        let lent = writer.tensor(0);
+        assert_eq!(lent.device(), one);
+        writer.pipe.write(to(zero, "keep", lent)).await.unwrap();
+        assert_eq!(child.hear("read"), format!("1 of 1, {LEN} borrowed"));
+        // To the other one it is copied.
+        let copied = to(one, "keep", writer.tensor(1));
+        writer.pipe.write(copied).await.unwrap();
+        assert_eq!(child.hear("read"), format!("2 of 2, {LEN} borrowed"));
+        writer.say("where").await;
+        assert_eq!(child.hear("where"), format!("{zero} {one}"));
+        assert_eq!(writer.pipe.stats().bytes_diverted, 0);
+    });
+    nothing_went_wrong();
 }
 
 /// The same of a peer that passes other memory than it says.

@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "the suites are run elsewhere")]
 mod bench;
+mod calls;
 mod channels;
 mod driver;
 mod fixture;
@@ -10,6 +11,8 @@ mod ipc;
 mod segments;
 mod slices;
 
+use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tensorpipe::conformance::device::{self, Subject};
@@ -57,12 +60,17 @@ fn child() {
         }),
         Some("required") => told("required", || runtime().block_on(channels::required())),
         Some("route") => runtime().block_on(route()),
+        Some("calls serves") => calls::serves(),
         Some("ipc reads") => ipc::reads(),
         Some("ipc lends") => ipc::lends(),
         Some("handed over") => told("handed over", || {
             runtime().block_on(channels::handed_over());
         }),
         Some("full") => told("full", || runtime().block_on(channels::full())),
+        Some("fails") => told("fails", || runtime().block_on(channels::calls_fail())),
+        Some("pieces") => told("pieces", || {
+            runtime().block_on(channels::pieces_to_main_memory());
+        }),
         Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
         Some("first") => told("first", || {
             runtime().block_on(channels::nobody_waits_at_first());
@@ -85,6 +93,7 @@ fn child() {
         Some("copied") => told("copied", slices::copied_to_another_device),
         Some("panics") => told("panics", slices::a_callback_panics),
         Some("dlpack") => told("dlpack", slices::by_dlpack),
+        Some("of devices") => told("of devices", slices::borrowed_by_device),
         Some("outlive") => told("outlive", slices::outlive_their_devices),
         Some("two") => told("two", slices::two_streams_of_cudarcs),
         Some("ordinary") => runtime().block_on(ordinary()),
@@ -149,6 +158,11 @@ fn nobody_waits_for_a_device() {
 #[test]
 fn nobody_waits_for_a_program_s_work_at_the_first_transfer() {
     tell("first");
+}
+
+#[test]
+fn a_tensor_goes_to_main_memory_in_pieces_as_the_driver_counts() {
+    tell("pieces");
 }
 
 #[test]
@@ -233,6 +247,11 @@ fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
 }
 
 #[test]
+fn a_call_of_the_driver_that_fails_costs_one_message_and_what_comes_next_goes() {
+    tell("fails");
+}
+
+#[test]
 fn main_memory_of_an_ordinary_peer_reaches_devices() {
     tell("ordinary peer");
 }
@@ -278,7 +297,7 @@ fn a_driver_whose_devices_may_not_be_opened_is_said() {
 fn sort(error: &Unavailable) -> &'static str {
     match error {
         Unavailable::NoDriver(_) => "no driver",
-        Unavailable::MissingFunction(_) => "missing function",
+        Unavailable::MissingFunction { .. } => "missing function",
         Unavailable::OldDriver(_) => "old driver",
         Unavailable::NoDevice => "no device",
         Unavailable::NotPermitted(_) => "not permitted",
@@ -332,6 +351,11 @@ fn a_callback_that_panics_takes_nobody_along() {
 }
 
 #[test]
+fn memory_of_another_device_is_not_borrowed_from_this_driver_s() {
+    tell("of devices");
+}
+
+#[test]
 fn what_is_on_devices_outlives_every_handle_on_them() {
     tell("outlive");
 }
@@ -356,6 +380,11 @@ fn a_driver_that_does_not_serve_is_said() {
         (("TEST_CUDA_INIT", "100"), "no device", "nvidia-smi"),
         (("TEST_CUDA_INIT", "803"), "failed", "CUDA error 803"),
         (("TEST_CUDA_VERSION", "11080"), "old driver", "CUDA 11.8"),
+        (
+            ("TEST_CUDA_FAILS", "cuDeviceGetCount:1:999"),
+            "failed",
+            "cuDeviceGetCount: an error that the driver has no words for (CUDA error 999)",
+        ),
     ];
     for (variable, expected, words) in cases {
         let child = play(&driver, "opens", &[variable]);
@@ -427,27 +456,75 @@ fn with_each_driver_routes_say_what_gpudirect_rdma_lacks() {
     }
 }
 
-/// One of another age, made here: it has one function.
-#[test]
-fn a_driver_that_lacks_a_function_is_said() {
-    let place = tempfile::tempdir().expect("a folder");
-    let library = place.path().join("libcuda.so.1");
+/// Every function that the probe looks for.
+fn functions() -> Vec<&'static str> {
+    let probe = include_str!("../../../tensorpipe/src/device/cuda/probe.rs");
+    let (_, list) = probe.split_once("const FUNCTIONS").expect("it has a list");
+    let (list, _) = list.split_once("];").expect("that ends");
+    let names = list.split('"').skip(1).step_by(2);
+    names.collect()
+}
+
+/// A driver that has these functions, each of which says that there is no device.
+fn driver_of(functions: &[&str], library: &Path) {
     let mut compiler = Command::new("cc")
         .args(["-shared", "-fPIC", "-x", "c", "-o"])
-        .arg(&library)
+        .arg(library)
         .arg("-")
         .stdin(Stdio::piped())
         .spawn()
         .expect("a C compiler");
     let mut source = compiler.stdin.take().expect("it is piped");
-    std::io::Write::write_all(&mut source, b"int cuInit(unsigned f) { return (int)f; }\n")
-        .expect("it reads");
+    for function in functions {
+        writeln!(source, "int {function}(void) {{ return 100; }}").expect("it reads");
+    }
     drop(source);
     assert!(compiler.wait().expect("it ends").success());
-    let path = place.path().to_str().expect("a path of letters");
+}
+
+/// What a probe says where such libraries are, by their names.
+fn probed(place: &Path) -> (String, String) {
+    let path = place.to_str().expect("a path of letters");
     let child = Child::start("opens", &[("LD_LIBRARY_PATH", path)]);
-    assert_eq!(child.hear("sort"), "missing function");
-    assert!(child.hear("words").contains("has no cuDriverGetVersion"));
+    (child.hear("sort"), child.hear("words"))
+}
+
+/// Of another age, each without one of the functions; and one that has them all.
+#[test]
+fn a_driver_that_lacks_a_function_is_said() {
+    let functions = functions();
+    assert!(functions.len() > 40 && functions.contains(&"cuInit"));
+    let place = tempfile::tempdir().expect("a folder");
+    for missing in &functions {
+        let others = functions.iter().filter(|function| *function != missing);
+        driver_of(
+            &others.copied().collect::<Vec<_>>(),
+            &place.path().join("libcuda.so.1"),
+        );
+        let (sort, words) = probed(place.path());
+        assert_eq!(sort, "missing function", "without {missing}: {words}");
+        let said = format!("libcuda.so.1, has no {missing}: ");
+        assert!(words.contains(&said), "without {missing}: {words}");
+    }
+    driver_of(&functions, &place.path().join("libcuda.so.1"));
+    assert_eq!(probed(place.path()).0, "no device");
+}
+
+/// What is found first is what is used, whatever stands behind it.
+#[test]
+fn a_broken_driver_under_the_first_name_is_said() {
+    let driver = Driver::load();
+    let first = driver.path().join("libcuda.so");
+    std::fs::remove_file(&first).expect("a link");
+    driver_of(&["cuInit"], &first);
+    let (sort, words) = probed(&driver.path());
+    assert_eq!(sort, "missing function");
+    let said = "the CUDA driver, libcuda.so, has no cuDriverGetVersion";
+    assert!(words.starts_with(said), "{words}");
+    // What is no library at all is passed over.
+    std::fs::write(&first, "no library").expect("a file");
+    let child = play(&driver, "opens", &[]);
+    assert_eq!(child.hear("devices"), "CudaDevices(2)");
 }
 
 /// Whoever asks for no CUDA device never opens the driver.

@@ -260,6 +260,50 @@ pub(crate) fn copied_to_another_device() {
     assert!(bytes_of(&cuda, &copied, &reads) == pattern(LEN, 4)[LEN / 2..]);
 }
 
+/// Of which device memory is, the driver knows, whichever device this thread has used last and however often it was let go of.
+pub(crate) fn borrowed_by_device() {
+    let cuda = CudaDevices::open().unwrap();
+    let ([zero, ..], [one, ..]) = (streams(&cuda, 0), streams(&cuda, 1));
+    let slices = [&zero, &one].map(|stream| stream.clone_htod(&pattern(LEN, 1)).unwrap());
+    let addresses = [address_of(&slices[0]), address_of(&slices[1])];
+    let borrow = |at: CUdeviceptr, stream: &Arc<CudaStream>| {
+        // SAFETY: the slices are kept to the end of this story, and nobody writes there.
+        unsafe { cuda.borrow((), (at, LEN), stream) }
+    };
+    for used_last in [&zero, &one, &zero] {
+        used_last.context().bind_to_thread().unwrap();
+        for (address, stream) in [(addresses[0], &zero), (addresses[1], &one)] {
+            // Not at the start of its allocation, too.
+            for at in [0, 512] {
+                // SAFETY: as above, and as much is there.
+                let buffer = unsafe { cuda.borrow((), (address + at, LEN - 512), stream) };
+                let buffer = buffer.unwrap();
+                assert_eq!(buffer.device().index as usize, stream.context().ordinal());
+            }
+        }
+        for (address, stream, found) in [(addresses[0], &one, 0), (addresses[1], &zero, 1)] {
+            let refused = borrow(address, stream).unwrap_err();
+            assert_eq!(refused.device.index as usize, stream.context().ordinal());
+            let why = format!("the memory is of cuda:{found}, the stream is not");
+            assert!(refused.to_string().contains(&why), "{refused}");
+        }
+    }
+    let unknown = borrow(0x10, &zero).unwrap_err();
+    assert_eq!(unknown.call, "cuPointerGetAttribute", "{unknown}");
+    // A context that is made anew knows it, too.
+    drop(
+        CudaDevices::open()
+            .unwrap()
+            .context(CudaDevices::device(0))
+            .unwrap(),
+    );
+    assert!(borrow(addresses[0], &zero).is_ok());
+    for stream in [&zero, &one] {
+        end_of(&cuda, stream);
+    }
+    drop(slices);
+}
+
 /// What is on a device keeps what it needs: the devices, the context, the pool and the streams are gone before it is read.
 pub(crate) fn outlive_their_devices() {
     let (first, last) = (CudaDevices::device(0), device());

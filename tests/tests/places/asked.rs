@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use futures_util::{StreamExt, TryStreamExt};
-use tensorpipe::{Device, Tensor};
-use tensorpipe_rpc::DeviceMap;
+use tensorpipe::{Device, Misuse, Tensor};
+use tensorpipe_rpc::{CallError, DeviceMap, PlaceError};
 
-use super::kind::{ONE, ZERO, toy};
+use super::kind::{CHANNEL, ONE, ZERO, toy};
 use super::scene::{LENGTHS, Scene, names, repeat, soon};
 
 const TRANSPORTS: [&str; 3] = ["tcp", "shm", "memory"];
@@ -166,6 +166,62 @@ async fn how_items_came_is_counted_with_a_map_as_without() {
     }
     assert!(carried[1].0 > Some(0), "{:?}", carried[1]);
     assert_eq!(carried[0], carried[1]);
+}
+
+/// Of a call with a tensor on a device, of its result, and of both.
+#[tokio::test]
+async fn how_tensors_on_devices_went_is_counted() {
+    const LEN: usize = 300_000;
+    let scene = Scene::over("tcp").await;
+    let client = scene.client.with_stats();
+    for from in [toy(0), toy(1)] {
+        let x = scene.here.tensor(from, LEN, 1);
+        let (kept, stats) = soon(client.keep(x).stats()).await;
+        kept.unwrap();
+        assert_eq!(stats.request.channels, [CHANNEL]);
+        assert!(stats.request.bytes > LEN as u64, "{stats}");
+        assert!(stats.request.diverted.is_empty() && stats.reply.channels.is_empty());
+    }
+    let placed = client.placed(LEN, names(&[toy(0), toy(1)]));
+    let (tensors, stats) = soon(placed.stats()).await;
+    assert_eq!(tensors.unwrap().len(), 2);
+    assert_eq!(stats.reply.channels, [CHANNEL]);
+    assert!(stats.reply.bytes > 2 * LEN as u64, "{stats}");
+    assert!(stats.request.channels.is_empty() && stats.server.is_some());
+}
+
+/// A tensor on a device goes as its caller requires, or the call fails before a byte moves.
+#[tokio::test]
+async fn tensors_on_devices_go_as_is_required() {
+    const LEN: usize = 300_000;
+    let scene = Scene::over("tcp").await;
+    let x = |from| scene.here.tensor(from, LEN, 1);
+    let as_it_goes = scene.client.with_requirement([CHANNEL, "basic"]);
+    let kept = soon(as_it_goes.keep(x(toy(0)))).await.unwrap();
+    assert_eq!(soon(scene.client.kept(LEN, &kept)).await.unwrap(), ONE);
+    let strict = scene.client.with_requirement(["basic"]);
+    let sent = || scene.client.connection().pipe().stats().bytes_out;
+    let (before, ran) = (sent(), scene.ran());
+    for from in [toy(0), toy(1)] {
+        let failed = soon(strict.keep(x(from))).await.unwrap_err();
+        let CallError::NoPlace {
+            error:
+                PlaceError::Here(Misuse::NotAsRequired {
+                    what,
+                    required,
+                    instead,
+                    ..
+                }),
+            may_have_run: false,
+        } = &failed
+        else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(**what, *format!("argument `x` from {from} to {ONE}"));
+        assert_eq!((&**required, &**instead), ("basic", CHANNEL));
+    }
+    assert_eq!((sent(), scene.ran()), (before, ran), "nothing is sent");
+    scene.goes_on().await;
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensorpipe::channels::{BasicChannel, Channel, CudaBasicChannel};
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{ContextBuilder, Device, device::Allocator};
@@ -12,6 +13,9 @@ use super::fixture::CudaFixture;
 
 pub(crate) const ZERO: &str = "cuda:0";
 pub(crate) const ONE: &str = "cuda:1";
+
+/// What carries tensors between them over tcp.
+pub(crate) const CHANNEL: &str = "cuda_basic";
 
 /// Calls a macro with the names of the first device, the second, and one that there is not.
 macro_rules! bench {
@@ -51,10 +55,14 @@ impl Kind {
         &*self.streams
     }
 
-    /// A context of them.
+    /// A context of them, or of channels between them without their memory.
     pub(crate) fn on(&self, builder: ContextBuilder, memory: bool) -> ContextBuilder {
-        assert!(memory, "they come with their memory");
-        builder.cuda(&self.cuda)
+        if memory {
+            return builder.cuda(&self.cuda);
+        }
+        let staged = CudaBasicChannel::over(BasicChannel::new(), &self.cuda);
+        let channels: [Arc<dyn Channel>; 2] = [Arc::new(staged), Arc::new(BasicChannel::new())];
+        builder.channels(channels)
     }
 }
 

@@ -10,7 +10,7 @@ use tensorpipe_rpc::{
 };
 
 use super::kind::{ONE, ZERO, toy};
-use super::scene::{BenchClient, BenchService, Bencher, Scene, Side, USUAL, names, soon};
+use super::scene::{BenchClient, BenchService, Bencher, LENGTHS, Scene, Side, USUAL, names, soon};
 
 #[tokio::test]
 async fn calls_over_replicas_land_where_they_are_asked_to() {
@@ -42,6 +42,31 @@ async fn calls_over_replicas_land_where_they_are_asked_to() {
             .await
             .unwrap();
         assert_eq!(scene.here.found(&tensors[0], len, 0), ZERO);
+    }
+}
+
+/// Both calls leave before one is answered: the second finds the tensor where the first has put it.
+#[tokio::test]
+async fn an_unanswered_call_with_a_tensor_on_a_device_is_an_argument() {
+    for over in ["tcp", "shm", "memory"] {
+        let scene = Scene::over(over).await;
+        let map = DeviceMap::new([(toy(0), toy(0))]).unwrap();
+        for client in [scene.client.clone(), scene.client.with_device_map(map)] {
+            for len in LENGTHS {
+                for from in [Device::CPU, toy(0), toy(1)] {
+                    let kept = client.keep(scene.here.tensor(from, len, 1));
+                    let found = [client.kept(len, &kept), client.kept(len, &kept)];
+                    drop(kept);
+                    for found in found {
+                        assert_eq!(
+                            soon(found).await.unwrap(),
+                            ONE,
+                            "{len} of {from} over {over}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }
 

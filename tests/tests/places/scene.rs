@@ -134,6 +134,9 @@ macro_rules! service {
 
             async fn keep(&self, #[tensor(device = $one)] x: Tensor) -> Remote<Tensor>;
 
+            /// Where a value is that has stayed.
+            async fn kept(&self, len: usize, x: Remote<Tensor>) -> Result<String, String>;
+
             /// Whose rows come back on a device of each caller's.
             #[tensor(device = $one)]
             #[rpc(batch(max_size = 2, max_wait = "10s"))]
@@ -231,6 +234,12 @@ impl Bench for Bencher {
     async fn keep(&self, x: Tensor) -> Remote<Tensor> {
         self.runs();
         Remote::new(x)
+    }
+
+    async fn kept(&self, len: usize, x: Remote<Tensor>) -> Result<String, String> {
+        self.runs();
+        let x = x.here().map_err(|error| error.to_string())?;
+        Ok(self.side.found(&x, len, 1))
     }
 
     async fn batch(&self, rows: Tensor) -> Tensor {

@@ -12,6 +12,9 @@ use super::staged::StagedChannel;
 pub(crate) const ZERO: &str = "test:0";
 pub(crate) const ONE: &str = "test:1";
 
+/// What carries tensors between them over tcp.
+pub(crate) const CHANNEL: &str = "staged";
+
 /// Calls a macro with the names of the first device, the second, and one that there is not.
 macro_rules! bench {
     ($then:ident) => {

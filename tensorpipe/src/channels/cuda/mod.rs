@@ -29,6 +29,9 @@ use crate::device::cuda::CudaDevices;
 /// What a context without devices lacks.
 pub(crate) const OF_DEVICES: [&str; 3] = ["cuda_xth", "cuda_ipc", gdr::NAME];
 
+/// Why a context lacks them that was never asked for devices.
+pub(crate) const UNASKED: &str = "nobody asked for CUDA: ContextBuilder::try_cuda";
+
 /// What a context with these devices lacks, and why.
 pub(crate) fn missing(devices: &CudaDevices) -> (&'static str, String) {
     (gdr::NAME, gdr::why_not(devices))

@@ -2,13 +2,14 @@
 
 #![allow(unsafe_code, reason = "a copy takes addresses as they are")]
 
+use std::ffi::c_int;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::memory::CudaMemory;
-use super::{CudaDevices, Current, failed, wait_for};
+use super::{CudaDevices, Current, Opened, enter, failed, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
@@ -47,7 +48,8 @@ impl CudaDevices {
     /// by now.
     ///
     /// # Errors
-    /// For a stream of another context than a device's primary one, and when the driver refuses.
+    /// For a stream of another context than a device's primary one, for memory that the driver does not know or that is of another
+    /// device than the stream, and when the driver refuses.
     pub unsafe fn borrow(
         &self,
         owner: impl Send + Sync + 'static,
@@ -59,6 +61,13 @@ impl CudaDevices {
             let reason =
                 "the stream is of a context of its own: make it in the device's primary one";
             return Err(DeviceError::new(opened.device, "borrow", reason));
+        }
+        if len > 0 {
+            let found = device_of(opened, address)?;
+            if found != opened.device {
+                let reason = format!("the memory is of {found}, the stream is not");
+                return Err(DeviceError::new(opened.device, "borrow", reason));
+            }
         }
         let fence = self.fence(stream)?;
         let memory = CudaMemory::foreign(opened, Box::new(owner), (address, len));
@@ -140,6 +149,19 @@ impl CudaDevices {
             cuda: self.clone(),
         })
     }
+}
+
+/// The device on which memory lies, whichever context is this thread's.
+fn device_of(opened: &Opened, address: CUdeviceptr) -> Result<Device, DeviceError> {
+    let _here = enter(&opened.context);
+    let mut ordinal: c_int = -1;
+    let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    // SAFETY: there is room for the number, and the address is only looked up.
+    let asked =
+        unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, address) };
+    let refused = |error| failed(opened.device, "cuPointerGetAttribute", error);
+    asked.result().map_err(refused)?;
+    Ok(CudaDevices::device(ordinal.unsigned_abs()))
 }
 
 pub(super) fn foreign(device: Device) -> DeviceError {

@@ -95,13 +95,14 @@ impl CudaDevices {
         bound.map_err(|error| failed(there, "cuCtxSetCurrent", error))?;
         let (here, there_too) = (source.opened().context.cu_ctx(), target.context.cu_ctx());
         let (len, stream) = (from.len(), stream.cu_stream());
-        let copied = match here == there_too {
+        if here == there_too {
             // SAFETY: the caller keeps both from being used again before the fence behind the copy, and the destination is as long.
-            true => unsafe { result::memcpy_dtod_async(to, at, len, stream) },
-            // SAFETY: as above.
-            false => unsafe { result::memcpy_peer_async(there_too, to, here, at, len, stream) },
-        };
-        copied.map_err(|error| failed(there, "cuMemcpyAsync", error))
+            let copied = unsafe { result::memcpy_dtod_async(to, at, len, stream) };
+            return copied.map_err(|error| failed(there, "cuMemcpyDtoDAsync", error));
+        }
+        // SAFETY: as above.
+        let copied = unsafe { result::memcpy_peer_async(there_too, to, here, at, len, stream) };
+        copied.map_err(|error| failed(there, "cuMemcpyPeerAsync", error))
     }
 
     /// Queues a copy of a device's memory into [pinned](Self::pinned) main memory, which comes with the result.

@@ -45,6 +45,7 @@ mod registered;
 mod sharing;
 mod slabs;
 mod streams;
+mod windows;
 
 pub use access::{DeviceRead, DeviceWrite};
 pub use copies::Download;
@@ -52,6 +53,7 @@ pub use facts::DeviceFacts;
 pub(crate) use physical::Physical;
 pub use probe::Unavailable;
 pub(crate) use streams::Borrowed as BorrowedStream;
+pub(crate) use windows::Windows;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -40,6 +40,7 @@ const FUNCTIONS: &[&str] = &[
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventQuery",
+    "cuPointerGetAttribute",
     "cuMemGetAllocationGranularity",
     "cuMemCreate",
     "cuMemRelease",
@@ -72,9 +73,14 @@ pub enum Unavailable {
         "no CUDA driver ({0}): install NVIDIA's driver, or run with LD_LIBRARY_PATH where libcuda.so.1 is"
     )]
     NoDriver(String),
-    /// There is one, of another age.
-    #[error("the CUDA driver has no {0}: install one of CUDA 12.0 or later")]
-    MissingFunction(&'static str),
+    /// There is one, of another age, or something else of that name.
+    #[error("the CUDA driver, {library}, has no {function}: install one of CUDA 12.0 or later")]
+    MissingFunction {
+        /// What it has not.
+        function: &'static str,
+        /// Under which name the loader has found it.
+        library: String,
+    },
     /// There is one, of another age.
     #[error("the CUDA driver is one of CUDA {}.{}: install one of CUDA 12.0 or later", .0 / 1000, .0 % 1000 / 10)]
     OldDriver(i32),
@@ -102,16 +108,14 @@ pub(super) fn devices() -> Result<usize, Unavailable> {
 }
 
 fn probe() -> Result<usize, Unavailable> {
-    // SAFETY: the driver's own initialisers run, as in every program that uses it.
-    let library = unsafe { Library::new("libcuda.so.1") };
-    let library = library.map_err(|error| {
-        let source = std::error::Error::source(&error).map(ToString::to_string);
-        Unavailable::NoDriver(source.unwrap_or_else(|| error.to_string()))
-    })?;
-    for name in FUNCTIONS {
+    let (name, library) = library()?;
+    for function in FUNCTIONS {
         // SAFETY: it is only looked whether it is there.
-        let found = unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) };
-        found.map_err(|_| Unavailable::MissingFunction(name))?;
+        let found = unsafe { library.get::<unsafe extern "C" fn()>(function.as_bytes()) };
+        found.map_err(|_| Unavailable::MissingFunction {
+            function,
+            library: name.clone(),
+        })?;
     }
     result::init().map_err(|error| refused("cuInit", error))?;
     let version = version().map_err(|error| refused("cuDriverGetVersion", error))?;
@@ -125,6 +129,25 @@ fn probe() -> Result<usize, Unavailable> {
         Ok(count @ 1..) => Ok(count),
         _ => Err(no_device()),
     }
+}
+
+/// The library that cudarc will use, and its name: cudarc tries names in this order too, and keeps the first that opens.
+fn library() -> Result<(String, Library), Unavailable> {
+    let mut why = String::new();
+    let names = ["cuda", "nvcuda"].map(cudarc::get_lib_name_candidates);
+    for name in names.into_iter().flatten() {
+        // SAFETY: the driver's own initialisers run, as in every program that uses it.
+        match unsafe { Library::new(&name) } {
+            Ok(library) => return Ok((name, library)),
+            // By this name drivers install it.
+            Err(error) if name == "libcuda.so.1" => {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                why = source.unwrap_or_else(|| error.to_string());
+            }
+            Err(_) => {}
+        }
+    }
+    Err(Unavailable::NoDriver(why))
 }
 
 pub(super) fn version() -> Result<c_int, DriverError> {

@@ -44,6 +44,15 @@ pub(in crate::pipe) trait LaneHost {
     fn runtime(&self) -> &tokio::runtime::Handle;
 }
 
+/// What is wanted of a message's parts.
+#[derive(Debug)]
+pub(in crate::pipe) struct Wishes {
+    /// The channels over one of which its tensors go, or not at all.
+    pub(in crate::pipe) required: Option<Arc<Vec<String>>>,
+    /// Where it is told what of it goes another way.
+    pub(in crate::pipe) diverted: Option<Diverted>,
+}
+
 /// A pipe, for parts of its messages.
 pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) state: &'a mut PipeState<Buffer, Destination>,
@@ -59,8 +68,8 @@ pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) required: &'a [Requirement],
     /// Where it is told what the lane sends as other channels would.
     pub(in crate::pipe) diverted: &'a Diverted,
-    /// What messages require.
-    pub(in crate::pipe) by_message: &'a FxHashMap<u64, Arc<Vec<String>>>,
+    /// What is wanted of messages.
+    pub(in crate::pipe) by_message: &'a FxHashMap<u64, Wishes>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
 }

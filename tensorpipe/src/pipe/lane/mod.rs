@@ -2,7 +2,7 @@
 
 mod host;
 
-pub(super) use self::host::{LaneHost, PipeHost};
+pub(super) use self::host::{LaneHost, PipeHost, Wishes};
 
 use std::cell::Cell;
 
@@ -212,6 +212,10 @@ impl LaneIo<'_> {
         }
         self.host().stats().diverted += bytes;
         self.host.diverted.count(over, bytes, why);
+        let wishes = self.host.by_message.get(&op.message);
+        if let Some(of_message) = wishes.and_then(|wishes| wishes.diverted.as_ref()) {
+            of_message.count(over, bytes, why);
+        }
         true
     }
 
@@ -224,6 +228,7 @@ impl LaneIo<'_> {
         let by_context = by_context.map(Requirement::to_string);
         by_context.or_else(|| {
             let by_message = self.host.by_message.get(&op.message)?;
+            let by_message = by_message.required.as_ref()?;
             let by_message = self.host.state.is_tensor(op).then_some(by_message)?;
             let allows = by_message.iter().any(|channel| channel == over);
             (!allows).then(|| by_message.join(" or "))

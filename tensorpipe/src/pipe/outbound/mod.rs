@@ -22,11 +22,13 @@ pub use self::leave::{Submitted, When};
 use super::core::Core;
 use super::driver::{is_many, wake_all};
 use super::io::Io;
+use super::lane::Wishes;
 use super::shared::Shared;
 use crate::device::Buffer;
 use crate::error::{Error, Misuse};
 use crate::message::{Message, MessageTensor, Payload};
 use crate::proto::{OutgoingPart, OutgoingParts, TensorFields};
+use crate::route::Diverted;
 use crate::sync::{Arc, lock};
 use crate::tensor::Shape;
 
@@ -40,6 +42,8 @@ pub struct Outbound<'a> {
     payloads: usize,
     /// The channels over one of which the tensors go, if that is said.
     required: Option<Arc<Vec<String>>>,
+    /// Where it is told what of it goes another way, if somebody wants to know.
+    diverted: Option<Diverted>,
 }
 
 impl<'a> Outbound<'a> {
@@ -51,6 +55,7 @@ impl<'a> Outbound<'a> {
             parts: OutgoingParts::new(),
             payloads: 0,
             required: None,
+            diverted: None,
         }
     }
 
@@ -107,6 +112,12 @@ impl<'a> Outbound<'a> {
     #[inline]
     pub fn require(&mut self, channels: Option<Arc<Vec<String>>>) {
         self.required = channels;
+    }
+
+    /// Has what of it a channel sends as another one would told there, too.
+    #[inline]
+    pub fn tell_diverted(&mut self, diverted: Option<Diverted>) {
+        self.diverted = diverted;
     }
 
     /// Whether it has payloads or tensors.
@@ -171,8 +182,9 @@ pub(super) fn submit(
     }
     numbered(id);
     if written.kept {
-        if let Some(required) = message.required.take() {
-            shared.require(id, required);
+        if message.required.is_some() || message.diverted.is_some() {
+            let (required, diverted) = (message.required.take(), message.diverted.take());
+            shared.want(id, Wishes { required, diverted });
         }
         core.has_unwritten();
         if watched {

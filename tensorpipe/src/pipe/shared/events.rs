@@ -187,7 +187,7 @@ impl Shared {
             runtime: &self.runtime,
             required: &slot.required,
             diverted: &slot.diverted,
-            by_message: &self.required,
+            by_message: &self.wishes,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
         });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));

@@ -29,7 +29,7 @@ use super::budget::{Announced, Announcements, Reservation};
 use super::credit_ahead::Credit;
 use super::driver::tuning::GOODBYE;
 use super::driver::{DelayedAcks, Interest, Wakers};
-use super::lane::{LaneResult, Work};
+use super::lane::{LaneResult, Wishes, Work};
 use super::stats::LaneStats;
 use crate::ambient;
 use crate::channels::{Channel, Lane};
@@ -121,8 +121,8 @@ pub(crate) struct Shared {
     pub(super) delayed_acks: DelayedAcks,
     /// Messages that tell how long they waited.
     pub(super) stamps: Stamps,
-    /// What messages require that a channel has to carry some of; some of them are over.
-    required: FxHashMap<u64, Arc<Vec<String>>>,
+    /// What is wanted of messages that a channel has to carry some of; some of them are over.
+    wishes: FxHashMap<u64, Wishes>,
 }
 
 impl Shared {
@@ -168,7 +168,7 @@ impl Shared {
             on_sent: BTreeMap::new(),
             delayed_acks: DelayedAcks::default(),
             stamps: Stamps::new(),
-            required: FxHashMap::default(),
+            wishes: FxHashMap::default(),
         }
     }
 
@@ -264,18 +264,17 @@ impl Shared {
         Some(result)
     }
 
-    /// Tensors of this message go over one of these channels, or not at all.
+    /// So it is wanted of this message.
     #[cold]
-    pub(super) fn require(&mut self, message: u64, channels: Arc<Vec<String>>) {
-        if self.required.len() == self.required.capacity() {
-            self.required
-                .retain(|known, _| self.state.is_writing(*known));
+    pub(super) fn want(&mut self, message: u64, wishes: Wishes) {
+        if self.wishes.len() == self.wishes.capacity() {
+            self.wishes.retain(|known, _| self.state.is_writing(*known));
             // Those that are over are looked for when there are twice as many as were left.
-            let room = 2 * self.required.len() + 16;
-            self.required.shrink_to(room);
-            self.required.reserve(room - self.required.len());
+            let room = 2 * self.wishes.len() + 16;
+            self.wishes.shrink_to(room);
+            self.wishes.reserve(room - self.wishes.len());
         }
-        self.required.insert(message, channels);
+        self.wishes.insert(message, wishes);
     }
 
     /// How many such messages are remembered without making room for more.

@@ -8,6 +8,9 @@
 //! The reader says how long a piece is and how many the writer may send; one more for each that has left its main memory. Over
 //! `lease` the main memory is one that both processes have mapped, and each has told its driver of: no CPU copies anything.
 //!
+//! Main memory that the reader fills is cut likewise: pieces come into ranges of it. It is one piece where the inner lane hands over the
+//! writer's main memory itself.
+//!
 //! Nobody waits for a GPU: each transfer has streams of its own, which wait for what its memory is ready behind, and the CPU hears of
 //! events. Calls of the driver are made without the pipe's lock; those that take long, on a thread for blocking work.
 //!
@@ -30,7 +33,7 @@ use super::{
     Channel, ChannelFault, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind,
     PieceEvent, Want,
 };
-use crate::device::{Buffer, BufferMut, Device, DeviceOffer, Pool};
+use crate::device::{Buffer, BufferMut, Device, DeviceOffer, MemoryKind, Pool};
 use crate::error::{DeviceError, Error};
 
 /// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
@@ -147,11 +150,15 @@ impl CudaBasicChannel {
             cuda: self.cuda.clone(),
             handle,
             pool,
+            adopts: !self.inner.moves_bytes(STAGING),
             inner,
             staged: 0,
         }))
     }
 }
+
+/// Memory of which pieces are sent.
+const STAGING: MemoryKind = MemoryKind::Pool;
 
 /// What every transfer of a lane works with.
 struct Tools {
@@ -162,6 +169,8 @@ struct Tools {
     /// For main memory that may be lent.
     pool: Pool,
     inner: Box<dyn Lane>,
+    /// Whether a reader that wants any memory gets the writer's staging memory itself.
+    adopts: bool,
     /// Main memory of pieces that are sent, in bytes.
     staged: usize,
 }

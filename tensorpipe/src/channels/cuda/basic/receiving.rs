@@ -11,7 +11,7 @@ use super::{
     Buffer, BufferMut, ChannelFault, Device, LaneIo, OpId, Outcome, PieceEvent, Slot, Tools,
 };
 use crate::device::Fence;
-use crate::device::cuda::{CudaDevices, DeviceWrite};
+use crate::device::cuda::{CudaDevices, DeviceWrite, Windows};
 use crate::error::{DeviceError, Error};
 
 /// Up to this length a piece that no device reaches is copied to memory that they do, by whoever drives the pipe, in bytes.
@@ -23,8 +23,16 @@ pub(super) struct Receiving {
     /// So many pieces may be sent.
     allowed: u16,
     pieces: BTreeMap<u16, Piece>,
-    /// `None` where the inner lane fills what the reader wants.
-    dest: Option<Filling>,
+    dest: Dest,
+}
+
+/// What is filled.
+enum Dest {
+    /// What the reader wants, by the inner lane.
+    Inside,
+    Device(Filling),
+    /// Main memory, and how many pieces are missing.
+    Main(Windows, u16),
 }
 
 /// A piece on its way.
@@ -59,7 +67,9 @@ impl Receiving {
             Want::Into(dest) => (dest.len() as u64, dest.device()),
             Want::Adopt { len, device } => (*len, *device),
         };
-        if device.is_cpu() {
+        let adopts = tools.adopts && matches!(want, Want::Adopt { .. });
+        let cut = Cut::new(len);
+        if device.is_cpu() && (adopts || cut.count() == 1) {
             let cut = Cut::whole(len);
             io.control(op, Say::begin(cut, 1).encode());
             tools.inner.recv(piece(op, 1), want, io);
@@ -67,22 +77,32 @@ impl Receiving {
                 cut,
                 allowed: 1,
                 pieces: BTreeMap::from([(1, Piece::Inside)]),
-                dest: None,
+                dest: Dest::Inside,
             });
         }
-        let cuda = tools.cuda(device)?.clone();
+        let cuda = match device.is_cpu() {
+            true => None,
+            false => Some(tools.cuda(device)?.clone()),
+        };
         let dest = match want {
             Want::Into(dest) => dest,
             Want::Adopt { .. } => io.allocate(op, device, len)?,
         };
-        let cut = Cut::new(len);
+        let dest = match cuda {
+            Some(cuda) => Dest::Device(Filling::new(cuda, dest, cut.count())),
+            None => {
+                let reason = "it is no main memory that can be written";
+                let refused = || tools.failed(&DeviceError::new(device, "receive", reason));
+                Dest::Main(Windows::over(dest).ok_or_else(refused)?, cut.count())
+            }
+        };
         let allowed = cut.count().min(WINDOW);
         io.control(op, Say::begin(cut, allowed).encode());
         let mut receiving = Self {
             cut,
             allowed: 0,
             pieces: BTreeMap::new(),
-            dest: Some(Filling::new(cuda, dest, cut.count())),
+            dest,
         };
         (0..allowed).for_each(|_| receiving.allow_one(op, tools, io));
         Ok(receiving)
@@ -92,10 +112,16 @@ impl Receiving {
         self.allowed += 1;
         let number = self.allowed;
         self.pieces.insert(number, Piece::Inside);
-        let want = Want::Adopt {
-            len: self.cut.range(number).len() as u64,
+        let len = self.cut.range(number).len();
+        let window = match &mut self.dest {
+            Dest::Main(windows, _) => windows.next(len),
+            _ => None,
+        };
+        let staged = Want::Adopt {
+            len: len as u64,
             device: Device::CPU,
         };
+        let want = window.map_or(staged, Want::Into);
         tools.inner.recv(piece(op, number), want, io);
     }
 
@@ -121,23 +147,52 @@ impl Receiving {
                 tools.inner.streamed(named, dest, io);
             }
             (Some(Piece::Inside), PieceEvent::Resume) => tools.inner.resume(named, io)?,
-            (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => match (outcome, &self.dest) {
-                (Outcome::Failed(error), _) => {
-                    self.pieces.remove(&number);
-                    return Ok(Ends::Failed(error));
+            (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => {
+                match (outcome, &mut self.dest) {
+                    (Outcome::Failed(error), _) => {
+                        self.pieces.remove(&number);
+                        return Ok(Ends::Failed(error));
+                    }
+                    (Outcome::Received(memory), Dest::Inside) => return Ok(Ends::Received(memory)),
+                    (Outcome::Received(window), Dest::Main(_, missing)) => {
+                        drop(window);
+                        self.pieces.remove(&number);
+                        *missing -= 1;
+                        if *missing == 0 {
+                            return Ok(self.whole(tools));
+                        }
+                        if self.allowed < self.cut.count() {
+                            io.control(op, Say::Allow(self.allowed + 1).encode());
+                            self.allow_one(op, tools, io);
+                        }
+                    }
+                    (Outcome::Received(staged), Dest::Device(dest)) => {
+                        let start = self.cut.range(number).start;
+                        *at = Piece::Queueing(dest.fill(named, start, staged, tools, io));
+                    }
+                    (Outcome::Sent, _) => {}
                 }
-                (Outcome::Received(memory), None) => return Ok(Ends::Received(memory)),
-                (Outcome::Received(staged), Some(dest)) => {
-                    let start = self.cut.range(number).start;
-                    *at = Piece::Queueing(dest.fill(named, start, staged, tools, io));
-                }
-                (Outcome::Sent, _) => {}
-            },
+            }
             (Some(_), PieceEvent::Resume) => return Ok(self.copied(op, named, number, tools, io)),
             // It crossed the end of the piece.
             _ => {}
         }
         Ok(Ends::GoesOn)
+    }
+
+    /// All pieces are in their windows.
+    fn whole(&mut self, tools: &Tools) -> Ends {
+        let whole = match std::mem::replace(&mut self.dest, Dest::Inside) {
+            Dest::Main(windows, _) => windows.into_whole(),
+            _ => None,
+        };
+        match whole {
+            Some(whole) => Ends::Received(whole.freeze()),
+            None => {
+                let reason = "a channel keeps part of what it has filled";
+                Ends::Failed(tools.failed(&DeviceError::new(Device::CPU, "receive", reason)))
+            }
+        }
     }
 
     /// A piece's copy to the device has got further.
