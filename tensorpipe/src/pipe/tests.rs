@@ -56,6 +56,10 @@ async fn says_and_hears(client: &Pipe, server: &Pipe) {
     soon(both).await;
 }
 
+fn hold(core: &Core) -> MutexGuard<'_, Shared> {
+    lock(&core.shared)
+}
+
 #[tokio::test]
 async fn a_forked_child_lets_go_of_a_pipe_which_goes_on_at_its_parent() {
     let (tcp, shm): (Arc<dyn Transport>, Arc<dyn Transport>) =

@@ -41,7 +41,7 @@ pub(crate) struct Machine {
     /// Functions that pass or open other memory than is meant, by name.
     swapped: String,
     /// Copies of so many bytes fail.
-    failing: usize,
+    lost: usize,
     memory: Mutex<Memory>,
     /// Pinned main memory, by its start.
     pinned: Mutex<BTreeMap<usize, usize>>,
@@ -166,7 +166,7 @@ impl Machine {
             refused: variable("TEST_CUDA_REFUSES", String::new()),
             failing: Mutex::new(Failing::parse(&variable("TEST_CUDA_FAILS", String::new()))),
             swapped: variable("TEST_CUDA_SWAPS", String::new()),
-            failing: variable("TEST_CUDA_FAILS", usize::MAX),
+            lost: variable("TEST_CUDA_LOSES", usize::MAX),
             memory: Mutex::default(),
             pinned: Mutex::default(),
             faults: Mutex::default(),
@@ -213,8 +213,8 @@ impl Machine {
         self.swapped.split(',').any(|swapped| swapped == function)
     }
 
-    pub(crate) fn fails(&self, len: usize) -> bool {
-        self.failing == len
+    pub(crate) fn loses(&self, len: usize) -> bool {
+        self.lost == len
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -90,7 +90,7 @@ impl Stream {
 
     /// Queues a copy of so many bytes.
     pub(crate) fn queue_copy(&self, len: usize, job: impl FnOnce() + Send + 'static) {
-        if !MACHINE.fails(len) {
+        if !MACHINE.loses(len) {
             return self.queue(job);
         }
         let mut state = self.lock();

@@ -30,7 +30,7 @@ const BORROWS_NOTHING: &str = "TEST_CUDA_BORROWS_NOTHING";
 const URL: &str = "TEST_CUDA_URL";
 
 /// Copies as long as a proof's number fail.
-const NO_NUMBERS: (&str, &str) = ("TEST_CUDA_FAILS", "16");
+const NO_NUMBERS: (&str, &str) = ("TEST_CUDA_LOSES", "16");
 
 fn context(cuda: &CudaDevices) -> Context {
     Context::builder().cuda(cuda).build().unwrap()

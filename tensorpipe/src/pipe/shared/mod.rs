@@ -280,7 +280,7 @@ impl Shared {
     /// How many such messages are remembered without making room for more.
     #[cfg(test)]
     pub(super) fn room_for_required(&self) -> usize {
-        self.required.capacity()
+        self.wishes.capacity()
     }
 
     pub(super) fn end_write(

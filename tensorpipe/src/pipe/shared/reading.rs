@@ -331,7 +331,6 @@ mod tests {
     use super::*;
     use crate::error::ResetCode;
     use crate::pipe::budget::{Announcements, Budget};
-    use crate::proto::Carriage;
     use crate::proto::sim::frames::{bulk, payloads};
     use crate::sync::Arc;
 
