@@ -409,4 +409,4 @@
 //! lto = "fat"
 //! ```
 //!
-//! With `lto` 64 calls in flight took a fifth less each, and an echo an eighth less (`benches/RESULTS.md`).
+//! With `lto` 64 calls in flight took a tenth to a fifth less each, and an echo an eighth less (`benches/RESULTS.md`).
