@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tensorpipe::engine::Awaiting;
 use tensorpipe::{Context, DType, Device, Error, Message, MessageStats, Pipe, ResetCode, Tensor};
 
 use super::calls::Reading;
 use super::{CallSlot, Engine, Outcome, Outgoing, Received};
-use crate::call::UnderWay;
 use crate::codec::{Encoded, Reply};
 use crate::header::{FailureCode, Header, Kind, REFERENCES, Way};
 use crate::limits::ServerLimits;
@@ -214,16 +214,21 @@ async fn what_has_come_where_it_was_to_land_is_read_no_more() {
         let tensor = Tensor::zeros(DType::U8, [9]).unwrap();
         let reply = Message::new(Header::plain(kind, asked.slot.id).to_vec());
         asked.peer.send(reply.tensor(tensor)).unwrap();
-        let mut under_way = UnderWay::new(asked.engine.clone(), asked.slot.clone());
+        let mut awaiting = Awaiting::new(asked.engine.clone());
         let comes = poll_fn(|cx| {
-            let Some(streams) = &asked.slot.streams else {
-                return under_way.poll(cx).map(drop);
+            awaiting.drive(cx.waker());
+            let has_come = match &asked.slot.streams {
+                Some(streams) => {
+                    let items = asked.engine.take_items(streams, Some(cx.waker()));
+                    matches!(items, Received::Items(_))
+                }
+                None => asked.slot.poll(Some(cx.waker())).is_some(),
             };
-            under_way.drive(cx);
-            match asked.engine.take_items(streams, Some(cx.waker())) {
-                Received::Items(_) => Poll::Ready(()),
-                _ => Poll::Pending,
+            if has_come {
+                return Poll::Ready(());
             }
+            awaiting.look_again(cx.waker());
+            Poll::Pending
         });
         soon(comes).await;
         assert!(!asked.is_reading(), "{kind:?}");
