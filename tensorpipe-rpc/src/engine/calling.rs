@@ -105,7 +105,8 @@ impl Engine {
                 let (kinds, unread) = (method.streams, &self.unread);
                 let mut streams =
                     CallStreams::new(id, true, kinds, asked, results(), argument, unread);
-                streams.required = required.clone().map(Required::new);
+                let required = required.clone().map(Required::new);
+                streams.required = required.map(Box::new);
                 Arc::new(streams)
             });
             let beside = Beside {

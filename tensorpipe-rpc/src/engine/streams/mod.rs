@@ -80,7 +80,7 @@ pub(crate) struct CallStreams {
     /// The same of those that go.
     pub(crate) placement: Option<Placement>,
     /// The channels over one of which these go, if its caller said so.
-    pub(crate) required: Option<Required>,
+    pub(crate) required: Option<Box<Required>>,
     /// Where the caller wants to know what went over them.
     pub(crate) carried: Option<Carried>,
     /// It stands among those that wait for room.
