@@ -40,11 +40,6 @@ impl Asked {
         engine.reply_complete(0, &header, slot, Ok(message), came);
     }
 
-    /// Nobody waits for it any more.
-    fn is_dropped(&self) {
-        self.engine.cancel(&self.slot);
-    }
-
     /// The peer hears that nobody refers to what it gave away.
     async fn gives_back(&self) {
         let said = soon(self.peer.read()).await.unwrap();
@@ -64,7 +59,7 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 async fn a_reply_whose_call_is_given_up_while_it_comes_is_given_back() {
     let asked = Asked::new().await;
     // Whoever drives the pipe has found the call; then another thread drops it.
-    asked.is_dropped();
+    asked.engine.cancel(&asked.slot);
     asked.is_answered();
     asked.gives_back().await;
 }
@@ -73,7 +68,7 @@ async fn a_reply_whose_call_is_given_up_while_it_comes_is_given_back() {
 async fn a_reply_that_nobody_has_looked_at_is_given_back() {
     let asked = Asked::new().await;
     asked.is_answered();
-    asked.is_dropped();
+    asked.engine.cancel(&asked.slot);
     asked.gives_back().await;
 }
 
