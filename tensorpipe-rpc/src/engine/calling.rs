@@ -80,17 +80,9 @@ impl Engine {
 
     /// Sends a call. Its slot gets the outcome.
     pub(crate) fn call(&self, outgoing: Outgoing) -> Arc<CallSlot> {
-        let Outgoing {
-            id,
-            method,
-            mut encoded,
-            mut header_len,
-            deadline,
-            pins,
-            trace,
-            places,
-            required,
-        } = outgoing;
+        let (id, method, places) = (outgoing.id, outgoing.method, outgoing.places);
+        let (mut encoded, mut header_len) = (outgoing.encoded, outgoing.header_len);
+        let (trace, required) = (outgoing.trace, outgoing.required);
         let refused = self.refuses(places.as_deref());
         if let (None, Some(places)) = (&refused, &places) {
             header_len = name_places(places, &mut encoded, header_len);
@@ -113,11 +105,11 @@ impl Engine {
                 has_parts,
                 called: Some((method, tensors)),
                 streams,
-                _pins: pins,
+                _pins: outgoing.pins,
                 trace,
                 receive_placement: results(),
             };
-            Arc::new(CallSlot::new(id, deadline, beside))
+            Arc::new(CallSlot::new(id, outgoing.deadline, beside))
         };
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();

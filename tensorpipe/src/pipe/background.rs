@@ -11,7 +11,7 @@ use super::core::Core;
 use super::driver::runtime::Home;
 use super::driver::tuning::TICK;
 use super::heartbeat;
-use super::shared::Goodbye;
+use super::shared::{Goodbye, Shared};
 use crate::ambient;
 use crate::sync::{Arc, lock};
 
@@ -97,7 +97,7 @@ impl Background {
             let until = match goodbye {
                 Goodbye::Until(until) if until > ambient::now() => until,
                 Goodbye::Until(_) | Goodbye::None => {
-                    self.core.wait_no_longer();
+                    self.core.update(Shared::said_goodbye);
                     continue;
                 }
                 Goodbye::Said => return Poll::Ready(()),
@@ -132,7 +132,7 @@ impl Drop for Background {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
         }
         // Nobody keeps the time any more.
-        core.wait_no_longer();
+        core.update(Shared::said_goodbye);
         // Also where it had ended before: a thread in its last moments may have left it to this task to tell the handler.
         core.drive();
     }

@@ -262,7 +262,7 @@ impl Core {
         listens: bool,
     ) -> Result<(), Misuse> {
         // Whoever has it locked calls one.
-        let place = try_lock(&self.handler).filter(|_| !lock(&self.shared).is_pushing());
+        let place = try_lock(&self.handler).filter(|_| !lock(&self.shared).pushes);
         let Some(mut place) = place else {
             return Err(Misuse::Other(format!(
                 "pipe {} has a handler already",
@@ -286,11 +286,6 @@ impl Core {
         // Lets go of the connection.
         self.driver.wakers.wake_background();
         self.call_handler();
-    }
-
-    /// Nobody waits any longer for the goodbye of the connection: whoever has it drops it.
-    pub(super) fn wait_no_longer(&self) {
-        self.update(Shared::said_goodbye);
     }
 
     /// A message may be lost: the pipe ends.

@@ -47,10 +47,8 @@ impl Credits {
         if state.closed {
             return Room::Closed;
         }
-        match &mut state.waker {
-            Some(known) => known.clone_from(waker),
-            none => *none = Some(waker.clone()),
-        }
+        let known = state.waker.get_or_insert_with(|| waker.clone());
+        known.clone_from(waker);
         // The last item may be larger than what is left: else one of more than the window would never be sent.
         if state.sent.bytes >= state.allowed.bytes || state.sent.items >= state.allowed.items {
             return Room::None;

@@ -18,10 +18,6 @@ fn alone() -> Inbox {
     Inbox::new(WINDOW, Unread::new(u64::MAX, 0))
 }
 
-fn body() -> Arguments {
-    Arguments::default()
-}
-
 fn take(inbox: &Inbox) -> Option<Batch> {
     match inbox.take(None) {
         Received::Items(batch) => Some(batch),
@@ -50,10 +46,10 @@ fn whoever_sends_more_than_it_may_is_found_out() {
 fn a_closed_stream_wants_nothing_and_names_what_is_on_its_way() {
     let inbox = alone();
     (0..3).for_each(|id| assert!(message(&inbox, id, 1, 10)));
-    inbox.complete(1, body());
+    inbox.complete(1, Arguments::default());
     assert_eq!(inbox.close(), [0, 2]);
     assert!(!message(&inbox, 3, 1, 1));
-    inbox.complete(0, body());
+    inbox.complete(0, Arguments::default());
     assert!(matches!(inbox.take(None), Received::Closed));
 }
 
@@ -75,7 +71,7 @@ fn the_sender_is_told_in_time_and_not_for_each_item() {
                 assert!(sent.items < allowed.items && sent.bytes < allowed.bytes);
             }
             assert!(message(&inbox, id, 1, size));
-            inbox.complete(id, body());
+            inbox.complete(id, Arguments::default());
             sent.items += 1;
             sent.bytes += size;
             let state = lock(&inbox.state);
@@ -97,7 +93,7 @@ fn where_nothing_is_left_a_stream_goes_on_in_small_steps() {
     let streams = [(); 3].map(|()| Inbox::new(WINDOW, unread.clone()));
     let step = |inbox: &Inbox, id| {
         assert!(message(inbox, id, 1, FIRST.bytes));
-        inbox.complete(id, body());
+        inbox.complete(id, Arguments::default());
         let batch = take(inbox).unwrap();
         inbox.consumed(&batch);
         lock(&inbox.state).allowed.bytes

@@ -198,13 +198,8 @@ mod tests {
         }
     }
 
-    /// A wait without an answer while polling: how long it polled.
-    fn poll_in_vain(time: &mut PollTime, clock: &mut Clock) -> Duration {
-        poll_among(time, clock, 0)
-    }
-
-    /// The same on a thread that gives so many others a turn each time.
-    fn poll_among(time: &mut PollTime, clock: &mut Clock, others: u64) -> Duration {
+    /// A wait without an answer while polling, on a thread that gives so many others a turn each time: how long it polled.
+    fn poll_in_vain(time: &mut PollTime, clock: &mut Clock, others: u64) -> Duration {
         let begun = clock.now;
         if time.pays() {
             while {
@@ -235,13 +230,13 @@ mod tests {
     #[test]
     fn it_never_polls_longer_than_a_wake_up_takes() {
         let (mut time, mut clock) = (PollTime::default(), Clock::new());
-        assert!(poll_in_vain(&mut time, &mut clock) < POLL_LONGEST + Duration::from_micros(5));
+        assert!(poll_in_vain(&mut time, &mut clock, 0) < POLL_LONGEST + Duration::from_micros(5));
     }
 
     #[test]
     fn among_others_that_are_busy_it_polls_as_long_as_its_share() {
         let (mut time, mut clock) = (PollTime::default(), Clock::new());
-        let polled = poll_among(&mut time, &mut clock, 99);
+        let polled = poll_in_vain(&mut time, &mut clock, 99);
         assert!(polled > 90 * POLL_LONGEST, "{polled:?}");
         assert!(polled < 110 * POLL_LONGEST, "{polled:?}");
     }
@@ -256,7 +251,7 @@ mod tests {
             driven: 1 << 40,
             ..Turns::default()
         };
-        let polled = poll_in_vain(&mut time, &mut clock);
+        let polled = poll_in_vain(&mut time, &mut clock, 0);
         assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
         answer_after(&mut time, &mut clock, 1000);
         assert!(!time.pays());
@@ -267,7 +262,7 @@ mod tests {
     fn a_thread_that_never_rests_polls_all_of_its_pipes() {
         for (others, pays) in [(100, true), (3, false)] {
             let (mut time, mut clock) = (PollTime::default(), Clock::new());
-            poll_in_vain(&mut time, &mut clock);
+            poll_in_vain(&mut time, &mut clock, 0);
             for _ in 0..5 {
                 time.sleeps(clock.turns, || clock.now);
                 clock.turn(others);
@@ -282,7 +277,7 @@ mod tests {
         let (mut time, mut clock) = (PollTime::default(), Clock::new());
         let mut polled = Duration::ZERO;
         for _ in 0..1000 {
-            polled += poll_in_vain(&mut time, &mut clock);
+            polled += poll_in_vain(&mut time, &mut clock, 0);
             answer_after(&mut time, &mut clock, 1000);
         }
         assert!(polled < Duration::from_micros(200), "{polled:?}");
@@ -292,7 +287,7 @@ mod tests {
     #[test]
     fn a_burst_brings_it_back() {
         let (mut time, mut clock) = (PollTime::default(), Clock::new());
-        poll_in_vain(&mut time, &mut clock);
+        poll_in_vain(&mut time, &mut clock, 0);
         answer_after(&mut time, &mut clock, 1000);
         let mut sleeps = 0;
         while !time.pays() {
@@ -309,7 +304,7 @@ mod tests {
         let (mut time, mut clock) = (PollTime::default(), Clock::new());
         let mut polled = Duration::ZERO;
         for _ in 0..10_000 {
-            polled += poll_in_vain(&mut time, &mut clock);
+            polled += poll_in_vain(&mut time, &mut clock, 0);
             answer_after(&mut time, &mut clock, 5);
         }
         assert!(polled < Duration::from_micros(10_000), "{polled:?}");

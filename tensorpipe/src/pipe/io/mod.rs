@@ -268,7 +268,7 @@ impl Io {
         self.say_goodbye(common);
         common.driver.wakers.wake_background();
         // Outside the lock: a lane may use its handle while it is dropped.
-        let lanes = lock(&common.shared).take_retired_lanes();
+        let lanes = std::mem::take(&mut lock(&common.shared).retired_lanes);
         drop(lanes);
         self.pieces.clear();
         self.work.clear();

@@ -19,11 +19,6 @@ impl Io {
     }
 }
 
-fn io() -> Io {
-    let (connection, _) = tokio::io::duplex(1);
-    Io::new(Box::new(connection), Vec::new(), Waker::noop().clone())
-}
-
 /// Bytes that tell their place.
 fn byte(at: usize) -> u8 {
     (at % 251) as u8
@@ -32,7 +27,8 @@ fn byte(at: usize) -> u8 {
 #[test]
 fn beside_a_backlog_without_end_what_has_left_leaves_memory() {
     const LEN: usize = 1000;
-    let mut io = io();
+    let (connection, _) = tokio::io::duplex(1);
+    let mut io = Io::new(Box::new(connection), Vec::new(), Waker::noop().clone());
     let (mut written, mut sent, mut most) = (0, 0, 0);
     for _ in 0..5000 {
         let room = io.room().unwrap();

@@ -77,7 +77,7 @@ pub(crate) struct Shared {
     /// Which of them carries what.
     pub(super) choice: ChannelChoice,
     /// Lanes of a pipe that has ended, to be dropped without the lock.
-    retired_lanes: Vec<LaneSlot>,
+    pub(super) retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
     /// What whoever drives next is to do for lanes.
     pub(super) lane_work: Vec<(OpId, Box<dyn Work>)>,
@@ -100,7 +100,7 @@ pub(crate) struct Shared {
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
     /// Messages are pushed to a handler.
-    pushes: bool,
+    pub(super) pushes: bool,
     pub(super) deliveries: Deliveries,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
@@ -179,10 +179,6 @@ impl Shared {
         self.lanes = lanes;
     }
 
-    pub(super) fn take_retired_lanes(&mut self) -> Vec<LaneSlot> {
-        std::mem::take(&mut self.retired_lanes)
-    }
-
     pub(super) fn deliver(&mut self, delivery: Delivery) {
         if self.pushes {
             self.deliveries.push(delivery);
@@ -201,12 +197,7 @@ impl Shared {
         Error::GoingAway { pipe, reason }
     }
 
-    /// Whether messages are pushed to a handler.
-    pub(super) fn is_pushing(&self) -> bool {
-        self.pushes
-    }
-
-    /// From now on they are, those that wait first.
+    /// From now on messages are pushed to a handler, those that wait first.
     pub(super) fn start_pushing(&mut self) {
         self.pushes = true;
         for arrival in std::mem::take(&mut self.arrived) {
