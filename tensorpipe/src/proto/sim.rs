@@ -10,7 +10,9 @@ pub(crate) mod frames;
 mod message;
 
 pub(crate) use end::End;
-pub(crate) use message::{Msg, answer, choose, hello, limits, message, purpose, reject};
+#[cfg(test)]
+pub(crate) use message::reject;
+pub(crate) use message::{Msg, answer, choose, hello, limits, message, purpose};
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
