@@ -310,7 +310,8 @@ fn idle_servers_crowds_and_chains_are_measured() {
     for row in idle {
         assert!(number(&row, "anon_kib") < 64.0 * 1024.0, "{row}");
         let percent = number(&row, "cpu_percent");
-        assert!((0.0..50.0).contains(&percent), "{percent} % for waiting");
+        // Few samples of a short time; `pipes::idle` holds the pipe to its promise.
+        assert!((0.0..10.0).contains(&percent), "{percent} % for waiting");
     }
     let crowd = "crowd --system rpc@shm,tokio@tcp --connections 1,3 --seconds 0.1 --json";
     let crowd = rows(crowd);
