@@ -374,7 +374,7 @@
 //! # }
 //! ```
 //!
-//! Two processes of one machine upgrade from `tcp` to `shm`, and `lease` and `cma` also serve a pipe that stays on `tcp`. A context for tests
+//! The pipe between two processes of one machine is upgraded from `tcp` to `shm`, and `lease` and `cma` also serve a pipe that stays on `tcp`. A context for tests
 //! and measurements that behaves as between two machines has neither:
 //!
 //! ```

@@ -270,7 +270,7 @@ impl fmt::Display for Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// As this system says. [`PeerAddr::Unknown`] at a connector that has not heard yet whether its pipe may move: it has when a message
+    /// As this system says. [`PeerAddr::Unknown`] at a connector that has not heard yet whether its pipe may be upgraded: it has when a message
     /// has come.
     pub addr: PeerAddr,
     /// As it has proved to be.

@@ -222,7 +222,14 @@ fn is_of_accept(error: &Error) -> bool {
 /// needs: asking again at once would be in vain. Any other error is of one connection (its peer is gone, or is not let in). Others wait behind it,
 /// so strangers must not slow them down.
 fn is_of_the_system(error: &Error) -> bool {
-    const SHORT: [i32; 4] = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    const SHORT: [i32; 5] = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+        // Of watches of epoll.
+        libc::ENOSPC,
+    ];
     const NO_GOOD: [i32; 4] = [libc::EBADF, libc::EINVAL, libc::ENOTSOCK, libc::EOPNOTSUPP];
     // A peer that a transport does not let in has no such code.
     const DENIED: [i32; 3] = [libc::EPERM, libc::EACCES, libc::ENOSYS];
@@ -331,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_way_that_the_system_refuses_costs_the_move_and_not_the_listener() {
+    async fn a_way_that_the_system_refuses_costs_the_upgrade_and_not_the_listener() {
         let tcp: Arc<dyn Transport> = Arc::new(crate::transports::TcpTransport::new());
         let transports = [Arc::new(Forbidden) as Arc<dyn Transport>, tcp];
         let context = Context::builder().transports(transports).build().unwrap();

@@ -1,7 +1,7 @@
 //! The call engine of one pipe: calls made from here, and calls handled here.
 //!
-//! The task that drives the pipe calls the engine through [`Handler`]. It decodes headers, admits calls, polls handlers once and
-//! completes calls. A short call needs no other task.
+//! The task that drives the pipe calls the engine through [`Handler`]. There headers are decoded, calls admitted,
+//! handlers polled once and calls completed. A short call needs no other task.
 //!
 //! - **Header**, at the front of the message's metadata: `crate::header` lists its fields. The body follows. A body above 32 KiB, or beyond what the peer takes as metadata, is a payload.
 //! - **Bind.** A client first sends its description of the service. The server answers with a number, or with the difference.

@@ -29,7 +29,8 @@ pub(super) fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) 
                 .iter()
                 .find(|(name, _)| *name == transport.name());
             let address = side.map(|(_, address)| address.clone());
-            let elsewhere = || Err("pipes that begin elsewhere cannot be moved to it".to_owned());
+            let elsewhere =
+                || Err("pipes that begin elsewhere cannot be upgraded to it".to_owned());
             let address = address.unwrap_or_else(elsewhere);
             LocalTransport {
                 name: transport.name(),

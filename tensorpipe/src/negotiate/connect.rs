@@ -235,7 +235,7 @@ fn upgrade<'a>(
     Ok(better)
 }
 
-/// The refusals of a pipe that stayed on `first`, because it could not move to `better`.
+/// The refusals of a pipe that stayed on `first`, because it could not be upgraded to `better`.
 pub(super) fn stayed(
     refusals: &mut Vec<(String, String)>,
     first: &str,

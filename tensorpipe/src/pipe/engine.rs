@@ -248,7 +248,7 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
     }
 
     /// Has others drive, while one of several that wait polls: for an operation whose message was
-    /// [submitted](EnginePipe::submit) [together](Submitted::together) with others. Otherwise makes
+    /// [submitted](EnginePipe::submit) and [batched](Submitted::batched) with others. Otherwise makes
     /// `waker` the one that the connection wakes. Moves nothing.
     pub fn join_others(&mut self, waker: &Waker) {
         self.0.count(waker);

@@ -58,7 +58,7 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     }
 
     /// Who the peer has proved to be, where the transport authenticates. It has done so when something has been read, and this does
-    /// not change. A pipe keeps the identity of its first connection when it is upgraded to another: who upgrades has a secret of that one.
+    /// not change. A pipe keeps the identity of its first connection when it is upgraded to another: whoever asks for the upgrade has a secret of that one.
     fn identity(&self) -> Option<Identity> {
         None
     }
@@ -134,7 +134,7 @@ pub trait Transport: Send + Sync + 'static {
     fn domain(&self) -> Vec<u8>;
 
     /// Whether the transport of the same name with this domain can be reached from here, or why not. A listener asks before it
-    /// upgrades a pipe to it that began elsewhere. Nobody asks for a URL. Any bytes may come. By default it compares.
+    /// upgrades a pipe that began elsewhere to this transport. Nobody asks for a URL. Any bytes may come. By default it compares.
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
         if theirs == self.domain() {
             Ok(())

@@ -22,7 +22,7 @@ const PIPE: &str = "
     ring: error sync sys::copy sys::memfd sys::processors
     device: error sync sys
     tensor: device error message
-    proto: descriptor device::Device device::DeviceKind error keys tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
+    proto: descriptor device::Device device::DeviceKind device::DeviceOffer error keys tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
     fuzzing: device error keys proto wire_md
     transports: address error process ring sync sys
     channels: address::SettledPeer device error keys pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId

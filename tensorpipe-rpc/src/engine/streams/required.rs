@@ -1,7 +1,7 @@
 //! The channels over one of which a stream's items go, where its caller says so.
 //!
 //! A channel may find out late that it cannot carry an item: its message is abandoned then, and the call ends with the reason. So the numbers
-//! of the messages are kept. Of no others they are.
+//! of its messages are kept. Streams without such a wish keep none.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -34,6 +34,7 @@ impl Required {
     }
 
     pub(super) fn has_sent(&self, message: u64) -> bool {
-        lock(&self.sent).contains(&message)
+        // They ascend.
+        lock(&self.sent).binary_search(&message).is_ok()
     }
 }

@@ -161,7 +161,12 @@ fn device_of(opened: &Opened, address: CUdeviceptr) -> Result<Device, DeviceErro
         unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, address) };
     let refused = |error| failed(opened.device, "cuPointerGetAttribute", error);
     asked.result().map_err(refused)?;
-    Ok(CudaDevices::device(ordinal.unsigned_abs()))
+    // Main memory has a negative one.
+    let ordinal = u32::try_from(ordinal).map_err(|_| {
+        let reason = "it is no device's memory";
+        DeviceError::new(opened.device, "cuPointerGetAttribute", reason)
+    })?;
+    Ok(CudaDevices::device(ordinal))
 }
 
 pub(super) fn foreign(device: Device) -> DeviceError {

@@ -255,7 +255,7 @@ impl<W> Driver<W> {
         let polls_on = || some_seen || in_vain();
         if !self.has_too_many_to_poll() && polls_on() {
             // Once whoever is ready has run; where much was done since they had their turn, sockets and timers, too.
-            if self.is_others_slice(core) && runtime::is_single_threaded() {
+            if self.others_come_first(core) && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();

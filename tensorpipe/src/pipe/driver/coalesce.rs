@@ -15,10 +15,10 @@ use super::tuning::{
 pub(in crate::pipe) struct Sends {
     /// Messages among the frames that nobody has tried to write.
     gathered: u32,
-    /// Messages that left outside of a round in this turn: since something came in, or somebody came for what was left behind.
+    /// Messages that left outside of a round in this batch: since something came in, or somebody came for what was left behind.
     left: u32,
     /// Something was left behind in it.
-    turn_ends: bool,
+    batch_ends: bool,
     /// It was left to whoever drives next, who was told.
     owed: bool,
     /// Messages that are likely to follow the last one.
@@ -28,13 +28,13 @@ pub(in crate::pipe) struct Sends {
 impl Sends {
     /// Somebody has come for what was left behind.
     pub(in crate::pipe) fn round_begins(&mut self) {
-        if std::mem::take(&mut self.turn_ends) {
+        if std::mem::take(&mut self.batch_ends) {
             self.left = 0;
         }
     }
 
     /// Something has come in.
-    pub(in crate::pipe) fn slice_begins(&mut self) {
+    pub(in crate::pipe) fn batch_begins(&mut self) {
         self.left = 0;
     }
 
@@ -77,7 +77,7 @@ impl Sends {
 
     /// What waits is left to whoever drives next. Returns whether somebody has to be told.
     pub(in crate::pipe) fn owe(&mut self) -> bool {
-        self.turn_ends = true;
+        self.batch_ends = true;
         !std::mem::replace(&mut self.owed, true)
     }
 

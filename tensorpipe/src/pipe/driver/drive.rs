@@ -70,7 +70,7 @@ pub(in crate::pipe) struct Driver<W> {
     /// Taken only by trying.
     work: Mutex<W>,
     /// Whoever drove last left something for when others have had their turn.
-    has_had_slice: AtomicBool,
+    yielded: AtomicBool,
     pub(in crate::pipe) wakers: Arc<Wakers>,
     pub(super) polling: BusyPoll,
     pub(in crate::pipe) delivery: DeliveryLock,
@@ -83,7 +83,7 @@ impl<W> Driver<W> {
         Self {
             kicked: AtomicBool::new(false),
             work: Mutex::new(work(wakers.clone().into())),
-            has_had_slice: AtomicBool::new(false),
+            yielded: AtomicBool::new(false),
             wakers,
             polling,
             delivery: DeliveryLock::default(),
@@ -106,7 +106,7 @@ impl<W> Driver<W> {
 
     /// There is more to be moved, but it is others' turn.
     fn come_back(&self) {
-        self.has_had_slice.swap(true, Ordering::SeqCst);
+        self.yielded.swap(true, Ordering::SeqCst);
         if runtime::is_single_threaded() {
             self.wakers.owe_wake();
             runtime::wake_last(&self.wakers.clone().into());
@@ -152,9 +152,9 @@ impl<W> Driver<W> {
     }
 
     /// Whether others come first: sockets and timers, too.
-    pub(super) fn is_others_slice<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
-        let had = self.has_had_slice.load(Ordering::Relaxed)
-            && self.has_had_slice.swap(false, Ordering::SeqCst);
+    pub(super) fn others_come_first<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
+        let had =
+            self.yielded.load(Ordering::Relaxed) && self.yielded.swap(false, Ordering::SeqCst);
         had || core.is_slice_over()
     }
 

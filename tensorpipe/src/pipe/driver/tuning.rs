@@ -88,7 +88,7 @@ pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;
 /// How long a lane's answer waits for the next message, or little longer. Chosen: a runtime's clock knows no shorter time.
 pub(in crate::pipe) const DELAYED_ACK: Duration = Duration::from_millis(1);
 
-// Turns of sending and receiving. Each side looks around after a mebibyte or two, so that nothing else waits for a tensor.
+// Passes of sending and receiving. Each side looks around after a mebibyte or two, so that nothing else waits for a tensor.
 
 /// A step of a lane's work that took so long is the last one that whoever drives does of it: memory that is not there (mapped from
 /// a file, swapped out) holds up everybody else. Chosen: some fifty steps' usual time.
@@ -97,7 +97,7 @@ pub(in crate::pipe) const SLOW_STEP: Duration = Duration::from_millis(1);
 /// Steps of lanes' work in a row, before what waits is sent. Chosen: a mebibyte.
 pub(in crate::pipe) const STEPS_IN_A_ROW: usize = 4;
 
-/// Turns of sending and receiving in a round. Chosen: a mebibyte or two each.
+/// Passes of sending and receiving in a round. Chosen: a mebibyte or two each.
 pub(in crate::pipe) const PASSES: usize = 2;
 
 /// Full writes in a row, before what has come in is looked at. Chosen: a mebibyte. A peer that reads as fast as this side
@@ -111,14 +111,14 @@ pub(in crate::pipe) const READS_IN_A_ROW: usize = 16;
 /// leave in one write: 64 calls in flight over tcp, 15 to 18 instead of 43 µs each; command not kept.
 pub(in crate::pipe) const MESSAGES_IN_A_ROW: usize = 32;
 
-/// What is done for a pipe before sockets and timers have their turn: bytes moved, in both directions together. Chosen: to look at
+/// What is done for a pipe before sockets and timers come: bytes moved, in both directions together. Chosen: to look at
 /// them is a system call, some half a microsecond.
 pub(in crate::pipe) const PIPE_SLICE: u64 = 1 << 20;
 
-/// What a read counts as. Chosen: 64 are a turn.
+/// What a read counts as. Chosen: 64 are a slice.
 pub(in crate::pipe) const WORK_OF_READ: u64 = PIPE_SLICE / 64;
 
-/// What a message counts as that the handler is given. Chosen: 256 are a turn, of 5 ms where each takes the 20 µs that a handler may
+/// What a message counts as that the handler is given. Chosen: 256 are a slice, of 5 ms where each takes the 20 µs that a handler may
 /// take on the thread that drives.
 pub(in crate::pipe) const WORK_OF_MESSAGE: u64 = PIPE_SLICE / 256;
 

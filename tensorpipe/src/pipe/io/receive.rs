@@ -262,7 +262,7 @@ impl Io {
         };
         common.counters.read(len);
         common.driver.found();
-        self.sends.slice_begins();
+        self.sends.batch_begins();
         self.reads.read(len);
         self.look_at_the_clock(common, len);
         Ok(Some(len))

@@ -7,8 +7,8 @@
 //! - A write is over when the connection has taken the bytes. A message that was taken in part counts as unwritten until the
 //!   rest has left. One that waits there behind others (at most 16 KiB) counts as written, like what a socket has taken.
 //! - Messages that are to leave soon stay among the bytes to be sent, and the background task is told once. So do the answers of
-//!   a handler that is called again. From 8 on (32 where a write is a system call) they leave at once, so that the peer works
-//!   while more are written.
+//!   a handler that is called again. At the latest from 8 on (32 where a write is a system call) they leave, so that the
+//!   peer works while more are written.
 
 mod choose;
 mod leave;

@@ -252,7 +252,7 @@ impl Answer {
         let upgrade = match r.u8()? {
             0 => None,
             1 => Some((r.legible()?, r.printable()?.to_owned(), r.array()?)),
-            _ => return Err(r.malformed("a verdict that is neither stay nor move")),
+            _ => return Err(r.malformed("a verdict that is neither stay nor upgrade")),
         };
         let mut devices = DEVICES_MAX;
         let count = take_count(&mut r)?;

@@ -88,6 +88,10 @@ impl Receiving {
             Want::Into(dest) => dest,
             Want::Adopt { .. } => io.allocate(op, device, len)?,
         };
+        if dest.len() as u64 != len {
+            let reason = "its allocator gave memory of another length";
+            return Err(tools.failed(&DeviceError::new(device, "receive", reason)));
+        }
         let dest = match cuda {
             Some(cuda) => Dest::Device(Filling::new(cuda, dest, cut.count())),
             None => {

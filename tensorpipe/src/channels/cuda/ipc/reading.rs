@@ -27,12 +27,12 @@ pub(super) struct Reader {
     is_welcome: Arc<AtomicBool>,
     /// Devices whose memory is the writer's, as was read there.
     proved: HashSet<Device>,
-    /// Proofs that could not be read.
+    /// Proofs that could not be read, since one was.
     unproved: u32,
     parts: HashMap<OpId, Part>,
 }
 
-/// So many proofs of a pipe's are tried that cannot be read. Chosen: a device may be busy once.
+/// So many proofs in a row are tried that cannot be read. Chosen: a device may be busy once.
 const TRIES: u32 = 3;
 
 /// How far a part is.
@@ -289,6 +289,7 @@ impl Reader {
             }
             Ok(Some(found)) if found.as_bytes() == Some(&number[..]) => {
                 self.proved.insert(local);
+                self.unproved = 0;
                 io.control(op, FromReader::Proved.encode());
                 self.parts.insert(op, Part::Wanted(want));
             }

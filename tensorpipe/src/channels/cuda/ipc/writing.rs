@@ -24,7 +24,8 @@ pub(super) struct Writer {
     invitation: Option<Arc<Invitation>>,
     /// Devices whose memory the reader has proved to map.
     proved: HashSet<Device>,
-    /// Devices about which a proof is under way, each with the parts that wait for it.
+    /// Devices about which a proof is under way, each with the parts that wait for it: until the reader answers, or the message that
+    /// proves is given up.
     proving: HashMap<Device, Vec<OpId>>,
     parts: HashMap<OpId, Part>,
 }
@@ -78,17 +79,17 @@ impl Writer {
                 Ok(Some(_)) if !self.proved.contains(&source.device()) => {
                     match self.proving.entry(source.device()) {
                         Entry::Occupied(mut waiting) => {
-                            waiting.get_mut().push(op);
+                            let waiting = waiting.get_mut();
+                            // Those that were given up are forgotten.
+                            if waiting.len() > 2 * self.parts.len() + 64 {
+                                waiting.retain(|one| self.parts.contains_key(one));
+                            }
+                            waiting.push(op);
                             Part::Waits(source)
                         }
                         Entry::Vacant(proving) => {
                             proving.insert(Vec::new());
-                            let (cuda, device) = (tools.cuda.clone(), source.device());
-                            // Its memory is made for it: that takes a driver long.
-                            let numbering = Slot::of(op, false, (&tools.handle, io), move || {
-                                proof::made(&cuda, device)
-                            });
-                            Part::Numbering(numbering, source)
+                            Self::numbering(op, source, tools, io)
                         }
                     }
                 }
@@ -118,6 +119,31 @@ impl Writer {
             },
         };
         self.parts.insert(op, part);
+    }
+
+    /// Begins a proof with this part. Its memory is made for it: that takes a driver long.
+    fn numbering(op: OpId, source: Buffer, tools: &Tools, io: &mut LaneIo<'_>) -> Part {
+        let (cuda, device) = (tools.cuda.clone(), source.device());
+        let made = move || proof::made(&cuda, device);
+        Part::Numbering(Slot::of(op, false, (&tools.handle, io), made), source)
+    }
+
+    /// Whoever was to prove something about this device is given up: another one does, and the rest wait on. The last one, since the parts
+    /// of a message are given up from its front.
+    fn pass_on(&mut self, device: Device, tools: &Tools, io: &mut LaneIo<'_>) {
+        let mut waiting = self.proving.remove(&device).unwrap_or_default();
+        while let Some(op) = waiting.pop() {
+            match self.parts.remove(&op) {
+                Some(Part::Waits(source)) => {
+                    let part = Self::numbering(op, source, tools, io);
+                    self.parts.insert(op, part);
+                    self.proving.insert(device, waiting);
+                    return;
+                }
+                Some(other) => drop(self.parts.insert(op, other)),
+                None => {}
+            }
+        }
     }
 
     /// Has the reader prove that it maps this side's memory, as soon as the number is there.
@@ -181,16 +207,15 @@ impl Writer {
         io: &mut LaneIo<'_>,
     ) {
         for op in self.proving.remove(&device).unwrap_or_default() {
-            // Others were given up meanwhile.
-            let Some(Part::Waits(source)) = self.parts.remove(&op) else {
-                continue;
-            };
-            match failed {
-                None => self.send(op, source, tools, io),
-                Some(reason) => {
+            match (self.parts.remove(&op), failed) {
+                (Some(Part::Waits(source)), None) => self.send(op, source, tools, io),
+                (Some(Part::Waits(source)), Some(reason)) => {
                     let part = Self::cannot(op, source, not_now(&reason), tools, io);
                     self.parts.insert(op, part);
                 }
+                (Some(other), _) => drop(self.parts.insert(op, other)),
+                // Given up meanwhile.
+                (None, _) => {}
             }
         }
     }
@@ -368,7 +393,7 @@ impl Writer {
         | Part::Numbered(_, _, source)
         | Part::Proving(_, source) = part
         {
-            self.proof_ended(source.device(), None, tools, io);
+            self.pass_on(source.device(), tools, io);
         }
     }
 }
