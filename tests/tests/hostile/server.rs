@@ -113,6 +113,9 @@ pub(crate) struct Target {
     pub(crate) calls: String,
 }
 
+/// How long [`Target::serves`] waits for an answer before it asks again.
+const AGAIN: Duration = Duration::from_secs(2);
+
 impl Target {
     pub(crate) fn start(way: Way) -> Self {
         Self::start_with(way, &[])
@@ -168,9 +171,15 @@ impl Target {
                 let context = self.context();
                 let pipe = context.connect(&self.pipes).await.unwrap();
                 let tensor = Tensor::from_vec(vec![5u8; 300_000], [300_000]).unwrap();
-                pipe.send(Message::new("still there?").tensor(tensor.clone()))
-                    .unwrap();
-                let answer = pipe.read().await.unwrap();
+                // The budget may still be others', who have just gone: then a message is not read, and none answers it.
+                let answer = loop {
+                    let message = Message::new("still there?").tensor(tensor.clone());
+                    pipe.send(message).unwrap();
+                    let answer = tokio::time::timeout(AGAIN, pipe.read()).await;
+                    if let Ok(answer) = answer {
+                        break answer.unwrap();
+                    }
+                };
                 assert_eq!(&answer.metadata[..], b"still there?");
                 assert_eq!(answer.tensors[0].tensor.as_bytes(), tensor.as_bytes());
                 let client = AdderClient::connect_with(&context, &self.calls)
