@@ -115,9 +115,9 @@
 //! | unread items of all streams of a connection | 256 MiB, beyond 256 KiB of each | [`ServerLimits::unread_items`] |
 //! | time to finish calls at a shutdown | 30 s | [`ServerLimits::drain`] |
 //! | time to answer a client that connects | 10 s | fixed |
-//! | wait for the first of several servers | 30 s | [`ReplicasBuilder::connect_timeout`] |
-//! | time without a connection until a server is given up | 10 min | [`ReplicasBuilder::give_up_after`] |
-//! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::tries`] |
+//! | wait for the first of several servers | 30 s | [`ReplicasBuilder::connect_timeout`](replicas::ReplicasBuilder::connect_timeout) |
+//! | time without a connection until a server is given up | 10 min | [`ReplicasBuilder::give_up_after`](replicas::ReplicasBuilder::give_up_after) |
+//! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::tries`](replicas::ReplicasBuilder::tries) |
 //! | devices that a client's map names | 64 | fixed: [`DeviceMap::MAX`] |
 //! | values of a rendezvous that nobody received | 1 GiB, 65536 values | [`rendezvous::Limits`] |
 //! | depth of a value; stack to decode it | 128 levels; 1 MiB | fixed: [`codec::MAX_DEPTH`], [`codec::MAX_STACK`] |
