@@ -108,15 +108,20 @@ async fn readers_that_stall_keep_so_much_and_go_on_later_one_after_another() {
     .await;
 }
 
-/// Each item that waits at its sender costs some of what the pipe takes in all: not all of it.
-#[tokio::test]
-async fn where_too_many_wait_further_ones_are_refused_and_calls_go_on() {
+/// A server at which four items may wait at once, beside 1 MiB of unread ones.
+async fn with_little_room() -> Banks {
     let mut small = Limits::default();
     small.window_messages = 16;
     let (near, far) = (tcp().build().unwrap(), tcp().limits(small).build().unwrap());
     let mut little = ServerLimits::default();
     little.unread_items = 1 << 20;
-    let banks = Banks::new(near, far, little).await;
+    Banks::new(near, far, little).await
+}
+
+/// Each item that waits at its sender costs some of what the pipe takes in all: not all of it.
+#[tokio::test]
+async fn where_too_many_wait_further_ones_are_refused_and_calls_go_on() {
+    let banks = with_little_room().await;
     let item = numbered(2 << 20, 0);
     let items = || stream::iter(vec![item.clone(); 2]);
     let calls = (0..STREAMS).map(|_| banks.client.ignores_it(items()));
@@ -140,13 +145,7 @@ async fn where_too_many_wait_further_ones_are_refused_and_calls_go_on() {
 /// Asked for or not, and however often.
 #[tokio::test]
 async fn an_item_for_which_there_was_no_room_comes_when_there_is_some() {
-    let mut small = Limits::default();
-    // Four may wait at once.
-    small.window_messages = 16;
-    let (near, far) = (tcp().build().unwrap(), tcp().limits(small).build().unwrap());
-    let mut little = ServerLimits::default();
-    little.unread_items = 1 << 20;
-    let banks = Banks::new(near, far, little).await;
+    let banks = with_little_room().await;
     let pipe = banks.client.connection().pipe().clone();
     let (first, second) = (numbered(2 << 20, 0), numbered(5 << 20, 1));
     for _ in 0..6 {
