@@ -44,12 +44,14 @@ macro_rules! may_fail {
     };
 }
 
+mod blocks;
 mod devices;
 mod kernels;
 mod machine;
 mod memory;
 mod physical;
 mod streams;
+mod told;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -14,8 +14,9 @@ use cudarc::driver::sys::{
     CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult,
 };
 
+use crate::blocks::{Bytes, GARBAGE};
 use crate::devices::give;
-use crate::machine::{Bytes, GARBAGE, MACHINE};
+use crate::machine::MACHINE;
 
 /// In multiples of which there is some.
 pub(crate) const GRANULARITY: usize = 2 << 20;
