@@ -129,7 +129,8 @@ impl Machine {
     pub(crate) fn map(
         &self,
         address: CUdeviceptr,
-        (device, len): (u32, usize),
+        device: u32,
+        len: usize,
         bytes: Bytes,
     ) -> Result<(), CUresult> {
         let block = Block {

@@ -165,7 +165,7 @@ pub extern "C" fn cuMemMap(
         }
         let bytes = Bytes::of_file(&physical.file, len);
         let bytes = bytes.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        MACHINE.map(address, (physical.device, len), bytes)
+        MACHINE.map(address, physical.device, len, bytes)
     }))
 }
 

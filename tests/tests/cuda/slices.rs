@@ -268,7 +268,7 @@ pub(crate) fn borrowed_by_device() {
     let addresses = [address_of(&slices[0]), address_of(&slices[1])];
     let borrow = |at: CUdeviceptr, stream: &Arc<CudaStream>| {
         // SAFETY: the slices are kept to the end of this story, and nobody writes there.
-        unsafe { cuda.borrow((), (at, LEN), stream) }
+        unsafe { cuda.borrow((), at, LEN, stream) }
     };
     for used_last in [&zero, &one, &zero] {
         used_last.context().bind_to_thread().unwrap();
@@ -276,7 +276,7 @@ pub(crate) fn borrowed_by_device() {
             // Not at the start of its allocation, too.
             for at in [0, 512] {
                 // SAFETY: as above, and as much is there.
-                let buffer = unsafe { cuda.borrow((), (address + at, LEN - 512), stream) };
+                let buffer = unsafe { cuda.borrow((), address + at, LEN - 512, stream) };
                 let buffer = buffer.unwrap();
                 assert_eq!(buffer.device().index as usize, stream.context().ordinal());
             }

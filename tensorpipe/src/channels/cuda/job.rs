@@ -20,7 +20,8 @@ impl<T: Send + 'static> Slot<T> {
     pub(super) fn of(
         op: OpId,
         is_quick: bool,
-        (handle, io): (&LaneHandle, &mut LaneIo<'_>),
+        handle: &LaneHandle,
+        io: &mut LaneIo<'_>,
         act: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
     ) -> Self {
         let slot = Self(Arc::default());

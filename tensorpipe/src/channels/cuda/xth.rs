@@ -71,7 +71,7 @@ impl Copied {
         let cuda = self.cuda.clone();
         io.copied(source.len() as u64);
         let is_quick = cuda.has_stream(dest.device());
-        let copying = Slot::of(op, is_quick, (&self.handle, io), move || {
+        let copying = Slot::of(op, is_quick, &self.handle, io, move || {
             let stream = cuda.stream(dest.device())?;
             cuda.copy(&source, dest, &stream)
         });

@@ -32,9 +32,9 @@ impl CudaDevices {
         let stream = slice.stream().clone();
         // Behind what other streams have done with it, as far as cudarc has seen that.
         let address = slice.device_ptr_mut(&stream).0;
-        let place = (address, slice.num_bytes());
+        let len = slice.num_bytes();
         let fence = self.fence(&stream)?;
-        let memory = CudaMemory::of_slice(opened, Box::new(slice), place);
+        let memory = CudaMemory::of_slice(opened, Box::new(slice), address, len);
         memory.set_ready(fence);
         Ok(Buffer::new(Arc::new(memory)))
     }
@@ -53,7 +53,8 @@ impl CudaDevices {
     pub unsafe fn borrow(
         &self,
         owner: impl Send + Sync + 'static,
-        (address, len): (CUdeviceptr, usize),
+        address: CUdeviceptr,
+        len: usize,
         stream: &Arc<CudaStream>,
     ) -> Result<Buffer, DeviceError> {
         let opened = self.opened(Self::device(stream.context().ordinal() as u32))?;
@@ -70,7 +71,7 @@ impl CudaDevices {
             }
         }
         let fence = self.fence(stream)?;
-        let memory = CudaMemory::foreign(opened, Box::new(owner), (address, len));
+        let memory = CudaMemory::foreign(opened, Box::new(owner), address, len);
         memory.set_ready(fence);
         Ok(Buffer::new(Arc::new(memory)))
     }
@@ -260,7 +261,7 @@ impl DeviceWrite {
                 let copied = unsafe { result::memcpy_htod_async(to, bytes, stream) };
                 copied.map_err(|error| failed(device, "cuMemcpyHtoDAsync", error))
             }
-            None => cuda.queue_copy(&source, (device, to), &self.stream),
+            None => cuda.queue_copy(&source, device, to, &self.stream),
         };
         match queue().and_then(|()| cuda.record(event, &self.stream)) {
             Ok(fence) => {

@@ -77,7 +77,7 @@ impl CudaDevices {
         let there = to.device();
         self.source(from, stream)?;
         self.fill(to, from, stream, |address| {
-            self.queue_copy(from, (there, address), stream)
+            self.queue_copy(from, there, address, stream)
         })
     }
 
@@ -85,7 +85,8 @@ impl CudaDevices {
     pub(super) fn queue_copy(
         &self,
         from: &Buffer,
-        (there, to): (Device, u64),
+        there: Device,
+        to: u64,
         stream: &Arc<CudaStream>,
     ) -> Result<(), DeviceError> {
         let (source, at) = self.source(from, stream)?;

@@ -59,14 +59,10 @@ impl CudaMemory {
         let block = opened.slabs.take(len);
         let block = block.map_err(|error| failed(opened.device, "cuMemCreate", error))?;
         let address = block.physical.address + block.offset as u64;
-        Ok(Self::with(opened, Source::Own(block), (address, len)))
+        Ok(Self::with(opened, Source::Own(block), address, len))
     }
 
-    fn with(
-        opened: &Arc<Opened>,
-        source: Source,
-        (address, len): (sys::CUdeviceptr, usize),
-    ) -> Self {
+    fn with(opened: &Arc<Opened>, source: Source, address: sys::CUdeviceptr, len: usize) -> Self {
         Self {
             registrations: Registrations::default(),
             work: QueuedWork::default(),
@@ -82,18 +78,20 @@ impl CudaMemory {
     pub(super) fn of_slice(
         opened: &Arc<Opened>,
         slice: Box<dyn Slice>,
-        place: (sys::CUdeviceptr, usize),
+        address: sys::CUdeviceptr,
+        len: usize,
     ) -> Self {
-        Self::with(opened, Source::Slice(slice), place)
+        Self::with(opened, Source::Slice(slice), address, len)
     }
 
     /// Memory at an address of which somebody else is the owner.
     pub(super) fn foreign(
         opened: &Arc<Opened>,
         owner: Box<dyn Any + Send + Sync>,
-        place: (sys::CUdeviceptr, usize),
+        address: sys::CUdeviceptr,
+        len: usize,
     ) -> Self {
-        Self::with(opened, Source::Foreign { _owner: owner }, place)
+        Self::with(opened, Source::Foreign { _owner: owner }, address, len)
     }
 
     /// A range of another process's memory; `debt` gives it back when no work on it is unfinished.
@@ -108,7 +106,7 @@ impl CudaMemory {
             _debt: debt,
             _physical: physical,
         };
-        Self::with(opened, source, (address, range.len()))
+        Self::with(opened, source, address, range.len())
     }
 
     /// Where in physical memory of this process's it begins.

@@ -164,7 +164,7 @@ fn a_tensor_over_several_physical_allocations_is_lent() {
             queued.unwrap();
             let cuda = &writer.bench.cuda;
             // SAFETY: it is there until its owner is dropped, in the primary context, and is written by that copy alone.
-            let buffer = unsafe { cuda.borrow(mapped, (address, LEN), &stream) };
+            let buffer = unsafe { cuda.borrow(mapped, address, LEN, &stream) };
             let tensor = Tensor::from_buffer(buffer.unwrap(), DType::U8, [LEN as u64]);
             let message = message("keep", tensor.unwrap());
             writer.pipe.write(message).await.unwrap();

@@ -298,7 +298,7 @@ impl Filling {
         let is_quick = is_reached && self.stream.is_warm(&self.cuda, self.device);
         let (cuda, device) = (self.cuda.clone(), self.device);
         let (stream, state) = (self.stream.clone(), self.state.clone());
-        Slot::of(piece, is_quick, (&tools.handle, io), move || {
+        Slot::of(piece, is_quick, &tools.handle, io, move || {
             let staged = cuda.reached(&staged, device, true)?;
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(dest) = state.untouched.take() {

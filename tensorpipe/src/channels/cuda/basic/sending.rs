@@ -188,7 +188,7 @@ impl Sending {
         let warm = pool.take_free_lendable(source.len());
         let warm = warm.filter(|warm| cuda.reach(warm.memory()));
         let is_quick = warm.is_some() && stream.is_warm(&cuda, source.device());
-        Slot::of(piece, is_quick, (&tools.handle, io), move || {
+        Slot::of(piece, is_quick, &tools.handle, io, move || {
             let device = source.device();
             let room = match warm {
                 Some(warm) => warm,

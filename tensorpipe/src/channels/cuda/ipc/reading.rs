@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::frame::{FromReader, FromWriter};
-use super::proof::{self, Number};
+use super::proof::{self, Number, OTHER_MEMORY};
 use super::{
     Arc, Buffer, BufferMut, ChannelFault, CudaDevices, Debt, Device, DeviceError, Lane, LaneIo,
     Lender, Offer, OpId, Owing, Passed, Slot, Tools, Want, Wanted, failed,
@@ -44,11 +44,25 @@ enum Part {
     /// The memory is being mapped.
     Mapping(FromWriter, Want, Slot<Result<(), (DeviceError, bool)>>),
     /// The reading of a number is being queued.
-    Queueing(Number, Device, Want, Slot<Download>),
+    Queueing(Proof, Slot<Download>),
     /// A number is being read.
-    Proving(Number, Device, Want, Download),
+    Proving(Proof, Download),
     /// It is copied to where it is wanted.
     Copying(Slot<Buffer>),
+}
+
+/// A number that is to lie in memory of a device, and the part that waits for it.
+struct Proof {
+    number: Number,
+    local: Device,
+    want: Want,
+}
+
+/// An offer, and the memory here that it is of.
+struct Offered<'a> {
+    offer: &'a Offer,
+    local: Device,
+    physical: &'a Arc<Physical>,
 }
 
 impl Reader {
@@ -171,7 +185,7 @@ impl Reader {
         let mapped = mapped.map_or(None, |mapped| mapped.clone());
         let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
             let cuda = tools.cuda.clone();
-            let mapping = Slot::of(op, false, (&tools.handle, io), move || {
+            let mapping = Slot::of(op, false, &tools.handle, io, move || {
                 Ok(map(&cuda, local, &passed, len))
             });
             self.parts.insert(op, Part::Mapping(told, want, mapping));
@@ -182,21 +196,29 @@ impl Reader {
             self.detour(op, want, tools, io);
             return Ok(());
         }
+        let offered = Offered {
+            offer: &offer,
+            local,
+            physical: &physical,
+        };
         let Some(number) = number else {
-            return self.borrow(op, &offer, (local, physical), want, tools, io);
+            return self.borrow(op, &offered, want, tools, io);
         };
         let len = number.len() as u64;
-        let place = (local, &physical, len);
-        let Some((borrowed, want)) = self.owed(op, &offer, place, want, tools, io)? else {
+        let Some((borrowed, want)) = self.owed(op, &offered, len, want, tools, io)? else {
             return Ok(());
         };
         let cuda = tools.cuda.clone();
         let is_quick = cuda.has_stream(local);
-        let reading = Slot::of(op, is_quick, (&tools.handle, io), move || {
+        let reading = Slot::of(op, is_quick, &tools.handle, io, move || {
             proof::read(&cuda, local, &borrowed)
         });
-        self.parts
-            .insert(op, Part::Queueing(number, local, want, reading));
+        let proof = Proof {
+            number,
+            local,
+            want,
+        };
+        self.parts.insert(op, Part::Queueing(proof, reading));
         Ok(())
     }
 
@@ -204,12 +226,12 @@ impl Reader {
     fn borrow(
         &mut self,
         op: OpId,
-        offer: &Offer,
-        (local, physical): (Device, Arc<Physical>),
+        offered: &Offered<'_>,
         want: Want,
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
+        let local = offered.local;
         if !self.proved.contains(&local) {
             return Err(ChannelFault(format!("memory of {local} without a proof")));
         }
@@ -217,8 +239,7 @@ impl Reader {
             Want::Into(dest) => dest.len() as u64,
             Want::Adopt { len, .. } => *len,
         };
-        let place = (local, &physical, len);
-        let Some((borrowed, want)) = self.owed(op, offer, place, want, tools, io)? else {
+        let Some((borrowed, want)) = self.owed(op, offered, len, want, tools, io)? else {
             return Ok(());
         };
         match want {
@@ -239,12 +260,17 @@ impl Reader {
     fn owed(
         &self,
         op: OpId,
-        offer: &Offer,
-        (local, physical, len): (Device, &Arc<Physical>, u64),
+        offered: &Offered<'_>,
+        len: u64,
         want: Want,
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) -> Result<Option<(Buffer, Want)>, ChannelFault> {
+        let Offered {
+            offer,
+            local,
+            physical,
+        } = *offered;
         let range = offer.range().filter(|range| range.end <= physical.len());
         let (Some(range), true) = (range, offer.len == len) else {
             let found = offer.len;
@@ -274,28 +300,26 @@ impl Reader {
     fn proves(
         &mut self,
         op: OpId,
-        (number, local): (Number, Device),
-        want: Want,
+        proof: Proof,
         mut read: Download,
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) {
         match read.take().map(|read| read.map(BufferMut::freeze)) {
-            Err(error) => self.unproved(op, want, &error, tools, io),
+            Err(error) => self.unproved(op, proof.want, &error, tools, io),
             Ok(None) => {
                 tools.handle.resume_at(op, read.fence());
-                self.parts
-                    .insert(op, Part::Proving(number, local, want, read));
+                self.parts.insert(op, Part::Proving(proof, read));
             }
-            Ok(Some(found)) if found.as_bytes() == Some(&number[..]) => {
-                self.proved.insert(local);
+            Ok(Some(found)) if found.as_bytes() == Some(&proof.number[..]) => {
+                self.proved.insert(proof.local);
                 self.unproved = 0;
                 io.control(op, FromReader::Proved.encode());
-                self.parts.insert(op, Part::Wanted(want));
+                self.parts.insert(op, Part::Wanted(proof.want));
             }
             Ok(Some(_)) => {
-                tools.degraded.cannot_receive(proof::OTHER_MEMORY);
-                self.detour(op, want, tools, io);
+                tools.degraded.cannot_receive(OTHER_MEMORY);
+                self.detour(op, proof.want, tools, io);
             }
         }
     }
@@ -311,7 +335,7 @@ impl Reader {
         io.copied(borrowed.len() as u64);
         let cuda = tools.cuda.clone();
         let is_quick = cuda.has_stream(dest.device());
-        let copying = Slot::of(op, is_quick, (&tools.handle, io), move || {
+        let copying = Slot::of(op, is_quick, &tools.handle, io, move || {
             let stream = cuda.stream(dest.device())?;
             cuda.copy(&borrowed, dest, &stream)
         });
@@ -368,17 +392,12 @@ impl Reader {
                 }
                 Some(Err(error)) => io.failed(op, failed(&error)),
             },
-            Some(Part::Queueing(number, local, want, slot)) => match slot.take() {
-                None => {
-                    let part = Part::Queueing(number, local, want, slot);
-                    self.parts.insert(op, part);
-                }
-                Some(Ok(read)) => self.proves(op, (number, local), want, read, tools, io),
-                Some(Err(error)) => self.unproved(op, want, &error, tools, io),
+            Some(Part::Queueing(proof, slot)) => match slot.take() {
+                None => drop(self.parts.insert(op, Part::Queueing(proof, slot))),
+                Some(Ok(read)) => self.proves(op, proof, read, tools, io),
+                Some(Err(error)) => self.unproved(op, proof.want, &error, tools, io),
             },
-            Some(Part::Proving(number, local, want, read)) => {
-                self.proves(op, (number, local), want, read, tools, io);
-            }
+            Some(Part::Proving(proof, read)) => self.proves(op, proof, read, tools, io),
             Some(Part::Copying(slot)) => match slot.take() {
                 None => drop(self.parts.insert(op, Part::Copying(slot))),
                 Some(Ok(buffer)) => self.received(op, buffer, io),

@@ -93,7 +93,7 @@ impl Writer {
                         }
                     }
                 }
-                Ok(Some(borrower)) => match lend(&borrower, (&segment, range), &source, tools) {
+                Ok(Some(borrower)) => match lend(&borrower, &segment, range, &source, tools) {
                     Ok((offer, uuid, len)) => {
                         io.control(op, FromWriter::Offer(offer, uuid, len).encode());
                         Part::Offered(offer, source)
@@ -125,7 +125,7 @@ impl Writer {
     fn numbering(op: OpId, source: Buffer, tools: &Tools, io: &mut LaneIo<'_>) -> Part {
         let (cuda, device) = (tools.cuda.clone(), source.device());
         let made = move || proof::made(&cuda, device);
-        Part::Numbering(Slot::of(op, false, (&tools.handle, io), made), source)
+        Part::Numbering(Slot::of(op, false, &tools.handle, io, made), source)
     }
 
     /// Whoever was to prove something about this device is given up: another one does, and the rest wait on. The last one, since the parts
@@ -150,7 +150,8 @@ impl Writer {
     fn prove(
         &mut self,
         op: OpId,
-        (numbered, number): (Buffer, Number),
+        numbered: Buffer,
+        number: Number,
         source: Buffer,
         tools: &Tools,
         io: &mut LaneIo<'_>,
@@ -167,7 +168,7 @@ impl Writer {
         }
         let lent = match (tools.cuda.share(&numbered), self.borrower()) {
             (Some(Ok((segment, range))), Ok(Some(borrower))) => {
-                lend(&borrower, (&segment, range), &numbered, tools)
+                lend(&borrower, &segment, range, &numbered, tools)
             }
             (Some(Err((reason, lasting))), _) => Err(Unlent { reason, lasting }),
             (_, Err(unlent)) => Err(unlent),
@@ -243,7 +244,7 @@ impl Writer {
         let room = io.allocate(op, device, source.len() as u64)?;
         io.copied(source.len() as u64);
         let is_quick = cuda.has_stream(device);
-        Ok(Slot::of(op, is_quick, (&tools.handle, io), move || {
+        Ok(Slot::of(op, is_quick, &tools.handle, io, move || {
             let stream = cuda.stream(device)?;
             cuda.copy(&source, room, &stream)
         }))
@@ -277,12 +278,12 @@ impl Writer {
                 None => drop(self.parts.insert(op, Part::Copied(slot, source))),
             },
             Some(Part::Numbering(slot, source)) => match slot.take() {
-                Some(Ok(numbered)) => self.prove(op, numbered, source, tools, io),
+                Some(Ok((numbered, number))) => self.prove(op, numbered, number, source, tools, io),
                 Some(Err(error)) => self.unproved(op, source, not_now(&error), tools, io),
                 None => drop(self.parts.insert(op, Part::Numbering(slot, source))),
             },
             Some(Part::Numbered(numbered, number, source)) => {
-                self.prove(op, (numbered, number), source, tools, io);
+                self.prove(op, numbered, number, source, tools, io);
             }
             Some(other) => drop(self.parts.insert(op, other)),
             None => {}
@@ -324,20 +325,20 @@ impl Writer {
             },
             (Some(Part::Offered(offer, source)), FromReader::Detour(reason)) => {
                 self.withdraw(&offer);
-                self.detour(op, source, (None, reason), tools, io);
+                self.detour(op, source, None, reason, tools, io);
             }
             (Some(Part::Proving(offer, source)), FromReader::Detour(reason)) => {
                 self.withdraw(&offer);
                 let device = source.device();
                 let words = reason.clone().unwrap_or_else(|| NOT_NOW.to_owned());
-                self.detour(op, source, (None, reason), tools, io);
+                self.detour(op, source, None, reason, tools, io);
                 self.proof_ended(device, Some(&words), tools, io);
             }
             (Some(Part::Invited(source)), FromReader::Detour(reason)) => {
-                self.detour(op, source, (None, reason), tools, io);
+                self.detour(op, source, None, reason, tools, io);
             }
             (Some(Part::Cannot(source, ours)), FromReader::Detour(reason)) => {
-                self.detour(op, source, (Some(ours), reason), tools, io);
+                self.detour(op, source, Some(ours), reason, tools, io);
             }
             // It stays to be withdrawn.
             (Some(part), said) => {
@@ -353,7 +354,8 @@ impl Writer {
         &self,
         op: OpId,
         source: Buffer,
-        (ours, theirs): (Option<String>, Option<String>),
+        ours: Option<String>,
+        theirs: Option<String>,
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) {
@@ -404,7 +406,8 @@ const NOT_NOW: &str = "the peer could not borrow it just then";
 /// Offers a range of a segment, in which a buffer lies, to whoever is at the other end; on which device, of how many bytes.
 fn lend(
     borrower: &Arc<Borrower>,
-    (segment, range): (&Arc<Segment>, Range<usize>),
+    segment: &Arc<Segment>,
+    range: Range<usize>,
     buffer: &Buffer,
     tools: &Tools,
 ) -> Result<(Offer, Uuid, u64), Unlent> {

@@ -57,9 +57,9 @@ impl Tensor {
             let reason = format!("it is on device {:?}, not on the stream's", known.device);
             return Err(misuse(refused(reason)));
         }
-        let place = (known.data.addr() as u64, known.len);
+        let (address, len) = (known.data.addr() as u64, known.len);
         // SAFETY: the caller's promise.
-        let buffer = unsafe { cuda.borrow(tensor, place, stream) }?;
+        let buffer = unsafe { cuda.borrow(tensor, address, len, stream) }?;
         Self::from_buffer(buffer, known.dtype, known.shape).map_err(misuse)
     }
 }
