@@ -145,7 +145,8 @@ struct Work {
     fewest: usize,
 }
 
-fn between<E: Read + Write + Send>((near, far): (E, E), cores: Cores, work: Work) -> Result<f64> {
+fn between<E: Read + Write + Send>(ends: (E, E), cores: Cores, work: Work) -> Result<f64> {
+    let (near, far) = ends;
     std::thread::scope(|scope| {
         let answering = scope.spawn(move || {
             host::pin(cores.1)?;

@@ -129,7 +129,7 @@ pub fn allow_only(calls: &[libc::c_long]) {
         let left = (calls.len() - 1 - i) as u8;
         // Past the others and the end that kills.
         let code = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-        steps.push(step(code, *call as u32, (left + 1, 0)));
+        steps.push(step(code, *call as u32, left + 1, 0));
     }
     steps.extend([
         ends(libc::SECCOMP_RET_KILL_PROCESS),
@@ -138,23 +138,23 @@ pub fn allow_only(calls: &[libc::c_long]) {
     install(steps, 0);
 }
 
-fn step(code: u32, k: u32, (jt, jf): (u8, u8)) -> libc::sock_filter {
+fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     let code = code as u16;
     libc::sock_filter { code, jt, jf, k }
 }
 
 /// A word of what describes the call.
 fn load(at: u32) -> libc::sock_filter {
-    step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, (0, 0))
+    step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
 }
 
 /// Skips `no` steps unless it is `k`.
 fn equal(k: u32, no: u8) -> libc::sock_filter {
-    step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k, (0, no))
+    step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k, 0, no)
 }
 
 fn ends(k: u32) -> libc::sock_filter {
-    step(libc::BPF_RET | libc::BPF_K, k, (0, 0))
+    step(libc::BPF_RET | libc::BPF_K, k, 0, 0)
 }
 
 fn install(mut steps: Vec<libc::sock_filter>, flags: libc::c_ulong) -> libc::c_long {

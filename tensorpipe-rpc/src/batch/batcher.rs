@@ -40,6 +40,8 @@ pub(super) struct Handler {
     pub(super) run: Box<dyn FnMut(Vec<Tensor>, Gathered) -> BatchFuture + Send>,
     /// Whether it may, after a batch that has failed, once more.
     pub(super) again: bool,
+    /// What its call takes of the receive budget until its batch runs.
+    pub(super) held: Option<Held>,
 }
 
 /// A call that waits.
@@ -50,8 +52,6 @@ pub(super) struct Gathering {
     pub(super) answer: oneshot::Sender<Reply>,
     /// With this call's other arguments: used if it is the first of its batch.
     pub(super) handle: Handler,
-    /// What it takes of the receive budget until its batch runs.
-    held: Option<Held>,
 }
 
 /// Gathers the calls of one method.
@@ -111,7 +111,7 @@ impl Batcher {
         tensors: Vec<Tensor>,
         rows: u64,
         context: CallContext,
-        (handle, held): (Handler, Option<Held>),
+        handle: Handler,
     ) -> Waiting {
         let (answer, answered) = oneshot::channel();
         let deadline = context.deadline();
@@ -122,7 +122,6 @@ impl Batcher {
             context,
             answer,
             handle,
-            held,
         };
         let now = ambient::now();
         let seat = {
@@ -168,7 +167,7 @@ impl Batcher {
             };
             let seats = batch.iter().map(|(seat, _)| *seat).collect();
             let calls = batch.into_iter().map(|(_, mut call)| {
-                call.held = None;
+                call.handle.held = None;
                 call
             });
             let calls = calls.collect();

@@ -136,11 +136,12 @@ impl Batches {
         let handle = Handler {
             run: Box::new(handle),
             again,
+            held,
         };
         if let Some(seen) = &context.inner.seen {
             seen.gathers();
         }
-        Box::pin(batcher.join(key, alone, tensors, rows, context, (handle, held)))
+        Box::pin(batcher.join(key, alone, tensors, rows, context, handle))
     }
 }
 

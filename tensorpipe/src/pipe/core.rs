@@ -14,7 +14,7 @@ use super::budget::{Announcements, Budget};
 use super::credit_ahead::Credit;
 use super::driver::{self, BusyPoll, Driven, Driver, Round, Seen, runtime, wake_all};
 use super::io::{Common, Io};
-use super::shared::{Delivery, Shared};
+use super::shared::{Brought, Delivery, Shared};
 use super::stats::Counters;
 use crate::address::SettledPeer;
 use crate::ambient;
@@ -93,15 +93,17 @@ impl Core {
         });
         let peer_limits = *parts.state.peer_limits();
         let allocators = parts.allocators.clone();
-        let shared = Shared::new(
-            (parts.name.clone(), driver.wakers.clone()),
-            parts.state,
-            parts.allocators,
-            (Announcements::new(&parts.budget), parts.credit),
-            parts.runtime.clone(),
-            parts.permit,
-            parts.choice,
-        );
+        let shared = Shared::new(Brought {
+            name: parts.name.clone(),
+            wakers: driver.wakers.clone(),
+            state: parts.state,
+            allocators: parts.allocators,
+            announcements: Announcements::new(&parts.budget),
+            credit: parts.credit,
+            runtime: parts.runtime.clone(),
+            permit: parts.permit,
+            choice: parts.choice,
+        });
         Self {
             owner: Owner::here(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),

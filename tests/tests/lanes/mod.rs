@@ -95,8 +95,8 @@ async fn meet(input: &Input) {
         let pipe = input.below(2);
         let (ours, theirs) = &pipes[pipe];
         match input.below(12) {
-            0..=2 => say(theirs, &far, input, (pipe, true), &mut next[pipe][1]),
-            3..=5 => say(ours, &near, input, (pipe, false), &mut next[pipe][0]),
+            0..=2 => say(theirs, &far, input, pipe, true, &mut next[pipe][1]),
+            3..=5 => say(ours, &near, input, pipe, false, &mut next[pipe][0]),
             6 => packet(&mut exchange, input),
             7 => {
                 let mut kept = kept.lock().unwrap();
@@ -207,13 +207,7 @@ async fn read(pipe: Pipe, kept: Arc<std::sync::Mutex<Vec<Tensor>>>, lies: Lies) 
 }
 
 /// A message with up to two tensors, of ordinary memory or the pool's.
-fn say(
-    pipe: &Pipe,
-    context: &Context,
-    input: &Input,
-    (number, by_far): (usize, bool),
-    next: &mut u64,
-) {
+fn say(pipe: &Pipe, context: &Context, input: &Input, number: usize, by_far: bool, next: &mut u64) {
     let name = (number, by_far, *next);
     let mut message = Message::new(metadata(name));
     for part in 0..=input.below(2) {

@@ -114,7 +114,7 @@ impl LiarsLane {
         let lies = |lie| self.lie == lie;
         let slot = u32::from(lies(Lie::WildSlot)) << 20;
         let len = len + u64::from(lies(Lie::WrongLength));
-        let mut offer = offer(kind, SEGMENT, 0, len, (slot, 4));
+        let mut offer = offer(kind, SEGMENT, 0, len, slot, 4);
         if lies(Lie::WildOffer) {
             offer.truncate(20);
         }

@@ -241,7 +241,8 @@ pub(crate) fn offer(
     segment: [u8; 16],
     offset: u64,
     len: u64,
-    (slot, generation): (u32, u32),
+    slot: u32,
+    generation: u32,
 ) -> Vec<u8> {
     let mut offer = vec![kind];
     offer.extend_from_slice(&segment);

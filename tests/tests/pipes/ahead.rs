@@ -8,7 +8,7 @@ use tensorpipe::{Allocation, Error, Place};
 use super::*;
 
 /// Whether a message of so many bytes leaves although nobody reads it; then it is read.
-async fn leaves_unread((client, server): (&Pipe, &Pipe), number: u64, len: usize) -> bool {
+async fn leaves_unread(client: &Pipe, server: &Pipe, number: u64, len: usize) -> bool {
     // What was read before gives its credit back, and nothing else goes back that it would ride with.
     pause(20).await;
     let mut write = client.write(message(number, len));
@@ -31,18 +31,26 @@ async fn leaves_unread((client, server): (&Pipe, &Pipe), number: u64, len: usize
 #[tokio::test]
 async fn a_pipe_has_some_and_earns_more_by_using_it() {
     let (client, server) = tcp_pair().await;
-    let ends = (&client, &server);
-    assert!(leaves_unread(ends, 1, 200 << 10).await, "it has 256 KiB");
-    assert!(!leaves_unread(ends, 2, 1 << 20).await, "and not more");
+    assert!(
+        leaves_unread(&client, &server, 1, 200 << 10).await,
+        "it has 256 KiB"
+    );
+    assert!(
+        !leaves_unread(&client, &server, 2, 1 << 20).await,
+        "and not more"
+    );
     for number in 3..8 {
-        assert!(leaves_unread(ends, number, 1 << 20).await, "{number}");
+        assert!(
+            leaves_unread(&client, &server, number, 1 << 20).await,
+            "{number}"
+        );
     }
     let larger = 5 << 20;
     for number in 8..10 {
-        let left = leaves_unread(ends, number, larger).await;
+        let left = leaves_unread(&client, &server, number, larger).await;
         assert!(!left, "more than a pipe can have");
     }
-    assert!(leaves_unread((&server, &client), 1, 200 << 10).await);
+    assert!(leaves_unread(&server, &client, 1, 200 << 10).await);
 }
 
 #[tokio::test]
@@ -53,9 +61,9 @@ async fn who_grants_none_is_asked_for_everything() {
         .unwrap();
     let (client, server) = pair(&context, &over_tcp().build().unwrap()).await;
     for number in 1..4 {
-        assert!(!leaves_unread((&server, &client), number, 100 << 10).await);
+        assert!(!leaves_unread(&server, &client, number, 100 << 10).await);
     }
-    assert!(leaves_unread((&client, &server), 1, 100 << 10).await);
+    assert!(leaves_unread(&client, &server, 1, 100 << 10).await);
 }
 
 /// What is granted to all pipes of one host is bounded: who comes later waits for its reader, and nothing else.
@@ -72,7 +80,7 @@ async fn all_pipes_together_have_a_share_of_the_budget() {
     }
     let mut left = Vec::new();
     for (client, server) in &pipes {
-        left.push(leaves_unread((client, server), 1, 200 << 10).await);
+        left.push(leaves_unread(client, server, 1, 200 << 10).await);
     }
     assert_eq!(left, [true, true, true, true, false, false]);
     drop(pipes.remove(0));
@@ -80,7 +88,7 @@ async fn all_pipes_together_have_a_share_of_the_budget() {
     let another = async || {
         pause(100).await;
         let (client, server) = pair(&client, &server).await;
-        leaves_unread((&client, &server), 1, 200 << 10).await
+        leaves_unread(&client, &server, 1, 200 << 10).await
     };
     let until = Instant::now() + Duration::from_secs(20);
     while !another().await {
@@ -167,10 +175,9 @@ async fn where_the_budget_is_used_up_messages_pass() {
         .build()
         .unwrap();
     let (client, server) = pair(&over_tcp().build().unwrap(), &server).await;
-    let ends = (&client, &server);
-    assert!(leaves_unread(ends, 1, 200 << 10).await);
+    assert!(leaves_unread(&client, &server, 1, 200 << 10).await);
     let held = server.hold(16 << 20).unwrap();
-    assert!(leaves_unread(ends, 2, 200 << 10).await);
+    assert!(leaves_unread(&client, &server, 2, 200 << 10).await);
     let large = client.write(message(3, 2 << 20));
     let failed = soon("the read", server.read()).await.unwrap_err();
     assert!(matches!(failed, Error::OutOfMemory { .. }), "{failed}");
@@ -185,5 +192,5 @@ async fn where_the_budget_is_used_up_messages_pass() {
         exchange(&server, &client, number, 1000).await;
     }
     drop(held);
-    assert!(leaves_unread(ends, 7, 200 << 10).await);
+    assert!(leaves_unread(&client, &server, 7, 200 << 10).await);
 }

@@ -109,7 +109,8 @@ impl Store {
     /// The parameter called `name`, and the elements of its gradient.
     fn check<'a>(
         &'a self,
-        (name, gradient): (&String, &'a Tensor),
+        name: &String,
+        gradient: &'a Tensor,
     ) -> Result<(&'a Mutex<Tensor>, &'a [f32]), PushError> {
         let wrong = |why: String| PushError::Mismatch(name.clone(), why);
         let parameter = self.parameters.get(name);
@@ -170,7 +171,8 @@ impl ParameterServer for Store {
             return Err(PushError::NotFinite("loss".to_owned()));
         }
         // All are checked before any is applied: a refused push changes nothing.
-        let checked = gradients.iter().map(|gradient| self.check(gradient));
+        let checked = gradients.iter();
+        let checked = checked.map(|(name, gradient)| self.check(name, gradient));
         let checked = checked.collect::<Result<Vec<_>, _>>()?;
         let rate = self.begin()?;
         for (parameter, gradient) in checked {

@@ -355,7 +355,7 @@ fn start_reading(
     let over = shared.ended.is_some();
     let reading = shared.reading(id);
     reading.start(
-        arrival.into_parts(),
+        arrival,
         places,
         std::mem::take(&mut plan.skipped),
         std::mem::take(&mut plan.elsewhere),

@@ -125,32 +125,37 @@ pub(crate) struct Shared {
     wishes: FxHashMap<u64, Wishes>,
 }
 
+/// What a pipe brings to it.
+pub(super) struct Brought {
+    pub(super) name: Arc<str>,
+    pub(super) wakers: Arc<Wakers>,
+    pub(super) state: PipeState<Buffer, Destination>,
+    pub(super) allocators: Allocators,
+    pub(super) announcements: Announcements,
+    pub(super) credit: Credit,
+    pub(super) runtime: tokio::runtime::Handle,
+    pub(super) permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    pub(super) choice: ChannelChoice,
+}
+
 impl Shared {
-    pub(super) fn new(
-        (name, wakers): (Arc<str>, Arc<Wakers>),
-        state: PipeState<Buffer, Destination>,
-        allocators: Allocators,
-        (announcements, credit): (Announcements, Credit),
-        runtime: tokio::runtime::Handle,
-        permit: Option<tokio::sync::OwnedSemaphorePermit>,
-        choice: ChannelChoice,
-    ) -> Self {
+    pub(super) fn new(brought: Brought) -> Self {
         Self {
-            name,
-            wakers,
-            state,
-            choice,
-            permit,
+            name: brought.name,
+            wakers: brought.wakers,
+            state: brought.state,
+            choice: brought.choice,
+            permit: brought.permit,
             lanes: Vec::new(),
             retired_lanes: Vec::new(),
             lane_results: Vec::new(),
             lane_work: Vec::new(),
             lane_stats: LaneStats::default(),
-            allocators,
-            announcements,
-            ahead: Ahead::new(credit),
+            allocators: brought.allocators,
+            announcements: brought.announcements,
+            ahead: Ahead::new(brought.credit),
             announced: Vec::new(),
-            runtime,
+            runtime: brought.runtime,
             arrived: VecDeque::new(),
             arriving: None,
             waiting: Vec::new(),

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::Arrival;
+
 use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
@@ -118,12 +120,13 @@ impl Reading {
     /// The application reads.
     pub(in crate::pipe) fn start(
         &mut self,
-        (head, here, came): (Head, Eager, MessageStats),
+        arrival: Arrival,
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
         elsewhere: Vec<(u16, Device, Device)>,
         reader: Reader,
     ) {
+        let (head, here, came) = arrival.into_parts();
         let wanted = (0..head.carriages().len())
             .filter(|part| head.part_len(*part) > 0 && !skipped.contains(&(*part as u16)));
         self.wanted = wanted.count();
@@ -400,8 +403,8 @@ mod tests {
     }
 
     fn start(reading: &mut Reading, lens: &[u64], places: Vec<(u16, BufferMut)>, reader: Reader) {
-        let come = (head(lens), Eager::new(), MessageStats::default());
-        reading.start(come, places, Vec::new(), Vec::new(), reader);
+        let arrival = Arrival::new(0, head(lens), false);
+        reading.start(arrival, places, Vec::new(), Vec::new(), reader);
     }
 
     /// What its credit bounded counts once a handler may keep it: but not what goes into the reader's own memory, or belongs to
