@@ -19,18 +19,14 @@ fn expansion_is_what_was_reviewed() {
                 #[rpc(idempotent)]
                 async fn embed(&self, text: String, context: &CallContext) -> Result<Tensor, Refused>;
 
-                #[cfg(feature = "gpu")]
-                async fn warm(&self);
-
                 #[rpc(batch(max_size = 32, max_wait = "2ms"))]
                 async fn encode(&self, ids: Tensor, layer: u32, context: &CallContext) -> Result<Tensor, Refused>;
 
+                #[cfg(feature = "gpu")]
                 #[deprecated]
-                async fn size(&self, r#type: Vec<u8>) -> u64 {
+                async fn size(&self, r#type: Vec<u8>, #[tensor(device = "cuda:1")] x: Tensor) -> u64 {
                     0
                 }
-
-                async fn norm(&self, #[tensor(device = "cuda:1")] x: Tensor) -> f32;
 
                 #[tensor(device = "cuda:0")]
                 fn sample(&self, seed: u64, #[tensor(device = "cuda:1")] prompts: Streaming<Tensor>) -> impl Stream<Item = Result<Token, Refused>>;

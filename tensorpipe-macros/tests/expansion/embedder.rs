@@ -8,8 +8,6 @@ pub trait Embedder: ::core::marker::Send + ::core::marker::Sync + 'static + Debu
     ) -> impl ::core::future::Future<
         Output = Result<Tensor, Refused>,
     > + ::core::marker::Send;
-    #[cfg(feature = "gpu")]
-    fn warm(&self) -> impl ::core::future::Future<Output = ()> + ::core::marker::Send;
     fn encode(
         &self,
         ids: Tensor,
@@ -18,20 +16,19 @@ pub trait Embedder: ::core::marker::Send + ::core::marker::Sync + 'static + Debu
     ) -> impl ::core::future::Future<
         Output = Result<Tensor, Refused>,
     > + ::core::marker::Send;
+    #[cfg(feature = "gpu")]
     #[deprecated]
     fn size(
         &self,
         r#type: Vec<u8>,
+        x: Tensor,
     ) -> impl ::core::future::Future<Output = u64> + ::core::marker::Send {
         async move {
             let r#type = r#type;
+            let x = x;
             { 0 }
         }
     }
-    fn norm(
-        &self,
-        x: Tensor,
-    ) -> impl ::core::future::Future<Output = f32> + ::core::marker::Send;
     fn sample(
         &self,
         seed: u64,
@@ -194,26 +191,6 @@ impl EmbedderClient {
                         >();
                 },
             },
-            #[cfg(feature = "gpu")]
-            ::tensorpipe_rpc::__private::Method {
-                name: "warm",
-                id: ::tensorpipe_rpc::__private::method_id("warm"),
-                signature: "async fn warm(&self)",
-                idempotent: false,
-                promises: false,
-                streams: ::tensorpipe_rpc::__private::Streams {
-                    argument: false,
-                    reply: false,
-                },
-                places: ::tensorpipe_rpc::__private::Places {
-                    arguments: &[],
-                    stream: ::core::option::Option::None,
-                    result: ::core::option::Option::None,
-                },
-                structure: |tracer| {
-                    tracer.returns::<()>();
-                },
-            },
             ::tensorpipe_rpc::__private::Method {
                 name: "encode",
                 id: ::tensorpipe_rpc::__private::method_id("encode"),
@@ -248,45 +225,11 @@ impl EmbedderClient {
                         >();
                 },
             },
+            #[cfg(feature = "gpu")]
             ::tensorpipe_rpc::__private::Method {
                 name: "size",
                 id: ::tensorpipe_rpc::__private::method_id("size"),
-                signature: "async fn size(&self, type: Vec<u8>) -> u64",
-                idempotent: false,
-                promises: false,
-                streams: ::tensorpipe_rpc::__private::Streams {
-                    argument: false,
-                    reply: false,
-                },
-                places: ::tensorpipe_rpc::__private::Places {
-                    arguments: &[],
-                    stream: ::core::option::Option::None,
-                    result: ::core::option::Option::None,
-                },
-                structure: |tracer| {
-                    const _: () = {
-                        use ::tensorpipe_rpc::__private::Unknown as _;
-                        if ::tensorpipe_rpc::__private::Known::<u64>::IS_RESULT {
-                            ::core::panic!(
-                                "{}",
-                                "`u64` is a `Result` by another name: write `Result<T, E>` out"
-                            );
-                        }
-                    };
-                    tracer
-                        .argument::<
-                            <Vec<u8> as ::tensorpipe_rpc::__private::CallValue>::Itself,
-                        >("type");
-                    tracer
-                        .returns::<
-                            <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
-                        >();
-                },
-            },
-            ::tensorpipe_rpc::__private::Method {
-                name: "norm",
-                id: ::tensorpipe_rpc::__private::method_id("norm"),
-                signature: "async fn norm(&self, #[tensor(device = \"cuda:1\")] x: Tensor) -> f32",
+                signature: "async fn size(&self, type: Vec<u8>, #[tensor(device = \"cuda:1\")] x: Tensor) -> u64",
                 idempotent: false,
                 promises: false,
                 streams: ::tensorpipe_rpc::__private::Streams {
@@ -309,10 +252,10 @@ impl EmbedderClient {
                 structure: |tracer| {
                     const _: () = {
                         use ::tensorpipe_rpc::__private::Unknown as _;
-                        if ::tensorpipe_rpc::__private::Known::<f32>::IS_RESULT {
+                        if ::tensorpipe_rpc::__private::Known::<u64>::IS_RESULT {
                             ::core::panic!(
                                 "{}",
-                                "`f32` is a `Result` by another name: write `Result<T, E>` out"
+                                "`u64` is a `Result` by another name: write `Result<T, E>` out"
                             );
                         }
                     };
@@ -329,11 +272,15 @@ impl EmbedderClient {
                     };
                     tracer
                         .argument::<
+                            <Vec<u8> as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                        >("type");
+                    tracer
+                        .argument::<
                             <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >("x");
                     tracer
                         .returns::<
-                            <f32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                            <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
                         >();
                 },
             },
@@ -422,14 +369,6 @@ impl EmbedderClient {
                 },
             )
     }
-    /// Calls [`Embedder::warm`] on the server.
-    #[cfg(feature = "gpu")]
-    pub fn warm(&self) -> ::tensorpipe_rpc::__private::Call<()> {
-        self.handle
-            .call_value::<
-                (),
-            >(&Self::SCHEMA.methods[1usize], |_| { ::core::result::Result::Ok(()) })
-    }
     /// Calls [`Embedder::encode`] on the server.
     pub fn encode(
         &self,
@@ -441,9 +380,7 @@ impl EmbedderClient {
                 <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
                 <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
-                &Self::SCHEMA
-                    .methods[1usize
-                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
+                &Self::SCHEMA.methods[1usize],
                 |arguments| {
                     arguments.push("ids", &ids)?;
                     arguments.push("layer", &layer)?;
@@ -452,37 +389,20 @@ impl EmbedderClient {
             )
     }
     /// Calls [`Embedder::size`] on the server.
+    #[cfg(feature = "gpu")]
     #[deprecated]
     pub fn size(
         &self,
         r#type: impl ::tensorpipe_rpc::__private::Argument<Vec<u8>>,
+        x: impl ::tensorpipe_rpc::__private::Argument<Tensor>,
     ) -> ::tensorpipe_rpc::__private::Call<u64> {
         self.handle
             .call_value::<
                 <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
-                &Self::SCHEMA
-                    .methods[2usize
-                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
+                &Self::SCHEMA.methods[2usize],
                 |arguments| {
                     arguments.push("type", &r#type)?;
-                    ::core::result::Result::Ok(())
-                },
-            )
-    }
-    /// Calls [`Embedder::norm`] on the server.
-    pub fn norm(
-        &self,
-        x: impl ::tensorpipe_rpc::__private::Argument<Tensor>,
-    ) -> ::tensorpipe_rpc::__private::Call<f32> {
-        self.handle
-            .call_value::<
-                <f32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
-            >(
-                &Self::SCHEMA
-                    .methods[3usize
-                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
-                |arguments| {
                     arguments
                         .push_to(
                             "x",
@@ -510,7 +430,7 @@ impl EmbedderClient {
                 <Refused as ::tensorpipe_rpc::__private::CallValue>::Itself,
             >(
                 &Self::SCHEMA
-                    .methods[4usize
+                    .methods[2usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize],
                 |arguments| {
                     arguments.push("seed", &seed)?;
@@ -564,9 +484,7 @@ impl<__Service: Embedder> EmbedderService<__Service> {
             batches: ::tensorpipe_rpc::__private::Batches::new(
                 &[
                     ::tensorpipe_rpc::__private::BatchedMethod {
-                        index: 1usize
-                            + ::core::cfg!(all(feature = "gpu"))
-                                as ::core::primitive::usize,
+                        index: 1usize,
                         name: "encode",
                         max_size: 32u64,
                         max_wait: 2000000u64,
@@ -662,21 +580,7 @@ for EmbedderService<__Service> {
                     >(<__Service as Embedder>::embed(&*service, text, &context).await)
                 })
             }
-            #[cfg(feature = "gpu")]
             1usize => {
-                if let ::core::result::Result::Err(error) = arguments.finish() {
-                    return ::tensorpipe_rpc::__private::bad_arguments(error, ());
-                }
-                let service = ::std::sync::Arc::clone(&self.service);
-                ::std::boxed::Box::pin(async move {
-                    ::tensorpipe_rpc::__private::Reply::value::<
-                        (),
-                    >(<__Service as Embedder>::warm(&*service).await)
-                })
-            }
-            number if number
-                == 1usize
-                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let mut key = ::tensorpipe_rpc::__private::BatchKey::default();
                 let ids = match arguments
                     .take::<
@@ -707,9 +611,7 @@ for EmbedderService<__Service> {
                 let service = ::std::sync::Arc::clone(&self.service);
                 self.batches
                     .gather(
-                        1usize
-                            + ::core::cfg!(all(feature = "gpu"))
-                                as ::core::primitive::usize,
+                        1usize,
                         context,
                         key,
                         [("ids", ids)],
@@ -733,9 +635,8 @@ for EmbedderService<__Service> {
                         },
                     )
             }
-            number if number
-                == 2usize
-                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
+            #[cfg(feature = "gpu")]
+            2usize => {
                 let r#type = match arguments
                     .take::<
                         <Vec<u8> as ::tensorpipe_rpc::__private::CallValue>::Itself,
@@ -746,19 +647,6 @@ for EmbedderService<__Service> {
                         return ::tensorpipe_rpc::__private::bad_arguments(error, ());
                     }
                 };
-                if let ::core::result::Result::Err(error) = arguments.finish() {
-                    return ::tensorpipe_rpc::__private::bad_arguments(error, (r#type,));
-                }
-                let service = ::std::sync::Arc::clone(&self.service);
-                ::std::boxed::Box::pin(async move {
-                    ::tensorpipe_rpc::__private::Reply::value::<
-                        <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
-                    >(<__Service as Embedder>::size(&*service, r#type).await)
-                })
-            }
-            number if number
-                == 3usize
-                    + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let x = match arguments
                     .take_on::<
                         <Tensor as ::tensorpipe_rpc::__private::CallValue>::Itself,
@@ -772,21 +660,27 @@ for EmbedderService<__Service> {
                 {
                     ::core::result::Result::Ok(value) => value,
                     ::core::result::Result::Err(error) => {
-                        return ::tensorpipe_rpc::__private::bad_arguments(error, ());
+                        return ::tensorpipe_rpc::__private::bad_arguments(
+                            error,
+                            (r#type,),
+                        );
                     }
                 };
                 if let ::core::result::Result::Err(error) = arguments.finish() {
-                    return ::tensorpipe_rpc::__private::bad_arguments(error, (x,));
+                    return ::tensorpipe_rpc::__private::bad_arguments(
+                        error,
+                        (r#type, x),
+                    );
                 }
                 let service = ::std::sync::Arc::clone(&self.service);
                 ::std::boxed::Box::pin(async move {
                     ::tensorpipe_rpc::__private::Reply::value::<
-                        <f32 as ::tensorpipe_rpc::__private::CallValue>::Itself,
-                    >(<__Service as Embedder>::norm(&*service, x).await)
+                        <u64 as ::tensorpipe_rpc::__private::CallValue>::Itself,
+                    >(<__Service as Embedder>::size(&*service, r#type, x).await)
                 })
             }
             number if number
-                == 4usize
+                == 2usize
                     + ::core::cfg!(all(feature = "gpu")) as ::core::primitive::usize => {
                 let seed = match arguments
                     .take::<
@@ -828,12 +722,9 @@ for EmbedderService<__Service> {
     attributes : (), client : EmbedderClient, visibility : (pub), request :
     EmbedderClientRequest, response : EmbedderClientResponse, methods : [{ attributes :
     (), variant : Embed, method : embed, name : "Embedder.embed", arguments : (text :
-    String), result : (Result < Tensor, Refused >) } { attributes : (#[cfg(feature =
-    "gpu")]), variant : Warm, method : warm, name : "Embedder.warm", arguments : (),
-    value : (()) } { attributes : (), variant : Encode, method : encode, name :
-    "Embedder.encode", arguments : (ids : Tensor, layer : u32), result : (Result <
-    Tensor, Refused >) } { attributes : (), variant : Size, method : size, name :
-    "Embedder.size", arguments : (r#type : Vec < u8 >), value : (u64) } { attributes :
-    (), variant : Norm, method : norm, name : "Embedder.norm", arguments : (x : Tensor),
-    value : (f32) }], travelling : [String, Tensor, u32, Vec < u8 >, Tensor],
+    String), result : (Result < Tensor, Refused >) } { attributes : (), variant : Encode,
+    method : encode, name : "Embedder.encode", arguments : (ids : Tensor, layer : u32),
+    result : (Result < Tensor, Refused >) } { attributes : (#[cfg(feature = "gpu")]),
+    variant : Size, method : size, name : "Embedder.size", arguments : (r#type : Vec < u8
+    >, x : Tensor), value : (u64) }], travelling : [String, Tensor, u32],
 }
