@@ -1,7 +1,7 @@
 //! The handwritten digits: 1797 labelled 8×8 images, split once and for all into train and test.
 //!
-//! Every process embeds the same file and shuffles it with the same seed, so the split is the same everywhere and no
-//! worker ever trains on an image that the final accuracy is measured with.
+//! Every process embeds the same file and shuffles it with the same seed. So the split is the same everywhere, and no worker trains on an
+//! image that the final accuracy is measured with.
 
 use anyhow::{Context as _, Result, ensure};
 

@@ -1,8 +1,7 @@
 //! How a process ends: by itself, by a signal, or because the launcher that started it is gone.
 //!
-//! A launcher holds the other end of each child's standard input and never writes to it: when the launcher ends, in
-//! whatever way, the kernel closes that end and the child reads end-of-file. No signal handler and no process list can
-//! miss that.
+//! A launcher holds the other end of each child's standard input and never writes to it. When the launcher ends, in whatever way, the
+//! kernel closes that end and the child reads end-of-file. No signal handler and no process list can miss that.
 
 use std::io::{Read as _, stdin};
 use std::process::{ExitCode, exit};

@@ -1,8 +1,8 @@
 //! What `tensorpipe/src/sync.rs` offers, by the same names, made of loom's types.
 //!
-//! Only the lock is our own. loom's lets nobody act between the last step under it and its release, and whoever is about to
-//! try it when it is taken never sees that: the very moments in which a kick could get lost. Here a lock that is tried is an
-//! atomic flag with the orderings of the standard library's.
+//! Only the lock is our own. loom's lets nobody act between the last step under it and its release. So whoever is about to try it never
+//! sees that it is taken: the very moments in which a kick could get lost. Here a lock that is tried is an atomic flag with the orderings
+//! of the standard library's.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

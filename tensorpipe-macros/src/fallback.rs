@@ -1,5 +1,5 @@
-//! What is written when the trait has mistakes: the errors, and placeholders for every generated
-//! item, so that code which uses the trait, the client or the server is not blamed as well.
+//! What is written when the trait has mistakes: the errors, and placeholders for every generated item. So code that uses the trait, the
+//! client or the server is not blamed as well.
 
 use crate::args::Args;
 use crate::expand::{Adapter, Client, trait_method};

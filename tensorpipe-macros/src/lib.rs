@@ -1,9 +1,9 @@
 //! `#[tensor_service]`: turns a trait into the client and server stubs of `tensorpipe-rpc`. Use it through that crate, whose page
 //! of it begins with an example.
 //!
-//! The way of a trait through this crate: `args` and `model` read the tokens, `check` finds every
-//! mistake and puts it into the one bag of `report`, `expand` writes the code, and `fallback`
-//! writes placeholders instead when the bag is not empty. `names` owns every generated name.
+//! The way of a trait through this crate: `args` and `model` read the tokens, `check` finds every mistake and puts it into the one bag of
+//! `report`. `expand` writes the code, and `fallback` writes placeholders instead when the bag is not empty. `names` owns every generated
+//! name.
 //!
 //! Invariant: nothing generated can be meant by accident. Paths are absolute, local variables have
 //! macro hygiene, and the user's own tokens keep their spans, so that rustc's errors about a type

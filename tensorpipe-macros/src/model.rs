@@ -1,7 +1,7 @@
 //! What a service is, read from the trait's syntax and borrowing it.
 //!
-//! Reading is lenient: whatever has no place in the model is reported and replaced by the nearest
-//! thing that has one, so that `check` sees every method and `fallback` can stand in for it.
+//! Reading is lenient. Whatever has no place in the model is reported, and replaced by the nearest thing that has one. So `check` sees
+//! every method, and `fallback` can stand in for it.
 
 use crate::names::Names;
 use crate::options::Options;

@@ -323,10 +323,10 @@
 //!   example `kv_blocks` does.
 //! - **Writing to what was borrowed.** The reader gets a copy in its own pool.
 //! - **Passing on.** What was borrowed goes back to its lender without a copy. To a third process it is copied.
-//! - **More than 4096 loans** of one process to another at once, or more than 256 MiB of copies that a reader keeps: the next tensors
-//!   are copied, or go over another channel. [`LendableStats`](tensorpipe::device::LendableStats) and
-//!   [`PipeStats::bytes_diverted`](tensorpipe::PipeStats::bytes_diverted) count it; over which channel it went, and why, is in the
-//!   route ([`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted)).
+//! - **More than 4096 loans** of one process to another at once, or more than 256 MiB of copies that a reader keeps. The next tensors are
+//!   copied, or go over another channel. [`LendableStats`](tensorpipe::device::LendableStats) and
+//!   [`PipeStats::bytes_diverted`](tensorpipe::PipeStats::bytes_diverted) count it; over which channel it went, and why, is in the route
+//!   ([`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted)).
 //!
 //! # A context of one's own
 //!

@@ -1,5 +1,5 @@
-//! One vector a thread for what is encoded next: a small call or reply is copied among the bytes to be sent, and what it was
-//! encoded in is free again.
+//! One vector a thread for what is encoded next. A small call or reply is copied among the bytes to be sent, and what it was encoded in is
+//! free again.
 
 use std::cell::Cell;
 

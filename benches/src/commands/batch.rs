@@ -1,6 +1,6 @@
-//! `tp-bench batch`: what gathering calls is worth. Many clients call a method whose runs cost the same whatever they carry,
-//! as on a GPU that a small batch does not fill; one device runs one batch at a time. Beside it the same method without the
-//! attribute, which runs one call at a time.
+//! `tp-bench batch`: what gathering calls is worth. Many clients call a method whose runs cost the same whatever they carry, as on a GPU
+//! that a small batch does not fill. One device runs one batch at a time. Beside it the same method without the attribute, which runs one
+//! call at a time.
 //!
 //! The cost is slept, not computed: a core that a model would leave alone is not taken from clients and server.
 

@@ -1,7 +1,7 @@
 //! `tp-bench compare`: systems take turns, A B A B …, and are judged by the medians of their runs.
 //!
-//! Every run has a fresh server, a fresh runtime and a fresh connection, so that a run's luck (where its memory
-//! lies, which core it was put on) is drawn anew; turns are short, so that the machine's drift meets all alike.
+//! Every run has a fresh server, a fresh runtime and a fresh connection. So each run draws its luck anew: where its memory lies, and which
+//! core it was put on. Turns are short, so that the machine's drift meets all alike.
 
 use anyhow::{Context, Result};
 use clap::Args;

@@ -1,7 +1,7 @@
 //! `tp-bench targets`: what this project aims at, measured in one run, and whether it is met.
 //!
-//! Each line is measured on both runtimes: ours and its baseline in turns, each run with fresh processes, and beside them
-//! the machine's limit; then once with every byte read, and leased lines once after a pause and once with warm caches.
+//! Each line is measured on both runtimes. Ours and its baseline take turns, each run with fresh processes; beside them stands the
+//! machine's limit. Then the line is measured once with every byte read, and leased lines once after a pause and once with warm caches.
 //! Both processes have a core each. What else the machine has to do shows in every figure: let it have nothing.
 
 use std::cell::RefCell;

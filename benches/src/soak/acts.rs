@@ -1,5 +1,5 @@
-//! What is called, one method for each thing that a call can do, and what a worker does with it, one act after another: each
-//! ends by itself, and what comes back is checked.
+//! What is called, one method for each thing that a call can do, and what a worker does with it, one act after another. Each ends by
+//! itself, and what comes back is checked.
 
 use std::time::Duration;
 

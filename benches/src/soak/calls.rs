@@ -6,10 +6,9 @@
 //!     one act after another (`acts`)     <-- calls back --   the same service is served here, too
 //!   twice a second                       -- state? -->       Control, on a server of its own
 //!     a rest: the acts under way end, no new ones begin, and nothing may be held or under way at either end; a sample
-//! ```
-//! Memory at rest does not depend on what happens to be under way, so a line through it tells a leak of kilobytes a second
-//! from chance. Two things that are bounded, and by chance, are kept out of it: what pools keep warm, which they give back
-//! at each rest, and holes in the allocator's arenas, which are kept small ([`tune`]).
+//! ``` Memory at rest does not depend on what happens to be under way, so a line through it tells a leak of kilobytes a second from chance.
+//! Two things that are bounded, and by chance, are kept out of it. Pools give back at each rest what they keep warm. Holes in the
+//! allocator's arenas are kept small ([`tune`]).
 
 mod site;
 

@@ -10,10 +10,9 @@
 //!   [n, dimension] f32  ◀───────────────────────────┘
 //! ```
 //!
-//! Clients tokenize, so that what travels are tensors whose rows are sentences: calls can be joined along the first
-//! dimension, and each gets its rows of the result. For that all rows are as wide as the longest sentence that the model
-//! takes: a row is 1 KiB, and costs nothing to compute beyond its own length, because the server cuts the padding off
-//! again before the model sees it ([`passes`]).
+//! Clients tokenize, so that what travels are tensors whose rows are sentences: calls can be joined along the first dimension, and each
+//! gets its rows of the result. For that all rows are as wide as the longest sentence that the model takes. A row is 1 KiB, and costs
+//! nothing to compute beyond its own length, because the server cuts the padding off again before the model sees it ([`passes`]).
 //!
 //! Files, in the order of a call: [`client`] ([`tokens`]) → [`service`] → [`server`] → [`model`] ([`passes`]). Around
 //! them: [`nearest`] and [`load`] are what the program does with a client, [`serve`] is the server's process, [`child`] starts one, [`fetch`]

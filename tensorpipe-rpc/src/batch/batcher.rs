@@ -1,11 +1,11 @@
 //! The calls of one method: seats in the gathering, timers, and who starts a batch.
 //!
-//! There is no task of its own: each call that waits has a timer for the moment when its batch should run, and whoever
-//! comes then, fills a batch, or ends a run, starts what can run. So calls depend on no runtime but their own. When the server
-//! of a call stops, nobody else will come: its batch is due at once.
+//! There is no task of its own. Each call that waits has a timer for the moment when its batch should run. Whoever comes then, fills a
+//! batch, or ends a run, starts what can run. So calls depend on no runtime but their own. When the server of a call stops, nobody else
+//! will come: its batch is due at once.
 //!
-//! Invariant: a call that came is in the gathering, or in a run, or has its answer; one that is dropped leaves where it is,
-//! and the last to leave a run cancels it.
+//! Invariant: a call that came is in the gathering, or in a run, or has its answer. One that is dropped leaves where it is, and the last to
+//! leave a run cancels it.
 
 use std::fmt;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! Which calls make a batch, and when it runs: decided here, without a clock, a task or a tensor.
 //!
-//! Calls of one key share a group while it has room. A group runs when it is full, or when the first of its calls has
-//! waited for as long as it may; beyond `concurrency` runs it goes on gathering until one ends.
+//! Calls of one key share a group while it has room. A group runs when it is full, or when the first of its calls has waited for as long as
+//! it may. Beyond `concurrency` runs it goes on gathering until one ends.
 //!
 //! Invariant: each member leaves once, by [`Gather::leave`] or in a batch; a batch has one key, and at most `max_size` rows
 //! unless it is one call. Who is due first runs first, so nobody starves. Every step is logarithmic in the number of groups,

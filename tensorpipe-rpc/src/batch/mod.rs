@@ -56,13 +56,13 @@
 //!
 //! # What shares a batch
 //!
-//! Arguments written `Tensor` are gathered, each along its first dimension, in memory of the connection's context, with one copy
-//! of each; a batch of one call is passed on as it came. Calls whose tensors differ in device, element type or another dimension, or
-//! whose other arguments differ in a bit, share no batch. `#[tensor(device = "cuda:0")]` on the argument gathers the rows of all callers
-//! on that device, behind what brings them, without a CPU that waits. On a device whose [`Allocator`](tensorpipe::device::Allocator) copies
-//! nothing, calls run alone. The method
-//! returns a [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller gets its rows, which share
-//! the memory of the whole result. References ([`Remote`](crate::Remote)) belong to one caller, and neither go in nor come out.
+//! Arguments written `Tensor` are gathered, each along its first dimension, in memory of the connection's context, with one copy of each. A
+//! batch of one call is passed on as it came. Calls whose tensors differ in device, element type or another dimension, or whose other
+//! arguments differ in a bit, share no batch. `#[tensor(device = "cuda:0")]` on the argument gathers the rows of all callers on that
+//! device, behind what brings them, without a CPU that waits. On a device whose [`Allocator`](tensorpipe::device::Allocator) copies
+//! nothing, calls run alone. The method returns a [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller
+//! gets its rows, which share the memory of the whole result. References ([`Remote`](crate::Remote)) belong to one caller, and neither go
+//! in nor come out.
 //!
 //! # Who is touched by what
 //!

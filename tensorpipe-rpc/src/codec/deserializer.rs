@@ -1,8 +1,7 @@
 //! postcard's deserializer with tensors put back and everything limited that a peer's bytes could blow up.
 //!
-//! Every leaf is read by postcard; this layer follows the nesting. A length is believed only as far as bytes are left
-//! for the elements, elements without bytes and the memory of all elements have a budget, and depth is bounded, by levels
-//! and by the stack that they take.
+//! Every leaf is read by postcard; this layer follows the nesting. A length is believed only as far as bytes are left for the elements.
+//! Elements without bytes and the memory of all elements have a budget. Depth is bounded, by levels and by the stack that they take.
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
 use tensorpipe::tensor::lift::{self, Lifted};

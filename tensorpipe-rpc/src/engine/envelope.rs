@@ -1,7 +1,7 @@
 //! How encoded values become a message, and a message values again.
 //!
-//! The values' bytes, the *body*, stand behind the header in the metadata, or are the last payload: that moves large ones
-//! without copies, and small ones to a peer whose metadata is too short for them.
+//! The values' bytes, the *body*, stand behind the header in the metadata, or are the last payload. That moves large ones without copies,
+//! and small ones to a peer whose metadata is too short for them.
 
 use bytes::{Buf, Bytes};
 use tensorpipe::engine::Outbound;

@@ -7,8 +7,8 @@
 //! - **Bind.** A client first sends its description of the service. The server answers with a number, or with the difference.
 //! - **Admission**, on the header: draining, service and method known, calls of this connection, calls of all. A refused call's
 //!   tensors are skipped.
-//! - **Handlers.** A method first runs on a task of its own. While the running mean of its first polls is below 20 µs, its handler is
-//!   polled once on the task that drives the pipe, and spawned only if it is not ready. Panics are caught in both places.
+//! - **Handlers.** A method first runs on a task of its own. While the running mean of its first polls is below 20 µs, the task that
+//!   drives the pipe polls it once. It is spawned only if it is not ready then. Panics are caught in both places.
 //! - **Deadlines** travel as time left. A client has one watcher for each connection, not a timer for each call. The server clamps
 //!   them.
 //! - **Cancel** is a RESET of the call's message, also long after it was read. It needs no credit.

@@ -1,4 +1,4 @@
-//! What several threads may do at once, one after another in each order: references in a reply that nobody looks at go back, nothing is
+//! What several threads may do at once, one after another in each order. References in a reply that nobody looks at go back, nothing is
 //! kept of what is over, and a caller that has its answer may make the next call.
 
 use std::future::poll_fn;

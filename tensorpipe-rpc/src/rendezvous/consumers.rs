@@ -1,8 +1,9 @@
 //! Who receives from this process, as they say themselves.
 //!
-//! A consumer's name is its own word, whatever its connection has proved, so it proves nothing. An incarnation is a number that nobody guesses: whoever comes first under a
-//! name is that consumer while its connection lives, and only who says the same number speaks for it. What a consumer may say is
-//! heard once this process has named it, by sending something to it ([`Table::abort_by`](super::table::Table::abort_by)).
+//! A consumer's name is its own word, whatever its connection has proved, so it proves nothing. An incarnation is a number that nobody
+//! guesses. Whoever comes first under a name is that consumer while its connection lives, and only who says the same number speaks for it.
+//! What a consumer may say is heard once this process has named it, by sending something to it
+//! ([`Table::abort_by`](super::table::Table::abort_by)).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -51,9 +51,9 @@
 //!
 //! A value stays with its producer, and counts there, until its consumer says that it has it. So
 //!
-//! - a consumer that is dropped, cancelled, late or killed while it receives takes nothing away: whoever asks next, the consumer
-//!   started again for example, gets the value. If it died after it had the value and before it could say so, the next one gets it, too:
-//!   one value may be received by two incarnations of a consumer, never by none;
+//! - a consumer that is dropped, cancelled, late or killed while it receives takes nothing away: whoever asks next, the consumer started
+//!   again for example, gets the value. If it died after it had the value and before it could say so, the next one gets it, too. One value
+//!   may be received by two incarnations of a consumer, never by none;
 //! - a connection that breaks while both ends go on loses nothing: the consumer says over the next one what it has. Of 16384 values
 //!   at the most a producer does not know whether they have arrived; it lends no more until it hears of some;
 //! - a producer that is gone takes its values with it: receives end with [`RecvError::Call`], once the pipe notices. One that was

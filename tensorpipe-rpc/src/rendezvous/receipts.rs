@@ -1,11 +1,11 @@
 //! Receipts for values, on their way back to the producer.
 //!
-//! The first leaves at once, on the task that has received the value, so that the producer hears of it before it is asked for the
-//! next one. Those that come while it is on its way leave together when it has arrived. Invariant: a receipt is in the list or in
-//! a call that is awaited until the producer has heard of it, or another incarnation has taken its place. What a connection takes
-//! along is given over the next one, which is made for it unless the producer cannot be reached: else a broken network would
-//! fill a producer with what nobody will ask for again. A producer that cannot make sense of a receipt is not given it again, and
-//! one that takes none is told only a few times more once the rendezvous that received the values is gone.
+//! The first leaves at once, on the task that has received the value, so that the producer hears of it before it is asked for the next one.
+//! Those that come while it is on its way leave together when it has arrived. Invariant: a receipt is in the list or in a call that is
+//! awaited until the producer has heard of it, or another incarnation has taken its place. What a connection takes along is given over the
+//! next one, which is made for it unless the producer cannot be reached. Else a broken network would fill a producer with what nobody will
+//! ask for again. A producer that cannot make sense of a receipt is not given it again. One that takes none is told only a few times more
+//! once the rendezvous that received the values is gone.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What a process serves to those who receive from it.
 //!
-//! As TensorFlow's `RecvTensor`, the consumer pulls: a value stays with its producer until somebody asks for it, and from there
-//! until whoever asked says that it has it. A value comes with a number that nobody guesses, and a receipt for it repeats the number:
+//! As TensorFlow's `RecvTensor`, the consumer pulls: a value stays with its producer until somebody asks for it, and from there until
+//! whoever asked says that it has it. A value comes with a number that nobody guesses, and a receipt for it repeats the number. It may come
 //! over any connection, since the one that the value came over may have broken. Other receipts, and the aborts of who is no
 //! [consumer](super::consumers), change nothing.
 

@@ -51,7 +51,7 @@
 //! # }
 //! ```
 //!
-//! A [`Streaming`] gives an error where the call is over before the caller's stream was ([`Interrupted`]): so a task that a handler spawns
+//! A [`Streaming`] gives an error where the call is over before the caller's stream was ([`Interrupted`]). So a task that a handler spawns
 //! for it does not take a part for all. The handler itself is dropped then, and reads the [`values`](Streaming::values) alone.
 //!
 //! A call is under way until its stream has ended. Until then its deadline applies: **60 s for the whole stream**, unless

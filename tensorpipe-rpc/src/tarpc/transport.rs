@@ -1,11 +1,11 @@
 //! A pipe as tarpc's transport.
 //!
-//! Messages are taken from the pipe as tarpc asks for them and read side by side, [`MAX_READING`] at most: one that is
-//! here whole is given out at once, others when they are complete. The sink is ready while fewer than [`MAX_WRITING`]
-//! messages wait to be handed over, so that a peer that does not read slows its writer down.
+//! Messages are taken from the pipe as tarpc asks for them and read side by side, [`MAX_READING`] at most. One that is here whole is given
+//! out at once, others when they are complete. The sink is ready while fewer than [`MAX_WRITING`] messages wait to be handed over, so that
+//! a peer that does not read slows its writer down.
 //!
-//! Invariant: what concerns one request fails that request; only the pipe's end and a peer that makes no sense end the
-//! transport, with one error, and then the pipe is closed.
+//! Invariant: what concerns one request fails that request. Only the pipe's end and a peer that makes no sense end the transport, with one
+//! error, and then the pipe is closed.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! A whole connection, which serves and calls, with a peer that says, reads and refuses whatever it likes, in whatever order: what the
-//! target `conversation` in `fuzz/` runs, and this package's tests with inputs at random.
+//! A whole connection, which serves and calls, with a peer that says, reads and refuses whatever it likes, in whatever order. The target
+//! `conversation` in `fuzz/` runs it, and so do this package's tests with inputs at random.
 //!
 //! Invariant: whatever was said, when both have gone no call is left waiting, and nothing is held.
 

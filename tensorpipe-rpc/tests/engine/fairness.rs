@@ -1,5 +1,5 @@
-//! One client that never lets go does not hold up another's small call: how much of the one's work is done before the other's
-//! handler runs, counted in calls and bytes.
+//! One client that never lets go does not hold up another's small call. How much of the one's work is done before the other's handler runs
+//! is counted in calls and bytes.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,9 +1,8 @@
 //! Connections that a channel asks for after the handshake.
 //!
-//! The listener's end gives out a token, the lanes carry it to the other end, and that one joins with it, at the address
-//! where the pipe began or was moved to. So a pipe that never needs them never makes them. Nothing of the pipe depends on
-//! them: the listener may have stopped, or something between the two may let no more connections through, and a channel
-//! goes on without.
+//! The listener's end gives out a token, and the lanes carry it to the other end. That one joins with it, at the address where the pipe
+//! began or was moved to. So a pipe that never needs them never makes them. Nothing of the pipe depends on them: the listener may have
+//! stopped, or something between the two may let no more connections through, and a channel goes on without.
 
 use std::sync::Arc;
 

@@ -8,9 +8,9 @@
 //!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`. Parts without bytes come to no lane;
 //! - `failed` at one end becomes `cancel` at the other. A lane that sees that its peer has given up a part does not call `failed`: the
 //!   pipe knows the reason, and calls `cancel` or ends;
-//! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves: its control
-//!   frame, one for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`. It may
-//!   also come to [`Lane::adopt`], and if that has the part, to no other method;
+//! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves. Its control frame, one for
+//!   each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`. It may also come to [`Lane::adopt`], and
+//!   if that has the part, to no other method;
 //! - which channel carries a part is the sender's choice: by its size, by where it lies, and by what each channel says
 //!   of itself ([`Channel::thresholds`]). A lane that finds out that it moves nothing says so in its [`Degraded`], and
 //!   is chosen no more; what it was given before it still delivers, or fails;
@@ -20,14 +20,14 @@
 //!   if the memory knows of it: [`Buffer::use_until`] of a source, [`BufferMut::freeze_at`] of a destination. Main memory
 //!   knows of no such work. A lane that keeps a handle on it may go on reading, since memory with two handles is written by nobody;
 //! - it reads device memory behind what that is [ready](Buffer::ready) at, and writes it behind what is
-//!   [unfinished](BufferMut::unfinished), by ordering its device's queue or by going on when the fence is reached
-//!   ([`LaneHandle::resume_at`]): it never waits for a device. A queue that works in order holds up what is queued behind a source
-//!   that is not ready; a lane that goes on at the fence does not;
+//!   [unfinished](BufferMut::unfinished). For that it orders its device's queue, or goes on when the fence is reached
+//!   ([`LaneHandle::resume_at`]). It never waits for a device. A queue that works in order holds up what is queued behind a source that is
+//!   not ready; a lane that goes on at the fence does not;
 //! - no method waits or computes for long: what takes time runs elsewhere and reports through [`LaneHandle`], which no method
 //!   of a lane may call;
 //! - bytes from the peer's lane are checked: nonsense is a [`ChannelFault`], never a panic;
-//! - after `cancel`, and after `failed`, it lets go of the operation's memory as soon as the hardware is done with it: a
-//!   read that failed waits for that, and gives the memory back;
+//! - after `cancel`, and after `failed`, it lets go of the operation's memory as soon as the hardware is done with it. A read that failed
+//!   waits for that, and gives the memory back;
 //! - `cancel` may be followed by control frames of the peer that crossed it: they are ignored.
 
 mod basic;

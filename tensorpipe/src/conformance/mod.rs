@@ -1,10 +1,10 @@
 //! The contracts of the seams as tests, for backends of this crate and of others (feature `conformance`).
 //!
-//! [`transport`] checks a [`Transport`](crate::transports::Transport), [`channel`] a
-//! [`Channel`](crate::channels::Channel) through real pipes, [`pipe`] a whole [`Context`](crate::Context), [`device`] an
-//! [`Allocator`](crate::device::Allocator) and its memory. [`TestDevices`] are devices without hardware, for channels of yours. A scenario is
-//! an async function that takes the suite's `Subject` and panics where the contract is broken; every byte that is
-//! received is compared, and every wait has a bound, so that a backend that hangs fails instead.
+//! [`transport`] checks a [`Transport`](crate::transports::Transport), [`channel`] a [`Channel`](crate::channels::Channel) through real
+//! pipes, [`pipe`] a whole [`Context`](crate::Context), [`device`] an [`Allocator`](crate::device::Allocator) and its memory.
+//! [`TestDevices`] are devices without hardware, for channels of yours. A scenario is an async function that takes the suite's `Subject`
+//! and panics where the contract is broken. Every byte that is received is compared, and every wait has a bound, so that a backend that
+//! hangs fails instead.
 //!
 //! One line makes a `#[tokio::test]` of each scenario (the crate needs tokio with `macros`, `rt` and `time`):
 //!

@@ -1,7 +1,7 @@
 //! Memory of any device: an [`Allocator`] makes it, a [`DevicePool`] keeps it warm and uses it again.
 //!
-//! Invariant: memory is used again, or freed, when no work on it is [unfinished](super::QueuedWork::unfinished): what came
-//! back sooner waits, in the free list or with the fence that it waits for.
+//! Invariant: memory is used again, or freed, when no work on it is [unfinished](super::QueuedWork::unfinished). What came back sooner
+//! waits, in the free list or with the fence that it waits for.
 
 use std::any::Any;
 use std::fmt;

@@ -1,6 +1,6 @@
-//! A hostile peer's first bytes, at a listener and at a connector, and those of one that was asked to prove something: the same in one piece
-//! and byte by byte; what is accepted comes back from its own encoding; and whatever HELLO a listener accepts, a connector accepts its
-//! answer.
+//! A hostile peer's first bytes, at a listener and at a connector, and those of one that was asked to prove something. They mean the same
+//! in one piece and byte by byte. What is accepted comes back from its own encoding. Whatever HELLO a listener accepts, a connector accepts
+//! its answer.
 
 use std::fmt::Debug;
 

@@ -1,9 +1,9 @@
 //! Who has one of an acceptor's places for handshakes, and who loses it where there are not enough.
 //!
-//! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where
-//! places are short, the oldest connection goes that has not said what it wants, from the origin that has the most of
-//! those, unless the newcomer's has more places, and more than half of all, or the connection has only just come. Else the
-//! oldest of the origin that has the most places goes, if it has had its time, or the newcomer's origin has less.
+//! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where places are short, the
+//! oldest connection goes that has not said what it wants, from the origin that has the most of those. It stays where the newcomer's origin
+//! has more places, and more than half of all, or the connection has only just come. Else the oldest of the origin that has the most places
+//! goes, if it has had its time, or the newcomer's origin has less.
 
 use std::collections::HashMap;
 use std::time::Duration;

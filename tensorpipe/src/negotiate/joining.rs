@@ -2,9 +2,9 @@
 //! round trip. And one that has joined, of which some bytes were read already. A pipe that has a key does not come here: it says
 //! nothing on a connection whose listener has not proved that it has the key, too.
 //!
-//! The listener's JOINED is what comes first; from then on bytes pass. Until then what is written is remembered, up to
-//! [`SAID_MAX`]. Where the listener rejects the connection, or it breaks, nothing of that was looked at: the pipe stays on
-//! its first connection, on which STAY and all that was written are said again.
+//! The listener's JOINED is what comes first; from then on bytes pass. Until then what is written is remembered, up to [`SAID_MAX`]. Where
+//! the listener rejects the connection, or it breaks, nothing of that was looked at. The pipe stays on its first connection, on which STAY
+//! and all that was written are said again.
 //!
 //! Invariant: every byte that was written is given to exactly one of the two connections that the listener goes on with.
 //! The listener decides, once: it drops the first connection before it says JOINED, and rejects the other after STAY.

@@ -2,9 +2,8 @@
 //! resident, before the bytes that make it so are written: whole pages, not bytes. What a peer only announces costs an
 //! address and no memory, and must not take what others need.
 //!
-//! Addresses are bounded by themselves, since there are many, and not for ever: what one pipe may announce at once is as
-//! much as the budget (more of it could not come in), so a peer that only announces hurts nobody else's pipe; all pipes
-//! together may take [`ADDRESSES`].
+//! Addresses are bounded by themselves, since there are many, and not for ever. One pipe may announce as much as the budget at once: more
+//! of it could not come in. So a peer that only announces hurts nobody else's pipe. All pipes together may take [`ADDRESSES`].
 //!
 //! A message that is complete, and waits for something else, goes on counting while somebody has it [`Held`]. So that it leaves
 //! room for what it may wait for, half of the budget is kept for messages that come in.

@@ -1,10 +1,10 @@
 //! What peers may send without this context's go-ahead, over all of its pipes.
 //!
-//! Credit is a promise, and costs memory when it is used: memory that comes ahead counts by its credit, and not in the budget, so that
-//! messages that nobody reads yet take nothing of what others need. All credit together is a quarter of
+//! Credit is a promise, and costs memory when it is used. Memory that comes ahead counts by its credit, and not in the budget. So messages
+//! that nobody reads yet take nothing of what others need. All credit together is a quarter of
 //! [`Limits::receive_budget`](crate::Limits::receive_budget) at most, and what one host or user has a quarter of that. A pipe begins with
-//! [`CREDIT_START`]. It gets more when a message of its had to wait, up to [`Limits::window_ahead`](crate::Limits::window_ahead), and loses that
-//! when nothing came ahead for [`CREDIT_KEPT`](crate::pipe::driver::tuning::CREDIT_KEPT).
+//! [`CREDIT_START`]. It gets more when a message of its had to wait, up to [`Limits::window_ahead`](crate::Limits::window_ahead), and loses
+//! that when nothing came ahead for [`CREDIT_KEPT`](crate::pipe::driver::tuning::CREDIT_KEPT).
 //!
 //! Invariant: `granted.all` is the sum of all [`Credit`]s that exist, and never more than `most`; likewise for each origin.
 

@@ -1,11 +1,11 @@
 //! Keeps pipes alive whose runtime is blocked: one thread looks after all pipes of its process.
 //!
-//! Whoever drives a pipe answers its pings, and that takes the pipe's runtime. A task that blocks its thread can keep the whole
-//! runtime from sockets and timers: on its only thread, or on the one that waited for them last, while all others sleep until
-//! a task is ready. So this thread, which belongs to no runtime,
+//! Whoever drives a pipe answers its pings, and that takes the pipe's runtime. A task that blocks its thread can keep the whole runtime
+//! from sockets and timers. It does so on its only thread, or on the one that waited for them last, while all others sleep until a task is
+//! ready. So this thread, which belongs to no runtime,
 //!
-//! - wakes a task of each runtime with a pipe that has been at rest since the last look: a sleeping thread of the runtime runs
-//!   it, and goes on to wait for sockets and timers;
+//! - wakes a task of each runtime with a pipe that has been at rest since the last look. A sleeping thread of the runtime runs it, and goes
+//!   on to wait for sockets and timers;
 //! - says on a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked)
 //!   at most. A stopped process does not.
 //!

@@ -1,5 +1,5 @@
-//! Commands of the application and of channels about messages that the peer writes, and the bytes of their parts that come on the
-//! pipe's own connection: eager ones behind their head, chunks of streams.
+//! Commands of the application and of channels about messages that the peer writes. Also the bytes of their parts that come on the pipe's
+//! own connection: eager ones behind their head, chunks of streams.
 
 use super::incoming::{Disposition, InMessage, InPiece};
 use super::input::Bulk;

@@ -12,10 +12,10 @@
 //!
 //! # From afar
 //!
-//! No word is changed by both ends, but for these two flags. So a ring needs no memory that both ends share: each may have its own
-//! copy of [`Control`], into which the other's words are written from afar, behind the bytes that they count (RDMA:
-//! `WRITE_WITH_IMM`). Such a [`Place`] is not [`SHARED`](Place::SHARED): nobody can see whether the other end sleeps, so every end
-//! wakes whenever it has written or read bytes, and whoever wakes carries the words, too.
+//! No word is changed by both ends, but for these two flags. So a ring needs no memory that both ends share. Each may have its own copy of
+//! [`Control`], into which the other's words are written from afar, behind the bytes that they count (RDMA: `WRITE_WITH_IMM`). Such a
+//! [`Place`] is not [`SHARED`](Place::SHARED): nobody can see whether the other end sleeps. So every end wakes whenever it has written or
+//! read bytes, and whoever wakes carries the words, too.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 

@@ -1,7 +1,7 @@
 //! The end of a ring that writes.
 //!
-//! It keeps its own counter to itself and only looks at the other's, so a peer that writes nonsense there is a [`Fault`],
-//! never a wild access; a peer that dies at any instruction leaves a ring that is as valid as before it.
+//! It keeps its own counter to itself and only looks at the other's, so a peer that writes nonsense there is a [`Fault`], never a wild
+//! access. A peer that dies at any instruction leaves a ring that is as valid as before it.
 
 use super::control::{DONE, Fault, Place, asleep_on, wake_sleeper};
 use crate::sync::{Ordering, fence};

@@ -1,10 +1,10 @@
 //! Copies of some KiB, by another way than `rep movsb` where that is slow.
 //!
-//! From 2 KiB or 4 KiB up to about the size of a second-level cache glibc copies by that instruction, where a processor says that it
-//! is fast. AMD's say so, and take up to thirty times as long where the lower twelve bits of the destination are 1 to 63 more than
-//! those of the source (glibc's bug 30994, mended there in 2.40). What is copied in smaller pieces goes by vectors: all that is short,
-//! and what would be that slow. (Zen 3, glibc 2.36: a message of 16 KiB over `shm` took 10.9 µs there and back, and takes 5.4. Elsewhere
-//! the instruction is faster: 1 MiB in 30 instead of 38 µs, 16 MiB in 2.1 instead of 3.3 ms.)
+//! From 2 KiB or 4 KiB up to about the size of a second-level cache glibc copies by that instruction, where a processor says that it is
+//! fast. AMD's say so. They take up to thirty times as long where the lower twelve bits of the destination are 1 to 63 more than those of
+//! the source. That is glibc's bug 30994, mended there in 2.40. What is copied in smaller pieces goes by vectors: all that is short, and
+//! what would be that slow. (Zen 3, glibc 2.36: a message of 16 KiB over `shm` took 10.9 µs there and back, and takes 5.4. Elsewhere the
+//! instruction is faster: 1 MiB in 30 instead of 38 µs, 16 MiB in 2.1 instead of 3.3 ms.)
 
 #![allow(
     unsafe_code,

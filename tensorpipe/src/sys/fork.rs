@@ -2,8 +2,8 @@
 //!
 //! The kernel wipes one page at a fork: a child finds 0 there, and takes a number that no ancestor had.
 //!
-//! A static that a child inherits may be locked by a thread that the child does not have, for ever: what [`PerProcess`] holds is
-//! made anew there, and [`Known`] has no lock.
+//! A static that a child inherits may be locked by a thread that the child does not have, for ever. What [`PerProcess`] holds is made anew
+//! there, and [`Known`] has no lock.
 
 #![allow(
     unsafe_code,

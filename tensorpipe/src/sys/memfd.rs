@@ -3,10 +3,10 @@
 //! A seal cannot be taken off. [`FIXED`] keeps the size what it is, so that a mapping of it is never cut off under its
 //! reader; [`READ_ONLY`] lets nobody but the maker, who has mapped it before, write there, nor anybody punch holes.
 //!
-//! A hole is filled with zeros by whoever touches it, on ordinary pages. Where no page is left, touching a hole kills with
-//! SIGBUS. That can be so of pages that the administrator has set aside (hugetlb), so [`check`] takes memory on those only when
-//! no page is missing and none can be taken out; and of ordinary ones where the system promises no more than it has
-//! (`vm.overcommit_memory` = 2), so [`create`] has all of them then, and [`check`] takes no memory that has not.
+//! A hole is filled with zeros by whoever touches it, on ordinary pages. Where no page is left, touching a hole kills with SIGBUS. That can
+//! be so of pages that the administrator has set aside (hugetlb). So [`check`] takes memory on those only when no page is missing and none
+//! can be taken out. It can be so of ordinary ones, too, where the system promises no more than it has (`vm.overcommit_memory` = 2). So
+//! [`create`] has all of them then, and [`check`] takes no memory that has not.
 
 #![allow(unsafe_code, reason = "memory is mapped and unmapped by system calls")]
 

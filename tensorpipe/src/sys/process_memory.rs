@@ -1,8 +1,8 @@
 //! Reading the memory of another process of this machine.
 //!
-//! Invariant: what was read is that process's, and no other's that has its number now. The number comes from the kernel, for the
-//! other end of a socket; a pidfd made at the same time says afterwards that the process [runs](Process::runs), and while it runs
-//! nobody else gets its number.
+//! Invariant: what was read is that process's, and no other's that has its number now. The number comes from the kernel, for the other end
+//! of a socket. A pidfd made at the same time says afterwards that the process [runs](Process::runs), and while it runs nobody else gets
+//! its number.
 
 #![allow(unsafe_code, reason = "nix has no form of `PR_SET_PTRACER`")]
 

@@ -1,7 +1,7 @@
 //! A socket that its reactor watches for reading alone.
 //!
-//! With edge-triggered events, whoever watches for writing too is woken each time that the peer reads: for a socket that
-//! carries nothing but wake-ups that is one wake-up too many for each.
+//! With edge-triggered events, whoever watches for writing too is woken each time that the peer reads. For a socket that carries nothing
+//! but wake-ups that is one wake-up too many for each.
 
 #![allow(unsafe_code, reason = "the reactor is told a descriptor by its number")]
 

@@ -6,9 +6,9 @@
 //!
 //! # Trust
 //!
-//! The seal does not stop the maker's own mapping. So whoever reads a [`Foreign`] relies on the other process not to write
-//! to what it has lent before it is given back. That process runs as the same user, who may as well stop this one in a
-//! debugger; this crate reads foreign bytes only to copy them, and never twice to decide something.
+//! The seal does not stop the maker's own mapping. So whoever reads a [`Foreign`] relies on the other process not to write to what it has
+//! lent before it is given back. That process runs as the same user, who may as well stop this one in a debugger. This crate reads foreign
+//! bytes only to copy them, and never twice to decide something.
 
 #![allow(
     unsafe_code,

@@ -3,8 +3,8 @@
 //! Not those of the runtime: where the system refuses it a thread, tokio's `spawn_blocking` panics, or keeps the work for a thread
 //! that never comes. Here work that no thread takes is done by the runtime's own, as one of its tasks.
 //!
-//! Under a virtual clock it is those of the runtime all the same: that clock stands still while tokio knows that a thread of its own
-//! works, and would run away from any other.
+//! Under a virtual clock it is those of the runtime all the same. That clock stands still while tokio knows that a thread of its own works,
+//! and would run away from any other.
 
 use std::collections::VecDeque;
 use std::io;

@@ -11,8 +11,9 @@
 //! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so;
 //! - [`peer`](Connection::peer) is what the system vouches for, or `Unknown`.
 //!
-//! The conformance suite checks it, but not what needs a second machine, user or process: that [`reaches`](Transport::reaches) says no, that
-//! the users are let in who should be, that `peer` tells processes apart. Nor does it check an `io::Error` that wraps an [`Error`].
+//! The conformance suite checks it, but not what needs a second machine, user or process. Of that kind are that
+//! [`reaches`](Transport::reaches) says no, that the users are let in who should be, that `peer` tells processes apart. Nor does it check
+//! an `io::Error` that wraps an [`Error`].
 
 mod memory;
 mod shm;

@@ -5,8 +5,8 @@
 //! - **Where.** It has no side address: a peer upgrades no pipe to it, and none of its pipes to `tcp`. A pipe that begins here may be upgraded to shared
 //!   memory, whose two ends then prove the key of this connection.
 //! - **Goodbye.** A pipe that ends in good order says `close_notify`. A connection that ends without it was cut.
-//! - **When.** An accepted connection shakes hands on a task of its own, which ends with it: within the time, and among the places,
-//!   that a listener has for those that have said nothing yet.
+//! - **When.** An accepted connection shakes hands on a task of its own, which ends with it. It does so within the time, and among the
+//!   places, that a listener has for those that have said nothing yet.
 //! - **Resumption.** Who comes again within a day hears no certificate of the listener. The one that it had is looked at again all the
 //!   same ([`checks`]). Where connectors show certificates there is none, so each of them is told what is wrong with its own. New
 //!   certificates and keys begin with no sessions.

@@ -1,5 +1,5 @@
-//! A way that bytes can take, and whoever talks over it: one end of a pipe writes and reads at the same time, until the pipe
-//! has ended or is asked to stop.
+//! A way that bytes can take, and whoever talks over it. One end of a pipe writes and reads at the same time, until the pipe has ended or
+//! is asked to stop.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! A model: a directory, opened, and what it computes.
 //!
-//! BERT by candle, the mean of the last layer over a sentence's own tokens, made a vector of length 1: what
-//! sentence-transformers does for this family of models. A sentence's embedding does not depend on who else is in the run,
-//! but for the last bit or two: other sentences, and the padding that they cause, are masked out.
+//! BERT by candle, the mean of the last layer over a sentence's own tokens, made a vector of length 1: what sentence-transformers does for
+//! this family of models. A sentence's embedding does not depend on who else is in the run, but for the last bit or two. Other sentences,
+//! and the padding that they cause, are masked out.
 
 mod config;
 mod error;

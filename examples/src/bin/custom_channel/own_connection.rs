@@ -1,8 +1,7 @@
 //! Channel `testwire`: asks for a connection of its own in each pipe, and moves device memory over it.
 //!
-//! Each part is a header (its key, its length in little-endian) and its bytes. The peer's lane has said `recv` before the
-//! writer is told to send, so a header whose part nobody wants any more is one that was cancelled: its bytes are
-//! thrown away.
+//! Each part is a header (its key, its length in little-endian) and its bytes. The peer's lane has said `recv` before the writer is told to
+//! send. So a header whose part nobody wants any more is one that was cancelled: its bytes are thrown away.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,8 +5,8 @@
 //!     send     resume_at(fence)                inner(Received)   received, ready behind the fence
 //! ```
 //!
-//! Nobody waits for a queue: the writer's lane goes on when its copy is made, the reader's says that the part is received as
-//! soon as its copy is queued, since the memory knows when it is ready.
+//! Nobody waits for a queue. The writer's lane goes on when its copy is made. The reader's says that the part is received as soon as its
+//! copy is queued, since the memory knows when it is ready.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;

@@ -6,10 +6,10 @@
 //! kv_blocks decode URL           takes blocks from a prefill that is there
 //! ```
 //!
-//! The prefill has blocks of 16 tokens for each layer, on a GPU or else in its context's pool. The decode asks for those that it
-//! lacks, and takes them layer by layer: it computes with the first while the others come. Half-way it has enough and drops the stream,
-//! which cancels the call. Between processes of one machine no block is copied: the decode reads them where the prefill has them, and
-//! they are the prefill's again when the decode lets go of them.
+//! The prefill has blocks of 16 tokens for each layer, on a GPU or else in its context's pool. The decode asks for those that it lacks, and
+//! takes them layer by layer: it computes with the first while the others come. Half-way it has enough and drops the stream, which cancels
+//! the call. Between processes of one machine no block is copied: the decode reads them where the prefill has them. They are the prefill's
+//! again when the decode lets go of them.
 
 mod cache;
 

@@ -1,7 +1,7 @@
 //! A worker: pulls the parameters, computes gradients on a batch of its own, pushes them, until the training is over.
 //!
-//! It never waits for other workers. The next pull is on its way together with the push, so that a step costs one
-//! round trip; the parameters that it brings may or may not hold somebody else's newest step.
+//! It never waits for other workers. The next pull is on its way together with the push, so that a step costs one round trip. The
+//! parameters that it brings may or may not hold somebody else's newest step.
 
 use std::sync::Arc;
 use std::time::Duration;

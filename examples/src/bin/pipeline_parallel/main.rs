@@ -6,9 +6,9 @@
 //!             its gradient ◀── gradients/m, step ────  its gradient
 //! ```
 //!
-//! A step's batch is cut into micro-batches. The front sends the activations of all of them, one after another, without waiting
-//! for the gradients of the first: while the back computes with one, the front computes the next. What is sent and not
-//! received is bounded by the rendezvous; a front that is ahead waits for room.
+//! A step's batch is cut into micro-batches. The front sends the activations of all of them, one after another, without waiting for the
+//! gradients of the first. While the back computes with one, the front computes the next. What is sent and not received is bounded by the
+//! rendezvous; a front that is ahead waits for room.
 //!
 //! Files, in the order of a run: [`args`] → [`front`] and [`back`], each with its half of the network from [`halves`], and
 //! [`names`], what they call what they exchange. Data, display and the care of a child process it shares with

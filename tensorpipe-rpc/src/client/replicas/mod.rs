@@ -1,8 +1,8 @@
 //! Several servers of the same services, behind one handle that survives the death of any of them.
 //!
-//! Each replica has a task that keeps it connected (`keeper`), all share a table of who can be called (`table`), and a call
-//! (`surviving`) picks one there, again and again where that is safe. What decides is pure: `backoff`, `balance`, `budget`,
-//! `verdict`. The tasks end with the last handle: each client and each call holds one.
+//! Each replica has a task that keeps it connected (`keeper`). All share a table of who can be called (`table`). A call (`surviving`) picks
+//! one there, again and again where that is safe. What decides is pure: `backoff`, `balance`, `budget`, `verdict`. The tasks end with the
+//! last handle: each client and each call holds one.
 //!
 //! - A call picks a replica under one lock, and picks again if it failed there. It is kept until it is answered: a small body is copied,
 //!   a large one shared. Each attempt has a header of its own.

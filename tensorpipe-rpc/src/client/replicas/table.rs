@@ -1,7 +1,7 @@
 //! What is known of each replica: who can be called, who may be soon, and why the others cannot.
 //!
-//! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service; whoever finds
-//! out that it is not there takes it out, once, whichever call or task that is.
+//! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service. Whoever finds out that it
+//! is not there takes it out, once, whichever call or task that is.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};

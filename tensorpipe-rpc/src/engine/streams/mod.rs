@@ -1,9 +1,8 @@
 //! The streams of one call: items that come in for it, and leave to send items of its own.
 //!
-//! A call has at most one stream each way. Items are messages of their own that name the call; the receiving end says how
-//! many items and bytes it takes in all ([`Tally`]), and says more as the application consumes what has come. So what a
-//! stalled reader keeps is bounded, and nothing of a stream stands before other calls. What all stalled readers of a connection
-//! keep is bounded too ([`Unread`]).
+//! A call has at most one stream each way. Items are messages of their own that name the call. The receiving end says how many items and
+//! bytes it takes in all ([`Tally`]), and says more as the application consumes what has come. So what a stalled reader keeps is bounded,
+//! and nothing of a stream stands before other calls. What all stalled readers of a connection keep is bounded too ([`Unread`]).
 //!
 //! - Small items that are ready together share a message. None waits for one that is not ready.
 //! - Credit counts from the beginning of the stream, so nothing needs an answer and nothing is counted twice.

@@ -1,8 +1,8 @@
 //! How much may lie unread of all streams of one connection, in bytes.
 //!
-//! Each stream has [`FIRST`](super::FIRST) to itself; what its sender is allowed beyond, and by how much an item exceeds that, is
-//! taken from here, and comes back as items are consumed. Only what is here already, and what a reader waits for, is taken whether there
-//! is room or not. What streams have to themselves is bounded by how many of them the peer may have open.
+//! Each stream has [`FIRST`](super::FIRST) to itself. What its sender is allowed beyond, and by how much an item exceeds that, is taken
+//! from here, and comes back as items are consumed. Only what is here already, and what a reader waits for, is taken whether there is room
+//! or not. What streams have to themselves is bounded by how many of them the peer may have open.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A receiver has a *place* at a key from [`Table::recv`] on until it has the value, an error, or withdraws. Invariants:
-//! - a value leaves when it is taken, by `confirm`, `finish` or `abort` alone, and for the first two once: whoever gives its place
-//!   up, or is lent a value and goes, takes nothing away;
+//! - a value leaves when it is taken, by `confirm`, `finish` or `abort` alone, and for the first two once. Whoever gives its place up, or
+//!   is lent a value and goes, takes nothing away;
 //! - `bytes` and `values` are the sums over what is Here; a send makes them exceed the limits only where a receiver has a place;
 //! - a blocked send that a receiver asks for is let in at once: a bound delays nothing that somebody waits for;
 //! - `lent` counts what is lent, and at [`LENT`] nothing further is: who confirms nothing does not fill this process;

@@ -1,8 +1,8 @@
 //! One end of channel `cma` on one pipe.
 //!
-//! An operation is in one table at a time: at the writer `shown` until the reader has read it or wants the bytes; at the reader
-//! `told` until the application reads, or `wanted` until it is told of the export, then `reading` while somebody copies. Dropping
-//! what is `shown` takes its export down.
+//! An operation is in one table at a time: at the writer `shown` until the reader has read it or wants the bytes. At the reader it is
+//! `told` until the application reads, or `wanted` until it is told of the export, then `reading` while somebody copies. Dropping what is
+//! `shown` takes its export down.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,8 @@
 //! A process that this one lends to.
 //!
-//! Invariant: while a borrower can have something, somebody holds its [`Borrower`]: a lane of a pipe to it, or the broker, who
-//! has a connection of its, or watches whether it ends. Where that cannot be (its connection was lost to an error in the moment
-//! in which it took something, or there is no broker any more), nobody hears of its end: what it has is back when it gives it
-//! back, or never.
+//! Invariant: while a borrower can have something, somebody holds its [`Borrower`]. That is a lane of a pipe to it, or the broker, who has
+//! a connection of its, or watches whether it ends. That cannot be where its connection was lost to an error in the moment in which it took
+//! something, or where there is no broker any more. Then nobody hears of its end: what it has is back when it gives it back, or never.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
 //! How a lane learns which process its peer is.
 //!
-//! A descriptor says who the peer claims to be. A lane that has something to lend sends an unguessable number over its pipe,
-//! and the peer brings that number to the exchange's socket, where the kernel says which process it is. So whoever is at the
-//! other end of the pipe is that process, or has the number from it. Where the pipe has a key, it brings what only who has the key
-//! can make of the number, and what is good at that exchange alone: having read the number is of no use.
+//! A descriptor says who the peer claims to be. A lane that has something to lend sends an unguessable number over its pipe. The peer
+//! brings that number to the exchange's socket, where the kernel says which process it is. So whoever is at the other end of the pipe is
+//! that process, or has the number from it. Where the pipe has a key, it brings what only who has the key can make of the number, and what
+//! is good at that exchange alone. Having read the number is of no use.
 //!
-//! A [`Pass`] is for a process that reads memory of its peer's: the exchange of another process, to which a peer may lead it, does not
-//! know the pass, and does not answer. It is there for pipes with a key alone.
+//! A [`Pass`] is for a process that reads memory of its peer's. The exchange of another process, to which a peer may lead it, does not know
+//! the pass, and does not answer. It is there for pipes with a key alone.
 
 use std::sync::OnceLock;
 

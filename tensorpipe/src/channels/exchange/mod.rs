@@ -1,9 +1,8 @@
 //! This process's exchange: what it has with other processes of this machine, beside its pipes to them.
 //!
-//! Channel `lease` meets there those who lend and borrow, and has descriptors passed; channel `cma` asks there whose memory it
-//! reads. There is one exchange for each process (a forked child makes its own). It costs nothing until one of them needs it; then
-//! a thread, a listening socket under a random name, and one connection for each process on either side, for as long as the
-//! process runs.
+//! Channel `lease` meets there those who lend and borrow, and has descriptors passed; channel `cma` asks there whose memory it reads. There
+//! is one exchange for each process (a forked child makes its own). It costs nothing until one of them needs it. Then it costs a thread, a
+//! listening socket under a random name, and one connection for each process on either side, for as long as the process runs.
 //!
 //! ```text
 //!   Place ── told in device descriptors ──   who can meet, and under which name       place.rs

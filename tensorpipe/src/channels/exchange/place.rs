@@ -1,7 +1,7 @@
 //! Where a process is, as it tells its peers: who is at the same place can be lent memory, and may be able to read it.
 //!
-//! A device descriptor is a byte 1, or 2 of who lends and does not borrow, the [`machine::Place`], for [`Access::Read`] what only a [`Reader`] needs, the process's
-//! random id, and the name of its exchange. A process that cannot do it says 0 and why.
+//! A device descriptor begins with a byte: 1, or 2 of who lends and does not borrow. Then come the [`machine::Place`], for [`Access::Read`]
+//! what only a [`Reader`] needs, the process's random id, and the name of its exchange. A process that cannot do it says 0 and why.
 
 use crate::channels::Link;
 use crate::device::Device;

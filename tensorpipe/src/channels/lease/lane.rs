@@ -1,12 +1,12 @@
 //! One end of channel `lease` on one pipe.
 //!
-//! An operation is in one table at a time: at the writer `copying` while ordinary memory is copied, then `offered` until it hears that the reader has taken the offer or wants the
-//! bytes, which is no hurry: who has the memory stands in the ledger, and the lane keeps no handle on what it has offered. At the
-//! reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching` while the exchange is asked.
-//! Whatever is left when the lane goes was taken by nobody, and is withdrawn.
+//! An operation is in one table at a time. At the writer it is `copying` while ordinary memory is copied, then `offered` until it hears
+//! that the reader has taken the offer or wants the bytes. That is no hurry: who has the memory stands in the ledger, and the lane keeps no
+//! handle on what it has offered. At the reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching`
+//! while the exchange is asked. Whatever is left when the lane goes was taken by nobody, and is withdrawn.
 //!
-//! Nothing is offered to a peer that has not come to the exchange: until then the writer sends its invitation instead of the
-//! offer, and the reader brings it there and says so. That is once for each pipe and direction.
+//! Nothing is offered to a peer that has not come to the exchange. Until then the writer sends its invitation instead of the offer, and the
+//! reader brings it there and says so. That is once for each pipe and direction.
 //!
 //! Invariant: what a peer says that it sends back counts only if the process that has come for this lane was lent that.
 

@@ -14,15 +14,16 @@
 //!
 //! A borrower can send a tensor back: the lender gets its own memory, without a copy. Sent to a third process, the tensor is copied.
 //!
-//! Loans belong to a pair of processes, not to a pipe. The descriptors of the ledger and of each segment travel once, over a Unix
-//! socket between the two exchanges, each of which sees who the other is by what the kernel says. Memory is used again only
-//! when it is given back, its offer is withdrawn, or the borrower's process has ended.
+//! Loans belong to a pair of processes, not to a pipe. The descriptors of the ledger and of each segment travel once, over a Unix socket
+//! between the two exchanges. Each of them sees who the other is by what the kernel says. Memory is used again only when it is given back,
+//! its offer is withdrawn, or the borrower's process has ended.
 //!
-//! Where something is missing (no descriptors left, a ledger that is full, an exchange that does not answer), the tensor is sent as
-//! bytes on the pipe's connection, like over `basic`. If it will not get better, both ends' routes say why.
+//! Something may be missing: no descriptors are left, a ledger is full, an exchange does not answer. Then the tensor is sent as bytes on
+//! the pipe's connection, like over `basic`. If it will not get better, both ends' routes say why.
 //!
-//! - **Ordinary memory.** Up to 256 KiB is copied as the message leaves; up to 1 MiB by whoever drives, in pieces, before the message
-//!   leaves; more when the reader asks for it. Copies lie in segments of that borrower's own. Unused ones are freed after 10 to 20 s.
+//! - **Ordinary memory.** Up to 256 KiB is copied as the message leaves. Up to 1 MiB is copied by whoever drives, in pieces, before the
+//!   message leaves. More is copied when the reader asks for it. Copies lie in segments of that borrower's own. Unused ones are freed after
+//!   10 to 20 s.
 //! - **No go-ahead.** An offer takes none of the reader's memory, so it leaves with its message. The write ends when the reader's
 //!   application has read the tensor. The writer's lane keeps no handle: if bytes are asked for, it withdraws the offer and reads
 //!   them in the segment.

@@ -14,10 +14,10 @@
 //!     │ ◀──────────────────────────── DONE ───────────────────────────────────── │
 //! ```
 //!
-//! - The connections are opened when the first tensor is sent, not before; the end that accepted the pipe gives out tokens,
-//!   the other joins with them at the pipe's address ([`Further`]). Where that fails (the listener has stopped, something
-//!   between the two is full), or takes longer than 15 s, the tensors that wait for them travel on the pipe's own
-//!   connection, with a round trip more than by `basic`, and later ones by the next channel.
+//! - The connections are opened when the first tensor is sent, not before. The end that accepted the pipe gives out tokens, the other joins
+//!   with them at the pipe's address ([`Further`]). That may fail, since the listener has stopped or something between the two is full, or
+//!   take longer than 15 s. Then the tensors that wait for them travel on the pipe's own connection, with a round trip more than by
+//!   `basic`. Later ones travel by the next channel.
 //! - No split beforehand: whichever connection has room takes the next chunk of 512 KiB. So a slow one carries less.
 //! - A task of its own drives each connection. A chunk is written from the sender's memory and read into the receiver's;
 //!   in between there is what the two systems buffer, nothing else.

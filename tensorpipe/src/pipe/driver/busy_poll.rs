@@ -4,9 +4,9 @@
 //! task, the poller, is scheduled to poll again; who rests does not wait. A poller that leaves, or has polled long enough, switches polling off or
 //! sees to another. A poller that was forgotten, or left and was followed by none, is noticed by the background task's tick.
 //!
-//! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end
-//! of its runtime's queue, so that whatever else is ready runs first: of several busy pipes on one thread each gets its
-//! turn, and so do timers and sockets.
+//! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end of its
+//! runtime's queue, so that whatever else is ready runs first. Of several busy pipes on one thread each gets its turn, and so do timers and
+//! sockets.
 
 use std::task::Waker;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Driving: work that everybody may do and nobody waits for. Whoever cannot have it leaves a kick.
 //!
-//! Invariant: after a kick there is a whole round of work, by the one who kicked or by whoever had the work meanwhile; or,
-//! if it went on for too long, that one is told to come back.
+//! Invariant: after a kick there is a whole round of work, by the one who kicked or by whoever had the work meanwhile. If it went on for
+//! too long, that one is told to come back.
 
 use std::task::Waker;
 

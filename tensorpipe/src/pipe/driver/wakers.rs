@@ -4,10 +4,10 @@
 //! the pipe's background task. So an answer reaches the task that waits for it without a hop through another one. An
 //! operation that is awaited no more hands on a wake that it has not acted on.
 //!
-//! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). It would
-//! swallow a wake. So after a wake, and while operations register, the background task checks every `TICK` whether
-//! somebody was woken and has not driven the pipe since; if so, it drives, and passes that one over. After a `TICK` in
-//! which nothing happened it sleeps, however many wait: the next wake starts it again.
+//! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). It would swallow a wake. So
+//! after a wake, and while operations register, the background task checks every `TICK` whether somebody was woken and has not driven the
+//! pipe since. If so, it drives, and passes that one over. After a `TICK` in which nothing happened it sleeps, however many wait: the next
+//! wake starts it again.
 //!
 //! Of many operations that begin together, each registration costs as much as a small message. While one of them, or the background
 //! task, polls for all, the others are only counted. What they wait for wakes them.

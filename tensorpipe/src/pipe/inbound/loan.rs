@@ -1,8 +1,8 @@
 //! Memory of a reader's on loan to its pipe: it comes home from wherever it is let go of, so that a read that fails gives
 //! it back.
 //!
-//! Invariant: a memory is in the hands of its [`Lent`] or in its [`Home`], never both; so a home that is full may be used
-//! again, and nobody writes to it any more.
+//! Invariant: a memory is in the hands of its [`Lent`] or in its [`Home`], never both. So a home that is full may be used again, and nobody
+//! writes to it any more.
 
 use std::any::Any;
 use std::task::{Context, Poll, Waker};

@@ -1,5 +1,5 @@
-//! What follows when a message is among the bytes to be sent: it leaves at once, with the next turn of whoever drives, or, where
-//! the handler writes and more calls of it follow, together with what it writes then.
+//! What follows when a message is among the bytes to be sent. It leaves at once, or with the next turn of whoever drives. Where the handler
+//! writes and more calls of it follow, it leaves together with what it writes then.
 //!
 //! Invariant: whoever leaves bytes behind has somebody come for them: the background task, or whoever calls the handler.
 //! `tensorpipe-loom` checks it in every order of the threads' steps.

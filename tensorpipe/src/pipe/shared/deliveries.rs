@@ -1,8 +1,8 @@
 //! What waits for the handler, in order.
 //!
-//! A handler that takes long stops nobody else from reading, and credit bounds only what the peer does not take back: the
-//! message and its RESET both wait, and the credit is free again. So from [`UNDELIVERED`] or [`UNDELIVERED_BYTES`] on nothing more is read, until
-//! the handler has got half of it.
+//! A handler that takes long stops nobody else from reading, and credit bounds only what the peer does not take back. The message and its
+//! RESET both wait, and the credit is free again. So from [`UNDELIVERED`] or [`UNDELIVERED_BYTES`] on nothing more is read, until the
+//! handler has got half of it.
 
 use std::collections::VecDeque;
 

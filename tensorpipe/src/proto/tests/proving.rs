@@ -1,5 +1,5 @@
-//! Handshakes in which both ends prove that they have a secret, and those of who does not, who says again what another one has said, or
-//! changes it on its way.
+//! Handshakes in which both ends prove that they have a secret. Also those of an end that has none, repeats what another one has said, or changes it
+//! on its way.
 
 use crate::error::PeerFault;
 use crate::keys::{Join, JoinKind, PipeKey, Secret};

@@ -1,7 +1,7 @@
 //! The head of a MESSAGE frame: the descriptor and how each part travels. Its eager parts' bytes follow in the frame.
 //!
-//! Body: `u32` length of the fixed fields that follow (so that later fields can be skipped), then those fields, then all
-//! metadata back to back (the message's, each payload's, each tensor's), then the eager parts' bytes in order.
+//! Body: `u32` length of the fixed fields that follow (so that later fields can be skipped), then those fields. Then come all metadata back
+//! to back (the message's, each payload's, each tensor's), then the eager parts' bytes in order.
 
 use std::cmp::Ordering;
 

@@ -1,8 +1,7 @@
 //! The bytes on a connection: a preface, then frames of an 8-byte header and a body.
 //!
-//! All integers are little-endian. A frame that a version does not know is an error, unless its header says that it
-//! may be skipped; a known frame may end in fields that a version does not know, which are skipped too. WIRE.md shows
-//! each frame byte by byte, and a test compares.
+//! All integers are little-endian. A frame that a version does not know is an error, unless its header says that it may be skipped. A known
+//! frame may end in fields that a version does not know, which are skipped too. WIRE.md shows each frame byte by byte, and a test compares.
 
 pub(crate) mod codec;
 pub(crate) mod descriptor;

@@ -1,5 +1,5 @@
-//! The other end writes anything into any word, between any two steps of this one: which finds a fault, or goes on, and
-//! never panics or reaches outside of its memory.
+//! The other end writes anything into any word, between any two steps of this one. This one finds a fault, or goes on, and never panics or
+//! reaches outside of its memory.
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! Who has what of whom: one word for each loan, on a page that two processes share.
 //!
-//! The lender writes OFFERED; the borrower takes the offer by making it TAKEN, and gives it back by making it IDLE. An offer
-//! that is not taken can be withdrawn. Offer, take and withdrawal are compare-and-swap on the same word, so that exactly one of
-//! the two wins, whatever became of the messages between them; and giving back is one store, without a system call.
+//! The lender writes OFFERED; the borrower takes the offer by making it TAKEN, and gives it back by making it IDLE. An offer that is not
+//! taken can be withdrawn. Offer, take and withdrawal are compare-and-swap on the same word, so that exactly one of the two wins, whatever
+//! became of the messages between them. Giving back is one store, without a system call.
 //!
 //! A borrower that sends back what it has, and reads nothing of it any more, makes it RETURNED; the lender makes that IDLE when
 //! the message is there. So none of them has to tell the other.
@@ -10,8 +10,8 @@
 //! Invariant: a slot is lent anew only when its word is IDLE, with the next generation: a late word about an earlier loan
 //! changes nothing. A borrower that breaks this harms its own loans; the lender's memory stays what it is.
 //!
-//! What a borrower sends back to its lender is the lender's own memory: it is pinned there, and its loan is not back before
-//! the pins are gone, whatever its word says.
+//! What a borrower sends back to its lender is the lender's own memory. It is pinned there, and its loan is not back before the pins are
+//! gone, whatever its word says.
 //!
 //! [`loans`] is all of that, apart from where the words lie; [`mapped`] puts them into a mapping. `tensorpipe-loom` runs the
 //! first, with the memory that is lent, in every order of both processes' steps.

@@ -4,8 +4,8 @@
 //! are. Its own kernels index that vector without checks, so it cannot be moved out from under them: what comes from
 //! candle is copied, once, in the tensor's logical order. What goes to candle is moved where it can be.
 //!
-//! Tensors on a GPU are not converted. candle's feature `cuda` compiles kernels (`candle-kernels` needs `nvcc`) and links CUDA's libraries, the
-//! driver's among them; this crate is built and tested where neither is. Both use the same `cudarc`, and its features go together: what
+//! Tensors on a GPU are not converted. candle's feature `cuda` compiles kernels (`candle-kernels` needs `nvcc`) and links CUDA's libraries,
+//! the driver's among them; this crate is built and tested where neither is. Both use the same `cudarc`, and its features go together. What
 //! candle has on a device's primary context can be lent as it is by `CudaDevices::borrow`, with the address of its slice, and the candle
 //! tensor as the owner.
 //!

@@ -1,9 +1,9 @@
 //! How a codec takes tensors out of a value, and puts them back.
 //!
-//! The codec sees a newtype struct named [`Lifted::NAME`] and makes exactly that nested call inside [`offer`] or
-//! [`supply`], which arm a thread-local slot. The slot is used up by the first value that looks at it and put back by
-//! a guard, also on a panic; it is re-entrant, and since serde is synchronous it never outlives a call or an await.
-//! Whoever does not arm it (`serde_json` inside a user's `Serialize`) gets the plain form.
+//! The codec sees a newtype struct named [`Lifted::NAME`] and makes exactly that nested call inside [`offer`] or [`supply`], which arm a
+//! thread-local slot. The slot is used up by the first value that looks at it and put back by a guard, also on a panic. It is re-entrant,
+//! and since serde is synchronous it never outlives a call or an await. Whoever does not arm it (`serde_json` inside a user's `Serialize`)
+//! gets the plain form.
 
 use std::cell::RefCell;
 use std::fmt;

@@ -1,9 +1,8 @@
 //! Shared memory between processes of one machine.
 //!
-//! A connection is a Unix socket and a sealed memfd with two [rings](crate::ring), one for each direction. The connector
-//! makes the memory and passes it over the socket; from then on bytes go through the rings, and the socket carries one
-//! byte where the other end sleeps, and tells when its process is gone. The kernel frees everything with the last
-//! process: nothing has a name in a file system.
+//! A connection is a Unix socket and a sealed memfd with two [rings](crate::ring), one for each direction. The connector makes the memory
+//! and passes it over the socket. From then on bytes go through the rings, and the socket carries one byte where the other end sleeps, and
+//! tells when its process is gone. The kernel frees everything with the last process: nothing has a name in a file system.
 //!
 //! Addresses are names in the abstract namespace of Unix sockets, which belongs to the network namespace. Both ends let
 //! in their own user only.

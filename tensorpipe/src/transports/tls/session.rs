@@ -1,8 +1,8 @@
 //! What flows once hands are shaken: rustls between the pipe and the connection below.
 //!
-//! - **Reading.** rustls reads 4 KiB at a time, where it knows no better. Where there is room for several records, as for bulk data, a read
-//!   takes them all from the connection into the far end of that room, and their content goes to its front. So an idle connection has no
-//!   buffer for it. rustls keeps what has come of a record, and content for which there was no room.
+//! - **Reading.** rustls reads 4 KiB at a time, where it knows no better. Bulk data has room for several records. There a read takes them
+//!   all from the connection into the far end of that room, and their content goes to its front. So an idle connection has no buffer for
+//!   it. rustls keeps what has come of a record, and content for which there was no room.
 //! - **Failing.** What came intact before a record that is not comes before the error.
 //! - **Writing.** A write is encrypted and written in pieces of [`WRITE_PIECE`], until all of it is taken or the connection wants to wait.
 //! - **Records without content** (tickets, changes of keys, padding alone) are thrown away by rustls, which bounds only how many of one kind
