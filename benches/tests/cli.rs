@@ -471,7 +471,7 @@ fn every_target_is_measured_on_both_runtimes() {
     }
 }
 
-/// By the command that RESULTS.md names.
+/// By the command that METHOD.md names.
 #[test]
 fn the_readme_has_the_figures_of_the_run_that_is_kept() {
     let path = |name: &str| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
