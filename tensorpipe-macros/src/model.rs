@@ -5,7 +5,7 @@
 
 use crate::names::Names;
 use crate::options::Options;
-use crate::place::{Place, Placed, is_place};
+use crate::place::{DeviceName, Placed, is_place};
 use crate::report::Errors;
 use crate::types::{
     call_context, is_reference, is_tensor, result_arguments, stream_item, streaming,
@@ -174,7 +174,7 @@ impl<'a> Method<'a> {
     }
 
     /// Where the tensors of that land.
-    pub(crate) fn stream_place(&self) -> Option<&Place> {
+    pub(crate) fn stream_place(&self) -> Option<&DeviceName> {
         self.inputs.iter().find_map(|input| match input {
             Input::Stream { placed, .. } => placed.as_ref().map(|placed| &placed.place),
             Input::Argument(_) | Input::Context { .. } => None,
@@ -182,7 +182,7 @@ impl<'a> Method<'a> {
     }
 
     /// Where tensors of what it answers with land.
-    pub(crate) fn result_place(&self) -> Option<&Place> {
+    pub(crate) fn result_place(&self) -> Option<&DeviceName> {
         self.placed.as_ref().map(|placed| &placed.place)
     }
 

@@ -11,7 +11,7 @@ const EXAMPLE: &str = "write `#[tensor(device = \"cuda:0\")]`";
 
 /// A device that is written out.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DeviceName {
     kind: String,
     index: u32,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Place {
 /// An attribute, and what it says.
 pub(crate) struct Placed {
     pub(crate) attr: Attribute,
-    pub(crate) place: Place,
+    pub(crate) place: DeviceName,
 }
 
 /// Whether the attribute is ours.
@@ -32,7 +32,7 @@ impl Placed {
     pub(crate) fn read(attrs: &[Attribute], errors: &mut Errors) -> Option<Self> {
         let mut found = None;
         for attr in attrs.iter().filter(|attr| is_place(attr)) {
-            match Place::read(attr) {
+            match DeviceName::read(attr) {
                 Err(error) => errors.push(error),
                 Ok(_) if found.is_some() => {
                     errors.at(
@@ -50,7 +50,7 @@ impl Placed {
     }
 }
 
-impl Place {
+impl DeviceName {
     fn read(attr: &Attribute) -> syn::Result<Self> {
         if !matches!(attr.meta, syn::Meta::List(_)) {
             let message = format!("on which device: {EXAMPLE}");
@@ -100,7 +100,7 @@ impl Place {
 }
 
 /// The same of one that may not be there.
-pub(crate) fn optional(place: Option<&Place>, private: &TokenStream) -> TokenStream {
+pub(crate) fn optional(place: Option<&DeviceName>, private: &TokenStream) -> TokenStream {
     match place {
         Some(place) => {
             let device = place.expression(private);
@@ -110,12 +110,12 @@ pub(crate) fn optional(place: Option<&Place>, private: &TokenStream) -> TokenStr
     }
 }
 
-fn device(meta: &ParseNestedMeta<'_>) -> syn::Result<Place> {
+fn device(meta: &ParseNestedMeta<'_>) -> syn::Result<DeviceName> {
     let value = meta
         .value()
         .map_err(|_| meta.error(format!("on which device: {EXAMPLE}")))?;
     let literal: LitStr = value.parse()?;
-    Place::parse(&literal.value()).ok_or_else(|| {
+    DeviceName::parse(&literal.value()).ok_or_else(|| {
         let message = format!(
             "`{}` is not a device: write a lower-case kind of at most 15 characters and an index, as in \"cuda:0\"; main memory is \"cpu:0\"",
             literal.value()
@@ -126,11 +126,11 @@ fn device(meta: &ParseNestedMeta<'_>) -> syn::Result<Place> {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
+    use super::DeviceName;
 
     #[test]
     fn a_device_is_what_the_runtime_takes_for_one() {
-        let parsed = |text| Place::parse(text).map(|place| (place.kind, place.index));
+        let parsed = |text| DeviceName::parse(text).map(|place| (place.kind, place.index));
         assert_eq!(parsed("cuda:3"), Some(("cuda".to_owned(), 3)));
         assert_eq!(parsed("cpu:0"), Some(("cpu".to_owned(), 0)));
         assert_eq!(parsed("my_npu2:0"), Some(("my_npu2".to_owned(), 0)));

@@ -2,7 +2,7 @@
 //! does in this version. The text is part of the schema, so equal tokens must give equal text.
 
 use crate::model::{Argument, Input, Method, Outcome};
-use crate::place::Place;
+use crate::place::DeviceName;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::ext::IdentExt;
@@ -14,7 +14,8 @@ pub(crate) fn of(method: &Method<'_>) -> String {
         Outcome::Stream { .. } => "",
         _ => "async ",
     };
-    let place = |placed: Option<&Place>| placed.map(|place| place.text() + " ").unwrap_or_default();
+    let place =
+        |placed: Option<&DeviceName>| placed.map(|place| place.text() + " ").unwrap_or_default();
     let mut out = place(method.result_place());
     out.push_str(&format!("{asyncness}fn {}(&self", sig.ident.unraw()));
     for input in &method.inputs {

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::control::{DONE, Place};
+use super::control::{DONE, RingMemory};
 use super::line::Line;
 use super::memory::ring;
 use crate::sync::{Arc, Ordering};

@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 
 use super::consumer::Consumer;
-use super::control::{Control, Place};
+use super::control::{Control, RingMemory};
 use super::producer::Producer;
 use crate::death;
 use crate::sync::Ordering;
@@ -42,7 +42,7 @@ impl Memory {
     }
 }
 
-impl Place for Memory {
+impl RingMemory for Memory {
     /// Writes of more are published in pieces.
     const STRIDE: usize = 2;
 

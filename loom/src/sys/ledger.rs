@@ -15,7 +15,7 @@ pub(crate) type Debts = loans::Debts<Words>;
 pub(crate) use loans::Pinned;
 
 /// Few, so that each is used again.
-pub(crate) const SLOTS: usize = <Words as loans::Place>::SLOTS as usize;
+pub(crate) const SLOTS: usize = <Words as loans::LedgerWords>::SLOTS as usize;
 
 /// The page that both processes have mapped.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Words {
     numbers: Arc<[AtomicU64; SLOTS]>,
 }
 
-impl loans::Place for Words {
+impl loans::LedgerWords for Words {
     const SLOTS: u32 = 1;
 
     fn word(&self, slot: u32) -> Option<&AtomicU32> {

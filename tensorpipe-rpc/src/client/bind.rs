@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::call::Awaited;
 use crate::codec::decode_reply;
-use crate::engine::{Engine, Outcome, Outgoing, bind_request};
+use crate::engine::{Engine, Outcome, Request, bind_request};
 use crate::error::{CallError, ConnectError};
 use crate::header::FailureCode;
 use crate::remote::FETCH;
@@ -31,7 +31,7 @@ pub(super) async fn bind(
     let (encoded, header_len) =
         request.map_err(|error| ConnectError::Call(CallError::Encode(error)))?;
     let deadline = Some((ambient::now() + BIND_DEADLINE, BIND_DEADLINE));
-    let slot = engine.call(Outgoing {
+    let slot = engine.call(Request {
         id,
         method: &FETCH,
         encoded,

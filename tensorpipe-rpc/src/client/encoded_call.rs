@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::call::Sent;
 use crate::codec::{EncodeError, Encoder};
-use crate::engine::{Engine, Kept, Outgoing, Terms};
+use crate::engine::{Engine, Kept, Request, Terms};
 use crate::error::CallError;
 use crate::placement::CallPlacement;
 use crate::remote::{ANY, Encoding, encoding, put_references};
@@ -57,7 +57,7 @@ impl EncodedCall {
         if self.refers() {
             put_references(&mut encoded.metadata, &self.met.waits)?;
         }
-        let slot = engine.call(Outgoing {
+        let slot = engine.call(Request {
             id: begun.id,
             method: terms.method,
             encoded,

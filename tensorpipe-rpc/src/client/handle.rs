@@ -15,7 +15,7 @@ use super::target::{BoundService, Target};
 use crate::call::{Call, Made, Sent};
 use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::{DEFAULT_DEADLINE, Outgoing, Terms};
+use crate::engine::{DEFAULT_DEADLINE, Request, Terms};
 use crate::error::{CallError, ConnectError};
 use crate::placement::{CallPlacement, DeviceMap};
 use crate::remote::{encoding, put_references};
@@ -204,7 +204,7 @@ impl ClientHandle {
         if !met.pins.is_empty() {
             put_references(&mut encoded.metadata, &met.waits)?;
         }
-        let slot = engine.call(Outgoing {
+        let slot = engine.call(Request {
             id: begun.id,
             method: terms.method,
             encoded,

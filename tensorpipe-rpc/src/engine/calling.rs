@@ -47,7 +47,7 @@ pub(crate) struct Beginning {
 }
 
 /// A message that is answered.
-pub(crate) struct Outgoing {
+pub(crate) struct Request {
     pub(crate) id: u64,
     /// As errors call it.
     pub(crate) method: &'static Method,
@@ -79,10 +79,10 @@ impl Engine {
     }
 
     /// Sends a call. Its slot gets the outcome.
-    pub(crate) fn call(&self, outgoing: Outgoing) -> Arc<CallSlot> {
-        let (id, method, places) = (outgoing.id, outgoing.method, outgoing.places);
-        let (mut encoded, mut header_len) = (outgoing.encoded, outgoing.header_len);
-        let (trace, required) = (outgoing.trace, outgoing.required);
+    pub(crate) fn call(&self, request: Request) -> Arc<CallSlot> {
+        let (id, method, places) = (request.id, request.method, request.places);
+        let (mut encoded, mut header_len) = (request.encoded, request.header_len);
+        let (trace, required) = (request.trace, request.required);
         let refused = self.refuses(places.as_deref());
         if let (None, Some(places)) = (&refused, &places) {
             header_len = name_places(places, &mut encoded, header_len);
@@ -105,11 +105,11 @@ impl Engine {
                 has_parts,
                 called: Some((method, tensors)),
                 streams,
-                _pins: outgoing.pins,
+                _pins: request.pins,
                 trace,
                 receive_placement: results(),
             };
-            Arc::new(CallSlot::new(id, outgoing.deadline, beside))
+            Arc::new(CallSlot::new(id, request.deadline, beside))
         };
         let waits = encoded.metadata[2] & WAITS != 0;
         let peer = self.pipe.peer_limits();

@@ -34,7 +34,7 @@ mod slot;
 mod streams;
 
 pub(crate) use admission::Target;
-pub(crate) use calling::{Deadline, Outgoing, Terms};
+pub(crate) use calling::{Deadline, Request, Terms};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;

@@ -10,7 +10,7 @@ use tensorpipe::engine::Awaiting;
 use tensorpipe::{Context, DType, Device, Error, Message, MessageStats, Pipe, ResetCode, Tensor};
 
 use super::calls::Reading;
-use super::{CallSlot, Engine, Outcome, Outgoing, Received};
+use super::{CallSlot, Engine, Outcome, Received, Request};
 use crate::codec::{Encoded, Reply};
 use crate::header::{FailureCode, Header, Kind, REFERENCES, Way};
 use crate::limits::ServerLimits;
@@ -63,7 +63,7 @@ impl Asked {
         let engine = Engine::start(near, None).unwrap();
         let id = engine.calls.next_id();
         let metadata = Header::plain(Kind::Claim, id).to_vec();
-        let slot = engine.call(Outgoing {
+        let slot = engine.call(Request {
             id,
             method,
             header_len: metadata.len(),

@@ -8,7 +8,7 @@ use tensorpipe::engine::EnginePipe;
 
 use super::admission::Admitted;
 use super::calls::DEFAULT_DEADLINE;
-use super::{Body, CallSlot, Engine, Outgoing};
+use super::{Body, CallSlot, Engine, Request};
 use crate::caught::caught;
 use crate::codec::{Encoded, Reply};
 use crate::context::CallContext;
@@ -35,7 +35,7 @@ impl Engine {
         let mut metadata = Header::plain(kind, id).to_vec();
         let header_len = metadata.len();
         metadata.extend_from_slice(body);
-        let slot = self.call(Outgoing {
+        let slot = self.call(Request {
             id,
             method: &FETCH,
             encoded: Encoded {

@@ -19,7 +19,7 @@ use futures_util::{FutureExt, Sink, Stream};
 use tensorpipe::{Error, Incoming, Message, PeerAddr, Pipe, Read, Write};
 
 use super::error::TransportError;
-use super::wire::{Arrived, Outgoing, TarpcMessage, What};
+use super::wire::{Arrived, EncodedMessage, TarpcMessage, What};
 use crate::engine::{settle_body, to_body};
 use crate::header::{Header, Kind, Tarpc};
 
@@ -218,7 +218,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
 
     fn send(&mut self, item: SinkItem) -> Result<(), TransportError> {
         let call = item.call();
-        let Outgoing {
+        let EncodedMessage {
             mut encoded,
             header_len,
         } = item.encode()?;

@@ -49,7 +49,7 @@ pub trait TarpcMessage: Serialize + DeserializeOwned {
 
     /// Ready to be a message.
     #[doc(hidden)]
-    fn encode(self) -> Result<Outgoing, EncodeError> {
+    fn encode(self) -> Result<EncodedMessage, EncodeError> {
         encode(Tarpc::Wrapped, 0, Subject::Message, &self)
     }
 
@@ -75,7 +75,7 @@ pub trait TarpcMessage: Serialize + DeserializeOwned {
 /// An encoded message.
 #[expect(unnameable_types, reason = "in hidden methods")]
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct EncodedMessage {
     pub(super) encoded: Encoded,
     pub(super) header_len: usize,
 }
@@ -133,7 +133,7 @@ impl<T: Serialize + DeserializeOwned> TarpcMessage for ClientMessage<T> {
         matches!(self, Self::Cancel { .. })
     }
 
-    fn encode(self) -> Result<Outgoing, EncodeError> {
+    fn encode(self) -> Result<EncodedMessage, EncodeError> {
         let call = self.call();
         match self {
             Self::Request(request) => {
@@ -186,7 +186,7 @@ impl<T: Serialize + DeserializeOwned> TarpcMessage for Response<T> {
         self.request_id
     }
 
-    fn encode(self) -> Result<Outgoing, EncodeError> {
+    fn encode(self) -> Result<EncodedMessage, EncodeError> {
         let body = match self.message {
             Ok(answer) => ResponseBody::Answer(answer),
             Err(error) => ResponseBody::Refused(code(error.kind), error.detail),
@@ -222,7 +222,7 @@ fn encode<B: Serialize + DeserializeOwned>(
     call: u64,
     subject: Subject,
     body: &B,
-) -> Result<Outgoing, EncodeError> {
+) -> Result<EncodedMessage, EncodeError> {
     let header = Header::plain(Kind::Tarpc(what), call).to_vec();
     let header_len = header.len();
     // On the task of the whole connection: a panic there would be everybody's.
@@ -232,7 +232,7 @@ fn encode<B: Serialize + DeserializeOwned>(
         Ok(encoder.finish())
     });
     let encoded = encoded.unwrap_or_else(|panic| Err(EncodeError::panicked(subject, &panic)))?;
-    Ok(Outgoing {
+    Ok(EncodedMessage {
         encoded,
         header_len,
     })

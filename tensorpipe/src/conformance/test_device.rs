@@ -187,7 +187,7 @@ impl Machine {
 
 impl MachineState {
     /// The bytes of a place, as work on a queue touches them.
-    fn bytes(&mut self, place: Place) -> Option<&mut [u8]> {
+    fn bytes(&mut self, place: DeviceRange) -> Option<&mut [u8]> {
         let end = place.offset + place.len;
         let found = self.memory.get_mut(&place.address);
         let found = found.and_then(|cells| cells.bytes.get_mut(place.offset..end));
@@ -200,7 +200,7 @@ impl MachineState {
 
 /// Where bytes lie on the devices.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct DeviceRange {
     address: u64,
     offset: usize,
     len: usize,
@@ -219,9 +219,9 @@ struct TestMemory {
 
 impl TestMemory {
     /// Where a range of some memory lies, if it is of this sort.
-    fn place(memory: &dyn Memory, offset: usize, len: usize) -> Result<Place, DeviceError> {
+    fn place(memory: &dyn Memory, offset: usize, len: usize) -> Result<DeviceRange, DeviceError> {
         let known = memory.as_any().downcast_ref::<Self>();
-        let place = known.map(|known| Place {
+        let place = known.map(|known| DeviceRange {
             address: known.address,
             offset,
             len,

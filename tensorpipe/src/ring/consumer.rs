@@ -2,7 +2,7 @@
 //!
 //! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it.
 
-use super::control::{DONE, Fault, Place, asleep_on, wake_sleeper};
+use super::control::{DONE, Fault, RingMemory, asleep_on, wake_sleeper};
 use crate::sync::{Ordering, fence};
 
 /// The end that reads.
@@ -15,7 +15,7 @@ pub(crate) struct Consumer<P> {
     done: bool,
 }
 
-impl<P: Place> Consumer<P> {
+impl<P: RingMemory> Consumer<P> {
     /// Of a ring that has just been made.
     pub(crate) fn new(place: P) -> Self {
         Self {

@@ -14,7 +14,7 @@
 //!
 //! No word is changed by both ends, but for these two flags. So a ring needs no memory that both ends share. Each may have its own copy of
 //! [`Control`], into which the other's words are written from afar, behind the bytes that they count (RDMA: `WRITE_WITH_IMM`). Such a
-//! [`Place`] is not [`SHARED`](Place::SHARED): nobody can see whether the other end sleeps. So every end wakes whenever it has written or
+//! [`RingMemory`] is not [`SHARED`](RingMemory::SHARED): nobody can see whether the other end sleeps. So every end wakes whenever it has written or
 //! read bytes, and whoever wakes carries the words, too.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -42,7 +42,7 @@ pub(crate) struct Control {
 }
 
 /// Where a ring lives.
-pub(crate) trait Place {
+pub(crate) trait RingMemory {
     /// Whether both ends see the same [`Control`]. If not, `wake` is what tells the other end.
     const SHARED: bool = true;
     /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
@@ -87,7 +87,7 @@ pub(super) fn asleep_on(processor: Option<u32>) -> u32 {
 }
 
 /// After something was said.
-pub(super) fn wake_sleeper<P: Place>(sleeps: &AtomicU32, wake: &mut impl FnMut()) {
+pub(super) fn wake_sleeper<P: RingMemory>(sleeps: &AtomicU32, wake: &mut impl FnMut()) {
     if !P::SHARED {
         return wake();
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::control::{Control, Place};
+use super::control::{Control, RingMemory};
 use crate::error::SystemError;
 use crate::sys::copy::copy_raw;
 use crate::sys::memfd::{self, Mapping, Unfit};
@@ -96,7 +96,7 @@ impl Mapped {
     }
 }
 
-impl Place for Mapped {
+impl RingMemory for Mapped {
     fn control(&self) -> &Control {
         // SAFETY: it points to aligned memory of the size of a Control that lives as long as `self.memory`; a Control is
         // atomics and padding, for which every content is valid, and which others may change at any time.

@@ -3,7 +3,7 @@
 //! It keeps its own counter to itself and only looks at the other's, so a peer that writes nonsense there is a [`Fault`], never a wild
 //! access. A peer that dies at any instruction leaves a ring that is as valid as before it.
 
-use super::control::{DONE, Fault, Place, asleep_on, wake_sleeper};
+use super::control::{DONE, Fault, RingMemory, asleep_on, wake_sleeper};
 use crate::sync::{Ordering, fence};
 
 /// The end that writes.
@@ -15,7 +15,7 @@ pub(crate) struct Producer<P> {
     read: u64,
 }
 
-impl<P: Place> Producer<P> {
+impl<P: RingMemory> Producer<P> {
     /// Of a ring that has just been made.
     pub(crate) fn new(place: P) -> Self {
         Self {

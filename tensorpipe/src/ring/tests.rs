@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 
-use super::control::{DONE, Place};
+use super::control::{DONE, RingMemory};
 use super::*;
 use crate::sync::Ordering;
 use crate::sys::memfd;

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 /// What two processes must have in common to meet at an abstract Unix socket and trust each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Surroundings {
     /// Random, made by the kernel at boot.
     pub(crate) boot: [u8; 16],
     /// Device and inode of the network namespace, to which abstract sockets belong.
@@ -15,8 +15,8 @@ pub(crate) struct Place {
     pub(crate) user: u32,
 }
 
-impl Place {
-    /// Of what [`Place::encode`] makes, in bytes.
+impl Surroundings {
+    /// Of what [`Surroundings::encode`] makes, in bytes.
     pub(crate) const LEN: usize = 36;
 
     /// Where this process is.
@@ -45,7 +45,7 @@ impl Place {
         bytes
     }
 
-    /// The opposite of [`Place::encode`].
+    /// The opposite of [`Surroundings::encode`].
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (boot, rest) = bytes.split_first_chunk::<16>()?;
         let (device, rest) = rest.split_first_chunk::<8>()?;
@@ -142,27 +142,27 @@ mod tests {
 
     #[test]
     fn a_place_is_told_and_compared() {
-        let here = Place::here().unwrap();
-        assert_eq!(Place::decode(&here.encode()), Some(here));
-        assert_eq!(Place::decode(&here.encode()[1..]), None);
+        let here = Surroundings::here().unwrap();
+        assert_eq!(Surroundings::decode(&here.encode()), Some(here));
+        assert_eq!(Surroundings::decode(&here.encode()[1..]), None);
         assert_eq!(here.meets(&here, false), Ok(()));
         assert_eq!(pid_namespace().unwrap(), pid_namespace().unwrap());
-        let says = |theirs: Place, word: &str| {
+        let says = |theirs: Surroundings, word: &str| {
             let reason = here.meets(&theirs, false).unwrap_err();
             assert!(reason.contains(word), "{reason}");
         };
         let user = here.user + 1;
-        says(Place { user, ..here }, "another user");
-        assert_eq!(here.meets(&Place { user, ..here }, true), Ok(()));
+        says(Surroundings { user, ..here }, "another user");
+        assert_eq!(here.meets(&Surroundings { user, ..here }, true), Ok(()));
         says(
-            Place {
+            Surroundings {
                 network: (0, 0),
                 ..here
             },
             "namespace",
         );
         says(
-            Place {
+            Surroundings {
                 boot: [0; 16],
                 ..here
             },

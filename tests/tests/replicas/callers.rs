@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorpipe_rpc::{CallError, Replicas};
 use tensorpipe_tests::{Child, alone, runtime, say, soon};
 
-use super::scene::{Place, WorkClient, client_of, replicas_of, start};
+use super::scene::{WorkClient, WorkerProcess, client_of, replicas_of, start};
 
 /// The role of a client that has a call under way on each server.
 pub(crate) fn call() {
@@ -30,7 +30,7 @@ pub(crate) fn call() {
 }
 
 /// Waits until nothing is under way on any of them.
-async fn are_idle(places: &[Place]) {
+async fn are_idle(places: &[WorkerProcess]) {
     for place in places {
         let look = WorkClient::connect(&place.url).await.unwrap();
         let idle = async { while look.busy().await.unwrap() > 0 {} };

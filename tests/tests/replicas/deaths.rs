@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tensorpipe_rpc::{CallError, replicas::ReplicaState};
 use tensorpipe_tests::{alone, eventually, soon};
 
-use super::scene::{Load, Place, all_live, client_of, replicas_of, start, states};
+use super::scene::{Load, WorkerProcess, all_live, client_of, replicas_of, start, states};
 
 #[test]
 fn one_of_three_is_killed_under_load() {
@@ -150,7 +150,7 @@ fn a_server_that_is_not_there_at_first_joins_later() {
         assert_eq!(client.nap(0).await.unwrap(), places[0].id());
         places[1].again();
         all_live(&replicas).await;
-        let [first, second]: [Place; 2] = places;
+        let [first, second]: [WorkerProcess; 2] = places;
         drop(first);
         let found = async { while client.nap(0).await.unwrap() != second.id() {} };
         soon("the late one is called", found).await;

@@ -118,12 +118,12 @@ pub(crate) fn play() {
 }
 
 /// A process that serves.
-pub(crate) struct Place {
+pub(crate) struct WorkerProcess {
     pub(crate) child: Child,
     pub(crate) url: String,
 }
 
-impl Place {
+impl WorkerProcess {
     pub(crate) fn start(variables: &[(&str, &str)]) -> Self {
         let child = Child::start("server", variables);
         let url = child.hear("url");
@@ -141,11 +141,11 @@ impl Place {
     }
 }
 
-pub(crate) fn start<const N: usize>() -> [Place; N] {
-    std::array::from_fn(|_| Place::start(&[]))
+pub(crate) fn start<const N: usize>() -> [WorkerProcess; N] {
+    std::array::from_fn(|_| WorkerProcess::start(&[]))
 }
 
-pub(crate) fn replicas_of(places: &[Place]) -> ReplicasBuilder {
+pub(crate) fn replicas_of(places: &[WorkerProcess]) -> ReplicasBuilder {
     let mut timeouts = Timeouts::default();
     timeouts.silence = Some(Duration::from_secs(1));
     let context = Context::builder().timeouts(timeouts).build().unwrap();

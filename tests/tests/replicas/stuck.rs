@@ -8,7 +8,7 @@ use tensorpipe_rpc::{
 };
 use tensorpipe_tests::{alone, eventually, soon};
 
-use super::scene::{Place, WorkClient, all_live, client_of, replicas_of, start, states};
+use super::scene::{WorkClient, WorkerProcess, all_live, client_of, replicas_of, start, states};
 
 /// None of the two comes back by itself within a test.
 const FOR_LONG: Backoff = Backoff {
@@ -49,7 +49,7 @@ async fn without_answer_at_once(client: &WorkClient, calls: u32) -> u32 {
 #[test]
 fn one_that_answers_no_call_gets_no_further_ones() {
     alone(async || {
-        let mut places = [Place::start(STUCK), Place::start(&[])];
+        let mut places = [WorkerProcess::start(STUCK), WorkerProcess::start(&[])];
         let builder = replicas_of(&places).unanswered(3).backoff(FOR_LONG);
         let (client, replicas) = client_of(builder).await;
         let hurried = client.with_deadline(IN_TIME);
@@ -75,7 +75,7 @@ fn one_that_answers_no_call_gets_no_further_ones() {
 #[test]
 fn one_that_comes_back_and_still_answers_none_is_found_out_by_one_call() {
     alone(async || {
-        let places = [Place::start(STUCK), Place::start(&[])];
+        let places = [WorkerProcess::start(STUCK), WorkerProcess::start(&[])];
         let builder = replicas_of(&places).unanswered(4);
         let (client, replicas) = client_of(builder).await;
         let client = client.with_deadline(IN_TIME);
@@ -116,7 +116,7 @@ fn answers_in_between_are_no_row() {
 #[test]
 fn the_only_one_that_is_there_stays() {
     alone(async || {
-        let mut places = [Place::start(STUCK), Place::start(&[])];
+        let mut places = [WorkerProcess::start(STUCK), WorkerProcess::start(&[])];
         let builder = replicas_of(&places).unanswered(2).backoff(FOR_LONG);
         let (client, replicas) = client_of(builder).await;
         places[1].child.kill();

@@ -3,7 +3,9 @@
 use tensorpipe_rpc::{ConnectError, replicas::ReplicaState};
 use tensorpipe_tests::{alone, eventually, soon};
 
-use super::scene::{Load, Place, WorkClient, all_live, client_of, replicas_of, start, states};
+use super::scene::{
+    Load, WorkClient, WorkerProcess, all_live, client_of, replicas_of, start, states,
+};
 
 #[test]
 fn a_server_drains_and_calls_move_over() {
@@ -38,7 +40,10 @@ fn a_server_drains_and_calls_move_over() {
 #[test]
 fn calls_move_away_from_a_server_that_is_overloaded() {
     alone(async || {
-        let places = [Place::start(&[("TEST_CALLS", "1")]), Place::start(&[])];
+        let places = [
+            WorkerProcess::start(&[("TEST_CALLS", "1")]),
+            WorkerProcess::start(&[]),
+        ];
         let (client, replicas) = client_of(replicas_of(&places)).await;
         let held = [client.once(60_000), client.once(60_000)];
         places
@@ -57,7 +62,10 @@ fn calls_move_away_from_a_server_that_is_overloaded() {
 #[test]
 fn a_server_of_another_definition_gets_no_calls_until_it_is_replaced() {
     alone(async || {
-        let mut places = [Place::start(&[("TEST_STRANGE", "")]), Place::start(&[])];
+        let mut places = [
+            WorkerProcess::start(&[("TEST_STRANGE", "")]),
+            WorkerProcess::start(&[]),
+        ];
         let replicas = replicas_of(&places).connect().await.unwrap();
         let client = WorkClient::on(&replicas).await.unwrap();
         eventually("it is known", || {

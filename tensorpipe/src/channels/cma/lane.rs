@@ -20,7 +20,7 @@ pub(super) struct CmaLane {
     _pass: Option<Arc<Pass>>,
     handle: LaneHandle,
     degraded: Degraded,
-    shown: HashMap<OpId, Outgoing>,
+    shown: HashMap<OpId, SentAs>,
     told: HashMap<OpId, FromWriter>,
     wanted: HashMap<OpId, Want>,
     reading: HashMap<OpId, UnderWay>,
@@ -45,7 +45,7 @@ impl UnderWay {
 }
 
 /// What was sent.
-enum Outgoing {
+enum SentAs {
     Shown(Export),
     Unreadable(Buffer),
 }
@@ -84,11 +84,11 @@ impl CmaLane {
             return Ok(());
         };
         match (answer, outgoing) {
-            (FromReader::Done, Outgoing::Shown(export)) => {
+            (FromReader::Done, SentAs::Shown(export)) => {
                 drop(export);
                 io.sent(op);
             }
-            (FromReader::Done, Outgoing::Unreadable(_)) => {
+            (FromReader::Done, SentAs::Unreadable(_)) => {
                 return Err(Fault("what was not shown has been read".to_owned()));
             }
             (FromReader::Bytes(refusal), outgoing) => {
@@ -97,8 +97,8 @@ impl CmaLane {
                     self.degraded.cannot_send(&*why);
                 }
                 let source = match outgoing {
-                    Outgoing::Shown(export) => export.source().clone(),
-                    Outgoing::Unreadable(source) => source,
+                    SentAs::Shown(export) => export.source().clone(),
+                    SentAs::Unreadable(source) => source,
                 };
                 if io.divert(op, "basic", source.len() as u64, &why) {
                     io.stream(op, source);
@@ -206,11 +206,11 @@ impl Lane for CmaLane {
                     number: export.number,
                     len: source.len() as u64,
                 };
-                (FromWriter::Export(ticket), Outgoing::Shown(export))
+                (FromWriter::Export(ticket), SentAs::Shown(export))
             }
             Err(reason) => {
                 tracing::debug!(reason, "a tensor is sent instead of read");
-                (FromWriter::Cannot, Outgoing::Unreadable(source))
+                (FromWriter::Cannot, SentAs::Unreadable(source))
             }
         };
         self.shown.insert(op, outgoing);

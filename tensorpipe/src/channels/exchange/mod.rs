@@ -5,7 +5,7 @@
 //! listening socket under a random name, and one connection for each process on either side, for as long as the process runs.
 //!
 //! ```text
-//!   Place ── told in device descriptors ──   who can meet, and under which name       place.rs
+//!   Whereabouts ── in device descriptors ──  who can meet, and under which name       whereabouts.rs
 //!   Exchange, its thread ── packets ──       descriptors passed, questions answered   broker.rs, call.rs, packet.rs
 //!   Invitation                               which process is at a pipe's other end   invitation.rs
 //!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, copies.rs, lender.rs, offer.rs
@@ -22,7 +22,7 @@ mod invitation;
 mod lender;
 mod offer;
 mod packet;
-mod place;
+mod whereabouts;
 
 pub(super) use self::borrower::{Borrower, Returned};
 pub(super) use self::broker::ANSWER_TIMEOUT;
@@ -33,7 +33,7 @@ pub(super) use self::lender::{Borrowed, Lender, Taking};
 pub(super) use self::lender::{Debt, Owing, Passed};
 pub(super) use self::offer::{OFFER_LEN, Offer};
 pub(super) use self::packet::{PACKET_MAX, Packet};
-pub(super) use self::place::{Access, Place};
+pub(super) use self::whereabouts::{Access, Whereabouts};
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -134,7 +134,7 @@ impl Exchange {
     }
 
     fn new() -> Self {
-        let known = process_id().and_then(|process| Ok((process, place::exchange_name()?)));
+        let known = process_id().and_then(|process| Ok((process, whereabouts::exchange_name()?)));
         let nameless = known.as_ref().err().cloned();
         let (process, name) = known.unwrap_or_default();
         Self {

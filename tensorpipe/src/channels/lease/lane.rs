@@ -16,7 +16,7 @@ use super::copying::Job;
 use super::frame::{FromReader, FromWriter};
 use super::writing::Told;
 use super::{Adopted, Degraded, Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind, Want};
-use super::{Exchange, Invitation, Lender, Offer, Place, Taking, Wanted};
+use super::{Exchange, Invitation, Lender, Offer, Taking, Wanted, Whereabouts};
 use crate::address::SettledPeer;
 use crate::device::{Buffer, BufferMut, Memory, MemoryKind, Pool};
 use crate::keys::PipeKey;
@@ -55,7 +55,12 @@ pub(super) struct LeaseLane {
 }
 
 impl LeaseLane {
-    pub(super) fn new(exchange: &Arc<Exchange>, peer: &Place, borrows: bool, link: Link) -> Self {
+    pub(super) fn new(
+        exchange: &Arc<Exchange>,
+        peer: &Whereabouts,
+        borrows: bool,
+        link: Link,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         if borrows {
             exchange.may_map(link.receive_budget);

@@ -41,8 +41,8 @@ mod writing;
 
 use self::lane::LeaseLane;
 use super::exchange::{
-    Access, Borrowed, Borrower, Copies, Exchange, Invitation, Lender, OFFER_LEN, Offer, Place,
-    Returned, Taking, Unlent, Wanted,
+    Access, Borrowed, Borrower, Copies, Exchange, Invitation, Lender, OFFER_LEN, Offer, Returned,
+    Taking, Unlent, Wanted, Whereabouts,
 };
 use super::{
     Adopted, Channel, ChannelFault as Fault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId,

@@ -9,13 +9,13 @@ use super::{Buffer, ChannelFault, OpId};
 
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    tensors: HashMap<OpId, Outgoing>,
+    tensors: HashMap<OpId, Striping>,
     /// Those with chunks to be pulled; what was cancelled may still be among them.
     queue: VecDeque<OpId>,
 }
 
 #[derive(Debug)]
-struct Outgoing {
+struct Striping {
     /// `None` once every chunk is pulled.
     source: Option<Buffer>,
     len: u64,
@@ -44,7 +44,7 @@ pub(super) struct Chunk {
 
 impl Sending {
     pub(super) fn hold(&mut self, op: OpId, source: Buffer) {
-        let tensor = Outgoing {
+        let tensor = Striping {
             len: source.len() as u64,
             source: Some(source),
             stage: Stage::WaitsForGo,

@@ -25,7 +25,7 @@ struct Far {
     out: Wire,
 }
 
-impl Place for Far {
+impl RingMemory for Far {
     const SHARED: bool = false;
 
     fn control(&self) -> &Control {

@@ -6,7 +6,7 @@ use crate::ring::control::Control;
 /// Where its end runs on a processor of this number.
 struct On(u32, Mapped);
 
-impl Place for On {
+impl RingMemory for On {
     fn control(&self) -> &Control {
         self.1.control()
     }

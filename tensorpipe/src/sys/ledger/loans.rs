@@ -28,7 +28,7 @@ const TAKEN: u32 = 2;
 const RETURNED: u32 = 3;
 
 /// Where the words of a ledger lie, at either side.
-pub(crate) trait Place {
+pub(crate) trait LedgerWords {
     /// How many: loans that one process can have of another at once.
     const SLOTS: u32;
 
@@ -40,17 +40,17 @@ pub(crate) trait Place {
     fn number(&self, slot: u32) -> Option<&AtomicU64>;
 }
 
-fn load(place: &impl Place, slot: u32) -> Option<u32> {
+fn load(place: &impl LedgerWords, slot: u32) -> Option<u32> {
     place.word(slot).map(|word| word.load(Ordering::Acquire))
 }
 
-fn store(place: &impl Place, slot: u32, value: u32) {
+fn store(place: &impl LedgerWords, slot: u32, value: u32) {
     if let Some(word) = place.word(slot) {
         word.store(value, Ordering::Release);
     }
 }
 
-fn swap(place: &impl Place, slot: u32, from: u32, to: u32) -> bool {
+fn swap(place: &impl LedgerWords, slot: u32, from: u32, to: u32) -> bool {
     let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
     let word = place.word(slot);
     word.is_some_and(|word| word.compare_exchange(from, to, set, fetch).is_ok())
@@ -172,7 +172,7 @@ impl Drop for Pinned {
     }
 }
 
-impl<P: Place> Ledger<P> {
+impl<P: LedgerWords> Ledger<P> {
     /// Over words that nobody has used.
     pub(super) fn of(place: P) -> Arc<Self> {
         Arc::new(Self {
@@ -187,7 +187,7 @@ impl<P: Place> Ledger<P> {
         &self.place
     }
 
-    /// Offers a range of a segment; `None` while [as much as can be](Place::SLOTS) is out.
+    /// Offers a range of a segment; `None` while [as much as can be](LedgerWords::SLOTS) is out.
     pub(crate) fn offer(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -358,13 +358,13 @@ impl Slots {
 
 /// Something that is lent or offered. Dropping it forgets about it: the slot is used again when it is back.
 #[derive(Debug)]
-pub(crate) struct Loan<P: Place> {
+pub(crate) struct Loan<P: LedgerWords> {
     ledger: Arc<Ledger<P>>,
     entry: Entry,
     lent: Arc<Lent>,
 }
 
-impl<P: Place> Loan<P> {
+impl<P: LedgerWords> Loan<P> {
     pub(crate) fn entry(&self) -> Entry {
         self.entry
     }
@@ -388,7 +388,7 @@ impl<P: Place> Loan<P> {
     }
 }
 
-impl<P: Place> Drop for Loan<P> {
+impl<P: LedgerWords> Drop for Loan<P> {
     fn drop(&mut self) {
         // Not here: a forked child, which touches no lock of its parent's.
         if load(&self.ledger.place, self.entry.slot).is_none() {

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::loans::{Debts, Ledger, Pinned, Place};
+use super::loans::{Debts, Ledger, LedgerWords, Pinned};
 use crate::error::SystemError;
 use crate::sync::{Arc, AtomicU32, AtomicU64};
 use crate::sys::memfd::{self, FIXED, Mapping};
@@ -20,7 +20,7 @@ const LEN: usize = WORDS + Words::SLOTS as usize * size_of::<AtomicU64>();
 #[derive(Debug)]
 pub(crate) struct Words(Mapping);
 
-impl Place for Words {
+impl LedgerWords for Words {
     const SLOTS: u32 = 4096;
 
     fn word(&self, slot: u32) -> Option<&AtomicU32> {
@@ -55,7 +55,7 @@ pub(crate) struct Made {
     fd: OwnedFd,
 }
 
-impl Place for Made {
+impl LedgerWords for Made {
     const SLOTS: u32 = Words::SLOTS;
 
     fn word(&self, slot: u32) -> Option<&AtomicU32> {

@@ -22,7 +22,7 @@ mod mapped;
 pub(crate) use loans::{Entry, Open};
 
 /// How many loans one process can have of another at once.
-pub(crate) const LOANS: u32 = <mapped::Made as loans::Place>::SLOTS;
+pub(crate) const LOANS: u32 = <mapped::Made as loans::LedgerWords>::SLOTS;
 
 /// The lender's side, for one borrower.
 pub(crate) type Ledger = loans::Ledger<mapped::Made>;

@@ -1,13 +1,13 @@
 //! The borrower's side of a ledger.
 
-use super::{Entry, IDLE, OFFERED, Place, RETURNED, STATE, TAKEN, load, store, swap};
+use super::{Entry, IDLE, LedgerWords, OFFERED, RETURNED, STATE, TAKEN, load, store, swap};
 use crate::sync::Ordering;
 
 /// The borrower's side.
 #[derive(Debug)]
 pub(crate) struct Debts<P>(pub(super) P);
 
-impl<P: Place> Debts<P> {
+impl<P: LedgerWords> Debts<P> {
     /// Over the words of a ledger.
     pub(in crate::sys::ledger) fn of(place: P) -> Self {
         Self(place)

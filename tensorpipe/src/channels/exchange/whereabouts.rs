@@ -1,6 +1,6 @@
 //! Where a process is, as it tells its peers: who is at the same place can be lent memory, and may be able to read it.
 //!
-//! A device descriptor begins with a byte: 1, or 2 of who lends and does not borrow. Then come the [`machine::Place`], for [`Access::Read`]
+//! A device descriptor begins with a byte: 1, or 2 of who lends and does not borrow. Then come the [`machine::Surroundings`], for [`Access::Read`]
 //! what only a [`Reader`] needs, the process's random id, and the name of its exchange. A process that cannot do it says 0 and why.
 
 use crate::channels::Link;
@@ -25,8 +25,8 @@ pub(in crate::channels) enum Access {
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::channels) struct Place {
-    machine: machine::Place,
+pub(in crate::channels) struct Whereabouts {
+    machine: machine::Surroundings,
     /// Whether it takes what is lent to it.
     pub(in crate::channels) borrows: bool,
     /// For [`Access::Read`].
@@ -52,12 +52,12 @@ impl Access {
         name: &str,
         borrows: bool,
     ) -> Vec<(Device, Vec<u8>)> {
-        let mut place = Place::here(self, process, name);
+        let mut place = Whereabouts::here(self, process, name);
         if let Ok(place) = &mut place {
             place.borrows = borrows;
         }
         let place = place.as_ref().map_err(String::as_str);
-        vec![(Device::CPU, Place::describe(place))]
+        vec![(Device::CPU, Whereabouts::describe(place))]
     }
 
     /// Whether two descriptors say that it works between them, or why not.
@@ -67,23 +67,32 @@ impl Access {
         theirs: &[u8],
         within_process: bool,
     ) -> Result<(), String> {
-        let ours = Place::parse(self, ours).map_err(|reason| format!("this end: {reason}"))?;
-        let theirs = Place::parse(self, theirs).map_err(|reason| format!("the peer: {reason}"))?;
+        let ours =
+            Whereabouts::parse(self, ours).map_err(|reason| format!("this end: {reason}"))?;
+        let theirs =
+            Whereabouts::parse(self, theirs).map_err(|reason| format!("the peer: {reason}"))?;
         ours.reaches(&theirs, within_process)
     }
 
     /// Where the peer of a pipe is, for the channel of this name.
-    pub(in crate::channels) fn peer(self, channel: &str, link: &Link) -> Result<Place, Error> {
+    pub(in crate::channels) fn peer(
+        self,
+        channel: &str,
+        link: &Link,
+    ) -> Result<Whereabouts, Error> {
         self.place(&link.peer_devices).map_err(|reason| {
             Misuse::Other(format!("channel {channel}: the peer: {reason}")).into()
         })
     }
 
     /// Where a process is that describes its devices so; why there is no place, in words.
-    pub(in crate::channels) fn place(self, devices: &[(Device, Vec<u8>)]) -> Result<Place, String> {
+    pub(in crate::channels) fn place(
+        self,
+        devices: &[(Device, Vec<u8>)],
+    ) -> Result<Whereabouts, String> {
         let descriptor = devices.iter().find(|(device, _)| device.is_cpu());
         let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
-        Place::parse(self, descriptor)
+        Whereabouts::parse(self, descriptor)
     }
 
     fn cannot(self) -> &'static str {
@@ -94,7 +103,7 @@ impl Access {
     }
 }
 
-impl Place {
+impl Whereabouts {
     /// Of this process, whose exchange has this name; or why it cannot do that.
     fn here(access: Access, process: Token, exchange: &str) -> Result<Self, String> {
         machine::knows_users()?;
@@ -117,7 +126,7 @@ impl Place {
             }
         };
         Ok(Self {
-            machine: machine::Place::here()?,
+            machine: machine::Surroundings::here()?,
             borrows: true,
             reader,
             process,
@@ -165,7 +174,7 @@ impl Place {
     }
 
     fn decode(access: Access, borrows: bool, rest: &[u8]) -> Option<Self> {
-        let (machine, mut rest) = rest.split_at_checked(machine::Place::LEN)?;
+        let (machine, mut rest) = rest.split_at_checked(machine::Surroundings::LEN)?;
         let mut reader = None;
         if access == Access::Read {
             let (device, inode, processors);
@@ -183,7 +192,7 @@ impl Place {
             return None;
         }
         Some(Self {
-            machine: machine::Place::decode(machine)?,
+            machine: machine::Surroundings::decode(machine)?,
             borrows,
             reader,
             process: *process,
@@ -228,38 +237,38 @@ mod tests {
 
     const BOTH: [Access; 2] = [Access::Lend, Access::Read];
 
-    fn place(access: Access) -> Place {
-        Place::here(access, [0xa5; 16], &exchange_name().unwrap()).unwrap()
+    fn place(access: Access) -> Whereabouts {
+        Whereabouts::here(access, [0xa5; 16], &exchange_name().unwrap()).unwrap()
     }
 
     #[test]
     fn a_place_is_told_and_understood() {
         for access in BOTH {
             let here = place(access);
-            let told = Place::describe(Ok(&here));
+            let told = Whereabouts::describe(Ok(&here));
             assert!(told.len() < 1024);
-            assert_eq!(Place::parse(access, &told), Ok(here.clone()));
-            let lends_only = Place {
+            assert_eq!(Whereabouts::parse(access, &told), Ok(here.clone()));
+            let lends_only = Whereabouts {
                 borrows: false,
                 ..here
             };
-            let told = Place::describe(Ok(&lends_only));
+            let told = Whereabouts::describe(Ok(&lends_only));
             assert_eq!(
-                Place::parse(access, &told).is_ok_and(|place| !place.borrows),
+                Whereabouts::parse(access, &told).is_ok_and(|place| !place.borrows),
                 access == Access::Lend
             );
-            let cannot = Place::describe(Err("a filter"));
-            let reason = Place::parse(access, &cannot).unwrap_err();
+            let cannot = Whereabouts::describe(Err("a filter"));
+            let reason = Whereabouts::parse(access, &cannot).unwrap_err();
             assert_eq!(reason, format!("{}: a filter", access.cannot()));
-            assert!(Place::describe(Err(&"ü".repeat(2000))).len() < 1024);
+            assert!(Whereabouts::describe(Err(&"ü".repeat(2000))).len() < 1024);
         }
     }
 
     #[test]
     fn words_of_who_cannot_have_no_lines_of_their_own() {
         for access in BOTH {
-            let told = Place::describe(Err("no\n  channel cma: all well"));
-            let reason = Place::parse(access, &told).unwrap_err();
+            let told = Whereabouts::describe(Err("no\n  channel cma: all well"));
+            let reason = Whereabouts::parse(access, &told).unwrap_err();
             assert!(!reason.contains(char::is_control), "{reason:?}");
         }
     }
@@ -267,7 +276,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused_in_words() {
         for access in BOTH {
-            let told = Place::describe(Ok(&place(access)));
+            let told = Whereabouts::describe(Ok(&place(access)));
             for bad in [
                 &[][..],
                 &[2],
@@ -279,7 +288,7 @@ mod tests {
                 &[&told[..told.len() - 5], b"/dbus"].concat(),
                 &[&told, &b"0"[..]].concat(),
             ] {
-                let reason = Place::parse(access, bad).unwrap_err();
+                let reason = Whereabouts::parse(access, bad).unwrap_err();
                 assert!(reason.contains("no sense"), "{reason}");
             }
         }
@@ -289,13 +298,13 @@ mod tests {
     fn every_difference_has_its_reason() {
         for access in BOTH {
             let here = place(access);
-            let there = Place {
+            let there = Whereabouts {
                 process: [1; 16],
                 ..place(access)
             };
             assert_eq!(here.reaches(&there, false), Ok(()));
-            let other_user = Place {
-                machine: machine::Place {
+            let other_user = Whereabouts {
+                machine: machine::Surroundings {
                     user: there.machine.user + 1,
                     ..there.machine
                 },
