@@ -1,10 +1,10 @@
 //! A CUDA driver for tests, which a process finds by its loader's path: [`Driver::load`].
 //!
-//! What a real driver leaves open happens here: work on a stream begins late, on the stream's own thread; device addresses are
-//! such that the CPU faults on them; memory holds garbage before it is written, and touching it before its allocation or
-//! after its release is a *fault*. A fault is kept, and every later call fails, as after an illegal access on a real device.
-//! Copies from and to pinned main memory are made when their stream gets to them. Of other memory they are as the real ones: to a device
-//! the bytes are read within the call, from a device the call waits until they are there.
+//! What a real driver leaves open happens here. Work on a stream begins late, on the stream's own thread. Device addresses are such that
+//! the CPU faults on them. Memory holds garbage before it is written, and touching it before its allocation or after its release is a
+//! *fault*. A fault is kept, and every later call fails, as after an illegal access on a real device. Copies from and to pinned main memory
+//! are made when their stream gets to them. Of other memory they are as the real ones: to a device the bytes are read within the call, from
+//! a device the call waits until they are there.
 //!
 //! Calls that wait for a device, as the real ones do or may, are counted: the suites see to it that there are none.
 //!

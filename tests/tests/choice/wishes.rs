@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{BasicChannel, Channel, Lane, LeaseChannel, Link, MptChannel};
+use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel, MptChannel};
 use tensorpipe::{
-    ContextBuilder, Device, Error, Limits, Pipe,
+    ContextBuilder, Limits, Pipe,
     channels::{Pays, Threshold},
     device::MemoryKind,
     route::Carrier,
 };
+use tensorpipe_tests::Double;
 
 use super::scene::{Scene, between_processes, lends_no_copies, within_process};
 
@@ -123,30 +124,11 @@ async fn what_can_be_lent_is_not_striped_unless_a_context_says_so_of_it() {
     }
 }
 
-/// Does what `basic` does, under a name of its own and where it says.
-struct Own(BasicChannel);
-
-impl Channel for Own {
-    fn name(&self) -> &'static str {
-        "own"
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        self.0.devices()
-    }
-
-    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
-        let heap = Threshold::new(Pays::From(100_000)).of(MemoryKind::Heap);
-        vec![heap.over("tcp")]
-    }
-
-    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        self.0.open(link)
-    }
-}
-
+/// It does what `basic` does, under a name of its own and where it says.
 fn with_own() -> Vec<Arc<dyn Channel>> {
-    let own: Arc<dyn Channel> = Arc::new(Own(BasicChannel::new()));
+    let heap = Threshold::new(Pays::From(100_000)).of(MemoryKind::Heap);
+    let own = Double::of(Arc::new(BasicChannel::new())).named("own");
+    let own = own.with_threshold(heap.over("tcp")).channel();
     [vec![own], within_process()].concat()
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tensorpipe::channels::{
     BasicChannel, Channel, ChannelFault, CmaChannel, Lane, LaneIo, OpId, Want,
 };
-use tensorpipe::{Buffer, BufferMut, Context, Error, Message};
-use tensorpipe_tests::{Child, Liar, say};
+use tensorpipe::{Buffer, Context, Error, Message};
+use tensorpipe_tests::{Child, Double, Says, say};
 
 use super::scene::{
     Peer, Takes, alone, check, context, eventually, runtime, soon, with_channels, zeros,
@@ -118,7 +118,7 @@ struct FickleLane {
     shown: Option<(OpId, Buffer)>,
 }
 
-impl Lane for FickleLane {
+impl Says for FickleLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         match &self.shown {
             Some((shown, _)) => self.honest.cancel(*shown, io),
@@ -140,12 +140,6 @@ impl Lane for FickleLane {
         io.stream(op, copy);
         Ok(())
     }
-
-    fn streamed(&mut self, op: OpId, _: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        io.sent(op);
-    }
-
-    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
 /// No RESET says so: only the second look at the export does. Read by whoever drives the pipe, and by two threads.
@@ -153,7 +147,7 @@ impl Lane for FickleLane {
 fn what_was_read_is_taken_only_while_its_export_stands() {
     alone(async || {
         for len in [ALONE, LEN] {
-            let fickle = Liar::like(&CmaChannel::new(), |link| FickleLane {
+            let fickle = Double::liar(CmaChannel::new(), |link| FickleLane {
                 honest: CmaChannel::new().open(link).unwrap(),
                 shown: None,
             });

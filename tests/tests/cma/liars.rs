@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{ChannelFault, CmaChannel, Lane, LaneIo, OpId, Want};
+use tensorpipe::channels::{ChannelFault, CmaChannel, LaneIo, OpId, Want};
 use tensorpipe::{Buffer, BufferMut, Error, Message, PeerFault, Pipe};
-use tensorpipe_tests::Liar;
+use tensorpipe_tests::{Double, Says};
 
 use super::scene::{alone, check, made, soon, with_channels};
 
@@ -63,7 +63,7 @@ fn export(slot: u32, number: u64, len: u64) -> Vec<u8> {
     [&[1], &fields.concat()[..]].concat()
 }
 
-impl Lane for LyingLane {
+impl Says for LyingLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         let len = source.len() as u64;
         self.source = Some(source);
@@ -95,21 +95,12 @@ impl Lane for LyingLane {
         }
         Ok(())
     }
-
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        match dest {
-            None => io.sent(op),
-            Some(dest) => io.received(op, dest.freeze()),
-        }
-    }
-
-    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
 /// An honest end, and one that lies.
 async fn pair(lie: Lie) -> (Pipe, Pipe) {
     let honest = with_channels("honest", vec![Arc::new(CmaChannel::also_within_process())]);
-    let liar = Liar::like(&CmaChannel::also_within_process(), move |_| LyingLane {
+    let liar = Double::liar(CmaChannel::also_within_process(), move |_| LyingLane {
         lie,
         source: None,
         wanted: None,

@@ -11,7 +11,7 @@ use tensorpipe_rpc::{CallError, Server, ServerLimits, tensor_service};
 use tensorpipe_tests::{Child, eventually, runtime, say, soon};
 use tokio::sync::Semaphore;
 
-use super::scene::{CARRIED, Way, alone, context};
+use super::scene::{Way, context, each_way};
 
 #[tensor_service]
 trait Model {
@@ -151,130 +151,118 @@ fn client_that(does: &str, way: Way, server: &Server, count: u64) -> Child {
 
 #[test]
 fn a_client_dies_while_its_call_waits_and_the_others_make_the_batch() {
-    for way in CARRIED {
-        alone(async || {
-            let (server, batches, held) = serve(way).await;
-            let mut dies = client(way, &server, 2);
-            eventually("its call", || waiting(&batches) == 1).await;
-            let two = client(way, &server, 2);
-            eventually("a second call", || waiting(&batches) == 2).await;
-            dies.kill();
-            eventually("its leaving", || waiting(&batches) == 1).await;
-            held.gate.add_permits(1);
-            let four = client(way, &server, 4);
-            assert_eq!([two.hear("right"), four.hear("right")], ["true", "true"]);
-            assert_eq!(held.seen.load(Ordering::SeqCst), 6);
-            let stats = batches.stats("double").unwrap();
-            assert_eq!((stats.runs, stats.calls, stats.rows), (1, 2, 6));
-            assert_eq!(server.shutdown().await, 0);
-        });
-    }
+    each_way(async |way| {
+        let (server, batches, held) = serve(way).await;
+        let mut dies = client(way, &server, 2);
+        eventually("its call", || waiting(&batches) == 1).await;
+        let two = client(way, &server, 2);
+        eventually("a second call", || waiting(&batches) == 2).await;
+        dies.kill();
+        eventually("its leaving", || waiting(&batches) == 1).await;
+        held.gate.add_permits(1);
+        let four = client(way, &server, 4);
+        assert_eq!([two.hear("right"), four.hear("right")], ["true", "true"]);
+        assert_eq!(held.seen.load(Ordering::SeqCst), 6);
+        let stats = batches.stats("double").unwrap();
+        assert_eq!((stats.runs, stats.calls, stats.rows), (1, 2, 6));
+        assert_eq!(server.shutdown().await, 0);
+    });
 }
 
 #[test]
 fn clients_die_while_their_batch_runs_and_it_goes_on_for_those_that_live() {
-    for way in CARRIED {
-        alone(async || {
-            let (server, batches, held) = serve(way).await;
-            let mut dies = client(way, &server, 2);
-            let lives = client(way, &server, 4);
-            eventually("the run", || running(&batches) == 1).await;
-            dies.kill();
-            eventually("its leaving", || server.calls_under_way() == 1).await;
-            held.gate.add_permits(1);
-            assert_eq!(lives.hear("right"), "true");
+    each_way(async |way| {
+        let (server, batches, held) = serve(way).await;
+        let mut dies = client(way, &server, 2);
+        let lives = client(way, &server, 4);
+        eventually("the run", || running(&batches) == 1).await;
+        dies.kill();
+        eventually("its leaving", || server.calls_under_way() == 1).await;
+        held.gate.add_permits(1);
+        assert_eq!(lives.hear("right"), "true");
 
-            // When all have died, nobody is left to run for.
-            let mut all = [2, 4].map(|count| client(way, &server, count));
-            eventually("the next run", || running(&batches) == 1).await;
-            all.iter_mut().for_each(Child::kill);
-            eventually("its end", || running(&batches) == 0).await;
-            assert_eq!(held.seen.load(Ordering::SeqCst), 66);
-            assert_eq!(server.shutdown().await, 0);
-        });
-    }
+        // When all have died, nobody is left to run for.
+        let mut all = [2, 4].map(|count| client(way, &server, count));
+        eventually("the next run", || running(&batches) == 1).await;
+        all.iter_mut().for_each(Child::kill);
+        eventually("its end", || running(&batches) == 0).await;
+        assert_eq!(held.seen.load(Ordering::SeqCst), 66);
+        assert_eq!(server.shutdown().await, 0);
+    });
 }
 
 #[test]
 fn a_client_whose_time_is_short_has_its_batch_run_early_and_is_late_alone() {
-    for way in CARRIED {
-        alone(async || {
-            let (server, batches, held) = serve(way).await;
-            let late = client_that("is late", way, &server, 1);
-            eventually("a run of one row", || running(&batches) == 1).await;
-            late.hear("late");
-            eventually("its end, since all have gone", || running(&batches) == 0).await;
-            let all = [2, 4].map(|count| client(way, &server, count));
-            held.gate.add_permits(1);
-            assert_eq!(all.map(|one| one.hear("right")), ["true", "true"]);
-            assert_eq!(held.seen.load(Ordering::SeqCst), 16);
-            assert_eq!(server.shutdown().await, 0);
-        });
-    }
+    each_way(async |way| {
+        let (server, batches, held) = serve(way).await;
+        let late = client_that("is late", way, &server, 1);
+        eventually("a run of one row", || running(&batches) == 1).await;
+        late.hear("late");
+        eventually("its end, since all have gone", || running(&batches) == 0).await;
+        let all = [2, 4].map(|count| client(way, &server, count));
+        held.gate.add_permits(1);
+        assert_eq!(all.map(|one| one.hear("right")), ["true", "true"]);
+        assert_eq!(held.seen.load(Ordering::SeqCst), 16);
+        assert_eq!(server.shutdown().await, 0);
+    });
 }
 
 #[test]
 fn clients_that_leave_or_are_late_while_their_batch_runs_disturb_nobody() {
-    for way in CARRIED {
-        alone(async || {
-            let (server, batches, held) = serve(way).await;
-            let stays = client(way, &server, 3);
-            let leaves = client_that("leaves", way, &server, 2);
-            eventually("two calls", || waiting(&batches) == 2).await;
-            let late = client_that("is late", way, &server, 1);
-            late.hear("late");
-            leaves.hear("left");
-            eventually("their leaving", || server.calls_under_way() == 1).await;
-            assert_eq!(running(&batches), 1);
-            held.gate.add_permits(1);
-            assert_eq!(stays.hear("right"), "true");
-            assert_eq!(held.seen.load(Ordering::SeqCst), 6);
-            assert_eq!(server.shutdown().await, 0);
-        });
-    }
+    each_way(async |way| {
+        let (server, batches, held) = serve(way).await;
+        let stays = client(way, &server, 3);
+        let leaves = client_that("leaves", way, &server, 2);
+        eventually("two calls", || waiting(&batches) == 2).await;
+        let late = client_that("is late", way, &server, 1);
+        late.hear("late");
+        leaves.hear("left");
+        eventually("their leaving", || server.calls_under_way() == 1).await;
+        assert_eq!(running(&batches), 1);
+        held.gate.add_permits(1);
+        assert_eq!(stays.hear("right"), "true");
+        assert_eq!(held.seen.load(Ordering::SeqCst), 6);
+        assert_eq!(server.shutdown().await, 0);
+    });
 }
 
 #[test]
 fn a_call_too_many_is_refused_at_once_and_is_in_no_batch() {
-    for way in CARRIED {
-        alone(async || {
-            let mut limits = ServerLimits::default();
-            limits.calls_per_connection = 1;
-            let (server, _batches, held) = serve_within(way, limits).await;
-            held.gate.add_permits(1);
-            let twice = client_that("asks twice", way, &server, 2);
-            let refused = twice.hear("refused");
-            assert!(refused.contains("the limit"), "{refused}");
-            let four = client(way, &server, 4);
-            assert_eq!([twice.hear("right"), four.hear("right")], ["true", "true"]);
-            assert_eq!(held.seen.load(Ordering::SeqCst), 6);
-            assert_eq!(server.shutdown().await, 0);
-        });
-    }
+    each_way(async |way| {
+        let mut limits = ServerLimits::default();
+        limits.calls_per_connection = 1;
+        let (server, _batches, held) = serve_within(way, limits).await;
+        held.gate.add_permits(1);
+        let twice = client_that("asks twice", way, &server, 2);
+        let refused = twice.hear("refused");
+        assert!(refused.contains("the limit"), "{refused}");
+        let four = client(way, &server, 4);
+        assert_eq!([twice.hear("right"), four.hear("right")], ["true", "true"]);
+        assert_eq!(held.seen.load(Ordering::SeqCst), 6);
+        assert_eq!(server.shutdown().await, 0);
+    });
 }
 
 #[test]
 fn the_server_dies_and_every_call_that_waits_hears_of_it() {
-    for way in CARRIED {
-        alone(async || {
-            let name = way.name();
-            let mut child = Child::start("batches", &[("TEST_WAY", &*name)]);
-            let url = child.hear("url");
-            let mut calls = Vec::new();
-            for _ in 0..2 {
-                let client = ModelClient::connect_with(&context(way), &url).await;
-                calls.push(tokio::spawn(client.unwrap().double(rows(1))));
-            }
-            child.hear("gathering");
-            child.kill();
-            for call in calls {
-                let error = soon("an error", call).await.unwrap().unwrap_err();
-                let lost = CallError::may_have_run(&error);
-                assert!(
-                    matches!(error, CallError::Connection { .. }) && lost,
-                    "{error:?}"
-                );
-            }
-        });
-    }
+    each_way(async |way| {
+        let name = way.name();
+        let mut child = Child::start("batches", &[("TEST_WAY", &*name)]);
+        let url = child.hear("url");
+        let mut calls = Vec::new();
+        for _ in 0..2 {
+            let client = ModelClient::connect_with(&context(way), &url).await;
+            calls.push(tokio::spawn(client.unwrap().double(rows(1))));
+        }
+        child.hear("gathering");
+        child.kill();
+        for call in calls {
+            let error = soon("an error", call).await.unwrap().unwrap_err();
+            let lost = CallError::may_have_run(&error);
+            assert!(
+                matches!(error, CallError::Connection { .. }) && lost,
+                "{error:?}"
+            );
+        }
+    });
 }

@@ -6,7 +6,7 @@ use tensorpipe::Error;
 use tensorpipe_rpc::{CallError, ConnectError, Server, tensor_service};
 use tensorpipe_tests::{Child, runtime, say};
 
-use super::scene::{CARRIED, SOON, Way, alone, context};
+use super::scene::{SOON, Way, context, each_way};
 
 #[tensor_service]
 pub(crate) trait Sleeper {
@@ -62,11 +62,21 @@ async fn connect(way: Way, child: &Child) -> SleeperClient {
     client
 }
 
-/// Runs a test over everything that can carry a pipe.
-fn each_way(test: impl AsyncFn(Way)) {
-    for way in CARRIED {
-        alone(async || test(way).await);
-    }
+/// What a call to a server that is dead by now ends with, soon. Whether its method may have run.
+async fn lost<T: std::fmt::Debug>(call: impl Future<Output = Result<T, CallError>>) -> bool {
+    let ended = tokio::time::timeout(SOON, call).await;
+    let error = ended
+        .expect("a call to a dead server ends soon")
+        .unwrap_err();
+    println!("{error}");
+    let CallError::Connection {
+        error: Error::Lost { .. },
+        may_have_run,
+    } = error
+    else {
+        panic!("{error:?}");
+    };
+    may_have_run
 }
 
 #[test]
@@ -79,86 +89,29 @@ fn a_server_dies_in_a_call_which_may_have_run_and_later_ones_have_not() {
         let call = tokio::spawn(client.sleep(60_000));
         assert_eq!(child.hear("sleeping"), "60000");
         child.kill();
-        let error = tokio::time::timeout(SOON, call)
-            .await
-            .expect("a call to a dead server ends soon")
-            .unwrap()
-            .unwrap_err();
-        println!("{error}");
-        assert!(
-            matches!(
-                &error,
-                CallError::Connection {
-                    error: Error::Lost { .. },
-                    may_have_run: true
-                }
-            ),
-            "{error:?}"
-        );
-        let error = tokio::time::timeout(SOON, client.sleep(1))
-            .await
-            .unwrap()
-            .unwrap_err();
-        println!("{error}");
-        assert!(
-            matches!(
-                &error,
-                CallError::Connection {
-                    error: Error::Lost { .. },
-                    may_have_run: false
-                }
-            ),
-            "{error:?}"
-        );
+        assert!(lost(async { call.await.unwrap() }).await);
+        assert!(!lost(client.sleep(1)).await);
     });
 }
 
+/// A reply in its message, and one that is long.
 #[test]
 fn a_server_dies_in_the_middle_of_a_reply() {
-    each_way(async |way| {
-        // Its first message answers the bind, the second the call.
-        let mut child = start(way, Some("message-half-sent:2"));
-        let client = connect(way, &child).await;
-        let call = tokio::spawn(client.blob(20_000));
-        child.hear("stopped");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        child.kill();
-        let error = tokio::time::timeout(SOON, call)
-            .await
-            .expect("a call whose reply was cut ends soon")
-            .unwrap()
-            .unwrap_err();
-        println!("{error}");
-        assert!(
-            matches!(
-                &error,
-                CallError::Connection {
-                    may_have_run: true,
-                    ..
-                }
-            ),
-            "{error:?}"
-        );
-    });
-}
-
-#[test]
-fn a_server_dies_in_the_middle_of_a_long_reply() {
-    each_way(async |way| {
-        let mut child = start(way, Some("tensor-half-sent"));
-        let client = connect(way, &child).await;
-        let call = tokio::spawn(client.blob(32 << 20));
-        child.hear("stopped");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        child.kill();
-        let error = tokio::time::timeout(SOON, call)
-            .await
-            .expect("a call whose reply was cut ends soon")
-            .unwrap()
-            .unwrap_err();
-        println!("{error}");
-        assert!(error.may_have_run(), "{error:?}");
-    });
+    // Its first message answers the bind, the second the call.
+    for (at, len) in [
+        ("message-half-sent:2", 20_000),
+        ("tensor-half-sent", 32 << 20),
+    ] {
+        each_way(async |way| {
+            let mut child = start(way, Some(at));
+            let client = connect(way, &child).await;
+            let call = tokio::spawn(client.blob(len));
+            child.hear("stopped");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            child.kill();
+            assert!(lost(async { call.await.unwrap() }).await, "{at}");
+        });
+    }
 }
 
 #[test]

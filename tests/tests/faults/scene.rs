@@ -6,45 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{
-    Acceptor, BoxFuture, Connection, ShmTransport, TcpTransport, Transport,
-};
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Context, Error, Listener, Message, Payload, Pipe, Tensor, Timeouts};
-use tensorpipe_tests::{descriptors, runtime, say};
+use tensorpipe_tests::{Over, descriptors, runtime, say};
 
 /// Within this the survivor knows: a killed process closes its sockets, so nothing has to time out.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// Bytes of the tensor of [`big`]: far more than the system takes without a reader.
 const BIG: usize = 64 << 20;
-
-/// A second way over TCP, at which each listener has an address of its own: pipes are upgraded to it between processes.
-pub(crate) struct SideTcp(TcpTransport);
-
-impl Transport for SideTcp {
-    fn name(&self) -> &'static str {
-        "side"
-    }
-
-    fn domain(&self) -> Vec<u8> {
-        b"side".to_vec()
-    }
-
-    fn connect<'a>(
-        &'a self,
-        address: &'a str,
-    ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
-        self.0.connect(address)
-    }
-
-    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
-        self.0.listen(address)
-    }
-
-    fn side_address(&self) -> Option<String> {
-        Some("127.0.0.1:0".to_owned())
-    }
-}
 
 /// How the two processes are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +65,11 @@ impl Way {
         match self {
             Self::Tcp => vec![tcp],
             Self::Shm => vec![shm],
-            Self::TcpToSide => vec![Arc::new(SideTcp(TcpTransport::new())), tcp],
+            Self::TcpToSide => {
+                // At which each listener has an address of its own: pipes are upgraded to it between processes.
+                let side = Over::new("side", TcpTransport::new()).at_side("127.0.0.1:0");
+                vec![Arc::new(side), tcp]
+            }
             Self::TcpToShm => vec![shm, tcp],
         }
     }
@@ -180,6 +154,13 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(begun.elapsed() < SOON, "too late: {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs a test over everything that can carry a pipe.
+pub(crate) fn each_way(test: impl AsyncFn(Way)) {
+    for way in CARRIED {
+        alone(async || test(way).await);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorpipe::{Context, Error, Message, Misuse, Payload, Pipe, Tensor};
 
 use super::raw::{MESSAGE, Raw, SOON, header, noise};
-use super::server::Target;
+use super::server::{Target, unharmed};
 use super::stream::Way;
 
 const CALL: u8 = 1;
@@ -50,9 +50,8 @@ fn on_a_pipe(target: &Target, test: impl AsyncFnOnce(Context, Pipe)) {
 /// Not a call: the message is refused or skipped, the pipe goes on.
 #[test]
 fn messages_that_are_no_calls_are_refused_and_the_pipe_goes_on() {
-    for way in Way::ALL {
-        let target = Target::start(way);
-        on_a_pipe(&target, async |_, pipe| {
+    unharmed(|target| {
+        on_a_pipe(target, async |_, pipe| {
             let mut reply_to_nothing = call(0, 0, 0, b"");
             reply_to_nothing[0] = 2;
             let mut unknown_kind = call(0, 0, 0, b"");
@@ -81,8 +80,7 @@ fn messages_that_are_no_calls_are_refused_and_the_pipe_goes_on() {
             assert!(!pipe.has_ended(), "{}", pipe.ended().await);
             fails(&pipe, Message::new(call(0, 0, method("nothing"), b"")), 3).await;
         });
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// The server answers `message` with a failure of this code.
@@ -179,9 +177,8 @@ fn calls_that_make_no_sense_fail_one_by_one() {
 
 #[test]
 fn metadata_beyond_the_limit_is_not_sent_by_us_and_not_taken_from_others() {
-    for way in Way::ALL {
-        let target = Target::start(way);
-        on_a_pipe(&target, async |_, pipe| {
+    unharmed(|target| {
+        on_a_pipe(target, async |_, pipe| {
             let error = pipe
                 .write(Message::new(vec![0; 2 << 20]))
                 .await
@@ -195,15 +192,13 @@ fn metadata_beyond_the_limit_is_not_sent_by_us_and_not_taken_from_others() {
         let mut raw = Raw::open(&target.calls);
         raw.send(&header(MESSAGE, 8 << 20, &noise(8, 4000)));
         raw.is_cut("giant metadata", SOON);
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Calls whose tensors never come: they are counted, refused beyond the limit, and gone with their pipe.
 #[test]
 fn calls_that_never_come_whole_do_not_pile_up() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         target.serves();
         let before = target.resident();
         let mut raw = Raw::open(&target.calls);
@@ -217,6 +212,5 @@ fn calls_that_never_come_whole_do_not_pile_up() {
         target.serves();
         drop(raw);
         target.shrinks_to(before, 8 << 20, "after they have gone");
-        target.stays_unharmed();
-    }
+    });
 }

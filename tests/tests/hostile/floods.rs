@@ -12,7 +12,7 @@ use super::raw::{
     ANSWER, FLUSH, GRANT, MESSAGE, PING, REFUSE, RESET, Raw, SOON, frame, header, hello, message,
     message_body, preface, reason, tensor,
 };
-use super::server::{HANDSHAKE, Target};
+use super::server::{HANDSHAKE, Target, unharmed};
 use super::stream::Way;
 
 const KIB: u64 = 1 << 10;
@@ -25,10 +25,18 @@ fn warm(way: Way) -> Target {
     target
 }
 
-#[test]
-fn two_hundred_silent_connections_cost_little_and_shut_nobody_out() {
+/// Those are unharmed by this in the end.
+fn unharmed_when_warm(attack: impl Fn(&Target)) {
     for way in Way::ALL {
         let target = warm(way);
+        attack(&target);
+        target.stays_unharmed();
+    }
+}
+
+#[test]
+fn two_hundred_silent_connections_cost_little_and_shut_nobody_out() {
+    unharmed_when_warm(|target| {
         let before = target.resident();
         let hello = hello();
         let begun = Instant::now();
@@ -53,21 +61,18 @@ fn two_hundred_silent_connections_cost_little_and_shut_nobody_out() {
             raw.is_cut("a silent connection", 2 * SOON);
         }
         target.shrinks_to(before, 4 * MIB, "after they were cut off");
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Beyond the limit of handshakes a connection is turned away at once, and told that it may come again.
 #[test]
 fn more_silent_connections_than_handshakes_are_allowed_do_not_hang() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut silent: Vec<Raw> = (0..300).map(|_| Raw::connect(&target.pipes)).collect();
         for raw in &mut silent {
             raw.is_cut("one silent connection of many", HANDSHAKE + SOON);
         }
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Who has not said what it wants makes room for who has.
@@ -136,8 +141,7 @@ fn a_connection_that_says_nothing_is_cut_off_soon() {
 
 #[test]
 fn a_peer_that_sends_a_byte_at_a_time_is_cut_off_at_the_bound() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut slow = Raw::connect(&target.pipes);
         let begun = Instant::now();
         // What cannot be written any more over tcp goes to nobody over shm: it is seen where it is read.
@@ -161,8 +165,7 @@ fn a_peer_that_sends_a_byte_at_a_time_is_cut_off_at_the_bound() {
         slow.is_cut("a slow hello", SOON);
         println!("cut off after {:?}", begun.elapsed());
         assert!(begun.elapsed() >= HANDSHAKE / 2);
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Whether nothing has come yet.
@@ -176,8 +179,7 @@ fn is_in_time(error: &std::io::Error) -> bool {
 /// Who is told where a pipe goes on must come within the bound, too: here nobody answers a HELLO twice.
 #[test]
 fn an_open_pipe_that_says_nothing_answers_pings_or_is_given_up() {
-    for way in Way::ALL {
-        let target = warm(way);
+    unharmed_when_warm(|target| {
         let mut raw = Raw::open(&target.pipes);
         // The default silence is 10 s: a ping comes after 5, and the end after 10.
         let begun = Instant::now();
@@ -185,14 +187,12 @@ fn an_open_pipe_that_says_nothing_answers_pings_or_is_given_up() {
         let came = raw.is_cut("a pipe that says nothing", Duration::from_secs(15));
         assert!(came.windows(5).any(|window| window[4] == PING), "{came:?}");
         assert!(begun.elapsed() > Duration::from_secs(8));
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn a_tensor_of_64_gib_that_never_comes_takes_no_memory() {
-    for way in Way::ALL {
-        let target = warm(way);
+    unharmed_when_warm(|target| {
         let before = target.resident();
         let mut all = Vec::new();
         for _ in 0..20 {
@@ -207,16 +207,14 @@ fn a_tensor_of_64_gib_that_never_comes_takes_no_memory() {
         target.serves();
         drop(all);
         target.shrinks_to(before, 4 * MIB, "after they have gone");
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Long heads, of which the first bytes come.
 #[test]
 fn large_heads_that_never_come_take_no_memory() {
     let body = message_body(&[7; 1_000_000], &[], &[], b"");
-    for way in Way::ALL {
-        let target = warm(way);
+    unharmed_when_warm(|target| {
         let mut open: Vec<Raw> = std::iter::repeat_with(|| {
             let mut raw = Raw::open(&target.pipes);
             raw.send(&header(MESSAGE, body.len() as u32, &body[..100]));
@@ -231,8 +229,7 @@ fn large_heads_that_never_come_take_no_memory() {
             assert!(!matches!(read, Ok(0)), "it is no fault so far");
         }
         drop(open);
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Sends `flood` as often as the peer takes it, up to `times`, and reads nothing. The server may cut it off, or take it all.
@@ -277,26 +274,25 @@ fn with_a_message(target: &Target) -> Raw {
 
 #[test]
 fn floods_that_want_answers_are_bounded() {
-    for way in Way::ALL {
-        let target = warm(way);
+    unharmed_when_warm(|target| {
         let pings = frame(PING, &[1; 8]).repeat(1000);
-        flood(&target, "pings", Raw::open(&target.pipes), 200, |_| {
+        flood(target, "pings", Raw::open(&target.pipes), 200, |_| {
             pings.clone()
         });
         let refusals = reason(REFUSE, 0, 3, b"").repeat(1000);
-        flood(&target, "refusals", with_a_message(&target), 200, |_| {
+        flood(target, "refusals", with_a_message(target), 200, |_| {
             refusals.clone()
         });
         let old = reason(RESET, 0, 1, &[b'x'; 1000]).repeat(100);
         flood(
-            &target,
+            target,
             "resets of one message",
-            with_a_message(&target),
+            with_a_message(target),
             200,
             |_| old.clone(),
         );
         flood(
-            &target,
+            target,
             "resets of ever new ones",
             Raw::open(&target.pipes),
             200,
@@ -307,31 +303,27 @@ fn floods_that_want_answers_are_bounded() {
             },
         );
         let flushes = frame(FLUSH, &[0; 8]).repeat(1000);
-        flood(&target, "flushes", with_a_message(&target), 200, |_| {
+        flood(target, "flushes", with_a_message(target), 200, |_| {
             flushes.clone()
         });
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// What comes back is not read: the server must not pile it up.
 #[test]
 fn echoes_that_nobody_reads_are_bounded() {
-    for way in Way::ALL {
-        let target = warm(way);
+    unharmed_when_warm(|target| {
         let one = message(&[7; 1000], &[], b"").repeat(100);
-        flood(&target, "messages", Raw::open(&target.pipes), 1000, |_| {
+        flood(target, "messages", Raw::open(&target.pipes), 1000, |_| {
             one.clone()
         });
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Message after message that is announced, granted and taken back.
 #[test]
 fn announcing_and_taking_back_takes_no_memory() {
-    for way in Way::ALL {
-        let target = warm(way);
+    unharmed_when_warm(|target| {
         let before = target.resident();
         let mut raw = Raw::open(&target.pipes);
         for i in 0..500u64 {
@@ -341,15 +333,13 @@ fn announcing_and_taking_back_takes_no_memory() {
         }
         target.shrinks_to(before, 8 * MIB, "500 times 1 GiB taken back");
         drop(raw);
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Addresses are not memory, but they end too.
 #[test]
 fn announcing_more_than_there_are_addresses_is_no_harm() {
-    for way in Way::ALL {
-        let target = warm(way);
+    unharmed_when_warm(|target| {
         let before = target.resident();
         let body = super::calls::call(0, 0, super::calls::method("sum"), b"\x00");
         let one = message(&body, &[tensor(0, 0, 8, &[2 << 30])], b"");
@@ -366,15 +356,13 @@ fn announcing_more_than_there_are_addresses_is_no_harm() {
         drop(all);
         // What the allocator keeps.
         target.shrinks_to(before, 64 * MIB, "after they have gone");
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// The preface alone, many times over, in one connection.
 #[test]
 fn a_hello_over_and_over_is_one_hello_and_a_fault() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut raw = Raw::connect(&target.pipes);
         raw.send(&hello().repeat(50));
         let came = raw.is_cut("many hellos", SOON);
@@ -382,6 +370,5 @@ fn a_hello_over_and_over_is_one_hello_and_a_fault() {
             came.starts_with(&preface()) && came[16] == ANSWER,
             "{came:?}"
         );
-        target.stays_unharmed();
-    }
+    });
 }

@@ -4,7 +4,7 @@ use super::raw::{
     ANSWER, FIN, HELLO, HELLO as HELLO_KIND, MESSAGE, PING, REJECT, Raw, SOON, frame, header,
     hello, hello_body, message, noise, preface, tensor, text,
 };
-use super::server::Target;
+use super::server::{Target, unharmed};
 use super::stream::Way;
 
 /// Each of these is cut off, without waiting for the bound on handshakes.
@@ -115,8 +115,7 @@ fn nonsense_is_cut_off_at_once() {
 
 #[test]
 fn a_hello_cut_at_every_byte_is_no_harm() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let hello = hello();
         for len in 0..hello.len() {
             let mut raw = Raw::connect(&target.pipes);
@@ -124,14 +123,12 @@ fn a_hello_cut_at_every_byte_is_no_harm() {
             raw.finish_sending();
             raw.is_cut(&format!("a hello cut after {len} bytes"), SOON);
         }
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn a_hello_with_any_byte_changed_is_answered_or_cut_off() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let hello = hello();
         for at in 0..hello.len() {
             let mut changed = hello.clone();
@@ -141,14 +138,12 @@ fn a_hello_with_any_byte_changed_is_answered_or_cut_off() {
             raw.finish_sending();
             raw.is_cut(&format!("byte {at} of a hello changed"), SOON);
         }
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn noise_is_no_harm() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         for seed in 1..40 {
             let noise = noise(seed, 3000);
             for before in [Vec::new(), preface(), hello()] {
@@ -158,14 +153,12 @@ fn noise_is_no_harm() {
                 raw.is_cut(&format!("noise {seed}"), SOON);
             }
         }
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn another_version_is_told_so() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut raw = Raw::connect(&target.pipes);
         raw.send(b"\x93TPIPE\r\n\x09\0\x07\0");
         raw.send(&frame(HELLO_KIND, b"whatever version 7 says"));
@@ -176,14 +169,12 @@ fn another_version_is_told_so() {
         println!("{reason}");
         assert!(reason.contains("versions 7 to 9"), "{reason}");
         raw.is_cut("another version", SOON);
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn a_token_that_nobody_gave_out_is_rejected() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut raw = Raw::connect(&target.pipes);
         raw.send(&[preface(), frame(HELLO, &[&[1][..], &[0x33; 16]].concat())].concat());
         raw.expect_preface();
@@ -191,15 +182,13 @@ fn a_token_that_nobody_gave_out_is_rejected() {
         assert_eq!(reject.kind, REJECT, "{reject:?}");
         assert!(String::from_utf8_lossy(&reject.body).contains("token"));
         raw.is_cut("an unknown token", SOON);
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Whoever shares nothing gets a pipe without channels, says no word for which one would be needed, and is cut off when it does.
 #[test]
 fn a_brochure_without_anything_in_common_makes_a_pipe_without_channels() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let brochures: [(&[&str], &[&str]); 4] = [
             (&["smoke"], &["mirrors"]),
             (&[], &[]),
@@ -219,15 +208,13 @@ fn a_brochure_without_anything_in_common_makes_a_pipe_without_channels() {
             raw.send(&message(b"", &[tensor(0, 0, 0, &[1000])], b""));
             raw.is_cut("a tensor over no channel", SOON);
         }
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// How many descriptors a pipe holds is for this side's channels to say.
 #[test]
 fn a_channel_that_wants_many_connections_is_not_chosen() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut body = hello_body(&["tcp"], &["basic"]);
         let at = body
             .windows(5)
@@ -245,6 +232,5 @@ fn a_channel_that_wants_many_connections_is_not_chosen() {
             "it is refused: {answer:?}"
         );
         raw.send(&frame(FIN, b""));
-        target.stays_unharmed();
-    }
+    });
 }

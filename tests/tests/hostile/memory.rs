@@ -3,10 +3,11 @@
 //! `growth <= BESIDE + sum over the peers at one time of (PEER + min(FACTOR * sent, MOST))`
 //!
 //! Growth is that of the kernel's own peak of resident memory (`VmHWM`), so nothing is missed between two looks. A process has one peak, so
-//! each story has a victim's process of its own: that of its [`Target`](super::server::Target), or one in which it runs by itself
-//! ([`story!`]), where the hostile peer's own memory counts, too. Other tests do not disturb it, and run beside it. Victims over tcp have huge
-//! pages, also for what they allocate; those over shm have none. A story in which the victim may take more, or an honest peer runs in its process, says so ([`Account::allow`]). Two stories
-//! compare with bounds of their own, which are tighter: `waiting`, and two hundred proofs in `tokens`.
+//! each story has a victim's process of its own. It is that of its [`Target`](super::server::Target), or one in which it runs by itself
+//! ([`story!`]), where the hostile peer's own memory counts, too. Other tests do not disturb it, and run beside it. Victims over tcp have
+//! huge pages, also for what they allocate; those over shm have none. A story in which the victim may take more, or an honest peer runs in
+//! its process, says so ([`Account::allow`]). Two stories compare with bounds of their own, which are tighter: `waiting`, and two hundred
+//! proofs in `tokens`.
 
 use std::collections::HashMap;
 use std::process::Command;

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel, DeviceOffer, Lane, Link};
+use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Device, Error, Limits, Misuse, Timeouts};
+use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Misuse, Timeouts};
 use tensorpipe_rpc::Server;
-use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say, soon};
+use tensorpipe_tests::{Child, Double, NOBODY, can_start_by, runtime, say, soon};
 
 use super::memory::Account;
 use super::raw::{ANSWER, HELLO, Raw, frame, limits, preface, text};
@@ -37,32 +37,14 @@ fn builder(way: Way) -> ContextBuilder {
 }
 
 /// A channel with a connection of its own, for which its listener waits.
-#[derive(Debug)]
-struct Waits;
+fn waits() -> Double {
+    let waits = Double::of(Arc::new(BasicChannel::new())).named(WAITS);
+    let waits = waits.at(Vec::new()).with_connections(1);
+    let waits = waits.reaching(|_, _| Ok(()));
+    waits.opening(|_| Err(Misuse::Other("nobody makes its connection".to_owned()).into()))
+}
 
 const WAITS: &str = "waits";
-
-impl Channel for Waits {
-    fn name(&self) -> &'static str {
-        WAITS
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        vec![(Device::CPU, Vec::new())]
-    }
-
-    fn reaches(&self, _: DeviceOffer<'_>, _: DeviceOffer<'_>) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn connections(&self) -> u8 {
-        1
-    }
-
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Err(Misuse::Other("nobody makes its connection".to_owned()).into())
-    }
-}
 
 fn way() -> Way {
     let name = std::env::var("TEST_WAY").unwrap();
@@ -78,7 +60,7 @@ pub(crate) fn play_host() {
         // What frees a place here is no bound on time.
         let mut timeouts = Timeouts::default();
         (timeouts.handshake, timeouts.greeting) = (LONG, LONG);
-        let waits = builder(way()).prefer_channel(Waits);
+        let waits = builder(way()).prefer_channel(waits());
         let context = waits.limits(limits).timeouts(timeouts).build().unwrap();
         let server = Server::builder()
             .context(&context)

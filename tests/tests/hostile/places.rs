@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::calls::{call, method};
 use super::raw::{Frame, GRANT, MESSAGE, Raw, data, message, tensor};
-use super::server::Target;
-use super::stream::Way;
+use super::server::unharmed;
 
 const VALUE: u8 = 2;
 const FAILURE: u8 = 4;
@@ -48,8 +47,7 @@ fn reply(raw: &mut Raw) -> (u8, u8, String) {
 
 #[test]
 fn a_target_that_nobody_has_costs_nothing_and_is_no_handlers() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         target.serves();
         let before = target.resident();
         let mut raw = Raw::open(&target.calls);
@@ -92,14 +90,12 @@ fn a_target_that_nobody_has_costs_nothing_and_is_no_handlers() {
         println!("900 calls of 4 GiB for a device: {} KiB", grown >> 10);
         assert!(grown <= 16 << 20, "{} KiB", grown >> 10);
         drop(raw);
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn results_wanted_where_nothing_brings_them_are_an_error_and_nonsense_is_another() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut raw = Raw::open(&target.calls);
         let floats = 1f32.to_le_bytes();
         let echo = |places: &[u8]| {
@@ -144,6 +140,5 @@ fn results_wanted_where_nothing_brings_them_are_an_error_and_nonsense_is_another
         raw.send(&echo(b""));
         assert_eq!(reply(&mut raw).0, VALUE);
         drop(raw);
-        target.stays_unharmed();
-    }
+    });
 }

@@ -1,5 +1,5 @@
-//! Messages taken back, one after the other, while the handler is busy with the first: what waits for it is bounded, and it
-//! is told all of it in the end.
+//! Messages taken back, one after the other, while the handler is busy with the first. What waits for it is bounded, and it is told all of
+//! it in the end.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};

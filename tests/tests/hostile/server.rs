@@ -116,6 +116,15 @@ pub(crate) struct Target {
 /// How long [`Target::serves`] waits for an answer before it asks again.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// A server for each way, which is unharmed by this in the end.
+pub(crate) fn unharmed(attack: impl Fn(&Target)) {
+    for way in Way::ALL {
+        let target = Target::start(way);
+        attack(&target);
+        target.stays_unharmed();
+    }
+}
+
 impl Target {
     pub(crate) fn start(way: Way) -> Self {
         Self::start_with(way, &[])

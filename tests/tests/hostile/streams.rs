@@ -5,7 +5,7 @@ use super::raw::{
     RESET, Raw, SOON, STAY, WINDOW, data, frame, header, message, message_body, payload, reason,
     tensor,
 };
-use super::server::Target;
+use super::server::{Target, unharmed};
 use super::stream::Way;
 
 fn number(number: u64) -> Vec<u8> {
@@ -196,8 +196,7 @@ fn every_fault_ends_its_pipe_and_no_other() {
 /// The heap overflow of C++: 8 MiB for a tensor of 1000 bytes.
 #[test]
 fn a_tensor_longer_than_announced_is_cut_off() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         for surplus in [1, 8 << 20] {
             let mut raw = Raw::open(&target.pipes);
             raw.send(&message(b"", &[tensor(0, 0, 0, &[1000])], b""));
@@ -219,14 +218,12 @@ fn a_tensor_longer_than_announced_is_cut_off() {
             raw.send(&data(0, 0, &[0x41; 2]));
             raw.is_cut("a tensor one byte longer than announced", SOON);
         }
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn a_go_ahead_twice_is_cut_off() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut raw = Raw::open(&target.pipes);
         raw.send(&message(b"", &[tensor(0, 0, 0, &[100_000])], b""));
         raw.frame_of(GRANT);
@@ -236,28 +233,24 @@ fn a_go_ahead_twice_is_cut_off() {
         raw.send(&[grant(0), grant(0)].concat());
         let came = raw.is_cut("a go-ahead twice", SOON);
         assert!(came.len() <= 100_100, "{} bytes", came.len());
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// Credit is for what was announced; a peer that takes more is cut off, one that takes all and does not read is held up.
 #[test]
 fn messages_beyond_the_credit_are_cut_off() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let mut raw = Raw::open(&target.pipes);
         // Each waits for a go-ahead, or for its echo to be read: none is ever done with.
         let one = message(b"x", &[tensor(0, 0, 0, &[100_000])], b"");
         raw.send(&one.repeat(1100));
         raw.is_cut("more messages than there is credit for", SOON);
-        target.stays_unharmed();
-    }
+    });
 }
 
 #[test]
 fn a_message_cut_at_every_byte_is_no_harm() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let whole = [
             message(b"meta", &[tensor(1, 0, 8, &[2, 3])], &[9; 24]),
             message(b"", &[tensor(0, 0, 0, &[1000])], b""),
@@ -271,15 +264,13 @@ fn a_message_cut_at_every_byte_is_no_harm() {
             raw.finish_sending();
             raw.is_cut(&format!("cut after {len} bytes"), SOON);
         }
-        target.stays_unharmed();
-    }
+    });
 }
 
 /// What comes behind the end of a pipe is not looked at: not even what was sent with it.
 #[test]
 fn frames_behind_a_fault_of_a_channel_find_nobody() {
-    for way in Way::ALL {
-        let target = Target::start(way);
+    unharmed(|target| {
         let channel = |message: u64| {
             let mut body = message.to_le_bytes().to_vec();
             body.extend_from_slice(&[0, 0, 0, 0, 1, 2, 3]);
@@ -301,6 +292,5 @@ fn frames_behind_a_fault_of_a_channel_find_nobody() {
         let mut raw = Raw::open(&target.pipes);
         raw.send(&bytes);
         raw.is_cut("a channel's bytes that make no sense", SOON);
-        target.stays_unharmed();
-    }
+    });
 }

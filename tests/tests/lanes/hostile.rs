@@ -4,11 +4,10 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tensorpipe::channels::{
-    Channel, ChannelFault, DeviceOffer, Lane, LaneIo, Link, OpId, PieceEvent, Threshold, Want,
-};
+use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, OpId, PieceEvent, Want};
 use tensorpipe::transports::Connection;
-use tensorpipe::{Buffer, BufferMut, Device, Error, Misuse, device::MemoryKind};
+use tensorpipe::{Buffer, BufferMut, Misuse};
+use tensorpipe_tests::Double;
 use tokio::io::AsyncWriteExt;
 
 use super::input::Input;
@@ -26,82 +25,30 @@ impl Lies {
     }
 }
 
-pub(super) struct HostileChannel {
-    honest: Arc<dyn Channel>,
-    input: Input,
-    lies: Lies,
-    opened: AtomicUsize,
-}
-
-impl HostileChannel {
-    /// Its pipes are numbered in the order in which they are opened.
-    pub(super) fn new(honest: Arc<dyn Channel>, input: Input, lies: Lies) -> Self {
-        Self {
-            honest,
-            input,
-            lies,
-            opened: AtomicUsize::new(0),
-        }
-    }
-}
-
-impl Channel for HostileChannel {
-    fn name(&self) -> &'static str {
-        self.honest.name()
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        self.honest.devices()
-    }
-
-    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
-        self.honest.reaches(ours, theirs)
-    }
-
-    fn in_process(&self) -> bool {
-        self.honest.in_process()
-    }
-
-    fn connections(&self) -> u8 {
-        self.honest.connections()
-    }
-
-    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
-        self.honest.thresholds(peer)
-    }
-
-    fn moves_bytes(&self, memory: MemoryKind) -> bool {
-        self.honest.moves_bytes(memory)
-    }
-
-    fn borrows(&self) -> bool {
-        self.honest.borrows()
-    }
-
-    fn sends_at_once(&self) -> bool {
-        self.honest.sends_at_once()
-    }
-
-    fn open(&self, mut link: Link) -> Result<Box<dyn Lane>, Error> {
+/// In the place of a channel. Its pipes are numbered in the order in which they are opened.
+pub(super) fn in_place_of(honest: Arc<dyn Channel>, input: Input, lies: Lies) -> Arc<dyn Channel> {
+    let opened = AtomicUsize::new(0);
+    let channel = Double::of(honest.clone()).opening(move |mut link| {
         // Without its connections the honest lane is of no use.
-        let is_alone = !link.connections.is_empty() && self.input.below(2) == 1;
+        let is_alone = !link.connections.is_empty() && input.below(2) == 1;
         let connections = match is_alone {
             true => std::mem::take(&mut link.connections),
             false => Vec::new(),
         };
         let honest = match is_alone {
             true => None,
-            false => Some(self.honest.open(link)?),
+            false => Some(honest.open(link)?),
         };
         Ok(Box::new(HostileLane {
             honest,
             connections,
             ops: HashSet::new(),
-            input: self.input.clone(),
-            pipe: self.opened.fetch_add(1, Ordering::Relaxed),
-            lies: self.lies.clone(),
+            input: input.clone(),
+            pipe: opened.fetch_add(1, Ordering::Relaxed),
+            lies: lies.clone(),
         }))
-    }
+    });
+    channel.channel()
 }
 
 struct HostileLane {

@@ -1,9 +1,9 @@
 //! Pipes whose peer's lane says whatever it likes, on each of the built-in channels: what the target `lanes` in `fuzz/` runs, and this
 //! package's tests with inputs at random.
 //!
-//! One end, `near`, is honest. The far ends of its two pipes conspire: each says what the other has heard, too, and brings it to
-//! near's exchange. Invariant: a message about which a lane was honest is read as it was written, or not at all, whatever is said of others;
-//! nothing panics, on any thread; and once the pipes are gone near holds nothing.
+//! One end, `near`, is honest. The far ends of its two pipes conspire: each says what the other has heard, too, and brings it to near's
+//! exchange. Invariant: a message about which a lane was honest is read as it was written, or not at all, whatever is said of others.
+//! Nothing panics, on any thread; and once the pipes are gone near holds nothing.
 
 mod hostile;
 mod input;
@@ -24,7 +24,7 @@ use tensorpipe::transports::MemoryTransport;
 use tensorpipe::{Context, DType, Message, Pipe, Pool, PoolOptions, Tensor};
 use tokio::runtime::Builder;
 
-use self::hostile::{HostileChannel, Lies, Name};
+use self::hostile::{Lies, Name};
 use self::input::Input;
 
 /// Longer than anything takes that is not stuck.
@@ -72,8 +72,8 @@ async fn meet(input: &Input) {
     let name = honest.name();
     let near = context("near", honest.clone());
     let lies = Lies::default();
-    let hostile = HostileChannel::new(honest, input.clone(), lies.clone());
-    let far = context("far", Arc::new(hostile));
+    let hostile = hostile::in_place_of(honest, input.clone(), lies.clone());
+    let far = context("far", hostile);
     let pipes = [pipes(&near, &far).await, pipes(&near, &far).await];
     let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut readers = Vec::new();

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use tensorpipe::channels::{ChannelFault, Lane, LaneIo, LeaseChannel, OpId, Want};
+use tensorpipe::channels::{ChannelFault, LaneIo, LeaseChannel, OpId};
 use tensorpipe::conformance::pattern;
-use tensorpipe::{Buffer, BufferMut, Context, Message, Pipe, Tensor};
-use tensorpipe_tests::Liar;
+use tensorpipe::{Buffer, Context, Message, Pipe, Tensor};
+use tensorpipe_tests::{Double, Says};
 
 use super::scene::{Keeps, Peer, alone, check, eventually, lendable, made, offer, over_tcp, soon};
 
@@ -36,7 +36,7 @@ impl Impostor {
 
     /// Its pipe to the victim, on which it has sent a tensor as if it were `peer`, and the victim's end.
     async fn meets(self, victim: &Context, peer: &Peer) -> (Pipe, Pipe) {
-        let liar = Liar::like(&LeaseChannel::new(), move |_| self.clone());
+        let liar = Double::liar(LeaseChannel::new(), move |_| self.clone());
         let liar = liar.at(descriptor(peer).await).channel();
         let hostile = Context::builder().name("hostile peer").channels([liar]);
         let hostile = hostile.build().unwrap();
@@ -50,7 +50,7 @@ impl Impostor {
     }
 }
 
-impl Lane for Impostor {
+impl Says for Impostor {
     /// "It lies in what you have lent me."
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         // Slots and generations are counted, so the first guess would hit.
@@ -58,8 +58,6 @@ impl Lane for Impostor {
         self.sources.insert(op, source);
         io.control(op, yours);
     }
-
-    fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {}
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         self.heard.lock().unwrap().push(body.to_vec());
@@ -74,12 +72,6 @@ impl Lane for Impostor {
         }
         Ok(())
     }
-
-    fn streamed(&mut self, op: OpId, _: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        io.sent(op);
-    }
-
-    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
 /// What the victim reads of a hostile peer that claims to be `peer` and to send back a loan that begins there; and what the hostile peer heard.

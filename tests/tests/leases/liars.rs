@@ -1,5 +1,5 @@
-//! A writer whose exchange does not do what it should: the reader maps nothing that it cannot rely on, and either gets the
-//! bytes in the ordinary way or an error that names the peer's fault. Nothing hangs.
+//! A writer whose exchange does not do what it should. The reader maps nothing that it cannot rely on, and either gets the bytes in the
+//! ordinary way or an error that names the peer's fault. Nothing hangs.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -13,10 +13,10 @@ use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind,
     listen, recvmsg, sendmsg, socket,
 };
-use tensorpipe::channels::{Channel, ChannelFault, Lane, LaneIo, LeaseChannel, OpId, Want};
+use tensorpipe::channels::{Channel, ChannelFault, LaneIo, LeaseChannel, OpId};
 use tensorpipe::conformance::pattern;
-use tensorpipe::{Buffer, BufferMut, Context, Error, Message, PeerFault, Pipe, Tensor};
-use tensorpipe_tests::Liar;
+use tensorpipe::{Buffer, Context, Error, Message, PeerFault, Pipe, Tensor};
+use tensorpipe_tests::{Double, Says};
 
 use super::scene::{alone, check, offer, soon};
 
@@ -73,7 +73,7 @@ struct LiarsLane {
     sources: HashMap<OpId, Buffer>,
 }
 
-impl Lane for LiarsLane {
+impl Says for LiarsLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         let len = source.len() as u64;
         self.sources.insert(op, source);
@@ -82,8 +82,6 @@ impl Lane for LiarsLane {
             _ => io.control(op, [&[4][..], &INVITATION].concat()),
         }
     }
-
-    fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {}
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         match (body, self.sources.remove(&op)) {
@@ -101,12 +99,6 @@ impl Lane for LiarsLane {
         }
         Ok(())
     }
-
-    fn streamed(&mut self, op: OpId, _: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        io.sent(op);
-    }
-
-    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
 impl LiarsLane {
@@ -240,7 +232,7 @@ async fn pipe_of(lie: Lie) -> (Pipe, Pipe) {
     // The place of this process, but for its id and its exchange.
     let place = &honest.devices()[0].1[..37];
     let place = [place, &[0x5a; 16], exchange(lie).as_bytes()].concat();
-    let liar = Liar::like(&LeaseChannel::new(), move |_| LiarsLane {
+    let liar = Double::liar(LeaseChannel::new(), move |_| LiarsLane {
         lie,
         sources: HashMap::new(),
     });

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{ChannelFault, Further, Lane, LaneIo, MptChannel, OpId, Want};
+use tensorpipe::channels::{Further, LaneIo, MptChannel, OpId, Want};
 use tensorpipe::transports::TcpTransport;
 use tensorpipe::{
-    Buffer, BufferMut, Error, Message, PeerFault, Tensor,
+    Buffer, Error, Message, PeerFault, Tensor,
     channels::{Pays, Threshold},
 };
-use tensorpipe_tests::Liar;
+use tensorpipe_tests::{Double, Says};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::scene::{builder, context, soon};
@@ -64,7 +64,7 @@ impl LiarLane {
     }
 }
 
-impl Lane for LiarLane {
+impl Says for LiarLane {
     fn send(&mut self, op: OpId, _: Buffer, io: &mut LaneIo<'_>) {
         self.lie(op, 1, io);
     }
@@ -72,19 +72,11 @@ impl Lane for LiarLane {
     fn recv(&mut self, op: OpId, _: Want, io: &mut LaneIo<'_>) {
         self.lie(op, 0, io);
     }
-
-    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        Ok(())
-    }
-
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
-
-    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
 /// What the honest end, which connected, makes of a liar's tensor, or of what it says about one of its own.
 async fn verdict(lie: Lie, liar_writes: bool) -> String {
-    let liar = Liar::like(&MptChannel::new(), move |link| {
+    let liar = Double::liar(MptChannel::new(), move |link| {
         LiarLane(lie.clone(), link.further)
     });
     let server = context("liar", liar.channel(), TcpTransport::new());

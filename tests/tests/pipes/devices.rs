@@ -5,7 +5,6 @@ mod staged;
 
 use std::sync::LazyLock;
 
-use tensorpipe::channels::{DeviceOffer, Lane, Link};
 use tensorpipe::conformance::TestDevices;
 use tensorpipe::conformance::device::{Fixture, TestFixture};
 use tensorpipe::transports::MemoryTransport;
@@ -13,6 +12,7 @@ use tensorpipe::{
     Allocation, Buffer, BufferMut, DType, Device, DeviceKind, Error, MessageTensor, Misuse, Place,
     device::DevicePool,
 };
+use tensorpipe_tests::Double;
 
 use super::*;
 use staged::StagedChannel;
@@ -45,42 +45,28 @@ fn bytes(buffer: &Buffer) -> Vec<u8> {
     }
 }
 
-/// Between the devices for tests and main memory, but for one of them, which nothing reaches.
-struct Toys(StagedChannel, Device);
-
-impl Channel for Toys {
-    fn name(&self) -> &'static str {
-        "toys"
-    }
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        self.0.devices()
-    }
-    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
-        if [ours.device, theirs.device].contains(&self.1) {
-            return Err("nothing reaches it".to_owned());
-        }
-        self.0.reaches(ours, theirs)
-    }
-    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        self.0.open(link)
-    }
-}
-
 async fn toys() -> (Pipe, Pipe) {
     toys_with(toy(2), Limits::default()).await
 }
 
+/// Between the devices for tests and main memory, but for one of them, which nothing reaches.
 async fn toys_with(unreached: Device, limits: Limits) -> (Pipe, Pipe) {
     let transports: [Arc<dyn Transport>; 2] = [
         Arc::new(MemoryTransport::new()),
         Arc::new(TcpTransport::new()),
     ];
-    let staged = StagedChannel {
+    let staged: Arc<dyn Channel> = Arc::new(StagedChannel {
         devices: DEVICES.clone(),
         inner: Arc::new(BasicChannel::new()),
-    };
-    let toys = Toys(staged, unreached);
-    let channels: [Arc<dyn Channel>; 2] = [Arc::new(toys), Arc::new(BasicChannel::new())];
+    });
+    let toys = Double::of(staged.clone()).named("toys");
+    let toys = toys.reaching(move |ours, theirs| {
+        if [ours.device, theirs.device].contains(&unreached) {
+            return Err("nothing reaches it".to_owned());
+        }
+        staged.reaches(ours, theirs)
+    });
+    let channels: [Arc<dyn Channel>; 2] = [toys.channel(), Arc::new(BasicChannel::new())];
     let builder = Context::builder().transports(transports).channels(channels);
     let builder = builder.allocator(Arc::new(DEVICES.clone()));
     let context = builder.limits(limits).build().unwrap();

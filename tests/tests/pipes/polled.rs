@@ -1,8 +1,7 @@
 //! A round trip while both ends poll over shared memory makes no system call at either end.
 //!
-//! A child may make none but its runtime's look at timers and sockets, which comes after some sixty turns, and those by which it
-//! says that it is through: any other ends it. On a busy machine a look can be in vain, and then somebody has to be woken: at most
-//! half of the children may meet that.
+//! Its runtime may look at timers and sockets, which it does after some sixty turns, and the child may say that it is through. Any other
+//! call ends it. On a busy machine a look can be in vain, and then somebody has to be woken: at most half of the children may meet that.
 
 use tensorpipe_tests::{Child, allow_only, say};
 

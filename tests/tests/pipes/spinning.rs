@@ -6,40 +6,14 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context as TaskContext, Poll};
 
-use tensorpipe::transports::{Acceptor, BoxFuture, Connection};
+use tensorpipe::transports::Connection;
+use tensorpipe_tests::Over;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 
-/// Counts looks at its connections.
-struct Counted(ShmTransport, Arc<AtomicU64>);
-
+/// Counts looks at it.
 struct CountedConnection(Box<dyn Connection>, Arc<AtomicU64>);
-
-impl Transport for Counted {
-    fn name(&self) -> &'static str {
-        "shm"
-    }
-    fn domain(&self) -> Vec<u8> {
-        self.0.domain()
-    }
-    fn connect<'a>(
-        &'a self,
-        address: &'a str,
-    ) -> BoxFuture<'a, Result<Box<dyn Connection>, tensorpipe::Error>> {
-        Box::pin(async move {
-            let inner = self.0.connect(address).await?;
-            Ok(Box::new(CountedConnection(inner, self.1.clone())) as Box<dyn Connection>)
-        })
-    }
-    /// The listener's ends are not counted: each pipe has one of either kind.
-    fn listen<'a>(
-        &'a self,
-        address: &'a str,
-    ) -> BoxFuture<'a, Result<Box<dyn Acceptor>, tensorpipe::Error>> {
-        self.0.listen(address)
-    }
-}
 
 impl Connection for CountedConnection {
     fn ends(&self) -> String {
@@ -125,7 +99,11 @@ async fn two_busy_pipes_and_a_bystander_share_one_thread() {
     let mut pipes = Vec::new();
     for i in 0..2 {
         let looks = Arc::new(AtomicU64::new(0));
-        let shm: Arc<dyn Transport> = Arc::new(Counted(ShmTransport::new(), looks.clone()));
+        let counted = looks.clone();
+        // The listener's ends are not counted: each pipe has one of either kind.
+        let shm = Over::new("shm", ShmTransport::new())
+            .connecting(move |inner| Box::new(CountedConnection(inner, counted.clone())));
+        let shm: Arc<dyn Transport> = Arc::new(shm);
         let context = over_tcp().transports([shm]).build().unwrap();
         let name = format!("shm://shared thread {i} {}", std::process::id());
         let listener = context.listen([name]).await.unwrap();

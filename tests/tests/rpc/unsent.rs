@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use tensorpipe::channels::{
-    BasicChannel, Channel, ChannelFault, Lane, LaneHandle, LaneIo, Link, OpId, Want,
-};
+use tensorpipe::channels::{BasicChannel, Channel, Lane, LaneHandle, LaneIo, OpId};
 use tensorpipe::{
-    Buffer, BufferMut, Context, Device, Error, Misuse, ResetCode, Tensor,
+    Buffer, Context, Error, Misuse, ResetCode, Tensor,
     channels::{Pays, Threshold},
 };
 use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
-use tensorpipe_tests::{alone, soon};
+use tensorpipe_tests::{Double, Says, alone, soon};
 
 #[tensor_service]
 trait Mirror {
@@ -42,24 +40,11 @@ pub(super) struct Faulty(pub(super) Arc<AtomicU8>);
 
 struct FaultyLane(Box<dyn Lane>, Faulty, LaneHandle);
 
-impl Channel for Faulty {
-    fn name(&self) -> &'static str {
-        "faulty"
+impl Says for FaultyLane {
+    fn honest(&mut self) -> Option<&mut dyn Lane> {
+        Some(&mut *self.0)
     }
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        BasicChannel::new().devices()
-    }
-    fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
-        vec![Threshold::new(Pays::From(1000))]
-    }
-    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        let handle = link.handle.clone();
-        let inner = BasicChannel::new().open(link)?;
-        Ok(Box::new(FaultyLane(inner, self.clone(), handle)))
-    }
-}
 
-impl Lane for FaultyLane {
     fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
         let how = self.1.0.load(Ordering::SeqCst);
         if how == 0 || source.as_bytes().unwrap()[0] != HEAVY {
@@ -82,24 +67,23 @@ impl Lane for FaultyLane {
             handle.failed(op, error);
         });
     }
-    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        self.0.recv(op, want, io);
-    }
-    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        self.0.control(op, body, io)
-    }
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        self.0.streamed(op, dest, io);
-    }
-    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
-        self.0.cancel(op, io);
-    }
 }
 
 /// One that has this channel, and no other.
 pub(super) fn context(channel: &Faulty) -> Context {
-    let channel: Arc<dyn Channel> = Arc::new(channel.clone());
-    Context::builder().channels([channel]).build().unwrap()
+    let faulty = channel.clone();
+    let channel = Double::of(Arc::new(BasicChannel::new())).named("faulty");
+    let channel = channel.with_threshold(Threshold::new(Pays::From(1000)));
+    let channel = channel.with_lanes(move |link| {
+        let handle = link.handle.clone();
+        FaultyLane(
+            BasicChannel::new().open(link).unwrap(),
+            faulty.clone(),
+            handle,
+        )
+    });
+    let builder = Context::builder().channels([channel.channel()]);
+    builder.build().unwrap()
 }
 
 /// A client of a server, and what makes the channel of either fail.

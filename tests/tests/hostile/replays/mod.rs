@@ -8,8 +8,8 @@
 //! thief      says those bytes: here, or in a process that has nothing else, and asks nobody whose they are
 //! ```
 //!
-//! Elsewhere: invitations and passes with a key of another pipe, and of another exchange (`channels/exchange/broker/tests.rs`); tokens of other
-//! kinds and over other transports (`negotiate/ticket.rs`); claims of loans (`tests/leases/claims.rs`); references that were claimed
+//! Elsewhere: invitations and passes with a key of another pipe, and of another exchange (`channels/exchange/broker/tests.rs`). Tokens of
+//! other kinds and over other transports (`negotiate/ticket.rs`). Claims of loans (`tests/leases/claims.rs`); references that were claimed
 //! (`tests/rpc/references.rs`); keys of rendezvous of a producer that was started again (`tests/rendezvous/gone.rs`).
 
 mod connectors;

@@ -1,15 +1,10 @@
 //! Who is at the other end: contexts with tokens, those without, and those with other ones.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "identity/calls.rs"]
 mod calls;
-#[path = "identity/impostors.rs"]
 mod impostors;
-#[path = "identity/processes.rs"]
 mod processes;
-#[path = "identity/tls.rs"]
 mod tls;
-#[path = "identity/tokens.rs"]
 mod tokens;
 
 /// What this binary does when a test of it starts it again.

@@ -2,23 +2,14 @@
 //! back, however its holder ends.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "leases/calls.rs"]
 mod calls;
-#[path = "leases/claims.rs"]
 mod claims;
-#[path = "leases/copies.rs"]
 mod copies;
-#[path = "leases/denied.rs"]
 mod denied;
-#[path = "leases/ends.rs"]
 mod ends;
-#[path = "leases/liars.rs"]
 mod liars;
-#[path = "leases/rewritten.rs"]
 mod rewritten;
-#[path = "leases/scene.rs"]
 mod scene;
-#[path = "leases/sharing.rs"]
 mod sharing;
 
 /// What this binary does when a test of it starts it again.

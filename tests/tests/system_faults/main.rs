@@ -2,15 +2,10 @@
 //! typed error that says what to do; nothing hangs, and nothing is killed. `tests/FAULTS.md` is the table.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "system_faults/faults.rs"]
 mod faults;
-#[path = "system_faults/group.rs"]
 mod group;
-#[path = "system_faults/pairs.rs"]
 mod pairs;
-#[path = "system_faults/rows.rs"]
 mod rows;
-#[path = "system_faults/scene.rs"]
 mod scene;
 
 /// What this binary does when a test of it starts it again.

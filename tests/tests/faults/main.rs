@@ -5,15 +5,10 @@
 //! network namespaces would need root.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "faults/batches.rs"]
 mod batches;
-#[path = "faults/calls.rs"]
 mod calls;
-#[path = "faults/handshakes.rs"]
 mod handshakes;
-#[path = "faults/open_pipes.rs"]
 mod open_pipes;
-#[path = "faults/scene.rs"]
 mod scene;
 
 /// What this binary does when a test of it starts it again.

@@ -2,15 +2,9 @@
 //! milliseconds, and each run is the one that its seed gives.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "simulated/clock.rs"]
 mod clock;
-#[path = "simulated/cuts.rs"]
 mod cuts;
-#[path = "simulated/deaths.rs"]
 mod deaths;
-#[path = "simulated/partitions.rs"]
 mod partitions;
-#[path = "simulated/scene.rs"]
 mod scene;
-#[path = "simulated/seeds.rs"]
 mod seeds;

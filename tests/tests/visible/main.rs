@@ -2,17 +2,11 @@
 //! belong together across processes.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "visible/copies.rs"]
 mod copies;
-#[path = "visible/pipes.rs"]
 mod pipes;
-#[path = "visible/scene.rs"]
 mod scene;
-#[path = "visible/spans.rs"]
 mod spans;
-#[path = "visible/streams.rs"]
 mod streams;
-#[path = "visible/times.rs"]
 mod times;
 
 /// What this binary does when a test of it starts it again.

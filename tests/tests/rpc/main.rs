@@ -1,23 +1,14 @@
 //! What calls can do, between processes that end whenever they like: streams, references, calls back.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "rpc/back.rs"]
 mod back;
-#[path = "rpc/blocked.rs"]
 mod blocked;
-#[path = "rpc/forked.rs"]
 mod forked;
-#[path = "rpc/overload.rs"]
 mod overload;
-#[path = "rpc/references.rs"]
 mod references;
-#[path = "rpc/required.rs"]
 mod required;
-#[path = "rpc/streams.rs"]
 mod streams;
-#[path = "rpc/unsent.rs"]
 mod unsent;
-#[path = "rpc/works.rs"]
 mod works;
 
 /// What this binary does when a test of it starts it again.

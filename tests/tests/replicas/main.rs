@@ -1,16 +1,11 @@
-//! Clients of several server processes, which die, stop, drain, are overloaded, or are not what they seem: calls move where
-//! that is safe, and end with the truth where it is not.
+//! Clients of several server processes, which die, stop, drain, are overloaded, or are not what they seem. Calls move where that is safe,
+//! and end with the truth where it is not.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "replicas/callers.rs"]
 mod callers;
-#[path = "replicas/deaths.rs"]
 mod deaths;
-#[path = "replicas/scene.rs"]
 mod scene;
-#[path = "replicas/stuck.rs"]
 mod stuck;
-#[path = "replicas/unwilling.rs"]
 mod unwilling;
 
 /// What this binary does when a test of it starts it again.

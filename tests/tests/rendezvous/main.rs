@@ -2,13 +2,9 @@
 //! nothing from the others but time.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "rendezvous/bounds.rs"]
 mod bounds;
-#[path = "rendezvous/gone.rs"]
 mod gone;
-#[path = "rendezvous/passing.rs"]
 mod passing;
-#[path = "rendezvous/scene.rs"]
 mod scene;
 
 /// What this binary does when a test of it starts it again.

@@ -2,11 +2,8 @@
 //! packets. Needs root and `/dev/net/tun`; says so where it has not. `tests/FAULTS.md` is the table.
 #![allow(missing_docs, reason = "a test")]
 
-#[path = "network_faults/calls.rs"]
 mod calls;
-#[path = "network_faults/link.rs"]
 mod link;
-#[path = "network_faults/rows.rs"]
 mod rows;
 
 /// What this binary does when a test of it starts it again.

@@ -1,0 +1,335 @@
+//! In the place of a channel or a transport: like that, but for what a test says. One kit for hostile peers and for backends that fail.
+
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use tensorpipe::channels::{
+    Channel, ChannelFault, DeviceOffer, Lane, LaneIo, Link, OpId, Pays, Threshold, Want,
+};
+use tensorpipe::device::MemoryKind;
+use tensorpipe::transports::{Acceptor, BoxFuture, Connection, Transport};
+use tensorpipe::{Buffer, BufferMut, Device, Error};
+
+type Reaches = dyn Fn(DeviceOffer<'_>, DeviceOffer<'_>) -> Result<(), String> + Send + Sync;
+type Opens = dyn Fn(Link) -> Result<Box<dyn Lane>, Error> + Send + Sync;
+
+/// In the place of a channel.
+pub struct Double {
+    honest: Arc<dyn Channel>,
+    name: &'static str,
+    devices: Vec<(Device, Vec<u8>)>,
+    /// It takes every tensor, wherever its peer is.
+    is_liar: bool,
+    thresholds: Option<Vec<Threshold>>,
+    connections: u8,
+    reaches: Option<Box<Reaches>>,
+    opens: Option<Box<Opens>>,
+}
+
+impl Double {
+    /// Like this one.
+    pub fn of(honest: Arc<dyn Channel>) -> Self {
+        Self {
+            name: honest.name(),
+            devices: honest.devices(),
+            is_liar: false,
+            thresholds: None,
+            connections: honest.connections(),
+            reaches: None,
+            opens: None,
+            honest,
+        }
+    }
+
+    /// A channel of a name that the other end knows: its devices are everywhere, it takes every tensor, and only its lanes are false.
+    pub fn liar<L: Says + 'static>(
+        honest: impl Channel,
+        lane: impl Fn(Link) -> L + Send + Sync + 'static,
+    ) -> Self {
+        let mut liar = Self::of(Arc::new(honest)).with_lanes(lane);
+        (liar.is_liar, liar.connections) = (true, 0);
+        liar.thresholds = Some(vec![Threshold::new(Pays::From(1))]);
+        liar.reaching(|_, _| Ok(()))
+    }
+
+    /// Under another name.
+    pub fn named(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// At another place: what it says of main memory.
+    pub fn at(mut self, descriptor: Vec<u8>) -> Self {
+        self.devices = vec![(Device::CPU, descriptor)];
+        self
+    }
+
+    /// Whom it reaches.
+    pub fn reaching(
+        mut self,
+        reaches: impl Fn(DeviceOffer<'_>, DeviceOffer<'_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.reaches = Some(Box::new(reaches));
+        self
+    }
+
+    /// From which length on it pays.
+    pub fn with_threshold(mut self, threshold: Threshold) -> Self {
+        self.thresholds = Some(vec![threshold]);
+        self
+    }
+
+    /// With so many connections of its own.
+    pub fn with_connections(mut self, connections: u8) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// With these lanes.
+    pub fn with_lanes<L: Says + 'static>(
+        self,
+        lane: impl Fn(Link) -> L + Send + Sync + 'static,
+    ) -> Self {
+        self.opening(move |link| Ok(Box::new(Spoken(lane(link)))))
+    }
+
+    /// With lanes that have methods of their own, or none.
+    pub fn opening(
+        mut self,
+        opens: impl Fn(Link) -> Result<Box<dyn Lane>, Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.opens = Some(Box::new(opens));
+        self
+    }
+
+    /// For [`tensorpipe::ContextBuilder::channels`].
+    pub fn channel(self) -> Arc<dyn Channel> {
+        Arc::new(self)
+    }
+}
+
+impl std::fmt::Debug for Double {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct(self.name).finish_non_exhaustive()
+    }
+}
+
+impl Channel for Double {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        self.devices.clone()
+    }
+
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        match &self.reaches {
+            Some(reaches) => reaches(ours, theirs),
+            None => self.honest.reaches(ours, theirs),
+        }
+    }
+
+    fn in_process(&self) -> bool {
+        !self.is_liar && self.honest.in_process()
+    }
+
+    fn connections(&self) -> u8 {
+        self.connections
+    }
+
+    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        let own = self.thresholds.clone();
+        own.unwrap_or_else(|| self.honest.thresholds(peer))
+    }
+
+    fn moves_bytes(&self, memory: MemoryKind) -> bool {
+        self.is_liar || self.honest.moves_bytes(memory)
+    }
+
+    fn borrows(&self) -> bool {
+        self.is_liar || self.honest.borrows()
+    }
+
+    fn sends_at_once(&self) -> bool {
+        self.honest.sends_at_once()
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        match &self.opens {
+            Some(opens) => opens(link),
+            None => self.honest.open(link),
+        }
+    }
+}
+
+/// What a lane says: what an honest one would, where it has one and says nothing of its own.
+pub trait Says: Send {
+    /// The honest lane.
+    fn honest(&mut self) -> Option<&mut dyn Lane> {
+        None
+    }
+
+    /// As [`Lane::send`].
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        if let Some(honest) = self.honest() {
+            honest.send(op, source, io);
+        }
+    }
+
+    /// As [`Lane::recv`].
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        if let Some(honest) = self.honest() {
+            honest.recv(op, want, io);
+        }
+    }
+
+    /// As [`Lane::control`].
+    ///
+    /// # Errors
+    /// As there.
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        let honest = self.honest();
+        honest.map_or(Ok(()), |honest| honest.control(op, body, io))
+    }
+
+    /// As [`Lane::streamed`].
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        match (self.honest(), dest) {
+            (Some(honest), dest) => honest.streamed(op, dest, io),
+            (None, Some(dest)) => io.received(op, dest.freeze()),
+            (None, None) => io.sent(op),
+        }
+    }
+}
+
+struct Spoken<L>(L);
+
+impl<L: Says> Lane for Spoken<L> {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        self.0.send(op, source, io);
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        self.0.recv(op, want, io);
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.0.control(op, body, io)
+    }
+
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        self.0.streamed(op, dest, io);
+    }
+
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        if let Some(honest) = self.0.honest() {
+            honest.cancel(op, io);
+        }
+    }
+}
+
+type Wraps = dyn Fn(Box<dyn Connection>) -> Box<dyn Connection> + Send + Sync;
+
+/// In the place of a transport, under another name or with other connections.
+#[derive(Clone)]
+pub struct Over {
+    inner: Arc<dyn Transport>,
+    name: &'static str,
+    domain: Vec<u8>,
+    side: Option<&'static str>,
+    connects: Arc<Wraps>,
+    accepts: Arc<Wraps>,
+}
+
+impl Over {
+    /// Like this one, under this name.
+    pub fn new(name: &'static str, inner: impl Transport) -> Self {
+        Self {
+            domain: inner.domain(),
+            inner: Arc::new(inner),
+            name,
+            side: None,
+            connects: Arc::new(|connection| connection),
+            accepts: Arc::new(|connection| connection),
+        }
+    }
+
+    /// Pipes are upgraded to it, at this address: the domain is its name.
+    pub fn at_side(mut self, address: &'static str) -> Self {
+        (self.side, self.domain) = (Some(address), self.name.as_bytes().to_vec());
+        self
+    }
+
+    /// With other connections at the end that connects.
+    pub fn connecting(
+        mut self,
+        wraps: impl Fn(Box<dyn Connection>) -> Box<dyn Connection> + Send + Sync + 'static,
+    ) -> Self {
+        self.connects = Arc::new(wraps);
+        self
+    }
+
+    /// With other connections at both ends.
+    pub fn wrapping(
+        mut self,
+        wraps: impl Fn(Box<dyn Connection>) -> Box<dyn Connection> + Send + Sync + 'static,
+    ) -> Self {
+        self.connects = Arc::new(wraps);
+        self.accepts = self.connects.clone();
+        self
+    }
+}
+
+impl std::fmt::Debug for Over {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct(self.name).finish_non_exhaustive()
+    }
+}
+
+impl Transport for Over {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn domain(&self) -> Vec<u8> {
+        self.domain.clone()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a str,
+    ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+        Box::pin(async move { Ok((self.connects)(self.inner.connect(address).await?)) })
+    }
+
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+        Box::pin(async move {
+            let (inner, wraps) = (self.inner.listen(address).await?, self.accepts.clone());
+            Ok(Box::new(OverAcceptor { inner, wraps }) as Box<dyn Acceptor>)
+        })
+    }
+
+    fn side_address(&self) -> Option<String> {
+        self.side.map(str::to_owned)
+    }
+}
+
+struct OverAcceptor {
+    inner: Box<dyn Acceptor>,
+    wraps: Arc<Wraps>,
+}
+
+impl Acceptor for OverAcceptor {
+    fn address(&self) -> String {
+        self.inner.address()
+    }
+
+    fn poll_accept(
+        &mut self,
+        cx: &mut TaskContext<'_>,
+    ) -> Poll<Result<Box<dyn Connection>, Error>> {
+        let accepted = self.inner.poll_accept(cx);
+        accepted.map_ok(|inner| (self.wraps)(inner))
+    }
+}
