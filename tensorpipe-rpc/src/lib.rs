@@ -53,6 +53,8 @@
 //! # }
 //! ```
 //!
+//! Both ends are in one process here, and as well may be in two, on one machine or on two: [`tensorpipe`] says how tensors travel then.
+//!
 //! `#[tensor_service]` writes `ParameterServerService`, which serves any `S: ParameterServer`, and `ParameterServerClient`. The
 //! page of the macro, [`tensor_service`], lists what a trait may have. [`guide`] has an example for each task.
 //!

@@ -1,5 +1,8 @@
-//! A tensor-aware message pipe: two ends agree on the first transport and channels, in order of preference, that reach
-//! from one to the other.
+//! Messages that carry tensors, within a process, between processes, and between machines.
+//!
+//! A *pipe* is a two-way stream of messages between two contexts. It runs over one *transport*, which makes connections: streams of bytes.
+//! The memory of tensors moves over *channels*, which may do better than a stream: lend it, or let the peer read it where it is. The two
+//! ends agree on the first transport and channels, in order of preference, that reach from one to the other.
 //!
 //! ```text
 //!      writer                                                      reader
@@ -15,6 +18,9 @@
 //!     ▼                                                              ▼
 //!  Write ends: the bytes are handed over                          Read ends: the bytes are there
 //! ```
+//!
+//! A pipe has some *credit*: bytes that its writer may send before the reader asks for them. What goes beyond waits for the reader's
+//! go-ahead, so the reader decides first where it wants them. Here both ends are in one process:
 //!
 //! ```
 //! use tensorpipe::{Context, Message, Tensor};
@@ -45,7 +51,7 @@
 //! |---|---|
 //! | [`Context`] | a process's transports, channels, memory, limits and name; [`Context::listen`] and [`Context::connect`] make pipes |
 //! | [`Pipe`] | the two-way stream of messages; [`Pipe::route`] says what was chosen, and why nothing else |
-//! | [`Message`] | metadata, payloads and tensors |
+//! | [`Message`] | metadata (short, and seen before the rest is read), payloads (bytes) and tensors |
 //! | [`Incoming`] | a message that has come: look at its [`Descriptor`], then read it, read it into memory of your own, skip or refuse it |
 //! | [`Tensor`] | bytes on a device with an element type and a shape; a clone is a handle |
 //! | [`Pool`] | warm memory; its tensors are lent to other processes of the machine without a copy |
