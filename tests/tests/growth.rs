@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::{Context, Listener, Message, Tensor, Url};
+use tensorpipe::{Context, DType, Listener, Message, Tensor, Url};
 use tensorpipe_rpc::{Connection, Server, tensor_service};
-use tensorpipe_tests::{Counting, alone, eventually, soon};
+use tensorpipe_tests::{Child, Counting, alone, eventually, role, runtime, say, soon};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -62,14 +62,17 @@ enum Kind {
     IsCutInItsHandler,
     /// The same, while a tensor waits for its reader.
     IsCutInATensor,
+    /// Over each transport in turn: a process that calls, lends, borrows, and is killed.
+    IsKilled,
     /// It says this, and goes.
     Says(&'static [u8]),
 }
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Calls,
     Kind::IsCutInItsHandler,
     Kind::IsCutInATensor,
+    Kind::IsKilled,
     // A hostile peer, one that says nothing, and one that is cut within its first frame.
     Kind::Says(b"GET / HTTP/1.1"),
     Kind::Says(b""),
@@ -110,7 +113,7 @@ fn connections_that_were_leave_nothing_in_use() {
         let urls: Vec<_> = server.urls().iter().map(ToString::to_string).collect();
         let address = urls[0].strip_prefix("tcp://").unwrap().to_owned();
         let context = Context::builder().name("client").build().unwrap();
-        let mut cut_in_all = 0;
+        let (mut cut_in_all, mut killed) = (0, 0);
         let mut round = async || {
             for kind in KINDS.into_iter().cycle().take(CONNECTIONS * KINDS.len()) {
                 match kind {
@@ -129,6 +132,13 @@ fn connections_that_were_leave_nothing_in_use() {
                             cut_in_a_tensor(&context, url, &pipes).await;
                         }
                     }
+                    Kind::IsKilled => {
+                        let mut child = Child::start("peer", &[("TEST_URL", &urls[killed % 2])]);
+                        soon("a handler", held.notified()).await;
+                        child.hear("holds");
+                        child.kill();
+                        killed += 1;
+                    }
                     Kind::Says(words) => {
                         let mut hostile = TcpStream::connect(&address).await.unwrap();
                         hostile.write_all(words).await.unwrap();
@@ -137,7 +147,7 @@ fn connections_that_were_leave_nothing_in_use() {
             }
             // Each was cut while its handler was at it.
             cut_in_all += CONNECTIONS * urls.len();
-            let is_cut = || cut.load(Ordering::Relaxed) == cut_in_all;
+            let is_cut = || cut.load(Ordering::Relaxed) == cut_in_all + killed;
             eventually("calls are cut", is_cut).await;
             eventually("calls end", || server.calls_under_way() == 0).await;
         };
@@ -163,6 +173,26 @@ fn connections_that_were_leave_nothing_in_use() {
         );
         assert!(most < connections / 2, "{most} of {size} bytes each");
         assert!(now - bytes < TABLES, "{bytes}, then {now}");
+    });
+}
+
+/// Calls, and keeps the answer and a call with a tensor of its own, until it is killed.
+#[test]
+fn child() {
+    if role().is_none() {
+        return;
+    }
+    runtime().block_on(async {
+        let url = std::env::var("TEST_URL").unwrap();
+        let context = Context::builder().name("child").build().unwrap();
+        let client = call(&context, &url).await;
+        let lent = context.pool().tensor(DType::U8, [2 << 20]).unwrap();
+        let echo = soon("an echo", client.echo(&lent).into_future()).await;
+        let borrowed = echo.unwrap();
+        let mut hold = pin!(client.hold(&lent).into_future());
+        assert!((&mut hold).now_or_never().is_none(), "it has ended");
+        say("holds", borrowed.byte_len());
+        hold.await.unwrap();
     });
 }
 

@@ -6,14 +6,14 @@
 //!     one act after another (`acts`)     <-- calls back --   the same service is served here, too
 //!   twice a second                       -- state? -->       Control, on a server of its own
 //!     a rest: the acts under way end, no new ones begin, and nothing may be held or under way at either end; a sample
-//! ``` Memory at rest does not depend on what happens to be under way, so a line through it tells a leak of kilobytes a second from chance.
-//! Two things that are bounded, and by chance, are kept out of it. Pools give back at each rest what they keep warm. Holes in the
-//! allocator's arenas are kept small ([`tune`]).
+//! ```
+//! Memory at rest does not depend on what happens to be under way, so its medians early and late tell a leak of kilobytes a
+//! second from chance. Two things that are bounded, and by chance, are kept out of it: what pools keep warm, which they give back
+//! at each rest, and holes in the allocator's arenas, which are kept small ([`tune`]).
 
 mod site;
 
 use std::collections::BTreeMap;
-use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use self::site::{ControlClient, Look, Orders, Served, Site, TRANSPORTS, Visit, context};
 use super::acts::{ACTS, CALLER};
-use super::{BOUND, Holdings, LOOK, differences, holdings, settled, steady};
+use super::{BOUND, Growth, Holdings, LOOK, differences, grown, holdings, settled, steady, tune};
 use crate::peer::Peer;
 use crate::plan::{Flavor, seconds};
 use crate::report;
@@ -46,8 +46,9 @@ pub(crate) struct Churn {
     /// How long the same is done before, in seconds.
     #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     warm_up: f64,
-    /// The most that the memory of either process may grow, in MiB a minute; inf for no bound.
-    #[arg(long, default_value_t = 1.0)]
+    /// The most that private memory, shared memory and what of the heap is in use (where that is counted) may grow after the
+    /// warm-up, in percent; inf for no bound.
+    #[arg(long, default_value_t = 5.0)]
     bound: f64,
     /// The largest tensor.
     #[arg(long, default_value = "2MiB")]
@@ -98,13 +99,11 @@ struct Sample {
 #[derive(Clone, Debug, Serialize)]
 struct Side {
     name: &'static str,
-    /// MiB a minute by which memory at rest grew after the warm-up, by least squares; `None`: too few samples.
-    slope: Option<f64>,
-    /// The same of what is in use of the heap, where that is counted: without the holes that the allocator keeps.
-    heap_slope: Option<f64>,
-    /// Resident memory at rest, at the end of the warm-up and at the end, in KiB.
-    warm_kib: u64,
-    end_kib: u64,
+    /// How memory at rest grew after the warm-up; `None`: too few samples.
+    private: Option<Growth>,
+    shared: Option<Growth>,
+    /// What is in use of the heap, where that is counted.
+    in_use: Option<Growth>,
 }
 
 /// Does it all, and prints what was done; an error says everything that was not as it should be, and the seed to have it
@@ -145,29 +144,6 @@ async fn churn(orders: &Churn) -> Result<Report> {
     });
     report.left = left.await?;
     Ok(report)
-}
-
-/// Begins this process anew with a tuned allocator, unless the user has tuned it: it looks at its environment once.
-///
-/// By default glibc has arenas for each thread, and takes long blocks from them once one was freed: with blocks of chance,
-/// freed on other threads than they were made on, holes grow by tens of MiB a minute for minutes, in use or not. With one
-/// arena, and long blocks mapped one by one, resident memory is what is in use, and some hundred KiB.
-fn tune() -> Result<()> {
-    const TUNING: [(&str, &str); 3] = [
-        ("MALLOC_ARENA_MAX", "1"),
-        ("MALLOC_MMAP_THRESHOLD_", "65536"),
-        ("MALLOC_TRIM_THRESHOLD_", "65536"),
-    ];
-    if TUNING
-        .iter()
-        .any(|(name, _)| std::env::var_os(name).is_some())
-    {
-        return Ok(());
-    }
-    let binary = std::env::current_exe().context("this binary's path is not known")?;
-    let mut again = std::process::Command::new(binary);
-    let error = again.args(std::env::args_os().skip(1)).envs(TUNING).exec();
-    bail!("this program cannot be started again: {error}")
 }
 
 /// This process, and the one that it calls.
@@ -243,9 +219,9 @@ impl Caller {
         }
         workers.spawn(cut(self.control.clone(), bustle.clone(), rng.fork()));
         let start = Instant::now();
-        // What they take of memory is the caller's, too.
         let interval = INTERVAL.max(Duration::from_secs_f64(warm_up + seconds) / MOST_SAMPLES);
-        let mut rest = Vec::new();
+        // They are no part of what grows.
+        let mut rest = Vec::with_capacity(2 * MOST_SAMPLES as usize);
         let progress = report::progress((warm_up + seconds).ceil() as u64);
         let mut watched = Ok(());
         while watched.is_ok() && start.elapsed().as_secs_f64() < warm_up + seconds {
@@ -387,52 +363,41 @@ async fn cut(control: ControlClient, bustle: Arc<Bustle>, mut rng: Rng) -> Resul
 /// What is known of one process; what comes before the end of the warm-up does not count.
 fn side(name: &'static str, warm_up: f64, rest: &[Sample], of: fn(&Sample) -> &Look) -> Side {
     let warm: Vec<_> = rest.iter().filter(|sample| sample.at >= warm_up).collect();
-    // MiB by minutes.
-    let line = |kib: fn(&Look) -> Option<u64>| {
-        let points = warm.iter().filter_map(|sample| {
-            let mib = kib(of(sample))? as f64 / 1024.0;
-            Some((sample.at / 60.0, mib))
-        });
-        slope(&points.collect::<Vec<_>>())
+    let growth = |kib: fn(&Look) -> Option<u64>| {
+        Growth::of(warm.iter().filter_map(|sample| kib(of(sample))))
     };
-    let kib = |sample: Option<&&Sample>| sample.map_or(0, |sample| of(sample).kib());
     Side {
         name,
-        slope: line(|look| Some(look.kib())),
-        heap_slope: line(|look| Some(look.heap? >> 10)),
-        warm_kib: kib(warm.first()),
-        end_kib: kib(warm.last()),
+        private: growth(|look| Some(look.memory.anon)),
+        shared: growth(|look| Some(look.memory.shmem)),
+        in_use: growth(|look| Some(look.heap? >> 10)),
     }
-}
-
-/// The slope of the line for which the sum of the squares of what it misses is least; `None` for less than three points, or
-/// points at one moment.
-fn slope(points: &[(f64, f64)]) -> Option<f64> {
-    if points.len() < 3 {
-        return None;
-    }
-    let mean =
-        |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let spread: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-    let together = points.iter().map(|point| (point.0 - x) * (point.1 - y));
-    (spread > 0.0).then(|| together.sum::<f64>() / spread)
 }
 
 /// What is not as it should be.
 fn faults(report: &Report) -> Vec<String> {
-    let grown = |side: &Side| {
-        let (name, bound) = (side.name, report.bound);
-        let slope = side.slope.filter(|slope| *slope > bound)?;
-        Some(format!(
-            "the {name}'s memory grows by {slope:.2} MiB a minute, of {bound} allowed"
-        ))
-    };
+    let looked_at = report.sides.iter().flat_map(|side| {
+        let of = |what: &str, growth| (format!("{what} of the {}", side.name), growth);
+        [
+            of("private memory", side.private),
+            of("shared memory", side.shared),
+            of("the heap in use", side.in_use),
+        ]
+    });
+    let grown = grown(looked_at, report.bound).into_iter();
     let idle = report.given.iter().filter(|(_, given)| **given == 0);
     let idle = idle.map(|(way, _)| format!("nothing was carried by {way}"));
     let left = report.left.iter().map(|left| format!("left: {left}"));
-    let grown = report.sides.iter().filter_map(grown);
     grown.chain(idle).chain(left).collect()
+}
+
+/// A line of the table.
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    private: Option<String>,
+    shared: Option<String>,
+    in_use: Option<String>,
 }
 
 fn words(report: &Report) -> String {
@@ -444,16 +409,24 @@ fn words(report: &Report) -> String {
         .given
         .iter()
         .map(|(way, count)| format!("{way} {count}"));
+    let told = |growth: Option<Growth>| growth.map(|growth| growth.to_string());
+    let sides = report.sides.iter().map(|side| Row {
+        name: side.name,
+        private: told(side.private),
+        shared: told(side.shared),
+        in_use: told(side.in_use),
+    });
+    let sides: Vec<_> = sides.collect();
     format!(
         "seed {}: {:.0} s over shm and tcp, every byte checked\n\n{}\n\n\
-         slope: MiB a minute, by least squares through {} samples at rest, after the warm-up; anonymous and shared memory; heap_slope: of what is in use of\n\
-         the heap, with the feature `heap`. At rest no call is under way, nothing is held by anybody, and pools are trimmed\n\
+         memory at rest, medians of the first and the last quarter of {} samples after the warm-up; in_use: of the heap, with the feature `heap`.\n\
+         At rest no call is under way, nothing is held by anybody, and pools are trimmed\n\
          done: {}; pipes of replicas cut {}\n\
          tensors and payloads by channel: {}\n\
          left when all was closed (descriptors, mappings, pools, references, calls): {}",
         report.seed,
         report.seconds,
-        report::table(FIELDS, &report.sides),
+        report::table(FIELDS, &sides),
         report.samples,
         acts.collect::<Vec<_>>().join(", "),
         report.cuts,
@@ -462,7 +435,7 @@ fn words(report: &Report) -> String {
     )
 }
 
-const FIELDS: &str = "name slope heap_slope warm_kib end_kib";
+const FIELDS: &str = "name private shared in_use";
 
 /// Between two samples, at least.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -471,19 +444,3 @@ const MOST_SAMPLES: u32 = 600;
 const OVERTURE: f64 = 1.0;
 /// Samples of a rest, 2 ms apart.
 const LOOKS: u32 = 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_has_its_own_slope_and_what_swings_around_it_does_not_count() {
-        let line = (0..40).map(|x| (f64::from(x), 7.0 + 0.5 * f64::from(x)));
-        let swings: Vec<_> = line
-            .flat_map(|(x, y)| [(x, y + 3.0), (x, y - 3.0)])
-            .collect();
-        assert!(slope(&swings).is_some_and(|slope| (slope - 0.5).abs() < 1e-12));
-        assert_eq!(slope(&swings[..2]), None);
-        assert_eq!(slope(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
-    }
-}

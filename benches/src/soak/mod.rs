@@ -6,7 +6,7 @@
 //! acts    what churn's workers do, and the service that they call
 //! parcel  what both send: memory whose every byte can be checked
 //! ```
-//! Here is what both look at: descriptors, mappings, and memory of pools.
+//! Here is what both look at: descriptors, mappings, memory of pools, and whether memory grows.
 
 mod acts;
 mod calls;
@@ -17,10 +17,13 @@ pub(crate) use calls::{Churn, play as play_churn, run as churn};
 pub(crate) use pipes::{Soak, play as play_soak, run as soak};
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
 use tensorpipe::Context;
 
 /// What a process holds, in words and numbers: file descriptors by what they lead to, mappings of shared memory by name,
@@ -85,6 +88,80 @@ fn differences(before: &Holdings, now: &Holdings) -> Vec<String> {
     differences
 }
 
+/// Begins this process anew with a tuned allocator, unless the user has tuned it: it looks at its environment once.
+///
+/// By default glibc has arenas for each thread, and takes long blocks from them once one was freed: with blocks of chance,
+/// freed on other threads than they were made on, holes grow by tens of MiB a minute for minutes, in use or not. With one
+/// arena, and long blocks mapped one by one, resident memory is what is in use, and some hundred KiB.
+fn tune() -> Result<()> {
+    const TUNING: [(&str, &str); 3] = [
+        ("MALLOC_ARENA_MAX", "1"),
+        ("MALLOC_MMAP_THRESHOLD_", "65536"),
+        ("MALLOC_TRIM_THRESHOLD_", "65536"),
+    ];
+    // Also if that says nothing: glibc is left as it is.
+    let names = TUNING.iter().map(|(name, _)| *name);
+    if names
+        .chain(["GLIBC_TUNABLES"])
+        .any(|name| std::env::var_os(name).is_some())
+    {
+        return Ok(());
+    }
+    let binary = std::env::current_exe().context("this binary's path is not known")?;
+    let mut again = std::process::Command::new(binary);
+    let error = again.args(std::env::args_os().skip(1)).envs(TUNING).exec();
+    bail!("this program cannot be started again: {error}")
+}
+
+/// How memory at rest grew: the medians of the first and of the last quarter of the samples after a warm-up, in KiB. What the
+/// allocator keeps comes and goes in steps, which a line through all of them would follow.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Growth {
+    first: u64,
+    last: u64,
+    percent: f64,
+}
+
+impl Growth {
+    /// `None`: there are too few samples to tell.
+    fn of(samples: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let samples: Vec<_> = samples.into_iter().collect();
+        let quarter = samples.len() / 4;
+        let median = |samples: &[u64]| {
+            let mut samples = samples.to_vec();
+            *samples.select_nth_unstable(quarter / 2).1
+        };
+        (quarter >= A_QUARTER).then(|| {
+            let first = median(&samples[..quarter]);
+            let last = median(&samples[samples.len() - quarter..]);
+            Self {
+                first,
+                last,
+                percent: (last as f64 / first as f64 - 1.0) * 100.0,
+            }
+        })
+    }
+}
+
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} KiB, then {} KiB ({:+.1} %)",
+            self.first, self.last, self.percent
+        )
+    }
+}
+
+/// What of it grows by more than `bound` percent, in words.
+fn grown(looked_at: impl IntoIterator<Item = (String, Option<Growth>)>, bound: f64) -> Vec<String> {
+    let grown = looked_at.into_iter().filter_map(|(what, growth)| {
+        let growth = growth.filter(|growth| growth.percent > bound)?;
+        Some(format!("{what} grows: {growth}, of {bound} % allowed"))
+    });
+    grown.collect()
+}
+
 /// What is left when that is nothing, or does not become nothing within [`BOUND`].
 async fn settled(mut left: impl AsyncFnMut() -> Result<Vec<String>>) -> Result<Vec<String>> {
     let end = Instant::now() + BOUND;
@@ -115,10 +192,25 @@ async fn steady<T: PartialEq>(mut look: impl AsyncFnMut() -> Result<T>) -> Resul
 const BOUND: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
+/// Samples of which a median is taken, at least.
+const A_QUARTER: usize = 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_grows_if_its_last_quarter_is_above_its_first_one_but_not_if_it_swings() {
+        let told = |growth: Option<Growth>| grown([("it".to_owned(), growth)], 5.0).join("");
+        // A kibibyte a kill, beside two mebibytes.
+        let leak = Growth::of((0..300).map(|kill| 2048 + kill));
+        let said = "it grows: 2085 KiB, then 2310 KiB (+10.8 %), of 5 % allowed";
+        assert_eq!(told(leak), said);
+        let swings = Growth::of((0..300).map(|kill| 100_000 + kill % 7 * 5_000));
+        assert!(swings.is_some());
+        assert_eq!(told(swings), "");
+        assert!(Growth::of(0..39).is_none());
+    }
 
     #[test]
     fn a_descriptor_more_is_seen_and_memory_in_use() -> Result<()> {

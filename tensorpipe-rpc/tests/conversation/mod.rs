@@ -252,6 +252,21 @@ mod tests {
         });
     }
 
+    /// With the feature, which the workspace's tests have.
+    #[cfg(feature = "fuzzing")]
+    #[test]
+    fn what_the_target_begins_with_leaves_nothing() {
+        count_panics();
+        let seeds = tensorpipe_rpc::fuzzing::seeds();
+        let mut count = 0;
+        for (_, seed) in seeds.iter().filter(|(target, _)| *target == "conversation") {
+            conversation(&mut Builder::new_current_thread(), seed);
+            count += 1;
+        }
+        assert!(!PANICKED.get(), "a panic was caught");
+        assert_eq!(count, 8);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 

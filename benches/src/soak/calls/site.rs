@@ -62,7 +62,7 @@ pub(super) trait Control {
 /// One process at one moment.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Look {
-    memory: Resident,
+    pub(super) memory: Resident,
     pub(super) descriptors: u64,
     /// Bytes that pools keep warm.
     kept: u64,
@@ -126,14 +126,11 @@ impl Look {
             .collect()
     }
 
-    pub(super) fn kib(&self) -> u64 {
-        self.memory.anon + self.memory.shmem
-    }
-
     /// Its memory, if that of another moment is not less.
     pub(super) fn at_most(&mut self, other: &Self) {
         self.memory.anon = self.memory.anon.min(other.memory.anon);
         self.memory.shmem = self.memory.shmem.min(other.memory.shmem);
+        self.heap = self.heap.min(other.heap);
     }
 }
 
