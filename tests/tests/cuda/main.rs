@@ -71,6 +71,9 @@ fn child() {
         Some("pieces") => told("pieces", || {
             runtime().block_on(channels::pieces_to_main_memory());
         }),
+        Some("not come") => told("not come", || {
+            runtime().block_on(channels::what_has_not_come_takes_no_budget());
+        }),
         Some("hot") => told("hot", || runtime().block_on(channels::nobody_waits())),
         Some("first") => told("first", || {
             runtime().block_on(channels::nobody_waits_at_first());
@@ -158,6 +161,11 @@ fn nobody_waits_for_a_device() {
 #[test]
 fn nobody_waits_for_a_program_s_work_at_the_first_transfer() {
     tell("first");
+}
+
+#[test]
+fn what_has_not_come_from_a_device_takes_no_budget() {
+    tell("not come");
 }
 
 #[test]
