@@ -7,19 +7,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::result;
-use tensorpipe::channels::LeaseChannel;
+use tensorpipe::channels::{
+    BasicChannel, Channel, ChannelFault, CudaIpcChannel, Lane, LaneIo, LeaseChannel, Link, OpId,
+    PieceEvent, Want,
+};
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
-use tensorpipe::device::Memory;
 use tensorpipe::device::cuda::CudaDevices;
+use tensorpipe::device::{DeviceOffer, Memory, MemoryKind};
 use tensorpipe::{
-    Allocation, BufferMut, Context, ContextBuilder, DType, Device, DeviceKind, Error, Message,
-    MessageTensor, Misuse, Pipe, Place, Pool, Tensor, device::DevicePool,
+    Allocation, Buffer, BufferMut, Context, ContextBuilder, DType, Device, DeviceKind, Error,
+    Message, MessageTensor, Misuse, Pipe, Place, Pool, Tensor, device::DevicePool,
 };
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{Child, runtime, say, soon};
 
-use crate::bench::{Bench, device, pair};
+use crate::bench::{Bench, channel, connected, device, pair};
 use crate::driver::{detours, faults, imports, nothing_went_wrong, registrations, waits};
 use crate::segments::Segments;
 
@@ -28,6 +31,9 @@ const LEN: usize = 3_000_000;
 const BORROWS_NOTHING: &str = "TEST_CUDA_BORROWS_NOTHING";
 
 const URL: &str = "TEST_CUDA_URL";
+
+/// How many tensors a writer sends.
+const TENSORS: &str = "TEST_CUDA_TENSORS";
 
 /// Copies as long as a proof's number fail.
 const NO_NUMBERS: (&str, &str) = ("TEST_CUDA_LOSES", "16");
@@ -132,13 +138,14 @@ fn report(bench: &Bench, pipe: &Pipe, kept: &[Tensor]) -> String {
     )
 }
 
-/// Sends two tensors and waits for ever.
+/// Sends two tensors, or as many as it is told, and waits for ever.
 pub(crate) fn lends() {
     let bench = Bench::new();
     runtime().block_on(async {
         let context = context(&bench.cuda);
         let pipe = context.connect(std::env::var(URL).unwrap()).await.unwrap();
-        for seed in 0..2 {
+        let count = std::env::var(TENSORS).map_or(2, |count| count.parse().unwrap());
+        for seed in 0..count {
             let tensor = bench.tensor(device(), &pattern(LEN, seed));
             pipe.write(message("keep", tensor)).await.unwrap();
         }
@@ -660,14 +667,156 @@ fn a_peer_that_passes_other_memory_than_it_says_lends_nothing() {
     }
 }
 
-/// Where the writer's number does not get to its device, its tensors go another way.
+/// Where the writer's number does not get to its device, its tensors go another way. After three it tries no more, and says so.
 #[test]
-fn a_number_that_cannot_be_written_keeps_no_tensor_back() {
-    let (child, url) = reader(&[]);
-    let writer = Child::start("ipc lends", &[(URL, &url), NO_NUMBERS]);
-    assert_eq!(writer.hear("lent"), "0");
-    assert_eq!(child.hear("read"), "1 of 1, 0 borrowed");
-    assert_eq!(child.hear("read"), "2 of 2, 0 borrowed");
+fn a_number_that_cannot_be_written_keeps_no_tensor_back_and_the_third_is_the_last() {
+    for (tensors, gives_up) in [("2", false), ("4", true)] {
+        let (child, url) = reader(&[]);
+        let variables = [(URL, &*url), NO_NUMBERS, (TENSORS, tensors)];
+        let writer = Child::start("ipc lends", &variables);
+        for count in 1..=tensors.parse().unwrap() {
+            let heard = child.hear("read");
+            let whole = format!("{count} of {count}, ");
+            assert!(heard.starts_with(&whole), "{heard}");
+            assert!(
+                count > 3 || heard == format!("{whole}0 borrowed"),
+                "{heard}"
+            );
+        }
+        let route = writer.hear("route");
+        let why = "sends nothing: 3 proofs for the peer came to nothing";
+        assert_eq!(route.contains(why), gives_up, "{route}");
+    }
+}
+
+/// A reader that does not go on with a proof: it does not hear that it is asked, or stops so many steps behind that.
+struct Stalls {
+    honest: CudaIpcChannel,
+    steps: Option<u32>,
+}
+
+struct StallsLane {
+    honest: Box<dyn Lane>,
+    steps: Option<u32>,
+    /// About this part.
+    asked: Option<OpId>,
+}
+
+impl Channel for Stalls {
+    fn name(&self) -> &'static str {
+        self.honest.name()
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        self.honest.devices()
+    }
+
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        self.honest.reaches(ours, theirs)
+    }
+
+    fn moves_bytes(&self, memory: MemoryKind) -> bool {
+        self.honest.moves_bytes(memory)
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(StallsLane {
+            honest: self.honest.open(link)?,
+            steps: self.steps,
+            asked: None,
+        }))
+    }
+}
+
+impl Lane for StallsLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        self.honest.send(op, source, io);
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        self.honest.recv(op, want, io);
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        // As docs/WIRE.md says: to prove something; it cannot be lent.
+        match body[0] {
+            19 if self.steps.is_none() => return Ok(()),
+            19 => self.asked = Some(op),
+            18 if self.asked == Some(op) => self.asked = None,
+            _ => {}
+        }
+        self.honest.control(op, body, io)
+    }
+
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        self.honest.streamed(op, dest, io);
+    }
+
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        if self.asked == Some(op) {
+            match &mut self.steps {
+                None | Some(0) => return Ok(()),
+                Some(steps) => *steps -= 1,
+            }
+        }
+        self.honest.resume(op, io)
+    }
+
+    fn inner(
+        &mut self,
+        piece: OpId,
+        event: PieceEvent<'_>,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        self.honest.inner(piece, event, io)
+    }
+
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        self.honest.cancel(op, io);
+    }
+}
+
+/// It holds up nothing for long, nor ends the pipe, at whichever step it stops: tensors go another way.
+#[test]
+fn a_reader_that_gives_no_proof_gets_tensors_another_way() {
+    let bench = Bench::new();
+    let story = async |steps| {
+        let honest = CudaIpcChannel::also_within_process(&bench.cuda);
+        let with = |channel: Arc<dyn Channel>| {
+            let channels = [channel, Arc::new(BasicChannel::new())];
+            let builder = Context::builder().channels(channels);
+            builder.allocator(Arc::new(bench.cuda.clone())).build()
+        };
+        let far = with(Arc::new(Stalls { honest, steps })).unwrap();
+        let near = with(channel("cuda_ipc", &bench.cuda)).unwrap();
+        let (client, server) = connected(&near, &far).await;
+        for seeds in [0..2, 2..4] {
+            let message = seeds.fold(Message::new("m"), |message, seed| {
+                let tensor = MessageTensor::from(bench.tensor(device(), &pattern(LEN, seed)));
+                message.tensor(tensor.to_device(device()))
+            });
+            client.send(message).unwrap();
+        }
+        let first = server.read_descriptor().await.unwrap();
+        let second = server.read_descriptor().await.unwrap();
+        let reads = async { tokio::join!(first.read(), second.read()) };
+        let reads = tokio::time::timeout(Duration::from_secs(30), reads).await;
+        let (first, second) = reads.expect("it goes on");
+        for (seeds, read) in [(0..2, first.unwrap()), (2..4, second.unwrap())] {
+            for (seed, tensor) in seeds.zip(read.tensors) {
+                let read = bench.download(tensor.tensor.buffer());
+                assert!(read == pattern(LEN, seed), "{steps:?}");
+            }
+        }
+        let diverted = client.stats().bytes_diverted;
+        assert_eq!(diverted, 4 * LEN as u64, "{steps:?}: {}", client.route());
+        let route = client.route().to_string();
+        assert!(route.contains("gave no proof within 5 s"), "{route}");
+    };
+    runtime().block_on(async {
+        tokio::join!(story(None), story(Some(0)), story(Some(1)), story(Some(2)))
+    });
+    nothing_went_wrong();
 }
 
 /// A number that cannot be read is not asked for again and again: one proof serves all tensors of a message, and the third is the last.
