@@ -10,6 +10,8 @@ mod cuts;
 mod deaths;
 #[path = "simulated/partitions.rs"]
 mod partitions;
+#[path = "simulated/rendezvous.rs"]
+mod rendezvous;
 #[path = "simulated/scene.rs"]
 mod scene;
 #[path = "simulated/seeds.rs"]
