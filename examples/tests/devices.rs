@@ -57,7 +57,7 @@ fn a_function_runs_on_the_gpu_or_says_why_not() {
         &[
             "on the CPU: no GPU here",
             "[0.0, 0.0, 10.0, 20.0]",
-            "not channel cuda_ipc: ",
+            "not channel cuda_xth, cuda_ipc, cuda_gdr: ",
         ],
     );
 }
@@ -141,7 +141,10 @@ fn programs_that_ask_for_no_gpu_never_open_the_driver() {
 fn a_route_says_that_nobody_asked_for_gpus() {
     let said = run(env!("CARGO_BIN_EXE_hello"), None);
     let why = "nobody asked for CUDA: ContextBuilder::try_cuda";
-    says(&said, &[&format!("not channel cuda_ipc: {why}")]);
+    says(
+        &said,
+        &[&format!("not channel cuda_xth, cuda_ipc, cuda_gdr: {why}")],
+    );
 }
 
 #[test]

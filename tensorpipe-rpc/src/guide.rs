@@ -181,7 +181,7 @@
 //!
 //! impl Door for Porter {
 //!     async fn knock(&self, cx: &CallContext) -> String {
-//!         cx.caller().identity.as_ref().map_or("a stranger".to_owned(), |identity| identity.to_string())
+//!         cx.caller().identity.as_ref().map_or("an unproven peer".to_owned(), |identity| identity.to_string())
 //!     }
 //!
 //!     async fn open(&self) {}

@@ -14,7 +14,7 @@ pub struct ServerLimits {
     /// Calls under way at once of one connection. Default 4096.
     pub calls_per_connection: usize,
     /// The longest that a call may take, whatever its caller says. A caller that sends its tensors slowly, or never, holds
-    /// its place for so long: lower it where strangers may connect. Default one hour.
+    /// its place for so long: lower it where untrusted peers may connect. Default one hour.
     pub longest_call: Duration,
     /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would give away more
     /// is [`CallError::BadReply`](crate::CallError::BadReply): the method has run. Default 2^20.

@@ -126,7 +126,7 @@ impl PeerAddr {
         }
     }
 
-    /// The same for all that may be one stranger's doing: a host, or all processes of a user.
+    /// The same for all that may be one attacker's doing: a host, or all processes of a user.
     #[must_use]
     pub(crate) fn origin(self) -> Self {
         match self.party() {

@@ -6,7 +6,7 @@ use crate::error::Misuse;
 use crate::proto::wire::hello::WireLimits;
 use crate::sys;
 
-/// What this side is prepared to receive, and how much it holds at once. The defaults are safe to expose to strangers:
+/// What this side is prepared to receive, and how much it holds at once. The defaults are safe to expose to untrusted peers:
 /// memory grows with bytes that have come in, never with what a peer announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,7 +49,7 @@ pub struct Limits {
     /// - Beyond it, the message that wants more is given up. Its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory), and its
     ///   writer is told; a call is refused as overloaded.
     ///
-    /// Lower it where strangers may connect.
+    /// Lower it where untrusted peers may connect.
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,

@@ -24,7 +24,7 @@ use crate::transports::{Acceptor, Transport};
 /// A pause after the system refused to accept: most likely it is out of file descriptors, and one will be free soon.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// So many connections in a row that could not be accepted are not the doing of strangers, and not looked at in a loop.
+/// So many connections in a row that could not be accepted are not the doing of peers, and not looked at in a loop.
 const IN_VAIN: u32 = 4096;
 
 /// Accepts pipes at one or several URLs. Dropping it stops; pipes that were not accepted are closed.
@@ -221,7 +221,7 @@ fn is_of_accept(error: &Error) -> bool {
 
 /// Whether the system is short of what the next connection needs, too, the acceptor is no good, or a filter denies a call that each
 /// needs: asking again at once would be in vain. Any other error is of one connection (its peer is gone, or is not let in). Others wait behind it,
-/// so strangers must not slow them down.
+/// so unproven peers must not slow them down.
 fn is_of_the_system(error: &Error) -> bool {
     const SHORT: [i32; 5] = [
         libc::EMFILE,
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn strangers_slow_nobody_and_a_lack_of_descriptors_makes_a_pause() {
+    async fn unproven_peers_slow_nobody_and_a_lack_of_descriptors_makes_a_pause() {
         let code = io::Error::from_raw_os_error;
         let hung_up = std::iter::repeat_with(|| code(libc::ECONNABORTED)).take(1000);
         assert_eq!(through(hung_up).await, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Keeps a stranger from filling the log: what a peer can cause as often as it likes is said once, and then counted.
+//! Keeps a peer from filling the log: what it can cause as often as it likes is said once, and then counted.
 
 use std::time::{Duration, Instant};
 

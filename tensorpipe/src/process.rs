@@ -1,8 +1,6 @@
 //! Who this process is: a random id, made anew after a fork; never a pid, which other namespaces and later processes
 //! have too.
 
-use std::io;
-
 use crate::ambient;
 use crate::error::SystemError;
 use crate::keys::Nonce;
@@ -21,14 +19,8 @@ fn random_from<const N: usize>(
     fill: impl Fn(&mut [u8]) -> Result<(), getrandom::Error>,
 ) -> Result<[u8; N], SystemError> {
     let mut random = [0; N];
-    match fill(&mut random) {
-        Ok(()) => Ok(random),
-        Err(error) => {
-            let code = error.raw_os_error().map(io::Error::from_raw_os_error);
-            let error = code.unwrap_or_else(|| io::Error::other(error.to_string()));
-            Err(SystemError::new("getrandom", "", error))
-        }
-    }
+    fill(&mut random).map_err(SystemError::of_random)?;
+    Ok(random)
 }
 
 /// The same, longer.

@@ -73,7 +73,7 @@ pub struct Refusal {
     /// `transport NAME` or `channel NAME`.
     pub candidate: String,
     /// Why not.
-    pub reason: String,
+    pub reason: Arc<str>,
 }
 
 /// A pipe's route, which changes once at most: a connection that was used before the listener let it join may be rejected.
@@ -102,6 +102,12 @@ impl Refusal {
     /// Whether it is of the channel of this name.
     pub(crate) fn is_of(&self, channel: &str) -> bool {
         self.candidate.strip_prefix("channel ") == Some(channel)
+    }
+
+    /// Whether both are of channels, for the same reason.
+    fn is_like(&self, other: &Self) -> bool {
+        let is_channel = |one: &Self| one.candidate.starts_with("channel ");
+        is_channel(self) && is_channel(other) && self.reason == other.reason
     }
 }
 
@@ -142,7 +148,7 @@ impl Routes {
                 0,
                 Refusal {
                     candidate: refused,
-                    reason: reason.clone(),
+                    reason: reason.as_str().into(),
                 },
             );
             route.transport = stays.transport.clone();
@@ -185,8 +191,14 @@ impl fmt::Display for Route {
         for line in self.choice.to_string().lines() {
             write!(f, "\n  {line}")?;
         }
-        for refusal in &self.refused {
-            write!(f, "\n  not {}: {}", refusal.candidate, refusal.reason)?;
+        for alike in self.refused.chunk_by(Refusal::is_like) {
+            for (i, Refusal { candidate, .. }) in alike.iter().enumerate() {
+                match candidate.strip_prefix("channel ").filter(|_| i > 0) {
+                    Some(name) => write!(f, ", {name}")?,
+                    None => write!(f, "\n  not {candidate}")?,
+                }
+            }
+            write!(f, ": {}", alike[0].reason)?;
         }
         Ok(())
     }

@@ -120,7 +120,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What the library has to say, e.g. of strangers at the port.
+/// What the library has to say, e.g. of unproven peers at the port.
 fn show_warnings() {
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::WARN)

@@ -1,5 +1,5 @@
 //! A service that knows its callers: `guarded serve URL` and `guarded call URL`, each with `--secret FILE` for a token, or with
-//! `--certificate`, `--key` and `--trust` for TLS. Without arguments: a server, a client, and a stranger, each a process of its own.
+//! `--certificate`, `--key` and `--trust` for TLS. Without arguments: a server, a client, and a client without the secret, each a process of its own.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -117,7 +117,7 @@ async fn call(url: &str, guard: &Guard) -> Result<()> {
     Ok(())
 }
 
-/// The three of them, of which the stranger has another secret.
+/// The three of them, of which the last one has another secret.
 fn show() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("guarded-{}", std::process::id()));
     std::fs::create_dir(&folder)?;
@@ -139,12 +139,15 @@ fn show() -> Result<()> {
     let said = server.stdout.take().context("its output")?;
     BufReader::new(said).read_line(&mut url)?;
     let friend = run("call", url.trim(), &ours).status();
-    let stranger = run("call", url.trim(), &other).status();
+    let guesser = run("call", url.trim(), &other).status();
     server.kill()?;
     server.wait()?;
     std::fs::remove_dir_all(&folder)?;
     ensure!(friend?.success(), "the client was refused");
-    ensure!(!stranger?.success(), "a stranger was let in");
+    ensure!(
+        !guesser?.success(),
+        "a client without the secret was let in"
+    );
     Ok(())
 }
 

@@ -156,7 +156,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// the name is used up.
     ///
     /// This trusts whoever sent the reference with the choice of a host and port to connect to, over the context's
-    /// transports: at most 8 URLs, within 30 s in all. Where references come from strangers, use
+    /// transports: at most 8 URLs, within 30 s in all. Where references come from untrusted peers, use
     /// [`open_where`](Shared::open_where).
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Description, MethodDescription};
 
-/// Differences beyond so many are not looked for: one end may be a stranger.
+/// Differences beyond so many are not looked for: one end may be hostile.
 const MAX_DIFFERENCES: usize = 64;
 
 /// Whether calls between these two ends mean the same to both. Methods of one end only are no disagreement.

@@ -192,7 +192,7 @@ impl Sender<'_> {
             && let Some(last) = self.last.take()
         {
             let (told, leaving) = oneshot::channel();
-            self.engine.pipe.when_sent(last, move || {
+            self.engine.pipe.when_leaving(last, move || {
                 let _ = told.send(());
             });
             self.leaving = Some(leaving);

@@ -197,15 +197,16 @@ impl ContextBuilder {
             Err(reason) => reason,
         };
         self.cuda.get_or_insert(None);
+        let reason: Arc<str> = reason.to_string().into();
         let names = channels::cuda::OF_DEVICES.iter();
         names.fold(self, |builder, name| {
-            builder.unavailable(*name, reason.to_string())
+            builder.unavailable(*name, reason.clone())
         })
     }
 
     /// Why a channel that this context would have is not there: for pipes' [routes](crate::Route). Of several reasons the last one
     /// counts, and none where it is there.
-    pub fn unavailable(mut self, channel: impl AsRef<str>, reason: impl Into<String>) -> Self {
+    pub fn unavailable(mut self, channel: impl AsRef<str>, reason: impl Into<Arc<str>>) -> Self {
         let candidate = format!("channel {}", channel.as_ref());
         self.unavailable
             .retain(|known| known.candidate != candidate);
@@ -278,9 +279,10 @@ impl ContextBuilder {
         let mut unavailable = self.unavailable;
         #[cfg(feature = "cuda")]
         if self.cuda.is_none() && !self.chosen {
+            let reason: Arc<str> = channels::cuda::UNASKED.into();
             let unasked = channels::cuda::OF_DEVICES.iter().map(|name| Refusal {
                 candidate: format!("channel {name}"),
-                reason: channels::cuda::UNASKED.to_owned(),
+                reason: reason.clone(),
             });
             // What the program has said of them goes before.
             let is_new = |one: &Refusal| {
@@ -481,10 +483,15 @@ mod tests {
             names,
             ["channel cuda_xth", "channel cuda_ipc", "channel cuda_gdr"]
         );
-        let is_asked = |(_, reason): &(String, String)| reason.contains("ContextBuilder::try_cuda");
+        let is_asked =
+            |(_, reason): &(String, Arc<str>)| reason.contains("ContextBuilder::try_cuda");
         assert!(unasked.iter().all(is_asked), "{unasked:?}");
         let asked = said(Context::builder().try_cuda(&Err(Unavailable::NoDevice)));
         assert!(asked.len() == 3 && !asked.iter().any(is_asked), "{asked:?}");
+        for all in [unasked, asked] {
+            let is_shared = |(_, reason): &(String, Arc<str>)| Arc::ptr_eq(reason, &all[0].1);
+            assert!(all.iter().all(is_shared), "each pipe has them");
+        }
         // Whoever chooses the channels misses none.
         let chosen = Context::builder().channels([Arc::new(channels::BasicChannel::new()) as _]);
         assert_eq!(said(chosen), []);

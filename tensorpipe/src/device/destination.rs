@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+#[cfg(feature = "cuda")]
+use super::cuda::Place;
 use super::{Buffer, BufferMut, Pool};
 use crate::error::SystemError;
 use crate::sys::block::{HUGE_PAGE, resident};
@@ -16,6 +18,9 @@ pub(crate) struct Destination {
     memory: Option<BufferMut>,
     /// All of it counts already, or is the application's.
     counted: bool,
+    /// It is a range of memory of which others fill the rest.
+    #[cfg(feature = "cuda")]
+    within: Option<Place>,
 }
 
 impl Destination {
@@ -25,6 +30,17 @@ impl Destination {
             len,
             memory: None,
             counted: false,
+            #[cfg(feature = "cuda")]
+            within: None,
+        }
+    }
+
+    /// `len` bytes at this place in larger memory.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn within(len: usize, place: Place) -> Self {
+        Self {
+            within: Some(place),
+            ..Self::pooled(len)
         }
     }
 
@@ -40,6 +56,10 @@ impl Destination {
     pub(crate) fn cost(&mut self, range: Range<usize>, pool: &Pool) -> Result<u64, SystemError> {
         if self.counted {
             return Ok(0);
+        }
+        #[cfg(feature = "cuda")]
+        if let Some(place) = &self.within {
+            return place.cost(range, pool);
         }
         let block = Pool::block_len(self.len);
         let at_birth = resident(block, 0);
@@ -70,6 +90,11 @@ impl Destination {
     /// When the system has no such memory.
     pub(crate) fn open(&mut self, pool: &Pool) -> Result<(), SystemError> {
         if self.memory.is_none() {
+            #[cfg(feature = "cuda")]
+            if let Some(place) = &self.within {
+                self.memory = Some(place.open(pool)?);
+                return Ok(());
+            }
             self.memory = Some(pool.try_take(self.len)?);
         }
         Ok(())
@@ -98,6 +123,8 @@ impl From<BufferMut> for Destination {
             len: memory.len(),
             memory: Some(memory),
             counted: true,
+            #[cfg(feature = "cuda")]
+            within: None,
         }
     }
 }

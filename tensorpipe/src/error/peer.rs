@@ -3,12 +3,18 @@
 /// The longest text for people that is sent or kept, in bytes.
 pub(crate) const TEXT_MAX: usize = 1024;
 
-/// A peer's words for errors, routes and logs: at most [`TEXT_MAX`] bytes of them, and nothing that moves a terminal's cursor or begins a
-/// line of its own.
+/// A peer's words for errors, routes and logs: at most [`TEXT_MAX`] bytes of them, and nothing that moves a terminal's cursor, begins a
+/// line of its own, or has others shown in another order.
 pub(crate) fn legible(words: &str) -> String {
     let mut kept = String::new();
     for c in words.chars() {
-        let c = if c.is_control() { '\u{fffd}' } else { c };
+        let c = match c {
+            // Line and paragraph separators, and what sets the direction of text.
+            '\u{2028}' | '\u{2029}' | '\u{061c}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
+            c if c.is_control() => '\u{fffd}',
+            c => c,
+        };
         // Counted as it is kept: what stands for a control character is longer than it.
         if kept.len() + c.len_utf8() > TEXT_MAX {
             break;
@@ -154,5 +160,18 @@ mod tests {
     fn words_of_a_peer_have_no_lines_of_their_own() {
         let words = super::legible("it\n  channel cma: all well\x1b[2J");
         assert_eq!(words, "it\u{fffd}  channel cma: all well\u{fffd}[2J");
+        let lines = super::legible("one\u{85}two\u{2028}three\u{2029}four");
+        assert_eq!(lines, "one\u{fffd}two\u{fffd}three\u{fffd}four");
+    }
+
+    #[test]
+    fn words_of_a_peer_are_shown_in_their_own_order() {
+        let marks = ['\u{61c}', '\u{200e}', '\u{200f}'].into_iter();
+        let marks = marks.chain('\u{202a}'..='\u{202e}');
+        for mark in marks.chain('\u{2066}'..='\u{2069}') {
+            let words = super::legible(&format!("user{mark}toor"));
+            assert_eq!(words, "user\u{fffd}toor", "{mark:?}");
+        }
+        assert_eq!(super::legible("größer שלום"), "größer שלום");
     }
 }

@@ -23,6 +23,14 @@ impl SystemError {
         }
     }
 
+    /// The system gave no random bytes.
+    pub(crate) fn of_random(error: getrandom::Error) -> Self {
+        let code = error.raw_os_error();
+        let code = code.map(std::io::Error::from_raw_os_error);
+        let other = || std::io::Error::other(error.to_string());
+        Self::new("getrandom", "", code.unwrap_or_else(other))
+    }
+
     /// Whether it is no use to try again: the system has no such call, or a filter hides it.
     pub(crate) fn is_lasting(&self) -> bool {
         match self.source.raw_os_error() {

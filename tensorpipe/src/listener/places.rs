@@ -1,9 +1,9 @@
 //! Who has one of an acceptor's places for handshakes, and who loses it where there are not enough.
 //!
-//! A connection costs a stranger nothing, so whoever holds a place and says nothing must not keep others out. Where places are short, the
-//! oldest connection goes that has not said what it wants, from the origin that has the most of those. It stays where the newcomer's origin
-//! has more places, and more than half of all, or the connection has only just come. Else the oldest of the origin that has the most places
-//! goes, if it has had its time, or the newcomer's origin has less.
+//! A connection costs an unproven peer nothing, so whoever holds a place and says nothing must not keep others out. Where places are short,
+//! the oldest connection goes that has not said what it wants, from the origin that has the most of those. It stays where the newcomer's
+//! origin has more places, and more than half of all, or the connection has only just come. Else the oldest of the origin that has the most
+//! places goes, if it has had its time, or the newcomer's origin has less.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -178,10 +178,10 @@ mod tests {
         for taken in &places.taken {
             taken.has_greeted.store(true, Ordering::Relaxed);
         }
-        let stranger = comes(&mut places, 3).unwrap();
+        let unproven = comes(&mut places, 3).unwrap();
         // Two of each user: the oldest of them.
         patient.has_lost_its_place().await;
-        stranger.greets();
+        unproven.greets();
         // Each would have as many as the one that lost a place for it.
         assert!(comes(&mut places, 1).is_none());
         assert!(comes(&mut places, 2).is_none());
@@ -202,7 +202,7 @@ mod tests {
         slow.has_lost_its_place().await;
     }
 
-    /// Strangers of many origins, each of which has one place. Who has just come may be honest.
+    /// Unproven peers of many origins, each of which has one place. Who has just come may be honest.
     #[tokio::test(start_paused = true)]
     async fn who_has_a_few_still_takes_the_place_of_a_silent_one() {
         let mut places = Places::new(5, LONG);

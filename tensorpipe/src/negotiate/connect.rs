@@ -262,7 +262,7 @@ fn chosen_channels(
             .iter()
             .find(|channel| channel.name() == chosen.name)
             .ok_or_else(not_offered)?;
-        // A stranger does not decide how many connections are made from here, nor to how many lanes.
+        // The peer does not decide how many connections are made from here, nor to how many lanes.
         let malformed = |what| PeerFault::Malformed {
             frame: "ANSWER",
             what,

@@ -131,7 +131,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         let unproven = unproven.filter(|channel| !is_proven(*channel, transport));
         let refused = unproven.map(|channel| Refusal {
             candidate: format!("channel {}", channel.name()),
-            reason: unproven_words(transport.name()),
+            reason: unproven_words(transport.name()).into(),
         });
         refused.collect::<Vec<_>>()
     };
@@ -162,7 +162,10 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         choice: choice.clone(),
         refused: refusals
             .into_iter()
-            .map(|(candidate, reason)| Refusal { candidate, reason })
+            .map(|(candidate, reason)| Refusal {
+                candidate,
+                reason: reason.into(),
+            })
             .collect(),
     };
     route.refuse(unproven_over(&**transport));

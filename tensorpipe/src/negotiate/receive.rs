@@ -132,7 +132,7 @@ pub(crate) async fn receive(
     }
 }
 
-/// What strangers can cause as often as they like, by cause.
+/// What unproven peers can cause as often as they like, by cause.
 #[derive(Default)]
 struct Warnings {
     silent: LogLimit,

@@ -73,21 +73,28 @@ pub trait EnginePipe: sealed::Sealed {
             .window_messages
     }
 
-    /// Has `sent` called when message number `id` of this side's begins to leave: when its head is among the bytes that are
-    /// handed to the connection; at once, if it is already. It runs under a lock: it must not block, nor call the pipe. Not
-    /// called where the pipe ends first.
-    fn when_sent(&self, id: u64, sent: impl FnOnce() + Send + 'static) {
+    /// Has `leaves` called when message number `id` of this side's begins to leave: when its head is among the bytes for the connection's
+    /// next writes, of which at most 512 KiB stand before it. It has left whole when it is no more
+    /// [unwritten](Self::is_unwritten).
+    ///
+    /// Called at once if it has begun already, or never will; not called where the pipe ends first. It runs under a lock: it must not
+    /// block, nor call the pipe.
+    fn when_leaving(&self, id: u64, leaves: impl FnOnce() + Send + 'static) {
         let mut shared = lock(&self.pipe().core().shared);
         if shared.ended.is_none() {
-            shared.on_sent.entry(id).or_default().push(Box::new(sent));
-            shared.run_sent();
+            shared
+                .on_leaving
+                .entry(id)
+                .or_default()
+                .push(Box::new(leaves));
+            shared.run_leaving();
         }
     }
 
     /// If message number `id` of this side's has not begun to leave, has the time since `since` written into its metadata when it does:
     /// at `at`, 8 bytes, in nanoseconds, the lowest first. What is there stays for one that has left, and where there is no room.
-    /// It begins to leave as for [`when_sent`](Self::when_sent).
-    fn stamp_when_sent(&self, id: u64, at: usize, since: Instant) {
+    /// It begins to leave as for [`when_leaving`](Self::when_leaving).
+    fn stamp_when_leaving(&self, id: u64, at: usize, since: Instant) {
         lock(&self.pipe().core().shared).stamp(id, at, since);
     }
 

@@ -96,7 +96,7 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// Whether this message has begun to leave, or never will.
-    pub(crate) fn has_left(&self, message: u64) -> bool {
+    pub(crate) fn has_begun(&self, message: u64) -> bool {
         message < self.outgoing.next_sent
     }
 

@@ -35,7 +35,7 @@ impl Requirement {
     pub(crate) fn refusal(&self) -> Refusal {
         Refusal {
             candidate: format!("other channels for {}", self.kind),
-            reason: format!("this context requires {self}"),
+            reason: format!("this context requires {self}").into(),
         }
     }
 }

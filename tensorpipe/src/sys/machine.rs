@@ -92,7 +92,7 @@ pub(crate) fn user() -> u32 {
 }
 
 /// Whether the kernel tells this process's user from all others. In a user namespace it calls everybody by one number whom the
-/// namespace does not map; where that is this process's number, too, strangers look like its own user.
+/// namespace does not map; where that is this process's number, too, other users look like its own.
 ///
 /// # Errors
 /// In words, where it does not.

@@ -114,8 +114,7 @@ impl Segment {
         pages: Pages,
     ) -> Result<Self, SystemError> {
         let mut id = SegmentId::default();
-        getrandom::fill(&mut id)
-            .map_err(|error| SystemError::new("getrandom", "", std::io::Error::other(error)))?;
+        getrandom::fill(&mut id).map_err(SystemError::of_random)?;
         Ok(Self {
             id,
             registrations: Registrations::default(),

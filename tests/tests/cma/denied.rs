@@ -117,6 +117,22 @@ fn without_another_channel_it_sends_bytes_itself() {
     });
 }
 
+/// Where the system gives no random number nothing is shown, and the route says so in its words.
+#[test]
+fn without_random_numbers_it_is_sent_and_the_route_says_what_to_do() {
+    alone(async || {
+        let context = context("parent");
+        let peer = Peer::start(&context, &[]).await;
+        peer.gives(LEN, 1).await;
+        peer.told("random").await;
+        peer.gives(LEN, 2).await;
+        let theirs = peer.told("route").await;
+        for words in ["getrandom: Permission denied", "denies it: allow it"] {
+            assert!(theirs.contains(words), "{theirs}");
+        }
+    });
+}
+
 /// From now on a process that lets others read it is killed.
 pub(crate) fn forbid_asking() {
     let first = Some(libc::PR_SET_PTRACER as u32);

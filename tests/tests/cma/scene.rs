@@ -10,6 +10,7 @@ use tensorpipe::{
     channels::{Pays, Threshold},
     route::Degraded,
 };
+use tensorpipe_tests::{Fate, forbid};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
 use super::denied::{forbid_asking, forbid_reading};
@@ -100,6 +101,10 @@ pub(crate) fn play() {
                     let tensor = made(len.parse().unwrap(), seed.parse().unwrap());
                     pipe.send(Message::new("given").tensor(tensor)).unwrap();
                     continue;
+                }
+                ["random"] => {
+                    forbid(libc::SYS_getrandom, None, Fate::Fails(libc::EACCES));
+                    "forbidden".to_owned()
                 }
                 ["give", len] => {
                     let tensor = zeros(len.parse().unwrap());

@@ -112,8 +112,12 @@ pub(crate) fn subject(name: &'static str) -> Subject {
 
 /// A pipe whose two ends have this channel, and `basic` for the rest.
 pub(crate) async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
+    of_channel(bench, channel(name, &bench.cuda)).await
+}
+
+pub(crate) async fn of_channel(bench: &Bench, channel: Arc<dyn Channel>) -> (Pipe, Pipe) {
     let context = Context::builder()
-        .channels([channel(name, &bench.cuda), Arc::new(BasicChannel::new())])
+        .channels([channel, Arc::new(BasicChannel::new())])
         .allocator(Arc::new(bench.cuda.clone()))
         .build()
         .unwrap();

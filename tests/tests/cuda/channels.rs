@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaContext;
+use tensorpipe::channels::{
+    BasicChannel, Channel, ChannelFault, CudaBasicChannel, Lane, LaneIo, Link, OpId, Want,
+};
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{
-    Allocation, BufferMut, Context, Device, DeviceKind, Error, Message, MessageTensor, Misuse,
-    Pipe, Place, device::DevicePool,
+    Allocation, Buffer, BufferMut, Context, Device, DeviceKind, Error, Limits, Message,
+    MessageTensor, Misuse, Pipe, Place, device::DevicePool,
 };
 use tensorpipe_tests::{eventually, say};
 
-use crate::bench::{Bench, connected, device, moved, pair};
+use crate::bench::{Bench, channel, connected, device, moved, of_channel, pair};
 use crate::driver::{detours, downloads, fails, nothing_went_wrong, waits};
 use crate::fixture::Hold;
 
@@ -109,8 +112,7 @@ pub(crate) async fn required() {
     let refused = pipes.0.write(Message::new("m").tensor(long)).await;
     let words = "tensor 0 from cpu:0 to cpu:0 cannot go over lease";
     assert!(refused.unwrap_err().to_string().contains(words));
-    let payload =
-        Message::new("m").payload(tensorpipe::Buffer::copy_from_slice(&pattern(70_000, 2)));
+    let payload = Message::new("m").payload(Buffer::copy_from_slice(&pattern(70_000, 2)));
     let refused = pipes.0.write(payload).await;
     assert!(refused.unwrap_err().to_string().contains("payload 0 from"));
     // The same of one message, whatever its context says. The error says what it would have gone over, and why not what was wanted.
@@ -196,11 +198,19 @@ pub(crate) async fn pieces_to_main_memory() {
         ("cuda_basic", false, 4, 8),
         ("cuda_basic", true, 4, 8),
         ("cuda_basic+cma", false, 4, 8),
+        ("cuda_basic+elsewhere", true, 4, 8),
+        ("cuda_basic+elsewhere", false, 4, 8),
         ("cuda_basic+lease", true, 4, 8),
         ("cuda_basic+lease", false, 1, 1),
         ("cuda_basic+xth", false, 1, 1),
     ] {
-        let pipes = pair(&bench, name).await;
+        let pipes = match name {
+            "cuda_basic+elsewhere" => {
+                let channel = CudaBasicChannel::over(Elsewhere, &bench.cuda);
+                of_channel(&bench, Arc::new(channel)).await
+            }
+            name => pair(&bench, name).await,
+        };
         let held = bench.fixture.hold_writes(zero);
         let bytes = pattern(LEN, 3);
         let tensor = MessageTensor::from(bench.tensor(zero, &bytes)).to_device(Device::CPU);
@@ -240,6 +250,89 @@ pub(crate) async fn pieces_to_main_memory() {
         eventually(&what, || downloads() == 0).await;
     }
     nothing_went_wrong();
+}
+
+/// Main memory of a reader's counts as it is filled: a tensor that is announced, and of which nothing comes, is in nobody's way.
+pub(crate) async fn what_has_not_come_takes_no_budget() {
+    const LEN: usize = 9 << 20;
+    let bench = Bench::new();
+    let mut limits = Limits::default();
+    limits.receive_budget = LEN as u64 + (4 << 20);
+    for name in ["cuda_basic", "cuda_basic+mpt", "cuda_basic+cma"] {
+        let context = Context::builder()
+            .channels([channel(name, &bench.cuda), Arc::new(BasicChannel::new())])
+            .allocator(Arc::new(bench.cuda.clone()))
+            .limits(limits.clone())
+            .build()
+            .unwrap();
+        let (idle, busy) = (
+            connected(&context, &context).await,
+            connected(&context, &context).await,
+        );
+        let to_main = |from, seed| {
+            let tensor = MessageTensor::from(bench.tensor(from, &pattern(LEN, seed)));
+            Message::new("m").tensor(tensor.to_device(Device::CPU))
+        };
+        let held = bench.fixture.hold_writes(CudaDevices::device(0));
+        let late = to_main(CudaDevices::device(0), 1);
+        idle.0.send(late).unwrap();
+        let incoming = idle.1.read_descriptor().await.unwrap();
+        let read = tokio::spawn(incoming.read());
+        // Its reader has asked for it.
+        eventually(name, || downloads() >= 4).await;
+        let come = moved(&busy, to_main(device(), 2)).await;
+        assert!(come.tensors[0].tensor.as_bytes().unwrap() == pattern(LEN, 2));
+        drop((held, come));
+        let come = read.await.unwrap().unwrap();
+        assert!(come.tensors[0].tensor.as_bytes().unwrap() == pattern(LEN, 1));
+    }
+    nothing_went_wrong();
+}
+
+/// Has memory of its own for what it receives, which a channel may.
+struct Elsewhere;
+
+impl Channel for Elsewhere {
+    fn name(&self) -> &'static str {
+        "elsewhere"
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        vec![(Device::CPU, Vec::new())]
+    }
+
+    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Lane for Elsewhere {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        io.stream(op, source);
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        io.expect(
+            op,
+            match want {
+                Want::Into(dest) => dest,
+                Want::Adopt { len, .. } => BufferMut::zeroed(len as usize),
+            },
+        );
+    }
+
+    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        Ok(())
+    }
+
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        match dest {
+            None => io.sent(op),
+            Some(dest) => io.received(op, dest.freeze()),
+        }
+    }
+
+    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
 /// A call of the driver's that fails costs the message that needs it, or nothing: what comes next goes, over the same pipe.

@@ -47,6 +47,8 @@ stories! {
     #[test]
     fn a_tensor_goes_to_main_memory_in_pieces_as_the_driver_counts() { runtime().block_on(channels::pieces_to_main_memory()) }
     #[test]
+    fn what_has_not_come_from_a_device_takes_no_budget() { runtime().block_on(channels::what_has_not_come_takes_no_budget()) }
+    #[test]
     fn a_late_source_holds_up_nobody() { runtime().block_on(channels::a_late_source_holds_up_nobody()) }
     #[test]
     fn a_device_that_stands_still_takes_little_main_memory() { runtime().block_on(channels::a_device_that_stands_still_takes_little()) }

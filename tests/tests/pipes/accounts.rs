@@ -110,7 +110,7 @@ async fn a_message_that_waits_for_credit_has_not_begun_to_leave() {
     let send = |number| {
         let id = client.send(message(number, 8)).unwrap();
         let told = told.clone();
-        client.when_sent(id, move || {
+        client.when_leaving(id, move || {
             told.fetch_add(1, Ordering::SeqCst);
         });
     };
@@ -132,13 +132,28 @@ async fn a_message_that_waits_for_credit_has_not_begun_to_leave() {
 }
 
 #[tokio::test]
+async fn a_message_of_which_half_is_here_has_begun_to_leave_and_has_not_left() {
+    let (client, _server) = tcp_pair().await;
+    let half = loop {
+        let id = client.send(message(1, 50_000)).unwrap();
+        if client.is_unwritten(id) {
+            break id;
+        }
+    };
+    let (told, begun) = std::sync::mpsc::channel();
+    client.when_leaving(half, move || told.send(()).unwrap());
+    begun.try_recv().expect("its first half is on the way");
+    assert!(client.is_unwritten(half));
+}
+
+#[tokio::test]
 async fn a_message_of_a_pipe_that_ends_is_not_said_to_leave() {
     let (client, server) = tcp_pair().await;
     let kept = Arc::new(());
     for number in 0..3000 {
         let id = client.send(message(number, 8)).unwrap();
         let kept = kept.clone();
-        client.when_sent(id, move || drop(kept));
+        client.when_leaving(id, move || drop(kept));
     }
     pause(50).await;
     assert!(Arc::strong_count(&kept) > 1, "some wait for credit");
@@ -147,6 +162,6 @@ async fn a_message_of_a_pipe_that_ends_is_not_said_to_leave() {
     assert_eq!(Arc::strong_count(&kept), 1, "nor is it kept");
     let id = 1 << 40;
     let late = kept.clone();
-    client.when_sent(id, move || drop(late));
+    client.when_leaving(id, move || drop(late));
     assert_eq!(Arc::strong_count(&kept), 1);
 }

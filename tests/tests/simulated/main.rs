@@ -6,5 +6,6 @@ mod clock;
 mod cuts;
 mod deaths;
 mod partitions;
+mod rendezvous;
 mod scene;
 mod seeds;

@@ -328,7 +328,7 @@ impl Stage {
         let refused = refused.find(|refusal| refusal.candidate == candidate);
         self.carried(|carried| {
             carried.given += used.map_or(0, |used| used.carried.parts());
-            carried.refused = refused.map(|refusal| refusal.reason.clone());
+            carried.refused = refused.map(|refusal| refusal.reason.to_string());
         });
     }
 

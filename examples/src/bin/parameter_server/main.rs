@@ -75,7 +75,7 @@ enum Role {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // What the library has to say, e.g. of strangers at the port, appears among the program's own lines.
+    // What the library has to say, e.g. of unproven peers at the port, appears among the program's own lines.
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::WARN)
         .with_writer(std::io::stderr)

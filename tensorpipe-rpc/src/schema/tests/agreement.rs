@@ -159,16 +159,16 @@ fn a_method_that_would_reach_another_one_is_a_difference() {
 #[test]
 fn a_peer_cannot_have_us_collect_more_differences_than_anybody_reads() {
     let now = NOW.describe();
-    let mut stranger = Description::clone(&now);
-    let push = stranger.methods[0].clone();
+    let mut hostile = Description::clone(&now);
+    let push = hostile.methods[0].clone();
     let named = |i| {
         let mut method = push.clone();
         method.name = format!("push{i}");
         method
     };
     // All of them have the id of another method of the server's.
-    stranger.methods = (0..10_000).map(named).collect();
-    let error = compare(&stranger, &now).unwrap_err();
+    hostile.methods = (0..10_000).map(named).collect();
+    let error = compare(&hostile, &now).unwrap_err();
     assert_eq!(error.differences.len(), 64);
 }
 

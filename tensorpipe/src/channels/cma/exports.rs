@@ -54,17 +54,18 @@ impl ExportTable {
         self.slots.as_ptr().expose_provenance() as u64
     }
 
-    /// Adds an export; `None` where the table is full, the CPU cannot read the memory, or the system has no random number.
-    pub(super) fn show(self: &Arc<Self>, source: &Buffer) -> Option<Export> {
-        let bytes = source.as_bytes()?;
-        let number = random_number().ok()?;
-        let at = lock(&self.free).pop()?;
+    /// Adds an export; in words why not.
+    pub(super) fn show(self: &Arc<Self>, source: &Buffer) -> Result<Export, String> {
+        let bytes = source.as_bytes().ok_or("it is no main memory")?;
+        let number = random_number().map_err(|error| error.to_string())?;
+        let at = lock(&self.free).pop();
+        let at = at.ok_or("too many tensors are being read")?;
         let slot = &self.slots[at as usize];
         let address = bytes.as_ptr().expose_provenance() as u64;
         slot.address.store(address, Ordering::Relaxed);
         slot.len.store(bytes.len() as u64, Ordering::Relaxed);
         slot.number.store(number, Ordering::Release);
-        Some(Export {
+        Ok(Export {
             exports: self.clone(),
             slot: at,
             number,
@@ -136,9 +137,9 @@ mod tests {
         let exports = Arc::new(ExportTable::new());
         let source = Buffer::copy_from_slice(&[7; 100]);
         let mut all: Vec<_> = (0..SLOTS).map(|_| exports.show(&source).unwrap()).collect();
-        assert!(exports.show(&source).is_none());
+        assert!(exports.show(&source).is_err());
         all.pop();
-        assert!(exports.show(&source).is_some());
+        assert!(exports.show(&source).is_ok());
     }
 
     #[test]
@@ -151,7 +152,8 @@ mod tests {
     #[test]
     fn a_forked_child_forgets_an_export_whoever_has_the_lock() {
         let exports = Arc::new(ExportTable::new());
-        let mut export = exports.show(&Buffer::copy_from_slice(&[7; 100]));
+        let export = exports.show(&Buffer::copy_from_slice(&[7; 100]));
+        let mut export = export.ok();
         let held = lock(&exports.free);
         assert!(a_child_drops(&mut export));
         drop(held);

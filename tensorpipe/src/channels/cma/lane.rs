@@ -47,7 +47,8 @@ impl UnderWay {
 /// What was sent.
 enum SentAs {
     Shown(Export),
-    Unreadable(Buffer),
+    /// It was not shown, for this reason.
+    Unreadable(Buffer, String),
 }
 
 impl CmaLane {
@@ -74,8 +75,7 @@ impl CmaLane {
         let (exchange, exports) = (Exchange::here(), ExportTable::here());
         exchange.publish_exports(exports.address());
         exchange.open().map_err(|error| error.to_string())?;
-        let full = || "too many tensors are being read".to_owned();
-        exports.show(source).ok_or_else(full)
+        exports.show(source)
     }
 
     /// The writer's part of an operation has been read, or is wanted as bytes.
@@ -88,7 +88,7 @@ impl CmaLane {
                 drop(export);
                 io.sent(op);
             }
-            (FromReader::Done, SentAs::Unreadable(_)) => {
+            (FromReader::Done, SentAs::Unreadable(..)) => {
                 return Err(Fault("what was not shown has been read".to_owned()));
             }
             (FromReader::Bytes(refusal), outgoing) => {
@@ -96,9 +96,9 @@ impl CmaLane {
                 if refusal.lasting {
                     self.degraded.cannot_send(&*why);
                 }
-                let source = match outgoing {
-                    SentAs::Shown(export) => export.source().clone(),
-                    SentAs::Unreadable(source) => source,
+                let (source, why) = match outgoing {
+                    SentAs::Shown(export) => (export.source().clone(), why),
+                    SentAs::Unreadable(source, reason) => (source, reason),
                 };
                 if io.divert(op, "basic", source.len() as u64, &why) {
                     io.stream(op, source);
@@ -210,7 +210,7 @@ impl Lane for CmaLane {
             }
             Err(reason) => {
                 tracing::debug!(reason, "a tensor is sent instead of read");
-                (FromWriter::Cannot, SentAs::Unreadable(source))
+                (FromWriter::Cannot, SentAs::Unreadable(source, reason))
             }
         };
         self.shown.insert(op, outgoing);

@@ -8,7 +8,7 @@
 //!
 //! The writer keeps the memory of an operation, puts an *export* with its address into an export table of its own process, and tells the
 //! reader which export it is. The reader looks at the export, copies, looks again, and says that it is done. So no address
-//! goes over the pipe, where strangers may listen: who cannot read the table learns nothing. And a copy is only good if the
+//! goes over the pipe, where others may listen: who cannot read the table learns nothing. And a copy is only good if the
 //! export is still there afterwards: the writer takes it down before it lets go of the memory.
 //!
 //! Whether one process may read another's memory depends on both, on security modules and filters, and cannot be known but by

@@ -83,7 +83,7 @@ impl MptLane {
         if std::mem::replace(&mut self.has_joined, true) {
             return Ok(());
         }
-        // A stranger does not decide how many connections are made from here.
+        // The peer does not decide how many connections are made from here.
         let tokens = tokens.into_iter().take(usize::from(self.connections));
         self.stripes.state().joins = tokens.len();
         self.begin_opening(io);

@@ -53,7 +53,7 @@ pub use facts::DeviceFacts;
 pub(crate) use physical::Physical;
 pub use probe::Unavailable;
 pub(crate) use streams::Borrowed as BorrowedStream;
-pub(crate) use windows::Windows;
+pub(crate) use windows::{Place, Windows};
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,9 @@
 //! Main memory that is filled in several ranges at once: each is memory of its own until all of them are gone.
 //!
-//! Invariant: ranges are given out in order, each once, so that none lies in another; nobody has the whole meanwhile.
+//! The whole is taken when the first byte of any range comes, and counts page by page as bytes come: a huge page once, whichever of its
+//! ranges is the first.
+//!
+//! Invariant: no range lies in another that was taken, so that each byte has one owner; nobody has the whole meanwhile.
 
 #![allow(
     unsafe_code,
@@ -8,72 +11,150 @@
 )]
 
 use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::device::{BufferMut, Memory};
+use crate::device::{Buffer, BufferMut, Destination, Memory, Pool};
+use crate::error::SystemError;
+use crate::sync::{Mutex, lock};
 
 /// See the module's documentation.
-pub(crate) struct Windows {
-    whole: Arc<Whole>,
-    /// Up to here it is given out.
-    given: usize,
-}
+#[derive(Debug)]
+pub(crate) struct Windows(Arc<Whole>);
 
-struct Whole {
-    start: NonNull<u8>,
-    len: usize,
-    /// Keeps the bytes, and is not looked at while there are windows.
-    memory: BufferMut,
+#[derive(Debug)]
+struct Whole(Mutex<Filling>);
+
+#[derive(Debug)]
+struct Filling {
+    /// Keeps the bytes, which nobody looks at here while there are windows.
+    dest: Destination,
+    /// Where they begin, once they are there.
+    start: Option<NonNull<u8>>,
+    /// Huge pages that count, by where they begin.
+    pages: BTreeSet<usize>,
+    /// Ranges that were taken, by where they begin: where they end.
+    taken: BTreeMap<usize, usize>,
 }
 
 // SAFETY: it owns the memory, which is any thread's; the pointer is into that.
-unsafe impl Send for Whole {}
-// SAFETY: its bytes are reached through windows alone, each of which has its own.
-unsafe impl Sync for Whole {}
+unsafe impl Send for Filling {}
 
 impl Windows {
-    /// `None` for memory that the CPU cannot write.
-    pub(crate) fn over(mut memory: BufferMut) -> Option<Self> {
-        let bytes = memory.as_bytes_mut()?;
-        let len = bytes.len();
-        let start = NonNull::from(bytes).cast();
-        Some(Self {
-            whole: Arc::new(Whole { start, len, memory }),
-            given: 0,
-        })
+    /// `dest` is main memory that the CPU can write.
+    pub(crate) fn over(dest: Destination) -> Self {
+        Self(Arc::new(Whole(Mutex::new(Filling {
+            dest,
+            start: None,
+            pages: BTreeSet::new(),
+            taken: BTreeMap::new(),
+        }))))
     }
 
-    /// The next `len` bytes; `None` where fewer are left.
-    pub(crate) fn next(&mut self, len: usize) -> Option<BufferMut> {
-        let start = self.given;
-        let end = start
-            .checked_add(len)
-            .filter(|end| *end <= self.whole.len)?;
-        self.given = end;
-        let whole = self.whole.clone();
-        BufferMut::from_memory(Arc::new(Window { whole, start, len }), len).ok()
+    /// A range of it, which takes memory when its first byte comes.
+    pub(crate) fn range(&self, range: Range<usize>) -> Destination {
+        let whole = self.0.clone();
+        Destination::within(range.len(), Place { whole, range })
+    }
+
+    /// Whether this is one of its ranges.
+    pub(crate) fn has(&self, filled: &Buffer) -> bool {
+        let window = filled.memory().as_any().downcast_ref::<Window>();
+        window.is_some_and(|window| Arc::ptr_eq(&window.whole, &self.0))
     }
 
     /// All of it, where no window is left.
     pub(crate) fn into_whole(self) -> Option<BufferMut> {
-        Arc::into_inner(self.whole).map(|whole| whole.memory)
+        let filling = Arc::into_inner(self.0)?.0.into_inner();
+        filling
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .dest
+            .into_memory()
     }
+}
+
+/// Where a range of it lies, of which nothing has come yet.
+#[derive(Debug)]
+pub(crate) struct Place {
+    whole: Arc<Whole>,
+    range: Range<usize>,
+}
+
+impl Place {
+    /// As [`Destination::cost`], of bytes of this range.
+    pub(crate) fn cost(&self, bytes: Range<usize>, pool: &Pool) -> Result<u64, SystemError> {
+        let mut filling = lock(&self.whole.0);
+        let Filling { dest, pages, .. } = &mut *filling;
+        let (mut at, end) = (self.range.start + bytes.start, self.range.start + bytes.end);
+        let mut cost = 0;
+        while at < end {
+            let page = dest.page(at);
+            at = page.end;
+            if pages.insert(page.start) {
+                cost += dest.cost(page, pool)?;
+            }
+        }
+        Ok(cost)
+    }
+
+    /// Its memory, which is given out once.
+    pub(crate) fn open(&self, pool: &Pool) -> Result<BufferMut, SystemError> {
+        let refused =
+            |words| SystemError::new("allocate", "a range of a tensor", io::Error::other(words));
+        let mut filling = lock(&self.whole.0);
+        let Filling {
+            dest, start, taken, ..
+        } = &mut *filling;
+        dest.open(pool)?;
+        let whole = match *start {
+            Some(whole) => whole,
+            None => {
+                let bytes = dest.as_bytes_mut();
+                let bytes =
+                    bytes.ok_or_else(|| refused("it is no main memory that can be written"))?;
+                *start.insert(NonNull::from(bytes).cast())
+            }
+        };
+        let Range { start, end } = self.range;
+        let before = taken.range(..end).next_back();
+        if end > dest.len() || start > end || before.is_some_and(|(_, before)| *before > start) {
+            return Err(refused("others have it"));
+        }
+        taken.insert(start, end);
+        drop(filling);
+        let (len, window) = (
+            end - start,
+            Window {
+                whole: self.whole.clone(),
+                at: at(whole, start),
+                len: end - start,
+            },
+        );
+        BufferMut::from_memory(Arc::new(window), len).map_err(|_| refused("it cannot be written"))
+    }
+}
+
+/// Where a range begins that lies in the whole.
+fn at(whole: NonNull<u8>, start: usize) -> NonNull<u8> {
+    // SAFETY: the caller has compared it with the length.
+    unsafe { whole.add(start) }
 }
 
 /// A range of it.
 struct Window {
+    /// Keeps the bytes.
     whole: Arc<Whole>,
-    start: usize,
+    at: NonNull<u8>,
     len: usize,
 }
 
-impl Window {
-    fn at(&self) -> *mut u8 {
-        // SAFETY: the range lies in the whole, as `next` has seen to.
-        unsafe { self.whole.start.as_ptr().add(self.start) }
-    }
-}
+// SAFETY: it is the only owner of its bytes, which are any thread's.
+unsafe impl Send for Window {}
+// SAFETY: shared, it only hands out `&[u8]`.
+unsafe impl Sync for Window {}
 
 impl Memory for Window {
     fn len(&self) -> usize {
@@ -81,11 +162,11 @@ impl Memory for Window {
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         // SAFETY: so many initialised bytes are there as long as the whole is, and no other window has them.
-        Some(unsafe { std::slice::from_raw_parts(self.at(), self.len) })
+        Some(unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) })
     }
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         // SAFETY: as above, and this is its only holder.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.at(), self.len) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) })
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -98,20 +179,61 @@ impl Memory for Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::block::HUGE_PAGE;
+
+    fn opened(windows: &Windows, range: Range<usize>, pool: &Pool) -> Option<BufferMut> {
+        let mut dest = windows.range(range);
+        dest.open(pool).ok()?;
+        dest.into_memory()
+    }
 
     #[test]
-    fn each_range_is_given_out_once_and_the_whole_when_none_is_left() {
-        let mut windows = Windows::over(BufferMut::zeroed(10)).unwrap();
-        let (mut one, mut other) = (windows.next(4).unwrap(), windows.next(6).unwrap());
-        assert!(windows.next(1).is_none());
+    fn each_byte_is_given_out_once_and_the_whole_when_no_range_is_left() {
+        let pool = Pool::default();
+        let windows = Windows::over(BufferMut::zeroed(10).into());
+        let mut other = opened(&windows, 4..10, &pool).unwrap();
+        for taken in [4..10, 9..10, 3..5, 0..10, 0..11, 10..11] {
+            assert!(
+                opened(&windows, taken.clone(), &pool).is_none(),
+                "{taken:?}"
+            );
+        }
+        let mut one = opened(&windows, 0..4, &pool).unwrap();
         other.as_bytes_mut().unwrap().fill(2);
         one.as_bytes_mut().unwrap().fill(1);
+        let (one, other) = (one.freeze(), other.freeze());
+        assert!(windows.has(&one) && !windows.has(&Buffer::copy_from_slice(&[1; 4])));
         drop((one, other));
         let whole = windows.into_whole().unwrap().freeze();
         assert_eq!(whole.as_bytes().unwrap(), [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);
-        let mut windows = Windows::over(BufferMut::zeroed(10)).unwrap();
-        let kept = windows.next(4);
+        let windows = Windows::over(BufferMut::zeroed(10).into());
+        let kept = opened(&windows, 0..4, &pool);
         assert!(windows.into_whole().is_none());
         drop(kept);
+    }
+
+    /// In which order ranges come is for the peer to say.
+    #[test]
+    fn nothing_counts_before_its_first_byte_and_a_page_counts_once() {
+        let (pool, half) = (Pool::default(), HUGE_PAGE / 2);
+        let windows = Windows::over(Destination::pooled(6 * half));
+        let cost = |range| {
+            let mut dest = windows.range(range);
+            let cost = dest.cost(0..dest.len(), &pool).unwrap();
+            dest.open(&pool).unwrap();
+            cost as usize
+        };
+        assert_eq!(pool.stats().taken, 0);
+        assert_eq!(cost(half..2 * half), HUGE_PAGE, "its second half alone");
+        assert_eq!(pool.stats().taken, 1);
+        assert_eq!(cost(0..half), 0);
+        assert_eq!(cost(3 * half..6 * half), 2 * HUGE_PAGE);
+        assert_eq!(cost(2 * half..3 * half), 0);
+        // What others have used is resident as a whole.
+        let _used = windows;
+        drop(pool.take(4 * HUGE_PAGE));
+        let warm = Windows::over(Destination::pooled(4 * HUGE_PAGE));
+        let cost = |range| warm.range(range).cost(0..1, &pool).unwrap() as usize;
+        assert_eq!((cost(half..half + 1), cost(0..1)), (4 * HUGE_PAGE, 0));
     }
 }

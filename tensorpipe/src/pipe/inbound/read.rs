@@ -105,15 +105,20 @@ impl Future for ReadInto {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            if let Stage::HeldUp(begins) = &mut this.stage {
-                this.stage = ready!(begins.as_mut().poll(cx));
-            }
             if let Stage::Reading(id) = this.stage {
                 let take = |shared: &mut Shared| shared.take_read(id);
                 let result = ready!(this.waiter.poll(cx, Interest::Read(id), take));
                 this.stage = Stage::Ended(result);
             }
             this.stage = match std::mem::replace(&mut this.stage, Stage::Over) {
+                // A fence is somebody else's code: where it panics, the read is over.
+                Stage::HeldUp(mut begins) => match begins.as_mut().poll(cx) {
+                    Poll::Ready(begun) => begun,
+                    Poll::Pending => {
+                        this.stage = Stage::HeldUp(begins);
+                        return Poll::Pending;
+                    }
+                },
                 Stage::Ended(Ok(mut message)) => {
                     std::mem::take(&mut this.loans).settle(&mut message);
                     return Poll::Ready(Ok(message));
@@ -125,7 +130,7 @@ impl Future for ReadInto {
                     this.stage = Stage::Ended(Err(error));
                     return Poll::Pending;
                 }
-                waits @ (Stage::HeldUp(_) | Stage::Reading(_)) => waits,
+                waits @ Stage::Reading(_) => waits,
                 Stage::Over => {
                     let over = "a read was polled after it had ended".to_owned();
                     Stage::Ended(Err(Misuse::Other(over).into()))
@@ -186,4 +191,25 @@ pub(in crate::pipe) fn stop(core: &Arc<Core>, id: u64, code: ResetCode, reason: 
         }
     });
     core.drive();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::task::Waker;
+
+    use super::*;
+    use crate::pipe::tests::{memory_pair, soon};
+
+    #[tokio::test]
+    async fn a_read_whose_fence_has_panicked_is_over() {
+        let (client, _server) = memory_pair("panics").await;
+        let fence = std::future::poll_fn(|_| -> Poll<Stage> { panic!("a fence of somebody's") });
+        let held_up = Stage::HeldUp(Box::pin(fence));
+        let mut read = ReadInto::new(client.core().clone(), held_up, Loans::default());
+        let poll = || Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(catch_unwind(AssertUnwindSafe(poll)).is_err());
+        let error = soon(read).await.unwrap_err().error;
+        assert!(matches!(error, Error::Misuse(_)), "{error}");
+    }
 }

@@ -76,8 +76,8 @@ impl Io {
             self.take_segments();
             frame = self.frames.len();
         }
-        if !shared.on_sent.is_empty() {
-            shared.run_sent();
+        if !shared.on_leaving.is_empty() {
+            shared.run_leaving();
         }
     }
 

@@ -72,6 +72,8 @@ pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) by_message: &'a FxHashMap<u64, Wishes>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
+    /// Where the main memory of a piece lies, until it is taken.
+    pub(in crate::pipe) within: Option<Destination>,
 }
 
 impl PipeHost<'_> {
@@ -111,12 +113,15 @@ impl LaneHost for PipeHost<'_> {
     }
 
     fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
-        let announced = self.announcements.map(|all| all.take(len)).transpose();
+        let within = self.within.take_if(|dest| dest.len() as u64 == len);
+        // What it lies within is announced.
+        let bytes = if within.is_some() { 0 } else { len };
+        let announced = self.announcements.map(|all| all.take(bytes)).transpose();
         let announced = announced.map_err(|reason| out_of_memory(len, reason))?;
         let dest = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
         self.announced
             .extend(announced.map(|announced| (op, announced, None)));
-        Ok(Destination::pooled(dest))
+        Ok(within.unwrap_or_else(|| Destination::pooled(dest)))
     }
 
     fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {

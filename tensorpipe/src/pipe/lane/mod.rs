@@ -142,6 +142,19 @@ impl LaneIo<'_> {
         self.host().reserve(op, len)
     }
 
+    /// Calls a lane inside for a piece: main memory that it reserves or allocates for that is `dest`.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn within<T>(
+        &mut self,
+        dest: Option<Destination>,
+        call: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.host.within = dest;
+        let called = call(self);
+        self.host.within = None;
+        called
+    }
+
     /// Warm memory that the channel fills itself: for what it receives, or for the stages between. Main memory counts from now on,
     /// that of a piece until it is [released](Self::release); of what is streamed [`LaneIo::receive`] takes less. Memory of a device is bounded by the device.
     ///

@@ -210,8 +210,8 @@ pub(super) fn submit(
         shared.process_events(&mut wakes);
         shared.state.send_delayed();
         io.take_frames(shared);
-    } else if !shared.on_sent.is_empty() {
-        shared.run_sent();
+    } else if !shared.on_leaving.is_empty() {
+        shared.run_leaving();
     }
     let pushed = Pushed {
         id,

@@ -189,6 +189,7 @@ impl Shared {
             diverted: &slot.diverted,
             by_message: &self.wishes,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
+            within: None,
         });
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;

@@ -22,11 +22,11 @@ impl Shared {
     pub(in crate::pipe) fn stamp(&mut self, id: u64, at: usize, since: Instant) {
         // Of one that was taken back before it left nobody else hears.
         while let Some(first) = self.stamps.first_entry()
-            && self.state.has_left(*first.key())
+            && self.state.has_begun(*first.key())
         {
             first.remove();
         }
-        if self.ended.is_none() && !self.state.has_left(id) {
+        if self.ended.is_none() && !self.state.has_begun(id) {
             self.stamps.insert(id, Stamp { at, since });
         }
     }

@@ -5,8 +5,8 @@
 use crate::device::{Device, DeviceOffer};
 use crate::proto::wire::hello::Brochure;
 
-/// How many refusals, and how many bytes of them, are told: with a stranger's long names among them the answer must
-/// still be one that the stranger takes.
+/// How many refusals, and how many bytes of them, are told: with a peer's long names among them the answer must
+/// still be one that the peer takes.
 const REFUSALS_MAX: usize = 64;
 const REFUSALS_BYTES: usize = 16 << 10;
 
@@ -134,7 +134,7 @@ fn select_channels(
             refuse(NOT_THEIRS.to_owned());
             continue;
         };
-        // A stranger does not decide how many descriptors are held here.
+        // A peer does not decide how many descriptors are held here.
         if offer.connections != channel.connections {
             refuse(format!(
                 "it takes {} connections of its own here, {} at the connecting side",
@@ -213,7 +213,7 @@ mod tests {
 
     /// All reasons, while they are short; of long ones as many as have room.
     #[test]
-    fn a_stranger_with_many_names_hears_as_much_as_it_takes() {
+    fn a_peer_with_many_names_hears_as_much_as_it_takes() {
         let told = |len: usize| {
             let names: Vec<_> = (0..60).map(|i| format!("{i:0len$}")).collect();
             let offers: Vec<_> = names.iter().map(|name| (&**name, "")).collect();

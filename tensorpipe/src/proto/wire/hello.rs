@@ -15,7 +15,7 @@ pub(crate) const HANDSHAKE_MAX: u32 = 32 << 10;
 pub(crate) const OFFERS_MAX: usize = 64;
 
 /// The most devices that a HELLO or ANSWER may name, those of all channels together. In memory each of these takes
-/// many times its bytes, and a stranger must not cost more than its connection is allowed to.
+/// many times its bytes, and an unproven peer must not cost more than its connection is allowed to.
 pub(crate) const DEVICES_MAX: usize = 512;
 
 /// The longest body of KEY, in bytes.

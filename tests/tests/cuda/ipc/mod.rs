@@ -2,6 +2,7 @@
 
 mod lending;
 mod proofs;
+mod stalls;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +26,9 @@ const LEN: usize = 3_000_000;
 const BORROWS_NOTHING: &str = "TEST_CUDA_BORROWS_NOTHING";
 
 const URL: &str = "TEST_CUDA_URL";
+
+/// How many tensors a writer sends.
+const TENSORS: &str = "TEST_CUDA_TENSORS";
 
 fn context(cuda: &CudaDevices) -> Context {
     Context::builder().cuda(cuda).build().unwrap()
@@ -126,13 +130,14 @@ fn report(bench: &Bench, pipe: &Pipe, kept: &[Tensor]) -> String {
     )
 }
 
-/// Sends two tensors and waits for ever.
+/// Sends two tensors, or as many as it is told, and waits for ever.
 pub(crate) fn lends() {
     let bench = Bench::new();
     runtime().block_on(async {
         let context = context(&bench.cuda);
         let pipe = context.connect(std::env::var(URL).unwrap()).await.unwrap();
-        for seed in 0..2 {
+        let count = std::env::var(TENSORS).map_or(2, |count| count.parse().unwrap());
+        for seed in 0..count {
             let tensor = bench.tensor(device(), &pattern(LEN, seed));
             pipe.write(message("keep", tensor)).await.unwrap();
         }

@@ -6,7 +6,7 @@ use tensorpipe::conformance::pattern;
 use tensorpipe::{ContextBuilder, DeviceKind, Error, Misuse};
 use tensorpipe_tests::{Child, runtime};
 
-use super::{LEN, URL, Writer, comes_back, has_all, lent, message, reader};
+use super::{LEN, TENSORS, URL, Writer, comes_back, has_all, lent, message, reader};
 use crate::bench::{Bench, device, pair};
 use crate::driver::nothing_went_wrong;
 
@@ -148,14 +148,26 @@ fn a_peer_that_passes_other_memory_than_it_says_lends_nothing() {
     }
 }
 
-/// Where the writer's number does not get to its device, its tensors go another way.
+/// Where the writer's number does not get to its device, its tensors go another way. After three it tries no more, and says so.
 #[test]
-fn a_number_that_cannot_be_written_keeps_no_tensor_back() {
-    let (child, url) = reader(&[]);
-    let writer = Child::start("ipc lends", &[(URL, &url), NO_NUMBERS]);
-    assert_eq!(writer.hear("lent"), "0");
-    assert_eq!(child.hear("read"), "1 of 1, 0 borrowed");
-    assert_eq!(child.hear("read"), "2 of 2, 0 borrowed");
+fn a_number_that_cannot_be_written_keeps_no_tensor_back_and_the_third_is_the_last() {
+    for (tensors, gives_up) in [("2", false), ("4", true)] {
+        let (child, url) = reader(&[]);
+        let variables = [(URL, &*url), NO_NUMBERS, (TENSORS, tensors)];
+        let writer = Child::start("ipc lends", &variables);
+        for count in 1..=tensors.parse().unwrap() {
+            let heard = child.hear("read");
+            let whole = format!("{count} of {count}, ");
+            assert!(heard.starts_with(&whole), "{heard}");
+            assert!(
+                count > 3 || heard == format!("{whole}0 borrowed"),
+                "{heard}"
+            );
+        }
+        let route = writer.hear("route");
+        let why = "sends nothing: 3 proofs for the peer came to nothing";
+        assert_eq!(route.contains(why), gives_up, "{route}");
+    }
 }
 
 /// A number that cannot be read is not asked for again and again: one proof serves all tensors of a message, and the third is the last.

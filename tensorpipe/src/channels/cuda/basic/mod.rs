@@ -8,8 +8,8 @@
 //! The reader says how long a piece is and how many the writer may send; one more for each that has left its main memory. Over
 //! `lease` the main memory is one that both processes have mapped, and each has told its driver of: no CPU copies anything.
 //!
-//! Main memory that the reader fills is cut likewise: pieces come into ranges of it. It is one piece where the inner lane hands over the
-//! writer's main memory itself.
+//! Main memory that the reader fills is cut likewise: pieces come into ranges of it, and it counts as they come. It is one piece where the
+//! inner lane hands over the writer's main memory itself.
 //!
 //! Nobody waits for a GPU: each transfer has streams of its own, which wait for what its memory is ready behind, and the CPU hears of
 //! events. Calls of the driver are made without the pipe's lock; those that take long, on a thread for blocking work.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Want;
@@ -10,8 +11,8 @@ use super::sending::{Ends, OwnStream, piece};
 use super::{
     Buffer, BufferMut, ChannelFault, Device, LaneIo, OpId, Outcome, PieceEvent, Slot, Tools,
 };
-use crate::device::Fence;
 use crate::device::cuda::{CudaDevices, DeviceWrite, Windows};
+use crate::device::{Destination, Fence};
 use crate::error::{DeviceError, Error};
 
 /// Up to this length a piece that no device reaches is copied to memory that they do, by whoever drives the pipe, in bytes.
@@ -33,6 +34,16 @@ enum Dest {
     Device(Filling),
     /// Main memory, and how many pieces are missing.
     Main(Windows, u16),
+}
+
+impl Dest {
+    /// Where the main memory of a piece lies, if that is part of what is filled.
+    fn place(&self, range: Range<usize>) -> Option<Destination> {
+        match self {
+            Self::Main(windows, _) => Some(windows.range(range)),
+            Self::Inside | Self::Device(_) => None,
+        }
+    }
 }
 
 /// A piece on its way.
@@ -84,20 +95,26 @@ impl Receiving {
             true => None,
             false => Some(tools.cuda(device)?.clone()),
         };
-        let dest = match want {
-            Want::Into(dest) => dest,
-            Want::Adopt { .. } => io.allocate(op, device, len)?,
-        };
-        if dest.len() as u64 != len {
-            let reason = "its allocator gave memory of another length";
-            return Err(tools.failed(&DeviceError::new(device, "receive", reason)));
-        }
-        let dest = match cuda {
-            Some(cuda) => Dest::Device(Filling::new(cuda, dest, cut.count())),
-            None => {
-                let reason = "it is no main memory that can be written";
-                let refused = || tools.failed(&DeviceError::new(device, "receive", reason));
-                Dest::Main(Windows::over(dest).ok_or_else(refused)?, cut.count())
+        let wrong = |reason| tools.failed(&DeviceError::new(device, "receive", reason));
+        let dest = match (want, cuda) {
+            (Want::Adopt { .. }, None) => {
+                Dest::Main(Windows::over(io.reserve(op, len)?), cut.count())
+            }
+            (Want::Into(mut dest), None) => {
+                if dest.as_bytes_mut().is_none() {
+                    return Err(wrong("it is no main memory that can be written"));
+                }
+                Dest::Main(Windows::over(dest.into()), cut.count())
+            }
+            (want, Some(cuda)) => {
+                let dest = match want {
+                    Want::Into(dest) => dest,
+                    Want::Adopt { .. } => io.allocate(op, device, len)?,
+                };
+                if dest.len() as u64 != len {
+                    return Err(wrong("its allocator gave memory of another length"));
+                }
+                Dest::Device(Filling::new(cuda, dest, cut.count()))
             }
         };
         let allowed = cut.count().min(WINDOW);
@@ -116,17 +133,14 @@ impl Receiving {
         self.allowed += 1;
         let number = self.allowed;
         self.pieces.insert(number, Piece::Inside);
-        let len = self.cut.range(number).len();
-        let window = match &mut self.dest {
-            Dest::Main(windows, _) => windows.next(len),
-            _ => None,
-        };
-        let staged = Want::Adopt {
-            len: len as u64,
+        let range = self.cut.range(number);
+        let want = Want::Adopt {
+            len: range.len() as u64,
             device: Device::CPU,
         };
-        let want = window.map_or(staged, Want::Into);
-        tools.inner.recv(piece(op, number), want, io);
+        let inner = &mut tools.inner;
+        let recv = |io: &mut LaneIo<'_>| inner.recv(piece(op, number), want, io);
+        io.within(self.dest.place(range), recv);
     }
 
     /// Something goes on about one of its pieces.
@@ -140,17 +154,20 @@ impl Receiving {
     ) -> Result<Ends, ChannelFault> {
         let named = op.piece(number);
         let number = number.get();
+        let place = || self.dest.place(self.cut.range(number));
         match (self.pieces.get_mut(&number), event) {
             _ if number > self.allowed => {
                 return Err(ChannelFault(format!("piece {number} is not allowed yet")));
             }
             (Some(Piece::Inside), PieceEvent::Control(body)) => {
-                tools.inner.control(named, body, io)?;
+                io.within(place(), |io| tools.inner.control(named, body, io))?;
             }
             (Some(Piece::Inside), PieceEvent::Streamed(dest)) => {
                 tools.inner.streamed(named, dest, io);
             }
-            (Some(Piece::Inside), PieceEvent::Resume) => tools.inner.resume(named, io)?,
+            (Some(Piece::Inside), PieceEvent::Resume) => {
+                io.within(place(), |io| tools.inner.resume(named, io))?;
+            }
             (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => {
                 match (outcome, &mut self.dest) {
                     (Outcome::Failed(error), _) => {
@@ -158,8 +175,14 @@ impl Receiving {
                         return Ok(Ends::Failed(error));
                     }
                     (Outcome::Received(memory), Dest::Inside) => return Ok(Ends::Received(memory)),
-                    (Outcome::Received(window), Dest::Main(_, missing)) => {
-                        drop(window);
+                    (Outcome::Received(memory), Dest::Main(windows, missing)) => {
+                        if !windows.has(&memory)
+                            && let Err(error) =
+                                put(named, &memory, windows.range(self.cut.range(number)), io)
+                        {
+                            return Ok(Ends::Failed(error));
+                        }
+                        drop(memory);
                         self.pieces.remove(&number);
                         *missing -= 1;
                         if *missing == 0 {
@@ -251,6 +274,19 @@ impl Receiving {
             }
         }
     }
+}
+
+/// Copies a piece into its place: a channel may hand over other memory than it was given.
+fn put(piece: OpId, memory: &Buffer, place: Destination, io: &mut LaneIo<'_>) -> Result<(), Error> {
+    let len = memory.len();
+    let mut room = io.within(Some(place), |io| {
+        io.allocate(piece, Device::CPU, len as u64)
+    })?;
+    if let (Some(from), Some(to)) = (memory.as_bytes(), room.as_bytes_mut()) {
+        to.copy_from_slice(from);
+        io.copied(len as u64);
+    }
+    Ok(())
 }
 
 /// Memory of a device that is filled piece by piece.

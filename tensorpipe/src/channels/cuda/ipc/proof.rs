@@ -3,6 +3,7 @@
 //! of two containers number their devices differently.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Buffer, BufferMut, CudaDevices, Device, DeviceError};
 use crate::device::cuda::Download;
@@ -11,6 +12,12 @@ use crate::process::{Token, random_token};
 
 /// What the memory holds.
 pub(super) type Number = Token;
+
+/// So many proofs in a row are tried that come to nothing, at each end. Chosen: a device may be busy once.
+pub(super) const TRIES: u32 = 3;
+
+/// So long a writer waits for one. Chosen: a reader that is well has mapped and read within milliseconds, and its exchange has as long.
+pub(super) const WITHIN: Duration = Duration::from_secs(5);
 
 /// Why nothing is received over the channel where the number is another.
 pub(super) const OTHER_MEMORY: &str =

@@ -32,9 +32,6 @@ pub(super) struct Reader {
     parts: HashMap<OpId, Part>,
 }
 
-/// So many proofs in a row are tried that cannot be read. Chosen: a device may be busy once.
-const TRIES: u32 = 3;
-
 /// How far a part is.
 enum Part {
     /// Its writer has not said anything that leads on.
@@ -100,6 +97,16 @@ impl Reader {
         }
         match self.parts.remove(&op) {
             Some(Part::Wanted(want)) => self.settle(op, told, want, false, tools, io),
+            // A proof takes its writer too long: nobody reads the number any more.
+            Some(
+                Part::Fetching(FromWriter::Prove(..), want)
+                | Part::Mapping(FromWriter::Prove(..), want, _)
+                | Part::Queueing(_, _, want, _)
+                | Part::Proving(_, _, want, _),
+            ) if told == FromWriter::Cannot => {
+                self.detour(op, want, tools, io);
+                Ok(())
+            }
             Some(_) => Err(ChannelFault(format!("{told:?} out of turn"))),
             // It crossed the end of the operation.
             None => Ok(()),
@@ -358,8 +365,9 @@ impl Reader {
     ) {
         tracing::debug!(%error, "nothing is borrowed yet: the proof could not be read");
         self.unproved += 1;
-        if self.unproved >= TRIES {
-            let reason = format!("{TRIES} proofs of the peer's memory could not be read: {error}");
+        if self.unproved >= proof::TRIES {
+            let tries = proof::TRIES;
+            let reason = format!("{tries} proofs of the peer's memory could not be read: {error}");
             tools.degraded.cannot_receive(reason);
         }
         self.detour(op, want, tools, io);

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::device::Fence;
 use crate::keys::PipeKey;
+use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::sys::segment::Segment;
 
 /// See the module's documentation.
@@ -24,10 +25,27 @@ pub(super) struct Writer {
     invitation: Option<Arc<Invitation>>,
     /// Devices whose memory the reader has proved to map.
     proved: HashSet<Device>,
-    /// Devices about which a proof is under way, each with the parts that wait for it: until the reader answers, or the message that
-    /// proves is given up.
-    proving: HashMap<Device, Vec<OpId>>,
+    /// Devices about which a proof is under way: until the reader answers, or its time is up.
+    proving: HashMap<Device, Underway>,
+    /// Proofs that came to nothing, since one was given.
+    unproved: u32,
     parts: HashMap<OpId, Part>,
+}
+
+/// A proof about a device.
+#[derive(Default)]
+struct Underway {
+    /// Since the reader was asked first.
+    asked: Option<Arc<Asked>>,
+    /// Parts that wait for it.
+    waiting: Vec<OpId>,
+}
+
+/// The reader was asked for a proof, and has [`proof::WITHIN`] for it, whichever parts ask.
+struct Asked {
+    is_late: AtomicBool,
+    /// The part that asks now.
+    by: Mutex<OpId>,
 }
 
 /// How far a part is.
@@ -43,12 +61,14 @@ enum Part {
     /// The reader is to read a number there.
     Numbered(Buffer, Number, Buffer),
     /// It is about to.
-    Proving(Offer, Buffer),
+    Proving(Offer, Arc<Asked>, Buffer),
     /// The reader is to bring an invitation.
     Invited(Buffer),
     Offered(Offer, Buffer),
     /// The reader was told that it cannot be lent, for this reason.
-    Cannot(Buffer, String),
+    Cannot(Buffer, Arc<str>),
+    /// The same of one whose proof was late: what the reader says of that crosses it.
+    Late(Buffer, Arc<str>),
 }
 
 impl Writer {
@@ -59,6 +79,7 @@ impl Writer {
             invitation: None,
             proved: HashSet::new(),
             proving: HashMap::new(),
+            unproved: 0,
             parts: HashMap::new(),
         }
     }
@@ -79,7 +100,7 @@ impl Writer {
                 Ok(Some(_)) if !self.proved.contains(&source.device()) => {
                     match self.proving.entry(source.device()) {
                         Entry::Occupied(mut waiting) => {
-                            let waiting = waiting.get_mut();
+                            let waiting = &mut waiting.get_mut().waiting;
                             // Those that were given up are forgotten.
                             if waiting.len() > 2 * self.parts.len() + 64 {
                                 waiting.retain(|one| self.parts.contains_key(one));
@@ -87,10 +108,13 @@ impl Writer {
                             waiting.push(op);
                             Part::Waits(source)
                         }
-                        Entry::Vacant(proving) => {
-                            proving.insert(Vec::new());
-                            Self::numbering(op, source, tools, io)
-                        }
+                        Entry::Vacant(proving) => match tools.degraded.sending() {
+                            Some(reason) => Self::cannot(op, source, not_now(&reason), tools, io),
+                            None => {
+                                proving.insert(Underway::default());
+                                Self::numbering(op, source, tools, io)
+                            }
+                        },
                     }
                 }
                 Ok(Some(borrower)) => match lend(&borrower, &segment, range, &source, tools) {
@@ -131,13 +155,13 @@ impl Writer {
     /// Whoever was to prove something about this device is given up: another one does, and the rest wait on. The last one, since the parts
     /// of a message are given up from its front.
     fn pass_on(&mut self, device: Device, tools: &Tools, io: &mut LaneIo<'_>) {
-        let mut waiting = self.proving.remove(&device).unwrap_or_default();
-        while let Some(op) = waiting.pop() {
+        let mut proof = self.proving.remove(&device).unwrap_or_default();
+        while let Some(op) = proof.waiting.pop() {
             match self.parts.remove(&op) {
                 Some(Part::Waits(source)) => {
                     let part = Self::numbering(op, source, tools, io);
                     self.parts.insert(op, part);
-                    self.proving.insert(device, waiting);
+                    self.proving.insert(device, proof);
                     return;
                 }
                 Some(other) => drop(self.parts.insert(op, other)),
@@ -166,7 +190,9 @@ impl Writer {
                 }
             };
         }
+        let asked = self.ask(op, source.device(), tools, io);
         let lent = match (tools.cuda.share(&numbered), self.borrower()) {
+            _ if asked.is_late.load(Ordering::Acquire) => Err(late()),
             (Some(Ok((segment, range))), Ok(Some(borrower))) => {
                 lend(&borrower, &segment, range, &numbered, tools)
             }
@@ -177,13 +203,36 @@ impl Writer {
         match lent {
             Ok((offer, uuid, len)) => {
                 io.control(op, FromWriter::Prove(offer, uuid, len, number).encode());
-                self.parts.insert(op, Part::Proving(offer, source));
+                self.parts.insert(op, Part::Proving(offer, asked, source));
             }
             Err(unlent) => self.unproved(op, source, unlent, tools, io),
         }
     }
 
-    /// There is no proof, for this reason: the part goes another way, and so do those that wait.
+    /// The reader's time begins when it is asked about a device, and goes on where another part asks instead.
+    fn ask(&mut self, op: OpId, device: Device, tools: &Tools, io: &LaneIo<'_>) -> Arc<Asked> {
+        let proof = self.proving.entry(device).or_default();
+        if let Some(asked) = &proof.asked {
+            *lock(&asked.by) = op;
+            return asked.clone();
+        }
+        let asked = Arc::new(Asked {
+            is_late: AtomicBool::new(false),
+            by: Mutex::new(op),
+        });
+        let (late, handle) = (Arc::downgrade(&asked), tools.handle.clone());
+        io.spawn(async move {
+            tokio::time::sleep(proof::WITHIN).await;
+            if let Some(late) = late.upgrade() {
+                late.is_late.store(true, Ordering::Release);
+                let by = *lock(&late.by);
+                handle.resume(by);
+            }
+        });
+        proof.asked.insert(asked).clone()
+    }
+
+    /// There is no proof, for this reason: the part goes another way, and so do those that wait. After some in a row none is tried.
     fn unproved(
         &mut self,
         op: OpId,
@@ -192,7 +241,13 @@ impl Writer {
         tools: &Tools,
         io: &mut LaneIo<'_>,
     ) {
-        let (device, reason) = (source.device(), unlent.reason.clone());
+        let (device, reason) = (source.device(), Arc::from(unlent.reason.as_str()));
+        self.unproved += 1;
+        if self.unproved >= proof::TRIES {
+            let tries = proof::TRIES;
+            let reason = format!("{tries} proofs for the peer came to nothing: {reason}");
+            tools.degraded.cannot_send(reason);
+        }
         let part = Self::cannot(op, source, unlent, tools, io);
         self.parts.insert(op, part);
         self.proof_ended(device, Some(&reason), tools, io);
@@ -203,16 +258,17 @@ impl Writer {
     fn proof_ended(
         &mut self,
         device: Device,
-        failed: Option<&str>,
+        failed: Option<&Arc<str>>,
         tools: &Tools,
         io: &mut LaneIo<'_>,
     ) {
-        for op in self.proving.remove(&device).unwrap_or_default() {
+        let proof = self.proving.remove(&device).unwrap_or_default();
+        for op in proof.waiting {
             match (self.parts.remove(&op), failed) {
                 (Some(Part::Waits(source)), None) => self.send(op, source, tools, io),
                 (Some(Part::Waits(source)), Some(reason)) => {
-                    let part = Self::cannot(op, source, not_now(&reason), tools, io);
-                    self.parts.insert(op, part);
+                    io.control(op, FromWriter::Cannot.encode());
+                    self.parts.insert(op, Part::Cannot(source, reason.clone()));
                 }
                 (Some(other), _) => drop(self.parts.insert(op, other)),
                 // Given up meanwhile.
@@ -262,7 +318,7 @@ impl Writer {
             tools.degraded.cannot_send(&*unlent.reason);
         }
         io.control(op, FromWriter::Cannot.encode());
-        Part::Cannot(source, unlent.reason)
+        Part::Cannot(source, unlent.reason.into())
     }
 
     /// A part has got further.
@@ -285,6 +341,13 @@ impl Writer {
             Some(Part::Numbered(numbered, number, source)) => {
                 self.prove(op, numbered, number, source, tools, io);
             }
+            Some(Part::Proving(offer, asked, source)) if asked.is_late.load(Ordering::Acquire) => {
+                self.withdraw(&offer);
+                self.unproved(op, source, late(), tools, io);
+                if let Some(Part::Cannot(source, why)) = self.parts.remove(&op) {
+                    self.parts.insert(op, Part::Late(source, why));
+                }
+            }
             Some(other) => drop(self.parts.insert(op, other)),
             None => {}
         }
@@ -301,7 +364,7 @@ impl Writer {
         match (self.parts.remove(&op), said) {
             // It crossed the end of the operation.
             (None, _) => {}
-            (Some(Part::Offered(offer, _) | Part::Proving(offer, _)), said)
+            (Some(Part::Offered(offer, _) | Part::Proving(offer, ..)), said)
                 if matches!(said, FromReader::Taken | FromReader::Proved)
                     && self.is_open(&offer) =>
             {
@@ -313,9 +376,10 @@ impl Writer {
                 io.lent(offer.len);
                 io.sent(op);
             }
-            (Some(Part::Proving(_, source)), FromReader::Proved) => {
+            (Some(Part::Proving(.., source)), FromReader::Proved) => {
                 let device = source.device();
                 self.proved.insert(device);
+                self.unproved = 0;
                 self.send(op, source, tools, io);
                 self.proof_ended(device, None, tools, io);
             }
@@ -327,17 +391,23 @@ impl Writer {
                 self.withdraw(&offer);
                 self.detour(op, source, None, reason, tools, io);
             }
-            (Some(Part::Proving(offer, source)), FromReader::Detour(reason)) => {
+            (Some(Part::Late(source, why)), FromReader::Proved) => {
+                self.parts.insert(op, Part::Cannot(source, why));
+            }
+            (Some(Part::Proving(offer, _, source)), FromReader::Detour(reason)) => {
                 self.withdraw(&offer);
                 let device = source.device();
-                let words = reason.clone().unwrap_or_else(|| NOT_NOW.to_owned());
+                let words = reason.as_deref().unwrap_or(NOT_NOW).into();
                 self.detour(op, source, None, reason, tools, io);
                 self.proof_ended(device, Some(&words), tools, io);
             }
             (Some(Part::Invited(source)), FromReader::Detour(reason)) => {
                 self.detour(op, source, None, reason, tools, io);
             }
-            (Some(Part::Cannot(source, ours)), FromReader::Detour(reason)) => {
+            (
+                Some(Part::Cannot(source, ours) | Part::Late(source, ours)),
+                FromReader::Detour(reason),
+            ) => {
                 self.detour(op, source, Some(ours), reason, tools, io);
             }
             // It stays to be withdrawn.
@@ -354,7 +424,7 @@ impl Writer {
         &self,
         op: OpId,
         source: Buffer,
-        ours: Option<String>,
+        ours: Option<Arc<str>>,
         theirs: Option<String>,
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
@@ -362,9 +432,8 @@ impl Writer {
         if let Some(reason) = &theirs {
             tools.degraded.cannot_send(&**reason);
         }
-        let why = ours.or(theirs);
-        let why = why.unwrap_or_else(|| NOT_NOW.to_owned());
-        if io.divert(op, "cuda_basic", source.len() as u64, &why) {
+        let why = ours.as_deref().or(theirs.as_deref()).unwrap_or(NOT_NOW);
+        if io.divert(op, "cuda_basic", source.len() as u64, why) {
             tools.detour.send(op, source, io);
         }
     }
@@ -388,12 +457,12 @@ impl Writer {
         let Some(part) = self.parts.remove(&op) else {
             return;
         };
-        if let Part::Offered(offer, _) | Part::Proving(offer, _) = &part {
+        if let Part::Offered(offer, _) | Part::Proving(offer, ..) = &part {
             self.withdraw(offer);
         }
         if let Part::Numbering(_, source)
         | Part::Numbered(_, _, source)
-        | Part::Proving(_, source) = part
+        | Part::Proving(_, _, source) = part
         {
             self.pass_on(source.device(), tools, io);
         }
@@ -419,6 +488,14 @@ fn lend(
     Ok((offer, uuid, segment.len() as u64))
 }
 
+/// The reader does not say whether it maps what it was asked about.
+fn late() -> Unlent {
+    let within = proof::WITHIN.as_secs();
+    not_now(&format!(
+        "the peer gave no proof within {within} s that it maps this memory"
+    ))
+}
+
 /// There is no memory for a copy, say: another time there may be.
 fn not_now(error: &dyn std::fmt::Display) -> Unlent {
     Unlent {
@@ -431,7 +508,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         // What is left was taken by nobody.
         for part in self.parts.values() {
-            if let Part::Offered(offer, _) | Part::Proving(offer, _) = part {
+            if let Part::Offered(offer, _) | Part::Proving(offer, ..) = part {
                 self.withdraw(offer);
             }
         }
