@@ -10,6 +10,7 @@ mod fixture;
 mod ipc;
 mod segments;
 mod slices;
+mod unfinished;
 
 use std::io::Write;
 use std::path::Path;
@@ -63,6 +64,7 @@ fn child() {
         Some("calls serves") => calls::serves(),
         Some("ipc reads") => ipc::reads(),
         Some("ipc lends") => ipc::lends(),
+        Some("never ends") => unfinished::never_ends(),
         Some("handed over") => told("handed over", || {
             runtime().block_on(channels::handed_over());
         }),
