@@ -7,6 +7,7 @@ mod calls;
 mod channels;
 mod driver;
 mod fixture;
+mod foreign;
 mod ipc;
 mod segments;
 mod slices;
@@ -64,6 +65,8 @@ fn child() {
         Some("calls serves") => calls::serves(),
         Some("ipc reads") => ipc::reads(),
         Some("ipc lends") => ipc::lends(),
+        Some("foreign goes") => told("foreign goes", foreign::goes),
+        Some("foreign lends") => foreign::lends(),
         Some("never ends") => unfinished::never_ends(),
         Some("handed over") => told("handed over", || {
             runtime().block_on(channels::handed_over());

@@ -5,17 +5,22 @@ use std::any::Any;
 use super::{Arc, CudaDevices, DeviceError};
 use crate::device::Fence;
 use crate::sys::ledger::Loan;
+use crate::sys::segment::Segment;
 
 /// See the module's documentation.
 pub(super) struct LoanFence {
     loan: Arc<Loan>,
+    /// Of which the loan does not know.
+    _behind: Vec<Arc<Segment>>,
     cuda: CudaDevices,
 }
 
 impl LoanFence {
-    pub(super) fn new(loan: Loan, cuda: &CudaDevices) -> Self {
+    /// `behind`: allocations that the lent memory spans, beside the loan's.
+    pub(super) fn new(loan: Loan, behind: Vec<Arc<Segment>>, cuda: &CudaDevices) -> Self {
         Self {
             loan: Arc::new(loan),
+            _behind: behind,
             cuda: cuda.clone(),
         }
     }
