@@ -10,8 +10,8 @@
 //! mapped when its lender's process ends.
 //!
 //! The writer offers when the work before the bytes is done, of which an event tells the CPU: a reader's stream that waited for another
-//! process's event could wait for ever (`docs/decisions/0035-no-interprocess-events.md`). Where something is missing, the part goes by way of main memory ([`CudaBasicChannel`]); if it will not get better, both
-//! ends' routes say why.
+//! process's event could wait for ever (`docs/decisions/0035-no-interprocess-events.md`). Where something is missing, the part goes by
+//! way of main memory ([`CudaBasicChannel`]); if it will not get better, both ends' routes say why.
 //!
 //! Before the first offer of a device's memory the reader [proves](proof) that what it maps is what the writer has. All that is to be sent
 //! meanwhile waits for that one proof. Where it cannot be made, that goes by way of main memory. Where what is mapped is something else, or
