@@ -31,12 +31,53 @@ struct Physical {
     file: File,
     len: usize,
     device: u32,
+    /// How others may get it: a set of bits, as the driver's.
+    kinds: u32,
+}
+
+/// A handle lives while somebody has a reference to it, or it is mapped. Then its number is another one's.
+struct Handle {
+    physical: Arc<Physical>,
+    references: usize,
+    mapped: usize,
 }
 
 #[derive(Default)]
 struct Handles {
-    last: CUmemGenericAllocationHandle,
-    all: BTreeMap<CUmemGenericAllocationHandle, Arc<Physical>>,
+    all: BTreeMap<CUmemGenericAllocationHandle, Handle>,
+    /// What is mapped where, by its start: how long, and of which handle.
+    mapped: BTreeMap<CUdeviceptr, (usize, CUmemGenericAllocationHandle)>,
+}
+
+impl Handles {
+    /// What is mapped around an address: its start, its length, and its handle.
+    fn around(
+        &self,
+        address: CUdeviceptr,
+    ) -> Result<(CUdeviceptr, usize, CUmemGenericAllocationHandle), CUresult> {
+        let before = self.mapped.range(..=address).next_back();
+        let here = before.filter(|(start, (len, _))| address - **start < *len as u64);
+        let here = here.map(|(start, (len, handle))| (*start, *len, *handle));
+        here.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
+    }
+
+    /// One holder less.
+    fn give_up(
+        &mut self,
+        number: CUmemGenericAllocationHandle,
+        of: impl FnOnce(&mut Handle) -> &mut usize,
+    ) -> Result<(), CUresult> {
+        let handle = self.all.get_mut(&number);
+        let handle = handle.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        let count = of(handle);
+        *count = count
+            .checked_sub(1)
+            .ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+        if handle.references + handle.mapped == 0 {
+            self.all.remove(&number);
+        }
+        Ok(())
+    }
 }
 
 static HANDLES: LazyLock<Mutex<Handles>> = LazyLock::new(Mutex::default);
@@ -51,14 +92,23 @@ fn status(result: Result<(), CUresult>) -> CUresult {
 
 fn keep(physical: Physical) -> CUmemGenericAllocationHandle {
     let mut handles = handles();
-    handles.last += 1;
-    let handle = handles.last;
-    handles.all.insert(handle, Arc::new(physical));
-    handle
+    // The first that is free: the real ones are addresses, which come again, too.
+    let taken = handles.all.keys().zip(1..);
+    let next = taken.take_while(|(number, expected)| **number == *expected);
+    let number = next.count() as CUmemGenericAllocationHandle + 1;
+    let handle = Handle {
+        physical: Arc::new(physical),
+        references: 1,
+        mapped: 0,
+    };
+    handles.all.insert(number, handle);
+    number
 }
 
 fn known(handle: CUmemGenericAllocationHandle) -> Result<Arc<Physical>, CUresult> {
-    let found = handles().all.get(&handle).cloned();
+    let handles = handles();
+    let found = handles.all.get(&handle);
+    let found = found.map(|handle| handle.physical.clone());
     found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
 }
 
@@ -83,6 +133,8 @@ pub unsafe extern "C" fn cuMemCreate(
     may_fail!("cuMemCreate");
     // SAFETY: the caller's promise.
     let device = unsafe { (*properties).location.id } as u32;
+    // SAFETY: as above.
+    let kinds = unsafe { (*properties).requestedHandleTypes }.0;
     let made = MACHINE.state().and_then(|()| {
         if len == 0 || !len.is_multiple_of(GRANULARITY) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -95,6 +147,7 @@ pub unsafe extern "C" fn cuMemCreate(
             file: made,
             len,
             device,
+            kinds,
         }))
     });
     // SAFETY: the caller's promise.
@@ -121,8 +174,49 @@ fn file(len: usize, device: u32) -> std::io::Result<File> {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
     may_fail!("cuMemRelease");
-    let released = handles().all.remove(&handle);
-    status(released.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE))
+    status(handles().give_up(handle, |handle| &mut handle.references))
+}
+
+/// One reference more to what is mapped around an address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemRetainAllocationHandle(
+    out: *mut CUmemGenericAllocationHandle,
+    address: *mut c_void,
+) -> CUresult {
+    may_fail!("cuMemRetainAllocationHandle");
+    let mut handles = handles();
+    let found = handles.around(address.addr() as CUdeviceptr);
+    let found = found.map(|(.., number)| {
+        let handle = handles.all.get_mut(&number);
+        handle.expect("it is mapped").references += 1;
+        number
+    });
+    // SAFETY: the caller's promise.
+    unsafe { give(out, found) }
+}
+
+/// Of one mapping, also where others lie beside it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetAddressRange_v2(
+    start: *mut CUdeviceptr,
+    len: *mut usize,
+    address: CUdeviceptr,
+) -> CUresult {
+    may_fail!("cuMemGetAddressRange_v2");
+    let found = handles().around(address);
+    // SAFETY: the caller's promise.
+    let gave = unsafe { give(len, found.map(|(_, len, _)| len)) };
+    match gave {
+        // SAFETY: the caller's promise.
+        CUresult::CUDA_SUCCESS => unsafe { give(start, found.map(|(start, ..)| start)) },
+        refused => refused,
+    }
+}
+
+/// How many handles of physical memory there are.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaHandles() -> u64 {
+    handles().all.len() as u64
 }
 
 /// Addresses are cheap: one that nothing is mapped at is no memory.
@@ -165,7 +259,13 @@ pub extern "C" fn cuMemMap(
         }
         let bytes = Bytes::of_file(&physical.file, len);
         let bytes = bytes.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        MACHINE.map(address, physical.device, len, bytes)
+        MACHINE.map(address, physical.device, len, bytes)?;
+        let mut handles = handles();
+        handles.mapped.insert(address, (len, handle));
+        if let Some(handle) = handles.all.get_mut(&handle) {
+            handle.mapped += 1;
+        }
+        Ok(())
     }))
 }
 
@@ -186,18 +286,27 @@ pub unsafe extern "C" fn cuMemSetAccess(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemUnmap(address: CUdeviceptr, len: usize) -> CUresult {
     may_fail!("cuMemUnmap");
-    status(MACHINE.unmap(address, len))
+    status(MACHINE.unmap(address, len).and_then(|()| {
+        let mut handles = handles();
+        let range = address..address + len as u64;
+        let gone: Vec<_> = handles.mapped.extract_if(range, |_, _| true).collect();
+        let mut gone = gone.into_iter();
+        gone.try_for_each(|(_, (_, number))| handles.give_up(number, |handle| &mut handle.mapped))
+    }))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemExportToShareableHandle(
     out: *mut c_void,
     handle: CUmemGenericAllocationHandle,
-    _kind: CUmemAllocationHandleType,
+    kind: CUmemAllocationHandleType,
     _flags: c_ulonglong,
 ) -> CUresult {
     may_fail!("cuMemExportToShareableHandle");
     let exported = known(handle).and_then(|physical| {
+        if physical.kinds & kind.0 == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         let another = match MACHINE.swaps("cuMemExportToShareableHandle") {
             true => file(physical.len, physical.device),
             false => physical.file.try_clone(),
@@ -213,7 +322,7 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
 pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     out: *mut CUmemGenericAllocationHandle,
     number: *mut c_void,
-    _kind: CUmemAllocationHandleType,
+    kind: CUmemAllocationHandleType,
 ) -> CUresult {
     may_fail!("cuMemImportFromShareableHandle");
     MACHINE.imports.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +351,13 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
             true => self::file(len, device).map_err(refused)?,
             false => file,
         };
-        Ok(keep(Physical { file, len, device }))
+        let kinds = kind.0;
+        Ok(keep(Physical {
+            file,
+            len,
+            device,
+            kinds,
+        }))
     });
     // SAFETY: the caller's promise.
     unsafe { give(out, imported) }

@@ -63,6 +63,11 @@ pub(crate) fn imports() -> u64 {
     count("testCudaImports")
 }
 
+/// How many handles of physical memory there are.
+pub(crate) fn handles() -> u64 {
+    count("testCudaHandles")
+}
+
 /// How many copies to main memory are queued and not made yet.
 pub(crate) fn downloads() -> u64 {
     count("testCudaDownloads")

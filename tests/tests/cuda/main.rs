@@ -8,10 +8,12 @@ mod channels;
 mod counts;
 mod driver;
 mod fixture;
+mod foreign;
 mod ipc;
 mod probing;
 mod segments;
 mod slices;
+mod unfinished;
 
 use tensorpipe::Context;
 use tensorpipe::conformance::device::{self, Subject};
@@ -120,6 +122,9 @@ fn child() {
         "calls serves" => calls::serves(),
         "ipc reads" => ipc::reads(),
         "ipc lends" => ipc::lends(),
+        "foreign goes" => told(&role, foreign::goes),
+        "foreign lends" => foreign::lends(),
+        "never ends" => unfinished::never_ends(),
         "handed over" => told(&role, || runtime().block_on(channels::handed_over())),
         "full" => told(&role, || runtime().block_on(channels::full())),
         "counts" => counts::counts(),

@@ -110,15 +110,18 @@ impl Borrower {
         Ok((offer, open))
     }
 
-    /// Offers a range of a device's memory to it, which is not used again before the loan is back; why not, in words.
+    /// Offers a range of a device's memory to it, which is not used again before the loan is back; why not, in words. It may span
+    /// segments behind this one, which whoever has the loan keeps.
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn lend_range(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
+        behind: &[Arc<Segment>],
         range: std::ops::Range<usize>,
     ) -> Result<(Offer, Loan), Unlent> {
         let ledger = self.made_ledger()?;
         self.tell(segment);
+        behind.iter().for_each(|segment| self.tell(segment));
         let (offset, len) = (range.start as u64, range.len() as u64);
         let loan = ledger.offer(segment, range);
         let loan = loan.ok_or_else(|| self.is_full())?;

@@ -19,6 +19,10 @@ use crate::sys::segment::{Foreign, SegmentId};
 /// Segments of one lender that are mapped here at once: of eight contexts whose pools have as many as a pool has.
 pub(super) const SEGMENTS: usize = 4096;
 
+/// Mappings of a lender's devices at once: of each segment, and as many of several. Chosen.
+#[cfg(feature = "cuda")]
+const SPANS: usize = 2 * SEGMENTS;
+
 /// A process that lends to this one. While it is there, the connection to its exchange is kept and its segments stay mapped;
 /// lanes and what was borrowed hold it.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ struct Has {
     segments: BTreeMap<SegmentId, Arc<Mapped>>,
     /// Memory of its devices.
     passed: BTreeMap<SegmentId, Arc<Passed>>,
+    /// What is mapped of that side by side.
+    spans: BTreeMap<Vec<SegmentId>, Arc<Span>>,
     /// It was said that there is no room for more.
     has_warned: bool,
 }
@@ -83,8 +89,20 @@ impl Drop for Mapped {
     allow(dead_code, reason = "for devices that are built in")
 )]
 pub(in crate::channels) struct Passed {
-    /// Until it is mapped.
+    /// Until it is opened.
     pub(in crate::channels) fd: Mutex<Option<OwnedFd>>,
+    /// What its channel has made of it, once.
+    pub(in crate::channels) opened: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+}
+
+/// Memory of a lender's device that is mapped side by side.
+#[derive(Debug)]
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "for devices that are built in")
+)]
+pub(in crate::channels) struct Span {
+    pub(in crate::channels) parts: Vec<Arc<Passed>>,
     /// What its channel has made of it, once for all tensors that lie there.
     pub(in crate::channels) mapped: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
 }
@@ -189,12 +207,23 @@ impl Lender {
         })
     }
 
-    /// The descriptor of memory of its device, once it was fetched.
+    /// Memory of its device, once all descriptors were fetched; `None` also where no more may be mapped.
     #[cfg(feature = "cuda")]
-    pub(in crate::channels) fn passed(&self, id: SegmentId) -> Option<Arc<Passed>> {
-        let has = lock(&self.has);
+    pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Option<Arc<Span>> {
+        let mut has = lock(&self.has);
         has.debts.as_ref()?;
-        has.passed.get(&id).cloned()
+        if let Some(known) = has.spans.get(ids) {
+            return Some(known.clone());
+        }
+        let parts = ids.iter().map(|id| has.passed.get(id).cloned());
+        let parts = parts.collect::<Option<Vec<_>>>()?;
+        if has.spans.len() >= SPANS {
+            return None;
+        }
+        let mapped = Mutex::default();
+        let span = Arc::new(Span { parts, mapped });
+        has.spans.insert(ids.to_vec(), span.clone());
+        Some(span)
     }
 
     /// Takes an offer of such memory.
@@ -262,12 +291,13 @@ impl Lender {
     pub(super) fn was_passed(&self, id: SegmentId, fd: OwnedFd) -> Result<(), Unlent> {
         let mut has = lock(&self.has);
         has.room()?;
-        let (fd, mapped) = (Mutex::new(Some(fd)), Mutex::default());
-        has.passed.insert(id, Arc::new(Passed { fd, mapped }));
+        let (fd, opened) = (Mutex::new(Some(fd)), Mutex::default());
+        has.passed.insert(id, Arc::new(Passed { fd, opened }));
         Ok(())
     }
 
-    pub(super) fn has(&self, wanted: Wanted) -> bool {
+    /// Whether it was fetched.
+    pub(in crate::channels) fn has(&self, wanted: Wanted) -> bool {
         let has = lock(&self.has);
         let known = match wanted {
             Wanted::Main(id) => has.segments.contains_key(&id),
@@ -279,9 +309,11 @@ impl Lender {
     /// The lender has let go of a segment.
     pub(super) fn retired(&self, id: SegmentId) {
         let mut has = lock(&self.has);
+        let spans = has.spans.extract_if(.., |ids, _| ids.contains(&id));
+        let spans: Vec<_> = spans.collect();
         let gone = (has.segments.remove(&id), has.passed.remove(&id));
         drop(has);
-        drop(gone);
+        drop((spans, gone));
     }
 
     /// The connection to its exchange is lost: nothing new comes of what is known here.

@@ -30,7 +30,7 @@ pub(super) use self::copies::Copies;
 pub(super) use self::invitation::{Invitation, Pass};
 pub(super) use self::lender::{Borrowed, Lender, Taking};
 #[cfg(feature = "cuda")]
-pub(super) use self::lender::{Debt, Owing, Passed};
+pub(super) use self::lender::{Debt, Owing, Passed, Span};
 pub(super) use self::offer::{OFFER_LEN, Offer};
 pub(super) use self::packet::{PACKET_MAX, Packet};
 pub(super) use self::whereabouts::{Access, Whereabouts};

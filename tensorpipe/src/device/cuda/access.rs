@@ -41,7 +41,8 @@ impl CudaDevices {
 
     /// A buffer over memory of the stream's device of which somebody else is the owner, at an address and so many bytes long: ready behind
     /// what `stream` has queued by now. The owner is dropped when nobody has a handle on it and no work on it is unfinished: on any
-    /// thread, maybe inside a pipe: it must not wait then, nor call one.
+    /// thread, maybe inside a pipe: it must not wait then, nor call one. Memory that other processes may map can be lent to them
+    /// (`cuMemCreate` with a descriptor, as of PyTorch's expandable segments): a loan is such work.
     ///
     /// # Safety
     /// The memory is there as long as the owner, in the device's primary context. Nobody writes there, but for what `stream` has queued

@@ -117,6 +117,11 @@ impl CudaMemory {
         }
     }
 
+    /// Whether it is another library's.
+    pub(super) fn is_foreign(&self) -> bool {
+        matches!(self.source, Source::Foreign { .. })
+    }
+
     /// Whether somebody else relies on it: it is not written here.
     pub(super) fn is_read_only(&self) -> bool {
         matches!(self.source, Source::Lent { .. } | Source::Foreign { .. })

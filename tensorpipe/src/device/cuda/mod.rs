@@ -36,6 +36,7 @@ mod access;
 mod copies;
 mod facts;
 mod fence;
+mod foreign;
 mod memory;
 mod peers;
 mod physical;
@@ -50,8 +51,10 @@ mod windows;
 pub use access::{DeviceRead, DeviceWrite};
 pub use copies::Download;
 pub use facts::DeviceFacts;
-pub(crate) use physical::Physical;
+pub(crate) use foreign::MOST as MOST_SPANNED;
+pub(crate) use physical::{Handle, Physical};
 pub use probe::Unavailable;
+pub(crate) use sharing::Shared as SharedMemory;
 pub(crate) use streams::Borrowed as BorrowedStream;
 pub(crate) use windows::{Place, Windows};
 
@@ -61,6 +64,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
 use self::fence::{CudaFence, Watcher};
+use self::foreign::Foreign;
 use self::memory::CudaMemory;
 use self::peers::Peers;
 use self::physical::Uuid;
@@ -102,6 +106,8 @@ pub(super) struct Opened {
     device: Device,
     /// What its memory is cut from.
     slabs: Slabs,
+    /// What others map of other libraries' memory.
+    foreign: Arc<Foreign>,
     /// For transfers.
     streams: Streams,
     /// Nothing is queued there. Without it cudarc would wait for all work of the device when it makes the first stream.
@@ -272,6 +278,7 @@ impl Opened {
             device,
             _first: first.map_err(refused("cuStreamCreate"))?,
             slabs: slabs.map_err(refused("cuMemGetAllocationGranularity"))?,
+            foreign: Foreign::new(&context),
             streams: Streams::default(),
             context,
         })

@@ -1,5 +1,5 @@
 //! Physical memory of a device, mapped where its streams reach it: made here, with a descriptor by which other processes map it too,
-//! or another process's, mapped by its descriptor.
+//! or another process's, mapped by its descriptors, of which several may lie side by side.
 
 #![allow(
     unsafe_code,
@@ -24,11 +24,19 @@ const BY_NOTHING: sys::CUmemAllocationHandleType =
 const BY_FD: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// See the module's documentation. It is unmapped when it is dropped, and goes back to the device when no process has it mapped.
+/// Physical memory, as the driver knows it: it goes back to the device when nobody has a handle on it and no process has it mapped.
+pub(crate) struct Handle {
+    number: sys::CUmemGenericAllocationHandle,
+    context: Arc<CudaContext>,
+    owner: Owner,
+}
+
+/// See the module's documentation. It is unmapped when it is dropped.
 pub(crate) struct Physical {
     pub(super) address: sys::CUdeviceptr,
     pub(super) len: usize,
-    handle: sys::CUmemGenericAllocationHandle,
+    /// What is mapped there, side by side, and how many bytes of each.
+    mapped: Vec<(Arc<Handle>, usize)>,
     context: Arc<CudaContext>,
     owner: Owner,
     /// Whether other processes may map it.
@@ -74,6 +82,90 @@ pub(super) fn granularity(context: &CudaContext) -> Result<usize, DriverError> {
     Ok(bytes.max(1))
 }
 
+impl Handle {
+    fn of(context: &Arc<CudaContext>, number: sys::CUmemGenericAllocationHandle) -> Self {
+        Self {
+            number,
+            context: context.clone(),
+            owner: Owner::here(),
+        }
+    }
+
+    fn new(
+        context: &Arc<CudaContext>,
+        len: usize,
+        passed: sys::CUmemAllocationHandleType,
+    ) -> Result<Self, DriverError> {
+        let (properties, mut number) = (properties(context, passed), 0);
+        // SAFETY: the properties are whole, and there is room for the handle.
+        let made = unsafe { sys::cuMemCreate(&raw mut number, len, &raw const properties, 0) };
+        made.result().map(|()| Self::of(context, number))
+    }
+
+    /// Of what is mapped around an address, and is so now: by whomever.
+    pub(super) fn around(
+        context: &Arc<CudaContext>,
+        address: sys::CUdeviceptr,
+    ) -> Result<Self, DriverError> {
+        let _here = enter(context);
+        let mut number = 0;
+        let there = std::ptr::without_provenance_mut::<c_void>(address as usize);
+        // SAFETY: there is room for the handle, and the address is only looked up.
+        let found = unsafe { sys::cuMemRetainAllocationHandle(&raw mut number, there) };
+        found.result().map(|()| Self::of(context, number))
+    }
+
+    /// What another process has passed.
+    pub(super) fn import(
+        context: &Arc<CudaContext>,
+        fd: BorrowedFd<'_>,
+    ) -> Result<Self, DriverError> {
+        let _here = enter(context);
+        let mut number = 0;
+        // The driver takes the number of a descriptor as a pointer.
+        let passed = std::ptr::without_provenance_mut::<c_void>(fd.as_raw_fd() as usize);
+        let import = sys::cuMemImportFromShareableHandle;
+        // SAFETY: there is room for the handle, and the descriptor is open.
+        let imported = unsafe { import(&raw mut number, passed, BY_FD) };
+        imported.result().map(|()| Self::of(context, number))
+    }
+
+    /// A descriptor for other processes.
+    pub(super) fn export(&self) -> Result<OwnedFd, DriverError> {
+        let _here = enter(&self.context);
+        let mut number: c_int = -1;
+        let into = (&raw mut number).cast();
+        // SAFETY: for this kind of handle the driver writes a number.
+        let exported = unsafe { sys::cuMemExportToShareableHandle(into, self.number, BY_FD, 0) };
+        exported.result()?;
+        // SAFETY: a new descriptor, which is nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+
+    /// No other memory has it while this is there.
+    pub(super) fn number(&self) -> sys::CUmemGenericAllocationHandle {
+        self.number
+    }
+
+    /// Whether it is as this context's device sees it.
+    pub(super) fn is_of(&self, context: &CudaContext) -> bool {
+        self.context.cu_ctx() == context.cu_ctx()
+    }
+}
+
+/// What is mapped around an address: where it begins, and how long it is.
+pub(super) fn mapping(
+    context: &CudaContext,
+    address: sys::CUdeviceptr,
+) -> Result<(sys::CUdeviceptr, usize), DriverError> {
+    let _here = enter(context);
+    let (mut start, mut len) = (0, 0);
+    let ask = sys::cuMemGetAddressRange_v2;
+    // SAFETY: there is room for both, and the address is only looked up.
+    let asked = unsafe { ask(&raw mut start, &raw mut len, address) };
+    asked.result().map(|()| (start, len))
+}
+
 impl Physical {
     /// `len` bytes, a multiple of the [`granularity`], for the device of this context and those that reach it.
     pub(super) fn new(
@@ -82,74 +174,49 @@ impl Physical {
         peers: &[sys::CUdevice],
     ) -> Result<Self, DriverError> {
         let _here = enter(context);
-        let create = |handles| {
-            let (properties, mut handle) = (properties(context, handles), 0);
-            // SAFETY: the properties are whole, and there is room for the handle.
-            let made = unsafe { sys::cuMemCreate(&raw mut handle, len, &raw const properties, 0) };
-            made.result().map(|()| handle)
-        };
-        let (handle, has_descriptor) = match create(BY_FD) {
+        let (handle, has_descriptor) = match Handle::new(context, len, BY_FD) {
             Ok(handle) => (handle, true),
             // Some machines (WSL 2, parts of virtual GPUs) pass no memory on.
-            Err(error) if is_refusal(error) => (create(BY_NOTHING)?, false),
+            Err(error) if is_refusal(error) => (Handle::new(context, len, BY_NOTHING)?, false),
             Err(error) => return Err(error),
         };
-        let mut physical = Self::map(context, handle, len, peers)?;
+        let mut physical = Self::map(context, vec![(Arc::new(handle), len)], peers)?;
         physical.has_descriptor = has_descriptor;
         Ok(physical)
     }
 
-    /// What another process has passed, of which it says that it has `len` bytes: the driver maps no more than there is.
-    pub(super) fn import(
+    /// The first bytes of each, so many, side by side: the driver maps no more than there is.
+    pub(super) fn map(
         context: &Arc<CudaContext>,
-        fd: BorrowedFd<'_>,
-        len: usize,
+        parts: Vec<(Arc<Handle>, usize)>,
         peers: &[sys::CUdevice],
     ) -> Result<Self, DriverError> {
         let _here = enter(context);
-        let mut handle = 0;
-        // The driver takes the number of a descriptor as a pointer.
-        let number = std::ptr::without_provenance_mut::<c_void>(fd.as_raw_fd() as usize);
-        let import = sys::cuMemImportFromShareableHandle;
-        // SAFETY: there is room for the handle, and the descriptor is open.
-        let imported = unsafe { import(&raw mut handle, number, BY_FD) };
-        imported.result()?;
-        Self::map(context, handle, len, peers)
-    }
-
-    /// Takes the handle over.
-    fn map(
-        context: &Arc<CudaContext>,
-        handle: sys::CUmemGenericAllocationHandle,
-        len: usize,
-        peers: &[sys::CUdevice],
-    ) -> Result<Self, DriverError> {
-        let mut address = 0;
+        let mut lens = parts.iter().map(|(_, len)| *len);
+        let len = lens.try_fold(0, usize::checked_add);
+        let out = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        let (len, mut address) = (len.ok_or(out)?, 0);
         // SAFETY: there is room for the address.
         let reserved = unsafe { sys::cuMemAddressReserve(&raw mut address, len, 0, 0, 0) };
-        if let Err(error) = reserved.result() {
-            // SAFETY: the handle is this call's, and nothing is mapped of it.
-            let _ = unsafe { sys::cuMemRelease(handle) };
-            return Err(error);
-        }
-        // SAFETY: so many addresses are reserved there, and nothing is mapped.
-        let mapped = unsafe { sys::cuMemMap(address, len, 0, handle, 0) };
-        if let Err(error) = mapped.result() {
-            // SAFETY: reserved above, and not used.
-            let _ = unsafe { sys::cuMemAddressFree(address, len) };
-            // SAFETY: as above.
-            let _ = unsafe { sys::cuMemRelease(handle) };
-            return Err(error);
-        }
-        let physical = Self {
+        reserved.result()?;
+        // From here on dropping it undoes what was done.
+        let mut physical = Self {
             address,
             len,
-            handle,
+            mapped: Vec::with_capacity(parts.len()),
             context: context.clone(),
             owner: Owner::here(),
             has_descriptor: false,
             shared: Mutex::default(),
         };
+        let mut at = address;
+        for (handle, len) in parts {
+            // SAFETY: so many addresses are reserved there, and nothing is mapped.
+            let mapped = unsafe { sys::cuMemMap(at, len, 0, handle.number, 0) };
+            mapped.result()?;
+            physical.mapped.push((handle, len));
+            at += len as u64;
+        }
         let let_in = |id| {
             let access = sys::CUmemAccessDesc {
                 location: sys::CUmemLocation {
@@ -187,17 +254,17 @@ impl Physical {
 
     /// For other processes; why not, and whether it stays so.
     pub(super) fn shared(&self) -> Result<Arc<Segment>, (String, bool)> {
-        if !self.has_descriptor {
+        let Some((handle, _)) = self.mapped.first().filter(|_| self.has_descriptor) else {
             return Err((
                 "the driver passes no memory to other processes".to_owned(),
                 true,
             ));
-        }
+        };
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = &*shared {
             return Ok(shared.clone());
         }
-        let fd = self.export().map_err(|error| {
+        let fd = handle.export().map_err(|error| {
             let words = probe::words(error);
             (
                 format!("cuMemExportToShareableHandle: {words}"),
@@ -207,17 +274,6 @@ impl Physical {
         let made = Segment::of_device(fd, self.len);
         let made = made.map_err(|error| (error.to_string(), false))?;
         Ok(shared.insert(made).clone())
-    }
-
-    fn export(&self) -> Result<OwnedFd, DriverError> {
-        let _here = enter(&self.context);
-        let mut number: c_int = -1;
-        let into = (&raw mut number).cast();
-        // SAFETY: for this kind of handle the driver writes a number.
-        let exported = unsafe { sys::cuMemExportToShareableHandle(into, self.handle, BY_FD, 0) };
-        exported.result()?;
-        // SAFETY: a new descriptor, which is nobody else's.
-        Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 }
 
@@ -240,14 +296,29 @@ impl Drop for Physical {
             return;
         }
         let _here = enter(&self.context);
-        // SAFETY: mapped in `map`, and in use by no work: whoever has it sees to that.
-        let unmapped = unsafe { sys::cuMemUnmap(self.address, self.len) };
-        self.context.record_err(unmapped.result());
+        let mut at = self.address;
+        for (_, len) in &self.mapped {
+            // SAFETY: mapped in `map`, and in use by no work: whoever has it sees to that.
+            let unmapped = unsafe { sys::cuMemUnmap(at, *len) };
+            self.context.record_err(unmapped.result());
+            at += *len as u64;
+        }
         // SAFETY: reserved in `map`, and nothing is mapped there.
         let freed = unsafe { sys::cuMemAddressFree(self.address, self.len) };
         self.context.record_err(freed.result());
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // As above.
+        if self.owner.is_elsewhere() {
+            let _kept = ManuallyDrop::new(self.context.clone());
+            return;
+        }
+        let _here = enter(&self.context);
         // SAFETY: this one's, and given up once.
-        let released = unsafe { sys::cuMemRelease(self.handle) };
+        let released = unsafe { sys::cuMemRelease(self.number) };
         self.context.record_err(released.result());
     }
 }

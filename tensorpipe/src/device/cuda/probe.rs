@@ -44,6 +44,8 @@ const FUNCTIONS: &[&str] = &[
     "cuMemGetAllocationGranularity",
     "cuMemCreate",
     "cuMemRelease",
+    "cuMemRetainAllocationHandle",
+    "cuMemGetAddressRange_v2",
     "cuMemAddressReserve",
     "cuMemAddressFree",
     "cuMemMap",

@@ -5,15 +5,21 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use cudarc::driver::DriverError;
+
 use super::memory::CudaMemory;
-use super::physical::{self, Physical, Uuid};
+use super::physical::{self, Handle, Physical, Uuid};
 use super::{CudaDevices, failed};
 use crate::device::{Buffer, Device};
 use crate::error::DeviceError;
 use crate::sys::segment::Segment;
 
-/// Physical memory, and where in it something lies.
-pub(crate) type Shared = (Arc<Segment>, Range<usize>);
+/// Physical memory, and where in it something lies: the allocations stand side by side.
+pub(crate) struct Shared {
+    pub(crate) first: Arc<Segment>,
+    pub(crate) rest: Vec<Arc<Segment>>,
+    pub(crate) range: Range<usize>,
+}
 
 impl CudaDevices {
     /// Who a device is, also in other processes.
@@ -42,34 +48,59 @@ impl CudaDevices {
         self.shared.watcher.watch(is_reached, act);
     }
 
-    /// What other processes may map to read a buffer of this process's memory, and where it lies there; `None` for other memory.
+    /// What other processes may map to read a buffer, and where it lies there; `None` for memory that they cannot map.
     ///
     /// # Errors
-    /// In words why the driver does not let them, and whether it stays so.
+    /// In words why the driver does not let them map memory of this process's own, and whether it stays so.
     pub(crate) fn share(&self, buffer: &Buffer) -> Option<Result<Shared, (String, bool)>> {
-        let (physical, offset) = CudaMemory::of(&**buffer.memory())?.block()?;
+        let memory = CudaMemory::of(&**buffer.memory())?;
+        if memory.is_foreign() && !buffer.is_empty() {
+            let address = memory.address() + buffer.offset() as u64;
+            let foreign = &memory.opened().foreign;
+            let shared = foreign.share(address, buffer.len(), &self.shared.watcher);
+            return shared.map(Ok);
+        }
+        let (physical, offset) = memory.block()?;
         let start = offset + buffer.offset();
         let range = start..start + buffer.len();
-        Some(physical.shared().map(|segment| (segment, range)))
+        Some(physical.shared().map(|first| Shared {
+            first,
+            rest: Vec::new(),
+            range,
+        }))
     }
 
-    /// Maps memory of another process's, as one of this process's devices sees it.
+    /// Takes what another process has passed, as one of this process's devices sees it.
     ///
     /// # Errors
-    /// There is no such device, the descriptor is of something else, or it has less than `len` bytes; and whether it stays so.
+    /// There is no such device, or the descriptor is of something else; and whether it stays so.
     pub(crate) fn import(
         &self,
         device: Device,
         fd: &impl AsFd,
-        len: usize,
+    ) -> Result<Handle, (DeviceError, bool)> {
+        let opened = self.opened(device).map_err(|error| (error, false))?;
+        let imported = Handle::import(&opened.context, fd.as_fd());
+        imported.map_err(|error| refused(device, "cuMemImportFromShareableHandle", error))
+    }
+
+    /// Maps the first bytes of each, so many, side by side.
+    ///
+    /// # Errors
+    /// There is no such device, one of them is another's, or has less; and whether it stays so.
+    pub(crate) fn map(
+        &self,
+        device: Device,
+        parts: Vec<(Arc<Handle>, usize)>,
     ) -> Result<Arc<Physical>, (DeviceError, bool)> {
         let opened = self.opened(device).map_err(|error| (error, false))?;
-        let peers = opened.slabs.peers();
-        let imported = Physical::import(&opened.context, fd.as_fd(), len, peers);
-        imported.map(Arc::new).map_err(|error| {
-            let words = failed(device, "cuMemImportFromShareableHandle", error);
-            (words, physical::is_refusal(error))
-        })
+        if !parts.iter().all(|(part, _)| part.is_of(&opened.context)) {
+            let error = DeviceError::new(device, "map", "it was taken for another device");
+            return Err((error, false));
+        }
+        let mapped = Physical::map(&opened.context, parts, opened.slabs.peers());
+        let mapped = mapped.map(Arc::new);
+        mapped.map_err(|error| refused(device, "cuMemMap", error))
     }
 
     /// Whether such memory is one of this device's.
@@ -101,4 +132,9 @@ impl CudaDevices {
         let memory = CudaMemory::lent(opened, physical.clone(), range, debt);
         Ok(Buffer::new(Arc::new(memory)))
     }
+}
+
+/// What the driver said, and whether it stays so.
+fn refused(device: Device, call: &'static str, error: DriverError) -> (DeviceError, bool) {
+    (failed(device, call, error), physical::is_refusal(error))
 }

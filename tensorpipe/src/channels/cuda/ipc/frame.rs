@@ -2,16 +2,37 @@
 
 use super::proof::Number;
 use super::{ChannelFault, OFFER_LEN, Offer, Uuid};
+use crate::device::cuda::MOST_SPANNED;
 use crate::error::legible;
 use crate::process::Token;
+use crate::sys::segment::SegmentId;
+
+/// Where a tensor lies, on this device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lies {
+    /// Its range is one of all allocations together.
+    pub(super) offer: Offer,
+    pub(super) device: Uuid,
+    /// Of the offer's allocation, in bytes.
+    pub(super) len: u64,
+    /// Allocations behind that, and their lengths.
+    pub(super) behind: Vec<(SegmentId, u64)>,
+}
+
+impl Lies {
+    /// All allocations that it spans, and their lengths.
+    pub(super) fn all(&self) -> impl Iterator<Item = (SegmentId, u64)> {
+        let first = (self.offer.segment, self.len);
+        std::iter::once(first).chain(self.behind.iter().copied())
+    }
+}
 
 /// From the writer's lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FromWriter {
-    /// It lies there, on this device, in physical memory of so many bytes.
-    Offer(Offer, Uuid, u64),
-    /// Of this device nothing was offered yet: memory that holds this number, which lies as an offer does.
-    Prove(Offer, Uuid, u64, Number),
+    Offer(Lies),
+    /// Of this device nothing was offered yet: memory that holds this number, of one allocation.
+    Prove(Lies, Number),
     /// It is offered to whoever brings this to the writer's exchange.
     Invite(Token),
     /// It cannot be lent.
@@ -34,6 +55,7 @@ const OFFER: u8 = 16;
 const INVITE: u8 = 17;
 const CANNOT: u8 = 18;
 const PROVE: u8 = 19;
+const OFFER_SPANNING: u8 = 20;
 const TAKEN: u8 = 16;
 const CAME: u8 = 17;
 const DETOUR: u8 = 18;
@@ -47,17 +69,32 @@ fn nonsense(body: &[u8]) -> ChannelFault {
     ChannelFault(format!("{} bytes that make no sense", body.len()))
 }
 
-fn place(first: u8, offer: &Offer, device: &Uuid, len: u64) -> Vec<u8> {
-    [&[first], &offer.encode()[..], device, &len.to_le_bytes()].concat()
+fn place(first: u8, lies: &Lies) -> Vec<u8> {
+    let (offer, len) = (lies.offer.encode(), lies.len.to_le_bytes());
+    let mut place = [&[first], &offer[..], &lies.device, &len].concat();
+    for (segment, len) in &lies.behind {
+        place.extend([&segment[..], &len.to_le_bytes()].concat());
+    }
+    place
+}
+
+/// One to [`MOST_SPANNED`] of them, without the first.
+fn behind(rest: &[u8]) -> Option<Vec<(SegmentId, u64)>> {
+    let (all, left) = rest.as_chunks::<24>();
+    let is_fit = (1..MOST_SPANNED).contains(&all.len()) && left.is_empty();
+    let one = |one: &[u8; 24]| {
+        let (segment, len) = one.split_first_chunk()?;
+        Some((*segment, u64::from_le_bytes(len.try_into().ok()?)))
+    };
+    is_fit.then(|| all.iter().map(one).collect())?
 }
 
 impl FromWriter {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Offer(offer, device, len) => place(OFFER, offer, device, *len),
-            Self::Prove(offer, device, len, number) => {
-                [&place(PROVE, offer, device, *len), &number[..]].concat()
-            }
+            Self::Offer(lies) if lies.behind.is_empty() => place(OFFER, lies),
+            Self::Offer(lies) => place(OFFER_SPANNING, lies),
+            Self::Prove(lies, number) => [&place(PROVE, lies), &number[..]].concat(),
             Self::Invite(number) => [&[INVITE], &number[..]].concat(),
             Self::Cannot => vec![CANNOT],
         }
@@ -65,16 +102,23 @@ impl FromWriter {
 
     pub(super) fn decode(body: &[u8]) -> Result<Self, ChannelFault> {
         let decode = || match body.split_first()? {
-            (first @ (&OFFER | &PROVE), rest) => {
+            (first @ (&OFFER | &PROVE | &OFFER_SPANNING), rest) => {
                 let (offer, rest) = rest.split_at_checked(OFFER_LEN)?;
                 let (device, rest) = rest.split_first_chunk()?;
                 let (len, rest) = rest.split_first_chunk()?;
-                let (offer, len) = (Offer::decode(offer)?, u64::from_le_bytes(*len));
+                let mut lies = Lies {
+                    offer: Offer::decode(offer)?,
+                    device: *device,
+                    len: u64::from_le_bytes(*len),
+                    behind: Vec::new(),
+                };
                 match (*first, rest) {
-                    (OFFER, []) => Some(Self::Offer(offer, *device, len)),
-                    (PROVE, number) => {
-                        Some(Self::Prove(offer, *device, len, number.try_into().ok()?))
+                    (OFFER, []) => Some(Self::Offer(lies)),
+                    (OFFER_SPANNING, rest) => {
+                        lies.behind = behind(rest)?;
+                        Some(Self::Offer(lies))
                     }
+                    (PROVE, number) => Some(Self::Prove(lies, number.try_into().ok()?)),
                     _ => None,
                 }
             }
@@ -135,8 +179,17 @@ mod tests {
                 number: 0x8877_6655_4433_2211,
             },
         };
-        let told = FromWriter::Offer(offer, [0x22; 16], 2 << 20);
+        let mut lies = Lies {
+            offer,
+            device: [0x22; 16],
+            len: 2 << 20,
+            behind: Vec::new(),
+        };
+        let told = FromWriter::Offer(lies.clone());
         assert_eq!(told.encode(), examples("cuda_ipc")["OFFER"]);
+        lies.behind.push(([0x33; 16], 4 << 20));
+        let told = FromWriter::Offer(lies);
+        assert_eq!(told.encode(), examples("cuda_ipc")["SPANNING"]);
     }
 
     #[test]
@@ -151,20 +204,31 @@ mod tests {
                 number: 1 << 60,
             },
         };
+        let lies = |behind| Lies {
+            offer,
+            device: [7; 16],
+            len: 2 << 20,
+            behind,
+        };
+        let spans = |count| FromWriter::Offer(lies(vec![([9; 16], 4 << 20); count]));
         let all = [
-            FromWriter::Offer(offer, [7; 16], 2 << 20),
-            FromWriter::Prove(offer, [7; 16], 2 << 20, [8; 16]),
+            spans(0),
+            spans(1),
+            FromWriter::Prove(lies(Vec::new()), [8; 16]),
             FromWriter::Invite([6; 16]),
             FromWriter::Cannot,
         ];
         for said in all {
             let bytes = said.encode();
-            assert_eq!(FromWriter::decode(&bytes), Ok(said));
             for len in 0..bytes.len() {
                 assert!(FromWriter::decode(&bytes[..len]).is_err(), "{said:?} {len}");
             }
             assert!(FromWriter::decode(&[&bytes[..], &[0]].concat()).is_err());
+            assert_eq!(FromWriter::decode(&bytes), Ok(said));
         }
+        let most = spans(MOST_SPANNED - 1);
+        assert_eq!(FromWriter::decode(&most.encode()), Ok(most));
+        assert!(FromWriter::decode(&spans(MOST_SPANNED).encode()).is_err());
         let always = FromReader::Detour(Some("no descriptors".to_owned()));
         let others = [
             FromReader::Taken,

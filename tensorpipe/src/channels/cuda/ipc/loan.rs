@@ -5,17 +5,28 @@ use std::any::Any;
 use super::{Arc, CudaDevices, DeviceError};
 use crate::device::Fence;
 use crate::sys::ledger::Loan;
+use crate::sys::segment::Segment;
 
 /// See the module's documentation.
 pub(super) struct LoanFence {
-    loan: Arc<Loan>,
+    lent: Arc<Lent>,
     cuda: CudaDevices,
 }
 
+struct Lent {
+    loan: Loan,
+    /// Allocations beside the loan's, of which it does not know.
+    _behind: Vec<Arc<Segment>>,
+}
+
 impl LoanFence {
-    pub(super) fn new(loan: Loan, cuda: &CudaDevices) -> Self {
+    /// `behind`: allocations that the lent memory spans, beside the loan's.
+    pub(super) fn new(loan: Loan, behind: Vec<Arc<Segment>>, cuda: &CudaDevices) -> Self {
         Self {
-            loan: Arc::new(loan),
+            lent: Arc::new(Lent {
+                loan,
+                _behind: behind,
+            }),
             cuda: cuda.clone(),
         }
     }
@@ -23,16 +34,16 @@ impl LoanFence {
 
 impl Fence for LoanFence {
     fn reached(&self) -> Option<Result<(), DeviceError>> {
-        self.loan.is_back().then_some(Ok(()))
+        self.lent.loan.is_back().then_some(Ok(()))
     }
 
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
-        if self.loan.is_back() {
+        if self.lent.loan.is_back() {
             return act();
         }
-        let loan = self.loan.clone();
+        let lent = self.lent.clone();
         // The other process tells nobody: its store into the ledger is all that there is.
-        self.cuda.watch(move || loan.is_back(), act);
+        self.cuda.watch(move || lent.loan.is_back(), act);
     }
 
     fn is_queued(&self) -> bool {

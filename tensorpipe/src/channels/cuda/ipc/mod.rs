@@ -2,15 +2,16 @@
 //!
 //! The writer's lane offers a range of physical memory of this process's, which the reader maps by a descriptor: once, passed by the two
 //! exchanges, which know from the kernel who the other is. The reader gets a tensor over its own mapping, or one copy where it wants it
-//! elsewhere. Memory of other libraries, which nobody else can map, is copied on the device first, to memory that can.
+//! elsewhere. Memory of other libraries is lent as it is where its maker let others map it, one allocation or several side by side; else it is
+//! copied on the device first, to memory that can be lent.
 //!
 //! A loan is a fence of the lent memory: nothing writes to it, and no pool uses it again, before the loan is back. It is back when all
 //! work that the reader has queued on it has finished, its offer is withdrawn, or the reader's process has ended. What was lent stays
 //! mapped when its lender's process ends.
 //!
-//! The writer offers when the work before the bytes is done, of which an event tells the CPU: an event means nothing to another process's
-//! streams. Where something is missing, the part goes by way of main memory ([`CudaBasicChannel`]); if it will not get better, both
-//! ends' routes say why.
+//! The writer offers when the work before the bytes is done, of which an event tells the CPU: a reader's stream that waited for another
+//! process's event could wait for ever (`docs/decisions/0035-no-interprocess-events.md`). Where something is missing, the part goes by
+//! way of main memory ([`CudaBasicChannel`]); if it will not get better, both ends' routes say why.
 //!
 //! Before the first offer of a device's memory the reader [proves](proof) that what it maps is what the writer has. All that is to be sent
 //! meanwhile waits for that one proof, for five seconds at most. Where there is none by then, that goes by way of main memory. Where what
@@ -27,8 +28,8 @@ mod reading;
 mod writing;
 
 use super::super::exchange::{
-    Access, Borrower, Debt, Exchange, Invitation, Lender, OFFER_LEN, Offer, Owing, Passed, Unlent,
-    Wanted,
+    Access, Borrower, Debt, Exchange, Invitation, Lender, OFFER_LEN, Offer, Owing, Passed, Span,
+    Unlent, Wanted,
 };
 use super::job::Slot;
 use super::{
@@ -49,7 +50,8 @@ type Uuid = [u8; 16];
 /// # Trust
 ///
 /// As with [`LeaseChannel`](crate::channels::LeaseChannel): memory is lent between processes of one user, who may read each other's
-/// memory anyway. A reader maps the 2 MiB around a tensor, or the block if that is longer, and is relied on not to write there.
+/// memory anyway. A reader maps the 2 MiB around a tensor, or the block if that is longer, and is relied on not to write there. Of another
+/// library's memory it maps the allocations in which the tensor lies.
 #[derive(Debug)]
 pub struct CudaIpcChannel {
     cuda: CudaDevices,

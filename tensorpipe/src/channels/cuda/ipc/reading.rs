@@ -6,9 +6,10 @@ use super::frame::{FromReader, FromWriter};
 use super::proof::{self, Number, OTHER_MEMORY};
 use super::{
     Arc, Buffer, BufferMut, ChannelFault, CudaDevices, Debt, Device, DeviceError, Lane, LaneIo,
-    Lender, Offer, OpId, Owing, Passed, Slot, Tools, Want, Wanted, failed,
+    Lender, Offer, OpId, Owing, Passed, Slot, Span, Tools, Unlent, Want, Wanted, failed,
 };
-use crate::device::cuda::{Download, Physical};
+use crate::channels::exchange::ANSWER_TIMEOUT;
+use crate::device::cuda::{Download, Handle, Physical};
 use crate::keys::PipeKey;
 use crate::process::Token;
 use crate::sync::{AtomicBool, Ordering, lock};
@@ -133,12 +134,14 @@ impl Reader {
                 self.parts.insert(op, Part::Wanted(want));
                 return Ok(());
             }
-            FromWriter::Invite(_) => None,
-            FromWriter::Offer(offer, ..) | FromWriter::Prove(offer, ..) => {
-                match self.lender.passed(offer.segment) {
-                    Some(_) => return self.take(op, told, want, tools, io),
-                    None => Some(Wanted::Device(offer.segment)),
+            FromWriter::Invite(_) => Vec::new(),
+            FromWriter::Offer(ref lies) | FromWriter::Prove(ref lies, _) => {
+                let all = lies.all().map(|(segment, _)| Wanted::Device(segment));
+                let missing: Vec<_> = all.filter(|one| !self.lender.has(*one)).collect();
+                if missing.is_empty() {
+                    return self.take(op, told, want, tools, io);
                 }
+                missing
             }
         };
         let Some(number) = self
@@ -153,8 +156,8 @@ impl Reader {
         let (lender, handle) = (self.lender.clone(), tools.handle.clone());
         let (degraded, is_welcome) = (tools.degraded.clone(), self.is_welcome.clone());
         io.spawn(async move {
-            match lender.fetch(invitation, wanted).await {
-                Ok(()) => drop(is_welcome.fetch_or(wanted.is_none(), Ordering::Release)),
+            match fetch(&lender, invitation, &wanted).await {
+                Ok(()) => drop(is_welcome.fetch_or(wanted.is_empty(), Ordering::Release)),
                 Err(unlent) => {
                     tracing::debug!(unlent.reason, "a tensor of a device is not borrowed");
                     if unlent.lasting {
@@ -176,24 +179,27 @@ impl Reader {
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
-        let (offer, uuid, len, number) = match told {
-            FromWriter::Offer(offer, uuid, len) => (offer, uuid, len, None),
-            FromWriter::Prove(offer, uuid, len, number) => (offer, uuid, len, Some(number)),
+        let (lies, number) = match &told {
+            FromWriter::Offer(lies) => (lies, None),
+            FromWriter::Prove(lies, number) => (lies, Some(*number)),
             FromWriter::Invite(_) | FromWriter::Cannot => return Ok(()),
         };
+        let (ids, lens): (Vec<_>, Vec<_>) = lies.all().unzip();
+        let len = lens.iter().copied().try_fold(0, u64::checked_add);
+        let offer = lies.offer;
         let is_able = tools.degraded.receiving().is_none();
-        let local = tools.cuda.seen_as(uuid).filter(|_| is_able);
-        let (Some(passed), Some(local)) = (self.lender.passed(offer.segment), local) else {
+        let local = tools.cuda.seen_as(lies.device).filter(|_| is_able);
+        let (Some(span), Some(local), Some(len)) = (self.lender.span(&ids), local, len) else {
             self.detour(op, want, tools, io);
             return Ok(());
         };
         // Not while it is being mapped for another part.
-        let mapped = passed.mapped.try_lock();
+        let mapped = span.mapped.try_lock();
         let mapped = mapped.map_or(None, |mapped| mapped.clone());
         let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
             let cuda = tools.cuda.clone();
             let mapping = Slot::of(op, false, &tools.handle, io, move || {
-                Ok(map(&cuda, local, &passed, len))
+                Ok(map(&cuda, local, &span, &lens))
             });
             self.parts.insert(op, Part::Mapping(told, want, mapping));
             return Ok(());
@@ -423,28 +429,67 @@ impl Reader {
     }
 }
 
+/// Gets all of these, or is accepted at least; in no more time than one of them may take.
+async fn fetch(lender: &Arc<Lender>, invitation: Token, wanted: &[Wanted]) -> Result<(), Unlent> {
+    let [first, behind @ ..] = wanted else {
+        return lender.fetch(invitation, None).await;
+    };
+    let all = async {
+        lender.fetch(invitation, Some(*first)).await?;
+        for one in behind {
+            lender.fetch(invitation, Some(*one)).await?;
+        }
+        Ok(())
+    };
+    let late = |_| {
+        Err(Unlent {
+            reason: "the peer's exchange is slow".to_owned(),
+            lasting: false,
+        })
+    };
+    let fetched = tokio::time::timeout(2 * ANSWER_TIMEOUT, all).await;
+    fetched.unwrap_or_else(late)
+}
+
 /// Maps what was passed, once. Whoever comes second waits for the first.
 fn map(
     cuda: &CudaDevices,
     local: Device,
-    passed: &Passed,
-    len: u64,
+    span: &Span,
+    lens: &[u64],
 ) -> Result<(), (DeviceError, bool)> {
-    let mut mapped = lock(&passed.mapped);
+    let mut mapped = lock(&span.mapped);
     if mapped.is_some() {
         return Ok(());
     }
-    let fd = lock(&passed.fd).take();
-    let gone = || DeviceError::new(local, "map", "its descriptor could not be mapped before");
-    let fd = fd.ok_or_else(|| (gone(), false))?;
-    let len = usize::try_from(len).unwrap_or(usize::MAX);
-    match cuda.import(local, &fd, len) {
-        Ok(physical) => *mapped = Some(physical),
-        Err(error) => {
-            // Another offer may say better what it is.
-            *lock(&passed.fd) = Some(fd);
-            return Err(error);
-        }
+    let mut parts = Vec::with_capacity(lens.len());
+    for (part, len) in span.parts.iter().zip(lens) {
+        let len = usize::try_from(*len).unwrap_or(usize::MAX);
+        parts.push((open(cuda, local, part)?, len));
     }
+    *mapped = Some(cuda.map(local, parts)?);
     Ok(())
+}
+
+/// Has the driver take what was passed, once.
+fn open(
+    cuda: &CudaDevices,
+    local: Device,
+    passed: &Passed,
+) -> Result<Arc<Handle>, (DeviceError, bool)> {
+    let mut opened = lock(&passed.opened);
+    let known = opened
+        .clone()
+        .and_then(|known| known.downcast::<Handle>().ok());
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let mut fd = lock(&passed.fd);
+    let gone = || DeviceError::new(local, "map", "its descriptor is gone");
+    let handle = cuda.import(local, fd.as_ref().ok_or_else(|| (gone(), false))?)?;
+    // What is opened needs none.
+    *fd = None;
+    let handle = Arc::new(handle);
+    *opened = Some(handle.clone());
+    Ok(handle)
 }

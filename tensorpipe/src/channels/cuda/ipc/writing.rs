@@ -2,19 +2,18 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
 
-use super::frame::{FromReader, FromWriter};
+use super::frame::{FromReader, FromWriter, Lies};
 use super::loan::LoanFence;
 use super::proof::{self, Number};
 use super::{
     Arc, Borrower, Buffer, ChannelFault, Device, Error, Exchange, Invitation, Lane, LaneIo, Offer,
-    OpId, Slot, Tools, Unlent, Uuid, failed,
+    OpId, Slot, Tools, Unlent, failed,
 };
 use crate::device::Fence;
+use crate::device::cuda::SharedMemory;
 use crate::keys::PipeKey;
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::sys::segment::Segment;
 
 /// See the module's documentation.
 pub(super) struct Writer {
@@ -96,7 +95,7 @@ impl Writer {
             };
         }
         let part = match tools.cuda.share(&source) {
-            Some(Ok((segment, range))) => match self.borrower() {
+            Some(Ok(shared)) => match self.borrower() {
                 Ok(Some(_)) if !self.proved.contains(&source.device()) => {
                     match self.proving.entry(source.device()) {
                         Entry::Occupied(mut waiting) => {
@@ -117,9 +116,10 @@ impl Writer {
                         },
                     }
                 }
-                Ok(Some(borrower)) => match lend(&borrower, &segment, range, &source, tools) {
-                    Ok((offer, uuid, len)) => {
-                        io.control(op, FromWriter::Offer(offer, uuid, len).encode());
+                Ok(Some(borrower)) => match lend(&borrower, shared, &source, tools) {
+                    Ok(lies) => {
+                        let offer = lies.offer;
+                        io.control(op, FromWriter::Offer(lies).encode());
                         Part::Offered(offer, source)
                     }
                     Err(unlent) => Self::cannot(op, source, unlent, tools, io),
@@ -193,16 +193,15 @@ impl Writer {
         let asked = self.ask(op, source.device(), tools, io);
         let lent = match (tools.cuda.share(&numbered), self.borrower()) {
             _ if asked.is_late.load(Ordering::Acquire) => Err(late()),
-            (Some(Ok((segment, range))), Ok(Some(borrower))) => {
-                lend(&borrower, &segment, range, &numbered, tools)
-            }
+            (Some(Ok(shared)), Ok(Some(borrower))) => lend(&borrower, shared, &numbered, tools),
             (Some(Err((reason, lasting))), _) => Err(Unlent { reason, lasting }),
             (_, Err(unlent)) => Err(unlent),
             (None, _) | (_, Ok(None)) => Err(not_now(&"the reader has gone")),
         };
         match lent {
-            Ok((offer, uuid, len)) => {
-                io.control(op, FromWriter::Prove(offer, uuid, len, number).encode());
+            Ok(lies) => {
+                let offer = lies.offer;
+                io.control(op, FromWriter::Prove(lies, number).encode());
                 self.parts.insert(op, Part::Proving(offer, asked, source));
             }
             Err(unlent) => self.unproved(op, source, unlent, tools, io),
@@ -472,20 +471,27 @@ impl Writer {
 /// Where the reader does not say why.
 const NOT_NOW: &str = "the peer could not borrow it just then";
 
-/// Offers a range of a segment, in which a buffer lies, to whoever is at the other end; on which device, of how many bytes.
+/// Offers the memory in which a buffer lies to whoever is at the other end.
 fn lend(
     borrower: &Arc<Borrower>,
-    segment: &Arc<Segment>,
-    range: Range<usize>,
+    shared: SharedMemory,
     buffer: &Buffer,
     tools: &Tools,
-) -> Result<(Offer, Uuid, u64), Unlent> {
-    let (offer, loan) = borrower.lend_range(segment, range)?;
-    let uuid = tools.cuda.uuid(buffer.device()).unwrap_or_default();
+) -> Result<Lies, Unlent> {
+    let SharedMemory { first, rest, range } = shared;
+    let (offer, loan) = borrower.lend_range(&first, &rest, range)?;
+    let behind = rest.iter();
+    let behind = behind.map(|segment| (segment.id(), segment.len() as u64));
+    let lies = Lies {
+        offer,
+        device: tools.cuda.uuid(buffer.device()).unwrap_or_default(),
+        len: first.len() as u64,
+        behind: behind.collect(),
+    };
     // Before anybody hears of the offer.
-    let fence: Arc<dyn Fence> = Arc::new(LoanFence::new(loan, &tools.cuda));
+    let fence: Arc<dyn Fence> = Arc::new(LoanFence::new(loan, rest, &tools.cuda));
     buffer.use_until(&fence);
-    Ok((offer, uuid, segment.len() as u64))
+    Ok(lies)
 }
 
 /// The reader does not say whether it maps what it was asked about.
