@@ -56,7 +56,7 @@ impl Library {
         queued.unwrap();
         let (cuda, owner) = (&self.bench.cuda, mapped.clone());
         // SAFETY: it is there until its owner is dropped, in the primary context, and is written by that copy alone.
-        let buffer = unsafe { cuda.borrow(owner, (address, len), &self.stream) };
+        let buffer = unsafe { cuda.borrow(owner, address, len, &self.stream) };
         Tensor::from_buffer(buffer.unwrap(), DType::U8, [len as u64]).unwrap()
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn goes() {
 
 #[test]
 fn while_it_is_lent_it_is_opened_once_and_its_physical_memory_goes_when_nobody_has_it() {
-    crate::tell("foreign goes");
+    crate::tell("foreign goes", &[]);
 }
 
 #[test]

@@ -102,8 +102,8 @@ impl Reader {
             Some(
                 Part::Fetching(FromWriter::Prove(..), want)
                 | Part::Mapping(FromWriter::Prove(..), want, _)
-                | Part::Queueing(_, _, want, _)
-                | Part::Proving(_, _, want, _),
+                | Part::Queueing(Proof { want, .. }, _)
+                | Part::Proving(Proof { want, .. }, _),
             ) if told == FromWriter::Cannot => {
                 self.detour(op, want, tools, io);
                 Ok(())
