@@ -23,7 +23,7 @@ use crate::ambient;
 use crate::device::Buffer;
 use crate::error::{Error, with_advice};
 use crate::proto::{Mark, OpId, Segment};
-use crate::sync::lock;
+use crate::sync::{MutexGuard, lock};
 use crate::transports::Connection;
 
 pub(super) struct Io {
@@ -185,27 +185,15 @@ impl Io {
         (self.connection.as_mut()).is_none_or(|connection| connection.is_ready_for(wanted))
     }
 
-    /// Whether a round begins with a read: polled, with nothing to be done before.
-    fn reads_first(&mut self, common: &Common) -> bool {
-        self.polled
-            && !self.found
-            && self.is_through()
-            && !common.has_too_many_deliveries()
-            && self.is_time_to_read()
-    }
-
     fn send_and_receive(&mut self, common: &Common) -> Result<Round, Error> {
         if self.connection.is_none() {
             self.say_goodbye(common);
             return Ok(Round::Idle);
         }
-        // First, while polled: what has come is looked at under the lock that is needed anyway.
-        let read = self.reads_first(common).then(|| self.fill(common));
-        let mut guard = lock(&common.shared);
+        let mut shared = lock(&common.shared);
         // A round begins: there is time for what nobody waits for.
-        guard.state.send_delayed();
-        if self.settle(&mut guard) {
-            drop(guard);
+        shared.state.send_delayed();
+        if self.settle(shared) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
             let _ = self.send(common);
             self.let_go(common);
@@ -214,20 +202,14 @@ impl Io {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let read = read.transpose()?;
-        if read == Some(true) {
-            self.parse(common, &mut guard)?;
-        }
-        drop(guard);
         self.let_go_of_unwanted(common);
-        let mut is_empty = read == Some(false);
         for _ in 0..PASSES {
             if !self.work.is_empty() {
                 // First: what comes of it leaves with what waits.
                 self.work(common);
             }
             self.send(common)?;
-            let received = !std::mem::take(&mut is_empty) && self.receive(common)?;
+            let received = self.receive(common)?;
             if common.pauses_for() > 0 {
                 return Ok(match self.polled && self.is_through() {
                     true => Round::Came,
@@ -238,7 +220,7 @@ impl Io {
             if !received && !self.send(common)? && self.work.is_empty() {
                 return Ok(Round::Idle);
             }
-            self.settle(&mut lock(&common.shared));
+            self.settle(lock(&common.shared));
         }
         Ok(Round::Enough)
     }
@@ -326,7 +308,7 @@ impl Io {
     }
 
     /// Tells the protocol what is written, and gathers what it wants to send. Returns whether the pipe has ended.
-    fn settle(&mut self, shared: &mut Shared) -> bool {
+    fn settle(&mut self, mut shared: MutexGuard<'_, Shared>) -> bool {
         for mark in self.marks.drain(..) {
             shared.state.written(mark);
         }
@@ -334,7 +316,7 @@ impl Io {
         if !shared.is_idle() {
             shared.process(&mut self.wakes);
         }
-        self.gather(shared);
+        self.gather(&mut shared);
         shared.is_over()
     }
 

@@ -50,7 +50,7 @@ impl Io {
                 }
                 common.pauses_for()
             } else if self.end > self.start && self.end - self.start >= self.need {
-                self.parse(common, &mut lock(&common.shared))?
+                self.parse(common)?
             } else {
                 if common.pauses_for() > 0 {
                     return Ok(true);
@@ -76,7 +76,9 @@ impl Io {
     }
 
     /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
-    pub(super) fn parse(&mut self, common: &Common, shared: &mut Shared) -> Result<usize, Error> {
+    fn parse(&mut self, common: &Common) -> Result<usize, Error> {
+        let mut guard = lock(&common.shared);
+        let shared = &mut *guard;
         // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
         shared.check_ended()?;
         let fault = |fault| Error::Peer {
@@ -191,7 +193,7 @@ impl Io {
     }
 
     /// Reads frames. Returns `false` if the connection wants to wait.
-    pub(super) fn fill(&mut self, common: &Common) -> Result<bool, Error> {
+    fn fill(&mut self, common: &Common) -> Result<bool, Error> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0

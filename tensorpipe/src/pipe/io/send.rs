@@ -29,7 +29,7 @@ impl Io {
             }
             let wrote = self.write(common)?;
             self.stop_at_marks();
-            self.settle(&mut lock(&common.shared));
+            self.settle(lock(&common.shared));
             if !wrote {
                 return Ok(false);
             }
