@@ -105,20 +105,29 @@ async fn a_shutdown_waits_for_so_long_only() {
     .await;
 }
 
+/// One that is dropped, and one whose shutdown nobody waits for to the end.
 #[tokio::test]
-async fn a_dropped_server_lets_its_calls_end_and_takes_no_more() {
-    over_each(async |both| {
-        let running = both.client.sleep(150);
-        until(|| both.at_it() == 1).await;
-        let Both { client, server, .. } = both;
-        drop(server);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let error = client.echo("late").await.unwrap_err();
-        assert!(!error.may_have_run(), "{error}");
-        assert_eq!(running.await.unwrap(), 150);
-        client.connection().pipe().ended().await;
-    })
-    .await;
+async fn a_server_that_goes_lets_its_calls_end_and_takes_no_more() {
+    for is_dropped in [true, false] {
+        over_each(async |both| {
+            let running = both.client.sleep(150);
+            until(|| both.at_it() == 1).await;
+            let Both { client, server, .. } = both;
+            if is_dropped {
+                drop(server);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            } else {
+                let shutdown = server.shutdown();
+                let waited = tokio::time::timeout(Duration::from_millis(20), shutdown).await;
+                assert!(waited.is_err(), "it waits for the call");
+            }
+            let error = client.echo("late").await.unwrap_err();
+            assert!(!error.may_have_run(), "{error}");
+            assert_eq!(running.await.unwrap(), 150);
+            client.connection().pipe().ended().await;
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -226,23 +235,6 @@ async fn a_dropped_server_waits_for_calls_whose_tensors_are_on_their_way() {
     let begun = bench.begun.load(std::sync::atomic::Ordering::SeqCst);
     assert_eq!(begun, 0, "it was to be under way still");
     assert_eq!(upload.await.unwrap(), 256 << 20);
-}
-
-#[tokio::test]
-async fn a_shutdown_that_is_not_waited_for_goes_on() {
-    over_each(async |both| {
-        let running = both.client.sleep(150);
-        until(|| both.at_it() == 1).await;
-        let Both { client, server, .. } = both;
-        let shutdown = server.shutdown();
-        let waited = tokio::time::timeout(Duration::from_millis(20), shutdown).await;
-        assert!(waited.is_err(), "it waits for the call");
-        let error = client.echo("late").await.unwrap_err();
-        assert!(!error.may_have_run(), "{error}");
-        assert_eq!(running.await.unwrap(), 150);
-        client.connection().pipe().ended().await;
-    })
-    .await;
 }
 
 /// On one thread: nothing else runs between the one server's end and the other's beginning.

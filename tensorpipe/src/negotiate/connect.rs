@@ -141,7 +141,7 @@ async fn handshake(
             }
         }
     }
-    join_channels(&mut channels, &answer, &route, key.as_ref()).await?;
+    join_channels(&mut channels, &answer, &route.0, &route.1, key.as_ref()).await?;
     let transport = route.0.name().to_owned();
     let at = move || match because.get() {
         None => route.clone(),
@@ -317,13 +317,14 @@ fn chosen_channels(
 async fn join_channels(
     channels: &mut [OpenChannel],
     answer: &Answer,
-    (transport, address): &(Arc<dyn Transport>, String),
+    transport: &Arc<dyn Transport>,
+    address: &str,
     key: Option<&PipeKey>,
 ) -> Result<(), Error> {
     let mut joins = JoinSet::new();
     for (i, chosen) in answer.channels.iter().enumerate() {
         for (j, token) in chosen.tokens.iter().copied().enumerate() {
-            let (transport, address) = (transport.clone(), address.clone());
+            let (transport, address) = (transport.clone(), address.to_owned());
             let peer: Arc<str> = answer.name.as_str().into();
             let ask = Ask {
                 token,

@@ -22,26 +22,15 @@ async fn shared(models: &Models, value: f32) -> Vec<CallError<String>> {
 }
 
 #[tokio::test]
-async fn an_error_of_the_method_is_that_of_every_caller() {
+async fn an_error_or_a_panic_of_the_method_is_that_of_every_caller_and_the_server_goes_on() {
     over_each(3, async |models| {
         for error in shared(&models, ERROR).await {
-            assert!(
-                matches!(&error, CallError::Service(text) if text == "no such row"),
-                "{error}"
-            );
+            let is_its = matches!(&error, CallError::Service(text) if text == "no such row");
+            assert!(is_its, "{error}");
         }
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn so_is_a_panic_and_the_server_goes_on() {
-    over_each(3, async |models| {
         for error in shared(&models, PANIC).await {
-            assert!(
-                matches!(&error, CallError::Panicked(text) if &**text == "over 8 rows"),
-                "{error}"
-            );
+            let is_its = matches!(&error, CallError::Panicked(text) if &**text == "over 8 rows");
+            assert!(is_its, "{error}");
         }
     })
     .await;
