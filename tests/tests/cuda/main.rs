@@ -1,6 +1,7 @@
 //! CUDA devices, on a driver for tests (`tests/cuda-driver`): each story is a child, whose loader finds that driver.
 #![allow(missing_docs, reason = "a test")]
 
+mod across;
 #[allow(dead_code, reason = "the suites are run elsewhere")]
 mod bench;
 mod calls;
@@ -9,6 +10,7 @@ mod driver;
 mod fixture;
 mod foreign;
 mod ipc;
+mod liars;
 mod segments;
 mod slices;
 mod unfinished;
@@ -65,6 +67,7 @@ fn child() {
         Some("calls serves") => calls::serves(),
         Some("ipc reads") => ipc::reads(),
         Some("ipc lends") => ipc::lends(),
+        Some("across") => told("across", across::echoes),
         Some("foreign goes") => told("foreign goes", foreign::goes),
         Some("foreign lends") => foreign::lends(),
         Some("never ends") => unfinished::never_ends(),
