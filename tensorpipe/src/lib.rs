@@ -79,7 +79,7 @@
 //! |---|---|
 //! | `serde` | [`Tensor`] and [`Payload`] implement serde's traits |
 //! | `ndarray` | arrays of ndarray become tensors without a copy where their layout allows it; a [`Tensor`] is viewed as an array |
-//! | `candle` | conversions from and to `candle_core::Tensor`, on the CPU |
+//! | `candle` | conversions from and to `candle_core::Tensor`, on the CPU: for a GPU candle needs `nvcc`, which this crate is not built with |
 //! | `safetensors` | tensors borrowed from a memory-mapped `.safetensors` file |
 //! | `dlpack` | tensors of PyTorch, NumPy, CuPy, JAX and others by DLPack, without a copy; on GPUs with `cuda` |
 //! | `cuda` | NVIDIA GPUs, by a driver that is found at run time: module `device::cuda` |

@@ -21,6 +21,9 @@ use crate::machine::MACHINE;
 /// In multiples of which there is some.
 pub(crate) const GRANULARITY: usize = 2 << 20;
 
+/// The longest range of addresses.
+const MOST: usize = 1 << 46;
+
 /// What stands behind the bytes of a device: that, and whose they are.
 const MARK: u64 = 0x7465_7374_6375_6461;
 
@@ -229,8 +232,13 @@ pub unsafe extern "C" fn cuMemAddressReserve(
     _flags: c_ulonglong,
 ) -> CUresult {
     may_fail!("cuMemAddressReserve");
+    let reserved = MACHINE.state().and_then(|()| match len {
+        0 => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        1..=MOST => Ok(MACHINE.reserve(len)),
+        _ => Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY),
+    });
     // SAFETY: the caller's promise.
-    unsafe { give(out, MACHINE.state().map(|()| MACHINE.reserve(len))) }
+    unsafe { give(out, reserved) }
 }
 
 #[unsafe(no_mangle)]

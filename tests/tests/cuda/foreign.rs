@@ -22,7 +22,7 @@ const LEN: usize = 3_000_000;
 const URL: &str = "TEST_CUDA_URL";
 
 /// Another library.
-struct Library {
+pub(crate) struct Library {
     bench: Bench,
     stream: Arc<CudaStream>,
     segments: Arc<Segments>,
@@ -30,7 +30,7 @@ struct Library {
 
 impl Library {
     /// Whether other processes may map each of its allocations.
-    fn of(bench: &Bench, passed: &[bool]) -> Self {
+    pub(crate) fn of(bench: &Bench, passed: &[bool]) -> Self {
         let context = bench.cuda.context(device()).unwrap();
         Self {
             bench: bench.clone(),
@@ -40,7 +40,7 @@ impl Library {
     }
 
     /// A tensor over memory that nobody has had, and what is dropped with its last holder.
-    fn tensor(&self, bytes: &[u8]) -> (Tensor, Weak<Mapped>) {
+    pub(crate) fn tensor(&self, bytes: &[u8]) -> (Tensor, Weak<Mapped>) {
         let mapped = Arc::new(self.segments.map());
         let address = self.segments.across(bytes.len());
         (self.at(&mapped, address, bytes), Arc::downgrade(&mapped))

@@ -1,6 +1,7 @@
 //! CUDA devices, on a driver for tests (`tests/cuda-driver`): each story is a child, whose loader finds that driver.
 #![allow(missing_docs, reason = "a test")]
 
+mod across;
 #[allow(dead_code, reason = "the suites are run elsewhere")]
 mod bench;
 mod calls;
@@ -10,6 +11,7 @@ mod driver;
 mod fixture;
 mod foreign;
 mod ipc;
+mod liars;
 mod probing;
 mod segments;
 mod slices;
@@ -122,6 +124,7 @@ fn child() {
         "calls serves" => calls::serves(),
         "ipc reads" => ipc::reads(),
         "ipc lends" => ipc::lends(),
+        "across" => told(&role, across::echoes),
         "foreign goes" => told(&role, foreign::goes),
         "foreign lends" => foreign::lends(),
         "never ends" => unfinished::never_ends(),

@@ -185,11 +185,11 @@ impl Reader {
             FromWriter::Invite(_) | FromWriter::Cannot => return Ok(()),
         };
         let (ids, lens): (Vec<_>, Vec<_>) = lies.all().unzip();
-        let len = lens.iter().copied().try_fold(0, u64::checked_add);
+        let len = lens.iter().copied().fold(0, u64::saturating_add);
         let offer = lies.offer;
         let is_able = tools.degraded.receiving().is_none();
         let local = tools.cuda.seen_as(lies.device).filter(|_| is_able);
-        let (Some(span), Some(local), Some(len)) = (self.lender.span(&ids), local, len) else {
+        let (Some(span), Some(local)) = (self.lender.span(&ids), local) else {
             self.detour(op, want, tools, io);
             return Ok(());
         };

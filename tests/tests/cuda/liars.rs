@@ -1,0 +1,496 @@
+//! Lanes of devices that lie: what they say of lengths, places, devices, allocations and steps is checked by the honest end, which gets the
+//! bytes another way or ends the pipe with the peer's fault. It touches nothing that it was not given, and what it lent comes back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorpipe::channels::{
+    BasicChannel, Channel, ChannelFault, DeviceOffer, Lane, LaneIo, Link, OpId, PieceEvent,
+    Threshold, Want,
+};
+use tensorpipe::conformance::pattern;
+use tensorpipe::device::MemoryKind;
+use tensorpipe::{
+    Buffer, BufferMut, Context, Device, Error, Message, MessageTensor, PeerFault, Pipe, Tensor,
+};
+use tensorpipe_tests::{eventually, soon};
+
+use crate::bench::{Bench, channel, connected, device};
+use crate::driver::nothing_went_wrong;
+use crate::foreign::Library;
+
+/// A block of the allocator's own has as many, or a little more.
+const LEN: usize = 3_000_000;
+
+/// What a lane makes of something that it hears, whose first byte says what it is.
+#[derive(Clone, Copy)]
+enum Does {
+    /// It hears something else.
+    Hears(fn(&mut Vec<u8>)),
+    /// It does not hear it, and this is answered.
+    Answers(&'static [u8]),
+}
+
+#[derive(Clone, Copy)]
+struct Lie {
+    about: u8,
+    does: Does,
+}
+
+/// An honest channel, whose lanes are told something else than their peer's say.
+struct Told {
+    honest: Arc<dyn Channel>,
+    lie: Lie,
+}
+
+impl Channel for Told {
+    fn name(&self) -> &'static str {
+        self.honest.name()
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        self.honest.devices()
+    }
+
+    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
+        self.honest.reaches(ours, theirs)
+    }
+
+    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
+        self.honest.thresholds(peer)
+    }
+
+    fn moves_bytes(&self, memory: MemoryKind) -> bool {
+        self.honest.moves_bytes(memory)
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        Ok(Box::new(ToldLane {
+            honest: self.honest.open(link)?,
+            lie: self.lie,
+        }))
+    }
+}
+
+struct ToldLane {
+    honest: Box<dyn Lane>,
+    lie: Lie,
+}
+
+impl Lane for ToldLane {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        self.honest.send(op, source, io);
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        self.honest.recv(op, want, io);
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        if body.first() != Some(&self.lie.about) {
+            return self.honest.control(op, body, io);
+        }
+        match self.lie.does {
+            Does::Hears(change) => {
+                let mut body = body.to_vec();
+                change(&mut body);
+                self.honest.control(op, &body, io)
+            }
+            Does::Answers(words) => {
+                io.control(op, words);
+                Ok(())
+            }
+        }
+    }
+
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        self.honest.streamed(op, dest, io);
+    }
+
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.honest.resume(op, io)
+    }
+
+    fn inner(
+        &mut self,
+        piece: OpId,
+        event: PieceEvent<'_>,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        self.honest.inner(piece, event, io)
+    }
+
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        self.honest.cancel(op, io);
+    }
+}
+
+/// A pipe from a writer to a reader, of which one is told lies.
+async fn pipes(
+    bench: &Bench,
+    name: &str,
+    writer: Option<Lie>,
+    reader: Option<Lie>,
+) -> (Pipe, Pipe) {
+    let context = |lie: Option<Lie>| {
+        let honest = channel(name, &bench.cuda);
+        let channel: Arc<dyn Channel> = match lie {
+            Some(lie) => Arc::new(Told { honest, lie }),
+            None => honest,
+        };
+        let channels = [channel, Arc::new(BasicChannel::new())];
+        let builder = Context::builder().channels(channels);
+        let allocator = Arc::new(bench.cuda.clone());
+        builder.allocator(allocator).build().unwrap()
+    };
+    connected(&context(writer), &context(reader)).await
+}
+
+fn message(tensor: &Tensor) -> Message {
+    let tensor = MessageTensor::from(tensor.clone());
+    Message::new("m").tensor(tensor.to_device(device()))
+}
+
+/// Whether an error is the peer's fault about this channel, in such words.
+fn is_fault(error: &Error, name: &str, word: &str) -> bool {
+    let Error::Peer { fault, .. } = error else {
+        return false;
+    };
+    matches!(fault, PeerFault::Channel { channel, what } if *channel == name && what.contains(word))
+}
+
+/// What a reader makes of a writer that lies.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    /// The pipe ends, for this reason.
+    Fault(&'static str),
+    /// The bytes come another way.
+    Detour,
+    /// It waits for the writer, which has taken its offer back as far as it knows.
+    Waits,
+}
+
+use Ends::{Detour, Fault, Waits};
+
+/// Puts a number there.
+fn put<const N: usize>(body: &mut [u8], at: usize, value: [u8; N]) {
+    body[at..at + N].copy_from_slice(&value);
+}
+
+const OFFER: u8 = 16;
+const INVITE: u8 = 17;
+const PROVE: u8 = 19;
+const SPANNING: u8 = 20;
+
+/// Where the fields of an offer begin.
+const SEGMENT: usize = 1;
+const OFFSET: usize = 17;
+const LENGTH: usize = 25;
+const SLOT: usize = 33;
+const GENERATION: usize = 37;
+const UUID: usize = 49;
+const ALL: usize = 65;
+const BEHIND: usize = 73;
+
+type Row = (&'static str, u8, fn(&mut Vec<u8>), Ends);
+
+const OF_OFFERS: [Row; 17] = [
+    (
+        "a length of its own",
+        OFFER,
+        |o| put(o, LENGTH, 9u64.to_le_bytes()),
+        Fault("bytes at"),
+    ),
+    (
+        "beyond its allocation",
+        OFFER,
+        |o| put(o, OFFSET, (4u64 << 20).to_le_bytes()),
+        Fault("bytes at"),
+    ),
+    (
+        "beyond all addresses",
+        OFFER,
+        |o| put(o, OFFSET, u64::MAX.to_le_bytes()),
+        Fault("bytes at"),
+    ),
+    (
+        "a slot that no ledger has",
+        OFFER,
+        |o| put(o, SLOT, (1u32 << 20).to_le_bytes()),
+        Fault("no sense"),
+    ),
+    (
+        "a loan that was never made",
+        OFFER,
+        |o| put(o, GENERATION, 400u32.to_le_bytes()),
+        Waits,
+    ),
+    (
+        "a device that nobody has",
+        OFFER,
+        |o| put(o, UUID, [99; 16]),
+        Detour,
+    ),
+    (
+        "a device without a proof",
+        OFFER,
+        |o| put(o, UUID, [1; 16]),
+        Fault("without a proof"),
+    ),
+    (
+        "an allocation that was not passed",
+        OFFER,
+        |o| put(o, SEGMENT, [7; 16]),
+        Detour,
+    ),
+    (
+        "an allocation of no bytes",
+        OFFER,
+        |o| put(o, ALL, [0; 8]),
+        Detour,
+    ),
+    (
+        "more than there is",
+        OFFER,
+        |o| put(o, ALL, (1u64 << 40).to_le_bytes()),
+        Detour,
+    ),
+    (
+        "more than can be",
+        OFFER,
+        |o| put(o, ALL, u64::MAX.to_le_bytes()),
+        Detour,
+    ),
+    (
+        "less than half an offer",
+        OFFER,
+        |o| o.truncate(40),
+        Fault("no sense"),
+    ),
+    ("a byte too many", OFFER, |o| o.push(0), Fault("no sense")),
+    (
+        "a number of no bytes",
+        OFFER,
+        |o| o[0] = PROVE,
+        Fault("no sense"),
+    ),
+    ("what nobody knows", OFFER, |o| o[0] = 99, Fault("no sense")),
+    ("nothing", OFFER, |o| o.clear(), Fault("no sense")),
+    (
+        "an invitation of another's",
+        INVITE,
+        |o| put(o, 1, [7; 16]),
+        Detour,
+    ),
+];
+
+const OF_PROOFS: [Row; 4] = [
+    (
+        "an offer instead",
+        PROVE,
+        |o| {
+            o[0] = OFFER;
+            o.truncate(BEHIND);
+        },
+        Fault("without a proof"),
+    ),
+    ("another number", PROVE, |o| put(o, BEHIND, [7; 16]), Detour),
+    (
+        "memory for another length",
+        PROVE,
+        |o| put(o, LENGTH, 17u64.to_le_bytes()),
+        Fault("bytes at"),
+    ),
+    (
+        "a device that nobody has",
+        PROVE,
+        |o| put(o, UUID, [99; 16]),
+        Detour,
+    ),
+];
+
+const OF_SPANS: [Row; 7] = [
+    (
+        "an allocation that was not passed",
+        SPANNING,
+        |o| put(o, BEHIND, [7; 16]),
+        Detour,
+    ),
+    (
+        "more than there is",
+        SPANNING,
+        |o| put(o, BEHIND + 16, (1u64 << 40).to_le_bytes()),
+        Detour,
+    ),
+    (
+        "more than can be",
+        SPANNING,
+        |o| put(o, BEHIND + 16, u64::MAX.to_le_bytes()),
+        Detour,
+    ),
+    (
+        "beyond all of them",
+        SPANNING,
+        |o| put(o, OFFSET, (6u64 << 20).to_le_bytes()),
+        Fault("bytes at"),
+    ),
+    (
+        "more than may be",
+        SPANNING,
+        |o| o.extend([7; 62 * 24]),
+        Fault("no sense"),
+    ),
+    (
+        "none behind",
+        SPANNING,
+        |o| o.truncate(BEHIND),
+        Fault("no sense"),
+    ),
+    (
+        "the first one for all",
+        SPANNING,
+        |o| {
+            o[0] = OFFER;
+            o.truncate(BEHIND);
+        },
+        Fault("bytes at"),
+    ),
+];
+
+/// A tensor of the writer's own, or of another library's that spans three allocations.
+fn source(bench: &Bench, spans: bool) -> Tensor {
+    match spans {
+        true => Library::of(bench, &[true; 3]).tensor(&pattern(LEN, 1)).0,
+        false => bench.tensor(device(), &pattern(LEN, 1)),
+    }
+}
+
+async fn comes_back(tensor: &Tensor, row: &str) {
+    let work = tensor.buffer().memory().work().expect("it keeps fences");
+    eventually(row, || work.unfinished().is_empty()).await;
+}
+
+async fn reads(bench: &Bench, (row, about, change, ends): Row) {
+    let does = Does::Hears(change);
+    let (writer, reader) = pipes(bench, "cuda_ipc", None, Some(Lie { about, does })).await;
+    let tensor = source(bench, about == SPANNING);
+    writer.send(message(&tensor)).unwrap();
+    match ends {
+        Fault(word) => {
+            let error = soon(row, reader.read()).await.expect_err(row);
+            assert!(is_fault(&error, "cuda_ipc", word), "{row}: {error}");
+        }
+        Detour => {
+            let read = soon(row, reader.read()).await;
+            let read = read.unwrap_or_else(|error| panic!("{row}: {error}"));
+            let found = bench.download(read.tensors[0].tensor.buffer());
+            assert!(found == pattern(LEN, 1), "{row}");
+            assert_eq!(reader.stats().bytes_borrowed, 0, "{row}");
+        }
+        Waits => {
+            let mut read = std::pin::pin!(reader.read());
+            let early = tokio::time::timeout(Duration::from_millis(200), &mut read).await;
+            assert!(early.is_err(), "{row}: {early:?}");
+            drop(writer);
+            soon(row, read).await.expect_err(row);
+        }
+    }
+    comes_back(&tensor, row).await;
+}
+
+#[tokio::test]
+async fn what_a_writer_says_of_its_memory_is_not_believed() {
+    let bench = Bench::new();
+    for row in OF_OFFERS.into_iter().chain(OF_PROOFS) {
+        reads(&bench, row).await;
+    }
+    nothing_went_wrong();
+}
+
+#[tokio::test]
+async fn what_a_writer_says_of_allocations_side_by_side_is_not_believed() {
+    let bench = Bench::new();
+    for row in OF_SPANS {
+        reads(&bench, row).await;
+    }
+    nothing_went_wrong();
+}
+
+const TAKEN: &[u8] = &[16];
+const CAME: &[u8] = &[17];
+const PROVED: &[u8] = &[20];
+
+/// What a reader says to something without doing it, and of what its writer complains.
+const OF_READERS: [(u8, &[u8], &str); 12] = [
+    (OFFER, TAKEN, "has what it has not"),
+    (OFFER, PROVED, "has what it has not"),
+    (OFFER, CAME, "out of turn"),
+    (OFFER, &[], "no sense"),
+    (OFFER, &[99], "no sense"),
+    (OFFER, &[16, 0], "no sense"),
+    (OFFER, &[19; 502], "no sense"),
+    (PROVE, PROVED, "has what it has not"),
+    (PROVE, TAKEN, "has what it has not"),
+    (PROVE, CAME, "out of turn"),
+    (INVITE, CAME, "nobody has come"),
+    (INVITE, TAKEN, "out of turn"),
+];
+
+#[tokio::test]
+async fn a_reader_that_says_what_it_has_not_done_gets_nothing_and_what_was_lent_comes_back() {
+    let bench = Bench::new();
+    for (about, words, word) in OF_READERS {
+        let row = format!("{words:?} to {about}");
+        let does = Does::Answers(words);
+        let (writer, reader) = pipes(&bench, "cuda_ipc", None, Some(Lie { about, does })).await;
+        let tensor = source(&bench, false);
+        let read = tokio::spawn(async move { reader.read().await });
+        let error = soon(&row, writer.write(message(&tensor))).await;
+        let error = error.expect_err(&row);
+        assert!(is_fault(&error, "cuda_ipc", word), "{row}: {error}");
+        assert!(soon(&row, read).await.unwrap().is_err(), "{row}");
+        comes_back(&tensor, &row).await;
+    }
+    nothing_went_wrong();
+}
+
+/// What is said of pieces to the writer of a tensor that goes by way of main memory.
+#[tokio::test]
+async fn what_a_reader_says_of_pieces_is_not_believed() {
+    const BEGIN: u8 = 1;
+    const ALLOW: u8 = 2;
+    type Row = (u8, fn(&mut Vec<u8>), &'static str);
+    const ROWS: [Row; 7] = [
+        (BEGIN, |o| put(o, 1, [0; 8]), "pieces of 0 bytes"),
+        (
+            BEGIN,
+            |o| put(o, 1, 1000u64.to_le_bytes()),
+            "pieces of 1000 bytes",
+        ),
+        (BEGIN, |o| o.truncate(10), "says nothing"),
+        (BEGIN, |o| o.push(0), "says nothing"),
+        (BEGIN, |o| o[0] = 3, "says nothing"),
+        (
+            BEGIN,
+            |o| {
+                o.drain(1..9);
+                o[0] = ALLOW;
+            },
+            "out of turn",
+        ),
+        (BEGIN, |o| o.clear(), "says nothing"),
+    ];
+    let bench = Bench::new();
+    for (about, change, word) in ROWS {
+        let does = Does::Hears(change);
+        let (writer, reader) = pipes(&bench, "cuda_basic", Some(Lie { about, does }), None).await;
+        let tensor = source(&bench, false);
+        let read = tokio::spawn(async move { reader.read().await });
+        let error = soon(word, writer.write(message(&tensor))).await;
+        let error = error.expect_err(word);
+        assert!(is_fault(&error, "cuda_basic", word), "{word}: {error}");
+        assert!(soon(word, read).await.unwrap().is_err(), "{word}");
+        comes_back(&tensor, word).await;
+    }
+    nothing_went_wrong();
+}
