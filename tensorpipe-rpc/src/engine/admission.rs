@@ -64,24 +64,19 @@ impl Admitted {
     }
 }
 
-/// Where the calls of a connection are counted.
-pub(super) struct Counts {
-    pub(super) server: Arc<ServerShared>,
-    pub(super) member: Arc<Member>,
-}
-
 /// Counts a call: among those that the limits bound, until it is about to be answered; for who shuts the server down, until
 /// the answer is on its way.
 struct Busy {
-    counts: Arc<Counts>,
+    server: Arc<ServerShared>,
+    member: Arc<Member>,
     has_left: Cell<bool>,
 }
 
 impl Busy {
     fn leave(&self) {
         if !self.has_left.replace(true) {
-            self.counts.member.leave();
-            self.counts.server.calls.leave();
+            self.member.leave();
+            self.server.calls.leave();
         }
     }
 }
@@ -89,7 +84,7 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.leave();
-        self.counts.server.call_ended();
+        self.server.call_ended();
     }
 }
 
@@ -107,11 +102,11 @@ impl Serving {
         metadata: &[u8],
     ) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
-        let member = &self.counts.member;
-        let busy = member.begin();
+        let busy = self.member.begin();
         server.calls.begin();
         let busy_guard = Busy {
-            counts: self.counts.clone(),
+            server: server.clone(),
+            member: self.member.clone(),
             has_left: Cell::new(false),
         };
         // Counted first: whoever shuts down either sees this call, or is seen here.
@@ -132,7 +127,7 @@ impl Serving {
             let text = format!("{busy} calls of this connection are under way, the limit");
             return Err((FailureCode::Overloaded, text));
         }
-        if let Err(text) = server.has_room_for(member, busy) {
+        if let Err(text) = server.has_room_for(&self.member, busy) {
             return Err((FailureCode::Overloaded, text));
         }
         let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);

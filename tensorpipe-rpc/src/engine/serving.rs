@@ -9,7 +9,7 @@ use tensorpipe::ambient;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
-use super::admission::{Admitted, Counts, Target};
+use super::admission::{Admitted, Target};
 use super::running::{A_HANDLER, Running};
 use super::streams::{StreamTable, Unread};
 use super::{Body, Engine, to_body, unread_of};
@@ -37,8 +37,8 @@ pub(crate) struct Serving {
     id: u64,
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
-    /// Of its calls admitted and not about to be answered.
-    pub(super) counts: Arc<Counts>,
+    /// Its calls admitted and not about to be answered.
+    pub(super) member: Arc<Member>,
     pub(super) streams: Arc<StreamTable>,
     /// The engine's.
     pub(super) unread: Arc<Unread>,
@@ -77,14 +77,11 @@ impl Serving {
     ) -> Self {
         Self {
             unread: unread_of(pipe, &server.limits),
-            counts: Arc::new(Counts {
-                server: server.clone(),
-                member,
-            }),
             server,
             id,
             caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
+            member,
             streams: Arc::default(),
         }
     }
@@ -286,7 +283,7 @@ impl Engine {
         if was_held {
             admitted.context.inner.held.keep(admitted.held.take());
         }
-        let speed = &served.speed[method];
+        let speed = served.speed[method].clone();
         let make = || {
             scoped(
                 context.clone(),
@@ -332,7 +329,7 @@ impl Engine {
             }
         }
         self.list(id, &mut admitted);
-        let running = Running::new(self.clone(), admitted, handler, speed.clone());
+        let running = Running::new(self.clone(), admitted, handler, speed);
         self.pipe.runtime().spawn(running);
     }
 

@@ -209,9 +209,6 @@ impl Core {
         let given_so_far = Cell::new(0);
         let (mut next, mut gone) = (VecDeque::new(), None);
         let give = || {
-            if self.deliveries.count() == 0 && !self.driver.delivery.has_accepted() {
-                return false;
-            }
             // Not held during the calls, which use the pipe.
             let (goes_on, answers) = {
                 let mut shared = lock(&self.shared);

@@ -17,7 +17,7 @@ use super::runtime;
 use super::tuning::{
     COSTLY_POLL_MESSAGES, POLLS_PER_WAKE, RECEIVE_BATCH_WAITERS, SOLE_POLLER_WAITERS,
 };
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// Polling is off: the connection wakes. The numbers of operations begin with 1.
 const OFF: u64 = 0;
@@ -27,18 +27,6 @@ const VACANT: u64 = u64::MAX;
 
 /// The background task polls.
 const BACKGROUND: u64 = u64::MAX - 1;
-
-/// Nothing is waited for, or nobody minds how long it takes.
-const NOT_WAITING: u32 = 0;
-
-/// What is waited for is polled for.
-const POLLED_FOR: u32 = 1;
-
-/// It is waited for asleep: how long that took counts.
-const SLEPT_FOR: u32 = 2;
-
-/// It was polled for and has come. `time` hears it before the next wait, when nobody is kept waiting for that.
-const FOUND: u32 = 3;
 
 #[derive(Debug)]
 pub(in crate::pipe) struct BusyPoll {
@@ -51,8 +39,8 @@ pub(in crate::pipe) struct BusyPoll {
     /// Polls so far, and how many there were at the background task's last tick.
     polls: AtomicU64,
     polls_seen: AtomicU64,
-    /// What `time` is to hear when bytes come: one of the constants below.
-    waiting: AtomicU32,
+    /// Something is waited for: `time` wants to hear when it comes.
+    waiting: AtomicBool,
     /// A handler takes messages at any time: somebody always waits.
     listens: AtomicBool,
     /// The background task was woken to poll, and has not come yet. Changed by exchanges only.
@@ -87,7 +75,7 @@ impl BusyPoll {
             poller: AtomicU64::new(OFF),
             polls: AtomicU64::new(0),
             polls_seen: AtomicU64::new(0),
-            waiting: AtomicU32::new(NOT_WAITING),
+            waiting: AtomicBool::new(false),
             listens: AtomicBool::new(false),
             background_comes: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -149,12 +137,11 @@ impl<W> Driver<W> {
     /// How many messages came in one go last, if nobody has asked since.
     pub(in crate::pipe) fn take_last_batch(&self) -> u32 {
         let unread = &self.polling.unread_batch;
-        // An exchange costs more than one that two have asked for.
-        let batch = unread.load(Ordering::Relaxed);
-        if batch > 0 {
-            unread.store(0, Ordering::Relaxed);
+        // A load is cheaper than an exchange.
+        match unread.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => unread.swap(0, Ordering::Relaxed),
         }
-        batch
     }
 
     /// So many messages came in one go.
@@ -168,26 +155,11 @@ impl<W> Driver<W> {
 
     /// Bytes have come.
     pub(in crate::pipe) fn found(&self) {
-        let waiting = &self.polling.waiting;
-        match waiting.load(Ordering::Relaxed) {
-            POLLED_FOR => waiting.store(FOUND, Ordering::Relaxed),
-            SLEPT_FOR => {
-                waiting.store(NOT_WAITING, Ordering::Relaxed);
-                self.time().found(runtime::turns(), Instant::now);
-            }
-            _ => {}
-        }
-    }
-
-    /// The time, which has heard of all that has come.
-    fn time(&self) -> MutexGuard<'_, PollTime> {
         let polling = &self.polling;
-        let mut time = lock(&polling.time);
-        if polling.waiting.load(Ordering::Relaxed) == FOUND {
-            polling.waiting.store(NOT_WAITING, Ordering::Relaxed);
-            time.found(runtime::turns(), Instant::now);
+        if polling.waiting.load(Ordering::Relaxed) {
+            polling.waiting.store(false, Ordering::Relaxed);
+            lock(&polling.time).found(runtime::turns(), Instant::now);
         }
-        time
     }
 
     /// Whether so many wait that polls, each a system call, do not pay.
@@ -200,7 +172,10 @@ impl<W> Driver<W> {
     /// A wait is about to begin: from the next poll on the connection does not ask to be woken, if polling pays.
     pub(super) fn start_polling(&self) {
         let polling = &self.polling;
-        if polling.able && !self.is_polling() && !self.has_too_many_to_poll() && self.time().pays()
+        if polling.able
+            && !self.is_polling()
+            && !self.has_too_many_to_poll()
+            && lock(&polling.time).pays()
         {
             polling.change(OFF, VACANT);
             self.wakers.keep_ticking();
@@ -248,15 +223,12 @@ impl<W> Driver<W> {
             }
             return false;
         }
+        polling.waiting.store(true, Ordering::Relaxed);
         let poller = polling.poller();
         if poller == OFF {
             *polls = false;
-            self.time().sleeps(runtime::turns(), Instant::now);
-            polling.waiting.store(SLEPT_FOR, Ordering::Relaxed);
+            lock(&polling.time).sleeps(runtime::turns(), Instant::now);
             return false;
-        }
-        if polling.waiting.load(Ordering::Relaxed) == NOT_WAITING {
-            polling.waiting.store(POLLED_FOR, Ordering::Relaxed);
         }
         let is_new = !*polls;
         if is_new
@@ -274,20 +246,14 @@ impl<W> Driver<W> {
         if !*polls {
             return false;
         }
-        // An exchange costs more than one of two pollers' counts.
-        let polls_so_far = polling.polls.load(Ordering::Relaxed);
-        (polling.polls).store(polls_so_far.wrapping_add(1), Ordering::Relaxed);
+        polling.polls.fetch_add(1, Ordering::Relaxed);
         // That bytes are there, and wait for more, is not in vain: they are read soon, and tell how long it took.
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
-        let pays = || {
-            let mut time = self.time();
-            let pays = time.in_vain(POLLS_PER_WAKE, runtime::turns(), Instant::now);
-            let waiting = if pays { POLLED_FOR } else { SLEPT_FOR };
-            polling.waiting.store(waiting, Ordering::Relaxed);
-            pays
-        };
-        if !self.has_too_many_to_poll() && (some_seen || pays()) {
+        let in_vain =
+            || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::turns(), Instant::now);
+        let polls_on = || some_seen || in_vain();
+        if !self.has_too_many_to_poll() && polls_on() {
             // Once whoever is ready has run; where much was done since they had their turn, sockets and timers, too.
             if self.others_come_first(core) && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
@@ -361,8 +327,6 @@ impl<W> Driver<W> {
         waker: &Waker,
     ) -> bool {
         let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;
-        // A task has the same waker all its life.
-        let is_known = *polls;
         if self.polling.background_comes.load(Ordering::Relaxed) {
             self.polling.background_comes.swap(false, Ordering::SeqCst);
         }
@@ -372,9 +336,7 @@ impl<W> Driver<W> {
         {
             return true;
         }
-        if !is_known {
-            self.wakers.set_background(waker);
-        }
+        self.wakers.set_background(waker);
         // Operations that are awaited poll for themselves, unless the one that did has just ended.
         let may_poll = self.is_polling() || self.wakers.registered() == 0;
         if may_poll && !self.is_closing() {

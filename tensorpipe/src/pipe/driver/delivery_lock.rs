@@ -69,11 +69,6 @@ impl DeliveryLock {
         })
     }
 
-    /// Whether it has accepted messages whose credit has not gone back.
-    pub(in crate::pipe) fn has_accepted(&self) -> bool {
-        ACCEPTED.with(|accepted| accepted.lock.get() == self.address() && accepted.len.get() > 0)
-    }
-
     /// Gives each message that it has accepted to `finish`: their credit goes back now. Returns whether there was any.
     pub(in crate::pipe) fn finish_accepted(&self, finish: impl FnMut(u64)) -> bool {
         ACCEPTED.with(|accepted| {

@@ -1,7 +1,7 @@
 //! Driving: work that everybody may do and nobody waits for. Whoever cannot have it leaves a kick.
 //!
-//! Invariant: after a kick, or a call of [`Driver::drive`], there is a whole round of work, by the one who called or by whoever had the
-//! work meanwhile. If it went on for too long, that one is told to come back.
+//! Invariant: after a kick there is a whole round of work, by the one who kicked or by whoever had the work meanwhile. If it went on for
+//! too long, that one is told to come back.
 
 use std::task::Waker;
 
@@ -115,8 +115,8 @@ impl<W> Driver<W> {
         }
     }
 
-    /// Works a round, and until nobody has kicked any more; kicks where somebody else has the work. `deliver` runs after each round,
-    /// without the lock. Returns whether there is more, but it is others' turn: the caller sees to it that somebody comes back.
+    /// Kicks, and works until nobody has kicked any more. `deliver` runs after each round, without the lock. Returns whether
+    /// there is more, but it is others' turn: the caller sees to it that somebody comes back.
     #[must_use]
     fn rounds(
         &self,
@@ -124,26 +124,17 @@ impl<W> Driver<W> {
         mut deliver: impl FnMut(),
         is_slice_over: impl Fn() -> bool,
     ) -> bool {
-        // Before the round: a wake from here on counts again. One that the round may not have seen must not be taken for acted on.
+        // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
+        // taken for acted on.
         self.wakers.driving();
         runtime::drives();
-        // Whoever has the work at once need not kick itself.
-        let mut owes_round = true;
+        self.kick();
         for _ in 0..ROUNDS {
-            let held = match self.hold() {
-                None if owes_round => {
-                    owes_round = false;
-                    self.kick();
-                    // Its holder may have looked for the last time before the kick.
-                    self.hold()
-                }
-                held => held,
-            };
-            let Some(mut work) = held else {
+            let Some(mut work) = self.hold() else {
                 return false;
             };
             let mut ended = Round::Idle;
-            while ended == Round::Idle && (self.take_kick() | std::mem::take(&mut owes_round)) {
+            while ended == Round::Idle && self.take_kick() {
                 ended = round(&mut work);
             }
             drop(work);

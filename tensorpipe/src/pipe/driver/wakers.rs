@@ -165,10 +165,7 @@ impl Wakers {
 
     /// Whoever is about to drive says so first.
     pub(super) fn driving(&self) {
-        // A load is cheaper than an exchange. Whoever was woken sees why; of another's wake this need not know.
-        if self.notified.load(Ordering::Relaxed) {
-            self.notified.swap(false, Ordering::SeqCst);
-        }
+        self.notified.swap(false, Ordering::SeqCst);
     }
 
     /// Wakes somebody to drive.

@@ -181,8 +181,6 @@ pub(super) fn submit(
         io.push_message();
     }
     numbered(id);
-    // Credit for what the handler answers leaves with the answer, under the same lock.
-    (core.driver.delivery).finish_accepted(|id| shared.state.take_whole(id));
     if written.kept {
         if message.required.is_some() || message.diverted.is_some() {
             let (required, diverted) = (message.required.take(), message.diverted.take());
