@@ -10,8 +10,6 @@ use crate::sync::{Ordering, fence};
 pub(crate) struct Consumer<P> {
     pub(super) place: P,
     read: u64,
-    /// What the producer has been told of that.
-    released: u64,
     /// The producer's counter when it was last looked at.
     written: u64,
     done: bool,
@@ -23,7 +21,6 @@ impl<P: RingMemory> Consumer<P> {
         Self {
             place,
             read: 0,
-            released: 0,
             written: 0,
             done: false,
         }
@@ -52,31 +49,15 @@ impl<P: RingMemory> Consumer<P> {
         has_something(self) || self.refresh().is_err() || has_something(self)
     }
 
-    /// The next bytes are about to be read.
-    fn prefetch(&self) {
-        self.place.prefetch(self.place.offset(self.read));
-    }
-
     /// Whether there are so many bytes now, half a ring full of them, the end, or a fault.
     pub(crate) fn has(&mut self, bytes: usize) -> bool {
         let wanted = bytes.min(self.place.capacity() / 2) as u64;
         let enough = |this: &Self| this.written - this.read >= wanted || this.done;
-        if enough(self) || self.refresh().is_err() {
-            return true;
-        }
-        let has_come = enough(self);
-        if has_come {
-            self.prefetch();
-        }
-        has_come
+        enough(self) || self.refresh().is_err() || enough(self)
     }
 
     /// Reads what is there, as far as `bytes` has room; 0 if there is nothing. Calls `wake` when the producer sleeps and
     /// has room again.
-    ///
-    /// Room is given back once it is worth it, or when there is nothing to be read: each time the producer's processor has to fetch
-    /// our counter, and the fence behind it keeps whoever waits for these bytes. A producer whose ring is full waits for much more
-    /// than is held back.
     pub(crate) fn read(
         &mut self,
         bytes: &mut [u8],
@@ -99,26 +80,15 @@ impl<P: RingMemory> Consumer<P> {
             self.place.take(at, &mut bytes[filled..filled + len]);
             self.read += len as u64;
             filled += len;
-            if self.read - self.released >= P::STRIDE.min(capacity / 4) as u64 {
-                self.release(&mut wake);
+            let control = self.place.control();
+            control.read.0.store(self.read, Ordering::Release);
+            // A producer that waits for room wants more than a few bytes of it. The ring is read empty before its
+            // consumer sleeps, so this comes in any case.
+            if (self.written - self.read) as usize <= capacity / 2 {
+                wake_sleeper::<P>(&control.producer_sleeps.0, &mut wake);
             }
         }
-        if filled == 0 && self.released < self.read {
-            self.release(&mut wake);
-        }
         Ok(filled)
-    }
-
-    /// Gives back the room of what was read.
-    fn release(&mut self, wake: &mut impl FnMut()) {
-        self.released = self.read;
-        let control = self.place.control();
-        control.read.0.store(self.read, Ordering::Release);
-        // A producer that waits for room wants more than a few bytes of it. The ring is read empty before its
-        // consumer sleeps, so this comes in any case.
-        if (self.written - self.read) as usize <= self.place.capacity() / 2 {
-            wake_sleeper::<P>(&control.producer_sleeps.0, wake);
-        }
     }
 
     /// Whether everything was read and nothing will follow.

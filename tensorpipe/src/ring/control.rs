@@ -66,8 +66,6 @@ pub(crate) trait RingMemory {
     }
     /// The bytes' memory is not needed for now; whatever they are afterwards.
     fn give_back(&self) {}
-    /// What lies there is about to be taken: its processor may fetch it from the other one's meanwhile.
-    fn prefetch(&self, _at: usize) {}
     /// Copies into the ring; `at + bytes.len() <= capacity`.
     fn put(&self, at: usize, bytes: &[u8]);
     /// Copies out of the ring; `at + bytes.len() <= capacity`.

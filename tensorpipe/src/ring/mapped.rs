@@ -116,14 +116,6 @@ impl RingMemory for Mapped {
         self.memory.discard(start..start + self.capacity);
     }
 
-    #[cfg(target_arch = "x86_64")]
-    fn prefetch(&self, at: usize) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let line = self.data.as_ptr().wrapping_add(at).cast();
-        // SAFETY: a hint, which faults nowhere and changes nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) }
-    }
-
     fn put(&self, at: usize, bytes: &[u8]) {
         assert!(bytes.len() <= self.capacity && at <= self.capacity - bytes.len());
         // SAFETY: within the data.
