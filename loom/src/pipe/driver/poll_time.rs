@@ -26,7 +26,7 @@ impl PollTime {
         !ANSWERS.get().is_empty()
     }
 
-    pub(super) fn in_vain(&mut self, _: u32, _: Turns, _: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn in_vain(&self, _: u32, _: Turns, _: impl FnOnce() -> Instant) -> bool {
         let Some((goes_on, rest)) = ANSWERS.get().split_first() else {
             return false;
         };
@@ -34,7 +34,7 @@ impl PollTime {
         *goes_on
     }
 
-    pub(super) fn sleeps(&mut self, _: Turns, _: impl FnOnce() -> Instant) {}
+    pub(super) fn sleeps(&self, _: Turns, _: impl FnOnce() -> Instant) {}
 
-    pub(super) fn found(&mut self, _: Turns, _: impl FnOnce() -> Instant) {}
+    pub(super) fn found(&self, _: Turns, _: impl FnOnce() -> Instant) {}
 }
