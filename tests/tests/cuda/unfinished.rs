@@ -38,7 +38,7 @@ fn a_writer_that_is_killed_before_its_work_is_done_keeps_no_stream_of_its_reader
     runtime().block_on(async {
         let context = Context::builder().cuda(&bench.cuda).build().unwrap();
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-        let mut writer = Child::start("never ends", &[(URL, &listener.url().to_string())]);
+        let mut writer = Child::start("never ends", &[(URL, listener.url().as_ref())]);
         let pipe = soon("a pipe", listener.accept()).await.unwrap();
         let first = soon("the first", pipe.read()).await.unwrap();
         let first = first.tensors[0].tensor.buffer().clone();
