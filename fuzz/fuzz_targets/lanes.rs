@@ -1,6 +1,12 @@
 //! Pipes whose peer's lane says whatever it likes: what the workspace tests with inputs at random.
 #![no_main]
 
+// What the included sources have of the tests' package, under its name.
+extern crate self as tensorpipe_tests;
+#[path = "../../tests/src/double.rs"]
+mod double;
+pub use double::Double;
+
 #[path = "../../tests/tests/lanes/mod.rs"]
 mod meeting;
 

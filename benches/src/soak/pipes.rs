@@ -38,8 +38,8 @@ pub(crate) struct Soak {
     /// How often the peer is killed.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     kills: u32,
-    /// Kills before memory is compared: the allocator has all its arenas by then.
-    #[arg(long, default_value_t = 200)]
+    /// Kills before memory is compared: tables have their sizes by then.
+    #[arg(long, default_value_t = 500)]
     warm_up: u32,
     /// The most that private memory, and what of the heap is in use where that is counted, may grow after the warm-up, in percent;
     /// inf for no bound.
