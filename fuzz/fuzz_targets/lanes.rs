@@ -3,6 +3,7 @@
 
 // What the included sources have of the tests' package, under its name.
 extern crate self as tensorpipe_tests;
+#[allow(dead_code, reason = "transports are other tests'")]
 #[path = "../../tests/src/double.rs"]
 mod double;
 pub use double::Double;
