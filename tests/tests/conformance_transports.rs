@@ -22,10 +22,9 @@ fn a_process_wide_name() -> String {
 
 tensorpipe::transport_conformance!(tcp, || Arc::new(TcpTransport::new()), "127.0.0.1:0");
 tensorpipe::transport_conformance!(tcp_v6, || Arc::new(TcpTransport::new()), "[::1]:0");
-/// A network in real time.
+/// A network in real time, of each test's own: a port is free as soon as nobody listens there, and the next test would have it.
 fn sim() -> Arc<SimTransport> {
-    static NETWORK: LazyLock<Network> = LazyLock::new(|| Network::new(1));
-    Arc::new(NETWORK.host("host").transport())
+    Arc::new(Network::new(1).host("host").transport())
 }
 
 tensorpipe::transport_conformance!(sim, super::sim, "host:0");

@@ -137,7 +137,7 @@ impl Growth {
             Self {
                 first,
                 last,
-                percent: (last as f64 / first as f64 - 1.0) * 100.0,
+                percent: (last as f64 / first.max(1) as f64 - 1.0) * 100.0,
             }
         })
     }

@@ -35,8 +35,8 @@ pub(crate) struct Soak {
     /// What is drawn by chance follows from it: sizes, what is given up, when the peer dies.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How often the peer is killed.
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    /// How often the peer is killed. Memory is compared where at least 40 come after the warm-up.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     kills: u32,
     /// Kills before memory is compared: tables have their sizes by then.
     #[arg(long, default_value_t = 500)]

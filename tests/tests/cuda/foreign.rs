@@ -112,6 +112,31 @@ fn it_is_lent_without_a_copy_opened_once_and_its_owner_is_told_when_it_is_back()
     nothing_went_wrong();
 }
 
+/// What is borrowed, and comes back as another library's memory, is copied before it is lent on: its lender cannot know of a second reader.
+pub(crate) fn borrowed_goes_on() {
+    let bench = Bench::new();
+    runtime().block_on(async {
+        let pipes = pair(&bench, "cuda_ipc").await;
+        let tensor = bench.tensor(device(), &pattern(LEN, 1));
+        let read = moved(&pipes, message("m", tensor)).await;
+        let borrowed = read.tensors[0].tensor.clone();
+        let stats = pipes.0.stats();
+        assert_eq!((stats.bytes_lent, stats.bytes_copied), (LEN as u64, 0));
+        let stream = bench.cuda.context(device()).unwrap().new_stream().unwrap();
+        let reads = bench.cuda.read(borrowed.buffer(), &stream).unwrap();
+        let address = reads.address();
+        drop(reads);
+        // SAFETY: the loan is its owner, and nobody writes there.
+        let again = unsafe { bench.cuda.borrow(borrowed, address, LEN, &stream) };
+        let again = Tensor::from_buffer(again.unwrap(), DType::U8, [LEN as u64]).unwrap();
+        let on = moved(&pipes, message("m", again)).await;
+        let found = bench.download(on.tensors[0].tensor.buffer());
+        assert!(found == pattern(LEN, 1));
+        let stats = pipes.0.stats();
+        assert_eq!(stats.bytes_copied, LEN as u64, "it is lent on");
+    });
+}
+
 /// Both ends in one process, whose handles are counted.
 pub(crate) fn goes() {
     let bench = Bench::new();

@@ -85,6 +85,8 @@ stories! {
     #[test]
     fn what_is_on_devices_outlives_every_handle_on_them() { slices::outlive_their_devices() }
     #[test]
+    fn what_is_borrowed_is_copied_before_it_is_lent_on() { foreign::borrowed_goes_on() }
+    #[test]
     fn other_streams_of_a_slice_are_waited_for_and_wait() { slices::two_streams_of_cudarcs() }
 }
 

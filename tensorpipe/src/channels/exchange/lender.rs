@@ -19,7 +19,7 @@ use crate::sys::segment::{Foreign, SegmentId};
 /// Segments of one lender that are mapped here at once: of eight contexts whose pools have as many as a pool has.
 pub(super) const SEGMENTS: usize = 4096;
 
-/// Mappings of a lender's devices at once: of each segment, and as many of several. Chosen.
+/// Mappings of a lender's devices at once, of a segment or of several. Beyond that nothing more is mapped. Chosen: twice the segments.
 #[cfg(feature = "cuda")]
 const SPANS: usize = 2 * SEGMENTS;
 

@@ -20,6 +20,9 @@ use crate::sys::segment::Segment;
 /// segments, of 20 MiB, they are 1.2 GiB.
 pub(crate) const MOST: usize = 64;
 
+/// So many are known at once. Chosen: each keeps a descriptor, of which processes have 1024 by default.
+const KNOWN: usize = 512;
+
 /// How long an allocation is known of which nothing is lent. Chosen: a step of a program that sends the same memory again and again. So
 /// long physical memory outlives its owner's wish to free it.
 const IDLE: Duration = Duration::from_secs(1);
@@ -96,6 +99,11 @@ impl Foreign {
         address: sys::CUdeviceptr,
         watcher: &Watcher,
     ) -> Result<(Arc<Segment>, sys::CUdeviceptr), String> {
+        if physical::is_ours(address) {
+            return Err(
+                "it is lent to this process, which lends no loan, or of its own pool".to_owned(),
+            );
+        }
         let refused = |call: &'static str| {
             move |error: DriverError| format!("{call}: {}", probe::words(error))
         };
@@ -110,6 +118,11 @@ impl Foreign {
                 true => Ok((known.segment.clone(), start)),
                 false => Err("it is mapped twice, in different lengths".to_owned()),
             };
+        }
+        if known.len() >= KNOWN {
+            return Err(format!(
+                "{KNOWN} allocations of other libraries are lent, the limit"
+            ));
         }
         let fd = handle.export();
         let fd = fd.map_err(refused("cuMemExportToShareableHandle"))?;

@@ -6,6 +6,7 @@
     reason = "the driver's calls take addresses and handles as they are"
 )]
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -23,6 +24,16 @@ const BY_NOTHING: sys::CUmemAllocationHandleType =
 
 const BY_FD: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// What is reserved by [`Physical`], from where to where: memory of this crate's own, and of other processes that have lent it.
+static OURS: Mutex<BTreeMap<sys::CUdeviceptr, sys::CUdeviceptr>> = Mutex::new(BTreeMap::new());
+
+/// Whether a [`Physical`] lies around an address, by whichever way its memory has come back.
+pub(super) fn is_ours(address: sys::CUdeviceptr) -> bool {
+    let ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = ours.range(..=address).next_back();
+    before.is_some_and(|(_, end)| address < *end)
+}
 
 /// Physical memory, as the driver knows it: it goes back to the device when nobody has a handle on it and no process has it mapped.
 pub(crate) struct Handle {
@@ -209,6 +220,9 @@ impl Physical {
             has_descriptor: false,
             shared: Mutex::default(),
         };
+        let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        ours.insert(address, address + len as u64);
+        drop(ours);
         let mut at = address;
         for (handle, len) in parts {
             // SAFETY: so many addresses are reserved there, and nothing is mapped.
@@ -303,6 +317,9 @@ impl Drop for Physical {
             self.context.record_err(unmapped.result());
             at += *len as u64;
         }
+        let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        ours.remove(&self.address);
+        drop(ours);
         // SAFETY: reserved in `map`, and nothing is mapped there.
         let freed = unsafe { sys::cuMemAddressFree(self.address, self.len) };
         self.context.record_err(freed.result());

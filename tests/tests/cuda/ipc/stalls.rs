@@ -8,7 +8,7 @@ use tensorpipe::channels::{
 };
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::{DeviceOffer, MemoryKind};
-use tensorpipe::{Buffer, BufferMut, Context, Device, Error, Message, MessageTensor};
+use tensorpipe::{Buffer, BufferMut, Context, Device, Error, Message, MessageTensor, Pipe};
 use tensorpipe_tests::runtime;
 
 use super::LEN;
@@ -19,13 +19,18 @@ use crate::driver::nothing_went_wrong;
 struct Stalls {
     honest: CudaIpcChannel,
     steps: Option<u32>,
+    /// It hears that it is asked when it also hears that it is too late.
+    is_late: bool,
 }
 
 struct StallsLane {
     honest: Box<dyn Lane>,
     steps: Option<u32>,
+    is_late: bool,
     /// About this part.
     asked: Option<OpId>,
+    /// What it has not heard yet.
+    question: Vec<u8>,
 }
 
 impl Channel for Stalls {
@@ -49,7 +54,9 @@ impl Channel for Stalls {
         Ok(Box::new(StallsLane {
             honest: self.honest.open(link)?,
             steps: self.steps,
+            is_late: self.is_late,
             asked: None,
+            question: Vec::new(),
         }))
     }
 }
@@ -66,6 +73,14 @@ impl Lane for StallsLane {
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         // As docs/WIRE.md says: to prove something; it cannot be lent.
         match body[0] {
+            19 if self.is_late => {
+                self.question = body.to_vec();
+                return Ok(());
+            }
+            18 if self.is_late && !self.question.is_empty() => {
+                let question = std::mem::take(&mut self.question);
+                self.honest.control(op, &question, io)?;
+            }
             19 if self.steps.is_none() => return Ok(()),
             19 => self.asked = Some(op),
             18 if self.asked == Some(op) => self.asked = None,
@@ -102,20 +117,55 @@ impl Lane for StallsLane {
     }
 }
 
+/// A writer, and this reader.
+async fn with(bench: &Bench, reader: Stalls) -> (Pipe, Pipe) {
+    let context = |channel: Arc<dyn Channel>| {
+        let channels = [channel, Arc::new(BasicChannel::new())];
+        let builder = Context::builder().channels(channels);
+        builder.allocator(Arc::new(bench.cuda.clone())).build()
+    };
+    let far = context(Arc::new(reader)).unwrap();
+    let near = context(channel("cuda_ipc", &bench.cuda)).unwrap();
+    connected(&near, &far).await
+}
+
+/// By the third time the memory for proofs is mapped, so that the number would be read at once: but the offer is no more.
+#[test]
+fn a_proof_that_is_heard_of_when_it_is_withdrawn_keeps_no_tensor_back() {
+    let bench = Bench::new();
+    let stalls = Stalls {
+        honest: CudaIpcChannel::also_within_process(&bench.cuda),
+        steps: None,
+        is_late: true,
+    };
+    runtime().block_on(async {
+        let (client, server) = with(&bench, stalls).await;
+        for seed in 0..3 {
+            let tensor = MessageTensor::from(bench.tensor(device(), &pattern(LEN, seed)));
+            let message = Message::new("m").tensor(tensor.to_device(device()));
+            client.send(message).unwrap();
+            let read = async { server.read_descriptor().await?.read().await };
+            let read = tokio::time::timeout(Duration::from_secs(30), read).await;
+            let read = read.expect("it goes on").unwrap();
+            assert!(bench.download(read.tensors[0].tensor.buffer()) == pattern(LEN, seed));
+        }
+        assert_eq!(client.stats().bytes_diverted, 3 * LEN as u64);
+    });
+    nothing_went_wrong();
+}
+
 /// It holds up nothing for long, nor ends the pipe, at whichever step it stops: tensors go another way.
 #[test]
 fn a_reader_that_gives_no_proof_gets_tensors_another_way() {
     let bench = Bench::new();
     let story = async |steps| {
         let honest = CudaIpcChannel::also_within_process(&bench.cuda);
-        let with = |channel: Arc<dyn Channel>| {
-            let channels = [channel, Arc::new(BasicChannel::new())];
-            let builder = Context::builder().channels(channels);
-            builder.allocator(Arc::new(bench.cuda.clone())).build()
+        let stalls = Stalls {
+            honest,
+            steps,
+            is_late: false,
         };
-        let far = with(Arc::new(Stalls { honest, steps })).unwrap();
-        let near = with(channel("cuda_ipc", &bench.cuda)).unwrap();
-        let (client, server) = connected(&near, &far).await;
+        let (client, server) = with(&bench, stalls).await;
         for seeds in [0..2, 2..4] {
             let message = seeds.fold(Message::new("m"), |message, seed| {
                 let tensor = MessageTensor::from(bench.tensor(device(), &pattern(LEN, seed)));

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::device::cuda::{CudaDevices, DeviceWrite, Windows};
 use crate::device::{Destination, Fence};
-use crate::error::{DeviceError, Error};
+use crate::error::{DeviceError, Error, Misuse};
 
 /// Up to this length a piece that no device reaches is copied to memory that they do, by whoever drives the pipe, in bytes.
 const COPIED_AT_ONCE: usize = 64 << 10;
@@ -279,14 +279,21 @@ impl Receiving {
 /// Copies a piece into its place: a channel may hand over other memory than it was given.
 fn put(piece: OpId, memory: &Buffer, place: Destination, io: &mut LaneIo<'_>) -> Result<(), Error> {
     let len = memory.len();
+    if place.len() != len {
+        let text = format!("a piece of {len} bytes came for a place of {}", place.len());
+        return Err(Misuse::Other(text).into());
+    }
     let mut room = io.within(Some(place), |io| {
         io.allocate(piece, Device::CPU, len as u64)
     })?;
-    if let (Some(from), Some(to)) = (memory.as_bytes(), room.as_bytes_mut()) {
-        to.copy_from_slice(from);
-        io.copied(len as u64);
+    match (memory.as_bytes(), room.as_bytes_mut()) {
+        (Some(from), Some(to)) => {
+            to.copy_from_slice(from);
+            io.copied(len as u64);
+            Ok(())
+        }
+        _ => Err(Misuse::Other("a piece of main memory came in other memory".to_owned()).into()),
     }
-    Ok(())
 }
 
 /// Memory of a device that is filled piece by piece.

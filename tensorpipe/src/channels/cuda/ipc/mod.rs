@@ -15,7 +15,8 @@
 //!
 //! Before the first offer of a device's memory the reader [proves](proof) that what it maps is what the writer has. All that is to be sent
 //! meanwhile waits for that one proof, for five seconds at most. Where there is none by then, that goes by way of main memory. Where what
-//! is mapped is something else, or three proofs came to nothing, the channel is not used from there on, and both ends' routes say why.
+//! is mapped is something else, or three proofs about a device came to nothing, the channel is not used from there on. The route of the end that found
+//! it says why.
 //!
 //! No stream can wait for a loan, so a read into lent memory begins when the loan is back (`Fence::is_queued`). A context that
 //! requires this channel gets an error where a part would go by way of main memory.

@@ -13,10 +13,10 @@ use crate::process::{Token, random_token};
 /// What the memory holds.
 pub(super) type Number = Token;
 
-/// So many proofs in a row are tried that come to nothing, at each end. Chosen: a device may be busy once.
+/// So many proofs about a device are tried in a row that come to nothing, at each end. Chosen: a device may be busy once.
 pub(super) const TRIES: u32 = 3;
 
-/// So long a writer waits for one. Chosen: a reader that is well has mapped and read within milliseconds, and its exchange has as long.
+/// So long a writer waits for one. Chosen: a reader that is well has fetched, mapped and read within milliseconds.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
 
 /// Why nothing is received over the channel where the number is another.

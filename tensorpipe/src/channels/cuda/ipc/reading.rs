@@ -28,8 +28,8 @@ pub(super) struct Reader {
     is_welcome: Arc<AtomicBool>,
     /// Devices whose memory is the writer's, as was read there.
     proved: HashSet<Device>,
-    /// Proofs that could not be read, since one was.
-    unproved: u32,
+    /// Proofs about a device that could not be read, since one was.
+    unproved: HashMap<Device, u32>,
     parts: HashMap<OpId, Part>,
 }
 
@@ -72,7 +72,7 @@ impl Reader {
             invited: None,
             is_welcome: Arc::default(),
             proved: HashSet::new(),
-            unproved: 0,
+            unproved: HashMap::new(),
             parts: HashMap::new(),
         }
     }
@@ -271,7 +271,7 @@ impl Reader {
 
     /// What an offer of so many bytes is about, unless the part is over with this or goes another way.
     fn owed(
-        &self,
+        &mut self,
         op: OpId,
         offered: &Offered<'_>,
         len: u64,
@@ -292,8 +292,11 @@ impl Reader {
         };
         let debt: Debt = match self.lender.owe(offer) {
             Owing::Taken(debt) => debt,
-            // The writer's RESET, or the end of the pipe, is behind this.
-            Owing::Withdrawn => return Ok(None),
+            // Behind this is what the writer does instead, its RESET, or the end of the pipe.
+            Owing::Withdrawn => {
+                self.parts.insert(op, Part::Wanted(want));
+                return Ok(None);
+            }
             Owing::Lost => {
                 self.detour(op, want, tools, io);
                 return Ok(None);
@@ -319,14 +322,14 @@ impl Reader {
         io: &mut LaneIo<'_>,
     ) {
         match read.take().map(|read| read.map(BufferMut::freeze)) {
-            Err(error) => self.unproved(op, proof.want, &error, tools, io),
+            Err(error) => self.unproved(op, proof, &error, tools, io),
             Ok(None) => {
                 tools.handle.resume_at(op, read.fence());
                 self.parts.insert(op, Part::Proving(proof, read));
             }
             Ok(Some(found)) if found.as_bytes() == Some(&proof.number[..]) => {
                 self.proved.insert(proof.local);
-                self.unproved = 0;
+                self.unproved.remove(&proof.local);
                 io.control(op, FromReader::Proved.encode());
                 self.parts.insert(op, Part::Wanted(proof.want));
             }
@@ -364,19 +367,20 @@ impl Reader {
     fn unproved(
         &mut self,
         op: OpId,
-        want: Want,
+        proof: Proof,
         error: &dyn std::fmt::Display,
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) {
         tracing::debug!(%error, "nothing is borrowed yet: the proof could not be read");
-        self.unproved += 1;
-        if self.unproved >= proof::TRIES {
+        let unproved = self.unproved.entry(proof.local).or_default();
+        *unproved += 1;
+        if *unproved >= proof::TRIES {
             let tries = proof::TRIES;
             let reason = format!("{tries} proofs of the peer's memory could not be read: {error}");
             tools.degraded.cannot_receive(reason);
         }
-        self.detour(op, want, tools, io);
+        self.detour(op, proof.want, tools, io);
     }
 
     fn detour(&self, op: OpId, want: Want, tools: &mut Tools, io: &mut LaneIo<'_>) {
@@ -409,7 +413,7 @@ impl Reader {
             Some(Part::Queueing(proof, slot)) => match slot.take() {
                 None => drop(self.parts.insert(op, Part::Queueing(proof, slot))),
                 Some(Ok(read)) => self.proves(op, proof, read, tools, io),
-                Some(Err(error)) => self.unproved(op, proof.want, &error, tools, io),
+                Some(Err(error)) => self.unproved(op, proof, &error, tools, io),
             },
             Some(Part::Proving(proof, read)) => self.proves(op, proof, read, tools, io),
             Some(Part::Copying(slot)) => match slot.take() {

@@ -26,8 +26,8 @@ pub(super) struct Writer {
     proved: HashSet<Device>,
     /// Devices about which a proof is under way: until the reader answers, or its time is up.
     proving: HashMap<Device, Underway>,
-    /// Proofs that came to nothing, since one was given.
-    unproved: u32,
+    /// Proofs about a device that came to nothing, since one was given.
+    unproved: HashMap<Device, u32>,
     parts: HashMap<OpId, Part>,
 }
 
@@ -78,7 +78,7 @@ impl Writer {
             invitation: None,
             proved: HashSet::new(),
             proving: HashMap::new(),
-            unproved: 0,
+            unproved: HashMap::new(),
             parts: HashMap::new(),
         }
     }
@@ -241,8 +241,9 @@ impl Writer {
         io: &mut LaneIo<'_>,
     ) {
         let (device, reason) = (source.device(), Arc::from(unlent.reason.as_str()));
-        self.unproved += 1;
-        if self.unproved >= proof::TRIES {
+        let unproved = self.unproved.entry(device).or_default();
+        *unproved += 1;
+        if *unproved >= proof::TRIES {
             let tries = proof::TRIES;
             let reason = format!("{tries} proofs for the peer came to nothing: {reason}");
             tools.degraded.cannot_send(reason);
@@ -378,7 +379,7 @@ impl Writer {
             (Some(Part::Proving(.., source)), FromReader::Proved) => {
                 let device = source.device();
                 self.proved.insert(device);
-                self.unproved = 0;
+                self.unproved.remove(&device);
                 self.send(op, source, tools, io);
                 self.proof_ended(device, None, tools, io);
             }
