@@ -85,6 +85,10 @@ stories! {
     #[test]
     fn what_is_on_devices_outlives_every_handle_on_them() { slices::outlive_their_devices() }
     #[test]
+    fn a_reader_that_gives_no_proof_gets_tensors_another_way() { ipc::stalls::gives_no_proof() }
+    #[test]
+    fn a_proof_that_is_heard_of_when_it_is_withdrawn_keeps_no_tensor_back() { ipc::stalls::hears_late() }
+    #[test]
     fn what_is_borrowed_is_copied_before_it_is_lent_on() { foreign::borrowed_goes_on() }
     #[test]
     fn other_streams_of_a_slice_are_waited_for_and_wait() { slices::two_streams_of_cudarcs() }

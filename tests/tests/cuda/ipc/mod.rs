@@ -2,7 +2,7 @@
 
 mod lending;
 mod proofs;
-mod stalls;
+pub(crate) mod stalls;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
