@@ -97,6 +97,21 @@ impl ReadInto {
             loans,
         }
     }
+
+    /// Begins, once its memory is free. A fence is somebody else's code: where it panics, the read is over. Apart: most reads begin at once.
+    #[inline(never)]
+    fn poll_held_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Stage::HeldUp(mut begins) = std::mem::replace(&mut self.stage, Stage::Over) else {
+            return Poll::Ready(());
+        };
+        let begun = begins.as_mut().poll(cx);
+        let (stage, polled) = match begun {
+            Poll::Ready(stage) => (stage, Poll::Ready(())),
+            Poll::Pending => (Stage::HeldUp(begins), Poll::Pending),
+        };
+        self.stage = stage;
+        polled
+    }
 }
 
 impl Future for ReadInto {
@@ -105,20 +120,15 @@ impl Future for ReadInto {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
+            if let Stage::HeldUp(_) = this.stage {
+                ready!(this.poll_held_up(cx));
+            }
             if let Stage::Reading(id) = this.stage {
                 let take = |shared: &mut Shared| shared.take_read(id);
                 let result = ready!(this.waiter.poll(cx, Interest::Read(id), take));
                 this.stage = Stage::Ended(result);
             }
             this.stage = match std::mem::replace(&mut this.stage, Stage::Over) {
-                // A fence is somebody else's code: where it panics, the read is over.
-                Stage::HeldUp(mut begins) => match begins.as_mut().poll(cx) {
-                    Poll::Ready(begun) => begun,
-                    Poll::Pending => {
-                        this.stage = Stage::HeldUp(begins);
-                        return Poll::Pending;
-                    }
-                },
                 Stage::Ended(Ok(mut message)) => {
                     std::mem::take(&mut this.loans).settle(&mut message);
                     return Poll::Ready(Ok(message));
@@ -130,7 +140,7 @@ impl Future for ReadInto {
                     this.stage = Stage::Ended(Err(error));
                     return Poll::Pending;
                 }
-                waits @ Stage::Reading(_) => waits,
+                waits @ (Stage::HeldUp(_) | Stage::Reading(_)) => waits,
                 Stage::Over => {
                     let over = "a read was polled after it had ended".to_owned();
                     Stage::Ended(Err(Misuse::Other(over).into()))
