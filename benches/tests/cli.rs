@@ -317,11 +317,10 @@ fn idle_servers_crowds_and_chains_are_measured() {
     let crowd = rows(crowd);
     let expected = ["rpc@shm 1", "tokio@tcp 1", "rpc@shm 3", "tokio@tcp 3"];
     assert_eq!(cells(&crowd, "system connections"), expected);
-    assert!(
-        crowd
-            .iter()
-            .all(|row| number(row, "calls_per_second") > 1.0)
-    );
+    for row in &crowd {
+        assert!(number(row, "calls_per_second") > 1.0, "{row}");
+        assert!(number(row, "open_us") > 1.0, "{row}");
+    }
     let chain = rows("chain --calls 1,3 --seconds 0.05 --json");
     assert_eq!(
         cells(&chain, "transport calls"),

@@ -67,6 +67,8 @@ struct CrowdRow {
     case: &'static str,
     transport: String,
     connections: u32,
+    /// To open one, after the other, in microseconds.
+    open_us: f64,
     calls_per_second: f64,
     /// Of the connection that made fewest, and of an average one: whether each had its turn.
     least: f64,
@@ -195,10 +197,11 @@ pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
         steps.collect(),
         |(choice, connections)| {
             let plan = choice.plan(&base)?;
-            let (rounds, took) = with_server(&plan, |server| {
+            let crowded = with_server(&plan, |server| {
                 let address = server.address();
                 choice.system.crowd(plan.clone(), address, connections)
             })?;
+            let rounds = &crowded.rounds;
             let all: u64 = rounds.iter().sum();
             let least = rounds.iter().copied().min().unwrap_or(0);
             Ok(vec![CrowdRow {
@@ -206,7 +209,8 @@ pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
                 case: "crowd",
                 transport: name(plan.transport),
                 connections,
-                calls_per_second: all as f64 / took.as_secs_f64(),
+                open_us: crowded.opening.as_secs_f64() * 1e6 / f64::from(connections),
+                calls_per_second: all as f64 / crowded.took.as_secs_f64(),
                 least: least as f64 * rounds.len() as f64 / all.max(1) as f64,
             }])
         },
@@ -234,8 +238,9 @@ const IDLE_NOTES: &str = "\
 cpu_percent: of one core, all threads of the server
 anon_kib, shmem_kib: resident memory of the server for each further connection, private and shared";
 
-const CROWD: &str = "system connections calls_per_second least";
+const CROWD: &str = "system connections open_us calls_per_second least";
 
 const CROWD_NOTES: &str = "\
+open_us: to open one connection, the next one only then
 calls_per_second: of all connections together
 least: calls of the connection that made fewest, of an average one's";

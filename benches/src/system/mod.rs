@@ -148,14 +148,9 @@ pub(crate) trait AnySystem: Send + Sync {
     fn measure(&self, plan: Plan, address: String) -> BoxFuture<'static, Result<(Samples, Route)>>;
     /// Connects `count` times, makes a few rounds on each connection and gives them back, open.
     fn hold(&self, plan: Plan, address: String, count: u32) -> BoxFuture<'static, Result<Held>>;
-    /// Connects `count` times, and makes rounds on all connections at once, one at a time on each: how many rounds each
-    /// connection made, and how long it took.
-    fn crowd(
-        &self,
-        plan: Plan,
-        address: String,
-        count: u32,
-    ) -> BoxFuture<'static, Result<(Vec<u64>, Duration)>>;
+    /// Connects `count` times, and makes rounds on all connections at once, one at a time on each.
+    fn crowd(&self, plan: Plan, address: String, count: u32)
+    -> BoxFuture<'static, Result<Crowded>>;
 }
 
 /// Open connections, closed when dropped, and their route.
@@ -198,14 +193,16 @@ impl<S: System> AnySystem for S {
         plan: Plan,
         address: String,
         count: u32,
-    ) -> BoxFuture<'static, Result<(Vec<u64>, Duration)>> {
+    ) -> BoxFuture<'static, Result<Crowded>> {
         let length = plan.duration();
         Box::pin(bounded(2 * length, async move {
             let phase = Arc::new(AtomicU8::new(WARM));
             let mut clients = Vec::new();
+            let begun = Instant::now();
             for _ in 0..count {
                 clients.push(S::connect(plan.clone(), address.clone()).await?);
             }
+            let opening = begun.elapsed();
             let take_part = |client| tokio::spawn(take_part(client, phase.clone()));
             let tasks: Vec<_> = clients.into_iter().map(take_part).collect();
             tokio::time::sleep(length / 4).await;
@@ -218,9 +215,24 @@ impl<S: System> AnySystem for S {
             for task in tasks {
                 rounds.push(task.await.context("a connection's task")??);
             }
-            Ok((rounds, took))
+            Ok(Crowded {
+                opening,
+                rounds,
+                took,
+            })
         }))
     }
+}
+
+/// What many connections did.
+#[derive(Debug)]
+pub(crate) struct Crowded {
+    /// How long it took to open them, one after another.
+    pub(crate) opening: Duration,
+    /// Of each.
+    pub(crate) rounds: Vec<u64>,
+    /// How long the rounds were counted.
+    pub(crate) took: Duration,
 }
 
 /// Rounds on one connection, until there are enough: how many of them counted.

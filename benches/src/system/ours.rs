@@ -117,9 +117,27 @@ pub(crate) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tenso
     })
 }
 
-/// The tensor of a trip that wakes both ends: of the pool, and more than rides in a message's frame.
-pub(super) fn small(context: &Context) -> Result<Tensor> {
-    Ok(context.pool().tensor(DType::U8, [SMALL])?)
+/// The tensor of a trip that wakes both ends: of the pool, and more than rides in a message's frame. A client that makes no such trip
+/// has none: it would be two megabytes of a crowd's every client.
+#[derive(Debug)]
+pub(super) struct Small {
+    context: Context,
+    tensor: Option<Tensor>,
+}
+
+impl Small {
+    pub(super) fn new(context: Context) -> Self {
+        let tensor = None;
+        Self { context, tensor }
+    }
+
+    pub(super) fn tensor(&mut self) -> Result<&Tensor> {
+        let tensor = match self.tensor.take() {
+            Some(tensor) => tensor,
+            None => self.context.pool().tensor(DType::U8, [SMALL])?,
+        };
+        Ok(self.tensor.insert(tensor))
+    }
 }
 
 /// Writes the pattern of `round` over `tensor`, in place unless a receiver holds it still.

@@ -54,8 +54,8 @@ impl System for PipeSystem {
             sum: plan.sum,
             sent,
             received: None,
-            small: ours::small(&context)?,
             routing: ours::Routing::new(&plan, &context),
+            small: ours::Small::new(context),
         })
     }
 }
@@ -83,7 +83,7 @@ pub(crate) struct Caller {
     sent: Option<Tensor>,
     received: Option<Message>,
     /// For trips that wake both ends.
-    small: Tensor,
+    small: ours::Small,
     routing: ours::Routing,
 }
 
@@ -115,7 +115,7 @@ impl Client for Caller {
     async fn touch(&mut self, trip: Trip) -> Result<()> {
         let mut message = Message::new(METADATA);
         if trip == Trip::Leased {
-            message.tensors.push(self.small.clone().into());
+            message.tensors.push(self.small.tensor()?.clone().into());
         }
         self.trip(message).await?;
         Ok(())

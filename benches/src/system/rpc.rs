@@ -86,8 +86,8 @@ impl System for Rpc {
             sum: plan.sum,
             sent: ours::tensor(&plan, len, &context)?,
             received: Vec::new(),
-            small: ours::small(&context)?,
             routing: ours::Routing::new(&plan, &context),
+            small: ours::Small::new(context),
         })
     }
 }
@@ -264,7 +264,7 @@ pub(crate) struct Caller {
     sent: Tensor,
     received: Vec<Tensor>,
     /// For trips that wake both ends.
-    small: Tensor,
+    small: ours::Small,
     routing: ours::Routing,
 }
 
@@ -324,7 +324,7 @@ impl Client for Caller {
     async fn touch(&mut self, trip: Trip) -> Result<()> {
         match trip {
             Trip::Bare => drop(self.client.ping("").await?),
-            Trip::Leased => drop(self.client.echo(&self.small).await?),
+            Trip::Leased => drop(self.client.echo(self.small.tensor()?).await?),
         }
         Ok(())
     }

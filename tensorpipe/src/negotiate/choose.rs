@@ -2,12 +2,16 @@
 
 use super::reaches;
 use super::receive::Entrance;
-use crate::device::DeviceOffer;
+use crate::device::{Device, DeviceOffer};
 use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, select};
 use crate::proto::wire::hello::Brochure;
 
-/// For a connection that came over `bootstrap`.
-pub(super) fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) -> Selection {
+/// For a connection that came over `bootstrap`; with it what each channel of the context says of its devices.
+pub(super) fn choose(
+    entrance: &Entrance,
+    bootstrap: &str,
+    brochure: &Brochure,
+) -> (Selection, Vec<Vec<(Device, Vec<u8>)>>) {
     let context = &entrance.context;
     type TransportVerdict<'a> = Box<dyn Fn(&[u8]) -> Result<(), String> + 'a>;
     type ChannelVerdict<'a> =
@@ -68,5 +72,7 @@ pub(super) fn choose(entrance: &Entrance, bootstrap: &str, brochure: &Brochure) 
             reaches,
         })
         .collect();
-    select(bootstrap, &transports, &channels, brochure)
+    let selection = select(bootstrap, &transports, &channels, brochure);
+    drop(channels);
+    (selection, devices)
 }

@@ -7,16 +7,16 @@ use tokio::task::JoinSet;
 use super::establish::{Established, OpenChannel, Stays, establish};
 use super::further::{self, join};
 use super::joining::{First, Joining};
-use super::{Handshaking, identified, purpose, reaches};
+use super::{Handshaking, brochure, identified, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
 use crate::device::{Device, DeviceOffer};
 use crate::error::{Error, PeerFault};
 use crate::keys::{Join, JoinKind, PipeKey, Secret};
 use crate::pipe::Pipe;
-use crate::process::random_nonce;
+use crate::process::{process_id, random_nonce};
 use crate::proto::handshake::{ClientHandshake, ExpectChallenge, Proven, Reply};
-use crate::proto::wire::hello::{Answer, Purpose, Reject, Token, put_stay};
+use crate::proto::wire::hello::{Answer, Brochure, Purpose, Reject, Token, put_stay};
 use crate::stop;
 use crate::sync::{AtomicBool, Ordering};
 use crate::transports::{Connection, Transport};
@@ -60,7 +60,13 @@ async fn handshake(
     stop::at(stop::CONNECTED);
     let credit = context.credit_ahead.begin(connection.peer());
     let mut conn = Handshaking::new(connection, url.to_string());
-    let purpose = purpose(context, &credit)?;
+    let offered = brochure(context);
+    let purpose = Purpose::Pipe {
+        name: context.name.to_string(),
+        process: process_id()?,
+        limits: context.limits.wire(credit.bytes()),
+        brochure: offered.clone(),
+    };
     let secret = context.tokens.first();
     let (answer, key) = match secret {
         None => (greet(&mut conn, &purpose).await?, None),
@@ -76,7 +82,7 @@ async fn handshake(
     let better = better.transpose().map_err(|fault| conn.fault(fault))?;
     let over = better.unwrap_or(transport);
     let mut channels =
-        chosen_channels(context, &answer, &**over).map_err(|fault| conn.fault(fault))?;
+        chosen_channels(context, &offered, &answer, &**over).map_err(|fault| conn.fault(fault))?;
     let mut refusals = answer.refusals.clone();
     let first = (transport.clone(), url.address().to_owned());
     let mut route = first.clone();
@@ -246,10 +252,11 @@ pub(super) fn stayed(
     refusals.insert(0, (format!("transport {better}"), reason));
 }
 
-/// The answer in terms of this context's channels, for a pipe `over` a transport. What was not offered, or does not reach,
-/// is the listener's fault.
+/// The answer in terms of this context's channels, which were `offered`, for a pipe `over` a transport. What was not offered, or does
+/// not reach, is the listener's fault.
 fn chosen_channels(
     context: &Inner,
+    offered: &Brochure,
     answer: &Answer,
     over: &dyn Transport,
 ) -> Result<Vec<OpenChannel>, PeerFault> {
@@ -257,10 +264,11 @@ fn chosen_channels(
     for chosen in &answer.channels {
         let what = format!("channel {}", chosen.name);
         let not_offered = || PeerFault::NotOffered { what: what.clone() };
-        let channel = context
+        let (channel, offer) = context
             .channels
             .iter()
-            .find(|channel| channel.name() == chosen.name)
+            .zip(&offered.channels)
+            .find(|(channel, _)| channel.name() == chosen.name)
             .ok_or_else(not_offered)?;
         // The peer does not decide how many connections are made from here, nor to how many lanes.
         let malformed = |what| PeerFault::Malformed {
@@ -278,14 +286,13 @@ fn chosen_channels(
         {
             return Err(malformed("a channel twice"));
         }
-        let devices = channel.devices();
         let descriptor = |of: &[(Device, Vec<u8>)], device: &Device| {
             let known = of.iter().find(|(known, _)| known == device);
             known.cloned().ok_or_else(not_offered)
         };
         for (theirs, ours) in &chosen.pairs {
             let (ours, theirs) = (
-                descriptor(&devices, ours)?,
+                descriptor(&offer.devices, ours)?,
                 descriptor(&chosen.devices, theirs)?,
             );
             let reach = reaches(

@@ -31,10 +31,8 @@ use crate::ambient;
 use crate::channels::Channel;
 use crate::context::Inner;
 use crate::device::DeviceOffer;
-use crate::error::{Error, PeerFault, SystemError, with_advice};
-use crate::pipe::Credit;
-use crate::process::process_id;
-use crate::proto::wire::hello::{Brochure, ChannelOffer, Purpose, TransportOffer};
+use crate::error::{Error, PeerFault, with_advice};
+use crate::proto::wire::hello::{Brochure, ChannelOffer, TransportOffer};
 use crate::transports::{Connection, Transport};
 
 /// Bytes read at once during a handshake: what a connection costs grows with what it sends.
@@ -177,7 +175,7 @@ fn unproven(transport: &str) -> String {
 }
 
 /// What this context offers.
-fn purpose(context: &Inner, credit: &Credit) -> Result<Purpose, SystemError> {
+fn brochure(context: &Inner) -> Brochure {
     let transports = context.transports.iter();
     let transports = transports
         .map(|t| TransportOffer {
@@ -190,15 +188,10 @@ fn purpose(context: &Inner, credit: &Credit) -> Result<Purpose, SystemError> {
         connections: channel.connections(),
         devices: channel.devices(),
     });
-    Ok(Purpose::Pipe {
-        name: context.name.to_string(),
-        process: process_id()?,
-        limits: context.limits.wire(credit.bytes()),
-        brochure: Brochure {
-            transports,
-            channels: channels.collect(),
-        },
-    })
+    Brochure {
+        transports,
+        channels: channels.collect(),
+    }
 }
 
 /// Whether trying again can help: a listener that is not there yet, is restarting, or is full.

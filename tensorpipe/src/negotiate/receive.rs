@@ -273,7 +273,7 @@ async fn welcome(
     let identity = identified(&conn, token.map(Arc::from));
     let of_connection = || Some(PipeKey::of_connection(&conn.connection.exported()?));
     let key = key.cloned().or_else(of_connection);
-    let selection = choose(entrance, transport.name(), &brochure);
+    let (selection, devices) = choose(entrance, transport.name(), &brochure);
     let still = Arc::downgrade(entrance);
     // What is not used by the end of the handshake is void.
     let mut tickets = Vec::new();
@@ -323,7 +323,7 @@ async fn welcome(
         chosen.push(ChosenChannel {
             name: selected.name,
             tokens,
-            devices: channel.devices(),
+            devices: devices[selected.index].clone(),
             pairs: selected.pairs,
         });
     }

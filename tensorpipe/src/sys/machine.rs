@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "geteuid has no safe form in std")]
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 /// What two processes must have in common to meet at an abstract Unix socket and trust each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +25,8 @@ impl Surroundings {
     /// # Errors
     /// In words, where `/proc` does not tell.
     pub(crate) fn here() -> Result<Self, String> {
-        const BOOT: &str = "/proc/sys/kernel/random/boot_id";
         const NETWORK: &str = "/proc/self/ns/net";
-        let boot = std::fs::read_to_string(BOOT).map_err(|error| format!("{BOOT}: {error}"))?;
-        let boot = parse(&boot).ok_or_else(|| format!("{BOOT} is no id"))?;
+        let boot = boot()?;
         let network = std::fs::metadata(NETWORK).map_err(|error| format!("{NETWORK}: {error}"))?;
         Ok(Self {
             boot,
@@ -75,6 +74,18 @@ impl Surroundings {
     }
 }
 
+/// See [`Surroundings::boot`]. Read once: each pipe is told it several times.
+fn boot() -> Result<[u8; 16], String> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    static KNOWN: OnceLock<[u8; 16]> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let read = std::fs::read_to_string(PATH).map_err(|error| format!("{PATH}: {error}"))?;
+    let boot = parse(&read).ok_or_else(|| format!("{PATH} is no id"))?;
+    Ok(*KNOWN.get_or_init(|| boot))
+}
+
 /// Device and inode of the namespace that numbers of processes belong to.
 ///
 /// # Errors
@@ -98,10 +109,13 @@ pub(crate) fn user() -> u32 {
 /// In words, where it does not.
 pub(crate) fn knows_users() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let overflow = read("/proc/sys/kernel/overflowuid");
-    if user() != overflow.trim().parse().unwrap_or(OVERFLOW)
-        || maps_all(&read("/proc/self/uid_map"))
-    {
+    // Read once, since an administrator sets it for all of a machine's life, if ever.
+    static UNMAPPED: OnceLock<u32> = OnceLock::new();
+    let unmapped = UNMAPPED.get_or_init(|| {
+        let number = read("/proc/sys/kernel/overflowuid").trim().parse();
+        number.unwrap_or(OVERFLOW)
+    });
+    if user() != *unmapped || maps_all(&read("/proc/self/uid_map")) {
         return Ok(());
     }
     Err(format!(
