@@ -12,6 +12,7 @@ mod fixture;
 mod foreign;
 mod ipc;
 mod liars;
+mod pieces;
 mod probing;
 mod segments;
 mod slices;
@@ -58,6 +59,10 @@ stories! {
     fn a_device_that_stands_still_takes_little_main_memory() { runtime().block_on(channels::a_device_that_stands_still_takes_little()) }
     #[test]
     fn a_call_of_the_driver_that_fails_costs_one_message_and_what_comes_next_goes() { runtime().block_on(channels::calls_fail()) }
+    #[test]
+    fn what_the_cpu_copies_of_pieces_holds_up_nobody() { runtime().block_on(pieces::are_placed_without_the_lock()) }
+    #[test]
+    fn pieces_that_a_channel_mixes_up_are_no_tensor() { runtime().block_on(pieces::that_are_mixed_up_are_refused()) }
     #[test]
     fn main_memory_of_an_ordinary_peer_reaches_devices() { runtime().block_on(channels::with_an_ordinary_peer()) }
     #[test]
