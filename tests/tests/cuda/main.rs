@@ -94,6 +94,12 @@ stories! {
     #[test]
     fn a_proof_that_is_heard_of_when_it_is_withdrawn_keeps_no_tensor_back() { ipc::stalls::hears_late() }
     #[test]
+    fn allocations_are_counted_before_one_is_passed_on() { foreign::counted_first() }
+    #[test]
+    fn a_driver_that_is_long_in_releasing_memory_holds_up_no_event() { foreign::released_late() }
+    #[test]
+    fn an_owner_that_is_long_in_going_holds_up_no_event() { foreign::owner_goes_late() }
+    #[test]
     fn what_is_borrowed_is_copied_before_it_is_lent_on() { foreign::borrowed_goes_on() }
     #[test]
     fn other_streams_of_a_slice_are_waited_for_and_wait() { slices::two_streams_of_cudarcs() }
