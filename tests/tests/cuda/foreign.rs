@@ -268,6 +268,34 @@ impl Drop for Holds {
     }
 }
 
+/// Memory of this process's own, and of another library's.
+pub(crate) fn passed_on_late() {
+    let bench = Bench::new();
+    runtime().block_on(async {
+        let pipes = pair(&bench, "cuda_ipc").await;
+        let library = Library::of(&bench, &[true; 3]);
+        for is_own in [true, false] {
+            let tensor = match is_own {
+                true => bench.tensor(device(), &pattern(LEN, 1)),
+                false => library.tensor(&pattern(LEN, 1)).0,
+            };
+            let held = Holds::calls_of("cuMemExportToShareableHandle");
+            pipes.0.send(message("m", tensor)).unwrap();
+            let read = pipes.1.clone();
+            let read = tokio::spawn(async move { read.read().await });
+            eventually("the driver is asked", || crate::driver::held() > 0).await;
+            let client = pipes.0.clone();
+            let stats = tokio::task::spawn_blocking(move || client.stats());
+            soon("the pipe is not locked", stats).await.unwrap();
+            drop(held);
+            let read = soon("it comes", read).await.unwrap().unwrap();
+            let found = bench.download(read.tensors[0].tensor.buffer());
+            assert!(found == pattern(LEN, 1));
+            assert_eq!(pipes.0.stats().bytes_copied, 0, "own: {is_own}");
+        }
+    });
+}
+
 /// Something comes of an event, soon.
 async fn an_event_is_heard_of(bench: &Bench) {
     let tensor = bench.tensor(device(), &pattern(LEN, 2));

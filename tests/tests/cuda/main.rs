@@ -96,6 +96,8 @@ stories! {
     #[test]
     fn allocations_are_counted_before_one_is_passed_on() { foreign::counted_first() }
     #[test]
+    fn a_driver_that_is_long_in_passing_memory_on_locks_no_pipe() { foreign::passed_on_late() }
+    #[test]
     fn a_driver_that_is_long_in_releasing_memory_holds_up_no_event() { foreign::released_late() }
     #[test]
     fn an_owner_that_is_long_in_going_holds_up_no_event() { foreign::owner_goes_late() }
