@@ -11,9 +11,13 @@ mod driver;
 mod fixture;
 mod foreign;
 mod ipc;
+#[allow(dead_code, reason = "those of main memory are run elsewhere")]
+#[path = "../lanes/mod.rs"]
+mod lanes;
 mod liars;
 mod pieces;
 mod probing;
+mod random;
 mod segments;
 mod slices;
 mod unfinished;
@@ -149,6 +153,7 @@ fn child() {
         "foreign lends" => foreign::lends(),
         "never ends" => unfinished::never_ends(),
         "handed over" => told(&role, || runtime().block_on(channels::handed_over())),
+        "meetings" => told(&role, random::meetings),
         "full" => told(&role, || runtime().block_on(channels::full())),
         "counts" => counts::counts(),
         "opens" => probing::opens(),
@@ -204,6 +209,11 @@ fn without_registered_memory_every_pair_has_a_way_too() {
 #[test]
 fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
     tell("full", &[("TEST_CUDA_MEMORY", "33554432")]);
+}
+
+#[test]
+fn whatever_a_lane_of_devices_says_nothing_is_left() {
+    tell("meetings", &[("TEST_CUDA_DELAY_US", "50")]);
 }
 
 /// What a pipe's route says of channels that the context would have.
