@@ -75,7 +75,7 @@ async fn connected(bench: &Bench, child: &Child) -> Pipe {
     context.connect(child.hear("url")).await.unwrap()
 }
 
-async fn ends(owner: &Weak<Mapped>) {
+pub(crate) async fn ends(owner: &Weak<Mapped>) {
     eventually("its owner is told", || owner.upgrade().is_none()).await;
 }
 

@@ -148,6 +148,7 @@ fn child() {
         "calls serves" => calls::serves(),
         "ipc reads" => ipc::reads(),
         "ipc lends" => ipc::lends(),
+        "ipc claims" => ipc::replays::claims(),
         "across" => told(&role, across::echoes),
         "foreign goes" => told(&role, foreign::goes),
         "foreign lends" => foreign::lends(),
