@@ -68,6 +68,8 @@ stories! {
     #[test]
     fn pieces_that_a_channel_mixes_up_are_no_tensor() { runtime().block_on(pieces::that_are_mixed_up_are_refused()) }
     #[test]
+    fn a_piece_that_a_channel_asks_for_late_comes() { runtime().block_on(pieces::that_are_asked_for_late_come()) }
+    #[test]
     fn main_memory_of_an_ordinary_peer_reaches_devices() { runtime().block_on(channels::with_an_ordinary_peer()) }
     #[test]
     fn what_is_required_goes_so_or_not_at_all() { runtime().block_on(channels::required()) }

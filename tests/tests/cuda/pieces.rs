@@ -166,8 +166,34 @@ pub(crate) async fn that_are_mixed_up_are_refused() {
     let bench = Bench::new();
     let pipes = of_channel(&bench, over(&bench, |_| Mixes::default())).await;
     let refused = read_into(&bench, &pipes, &pattern(2 << 20, 1)).await;
-    let refused = refused.expect_err("pieces are mixed up");
+    let refused = refused.map(drop).expect_err("pieces are mixed up");
     assert!(!refused.ends_pipe(), "{refused}");
     assert!(refused.to_string().contains("others have it"), "{refused}");
+    nothing_went_wrong();
+}
+
+/// Asks for the memory of a piece when it hears of the next one.
+#[derive(Default)]
+struct Postpones(Option<(OpId, Want)>);
+
+impl Says for Postpones {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        io.stream(op, source);
+    }
+
+    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
+        match self.0.take() {
+            None => self.0 = Some((op, want)),
+            Some((before, wanted)) => assert!(io.receive(before, wanted) && io.receive(op, want)),
+        }
+    }
+}
+
+/// Then that lies elsewhere, and not in the place of the next one.
+pub(crate) async fn that_are_asked_for_late_come() {
+    let bench = Bench::new();
+    let pipes = of_channel(&bench, over(&bench, |_| Postpones::default())).await;
+    let bytes = pattern(2 << 20, 1);
+    assert!(read_into(&bench, &pipes, &bytes).await.unwrap() == bytes);
     nothing_went_wrong();
 }
