@@ -131,7 +131,7 @@ fn what_opens_and_holds_another_value_is_not_used() {
 #[test]
 fn a_number_is_read_when_it_is_there() {
     let (child, url) = reader(&[]);
-    let late = ("TEST_CUDA_DELAY_US", "50000");
+    let late = ("TEST_CUDA_DELAY_US", "300000");
     let writer = Child::start("ipc lends", &[(URL, &url), late]);
     assert_eq!(writer.hear("lent"), (2 * LEN).to_string());
     assert_eq!(child.hear("read"), lent(1));
