@@ -149,7 +149,15 @@ impl Child {
     /// # Panics
     /// When it does neither within half a minute.
     pub fn hears(&self, key: &str) -> Option<String> {
-        let until = Instant::now() + BOUND;
+        self.hears_within(key, BOUND)
+    }
+
+    /// The same of what takes longer.
+    ///
+    /// # Panics
+    /// When it does neither within this bound.
+    pub fn hears_within(&self, key: &str, bound: Duration) -> Option<String> {
+        let until = Instant::now() + bound;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.said.recv_timeout(left) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use tensorpipe::channels::{
-    Channel, ChannelFault, DeviceOffer, Lane, LaneIo, Link, OpId, Pays, Threshold, Want,
+    Channel, ChannelFault, DeviceOffer, Lane, LaneIo, Link, OpId, Pays, PieceEvent, Threshold, Want,
 };
 use tensorpipe::device::MemoryKind;
 use tensorpipe::transports::{Acceptor, BoxFuture, Connection, Transport};
@@ -201,6 +201,36 @@ pub trait Says: Send {
             (None, None) => io.sent(op),
         }
     }
+
+    /// As [`Lane::resume`].
+    ///
+    /// # Errors
+    /// As there.
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        let honest = self.honest();
+        honest.map_or(Ok(()), |honest| honest.resume(op, io))
+    }
+
+    /// As [`Lane::inner`].
+    ///
+    /// # Errors
+    /// As there.
+    fn inner(
+        &mut self,
+        piece: OpId,
+        event: PieceEvent<'_>,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let none = || ChannelFault("nothing is carried in pieces".to_owned());
+        self.honest().ok_or_else(none)?.inner(piece, event, io)
+    }
+
+    /// As [`Lane::cancel`].
+    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
+        if let Some(honest) = self.honest() {
+            honest.cancel(op, io);
+        }
+    }
 }
 
 struct Spoken<L>(L);
@@ -222,10 +252,21 @@ impl<L: Says> Lane for Spoken<L> {
         self.0.streamed(op, dest, io);
     }
 
+    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.0.resume(op, io)
+    }
+
+    fn inner(
+        &mut self,
+        piece: OpId,
+        event: PieceEvent<'_>,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        self.0.inner(piece, event, io)
+    }
+
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
-        if let Some(honest) = self.0.honest() {
-            honest.cancel(op, io);
-        }
+        self.0.cancel(op, io);
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "cuda/bench.rs"]
+#[allow(dead_code, reason = "no lane is a double here")]
 mod bench;
 #[path = "cuda/driver.rs"]
 #[allow(

@@ -35,7 +35,7 @@
     reason = "a C library: its functions have the names, and the contracts, of CUDA's driver API"
 )]
 
-/// Returns from a function that is to fail.
+/// Returns from a function that is to fail, and does not from one that is held.
 macro_rules! may_fail {
     ($function:literal) => {
         if let Err(error) = crate::machine::MACHINE.fails($function) {

@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::CUresult;
 
@@ -28,6 +28,9 @@ pub(crate) struct Machine {
     refused: String,
     /// A call that fails.
     pub(crate) failing: Mutex<Option<Failing>>,
+    /// A function that does not return, by name, and how many calls of it wait.
+    held: Mutex<(String, u64)>,
+    let_go: Condvar,
     /// Functions that pass or open other memory than is meant, by name.
     swapped: String,
     /// Copies of so many bytes fail.
@@ -42,6 +45,8 @@ pub(crate) struct Machine {
     pub(crate) detours: AtomicU64,
     /// Handles that were opened.
     pub(crate) imports: AtomicU64,
+    /// Handles that were passed on.
+    pub(crate) exports: AtomicU64,
     /// Copies to main memory that are queued.
     pub(crate) downloads: AtomicU64,
     /// Registrations of main memory, and those of them that are read-only.
@@ -99,6 +104,8 @@ impl Machine {
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
             failing: Mutex::new(Failing::parse(&variable("TEST_CUDA_FAILS", String::new()))),
+            held: Mutex::default(),
+            let_go: Condvar::new(),
             swapped: variable("TEST_CUDA_SWAPS", String::new()),
             lost: variable("TEST_CUDA_LOSES", usize::MAX),
             memory: Mutex::default(),
@@ -107,6 +114,7 @@ impl Machine {
             waits: AtomicU64::new(0),
             detours: AtomicU64::new(0),
             imports: AtomicU64::new(0),
+            exports: AtomicU64::new(0),
             downloads: AtomicU64::new(0),
             registrations: AtomicU64::new(0),
             read_only: AtomicU64::new(0),
@@ -116,6 +124,16 @@ impl Machine {
     /// Whether a call of this function fails, and with what.
     pub(crate) fn fails(&self, function: &str) -> Result<(), CUresult> {
         let named = |name: &str| name == function || Some(name) == function.strip_suffix("_v2");
+        let mut held = self.held();
+        while named(&held.0) {
+            held.1 += 1;
+            held = self
+                .let_go
+                .wait(held)
+                .unwrap_or_else(PoisonError::into_inner);
+            held.1 -= 1;
+        }
+        drop(held);
         if self.refused.split(',').any(named) {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
@@ -130,6 +148,21 @@ impl Machine {
             }
             _ => Ok(()),
         }
+    }
+
+    fn held(&self) -> MutexGuard<'_, (String, u64)> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on calls of this function do not return, or all do.
+    pub(crate) fn hold(&self, function: &str) {
+        function.clone_into(&mut self.held().0);
+        self.let_go.notify_all();
+    }
+
+    /// How many calls do not return.
+    pub(crate) fn are_held(&self) -> u64 {
+        self.held().1
     }
 
     /// Who a device is, also in processes that see them in another order.

@@ -311,6 +311,7 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
     _flags: c_ulonglong,
 ) -> CUresult {
     may_fail!("cuMemExportToShareableHandle");
+    MACHINE.exports.fetch_add(1, Ordering::Relaxed);
     let exported = known(handle).and_then(|physical| {
         if physical.kinds & kind.0 == 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);

@@ -12,6 +12,26 @@ pub extern "C" fn testCudaImports() -> u64 {
     MACHINE.imports.load(Ordering::Relaxed)
 }
 
+/// How often memory was passed to other processes.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaExports() -> u64 {
+    MACHINE.exports.load(Ordering::Relaxed)
+}
+
+/// From now on calls of this function do not return, or all do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn testCudaHolds(function: *const c_char) {
+    // SAFETY: the caller's promise: it ends with a zero.
+    let function = unsafe { CStr::from_ptr(function) };
+    MACHINE.hold(&function.to_string_lossy());
+}
+
+/// How many calls do not return.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaHeld() -> u64 {
+    MACHINE.are_held()
+}
+
 /// From now on a call fails, as `TEST_CUDA_FAILS` says it, or none. Whether the one that was to fail before has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn testCudaFails(said: *const c_char) -> bool {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tensorpipe::channels::{
-    BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaIpcChannel, CudaXthChannel,
+    BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaIpcChannel, CudaXthChannel, Lane,
     LeaseChannel, MptChannel, XthChannel,
 };
 use tensorpipe::conformance::channel::Subject;
@@ -14,6 +14,7 @@ use tensorpipe::{
     Buffer, BufferMut, Context, DType, Device, Message, Pipe, Tensor, device::DevicePool,
 };
 use tensorpipe_test_cuda::Driver;
+use tensorpipe_tests::{Double, Says};
 
 use crate::driver::nothing_went_wrong;
 use crate::fixture::CudaFixture;
@@ -116,12 +117,28 @@ pub(crate) async fn pair(bench: &Bench, name: &str) -> (Pipe, Pipe) {
 }
 
 pub(crate) async fn of_channel(bench: &Bench, channel: Arc<dyn Channel>) -> (Pipe, Pipe) {
-    let context = Context::builder()
-        .channels([channel, Arc::new(BasicChannel::new())])
-        .allocator(Arc::new(bench.cuda.clone()))
-        .build()
-        .unwrap();
+    let context = context(bench, channel);
     connected(&context, &context).await
+}
+
+/// A context with this channel, and `basic` for the rest.
+pub(crate) fn context(bench: &Bench, channel: Arc<dyn Channel>) -> Context {
+    let channels = [channel, Arc::new(BasicChannel::new())];
+    let builder = Context::builder().channels(channels);
+    let builder = builder.allocator(Arc::new(bench.cuda.clone()));
+    builder.build().unwrap()
+}
+
+/// The same, with lanes that have an honest one inside.
+pub(crate) fn context_with<L: Says + 'static>(
+    bench: &Bench,
+    name: &str,
+    lane: impl Fn(Box<dyn Lane>) -> L + Send + Sync + 'static,
+) -> Context {
+    let honest = channel(name, &bench.cuda);
+    let double = Double::of(honest.clone());
+    let double = double.with_lanes(move |link| lane(honest.open(link).unwrap()));
+    context(bench, double.channel())
 }
 
 /// A pipe from one context to another.

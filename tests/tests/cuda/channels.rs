@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::CudaContext;
-use tensorpipe::channels::{
-    BasicChannel, Channel, ChannelFault, CudaBasicChannel, Lane, LaneIo, Link, OpId, Want,
-};
+use tensorpipe::channels::BasicChannel;
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
@@ -20,6 +18,7 @@ use tensorpipe_tests::{eventually, say};
 use crate::bench::{Bench, channel, connected, device, moved, of_channel, pair};
 use crate::driver::{detours, downloads, fails, nothing_went_wrong, waits};
 use crate::fixture::Hold;
+use crate::pieces;
 
 /// Moves tensors of some lengths from each of these devices to each.
 async fn move_between(bench: &Bench, pipes: &(Pipe, Pipe), all: &[Device]) {
@@ -206,8 +205,8 @@ pub(crate) async fn pieces_to_main_memory() {
     ] {
         let pipes = match name {
             "cuda_basic+elsewhere" => {
-                let channel = CudaBasicChannel::over(Elsewhere, &bench.cuda);
-                of_channel(&bench, Arc::new(channel)).await
+                let channel = pieces::over(&bench, |_| pieces::Elsewhere);
+                of_channel(&bench, channel).await
             }
             name => pair(&bench, name).await,
         };
@@ -287,52 +286,6 @@ pub(crate) async fn what_has_not_come_takes_no_budget() {
         assert!(come.tensors[0].tensor.as_bytes().unwrap() == pattern(LEN, 1));
     }
     nothing_went_wrong();
-}
-
-/// Has memory of its own for what it receives, which a channel may.
-struct Elsewhere;
-
-impl Channel for Elsewhere {
-    fn name(&self) -> &'static str {
-        "elsewhere"
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        vec![(Device::CPU, Vec::new())]
-    }
-
-    fn open(&self, _: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(Self))
-    }
-}
-
-impl Lane for Elsewhere {
-    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        io.stream(op, source);
-    }
-
-    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        io.expect(
-            op,
-            match want {
-                Want::Into(dest) => dest,
-                Want::Adopt { len, .. } => BufferMut::zeroed(len as usize),
-            },
-        );
-    }
-
-    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        Ok(())
-    }
-
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        match dest {
-            None => io.sent(op),
-            Some(dest) => io.received(op, dest.freeze()),
-        }
-    }
-
-    fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
 /// A call of the driver's that fails costs the message that needs it, or nothing: what comes next goes, over the same pipe.

@@ -43,6 +43,22 @@ pub(crate) fn fails(what: &str) -> bool {
     unsafe { fails(what.as_ptr()) }
 }
 
+/// From now on calls of a function of the driver for tests do not return, or all do where none is named.
+pub(crate) fn holds(function: &str) {
+    type Holds = unsafe extern "C" fn(*const c_char);
+    let driver = driver();
+    // SAFETY: the function of that name has this type.
+    let holds = unsafe { driver.get::<Holds>(b"testCudaHolds") }.expect("it is there");
+    let function = CString::new(function).expect("no zero");
+    // SAFETY: it ends with a zero.
+    unsafe { holds(function.as_ptr()) }
+}
+
+/// How many calls do not return.
+pub(crate) fn held() -> u64 {
+    count("testCudaHeld")
+}
+
 fn count(name: &str) -> u64 {
     if is_real() {
         return 0;
@@ -61,6 +77,11 @@ pub(crate) fn waits() -> u64 {
 /// How often memory of another process was opened.
 pub(crate) fn imports() -> u64 {
     count("testCudaImports")
+}
+
+/// How often memory was passed to other processes.
+pub(crate) fn exports() -> u64 {
+    count("testCudaExports")
 }
 
 /// How many handles of physical memory there are.

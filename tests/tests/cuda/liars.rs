@@ -1,21 +1,14 @@
 //! Lanes of devices that lie: what they say of lengths, places, devices, allocations and steps is checked by the honest end, which gets the
 //! bytes another way or ends the pipe with the peer's fault. It touches nothing that it was not given, and what it lent comes back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::{
-    BasicChannel, Channel, ChannelFault, DeviceOffer, Lane, LaneIo, Link, OpId, PieceEvent,
-    Threshold, Want,
-};
+use tensorpipe::channels::{ChannelFault, Lane, LaneIo, OpId};
 use tensorpipe::conformance::pattern;
-use tensorpipe::device::MemoryKind;
-use tensorpipe::{
-    Buffer, BufferMut, Context, Device, Error, Message, MessageTensor, PeerFault, Pipe, Tensor,
-};
-use tensorpipe_tests::{eventually, soon};
+use tensorpipe::{Error, Message, MessageTensor, PeerFault, Pipe, Tensor};
+use tensorpipe_tests::{Says, eventually, soon};
 
-use crate::bench::{Bench, channel, connected, device};
+use crate::bench::{Bench, channel, connected, context, context_with, device};
 use crate::driver::nothing_went_wrong;
 use crate::foreign::Library;
 
@@ -37,53 +30,15 @@ struct Lie {
     does: Does,
 }
 
-/// An honest channel, whose lanes are told something else than their peer's say.
-struct Told {
-    honest: Arc<dyn Channel>,
-    lie: Lie,
-}
-
-impl Channel for Told {
-    fn name(&self) -> &'static str {
-        self.honest.name()
-    }
-
-    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        self.honest.devices()
-    }
-
-    fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {
-        self.honest.reaches(ours, theirs)
-    }
-
-    fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
-        self.honest.thresholds(peer)
-    }
-
-    fn moves_bytes(&self, memory: MemoryKind) -> bool {
-        self.honest.moves_bytes(memory)
-    }
-
-    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        Ok(Box::new(ToldLane {
-            honest: self.honest.open(link)?,
-            lie: self.lie,
-        }))
-    }
-}
-
+/// An honest lane, which is told something else than its peer's says.
 struct ToldLane {
     honest: Box<dyn Lane>,
     lie: Lie,
 }
 
-impl Lane for ToldLane {
-    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
-        self.honest.send(op, source, io);
-    }
-
-    fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
-        self.honest.recv(op, want, io);
+impl Says for ToldLane {
+    fn honest(&mut self) -> Option<&mut dyn Lane> {
+        Some(&mut *self.honest)
     }
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
@@ -102,27 +57,6 @@ impl Lane for ToldLane {
             }
         }
     }
-
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        self.honest.streamed(op, dest, io);
-    }
-
-    fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        self.honest.resume(op, io)
-    }
-
-    fn inner(
-        &mut self,
-        piece: OpId,
-        event: PieceEvent<'_>,
-        io: &mut LaneIo<'_>,
-    ) -> Result<(), ChannelFault> {
-        self.honest.inner(piece, event, io)
-    }
-
-    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
-        self.honest.cancel(op, io);
-    }
 }
 
 /// A pipe from a writer to a reader, of which one is told lies.
@@ -132,16 +66,9 @@ async fn pipes(
     writer: Option<Lie>,
     reader: Option<Lie>,
 ) -> (Pipe, Pipe) {
-    let context = |lie: Option<Lie>| {
-        let honest = channel(name, &bench.cuda);
-        let channel: Arc<dyn Channel> = match lie {
-            Some(lie) => Arc::new(Told { honest, lie }),
-            None => honest,
-        };
-        let channels = [channel, Arc::new(BasicChannel::new())];
-        let builder = Context::builder().channels(channels);
-        let allocator = Arc::new(bench.cuda.clone());
-        builder.allocator(allocator).build().unwrap()
+    let context = |lie: Option<Lie>| match lie {
+        Some(lie) => context_with(bench, name, move |honest| ToldLane { honest, lie }),
+        None => context(bench, channel(name, &bench.cuda)),
     };
     connected(&context(writer), &context(reader)).await
 }
@@ -152,7 +79,7 @@ fn message(tensor: &Tensor) -> Message {
 }
 
 /// Whether an error is the peer's fault about this channel, in such words.
-fn is_fault(error: &Error, name: &str, word: &str) -> bool {
+pub(crate) fn is_fault(error: &Error, name: &str, word: &str) -> bool {
     let Error::Peer { fault, .. } = error else {
         return false;
     };
@@ -365,7 +292,7 @@ fn source(bench: &Bench, spans: bool) -> Tensor {
     }
 }
 
-async fn comes_back(tensor: &Tensor, row: &str) {
+pub(crate) async fn comes_back(tensor: &Tensor, row: &str) {
     let work = tensor.buffer().memory().work().expect("it keeps fences");
     eventually(row, || work.unfinished().is_empty()).await;
 }

@@ -11,8 +11,13 @@ mod driver;
 mod fixture;
 mod foreign;
 mod ipc;
+#[allow(dead_code, reason = "those of main memory are run elsewhere")]
+#[path = "../lanes/mod.rs"]
+mod lanes;
 mod liars;
+mod pieces;
 mod probing;
+mod random;
 mod segments;
 mod slices;
 mod unfinished;
@@ -59,6 +64,12 @@ stories! {
     #[test]
     fn a_call_of_the_driver_that_fails_costs_one_message_and_what_comes_next_goes() { runtime().block_on(channels::calls_fail()) }
     #[test]
+    fn what_the_cpu_copies_of_pieces_holds_up_nobody() { runtime().block_on(pieces::are_placed_without_the_lock()) }
+    #[test]
+    fn pieces_that_a_channel_mixes_up_are_no_tensor() { runtime().block_on(pieces::that_are_mixed_up_are_refused()) }
+    #[test]
+    fn a_piece_that_a_channel_asks_for_late_comes() { runtime().block_on(pieces::that_are_asked_for_late_come()) }
+    #[test]
     fn main_memory_of_an_ordinary_peer_reaches_devices() { runtime().block_on(channels::with_an_ordinary_peer()) }
     #[test]
     fn what_is_required_goes_so_or_not_at_all() { runtime().block_on(channels::required()) }
@@ -89,6 +100,14 @@ stories! {
     #[test]
     fn a_proof_that_is_heard_of_when_it_is_withdrawn_keeps_no_tensor_back() { ipc::stalls::hears_late() }
     #[test]
+    fn allocations_are_counted_before_one_is_passed_on() { foreign::counted_first() }
+    #[test]
+    fn a_driver_that_is_long_in_passing_memory_on_locks_no_pipe() { foreign::passed_on_late() }
+    #[test]
+    fn a_driver_that_is_long_in_releasing_memory_holds_up_no_event() { foreign::released_late() }
+    #[test]
+    fn an_owner_that_is_long_in_going_holds_up_no_event() { foreign::owner_goes_late() }
+    #[test]
     fn what_is_borrowed_is_copied_before_it_is_lent_on() { foreign::borrowed_goes_on() }
     #[test]
     fn other_streams_of_a_slice_are_waited_for_and_wait() { slices::two_streams_of_cudarcs() }
@@ -102,7 +121,8 @@ fn tell(role: &str, variables: &[(&str, &str)]) {
 
 /// It has told its story, did nothing wrong on the devices, and waited for none.
 fn ends_well(child: &Child, role: &str) {
-    assert_eq!(child.hear("told"), role);
+    let told = child.hears_within("told", std::time::Duration::from_secs(100));
+    assert_eq!(told.as_deref(), Some(role), "{}", child.complaints());
     assert_eq!(child.hear("faults"), "");
     assert_eq!(child.hear("waits"), "0", "calls that wait for a device");
 }
@@ -130,11 +150,13 @@ fn child() {
         "calls serves" => calls::serves(),
         "ipc reads" => ipc::reads(),
         "ipc lends" => ipc::lends(),
+        "ipc claims" => ipc::replays::claims(),
         "across" => told(&role, across::echoes),
         "foreign goes" => told(&role, foreign::goes),
         "foreign lends" => foreign::lends(),
         "never ends" => unfinished::never_ends(),
         "handed over" => told(&role, || runtime().block_on(channels::handed_over())),
+        "meetings" => told(&role, random::meetings),
         "full" => told(&role, || runtime().block_on(channels::full())),
         "counts" => counts::counts(),
         "opens" => probing::opens(),
@@ -190,6 +212,11 @@ fn without_registered_memory_every_pair_has_a_way_too() {
 #[test]
 fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
     tell("full", &[("TEST_CUDA_MEMORY", "33554432")]);
+}
+
+#[test]
+fn whatever_a_lane_of_devices_says_nothing_is_left() {
+    tell("meetings", &[("TEST_CUDA_DELAY_US", "50")]);
 }
 
 /// What a pipe's route says of channels that the context would have.

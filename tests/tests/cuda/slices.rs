@@ -181,9 +181,9 @@ pub(crate) fn read_by_hand() {
     let buffer = buffer.unwrap();
     let from = cuda.read(&buffer, &reads).unwrap();
     let to = cuda.write(pool.take(LEN).unwrap(), &reads).unwrap();
+    let (there, here) = (to.address(), from.address());
     // SAFETY: both are as long, and kept until the copy is made.
-    let queued =
-        unsafe { result::memcpy_dtod_async(to.address(), from.address(), LEN, reads.cu_stream()) };
+    let queued = unsafe { result::memcpy_dtod_async(there, here, LEN, reads.cu_stream()) };
     queued.unwrap();
     drop(from);
     let copied = to.finish().unwrap();

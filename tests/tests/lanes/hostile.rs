@@ -109,7 +109,7 @@ impl Lane for HostileLane {
         }
         self.say(op, io);
         match choice {
-            3 => io.stream(op, source),
+            3 if source.device().is_cpu() => io.stream(op, source),
             _ => io.sent(op),
         }
     }
@@ -129,7 +129,7 @@ impl Lane for HostileLane {
         }
         self.say(op, io);
         match choice {
-            3 => _ = io.receive(op, want),
+            3 if is_main(&want) => _ = io.receive(op, want),
             _ => io.failed(op, Misuse::Other("not that".to_owned()).into()),
         }
     }
@@ -175,4 +175,12 @@ impl Lane for HostileLane {
         }
         self.ops.remove(&op);
     }
+}
+
+fn is_main(want: &Want) -> bool {
+    let device = match want {
+        Want::Into(dest) => dest.device(),
+        Want::Adopt { device, .. } => *device,
+    };
+    device.is_cpu()
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Where it has ended, every choice is the first. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Input(Arc<Mutex<Left>>);
+pub(crate) struct Input(Arc<Mutex<Left>>);
 
 #[derive(Debug)]
 struct Left {
@@ -46,7 +46,7 @@ impl Input {
     }
 
     /// A number below `choices`.
-    pub(super) fn below(&self, choices: usize) -> usize {
+    pub(crate) fn below(&self, choices: usize) -> usize {
         usize::from(self.byte()) % choices.max(1)
     }
 

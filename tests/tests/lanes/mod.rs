@@ -1,5 +1,5 @@
 //! Pipes whose peer's lane says whatever it likes, on each of the built-in channels: what the target `lanes` in `fuzz/` runs, and this
-//! package's tests with inputs at random.
+//! package's tests with inputs at random, with tensors of main memory and of devices.
 //!
 //! One end, `near`, is honest. The far ends of its two pipes conspire: each says what the other has heard, too, and brings it to near's
 //! exchange. Invariant: a message about which a lane was honest is read as it was written, or not at all, whatever is said of others.
@@ -21,11 +21,13 @@ use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, Pays, Threshold, XthChannel,
 };
 use tensorpipe::transports::MemoryTransport;
-use tensorpipe::{Context, DType, Message, Pipe, Pool, PoolOptions, Tensor};
+use tensorpipe::{
+    Context, ContextBuilder, DType, Message, MessageTensor, Pipe, Pool, PoolOptions, Tensor,
+};
 use tokio::runtime::Builder;
 
 use self::hostile::{Lies, Name};
-use self::input::Input;
+pub(crate) use self::input::Input;
 
 /// Longer than anything takes that is not stuck.
 const STUCK: Duration = Duration::from_secs(10);
@@ -36,14 +38,81 @@ const TURNS: usize = 60;
 /// Lengths of tensors, in bytes: in the frame, copied on the spot, in chunks, and lent.
 const LENGTHS: [usize; 5] = [1, 900, 20_000, 70_000, 300_000];
 
-/// Lets two hostile lanes meet an honest context.
+/// Which channels a meeting may be about, and where its tensors lie.
+pub(crate) trait Ground {
+    /// One of the channels.
+    fn channel(&self, input: &Input) -> Arc<dyn Channel>;
+
+    /// With the devices on which tensors lie.
+    fn on_devices(&self, builder: ContextBuilder) -> ContextBuilder {
+        builder
+    }
+
+    /// A tensor of these bytes, for wherever.
+    fn tensor(&self, context: &Context, bytes: Vec<u8>, input: &Input) -> MessageTensor;
+
+    /// What a tensor holds that has come.
+    fn bytes(&self, tensor: &Tensor) -> Vec<u8>;
+
+    /// What of a context's memory is in use, in bytes, where tensors lie.
+    fn held(&self, context: &Context) -> Vec<u64>;
+}
+
+/// Main memory.
+struct Main;
+
+impl Ground for Main {
+    fn channel(&self, input: &Input) -> Arc<dyn Channel> {
+        match input.below(5) {
+            0 | 1 => Arc::new(LeaseChannel::also_within_process()),
+            2 => Arc::new(CmaChannel::also_within_process()),
+            3 => Arc::new(MptChannel::new()),
+            _ => Arc::new(XthChannel::new()),
+        }
+    }
+
+    /// Of ordinary memory, or the pool's.
+    fn tensor(&self, context: &Context, bytes: Vec<u8>, input: &Input) -> MessageTensor {
+        if input.below(2) == 0 {
+            return Tensor::from(bytes).into();
+        }
+        let len = bytes.len() as u64;
+        let mut tensor = context.pool().tensor(DType::U8, [len]).unwrap();
+        tensor.make_mut::<u8>().unwrap().copy_from_slice(&bytes);
+        tensor.into()
+    }
+
+    fn bytes(&self, tensor: &Tensor) -> Vec<u8> {
+        tensor.as_bytes().unwrap().to_vec()
+    }
+
+    fn held(&self, context: &Context) -> Vec<u64> {
+        let stats = context.pool().stats();
+        let lendable = stats.lendable;
+        vec![
+            stats.outstanding_bytes,
+            lendable.outstanding_bytes,
+            lendable.lent_bytes,
+        ]
+    }
+}
+
+/// Lets two hostile lanes meet an honest context, with tensors in main memory.
+///
+/// # Panics
+/// As [`on`].
+pub(crate) fn lanes(data: &[u8]) {
+    on(&Arc::new(Main), data);
+}
+
+/// The same, with tensors elsewhere.
 ///
 /// # Panics
 /// Where something arrives otherwise, is left behind, waits for ever, or panics.
-pub(crate) fn lanes(data: &[u8]) {
+pub(crate) fn on(ground: &Arc<impl Ground + Send + Sync + 'static>, data: &[u8]) {
     let before = panics();
     let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.unwrap().block_on(meet(&Input::new(data)));
+    runtime.unwrap().block_on(meet(ground, &Input::new(data)));
     // A pipe catches those of its lanes, and whoever polls a task those of that.
     assert_eq!(panics(), before, "something has panicked");
 }
@@ -62,28 +131,21 @@ fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-async fn meet(input: &Input) {
-    let honest: Arc<dyn Channel> = match input.below(5) {
-        0 | 1 => Arc::new(LeaseChannel::also_within_process()),
-        2 => Arc::new(CmaChannel::also_within_process()),
-        3 => Arc::new(MptChannel::new()),
-        _ => Arc::new(XthChannel::new()),
-    };
+async fn meet(ground: &Arc<impl Ground + Send + Sync + 'static>, input: &Input) {
+    let honest = ground.channel(input);
     let name = honest.name();
-    let near = context("near", honest.clone());
+    let near = context(ground, "near", honest.clone());
     let lies = Lies::default();
     let hostile = hostile::in_place_of(honest, input.clone(), lies.clone());
-    let far = context("far", hostile);
+    let far = context(ground, "far", hostile);
     let pipes = [pipes(&near, &far).await, pipes(&near, &far).await];
     let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut readers = Vec::new();
     for (ours, theirs) in &pipes {
-        readers.push(tokio::spawn(read(ours.clone(), kept.clone(), lies.clone())));
-        readers.push(tokio::spawn(read(
-            theirs.clone(),
-            Arc::default(),
-            lies.clone(),
-        )));
+        for (pipe, kept) in [(ours, kept.clone()), (theirs, Arc::default())] {
+            let (ground, lies) = (ground.clone(), lies.clone());
+            readers.push(tokio::spawn(read(ground, pipe.clone(), kept, lies)));
+        }
     }
     // The next message of each pipe, by near and by far.
     let mut next = [[0; 2]; 2];
@@ -95,8 +157,20 @@ async fn meet(input: &Input) {
         let pipe = input.below(2);
         let (ours, theirs) = &pipes[pipe];
         match input.below(12) {
-            0..=2 => say(theirs, &far, input, pipe, true, &mut next[pipe][1]),
-            3..=5 => say(ours, &near, input, pipe, false, &mut next[pipe][0]),
+            0..=2 => say(
+                &**ground,
+                theirs,
+                &far,
+                input,
+                (pipe, true, &mut next[pipe][1]),
+            ),
+            3..=5 => say(
+                &**ground,
+                ours,
+                &near,
+                input,
+                (pipe, false, &mut next[pipe][0]),
+            ),
             6 => packet(&mut exchange, input),
             7 => {
                 let mut kept = kept.lock().unwrap();
@@ -131,25 +205,17 @@ async fn meet(input: &Input) {
     }
     kept.lock().unwrap().clear();
     drop(exchange);
-    let held = || {
-        let stats = near.pool().stats();
-        let lendable = stats.lendable;
-        [
-            stats.outstanding_bytes,
-            lendable.outstanding_bytes,
-            lendable.lent_bytes,
-        ]
-    };
+    let held = || ground.held(&near);
     let gone = async {
-        while held() != [0; 3] {
+        while held().iter().any(|bytes| *bytes > 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     let gone = tokio::time::timeout(STUCK, gone).await;
-    assert!(gone.is_ok(), "{name}: in use, lendable, lent: {:?}", held());
+    assert!(gone.is_ok(), "{name}: in use: {:?}", held());
 }
 
-fn context(name: &str, channel: Arc<dyn Channel>) -> Context {
+fn context(ground: &Arc<impl Ground>, name: &str, channel: Arc<dyn Channel>) -> Context {
     let everything = Threshold::new(Pays::From(1));
     let lendable = 8 << 20;
     let pool = Pool::new(PoolOptions {
@@ -162,7 +228,7 @@ fn context(name: &str, channel: Arc<dyn Channel>) -> Context {
         .transports([Arc::new(MemoryTransport::new()) as _])
         .threshold(channel.name(), everything)
         .channels([channel, Arc::new(BasicChannel::new())]);
-    context.build().unwrap()
+    ground.on_devices(context).build().unwrap()
 }
 
 async fn pipes(near: &Context, far: &Context) -> (Pipe, Pipe) {
@@ -179,13 +245,18 @@ async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
 }
 
 /// Compares every byte of what comes, and keeps the last tensors.
-async fn read(pipe: Pipe, kept: Arc<std::sync::Mutex<Vec<Tensor>>>, lies: Lies) {
+async fn read(
+    ground: Arc<impl Ground>,
+    pipe: Pipe,
+    kept: Arc<std::sync::Mutex<Vec<Tensor>>>,
+    lies: Lies,
+) {
     loop {
         match pipe.read().await {
             Ok(message) => {
                 let name = named(&message.metadata);
                 for (part, tensor) in message.tensors.into_iter().enumerate() {
-                    let bytes = tensor.tensor.as_bytes().unwrap();
+                    let bytes = ground.bytes(&tensor.tensor);
                     let is_as_sent = bytes == contents(bytes.len(), name, part);
                     assert!(
                         is_as_sent || lies.are_about(name),
@@ -206,22 +277,19 @@ async fn read(pipe: Pipe, kept: Arc<std::sync::Mutex<Vec<Tensor>>>, lies: Lies) 
     }
 }
 
-/// A message with up to two tensors, of ordinary memory or the pool's.
-fn say(pipe: &Pipe, context: &Context, input: &Input, number: usize, by_far: bool, next: &mut u64) {
+/// A message with up to two tensors.
+fn say(
+    ground: &impl Ground,
+    pipe: &Pipe,
+    context: &Context,
+    input: &Input,
+    (number, by_far, next): (usize, bool, &mut u64),
+) {
     let name = (number, by_far, *next);
     let mut message = Message::new(metadata(name));
     for part in 0..=input.below(2) {
         let len = LENGTHS[input.below(LENGTHS.len())];
-        let bytes = contents(len, name, part);
-        let tensor = match input.below(2) {
-            0 => Tensor::from(bytes),
-            _ => {
-                let mut tensor = context.pool().tensor(DType::U8, [len as u64]).unwrap();
-                tensor.make_mut::<u8>().unwrap().copy_from_slice(&bytes);
-                tensor
-            }
-        };
-        message = message.tensor(tensor);
+        message = message.tensor(ground.tensor(context, contents(len, name, part), input));
     }
     // The pipe may have ended.
     if let Ok(id) = pipe.send(message) {

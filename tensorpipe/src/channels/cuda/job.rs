@@ -39,6 +39,64 @@ impl<T: Send + 'static> Slot<T> {
         }
         slot
     }
+
+    /// Does it for `op` in steps of some tens of microseconds, by whoever drives the pipe, until one has something to show. It is given up
+    /// where nobody has the slot any more.
+    pub(super) fn by_steps(
+        op: OpId,
+        handle: &LaneHandle,
+        io: &mut LaneIo<'_>,
+        step: impl FnMut() -> Option<Result<T, DeviceError>> + Send + 'static,
+    ) -> Self {
+        let slot = Self(Arc::default());
+        let (into, handle) = (slot.0.clone(), handle.clone());
+        let step = Some(step);
+        io.work(
+            op,
+            Steps {
+                op,
+                handle,
+                into,
+                step,
+            },
+        );
+        slot
+    }
+}
+
+struct Steps<T, F> {
+    op: OpId,
+    handle: LaneHandle,
+    into: Arc<Mutex<Option<Result<T, DeviceError>>>>,
+    /// Dropped with all that it has before anybody hears of its end.
+    step: Option<F>,
+}
+
+impl<T, F> Work for Steps<T, F>
+where
+    T: Send + 'static,
+    F: FnMut() -> Option<Result<T, DeviceError>> + Send + 'static,
+{
+    fn step(&mut self) -> bool {
+        let is_wanted = Arc::strong_count(&self.into) > 1;
+        let done = match &mut self.step {
+            Some(step) if is_wanted => step(),
+            _ => None,
+        };
+        if done.is_none() && is_wanted && self.step.is_some() {
+            return true;
+        }
+        self.step = None;
+        if done.is_some() {
+            *self.into.lock().unwrap_or_else(PoisonError::into_inner) = done;
+        }
+        false
+    }
+
+    fn elsewhere(mut self: Box<Self>) {
+        let (op, handle) = (self.op, self.handle.clone());
+        handle.resume_after(op, move || while self.step() {});
+    }
 }
 
 struct Quick<F>(Option<F>);

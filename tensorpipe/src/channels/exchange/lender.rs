@@ -4,10 +4,13 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::broker::ANSWER_TIMEOUT;
 use super::offer::Offer;
+#[cfg(feature = "cuda")]
+use super::spans::Found;
+use super::spans::{Passed, Spans};
 use super::{Command, Exchange, Unlent, Wanted};
 use crate::device::{BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
@@ -19,9 +22,9 @@ use crate::sys::segment::{Foreign, SegmentId};
 /// Segments of one lender that are mapped here at once: of eight contexts whose pools have as many as a pool has.
 pub(super) const SEGMENTS: usize = 4096;
 
-/// Mappings of a lender's devices at once, of a segment or of several. Beyond that nothing more is mapped. Chosen: twice the segments.
-#[cfg(feature = "cuda")]
-const SPANS: usize = 2 * SEGMENTS;
+/// How long a fetch may take: the broker answers sooner, where it runs.
+pub(in crate::channels) const FETCH_TIMEOUT: Duration =
+    ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 /// A process that lends to this one. While it is there, the connection to its exchange is kept and its segments stay mapped;
 /// lanes and what was borrowed hold it.
@@ -46,8 +49,8 @@ struct Has {
     segments: BTreeMap<SegmentId, Arc<Mapped>>,
     /// Memory of its devices.
     passed: BTreeMap<SegmentId, Arc<Passed>>,
-    /// What is mapped of that side by side.
-    spans: BTreeMap<Vec<SegmentId>, Arc<Span>>,
+    /// What is mapped of that.
+    spans: Spans,
     /// It was said that there is no room for more.
     has_warned: bool,
 }
@@ -80,31 +83,6 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         self.exchange.unmaps(self.memory.len() as u64);
     }
-}
-
-/// A descriptor of memory of a lender's device.
-#[derive(Debug)]
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "for devices that are built in")
-)]
-pub(in crate::channels) struct Passed {
-    /// Until it is opened.
-    pub(in crate::channels) fd: Mutex<Option<OwnedFd>>,
-    /// What its channel has made of it, once.
-    pub(in crate::channels) opened: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
-}
-
-/// Memory of a lender's device that is mapped side by side.
-#[derive(Debug)]
-#[cfg_attr(
-    not(feature = "cuda"),
-    allow(dead_code, reason = "for devices that are built in")
-)]
-pub(in crate::channels) struct Span {
-    pub(in crate::channels) parts: Vec<Arc<Passed>>,
-    /// What its channel has made of it, once for all tensors that lie there.
-    pub(in crate::channels) mapped: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
 }
 
 /// Memory of a lender's device, lent to this process. Dropping it gives it back.
@@ -207,23 +185,24 @@ impl Lender {
         })
     }
 
-    /// Memory of its device, once all descriptors were fetched; `None` also where no more may be mapped.
+    /// Memory of its device, where all descriptors were fetched. To unmap what had to make room takes the driver long.
     #[cfg(feature = "cuda")]
-    pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Option<Arc<Span>> {
+    pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Result<Found, Unlent> {
         let mut has = lock(&self.has);
-        has.debts.as_ref()?;
-        if let Some(known) = has.spans.get(ids) {
-            return Some(known.clone());
+        let Has {
+            debts,
+            passed,
+            spans,
+            ..
+        } = &mut *has;
+        if debts.is_none() {
+            return Err(Unlent::now("the peer's exchange is not there any more"));
         }
-        let parts = ids.iter().map(|id| has.passed.get(id).cloned());
-        let parts = parts.collect::<Option<Vec<_>>>()?;
-        if has.spans.len() >= SPANS {
-            return None;
-        }
-        let mapped = Mutex::default();
-        let span = Arc::new(Span { parts, mapped });
-        has.spans.insert(ids.to_vec(), span.clone());
-        Some(span)
+        let found = spans.of(ids, passed);
+        found.map_err(|(reason, is_full)| match is_full {
+            true => has.full(reason, "longer allocations there"),
+            false => Unlent::now(reason),
+        })
     }
 
     /// Takes an offer of such memory.
@@ -262,8 +241,7 @@ impl Lender {
             tell,
         });
         let gone = || Err(Unlent::now("the exchange of this process is gone"));
-        // The broker answers sooner, if it is there.
-        let told = tokio::time::timeout(2 * ANSWER_TIMEOUT, told).await;
+        let told = tokio::time::timeout(FETCH_TIMEOUT, told).await;
         told.map_or_else(|_| gone(), |told| told.unwrap_or_else(|_| gone()))
     }
 
@@ -309,8 +287,7 @@ impl Lender {
     /// The lender has let go of a segment.
     pub(super) fn retired(&self, id: SegmentId) {
         let mut has = lock(&self.has);
-        let spans = has.spans.extract_if(.., |ids, _| ids.contains(&id));
-        let spans: Vec<_> = spans.collect();
+        let spans = has.spans.retired(id);
         let gone = (has.segments.remove(&id), has.passed.remove(&id));
         drop(has);
         drop((spans, gone));

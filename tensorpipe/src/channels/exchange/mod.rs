@@ -8,7 +8,7 @@
 //!   Whereabouts ── in device descriptors ──  who can meet, and under which name       whereabouts.rs
 //!   Exchange, its thread ── packets ──       descriptors passed, questions answered   broker.rs, call.rs, packet.rs
 //!   Invitation                               which process is at a pipe's other end   invitation.rs
-//!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, copies.rs, lender.rs, offer.rs
+//!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, copies.rs, lender.rs, spans.rs, offer.rs
 //! ```
 //!
 //! Invariant: who the other is, is what the kernel says about the socket. A peer's descriptor only says where to go.
@@ -22,17 +22,22 @@ mod invitation;
 mod lender;
 mod offer;
 mod packet;
+mod spans;
 mod whereabouts;
 
 pub(super) use self::borrower::{Borrower, Returned};
 pub(super) use self::broker::ANSWER_TIMEOUT;
 pub(super) use self::copies::Copies;
 pub(super) use self::invitation::{Invitation, Pass};
+#[cfg(feature = "cuda")]
+pub(super) use self::lender::FETCH_TIMEOUT;
 pub(super) use self::lender::{Borrowed, Lender, Taking};
 #[cfg(feature = "cuda")]
-pub(super) use self::lender::{Debt, Owing, Passed, Span};
+pub(super) use self::lender::{Debt, Owing};
 pub(super) use self::offer::{OFFER_LEN, Offer};
 pub(super) use self::packet::{PACKET_MAX, Packet};
+#[cfg(feature = "cuda")]
+pub(super) use self::spans::{Passed, Span};
 pub(super) use self::whereabouts::{Access, Whereabouts};
 
 use std::collections::HashMap;

@@ -158,9 +158,9 @@ fn device_of(opened: &Opened, address: CUdeviceptr) -> Result<Device, DeviceErro
     let _here = enter(&opened.context);
     let mut ordinal: c_int = -1;
     let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+    let into = (&raw mut ordinal).cast();
     // SAFETY: there is room for the number, and the address is only looked up.
-    let asked =
-        unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, address) };
+    let asked = unsafe { sys::cuPointerGetAttribute(into, attribute, address) };
     let refused = |error| failed(opened.device, "cuPointerGetAttribute", error);
     asked.result().map_err(refused)?;
     // Main memory has a negative one.

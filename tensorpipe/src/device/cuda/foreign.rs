@@ -5,12 +5,14 @@
 //! meanwhile, so what a library maps later at the same address is never taken for it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DriverError, sys};
 
 use super::fence::Watcher;
+use super::frees::Frees;
 use super::physical::{self, Handle};
 use super::probe;
 use super::sharing::Shared;
@@ -30,6 +32,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Allocations of other libraries on one device.
 pub(super) struct Foreign {
     context: Arc<CudaContext>,
+    frees: Arc<Frees>,
     known: Mutex<BTreeMap<sys::CUmemGenericAllocationHandle, Known>>,
 }
 
@@ -42,9 +45,10 @@ struct Known {
 }
 
 impl Foreign {
-    pub(super) fn new(context: &Arc<CudaContext>) -> Arc<Self> {
+    pub(super) fn new(context: &Arc<CudaContext>, frees: &Arc<Frees>) -> Arc<Self> {
         Arc::new(Self {
             context: context.clone(),
+            frees: frees.clone(),
             known: Mutex::default(),
         })
     }
@@ -60,84 +64,95 @@ impl Foreign {
         len: usize,
         watcher: &Watcher,
     ) -> Option<Shared> {
-        let (first, start, mut at) = self.part(address, watcher)?;
-        let start = usize::try_from(address - start).ok()?;
-        let (range, mut rest) = (start..start.checked_add(len)?, Vec::new());
-        while at - address < len as u64 {
-            let (segment, start, end) = self.part(at, watcher)?;
-            // A part of what is mapped before.
-            if start != at || rest.len() + 2 > MOST {
-                return None;
-            }
-            rest.push(segment);
-            at = end;
-        }
-        Some(Shared { first, rest, range })
-    }
-
-    /// What is mapped around an address, from where to where.
-    fn part(
-        self: &Arc<Self>,
-        address: sys::CUdeviceptr,
-        watcher: &Watcher,
-    ) -> Option<(Arc<Segment>, sys::CUdeviceptr, sys::CUdeviceptr)> {
-        let found = self.allocation(address, watcher);
-        let found = found.inspect_err(|reason| {
+        let shared = self.shared(address, len, watcher);
+        let shared = shared.inspect_err(|reason| {
             tracing::debug!(
                 reason,
                 "another library's memory is copied before it is lent"
             );
         });
-        let (segment, start) = found.ok()?;
-        let end = start.checked_add(segment.len() as u64)?;
-        (start <= address && address < end).then_some((segment, start, end))
+        shared.ok()
     }
 
-    /// What is mapped around an address, and where it begins; why it cannot be passed on, in words.
-    fn allocation(
+    /// In words why it cannot be passed on. All allocations are counted before the first one is passed on, which costs more.
+    fn shared(
         self: &Arc<Self>,
         address: sys::CUdeviceptr,
+        len: usize,
         watcher: &Watcher,
-    ) -> Result<(Arc<Segment>, sys::CUdeviceptr), String> {
-        if physical::is_ours(address) {
-            return Err(
-                "it is lent to this process, which lends no loan, or of its own pool".to_owned(),
-            );
+    ) -> Result<Shared, String> {
+        let parts = around(&self.context, address, len)?;
+        let known = self.known(&parts)?;
+        // Without the lock, for which the watcher waits: the driver takes a while.
+        let passed = parts.iter().zip(known).map(|(part, known)| match known {
+            Some(known) => Ok(known),
+            None => part.pass_on(),
+        });
+        let passed = passed.collect::<Result<Vec<_>, _>>()?;
+        let start = parts.first().map_or(address, |part| part.start);
+        let start = usize::try_from(address - start).map_err(|error| error.to_string())?;
+        let mut passed = self.keep(parts, passed, watcher)?.into_iter();
+        Ok(Shared {
+            first: passed.next().ok_or("nothing is mapped there")?,
+            rest: passed.collect(),
+            range: start..start.saturating_add(len),
+        })
+    }
+
+    /// Those of them that were passed on, where there is room for the others.
+    fn known(&self, parts: &[Part]) -> Result<Vec<Option<Arc<Segment>>>, String> {
+        let known = self.lock();
+        let found = parts.iter().map(|part| known.get(&part.handle.number()));
+        let found: Vec<_> = found
+            .map(|known| known.map(|known| known.segment.clone()))
+            .collect();
+        let new = found.iter().filter(|known| known.is_none()).count();
+        match known.len() + new > KNOWN {
+            true => Err(full()),
+            false => Ok(found),
         }
-        let refused = |call: &'static str| {
-            move |error: DriverError| format!("{call}: {}", probe::words(error))
-        };
-        let handle = Handle::around(&self.context, address);
-        let handle = handle.map_err(refused("cuMemRetainAllocationHandle"))?;
-        let (start, len) =
-            physical::mapping(&self.context, address).map_err(refused("cuMemGetAddressRange"))?;
+    }
+
+    /// From now on they are known. Another thread may have passed some of them on meanwhile: then that counts.
+    fn keep(
+        self: &Arc<Self>,
+        parts: Vec<Part>,
+        passed: Vec<Arc<Segment>>,
+        watcher: &Watcher,
+    ) -> Result<Vec<Arc<Segment>>, String> {
+        // Released without the lock, as above.
+        let mut spare = Vec::new();
         let mut known = self.lock();
-        if let Some(known) = known.get_mut(&handle.number()) {
-            known.used = Instant::now();
-            return match known.segment.len() == len {
-                true => Ok((known.segment.clone(), start)),
-                false => Err("it is mapped twice, in different lengths".to_owned()),
+        let was_empty = known.is_empty();
+        let kept = parts.into_iter().zip(passed).map(|(part, segment)| {
+            let has_room = known.len() < KNOWN;
+            let kept = match known.entry(part.handle.number()) {
+                Entry::Vacant(free) if has_room => free.insert(Known {
+                    _handle: part.handle,
+                    segment,
+                    used: Instant::now(),
+                }),
+                Entry::Occupied(kept) => {
+                    spare.push(part.handle);
+                    kept.into_mut()
+                }
+                Entry::Vacant(_) => {
+                    spare.push(part.handle);
+                    return Err(full());
+                }
             };
-        }
-        if known.len() >= KNOWN {
-            return Err(format!(
-                "{KNOWN} allocations of other libraries are lent, the limit"
-            ));
-        }
-        let fd = handle.export();
-        let fd = fd.map_err(refused("cuMemExportToShareableHandle"))?;
-        let segment = Segment::of_device(fd, len).map_err(|error| error.to_string())?;
-        if known.is_empty() {
+            kept.used = Instant::now();
+            match kept.segment.len() == part.len {
+                true => Ok(kept.segment.clone()),
+                false => Err("it is mapped twice, in different lengths".to_owned()),
+            }
+        });
+        let kept = kept.collect();
+        if was_empty && !known.is_empty() {
             let this = self.clone();
             watcher.watch(move || this.forget(), Box::new(|| ()));
         }
-        let new = Known {
-            segment: segment.clone(),
-            used: Instant::now(),
-            _handle: handle,
-        };
-        known.insert(new._handle.number(), new);
-        Ok((segment, start))
+        kept
     }
 
     /// Lets go of what nobody has lent for a while. Whether nothing is left.
@@ -149,9 +164,76 @@ impl Foreign {
         };
         let over: Vec<_> = known.extract_if(.., |_, known| is_over(known)).collect();
         let is_empty = known.is_empty();
-        // Without the lock: the driver takes a while.
         drop(known);
-        drop(over);
+        if !over.is_empty() {
+            self.frees.elsewhere(over);
+        }
         is_empty
     }
+}
+
+fn full() -> String {
+    format!("{KNOWN} allocations of other libraries are lent, the limit")
+}
+
+/// An allocation as it is mapped.
+struct Part {
+    handle: Handle,
+    start: sys::CUdeviceptr,
+    len: usize,
+}
+
+impl Part {
+    /// What is mapped around an address.
+    fn around(context: &Arc<CudaContext>, address: sys::CUdeviceptr) -> Result<Self, String> {
+        if physical::is_ours(address) {
+            return Err(
+                "it is lent to this process, which lends no loan, or of its own pool".to_owned(),
+            );
+        }
+        let handle = Handle::around(context, address);
+        let handle = handle.map_err(refused("cuMemRetainAllocationHandle"))?;
+        let mapped = physical::mapping(context, address);
+        let (start, len) = mapped.map_err(refused("cuMemGetAddressRange"))?;
+        let part = Self { handle, start, len };
+        match (start..part.end()).contains(&address) {
+            true => Ok(part),
+            false => Err("the driver says that something else is mapped there".to_owned()),
+        }
+    }
+
+    fn end(&self) -> sys::CUdeviceptr {
+        self.start.saturating_add(self.len as u64)
+    }
+
+    fn pass_on(&self) -> Result<Arc<Segment>, String> {
+        let fd = self.handle.export();
+        let fd = fd.map_err(refused("cuMemExportToShareableHandle"))?;
+        Segment::of_device(fd, self.len).map_err(|error| error.to_string())
+    }
+}
+
+/// All that is mapped around so many bytes, side by side.
+fn around(
+    context: &Arc<CudaContext>,
+    address: sys::CUdeviceptr,
+    len: usize,
+) -> Result<Vec<Part>, String> {
+    let (mut parts, mut at) = (Vec::new(), address);
+    while at - address < len as u64 {
+        if parts.len() == MOST {
+            return Err(format!("it spans more than {MOST} allocations"));
+        }
+        let part = Part::around(context, at)?;
+        if !parts.is_empty() && part.start != at {
+            return Err("part of what is mapped there is mapped before it".to_owned());
+        }
+        at = part.end();
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+fn refused(call: &'static str) -> impl Fn(DriverError) -> String {
+    move |error| format!("{call}: {}", probe::words(error))
 }

@@ -31,12 +31,12 @@ enum Source {
     Slice(Box<dyn Slice>),
     /// Another library's, told by being dropped.
     Foreign {
-        _owner: Box<dyn Any + Send + Sync>,
+        owner: Box<dyn Any + Send + Sync>,
     },
     /// Physical memory of another process, and what gives it back there.
     Lent {
-        _debt: Box<dyn Any + Send + Sync>,
-        _physical: Arc<Physical>,
+        debt: Box<dyn Any + Send + Sync>,
+        physical: Arc<Physical>,
     },
     /// Somebody else has it now.
     Gone,
@@ -91,7 +91,7 @@ impl CudaMemory {
         address: sys::CUdeviceptr,
         len: usize,
     ) -> Self {
-        Self::with(opened, Source::Foreign { _owner: owner }, address, len)
+        Self::with(opened, Source::Foreign { owner }, address, len)
     }
 
     /// A range of another process's memory; `debt` gives it back when no work on it is unfinished.
@@ -102,10 +102,7 @@ impl CudaMemory {
         debt: Box<dyn Any + Send + Sync>,
     ) -> Self {
         let address = physical.address + range.start as u64;
-        let source = Source::Lent {
-            _debt: debt,
-            _physical: physical,
-        };
+        let source = Source::Lent { debt, physical };
         Self::with(opened, source, address, range.len())
     }
 
@@ -213,7 +210,11 @@ impl Drop for CudaMemory {
         let _mine = Current::keep();
         self.registrations.clear();
         let Source::Slice(slice) = source else {
-            return free_behind(source, self.opened.clone(), self.work.unfinished());
+            let unfinished = self.work.unfinished();
+            return match unfinished.is_empty() {
+                true => free(source, &self.opened),
+                false => free_behind(source, self.opened.clone(), unfinished),
+            };
         };
         // It is freed behind what its own stream has queued.
         let mut waits = self.work.unfinished().into_iter();
@@ -230,13 +231,35 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Frees what nobody uses any more but work that is queued, when that is finished.
+/// Frees what nobody uses any more.
+fn free(source: Source, opened: &Opened) {
+    if let Source::Own(block) = source {
+        drop(opened.slabs.give_back(block));
+    }
+}
+
+/// The same behind work that is queued, when that is finished. The thread that hears of it lets go of nothing by itself that takes long:
+/// everybody else waits for it, too.
 fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn Fence>>) {
     if let Some(fence) = unfinished.pop() {
         let then = move || free_behind(source, opened, unfinished);
         return fence.when_reached(Box::new(then));
     }
-    if let Source::Own(block) = source {
-        opened.slabs.give_back(block);
+    let frees = opened.frees.clone();
+    match source {
+        Source::Own(block) => {
+            if let Some(unused) = opened.slabs.give_back(block) {
+                frees.elsewhere((unused, opened));
+            }
+        }
+        Source::Lent { debt, physical } => {
+            drop(debt);
+            if let Some(unused) = Arc::into_inner(physical) {
+                frees.elsewhere((unused, opened));
+            }
+        }
+        Source::Foreign { owner } => frees.elsewhere((owner, opened)),
+        // Freed in its stream's order, or somebody else's.
+        Source::Slice(_) | Source::Gone => {}
     }
 }

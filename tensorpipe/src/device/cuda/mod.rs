@@ -37,6 +37,7 @@ mod copies;
 mod facts;
 mod fence;
 mod foreign;
+mod frees;
 mod memory;
 mod peers;
 mod physical;
@@ -65,6 +66,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sy
 
 use self::fence::{CudaFence, Watcher};
 use self::foreign::Foreign;
+use self::frees::Frees;
 use self::memory::CudaMemory;
 use self::peers::Peers;
 use self::physical::Uuid;
@@ -108,6 +110,7 @@ pub(super) struct Opened {
     slabs: Slabs,
     /// What others map of other libraries' memory.
     foreign: Arc<Foreign>,
+    frees: Arc<Frees>,
     /// For transfers.
     streams: Streams,
     /// Nothing is queued there. Without it cudarc would wait for all work of the device when it makes the first stream.
@@ -274,11 +277,13 @@ impl Opened {
         let peers = peers::of(&context).map_err(refused("cuDeviceCanAccessPeer"))?;
         let slabs = Slabs::new(&context, peers);
         let first = context.default_stream().fork();
+        let frees = Arc::<Frees>::default();
         Ok(Self {
             device,
             _first: first.map_err(refused("cuStreamCreate"))?,
             slabs: slabs.map_err(refused("cuMemGetAllocationGranularity"))?,
-            foreign: Foreign::new(&context),
+            foreign: Foreign::new(&context, &frees),
+            frees,
             streams: Streams::default(),
             context,
         })

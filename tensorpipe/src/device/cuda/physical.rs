@@ -266,6 +266,12 @@ impl Physical {
         self.len
     }
 
+    /// Whether the driver need not be asked for what [`shared`](Self::shared) says.
+    pub(super) fn is_shared(&self) -> bool {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.is_some() || !self.has_descriptor
+    }
+
     /// For other processes; why not, and whether it stays so.
     pub(super) fn shared(&self) -> Result<Arc<Segment>, (String, bool)> {
         let Some((handle, _)) = self.mapped.first().filter(|_| self.has_descriptor) else {

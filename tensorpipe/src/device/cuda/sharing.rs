@@ -48,6 +48,17 @@ impl CudaDevices {
         self.shared.watcher.watch(is_reached, act);
     }
 
+    /// Whether [`share`](Self::share) asks the driver nothing: what is passed on already is known.
+    pub(crate) fn shares_at_once(&self, buffer: &Buffer) -> bool {
+        let Some(memory) = CudaMemory::of(&**buffer.memory()) else {
+            return true;
+        };
+        match memory.block() {
+            Some((physical, _)) => physical.is_shared(),
+            None => !memory.is_foreign(),
+        }
+    }
+
     /// What other processes may map to read a buffer, and where it lies there; `None` for memory that they cannot map.
     ///
     /// # Errors

@@ -98,24 +98,21 @@ impl Slabs {
         })
     }
 
-    /// No work is unfinished on it, and nobody else has it.
-    pub(super) fn give_back(&self, block: Block) {
+    /// No work is unfinished on it, and nobody else has it. What nobody uses now: to unmap it takes the driver long.
+    pub(super) fn give_back(&self, block: Block) -> Option<Arc<Physical>> {
         let mut shared = self.lock();
-        let Some(slabs) = shared.get_mut(&block.len) else {
-            drop(shared);
-            return drop(block);
-        };
-        let at = (slabs.iter()).position(|slab| Arc::ptr_eq(&slab.physical, &block.physical));
-        let Some(at) = at else {
+        let slabs = shared.get_mut(&block.len);
+        let found = slabs.and_then(|slabs| {
+            let is_this = |slab: &Slab| Arc::ptr_eq(&slab.physical, &block.physical);
+            let at = slabs.iter().position(is_this)?;
+            Some((slabs, at))
+        });
+        let Some((slabs, at)) = found else {
             // Physical memory of its own.
-            drop(shared);
-            return drop(block);
+            return Some(block.physical);
         };
         slabs[at].free.push(block.offset);
         let is_unused = slabs[at].free.len() * block.len == block.physical.len;
-        let unused = is_unused.then(|| slabs.swap_remove(at));
-        drop(shared);
-        // Without the lock: the driver takes a while.
-        drop((unused, block));
+        is_unused.then(|| slabs.swap_remove(at).physical)
     }
 }

@@ -60,10 +60,12 @@ impl Windows {
         Destination::within(range.len(), Place { whole, range })
     }
 
-    /// Whether this is one of its ranges.
-    pub(crate) fn has(&self, filled: &Buffer) -> bool {
+    /// Whether this is all of that range of it: another one, or less, is as memory from anywhere.
+    pub(crate) fn has(&self, range: Range<usize>, filled: &Buffer) -> bool {
         let window = filled.memory().as_any().downcast_ref::<Window>();
-        window.is_some_and(|window| Arc::ptr_eq(&window.whole, &self.0))
+        let is_it = window
+            .is_some_and(|window| Arc::ptr_eq(&window.whole, &self.0) && window.range == range);
+        is_it && filled.len() == range.len()
     }
 
     /// All of it, where no window is left.
@@ -125,15 +127,13 @@ impl Place {
         }
         taken.insert(start, end);
         drop(filling);
-        let (len, window) = (
-            end - start,
-            Window {
-                whole: self.whole.clone(),
-                at: at(whole, start),
-                len: end - start,
-            },
-        );
-        BufferMut::from_memory(Arc::new(window), len).map_err(|_| refused("it cannot be written"))
+        let window = Window {
+            whole: self.whole.clone(),
+            at: at(whole, start),
+            range: start..end,
+        };
+        BufferMut::from_memory(Arc::new(window), end - start)
+            .map_err(|_| refused("it cannot be written"))
     }
 }
 
@@ -148,7 +148,7 @@ struct Window {
     /// Keeps the bytes.
     whole: Arc<Whole>,
     at: NonNull<u8>,
-    len: usize,
+    range: Range<usize>,
 }
 
 // SAFETY: it is the only owner of its bytes, which are any thread's.
@@ -158,15 +158,15 @@ unsafe impl Sync for Window {}
 
 impl Memory for Window {
     fn len(&self) -> usize {
-        self.len
+        self.range.len()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         // SAFETY: so many initialised bytes are there as long as the whole is, and no other window has them.
-        Some(unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) })
+        Some(unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.range.len()) })
     }
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         // SAFETY: as above, and this is its only holder.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.range.len()) })
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -202,7 +202,11 @@ mod tests {
         other.as_bytes_mut().unwrap().fill(2);
         one.as_bytes_mut().unwrap().fill(1);
         let (one, other) = (one.freeze(), other.freeze());
-        assert!(windows.has(&one) && !windows.has(&Buffer::copy_from_slice(&[1; 4])));
+        assert!(windows.has(0..4, &one) && windows.has(4..10, &other));
+        assert!(!windows.has(0..4, &Buffer::copy_from_slice(&[1; 4])));
+        for (range, wrong) in [(0..4, &other), (4..8, &one), (0..3, &one.slice(0..3))] {
+            assert!(!windows.has(range.clone(), wrong), "{range:?}");
+        }
         drop((one, other));
         let whole = windows.into_whole().unwrap().freeze();
         assert_eq!(whole.as_bytes().unwrap(), [1, 1, 1, 1, 2, 2, 2, 2, 2, 2]);

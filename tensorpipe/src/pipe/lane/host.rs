@@ -72,8 +72,8 @@ pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) by_message: &'a FxHashMap<u64, Wishes>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
-    /// Where the main memory of a piece lies, until it is taken.
-    pub(in crate::pipe) within: Option<Destination>,
+    /// Where the main memory of a piece lies, until it is taken for that.
+    pub(in crate::pipe) within: Option<(OpId, Destination)>,
 }
 
 impl PipeHost<'_> {
@@ -113,7 +113,9 @@ impl LaneHost for PipeHost<'_> {
     }
 
     fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
-        let within = self.within.take_if(|dest| dest.len() as u64 == len);
+        let is_this =
+            |(piece, dest): &mut (OpId, Destination)| *piece == op && dest.len() as u64 == len;
+        let within = self.within.take_if(is_this).map(|(_, dest)| dest);
         // What it lies within is announced.
         let bytes = if within.is_some() { 0 } else { len };
         let announced = self.announcements.map(|all| all.take(bytes)).transpose();

@@ -142,14 +142,15 @@ impl LaneIo<'_> {
         self.host().reserve(op, len)
     }
 
-    /// Calls a lane inside for a piece: main memory that it reserves or allocates for that is `dest`.
+    /// Calls a lane inside for a piece: main memory of its length that is reserved or allocated for that piece is `dest`.
     #[cfg(feature = "cuda")]
     pub(crate) fn within<T>(
         &mut self,
+        piece: OpId,
         dest: Option<Destination>,
         call: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        self.host.within = dest;
+        self.host.within = dest.map(|dest| (piece, dest));
         let called = call(self);
         self.host.within = None;
         called

@@ -2,6 +2,7 @@
 
 mod lending;
 mod proofs;
+pub(crate) mod replays;
 pub(crate) mod stalls;
 
 use std::sync::Arc;

@@ -1,14 +1,20 @@
 //! Nothing is read of what a peer passes before that is proven to be the peer's. Where the proof fails, tensors go another way.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use tensorpipe::channels::{ChannelFault, Lane, LaneIo, OpId};
 use tensorpipe::conformance::pattern;
 use tensorpipe::{ContextBuilder, DeviceKind, Error, Misuse};
-use tensorpipe_tests::{Child, runtime};
+use tensorpipe_tests::{Child, Says, runtime};
 
 use super::{LEN, TENSORS, URL, Writer, comes_back, has_all, lent, message, reader};
-use crate::bench::{Bench, device, pair};
+use crate::bench::{Bench, channel, connected, context, context_with, device, moved, pair};
 use crate::driver::nothing_went_wrong;
+
+/// Longer than a writer waits before it asks for another proof.
+const PAUSE: Duration = Duration::from_secs(6);
 
 /// Copies as long as a proof's number fail.
 const NO_NUMBERS: (&str, &str) = ("TEST_CUDA_LOSES", "16");
@@ -125,7 +131,7 @@ fn what_opens_and_holds_another_value_is_not_used() {
 #[test]
 fn a_number_is_read_when_it_is_there() {
     let (child, url) = reader(&[]);
-    let late = ("TEST_CUDA_DELAY_US", "50000");
+    let late = ("TEST_CUDA_DELAY_US", "300000");
     let writer = Child::start("ipc lends", &[(URL, &url), late]);
     assert_eq!(writer.hear("lent"), (2 * LEN).to_string());
     assert_eq!(child.hear("read"), lent(1));
@@ -179,6 +185,9 @@ fn a_number_that_cannot_be_read_keeps_no_tensor_back_and_the_third_is_the_last()
         let mut diverted = Vec::new();
         for seeds in [0..4, 4..5, 5..6, 6..7] {
             let count = seeds.end;
+            if (5..7).contains(&count) {
+                tokio::time::sleep(PAUSE).await;
+            }
             writer.send_all(seeds).await;
             has_all(&child, count, "");
             diverted.push(writer.pipe.stats().bytes_diverted / LEN as u64);
@@ -188,6 +197,60 @@ fn a_number_that_cannot_be_read_keeps_no_tensor_back_and_the_third_is_the_last()
         let route = writer.pipe.route().to_string();
         let why = "sends nothing: 3 proofs of the peer's memory could not be read";
         assert!(route.contains(why), "{route}");
+    });
+    nothing_went_wrong();
+}
+
+/// It says each time that it cannot just then.
+struct NeverNow {
+    honest: Box<dyn Lane>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Says for NeverNow {
+    fn honest(&mut self) -> Option<&mut dyn Lane> {
+        Some(&mut *self.honest)
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        match body[0] {
+            // As docs/WIRE.md says: to prove something. It hears that it cannot be lent.
+            19 => {
+                self.asked.fetch_add(1, Ordering::Relaxed);
+                self.honest.control(op, &[18], io)
+            }
+            _ => self.honest.control(op, body, io),
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_can_never_prove_anything_just_then_is_asked_three_times_and_not_at_once() {
+    let bench = Bench::new();
+    let asked = Arc::new(AtomicUsize::new(0));
+    runtime().block_on(async {
+        let counts = asked.clone();
+        let never = context_with(&bench, "cuda_ipc", move |honest| NeverNow {
+            honest,
+            asked: counts.clone(),
+        });
+        let near = context(&bench, channel("cuda_ipc", &bench.cuda));
+        let pipes = connected(&near, &never).await;
+        let begun = Instant::now();
+        let sent = async || {
+            let tensor = bench.tensor(device(), &pattern(LEN, 1));
+            let read = moved(&pipes, message("m", tensor)).await;
+            assert!(bench.download(read.tensors[0].tensor.buffer()) == pattern(LEN, 1));
+        };
+        let why = "sends nothing: 3 proofs for the peer came to nothing: the peer could not";
+        while !pipes.0.route().to_string().contains(why) {
+            assert!(begun.elapsed() < 6 * PAUSE, "{}", pipes.0.route());
+            sent().await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(begun.elapsed() > PAUSE, "{:?}", begun.elapsed());
+        sent().await;
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
     });
     nothing_went_wrong();
 }

@@ -14,9 +14,13 @@ use super::{
 use crate::device::cuda::{CudaDevices, DeviceWrite, Windows};
 use crate::device::{Destination, Fence};
 use crate::error::{DeviceError, Error, Misuse};
+use crate::sys::copy;
 
 /// Up to this length a piece that no device reaches is copied to memory that they do, by whoever drives the pipe, in bytes.
 const COPIED_AT_ONCE: usize = 64 << 10;
+
+/// What is copied by the CPU at one go, in bytes: some tens of microseconds.
+const AT_ONCE: usize = 256 << 10;
 
 /// See the module's documentation.
 pub(super) struct Receiving {
@@ -50,6 +54,8 @@ impl Dest {
 enum Piece {
     /// The inner lane has it.
     Inside,
+    /// The CPU copies it to its place in main memory.
+    Placing(Slot<()>),
     /// Its copy to the device is being queued.
     Queueing(Slot<Queued>),
     /// It is queued up to this.
@@ -138,9 +144,9 @@ impl Receiving {
             len: range.len() as u64,
             device: Device::CPU,
         };
-        let inner = &mut tools.inner;
-        let recv = |io: &mut LaneIo<'_>| inner.recv(piece(op, number), want, io);
-        io.within(self.dest.place(range), recv);
+        let (inner, named) = (&mut tools.inner, piece(op, number));
+        let recv = |io: &mut LaneIo<'_>| inner.recv(named, want, io);
+        io.within(named, self.dest.place(range), recv);
     }
 
     /// Something goes on about one of its pieces.
@@ -160,13 +166,13 @@ impl Receiving {
                 return Err(ChannelFault(format!("piece {number} is not allowed yet")));
             }
             (Some(Piece::Inside), PieceEvent::Control(body)) => {
-                io.within(place(), |io| tools.inner.control(named, body, io))?;
+                io.within(named, place(), |io| tools.inner.control(named, body, io))?;
             }
             (Some(Piece::Inside), PieceEvent::Streamed(dest)) => {
                 tools.inner.streamed(named, dest, io);
             }
             (Some(Piece::Inside), PieceEvent::Resume) => {
-                io.within(place(), |io| tools.inner.resume(named, io))?;
+                io.within(named, place(), |io| tools.inner.resume(named, io))?;
             }
             (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => {
                 match (outcome, &mut self.dest) {
@@ -175,23 +181,17 @@ impl Receiving {
                         return Ok(Ends::Failed(error));
                     }
                     (Outcome::Received(memory), Dest::Inside) => return Ok(Ends::Received(memory)),
-                    (Outcome::Received(memory), Dest::Main(windows, missing)) => {
-                        if !windows.has(&memory)
-                            && let Err(error) =
-                                put(named, &memory, windows.range(self.cut.range(number)), io)
-                        {
-                            return Ok(Ends::Failed(error));
+                    (Outcome::Received(memory), Dest::Main(windows, _)) => {
+                        let range = self.cut.range(number);
+                        if !windows.has(range.clone(), &memory) {
+                            match put(named, memory, windows.range(range), tools, io) {
+                                Ok(placing) => *at = Piece::Placing(placing),
+                                Err(error) => return Ok(Ends::Failed(error)),
+                            }
+                            return Ok(Ends::GoesOn);
                         }
                         drop(memory);
-                        self.pieces.remove(&number);
-                        *missing -= 1;
-                        if *missing == 0 {
-                            return Ok(self.whole(tools));
-                        }
-                        if self.allowed < self.cut.count() {
-                            io.control(op, Say::Allow(self.allowed + 1).encode());
-                            self.allow_one(op, tools, io);
-                        }
+                        return Ok(self.placed(op, number, tools, io));
                     }
                     (Outcome::Received(staged), Dest::Device(dest)) => {
                         let start = self.cut.range(number).start;
@@ -205,6 +205,22 @@ impl Receiving {
             _ => {}
         }
         Ok(Ends::GoesOn)
+    }
+
+    /// A piece is where it belongs in main memory.
+    fn placed(&mut self, op: OpId, number: u16, tools: &mut Tools, io: &mut LaneIo<'_>) -> Ends {
+        self.pieces.remove(&number);
+        if let Dest::Main(_, missing) = &mut self.dest {
+            *missing -= 1;
+            if *missing == 0 {
+                return self.whole(tools);
+            }
+        }
+        if self.allowed < self.cut.count() {
+            io.control(op, Say::Allow(self.allowed + 1).encode());
+            self.allow_one(op, tools, io);
+        }
+        Ends::GoesOn
     }
 
     /// All pieces are in their windows.
@@ -222,7 +238,7 @@ impl Receiving {
         }
     }
 
-    /// A piece's copy to the device has got further.
+    /// A piece's copy has got further.
     fn copied(
         &mut self,
         op: OpId,
@@ -235,6 +251,13 @@ impl Receiving {
         let Some(at) = self.pieces.get_mut(&number) else {
             return Ends::GoesOn;
         };
+        if let Piece::Placing(slot) = at {
+            return match slot.take() {
+                None => Ends::GoesOn,
+                Some(Err(error)) => failed(error),
+                Some(Ok(())) => self.placed(op, number, tools, io),
+            };
+        }
         if let Piece::Queueing(slot) = at {
             match slot.take() {
                 None => return Ends::GoesOn,
@@ -276,24 +299,34 @@ impl Receiving {
     }
 }
 
-/// Copies a piece into its place: a channel may hand over other memory than it was given.
-fn put(piece: OpId, memory: &Buffer, place: Destination, io: &mut LaneIo<'_>) -> Result<(), Error> {
+/// Has a piece copied into its place, without the pipe's lock: a channel may hand over other memory than it was given.
+fn put(
+    piece: OpId,
+    memory: Buffer,
+    place: Destination,
+    tools: &Tools,
+    io: &mut LaneIo<'_>,
+) -> Result<Slot<()>, Error> {
     let len = memory.len();
     if place.len() != len {
         let text = format!("a piece of {len} bytes came for a place of {}", place.len());
         return Err(Misuse::Other(text).into());
     }
-    let mut room = io.within(Some(place), |io| {
+    let mut room = io.within(piece, Some(place), |io| {
         io.allocate(piece, Device::CPU, len as u64)
     })?;
-    match (memory.as_bytes(), room.as_bytes_mut()) {
-        (Some(from), Some(to)) => {
-            to.copy_from_slice(from);
-            io.copied(len as u64);
-            Ok(())
-        }
-        _ => Err(Misuse::Other("a piece of main memory came in other memory".to_owned()).into()),
-    }
+    io.copied(len as u64);
+    let mut done = 0;
+    Ok(Slot::by_steps(piece, &tools.handle, io, move || {
+        let end = len.min(done + AT_ONCE);
+        let (Some(from), Some(to)) = (memory.as_bytes(), room.as_bytes_mut()) else {
+            let reason = "a piece of main memory came in other memory";
+            return Some(Err(DeviceError::new(memory.device(), "receive", reason)));
+        };
+        copy::copy(&from[done..end], &mut to[done..end]);
+        done = end;
+        (done == len).then_some(Ok(()))
+    }))
 }
 
 /// Memory of a device that is filled piece by piece.
@@ -310,6 +343,8 @@ struct State {
     untouched: Option<BufferMut>,
     /// From then on, until the last one is queued.
     write: Option<DeviceWrite>,
+    /// Why there is none.
+    failed: Option<DeviceError>,
     /// Pieces whose copy is not queued.
     left: u16,
 }
@@ -323,6 +358,7 @@ impl Filling {
             state: Arc::new(Mutex::new(State {
                 untouched: Some(dest),
                 write: None,
+                failed: None,
                 left: pieces,
             })),
         }
@@ -345,15 +381,17 @@ impl Filling {
             let staged = cuda.reached(&staged, device, true)?;
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(dest) = state.untouched.take() {
-                let write = stream.with(&cuda, device, |stream| cuda.write(dest, stream))?;
-                state.write = Some(write);
+                match stream.with(&cuda, device, |stream| cuda.write(dest, stream)) {
+                    Ok(write) => state.write = Some(write),
+                    Err(error) => state.failed = Some(error),
+                }
             }
-            let gone = || DeviceError::new(device, "upload", "another piece has failed");
-            let fence = state
-                .write
-                .as_ref()
-                .ok_or_else(gone)?
-                .fill(start, &staged)?;
+            let Some(write) = &state.write else {
+                // Whichever piece is heard of first says why.
+                let gone = || DeviceError::new(device, "upload", "it is over");
+                return Err(state.failed.clone().unwrap_or_else(gone));
+            };
+            let fence = write.fill(start, &staged)?;
             state.left -= 1;
             let whole = match state.left {
                 0 => state.write.take().map(DeviceWrite::finish).transpose()?,

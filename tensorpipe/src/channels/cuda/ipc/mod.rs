@@ -14,9 +14,9 @@
 //! way of main memory ([`CudaBasicChannel`]); if it will not get better, both ends' routes say why.
 //!
 //! Before the first offer of a device's memory the reader [proves](proof) that what it maps is what the writer has. All that is to be sent
-//! meanwhile waits for that one proof, for five seconds at most. Where there is none by then, that goes by way of main memory. Where what
-//! is mapped is something else, or three proofs about a device came to nothing, the channel is not used from there on. The route of the end that found
-//! it says why.
+//! meanwhile waits for that one proof, for seven seconds at most. Where there is none by then, that goes by way of main memory. A reader that
+//! cannot just then is asked again five seconds later at the earliest. Where what is mapped is something else, or three proofs about a device
+//! came to nothing, the channel is not used from there on. The route of the end that found it says why.
 //!
 //! No stream can wait for a loan, so a read into lent memory begins when the loan is back (`Fence::is_queued`). A context that
 //! requires this channel gets an error where a part would go by way of main memory.
@@ -25,6 +25,7 @@ mod frame;
 mod lane;
 mod loan;
 mod proof;
+mod proving;
 mod reading;
 mod writing;
 

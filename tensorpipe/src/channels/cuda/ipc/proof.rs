@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Buffer, BufferMut, CudaDevices, Device, DeviceError};
+use crate::channels::exchange::{ANSWER_TIMEOUT, FETCH_TIMEOUT};
 use crate::device::cuda::Download;
 use crate::device::{Allocator, Memory};
 use crate::process::{Token, random_token};
@@ -16,8 +17,12 @@ pub(super) type Number = Token;
 /// So many proofs about a device are tried in a row that come to nothing, at each end. Chosen: a device may be busy once.
 pub(super) const TRIES: u32 = 3;
 
-/// So long a writer waits for one. Chosen: a reader that is well has fetched, mapped and read within milliseconds.
-pub(super) const WITHIN: Duration = Duration::from_secs(5);
+/// So long a writer waits for one: a second longer than its reader does for what it fetches, so that a reader that is well, which has mapped
+/// and read within milliseconds, has said by then whether it can.
+pub(super) const WITHIN: Duration = FETCH_TIMEOUT.saturating_add(Duration::from_secs(1));
+
+/// So long none is asked for where the reader could not just then: as long as it asks nothing of an exchange that did not answer.
+pub(super) const PAUSE: Duration = ANSWER_TIMEOUT;
 
 /// Why nothing is received over the channel where the number is another.
 pub(super) const OTHER_MEMORY: &str =
@@ -33,6 +38,8 @@ pub(super) fn made(cuda: &CudaDevices, device: Device) -> Result<(Buffer, Number
     let room = room.map_err(|_| DeviceError::new(device, "allocate", "it cannot be filled"))?;
     let stream = cuda.stream(device)?;
     let buffer = cuda.upload(&Buffer::copy_from_slice(&number), room, &stream)?;
+    // What comes of it is asked for again, and known then: here nobody waits for the driver.
+    drop(cuda.share(&buffer));
     Ok((buffer, number))
 }
 

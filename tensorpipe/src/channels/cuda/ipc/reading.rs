@@ -8,7 +8,7 @@ use super::{
     Arc, Buffer, BufferMut, ChannelFault, CudaDevices, Debt, Device, DeviceError, Lane, LaneIo,
     Lender, Offer, OpId, Owing, Passed, Slot, Span, Tools, Unlent, Want, Wanted, failed,
 };
-use crate::channels::exchange::ANSWER_TIMEOUT;
+use crate::channels::exchange::FETCH_TIMEOUT;
 use crate::device::cuda::{Download, Handle, Physical};
 use crate::keys::PipeKey;
 use crate::process::Token;
@@ -189,9 +189,17 @@ impl Reader {
         let offer = lies.offer;
         let is_able = tools.degraded.receiving().is_none();
         let local = tools.cuda.seen_as(lies.device).filter(|_| is_able);
-        let (Some(span), Some(local)) = (self.lender.span(&ids), local) else {
+        let Some(local) = local else {
             self.detour(op, want, tools, io);
             return Ok(());
+        };
+        let (span, unused) = match self.lender.span(&ids) {
+            Ok(found) => found,
+            Err(unlent) => {
+                tracing::debug!(unlent.reason, "a tensor of a device is not borrowed");
+                self.detour(op, want, tools, io);
+                return Ok(());
+            }
         };
         // Not while it is being mapped for another part.
         let mapped = span.mapped.try_lock();
@@ -199,6 +207,8 @@ impl Reader {
         let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
             let cuda = tools.cuda.clone();
             let mapping = Slot::of(op, false, &tools.handle, io, move || {
+                // It makes room: to unmap takes the driver as long.
+                drop(unused);
                 Ok(map(&cuda, local, &span, &lens))
             });
             self.parts.insert(op, Part::Mapping(told, want, mapping));
@@ -451,7 +461,7 @@ async fn fetch(lender: &Arc<Lender>, invitation: Token, wanted: &[Wanted]) -> Re
             lasting: false,
         })
     };
-    let fetched = tokio::time::timeout(2 * ANSWER_TIMEOUT, all).await;
+    let fetched = tokio::time::timeout(FETCH_TIMEOUT, all).await;
     fetched.unwrap_or_else(late)
 }
 

@@ -1,19 +1,19 @@
 //! Parts that are sent.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::frame::{FromReader, FromWriter, Lies};
 use super::loan::LoanFence;
-use super::proof::{self, Number};
+use super::proof::Number;
+use super::proving::{Asked, Proofs, late};
 use super::{
-    Arc, Borrower, Buffer, ChannelFault, Device, Error, Exchange, Invitation, Lane, LaneIo, Offer,
-    OpId, Slot, Tools, Unlent, failed,
+    Arc, Borrower, Buffer, ChannelFault, Error, Exchange, Invitation, Lane, LaneIo, Offer, OpId,
+    Slot, Tools, Unlent, failed,
 };
 use crate::device::Fence;
 use crate::device::cuda::SharedMemory;
 use crate::keys::PipeKey;
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sync::Ordering;
 
 /// See the module's documentation.
 pub(super) struct Writer {
@@ -22,35 +22,19 @@ pub(super) struct Writer {
     key: Option<PipeKey>,
     /// Made for the first loan.
     invitation: Option<Arc<Invitation>>,
-    /// Devices whose memory the reader has proved to map.
-    proved: HashSet<Device>,
-    /// Devices about which a proof is under way: until the reader answers, or its time is up.
-    proving: HashMap<Device, Underway>,
-    /// Proofs about a device that came to nothing, since one was given.
-    unproved: HashMap<Device, u32>,
-    parts: HashMap<OpId, Part>,
+    pub(super) proofs: Proofs,
+    pub(super) parts: HashMap<OpId, Part>,
 }
 
-/// A proof about a device.
-#[derive(Default)]
-struct Underway {
-    /// Since the reader was asked first.
-    asked: Option<Arc<Asked>>,
-    /// Parts that wait for it.
-    waiting: Vec<OpId>,
-}
-
-/// The reader was asked for a proof, and has [`proof::WITHIN`] for it, whichever parts ask.
-struct Asked {
-    is_late: AtomicBool,
-    /// The part that asks now.
-    by: Mutex<OpId>,
-}
+/// What others may map of a part; `None` where they may nothing.
+type Shared = Option<Result<SharedMemory, (String, bool)>>;
 
 /// How far a part is.
-enum Part {
+pub(super) enum Part {
     /// Its bytes are not there yet.
     NotReady(Buffer),
+    /// The driver is asked what others may map of it.
+    Sharing(Slot<Shared>, Buffer),
     /// It is copied to memory that can be lent.
     Copied(Slot<Buffer>, Buffer),
     /// The proof that another part has begun is about its device, too.
@@ -76,9 +60,7 @@ impl Writer {
             exchange,
             key,
             invitation: None,
-            proved: HashSet::new(),
-            proving: HashMap::new(),
-            unproved: HashMap::new(),
+            proofs: Proofs::default(),
             parts: HashMap::new(),
         }
     }
@@ -94,27 +76,28 @@ impl Writer {
                 }
             };
         }
-        let part = match tools.cuda.share(&source) {
+        if tools.cuda.shares_at_once(&source) {
+            let shared = tools.cuda.share(&source);
+            return self.offer(op, source, shared, tools, io);
+        }
+        let (cuda, lies) = (tools.cuda.clone(), source.clone());
+        let sharing = Slot::of(op, true, &tools.handle, io, move || Ok(cuda.share(&lies)));
+        self.parts.insert(op, Part::Sharing(sharing, source));
+    }
+
+    /// Offers a part, of which this is what others may map.
+    fn offer(
+        &mut self,
+        op: OpId,
+        source: Buffer,
+        shared: Shared,
+        tools: &Tools,
+        io: &mut LaneIo<'_>,
+    ) {
+        let part = match shared {
             Some(Ok(shared)) => match self.borrower() {
-                Ok(Some(_)) if !self.proved.contains(&source.device()) => {
-                    match self.proving.entry(source.device()) {
-                        Entry::Occupied(mut waiting) => {
-                            let waiting = &mut waiting.get_mut().waiting;
-                            // Those that were given up are forgotten.
-                            if waiting.len() > 2 * self.parts.len() + 64 {
-                                waiting.retain(|one| self.parts.contains_key(one));
-                            }
-                            waiting.push(op);
-                            Part::Waits(source)
-                        }
-                        Entry::Vacant(proving) => match tools.degraded.sending() {
-                            Some(reason) => Self::cannot(op, source, not_now(&reason), tools, io),
-                            None => {
-                                proving.insert(Underway::default());
-                                Self::numbering(op, source, tools, io)
-                            }
-                        },
-                    }
+                Ok(Some(_)) if !self.proofs.is_proved(source.device()) => {
+                    self.behind_a_proof(op, source, tools, io)
                 }
                 Ok(Some(borrower)) => match lend(&borrower, shared, &source, tools) {
                     Ok(lies) => {
@@ -145,140 +128,8 @@ impl Writer {
         self.parts.insert(op, part);
     }
 
-    /// Begins a proof with this part. Its memory is made for it: that takes a driver long.
-    fn numbering(op: OpId, source: Buffer, tools: &Tools, io: &mut LaneIo<'_>) -> Part {
-        let (cuda, device) = (tools.cuda.clone(), source.device());
-        let made = move || proof::made(&cuda, device);
-        Part::Numbering(Slot::of(op, false, &tools.handle, io, made), source)
-    }
-
-    /// Whoever was to prove something about this device is given up: another one does, and the rest wait on. The last one, since the parts
-    /// of a message are given up from its front.
-    fn pass_on(&mut self, device: Device, tools: &Tools, io: &mut LaneIo<'_>) {
-        let mut proof = self.proving.remove(&device).unwrap_or_default();
-        while let Some(op) = proof.waiting.pop() {
-            match self.parts.remove(&op) {
-                Some(Part::Waits(source)) => {
-                    let part = Self::numbering(op, source, tools, io);
-                    self.parts.insert(op, part);
-                    self.proving.insert(device, proof);
-                    return;
-                }
-                Some(other) => drop(self.parts.insert(op, other)),
-                None => {}
-            }
-        }
-    }
-
-    /// Has the reader prove that it maps this side's memory, as soon as the number is there.
-    fn prove(
-        &mut self,
-        op: OpId,
-        numbered: Buffer,
-        number: Number,
-        source: Buffer,
-        tools: &Tools,
-        io: &mut LaneIo<'_>,
-    ) {
-        if let Some(ready) = numbered.ready() {
-            return match ready.reached() {
-                Some(Err(error)) => self.unproved(op, source, not_now(&error), tools, io),
-                _ => {
-                    tools.handle.resume_at(op, &ready);
-                    let part = Part::Numbered(numbered, number, source);
-                    self.parts.insert(op, part);
-                }
-            };
-        }
-        let asked = self.ask(op, source.device(), tools, io);
-        let lent = match (tools.cuda.share(&numbered), self.borrower()) {
-            _ if asked.is_late.load(Ordering::Acquire) => Err(late()),
-            (Some(Ok(shared)), Ok(Some(borrower))) => lend(&borrower, shared, &numbered, tools),
-            (Some(Err((reason, lasting))), _) => Err(Unlent { reason, lasting }),
-            (_, Err(unlent)) => Err(unlent),
-            (None, _) | (_, Ok(None)) => Err(not_now(&"the reader has gone")),
-        };
-        match lent {
-            Ok(lies) => {
-                let offer = lies.offer;
-                io.control(op, FromWriter::Prove(lies, number).encode());
-                self.parts.insert(op, Part::Proving(offer, asked, source));
-            }
-            Err(unlent) => self.unproved(op, source, unlent, tools, io),
-        }
-    }
-
-    /// The reader's time begins when it is asked about a device, and goes on where another part asks instead.
-    fn ask(&mut self, op: OpId, device: Device, tools: &Tools, io: &LaneIo<'_>) -> Arc<Asked> {
-        let proof = self.proving.entry(device).or_default();
-        if let Some(asked) = &proof.asked {
-            *lock(&asked.by) = op;
-            return asked.clone();
-        }
-        let asked = Arc::new(Asked {
-            is_late: AtomicBool::new(false),
-            by: Mutex::new(op),
-        });
-        let (late, handle) = (Arc::downgrade(&asked), tools.handle.clone());
-        io.spawn(async move {
-            tokio::time::sleep(proof::WITHIN).await;
-            if let Some(late) = late.upgrade() {
-                late.is_late.store(true, Ordering::Release);
-                let by = *lock(&late.by);
-                handle.resume(by);
-            }
-        });
-        proof.asked.insert(asked).clone()
-    }
-
-    /// There is no proof, for this reason: the part goes another way, and so do those that wait. After some in a row none is tried.
-    fn unproved(
-        &mut self,
-        op: OpId,
-        source: Buffer,
-        unlent: Unlent,
-        tools: &Tools,
-        io: &mut LaneIo<'_>,
-    ) {
-        let (device, reason) = (source.device(), Arc::from(unlent.reason.as_str()));
-        let unproved = self.unproved.entry(device).or_default();
-        *unproved += 1;
-        if *unproved >= proof::TRIES {
-            let tries = proof::TRIES;
-            let reason = format!("{tries} proofs for the peer came to nothing: {reason}");
-            tools.degraded.cannot_send(reason);
-        }
-        let part = Self::cannot(op, source, unlent, tools, io);
-        self.parts.insert(op, part);
-        self.proof_ended(device, Some(&reason), tools, io);
-    }
-
-    /// A proof is over. What waits for it is offered, unless there is a reason why not: so one that fails is not made again for each part
-    /// of a message.
-    fn proof_ended(
-        &mut self,
-        device: Device,
-        failed: Option<&Arc<str>>,
-        tools: &Tools,
-        io: &mut LaneIo<'_>,
-    ) {
-        let proof = self.proving.remove(&device).unwrap_or_default();
-        for op in proof.waiting {
-            match (self.parts.remove(&op), failed) {
-                (Some(Part::Waits(source)), None) => self.send(op, source, tools, io),
-                (Some(Part::Waits(source)), Some(reason)) => {
-                    io.control(op, FromWriter::Cannot.encode());
-                    self.parts.insert(op, Part::Cannot(source, reason.clone()));
-                }
-                (Some(other), _) => drop(self.parts.insert(op, other)),
-                // Given up meanwhile.
-                (None, _) => {}
-            }
-        }
-    }
-
     /// The process at the other end, once it is known.
-    fn borrower(&mut self) -> Result<Option<Arc<Borrower>>, Unlent> {
+    pub(super) fn borrower(&mut self) -> Result<Option<Arc<Borrower>>, Unlent> {
         let invitation = match &self.invitation {
             Some(invitation) => invitation,
             None => {
@@ -306,7 +157,7 @@ impl Writer {
         }))
     }
 
-    fn cannot(
+    pub(super) fn cannot(
         op: OpId,
         source: Buffer,
         unlent: Unlent,
@@ -325,6 +176,14 @@ impl Writer {
     pub(super) fn resume(&mut self, op: OpId, tools: &Tools, io: &mut LaneIo<'_>) {
         match self.parts.remove(&op) {
             Some(Part::NotReady(source)) => self.send(op, source, tools, io),
+            Some(Part::Sharing(slot, source)) => match slot.take() {
+                Some(Ok(shared)) => self.offer(op, source, shared, tools, io),
+                Some(Err(error)) => {
+                    let part = Self::cannot(op, source, not_now(&error), tools, io);
+                    self.parts.insert(op, part);
+                }
+                None => drop(self.parts.insert(op, Part::Sharing(slot, source))),
+            },
             Some(Part::Copied(slot, source)) => match slot.take() {
                 Some(Ok(copy)) => self.send(op, copy, tools, io),
                 Some(Err(error)) => {
@@ -378,8 +237,7 @@ impl Writer {
             }
             (Some(Part::Proving(.., source)), FromReader::Proved) => {
                 let device = source.device();
-                self.proved.insert(device);
-                self.unproved.remove(&device);
+                self.proofs.proved(device);
                 self.send(op, source, tools, io);
                 self.proof_ended(device, None, tools, io);
             }
@@ -399,7 +257,8 @@ impl Writer {
                 let device = source.device();
                 let words = reason.as_deref().unwrap_or(NOT_NOW).into();
                 self.detour(op, source, None, reason, tools, io);
-                self.proof_ended(device, Some(&words), tools, io);
+                self.proofs.pause(device);
+                self.not_proved(device, &words, tools, io);
             }
             (Some(Part::Invited(source)), FromReader::Detour(reason)) => {
                 self.detour(op, source, None, reason, tools, io);
@@ -445,7 +304,7 @@ impl Writer {
         ledger.is_some_and(|ledger| ledger.is_open(offer.entry))
     }
 
-    fn withdraw(&self, offer: &Offer) {
+    pub(super) fn withdraw(&self, offer: &Offer) {
         let borrower = self.invitation.as_ref().and_then(|known| known.borrower());
         if let Some(ledger) = borrower.and_then(|borrower| borrower.ledger()) {
             ledger.withdraw(offer.entry);
@@ -473,7 +332,7 @@ impl Writer {
 const NOT_NOW: &str = "the peer could not borrow it just then";
 
 /// Offers the memory in which a buffer lies to whoever is at the other end.
-fn lend(
+pub(super) fn lend(
     borrower: &Arc<Borrower>,
     shared: SharedMemory,
     buffer: &Buffer,
@@ -495,16 +354,8 @@ fn lend(
     Ok(lies)
 }
 
-/// The reader does not say whether it maps what it was asked about.
-fn late() -> Unlent {
-    let within = proof::WITHIN.as_secs();
-    not_now(&format!(
-        "the peer gave no proof within {within} s that it maps this memory"
-    ))
-}
-
 /// There is no memory for a copy, say: another time there may be.
-fn not_now(error: &dyn std::fmt::Display) -> Unlent {
+pub(super) fn not_now(error: &dyn std::fmt::Display) -> Unlent {
     Unlent {
         reason: error.to_string(),
         lasting: false,
