@@ -16,7 +16,8 @@ fn made() -> (Pem, Pem) {
 }
 
 /// Of both ends.
-fn one_way((certificate, key): (Pem, Pem)) -> TlsConfig {
+fn one_way(made: (Pem, Pem)) -> TlsConfig {
+    let (certificate, key) = made;
     let config = TlsConfig::new().certificate(certificate.clone(), key);
     config.trust(certificate)
 }
@@ -65,7 +66,7 @@ async fn who_comes_again_shakes_hands_faster_until_the_certificate_changes() {
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
 }
 
-/// The listener looks at its configuration when there is a hello.
+/// The listener reads its configuration when there is a hello.
 #[tokio::test]
 async fn who_has_said_nothing_yet_shakes_hands_by_what_is_new() {
     let tls = TlsTransport::new(one_way(made())).unwrap();
@@ -91,7 +92,7 @@ async fn where_both_ends_show_certificates_they_do_so_each_time() {
     }
 }
 
-/// The connector looks at the certificate that it began with.
+/// The connector checks the certificate of the session's beginning again.
 #[tokio::test]
 async fn a_session_does_not_outlive_its_certificate() {
     let now = UnixTime::now().as_secs();
