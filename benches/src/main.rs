@@ -12,6 +12,7 @@
 //! ```
 //!
 //! Figures of one machine drift within seconds; `compare` alternates the systems and reports ratios, which hold.
+#![forbid(unsafe_code)]
 
 mod commands;
 mod host;

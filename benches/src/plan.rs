@@ -329,6 +329,11 @@ pub(crate) enum Transport {
     Memory,
 }
 
+impl Transport {
+    /// What ours run over.
+    pub(crate) const OURS: &'static [Self] = &[Self::Tcp, Self::Tls, Self::Shm, Self::Memory];
+}
+
 /// Where a sender's tensor lies. The baselines always use their own buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]

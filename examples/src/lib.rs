@@ -1,5 +1,10 @@
 //! What examples share: the start of a second process; of those that train, the digits, the display, and how their processes begin
 //! and end.
+#![forbid(unsafe_code)]
+
+// A profile of this workspace that aborts is not built: a handler's panic fails its call, and nothing else.
+#[cfg(not(panic = "unwind"))]
+compile_error!("no profile of the workspace may set `panic = \"abort\"`: see docs/decisions/0029");
 
 pub mod data;
 pub mod ending;

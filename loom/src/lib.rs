@@ -16,8 +16,8 @@
 //!
 //! No `--cfg loom` is needed, which other crates (tokio) would react to: the models are tests like all others.
 //!
-//! loom explores the C++ memory model (values that are not yet seen, too), with two limits: `SeqCst` counts as
-//! acquire-release except for fences and for the value that is loaded, and where a model says so, only so many preemptions of a thread are tried.
+//! loom explores the C++ memory model, values that are not yet seen included, with two limits. `SeqCst` counts as acquire-release,
+//! except for fences and for the value that is loaded. Where a model says so, only so many preemptions of a thread are tried.
 
 // The included sources have tests of their own, which are for threads of the system.
 #![cfg(not(test))]

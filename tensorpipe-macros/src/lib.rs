@@ -8,6 +8,7 @@
 //! Invariant: nothing generated can be meant by accident. Paths are absolute, local variables have
 //! macro hygiene, and the user's own tokens keep their spans, so that rustc's errors about a type
 //! point into the trait.
+#![forbid(unsafe_code)]
 
 use proc_macro::TokenStream;
 

@@ -34,8 +34,8 @@ pub(crate) fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// The type parameter of the generated service: types of the user's arguments are named inside its
-/// `impl`, and type parameters have no hygiene, so a plain `S` would capture a type `S`.
+/// The type parameter of the generated service. Its `impl` names types of the user's, and type parameters have no hygiene: a plain
+/// `S` would capture a type `S`.
 pub(crate) fn implementor() -> Ident {
     Ident::new("__Service", Span::mixed_site())
 }

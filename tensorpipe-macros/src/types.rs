@@ -45,7 +45,7 @@ pub(crate) fn streaming(ty: &Type) -> Option<&Type> {
 
 /// The `T` of an `impl Stream<Item = T>`, whatever other bounds it has.
 pub(crate) fn stream_item(ty: &Type) -> Option<&Type> {
-    let Type::ImplTrait(ty) = bare(ty) else {
+    let Type::ImplTrait(ty) = ungrouped(ty) else {
         return None;
     };
     ty.bounds.iter().find_map(|bound| {
@@ -124,7 +124,7 @@ fn arguments(path: &Path) -> impl Iterator<Item = &GenericArgument> {
 
 /// `Some(by_reference)` when the type is `CallContext` or `&CallContext`.
 pub(crate) fn call_context(ty: &Type) -> Option<bool> {
-    match bare(ty) {
+    match ungrouped(ty) {
         Type::Reference(reference)
             if reference.mutability.is_none() && reference.lifetime.is_none() =>
         {
@@ -140,17 +140,17 @@ pub(crate) fn call_context(ty: &Type) -> Option<bool> {
 }
 
 pub(crate) fn as_path(ty: &Type) -> Option<&Path> {
-    match bare(ty) {
+    match ungrouped(ty) {
         Type::Path(path) if path.qself.is_none() => Some(&path.path),
         _ => None,
     }
 }
 
 /// Without parentheses and without the invisible group that macro_rules puts around `$ty`.
-fn bare(ty: &Type) -> &Type {
+fn ungrouped(ty: &Type) -> &Type {
     match ty {
-        Type::Group(group) => bare(&group.elem),
-        Type::Paren(paren) => bare(&paren.elem),
+        Type::Group(group) => ungrouped(&group.elem),
+        Type::Paren(paren) => ungrouped(&paren.elem),
         ty => ty,
     }
 }

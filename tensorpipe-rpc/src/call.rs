@@ -24,7 +24,7 @@ use crate::schema::Method;
 /// next await.
 ///
 /// It has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)), from when it is made, unless the client says otherwise
-/// (`client.with_deadline(..)`); within a handler it has what is left of the handler's time, if that is less. Then it ends with
+/// (`client.with_deadline(..)`). Within a handler it has what is left of the handler's time, if that is less. Then it ends with
 /// [`CallError::Deadline`].
 ///
 /// Over [`Replicas`](crate::Replicas) it is made at once if one of them is there; what comes after that, waiting for one and

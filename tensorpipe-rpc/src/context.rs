@@ -358,7 +358,7 @@ impl CancelState {
         }
     }
 
-    /// Has the handler's task look around, for what it alone can know.
+    /// Has the handler's task polled, for what it alone can know.
     pub(crate) fn nudge(&self) {
         let task = lock(&self.task).clone();
         if let Some(task) = task {
@@ -377,7 +377,7 @@ impl CancelState {
             none => *none = Some(cx.waker().clone()),
         }
         drop(task);
-        // Set between the first look and the registration.
+        // Set between the first check and the registration.
         if self.is_set() {
             Poll::Ready(())
         } else {

@@ -268,8 +268,9 @@
 //! - Both ends compare the attribute when they connect. It goes before the map, and holds for the items of streams.
 //! - A tensor that cannot be there is an error of its call. It never lands elsewhere instead, and the connection goes on.
 //! - The context of each end has the GPUs: `Context::builder().try_cuda(&CudaDevices::open())`, with the feature `cuda` of `tensorpipe`.
-//! - [`ContextBuilder::require`](tensorpipe::ContextBuilder::require) names the channels that tensors of a kind of device must go over,
-//!   if a slower one is worse than an error; `client.with_requirement(["lease"])` does for the arguments of calls, streams among them.
+//! - [`ContextBuilder::require`](tensorpipe::ContextBuilder::require) names the channels that tensors of a kind of device must go
+//!   over, if a slower one is worse than an error. `client.with_requirement(["lease"])` does so for the arguments of calls, streams
+//!   among them.
 //! - [`Tensor::to`](tensorpipe::Tensor::to) copies a tensor to a device and back.
 //!
 //! # Tensors that are lent

@@ -134,6 +134,7 @@
 //! - `testing`: the simulated network of [`tensorpipe`], for tests of services, as its feature `testing`.
 //! - `metrics`: counters, gauges and histograms through the facade `metrics`; [`observe`] has their names.
 //! - `fuzzing`: what the fuzz targets of this repository run; hidden, and not covered by the version's promises.
+#![forbid(unsafe_code)]
 
 pub mod batch;
 pub mod codec;

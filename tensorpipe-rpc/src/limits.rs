@@ -7,9 +7,9 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct ServerLimits {
     /// Calls under way at once, of all connections. Beyond, a call is refused as
-    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before those of its tensors move that wait for a go-ahead. Of these places half are divided among the
-    /// peers that there are ([`PeerAddr::party`](tensorpipe::PeerAddr::party)), and a peer's among its connections: what one has not taken of its
-    /// share is kept for it, whatever the others ask for. Default 16384.
+    /// [`CallError::Overloaded`](crate::CallError::Overloaded) before those of its tensors move that wait for a go-ahead. Of these
+    /// places half are divided among the peers that there are ([`PeerAddr::party`](tensorpipe::PeerAddr::party)), and a peer's
+    /// among its connections. What one has not taken of its share is kept for it, whatever the others ask for. Default 16384.
     pub calls: usize,
     /// Calls under way at once of one connection. Default 4096.
     pub calls_per_connection: usize,

@@ -14,7 +14,7 @@
 //!   header, and only there: no round trip, nothing to keep in step.
 //! - A peer's word about a device is not believed. A device that it names and this side lacks costs an error, whose words are found once.
 //! - Whoever asked gets the error: `FailureCode::NoPlace` is about arguments, and the method has not run; `NoPlaceForResult` is about a result.
-//! - A call without any of this costs one look at an `Option` at each step.
+//! - A call without any of this costs one test of an `Option` at each step.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};

@@ -155,10 +155,10 @@ impl Server {
         let _ = (&mut self.accept).await;
     }
 
-    /// Stops in good order: no new pipes and calls (callers learn that theirs did not run), calls under way end first and
-    /// their replies get across, for [`ServerLimits::drain`](crate::ServerLimits::drain) at most, then the pipes close, within
-    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) and a second for their connections' goodbyes. Where it listened is free from the beginning. Returns how many calls
-    /// had to be given up.
+    /// Stops in good order. New pipes and calls are refused, and callers learn that theirs did not run. Calls under way end first
+    /// and their replies get across, for [`ServerLimits::drain`](crate::ServerLimits::drain) at most. Then the pipes close, within
+    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) and a second for their connections' goodbyes. Where it listened is free
+    /// from the beginning. Returns how many calls had to be given up.
     pub async fn shutdown(self) -> usize {
         self.stop_listening();
         let shared = &self.shared;

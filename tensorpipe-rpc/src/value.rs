@@ -11,8 +11,8 @@ use tensorpipe::Payload;
 /// What may be an argument or a result of a call: serde knows it, it may move to the task that handles the call, and owns what it
 /// holds. Derive `serde::Serialize` and `serde::Deserialize` for a type of yours.
 pub trait CallValue: Serialize + DeserializeOwned + Send + 'static {
-    /// The type itself. Generated code names a type so: where it is no `CallValue` rustc gives up there, and tells the user once,
-    /// at the type in the trait, and not at each use. (A message of `on_unimplemented` here is not shown, or makes rustc go on.)
+    /// The type itself. Generated code names a type so. Where it is no `CallValue`, rustc gives up there and tells the user once,
+    /// at the type in the trait. (A message of `on_unimplemented` here is not shown, or makes rustc go on.)
     #[doc(hidden)]
     type Itself;
 }

@@ -174,8 +174,8 @@ pub enum Identity {
     },
 }
 
-/// A name in a certificate. Its kind is part of it: a common name may look like a host's, or like a URI, and whoever vouches for it may
-/// not have looked at what it means. Compare the whole, and not its text.
+/// A name in a certificate. Its kind is part of it. A common name may look like a host's, or like a URI, and its authority may not
+/// have checked what it means. Compare the whole, and not its text.
 ///
 /// ```
 /// # use tensorpipe::{CertificateName, Error, Listener};
@@ -265,8 +265,8 @@ impl fmt::Display for Identity {
 
 /// Who is at the other end of a pipe: as this system says, as it has proved, and as it calls itself.
 ///
-/// Two processes of one user on one machine trust each other without a proof: over `shm` the kernel names the process and its
-/// user, and `addr` is who the peer is.
+/// Two processes of one user on one machine trust each other without a proof. Over `shm` the kernel names the process and its user,
+/// and `addr` is who the peer is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
@@ -288,7 +288,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Who is at the other end of a pipe, once that is certain: a pipe that is upgraded to another connection may be turned away there, and
+/// Who is at the other end of a pipe, once that is certain. A pipe that is upgraded to another connection may be refused there;
 /// then its peer is the first connection's.
 #[derive(Clone, Debug, Default)]
 pub struct SettledPeer(Arc<OnceLock<PeerAddr>>);

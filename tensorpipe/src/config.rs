@@ -184,8 +184,8 @@ impl Default for Timeouts {
     }
 }
 
-/// How `connect` waits for a listener that is not there yet: refused and unreachable addresses, unknown host names and
-/// listeners that are full are tried again, with growing pauses, until the bound.
+/// How `connect` waits for a listener that is not there yet. It tries refused and unreachable addresses, unknown host names and
+/// full listeners again, with growing pauses, until the bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectPolicy {

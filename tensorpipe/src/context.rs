@@ -35,8 +35,8 @@ const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 ///
 /// Pipes and listeners live on the tokio runtime of the task that makes them.
 ///
-/// A context, its pool, and its pipes and listeners belong to the process that made them: a forked child has neither
-/// the threads nor the memory that they work with, and makes its own ([`Context::new`], [`Context::global`]).
+/// A context, its pool, and its pipes and listeners belong to the process that made them. A forked child has neither the threads
+/// nor the memory that they work with, and makes its own ([`Context::new`], [`Context::global`]).
 #[derive(Clone)]
 pub struct Context {
     pub(crate) inner: Arc<Inner>,

@@ -149,9 +149,12 @@ mod listener;
 #[doc(hidden)]
 pub mod log_limit;
 mod message;
+#[forbid(unsafe_code)]
 mod negotiate;
+#[forbid(unsafe_code)]
 mod pipe;
 mod process;
+#[forbid(unsafe_code)]
 mod proto;
 mod ring;
 mod stop;
@@ -162,6 +165,7 @@ mod wire_md;
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
+#[forbid(unsafe_code)]
 pub mod channels;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -173,6 +177,7 @@ pub mod route;
 pub mod tensor;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg_attr(not(test), forbid(unsafe_code))]
 pub mod transports;
 
 /// What call engines build on a pipe with, and applications need not know.

@@ -219,9 +219,9 @@ fn is_of_accept(error: &Error) -> bool {
     matches!(error, Error::System(error) if error.call.starts_with("accept"))
 }
 
-/// Whether the system is short of what the next connection needs, too, the acceptor is no good, or a filter denies a call that each
-/// needs: asking again at once would be in vain. Any other error is of one connection (its peer is gone, or is not let in). Others wait behind it,
-/// so unproven peers must not slow them down.
+/// Whether asking again at once would be in vain. The system is short of what the next connection needs, too, the acceptor is no
+/// good, or a filter denies a call that each needs. Any other error is of one connection (its peer is gone, or is not let in).
+/// Others wait behind it, so unproven peers must not slow them down.
 fn is_of_the_system(error: &Error) -> bool {
     const SHORT: [i32; 5] = [
         libc::EMFILE,

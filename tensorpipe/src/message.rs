@@ -49,9 +49,9 @@ impl Message {
         self
     }
 
-    /// Each of its tensors that does not ride in the frame goes over one of these channels, or the write fails with
-    /// [`Misuse::NotAsRequired`](crate::Misuse::NotAsRequired) before a byte of it moves: as
-    /// [`ContextBuilder::require`](crate::ContextBuilder::require), which goes on counting, for one message.
+    /// Each of its tensors that does not ride in the frame goes over one of these channels. Else the write fails with
+    /// [`Misuse::NotAsRequired`](crate::Misuse::NotAsRequired) before a byte of it moves. As
+    /// [`ContextBuilder::require`](crate::ContextBuilder::require), which holds beside it.
     pub fn require(mut self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.required = Some(Arc::new(channels.into_iter().map(Into::into).collect()));
         self

@@ -37,8 +37,9 @@ pub struct Route {
     pub peer: PeerAddr,
     /// Who the peer has proved to be: by a [token](crate::ContextBuilder::token), or to the transport that the pipe began on.
     pub identity: Option<Identity>,
-    /// The peer has proved a token over a connection that has no keys, and whose ends the kernel does not name: nothing protects what follows, and
-    /// who can change it can speak for the peer. Of `tcp` also within a machine, where a tunnel or another user may be between.
+    /// The peer has proved a token over a connection that has no keys, and whose ends the kernel does not name. Nothing protects
+    /// what follows, and who can change it can speak for the peer. Of `tcp` also within a machine, where a tunnel or another user
+    /// may be between.
     pub exposed: bool,
     /// The transport that the pipe began on, if it was upgraded.
     pub upgraded_from: Option<String>,

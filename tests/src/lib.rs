@@ -15,6 +15,6 @@ pub use cost::{descriptors, forget_peak, make_code_resident, peak_resident, resi
 pub use counting::Counting;
 pub use double::{Double, Over, Says};
 pub use filter::{Fate, Made, Use, allow_only, forbid, watch};
-pub use peer::{Peer, check};
+pub use peer::{Peer, check, pair};
 pub use table::{Judged, judge, judge_at_once, tidy};
 pub use waiting::{alone, eventually, runtime, soon};

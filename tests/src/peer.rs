@@ -1,13 +1,24 @@
-//! A child process at the other end of a pipe, which does what messages tell it.
+//! The other end of a pipe: in this process, or a child process that does what messages tell it.
 //!
-//! What it can do is its test binary's: words in a message's metadata, an answer in the next one's.
+//! What a child can do is its test binary's: words in a message's metadata, an answer in the next one's.
 
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::{Context, Message, Pipe, Tensor};
 
 use crate::{Child, soon};
 
-/// See the module's documentation.
+/// The two ends of a pipe: the one that connects, the one that listens at `url` and accepts.
+///
+/// # Panics
+/// When there is none soon.
+pub async fn pair(connects: &Context, listens: &Context, url: &str) -> (Pipe, Pipe) {
+    let listener = listens.listen([url]).await.unwrap();
+    let pipes = async { tokio::join!(connects.connect(listener.url()), listener.accept()) };
+    let (client, server) = soon("a pipe", pipes).await;
+    (client.unwrap(), server.unwrap())
+}
+
+/// A child process.
 #[derive(Debug)]
 pub struct Peer {
     /// The process, in the role `peer`.

@@ -99,10 +99,7 @@ impl Bench {
             .allocator(Arc::new(self.devices.clone()))
             .build()
             .unwrap();
-        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-        let url = listener.url().to_string();
-        let pipes = tokio::join!(context.connect(&url), listener.accept());
-        (pipes.0.unwrap(), pipes.1.unwrap())
+        tensorpipe_tests::pair(&context, &context, "tcp://127.0.0.1:0").await
     }
 }
 

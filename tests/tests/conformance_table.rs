@@ -1,4 +1,4 @@
-//! `CONFORMANCE.md` names a test, or what it comes with, for every scenario; every named test exists.
+//! What documents name is there: a test, or what it comes with, for every scenario of `CONFORMANCE.md`, and what links lead to.
 #![allow(missing_docs, reason = "a test")]
 
 use std::path::{Path, PathBuf};
@@ -98,5 +98,22 @@ fn a_test_that_does_not_exist_is_noticed() {
         "no_such_file.rs::a",
     ] {
         assert!(exists(missing).is_err(), "{missing}");
+    }
+}
+
+#[test]
+fn links_between_the_documents_lead_somewhere() {
+    for folder in ["", "benches", "docs", "docs/decisions", "tests"] {
+        let folder = package().join("..").join(folder);
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let file = entry.unwrap().path();
+            if file.extension().is_some_and(|extension| extension == "md") {
+                for rest in std::fs::read_to_string(&file).unwrap().split("](").skip(1) {
+                    let target = rest.split([')', '#']).next().unwrap();
+                    let leads = target.contains("://") || folder.join(target).exists();
+                    assert!(leads, "{}: nothing is at {target}", file.display());
+                }
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@ use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Message, Payload, Pipe, PipeStats, Tensor};
 use tensorpipe_rpc::{Server, tensor_service};
-use tensorpipe_tests::Counting;
+use tensorpipe_tests::{Counting, pair};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
@@ -19,13 +19,6 @@ fn over_tcp() -> Context {
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     let builder = Context::builder().transports(transports).channels(channels);
     builder.build().unwrap()
-}
-
-async fn pair(context: &Context) -> (Pipe, Pipe) {
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (client, server) = tokio::join!(context.connect(&url), listener.accept());
-    (client.unwrap(), server.unwrap())
 }
 
 /// One message; what both ends did for it, and how many allocations that took.
@@ -112,7 +105,8 @@ fn tensor(len: usize) -> Tensor {
 /// One test, because the allocator counts for the whole process.
 #[tokio::test]
 async fn operations_cost_what_they_should() {
-    let (client, server) = pair(&over_tcp()).await;
+    let context = over_tcp();
+    let (client, server) = pair(&context, &context, "tcp://127.0.0.1:0").await;
     for _ in 0..20 {
         cost(
             &client,
@@ -173,7 +167,8 @@ async fn operations_cost_what_they_should() {
     calls_allocate_little().await;
 
     // Within a process a tensor is handed over.
-    let (client, server) = pair(&Context::new()).await;
+    let context = Context::new();
+    let (client, server) = pair(&context, &context, "tcp://127.0.0.1:0").await;
     let given = tensor(64 << 20);
     let message = Message::new("m").tensor(given.clone());
     let (sent, received, _) = cost(&client, &server, message).await;

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Allocation, BufferMut, Context, DType, Message, Pipe, Place, Tensor};
+use tensorpipe_tests::pair;
 
 const LEN: usize = (4 << 30) + 1;
+
+const AT: &str = "tcp://127.0.0.1:0";
 
 /// Zeros but for marks around the border; untouched pages cost no memory.
 fn giant() -> Tensor {
@@ -59,18 +62,11 @@ fn over<const N: usize>(transports: [Arc<dyn Transport>; N]) -> Context {
     builder.build().unwrap()
 }
 
-async fn pair(context: &Context) -> (Pipe, Pipe) {
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (client, server) = tokio::join!(context.connect(&url), listener.accept());
-    (client.unwrap(), server.unwrap())
-}
-
 #[tokio::test]
 async fn a_tensor_beyond_4_gib_over_tcp_and_over_shm() {
     // One after the other: each takes 4 GiB.
     for (context, transport) in [(over_tcp(), "tcp"), (over_shm(), "shm")] {
-        let (client, server) = pair(&context).await;
+        let (client, server) = pair(&context, &context, AT).await;
         assert_eq!(client.route().transport, transport);
         crosses(&client, &server).await;
     }
@@ -98,7 +94,7 @@ async fn crosses(client: &Pipe, server: &Pipe) {
 #[tokio::test]
 async fn a_tensor_beyond_4_gib_within_a_process_and_skipped() {
     let context = Context::new();
-    let (client, server) = pair(&context).await;
+    let (client, server) = pair(&context, &context, AT).await;
     let tensor = giant();
     let at = tensor.as_bytes().unwrap().as_ptr();
     let (written, read) = tokio::join!(
@@ -110,7 +106,8 @@ async fn a_tensor_beyond_4_gib_within_a_process_and_skipped() {
         read.unwrap().tensors[0].tensor.as_bytes().unwrap().as_ptr(),
         at
     );
-    let (client, server) = pair(&over_tcp()).await;
+    let context = over_tcp();
+    let (client, server) = pair(&context, &context, AT).await;
     let written = client.write(Message::new("giant").tensor(tensor));
     server.read_descriptor().await.unwrap().skip();
     written.await.unwrap();

@@ -20,9 +20,9 @@ pub(crate) struct Compare {
     #[arg(long, value_delimiter = ',', default_value = "echo,pipeline,upload")]
     cases: Vec<Case>,
     /// Systems to compare, as NAME@TRANSPORT+CHANNEL/LANES:ALLOC with parts left out, for example rpc@shm,rpc@tcp+mpt/2,
-    /// tarpc@unix,rpc@shm:pool. Without it rpc over shm and tcp, and tarpc and tokio over Unix sockets and tcp; with
-    /// --transport all that have the case over it, for shm the peers over their Unix sockets. Either way, where a round has
-    /// bytes, ours over shm is there a second time with a tensor of its pool, which is lent and not copied.
+    /// tarpc@unix,rpc@shm:pool. Without it: rpc over shm and tcp, tarpc and tokio over Unix sockets and tcp. With
+    /// --transport: all that have the case over it, for shm the peers over their Unix sockets. Either way, where a round
+    /// has bytes, ours over shm is there a second time with a tensor of its pool, which is lent and not copied.
     #[arg(long, value_delimiter = ',', verbatim_doc_comment)]
     systems: Vec<String>,
     /// The system that ratios refer to, as written above or by its name; without it tarpc for small calls and tokio for
@@ -74,8 +74,8 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     )
 }
 
-/// What is compared where nobody says more: ours and what one would take instead, within the machine and over tcp; or all
-/// that there is over one transport, and for shared memory, which peers do not have, their Unix sockets.
+/// What is compared by default: ours and what one would take instead, within the machine and over tcp. With a transport:
+/// all that there is over it. Peers have no shared memory; their Unix sockets stand for it.
 fn usual_systems(case: Case, bytes: u64, transport: Option<Transport>) -> Result<Vec<Choice>> {
     let names = match transport {
         Some(Transport::Shm) => ["tokio@unix", "tarpc@unix", "pipe@shm", "rpc@shm"].to_vec(),

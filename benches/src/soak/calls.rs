@@ -7,9 +7,9 @@
 //!   twice a second                       -- state? -->       Control, on a server of its own
 //!     a rest: the acts under way end, no new ones begin, and nothing may be held or under way at either end; a sample
 //! ```
-//! Memory at rest does not depend on what happens to be under way, so its medians early and late tell a leak of kilobytes a
-//! second from chance. Two things that are bounded, and by chance, are kept out of it: what pools keep warm, which they give back
-//! at each rest, and holes in the allocator's arenas, which are kept small ([`tune`]).
+//! Memory at rest does not depend on what happens to be under way, so its medians early and late tell a leak of kilobytes a second
+//! from chance. Two things that are bounded, and vary by chance, are kept out of it. Pools give back at each rest what they keep
+//! warm. Holes in the allocator's arenas are kept small ([`tune`]).
 
 mod site;
 
@@ -106,8 +106,8 @@ struct Side {
     in_use: Option<Growth>,
 }
 
-/// Does it all, and prints what was done; an error says everything that was not as it should be, and the seed to have it
-/// again: also memory that grows beyond the bound, and what is left.
+/// Does it all, and prints what was done. An error says everything that was not as it should be, growth of memory and what is left
+/// included, and the seed to have it again.
 pub(crate) fn run(arguments: &Churn) -> Result<()> {
     tune()?;
     let runtime = arguments.runtime.build()?;

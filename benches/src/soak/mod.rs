@@ -26,8 +26,8 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use tensorpipe::Context;
 
-/// What a process holds, in words and numbers: file descriptors by what they lead to, mappings of shared memory by name,
-/// and memory of pools that somebody has, here or in another process.
+/// What a process holds: file descriptors by what they lead to, mappings of shared memory by name, memory of pools that somebody
+/// has, here or elsewhere.
 type Holdings = BTreeMap<String, u64>;
 
 /// What this process holds now. Pools give back what they kept warm.
@@ -90,9 +90,9 @@ fn differences(before: &Holdings, now: &Holdings) -> Vec<String> {
 
 /// Begins this process anew with a tuned allocator, unless the user has tuned it: it looks at its environment once.
 ///
-/// By default glibc has arenas for each thread, and takes long blocks from them once one was freed: with blocks of chance,
-/// freed on other threads than they were made on, holes grow by tens of MiB a minute for minutes, in use or not. With one
-/// arena, and long blocks mapped one by one, resident memory is what is in use, and some hundred KiB.
+/// By default glibc has arenas for each thread, and takes long blocks from them once one was freed. With random blocks that other
+/// threads free, holes grow by tens of MiB a minute, for minutes. With one arena, and long blocks mapped one by one, resident
+/// memory is what is in use, and some hundred KiB.
 fn tune() -> Result<()> {
     const TUNING: [(&str, &str); 3] = [
         ("MALLOC_ARENA_MAX", "1"),

@@ -18,12 +18,7 @@ impl System for PipeSystem {
         words: "tensorpipe's Pipe: a message with one tensor there and back, read into the context's pool",
         is_ours: true,
         cases: &[Case::Echo, Case::Paced],
-        transports: &[
-            Transport::Tcp,
-            Transport::Tls,
-            Transport::Shm,
-            Transport::Memory,
-        ],
+        transports: Transport::OURS,
     };
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {

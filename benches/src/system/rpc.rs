@@ -45,12 +45,7 @@ impl System for Rpc {
             Case::Mutate,
             Case::Keep,
         ],
-        transports: &[
-            Transport::Tcp,
-            Transport::Tls,
-            Transport::Shm,
-            Transport::Memory,
-        ],
+        transports: Transport::OURS,
     };
 
     async fn serve(plan: Plan, ready: Ready) -> Result<()> {

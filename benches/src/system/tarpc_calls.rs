@@ -1,8 +1,8 @@
 //! tarpc 0.38 over TCP or a Unix socket as its own documentation sets it up, with the choices that make it fastest.
 //!
-//! Its `serde_transport` with bincode (the fastest codec that it ships; the other one is JSON); bytes as
-//! `bytes::Bytes`, which bincode carries as one slice; NODELAY; answers made on the connection's own task; a
-//! client that writes into the same buffer again when tarpc has let go of it.
+//! Its `serde_transport` with bincode, the faster of the two codecs that it ships. Bytes are `bytes::Bytes`, which bincode carries
+//! as one slice. NODELAY is set. Answers are made on the connection's own task. A client writes into the same buffer again when
+//! tarpc has let go of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -203,8 +203,8 @@ async fn answer(mut stream: Socket, len: usize, sum: bool) -> Result<()> {
     Ok(())
 }
 
-/// `{kind: u64, word: u64}` and a body of a fixed length side by side, the body aligned to a cache line: a small one is one
-/// write and one read, and a large one is read straight to where it stays.
+/// `{kind: u64, word: u64}` and a body of a fixed length side by side, the body aligned to a cache line. A small one is one write
+/// and one read; a large one is read to where it stays.
 struct Frame {
     memory: Vec<u8>,
     start: usize,
@@ -280,8 +280,8 @@ fn has_body(kind: u64) -> bool {
 const GONE: &str = "the server ended the connection";
 const HEADER: usize = 16;
 const LINE: usize = 64;
-/// Bytes of one read and of one write, found by trying on the loopback: 256 MiB take 38 ms this way, 50 ms with 4 MiB
-/// each, more than 80 ms with 256 KiB each. Other machines may want others.
+/// Bytes of one read and of one write. Measured on the loopback: 256 MiB take 38 ms this way, 50 ms with 4 MiB each, more than 80
+/// ms with 256 KiB each. Other machines may want others.
 const READ: usize = 64 << 10;
 const WRITE: usize = 512 << 10;
 /// The acknowledgement of an upload.

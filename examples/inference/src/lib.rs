@@ -14,9 +14,10 @@
 //! gets its rows of the result. For that all rows are as wide as the longest sentence that the model takes. A row is 1 KiB, and costs
 //! nothing to compute beyond its own length, because the server cuts the padding off again before the model sees it ([`passes`]).
 //!
-//! Files, in the order of a call: [`client`] ([`tokens`]) → [`service`] → [`server`] → [`model`] ([`passes`]). Around
-//! them: [`nearest`] and [`load`] are what the program does with a client, [`serve`] is the server's process, [`child`] starts one, [`fetch`]
-//! and [`tiny`] make model directories, [`reference`](mod@reference) compares with sentence-transformers.
+//! Files, in the order of a call: [`client`] ([`tokens`]) → [`service`] → [`server`] → [`model`] ([`passes`]). Around them:
+//! [`nearest`] and [`load`] are what the program does with a client. [`serve`] is the server's process, and [`child`] starts one.
+//! [`fetch`] and [`tiny`] make model directories. [`reference`](mod@reference) compares with sentence-transformers.
+#![forbid(unsafe_code)]
 
 pub mod child;
 pub mod client;

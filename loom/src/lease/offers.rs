@@ -92,8 +92,8 @@ pub fn whoever_takes_sees_what_was_written() {
     });
 }
 
-/// The ledger is full, and the owner of what is lent keeps it: the slot is lent again when the first loan is back, and the owner
-/// writes when it looks.
+/// The ledger is full, and the owner of what is lent keeps it. The slot is lent again when the first loan is back; the owner writes
+/// when it looks.
 pub fn a_slot_is_reaped_while_its_owner_keeps_the_memory() {
     check(3, || {
         let (pool, borrower, mut buffer, offer) = offered(2);

@@ -126,8 +126,8 @@ pub fn a_late_sender_touches_no_other_loan() {
     });
 }
 
-/// Two messages bring it back: the second one, which is sent when the lender has said that it has the first, ends the loan, though
-/// the first one is still read.
+/// Two messages bring it back. The second is sent when the lender has said that it has the first. It ends the loan, though the
+/// first is still read.
 pub fn two_messages_bring_it_back() {
     check(3, || {
         let (pool, borrower, buffer, offer) = offered(1);

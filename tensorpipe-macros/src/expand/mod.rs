@@ -53,8 +53,8 @@ fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
     quote!(#trait_item #client #adapter #stub)
 }
 
-/// The same type, but rustc gives up on it where it is not a `CallValue`: a type that cannot travel is
-/// then one error, which points at the type in the trait, and not one for each use of it.
+/// The same type, but rustc gives up on it where it is not a `CallValue`. A type that cannot travel is then one error, at the type
+/// in the trait, instead of one for each use.
 fn travelling(ty: &Type, private: &TokenStream) -> TokenStream {
     let tokens: Vec<_> = ty.to_token_stream().into_iter().collect();
     let span = |token: Option<&TokenTree>| token.map_or_else(Span::call_site, TokenTree::span);

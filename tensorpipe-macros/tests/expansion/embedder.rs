@@ -121,17 +121,17 @@ impl EmbedderClient {
             handle: self.handle.with_deadline(deadline),
         }
     }
-    /// The same client; tensors of calls made through it land where this map says: those of arguments on the device of
-    /// the server's that goes with theirs, those of results the other way round.
+    /// The same client, for calls whose tensors land where this map says. Those of arguments land on the server's
+    /// device that goes with theirs, those of results the other way round.
     #[must_use]
     pub fn with_device_map(&self, map: ::tensorpipe_rpc::__private::DeviceMap) -> Self {
         Self {
             handle: self.handle.with_device_map(map),
         }
     }
-    /// The same client; the tensors among the arguments of calls made through it go over one of these channels or in the
-    /// message's own frame, or the call fails before a byte of them moves: as `Message::require`. So do
-    /// those of a stream among them. On what comes back the context of its sender decides (`ContextBuilder::require`).
+    /// The same client, for calls whose arguments' tensors must go over one of these channels, or in the message's own
+    /// frame. Else the call fails before a byte of them moves, as with `Message::require`. So do those of a stream
+    /// among them. On what comes back the context of its sender decides (`ContextBuilder::require`).
     #[must_use]
     pub fn with_requirement(
         &self,

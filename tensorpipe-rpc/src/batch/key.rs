@@ -5,8 +5,8 @@ use tensorpipe::{DType, Device, Identity, Shape, Tensor};
 
 use crate::codec::{Arguments, DecodeError};
 
-/// What all calls of a batch have in common: who makes them, as far as that was proved; the values of the arguments that are no
-/// tensors, as they were encoded; and the tensors' devices, element types and shapes behind the first dimension.
+/// What all calls of a batch have in common. That is who makes them, as far as it was proved; the encoded arguments that are no
+/// tensors; and the tensors' devices, element types and shapes behind the first dimension.
 ///
 /// Bytes of one type after another are read in one way only, so that equal bytes are equal values. A peer that writes a value
 /// in two ways gets two batches.

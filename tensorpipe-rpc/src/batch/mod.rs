@@ -46,8 +46,8 @@
 //!
 //! - As soon as it has `max_size` rows (the first dimensions, summed; a call without rows counts as one). A call that does
 //!   not fit any more opens the next batch; one of more than `max_size` rows runs alone.
-//! - Else when its first call has waited for `max_wait` (`"500us"`, `"2ms"`, `"1s"`; timers tick in milliseconds). A
-//!   call with a deadline may wait less: half of its time left, without that of a run. The server measures how long runs take.
+//! - Else when its first call has waited for `max_wait` (`"500us"`, `"2ms"`, `"1s"`; timers tick in milliseconds). A call with
+//!   a deadline waits no longer than half of what its deadline leaves beside a run. The server measures how long runs take.
 //! - Not while `concurrency` batches of the method run; calls go on gathering then. The default is 1, as in Triton and Ray Serve:
 //!   one batch keeps a model busy, and what waits makes the next batch larger. So `max_wait = "0s"` never waits when the method is
 //!   idle, and gathers under load.

@@ -121,8 +121,8 @@ impl ClientHandle {
         }
     }
 
-    /// The same client; tensors among the arguments of calls made through it, and in the items of a stream that is one, go over one of
-    /// these channels, or not at all ([`Message::require`](tensorpipe::Message::require)).
+    /// The same client, for calls whose tensors must go over one of these channels: those of arguments, and of items of a stream
+    /// that is one ([`Message::require`](tensorpipe::Message::require)).
     pub fn with_requirement(&self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             required: Some(Arc::new(channels.into_iter().map(Into::into).collect())),

@@ -17,16 +17,16 @@
 //! | `rpc.call` | the caller | made, answered or dropped |
 //! | `rpc.handle` | the server | admitted, answered; entered while the handler is polled |
 //!
-//! Their fields: `service`, `method`, `call` (its number on the connection), `peer` (the name of the other end's context), `trace_id` (32
-//! hexadecimal digits), `span_id` and `parent` (16), which is 0 for none. `rpc.call` continues the trace of the handler that makes the
-//! call, or that of `with_trace`; otherwise it begins a new one. The identity of the span travels in the call's header. So the `parent` of
-//! `rpc.handle` is the `span_id` of its `rpc.call`, and that of a nested `rpc.call` is the `span_id` of the `rpc.handle` around it. To
-//! `tracing` itself `rpc.handle` has no parent: that one is in another process.
+//! Their fields are `service`, `method`, `call` (its number on the connection) and `peer` (the name of the other end's context).
+//! `trace_id` has 32 hexadecimal digits, `span_id` and `parent` have 16; 0 is none. `rpc.call` continues the trace of the handler
+//! that makes the call, or that of `with_trace`; otherwise it begins a new one. The identity of the span travels in the call's
+//! header. So the `parent` of `rpc.handle` is the `span_id` of its `rpc.call`, and that of a nested `rpc.call` is the `span_id` of
+//! the `rpc.handle` around it. To `tracing` itself `rpc.handle` has no parent: that one is in another process.
 //!
-//! How a call failed is an event in its span, with the fields `outcome` (as in the metrics) and `error`: ERROR where an end broke its word
-//! (a panic, a result that cannot be sent or read). WARN where arguments, time, capacity or the connection were in the way. DEBUG for the
-//! method's own error and for calls that were dropped. Of many of one method that fail in one way the first in ten seconds has that level,
-//! and the others are DEBUG. A WARN beside the next one says how many they were.
+//! How a call failed is an event in its span, with the fields `outcome` (as in the metrics) and `error`. Its level is ERROR where
+//! an end broke its word (a panic, a result that cannot be sent or read). WARN where arguments, time, capacity or the connection
+//! were in the way. DEBUG for the method's own error and for calls that were dropped. Of many of one method that fail in one way
+//! the first in ten seconds has that level, and the others are DEBUG. A WARN beside the next one says how many they were.
 //!
 //! For OpenTelemetry: the numbers have its sizes. A layer that makes its spans takes `trace_id`, `span_id` and `parent` from the fields of
 //! `rpc.call` and `rpc.handle`. In a context of its own, give a client the context's ids by `with_trace`, and read a handler's by
@@ -62,7 +62,7 @@
 //!
 //! # What it costs
 //!
-//! A call that nobody watches costs two looks at a flag and a level. Copied bytes are counted for each message by its reader, for both
+//! A call that nobody watches costs two reads of a flag and a level. Copied bytes are counted for each message by its reader, for both
 //! ends. So a server's figures leave with the reply's header and need not know how that reply will travel. No clock of one end is compared
 //! with one of the other.
 

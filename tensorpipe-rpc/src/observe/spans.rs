@@ -11,7 +11,7 @@ use super::repeated::is_first;
 use crate::header::TraceContext;
 use crate::schema::Method;
 
-/// Whether a subscriber may want spans. Without one this is a look at one number.
+/// Whether a subscriber may want spans. Without one this reads one number.
 pub(super) fn are_wanted() -> bool {
     Level::INFO <= LevelFilter::current()
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tensorpipe::route::Diversion;
 
-/// Where a call's time went and which of its bytes were copied, of calls made through `with_stats` of a client:
-/// [`Call::stats`](crate::Call::stats) beside the result or the error, [`CallStream::stats`](crate::CallStream::stats) of a
-/// stream, so far or, behind its last item, as a whole.
+/// Where a call's time went and which of its bytes were copied, of calls made through `with_stats` of a client.
+/// [`Call::stats`](crate::Call::stats) beside the result or the error, [`CallStream::stats`](crate::CallStream::stats) of a stream,
+/// so far or, behind its last item, as a whole.
 ///
 /// Clocks of two machines are never compared: each side measures spans of time on its own.
 ///
@@ -59,9 +59,9 @@ pub struct CallStats {
     /// From the call's making until its result was here, or its failure known; zero for one that was not made or not asked
     /// about. Of a call over [`Replicas`](crate::Replicas) of which none was there, how long it waited for one.
     pub round_trip: Duration,
-    /// What the server measured until it answered, with a result or the reason why there is none. `None` where it did not answer: time
-    /// was up here before, the call was dropped, the connection ended; where it refused the call on its header; or is too old to
-    /// measure.
+    /// What the server measured until it answered, with a result or the reason why there is none. `None` where it did not answer:
+    /// time was up here before, the call was dropped, or the connection ended. Also where it refused the call on its header, or is
+    /// too old to measure.
     pub server: Option<ServerTimes>,
     /// The call's message.
     pub request: Carriage,
@@ -120,8 +120,8 @@ pub struct ServerTimes {
 pub struct Carriage {
     /// Its metadata, payloads and tensors, in bytes. Without what frames them.
     pub bytes: u64,
-    /// Bytes of its payloads and tensors that went through a connection (a socket, or a ring in shared memory), in the message's own
-    /// frame or behind it: the CPU of each end copied them. `None` where that is not known.
+    /// Bytes of its payloads and tensors that went through a connection, in the message's own frame or behind it. That is a socket,
+    /// or a ring in shared memory: the CPU of each end copied them. `None` where that is not known.
     pub streamed: Option<u64>,
     /// Bytes of its payloads and tensors that the reader's CPU, and only it, copied from where the writer has them. `None`
     /// where that is not known.
@@ -142,7 +142,7 @@ impl CallStats {
         !(self.attempts.is_empty() && self.round_trip.is_zero())
     }
 
-    /// Whoever notes that the message begins to leave may be interrupted and note it late, while the server is at it. What the server
+    /// Whoever stamps a message when it begins to leave may be interrupted and do so late, while the server is at it. What the server
     /// measured comes after, so the queue was no longer than the rest.
     pub(super) fn bound_queue(&mut self) {
         if self.round_trip.is_zero() {
@@ -185,10 +185,10 @@ impl CallStats {
         Some(took.saturating_sub(elsewhere))
     }
 
-    /// Of the payloads and tensors of both messages and of all items, those bytes that this side's CPU copied on their
-    /// way between your memory and the other end: into or out of a connection, or out of memory of the peer's. A byte
-    /// counts once a message, however often it is copied. What the library does not see is not counted: a tensor that
-    /// you fill, or copy in a handler. `None` where one of the two messages, or a sent item, is not accounted for.
+    /// Bytes of payloads and tensors that this side's CPU copied on their way between your memory and the other end, of both
+    /// messages and all items. It copied them into or out of a connection, or out of memory of the peer's. A byte counts once a
+    /// message, however often it is copied. What the library does not see is not counted: a tensor that you fill, or copy in a
+    /// handler. `None` where one of the two messages, or a sent item, is not accounted for.
     pub fn bytes_copied_here(&self) -> Option<u64> {
         let (there, here) = self.ways();
         let there = there.flat_map(|way| [way.streamed, way.copied_by_writer]);
@@ -286,7 +286,7 @@ mod tests {
             handling: ms(10),
             sending: ms(3),
         };
-        let noted = |queue, round_trip, server| {
+        let queued = |queue, round_trip, server| {
             let mut stats = CallStats {
                 queue: ms(queue),
                 round_trip: ms(round_trip),
@@ -296,11 +296,11 @@ mod tests {
             stats.bound_queue();
             stats.queue
         };
-        assert_eq!(noted(3, 20, Some(times)), ms(3));
-        assert_eq!(noted(8, 20, Some(times)), ms(4), "noted late");
-        assert_eq!(noted(8, 10, Some(times)), ms(0), "a server that lies");
-        assert_eq!(noted(8, 5, None), ms(5), "noted after its end");
-        assert_eq!(noted(8, 0, None), ms(8), "not answered yet");
+        assert_eq!(queued(3, 20, Some(times)), ms(3));
+        assert_eq!(queued(8, 20, Some(times)), ms(4), "stamped late");
+        assert_eq!(queued(8, 10, Some(times)), ms(0), "a server that lies");
+        assert_eq!(queued(8, 5, None), ms(5), "stamped after its end");
+        assert_eq!(queued(8, 0, None), ms(8), "not answered yet");
     }
 
     #[test]

@@ -75,7 +75,7 @@ struct Table {
 /// What one reply gave away.
 struct Given {
     values: Vec<Option<Arc<dyn Referent>>>,
-    /// How many are left: a look at all of them for each that goes would take the square of their number.
+    /// How many are left: reading all of them for each that goes would take the square of their number.
     left: usize,
 }
 

@@ -160,10 +160,10 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// [`open_where`](Shared::open_where).
     ///
     /// # Errors
-    /// [`CallError::Unresolved`] when it was opened before, or too late, or names too many URLs; [`CallError::Connection`]
-    /// when the owner cannot be reached at any of them; else what can happen to a call. Behind a `tls` URL at which it cannot be
-    /// reached only others of `tls` are tried, and those within this machine, unless the context has no transport `tls`. One in front
-    /// of it is tried first, whatever it is.
+    /// [`CallError::Unresolved`] when it was opened before, or too late, or names too many URLs. [`CallError::Connection`] when the
+    /// owner cannot be reached at any of them. Else what can happen to a call. Behind a `tls` URL at which it cannot be reached
+    /// only others of `tls` are tried, and those within this machine, unless the context has no transport `tls`. One in front of it
+    /// is tried first, whatever it is.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         self.open_where(context, |_| true).await
     }

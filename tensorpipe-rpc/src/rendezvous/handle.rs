@@ -312,15 +312,14 @@ impl Rendezvous {
         Ok(recv::State::There(reserved, pull))
     }
 
-    /// A step is over in this process: values of it that nobody received are dropped, whoever waits in it, here or in another
-    /// process for a value of this one, gets an error, and so does whoever comes later.
+    /// A step is over in this process. Values of it that nobody received are dropped. Whoever waits in it, here or in another
+    /// process for a value of this one, gets an error; so does whoever comes later.
     pub fn finish(&self, step: u64) {
         self.shared.local.with(|table| table.finish(step));
     }
 
-    /// Gives everything up, with a reason: every send and receive of this process that waits or comes later, and every receive
-    /// of another process for a value of this one, ends with [`Aborted`]. Only the first abort counts. To go on, make another
-    /// rendezvous.
+    /// Gives everything up, with a reason. Every send and receive of this process that waits or comes later, and every receive
+    /// elsewhere for a value of this one, ends with [`Aborted`]. Only the first abort counts. To go on, make another rendezvous.
     pub fn abort(&self, reason: &str) {
         let local = &self.shared.local;
         let aborted = Aborted {
@@ -330,8 +329,8 @@ impl Rendezvous {
         local.with(|table| table.abort(&aborted));
     }
 
-    /// The same, and the processes that this one is connected to abort theirs with the same reason: those that wait for room,
-    /// too, and one that has sent nothing to this one yet when it first does. Returns when they have, or after a few seconds.
+    /// The same, and the processes that this one is connected to abort theirs with the same reason, also those that wait for room.
+    /// A process that has sent nothing to this one yet aborts when it first does. Returns when they have, or after a few seconds.
     pub async fn abort_everywhere(&self, reason: &str) {
         self.abort(reason);
         let links = self.shared.peers.linked();

@@ -30,21 +30,21 @@
 //! # }
 //! ```
 //!
-//! - **A key names one value**, sent once and received once: producer, with its incarnation, consumer, tensor, step ([`Key`]). A
-//!   second send or receive is an error.
-//! - **Sending** never waits for the consumer. What nobody has received is bounded ([`Limits`]): beyond, [`Rendezvous::send`] is an
-//!   error and [`Rendezvous::send_or_wait`] waits for room. A value that somebody waits for is taken whatever the bound, so a bound
-//!   delays a program, and never stops one whose receivers are at work.
-//! - **Receiving** is a future ([`Rendezvous::recv`]) or a callback ([`Rendezvous::recv_with`]); it has its place when it is made, and
-//!   a bound on how long it waits.
+//! - **A key names one value**, which is sent once and received once ([`Key`]): its producer with an incarnation, its consumer,
+//!   tensor and step. A second send or receive is an error.
+//! - **Sending** never waits for the consumer. What nobody has received is bounded ([`Limits`]): beyond, [`Rendezvous::send`] is
+//!   an error and [`Rendezvous::send_or_wait`] waits for room. A value that somebody waits for is taken whatever the bound. So a
+//!   bound can delay a program, but not stop one whose receivers are at work.
+//! - **Receiving** is a future ([`Rendezvous::recv`]) or a callback ([`Rendezvous::recv_with`]). It is in the queue from when it
+//!   is made, and waits no longer than its bound.
 //! - **In one process** the value is handed over, no byte is copied. **From another process** the consumer pulls it, over a call: a
 //!   tensor of the context's pool ([`tensorpipe::Pool::tensor`]) is lent to a process of the same machine without a copy.
 //! - **Dead values** ([`Value::dead`]) travel as any other.
 //! - **The end**: [`Rendezvous::finish`] sweeps a step, [`Rendezvous::abort`] ends everything, and reaches those who wait in other
 //!   processes.
 //!
-//! Receives that wait for values of one other process are calls under way there: at most
-//! [`ServerLimits::calls_per_connection`](crate::ServerLimits::calls_per_connection), 4096; beyond, they end with
+//! Receives that wait for values of another process are calls under way there. There are at most
+//! [`ServerLimits::calls_per_connection`](crate::ServerLimits::calls_per_connection), 4096. Further ones end with
 //! [`CallError::Overloaded`](crate::CallError::Overloaded).
 //!
 //! # When a process is gone

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use tensorpipe::Tensor;
 
-/// A tensor, and TensorFlow's mark that it is dead: made by a branch that was not taken, it travels so that whoever waits
-/// goes on, and has no contents that mean anything. Cheap to clone: handles, not bytes.
+/// A tensor, and TensorFlow's mark that it is dead. A dead value comes from a branch that was not taken: it travels so that whoever
+/// waits goes on, and its contents mean nothing. Cheap to clone: handles, not bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Value {
     /// The contents.

@@ -8,9 +8,9 @@ const UNANSWERED: u64 = 1 << 32;
 /// One place of those that [`ServerLimits::calls`](crate::ServerLimits::calls) has.
 const PLACE: u64 = 1;
 
-/// Calls, counted in one word twice. A call gives its place back just before it is answered: its caller may make another one as
-/// soon as it has the answer, and a server that is full of calls whose callers wait for one each would turn that away. Whoever shuts
-/// the server down waits until the answer is on its way.
+/// Calls, counted in one word twice. A call gives its place back just before it is answered. Its caller may make another one as
+/// soon as it has the answer; a full server would turn that away. Whoever shuts the server down waits until the answer is on its
+/// way.
 #[derive(Default)]
 pub(crate) struct CallCount(AtomicU64);
 

@@ -147,7 +147,7 @@ impl Shares {
             return Ok(());
         }
         let kept = match self.connections.load(Ordering::Relaxed) {
-            // A look at each would take long.
+            // Reading each would take long.
             SEVERAL.. => others,
             _ => self.kept(member, share, own),
         };

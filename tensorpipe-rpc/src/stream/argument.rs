@@ -24,9 +24,9 @@ use crate::header::{Kind, Way};
 
 /// The stream that a caller gave as an argument: what a method of a service trait names as the type of that argument.
 ///
-/// It ends where the caller's ends. When the caller goes away, or an item cannot be read, the handler is dropped at its next
-/// await, as for any call; whoever else reads the stream, a task that the handler has spawned, gets an [`Interrupted`]. So does
-/// a task that reads on when its handler has returned. Dropping it tells the caller that no further items are wanted; the call goes
+/// It ends where the caller's ends. When the caller goes away, or an item cannot be read, the handler is dropped at its next await,
+/// as for any call. Whoever else reads the stream, such as a task that the handler has spawned, gets an [`Interrupted`]. So does a
+/// task that reads on when its handler has returned. Dropping it tells the caller that no further items are wanted; the call goes
 /// on.
 ///
 /// At most 1024 unread items, or 4 MiB of them and one more of any size, lie here; then the caller's stream waits. The call as a whole has

@@ -153,12 +153,12 @@ impl<T, E> CallStream<T, E> {
         if let State::Failed(error) = &mut self.state {
             return Poll::Ready(error.take().map(Err));
         }
-        let mut found = self.look(None);
+        let mut found = self.take_ready(None);
         if found.is_none() {
             if let State::Streaming { call, .. } = &mut self.state {
                 call.drive(cx);
             }
-            found = self.look(Some(cx.waker()));
+            found = self.take_ready(Some(cx.waker()));
         }
         if let Some(found) = found {
             if let State::Streaming { call, .. } = &mut self.state {
@@ -173,7 +173,7 @@ impl<T, E> CallStream<T, E> {
     }
 
     /// An item or the end, if it is here. Otherwise `waker`, if there is one, is woken when it is.
-    fn look(&mut self, waker: Option<&Waker>) -> Option<Option<Result<T, CallError<E>>>> {
+    fn take_ready(&mut self, waker: Option<&Waker>) -> Option<Option<Result<T, CallError<E>>>> {
         loop {
             let State::Streaming { call, outcome } = &mut self.state else {
                 return Some(None);

@@ -32,8 +32,8 @@ pub const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// impl TarpcMessage for Compressed {}
 /// ```
 ///
-/// What is wrapped arrives in the order in which it was sent, and one message that cannot be sent or received ends the
-/// transport: which request it is, only the wrapper knows. Both ends must wrap.
+/// What is wrapped arrives in the order in which it was sent. One message that cannot be sent or received ends the transport: only
+/// the wrapper knows which request it is. Both ends must wrap.
 pub trait TarpcMessage: Serialize + DeserializeOwned {
     /// The id of the request that it is about.
     #[doc(hidden)]

@@ -209,13 +209,13 @@ async fn a_nested_call_has_what_its_caller_has_left_and_its_trace_and_ends_with_
             BackService::new(BackOffice(std::sync::Arc::clone(&at_it))),
         )
         .await;
-        let desk = FrontDesk {
+        let service = FrontDesk {
             back: BackClient::connect_with(&context, back.url())
                 .await
                 .unwrap(),
             seen: Mutex::default(),
         };
-        let front = serve(&context, FrontService::new(desk)).await;
+        let front = serve(&context, FrontService::new(service)).await;
         let client = FrontClient::connect_with(&context, front.url())
             .await
             .unwrap();

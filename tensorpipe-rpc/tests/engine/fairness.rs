@@ -93,9 +93,9 @@ async fn held_up(context: fn() -> ContextBuilder, greed: Greed) -> Held {
     let done = Done::default();
     let (tell, told) = mpsc::channel();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let (desk, pipe) = (done.clone(), done.pipe.clone());
+    let (orders, pipe) = (done.clone(), done.pipe.clone());
     let serving = on_a_thread(async move || {
-        let server = serve(&build(), OrdersService::new(desk)).await;
+        let server = serve(&build(), OrdersService::new(orders)).await;
         tell.send(server.url().to_string()).unwrap();
         while server.pipes().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -150,9 +150,9 @@ const IN_FLIGHT: u64 = 1000;
 const WAITS: u64 = 3;
 const BEHIND: u64 = 2 * IN_FLIGHT;
 
-/// Bytes that may come in before the other client's call is seen and its handler runs. A busy pipe lets sockets have their
-/// turn after a mebibyte, and moves two more at most before it asks whether it is time; once the other pipe's socket was
-/// seen, its task is behind one more turn of two, and so is the handler's own the first time.
+/// Bytes that may come in before the other client's call is seen and its handler runs. A busy pipe lets sockets have their turn
+/// after a mebibyte, and moves two more at most before it asks whether it is time. Once the other pipe's socket was seen, its task
+/// waits for one more turn of two. So does the handler's own the first time.
 const TURNS: u64 = 8 << 20;
 
 /// A thousand in flight at any time.

@@ -76,12 +76,12 @@ async fn a_call_that_failed_everywhere_says_so_of_each() {
 async fn a_call_for_which_no_server_was_there_says_how_long_it_waited() {
     let ledger = Ledger::default();
     let (_sites, client, _replicas) = all_gone(2, &ledger).await;
-    let patience = Duration::from_millis(30);
-    let client = client.with_stats().with_deadline(patience);
+    let deadline = Duration::from_millis(30);
+    let client = client.with_stats().with_deadline(deadline);
     let (error, stats) = soon(client.who(1).stats()).await;
     assert_unavailable(&error.unwrap_err(), false);
     assert!(
-        stats.is_measured() && stats.round_trip >= patience,
+        stats.is_measured() && stats.round_trip >= deadline,
         "{stats:?}"
     );
     assert!(stats.to_string().ends_with(", sent to nobody"), "{stats}");

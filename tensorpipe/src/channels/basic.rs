@@ -1,7 +1,7 @@
 //! Main memory as DATA frames on the pipe's own connection: works everywhere, the reference for what a channel does.
 
 use super::{Channel, ChannelFault, Lane, LaneIo, Link, OpId, Want};
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Buffer, Device};
 use crate::error::Error;
 
 /// Channel `basic`.
@@ -42,13 +42,6 @@ impl Lane for BasicLane {
 
     fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         Err(ChannelFault("it has no control frames".to_owned()))
-    }
-
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        match dest {
-            None => io.sent(op),
-            Some(dest) => io.received(op, dest.freeze()),
-        }
     }
 
     fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}

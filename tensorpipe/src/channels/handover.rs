@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::{ChannelFault, Device, Lane, LaneIo, OpId, Want};
-use crate::device::{Buffer, BufferMut};
+use crate::device::Buffer;
 use crate::process::{Token, process_id, random_token};
 use crate::sync::{Mutex, lock};
 use crate::sys::fork::PerProcess;
@@ -126,8 +126,6 @@ impl<T: Take> Lane for HandOver<T> {
         self.take.take(op, source, want, io);
         Ok(())
     }
-
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         self.take.resume(op, io);

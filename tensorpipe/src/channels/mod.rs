@@ -3,22 +3,23 @@
 //! A [`Channel`] belongs to a context; for each pipe on which both ends have it, it opens a [`Lane`]. The contract of a
 //! lane, which the conformance suite checks:
 //!
-//! - `send` is called once per operation at the writer, after the reader's go-ahead or with credit ahead of it; `recv` once at
-//!   the reader, before the writer's first byte or control frame for it can arrive, maybe before the application reads. Each ends in exactly one of [`LaneIo::sent`] /
-//!   [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`. Parts without bytes come to no lane;
+//! - `send` is called once per operation at the writer, after the reader's go-ahead or with credit ahead of it. `recv` is called
+//!   once at the reader, before the writer's first byte or control frame can arrive, maybe before the application reads. Each ends
+//!   in exactly one of [`LaneIo::sent`] / [`LaneIo::received`] / [`LaneIo::failed`], or in `cancel`. Parts without bytes come to no
+//!   lane;
 //! - `failed` at one end becomes `cancel` at the other. A lane that sees that its peer has given up a part does not call `failed`: the
 //!   pipe knows the reason, and calls `cancel` or ends;
-//! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves. Its control frame, one for
-//!   each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`. It may also come to [`Lane::adopt`], and
-//!   if that has the part, to no other method;
-//! - which channel carries a part is the sender's choice: by its size, by where it lies, and by what each channel says
-//!   of itself ([`Channel::thresholds`]). A lane that finds out that it moves nothing says so in its [`Degraded`], and
-//!   is chosen no more; what it was given before it still delivers, or fails;
+//! - a channel that [sends at once](Channel::sends_at_once) has `send` called as soon as the message leaves. Its control frame, one
+//!   for each operation, may come before `recv`, and the lane keeps it until then, or until `cancel`. It may come to
+//!   [`Lane::adopt`] instead. If that returns the part, no other method hears of it;
+//! - which channel carries a part is the sender's choice: by its size, by where it lies, and by what each channel says of itself
+//!   ([`Channel::thresholds`]). A lane that finds that it cannot move anything says so in its [`Degraded`], and is not chosen
+//!   again. What it was given before, it still delivers or fails;
 //! - operations are independent: their order of completion is free, and one that stalls does not hold up others;
-//! - it owns the memory of an operation until it says so: `sent` means that the source is not read any more, `received`
-//!   that the destination is complete and not written any more. Work that a device has only queued may come behind that,
-//!   if the memory knows of it: [`Buffer::use_until`] of a source, [`BufferMut::freeze_at`] of a destination. Main memory
-//!   knows of no such work. A lane that keeps a handle on it may go on reading, since memory with two handles is written by nobody;
+//! - it owns the memory of an operation until it gives it back. `sent` means that it no longer reads the source, `received` that
+//!   the destination is complete and no longer written. Work that a device has only queued may come behind that, if the memory
+//!   knows of it: [`Buffer::use_until`] of a source, [`BufferMut::freeze_at`] of a destination. Main memory knows of no such work.
+//!   A lane that keeps a handle on it may go on reading, since memory with two handles is written by nobody;
 //! - it reads device memory behind what that is [ready](Buffer::ready) at, and writes it behind what is
 //!   [unfinished](BufferMut::unfinished). For that it orders its device's queue, or goes on when the fence is reached
 //!   ([`LaneHandle::resume_at`]). It never waits for a device. A queue that works in order holds up what is queued behind a source that is
@@ -92,17 +93,17 @@ pub trait Channel: Send + Sync + 'static {
         0
     }
 
-    /// From which size on it pays to send to `peer`, whose devices and descriptors these are, over which transport, for which memory: the
-    /// first entry that fits counts, and memory that none fits is not carried. Contexts may say otherwise. By default it carries
-    /// whatever lies on its devices, and pays for what does not ride in the message's own frame.
+    /// From which size on it pays to send to `peer`, whose devices and descriptors these are, over which transport, for which
+    /// memory. The first entry that fits counts. Memory that none fits is not carried. Contexts may say otherwise. By default it
+    /// carries whatever lies on its devices, and pays for what does not ride in the message's own frame.
     fn thresholds(&self, peer: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         let _ = peer;
         costs::BASIC.to_vec()
     }
 
-    /// Whether it moves the bytes of such memory. One that does not, because the peer gets the memory itself, is chosen before those
-    /// that do, wherever it stands among a context's channels; but not before one that has, or about which the context has, an entry
-    /// for just [that kind of memory](Threshold::of). By default it does.
+    /// Whether it moves the bytes of such memory. One that does not, because the peer gets the memory itself, is chosen before
+    /// those that do, whatever the order of a context's channels. Exception: a channel that has, or for which the context has, an
+    /// entry for just [that kind of memory](Threshold::of). By default it does.
     fn moves_bytes(&self, memory: MemoryKind) -> bool {
         let _ = memory;
         true
@@ -113,8 +114,8 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
-    /// Whether it sends without waiting for the reader's go-ahead, because nothing that it sends takes memory of the reader's before
-    /// that reads: what its lane is told is where the part is. Its lanes stream nothing that theirs did not ask for.
+    /// Whether it sends without waiting for the reader's go-ahead. Nothing that it sends then takes memory of the reader's before
+    /// that reads: its lane is told where the part is. Its lanes stream nothing that theirs did not ask for.
     fn sends_at_once(&self) -> bool {
         false
     }
@@ -149,15 +150,15 @@ pub struct Link {
 }
 
 impl Link {
-    /// For a lane inside the one that is opened with this link, which has it carry pieces of its parts (staging: from a device to
-    /// main memory, and by the inner lane to main memory there).
+    /// For a lane inside the one that is opened with this link. The outer lane has it carry pieces of its parts: staging copies
+    /// from a device to main memory, and the inner lane carries that to main memory there.
     ///
-    /// A piece of operation `op` is the operation [`op.piece(n)`](OpId::piece), with a number of the outer lane's choice, the same at
-    /// both ends, and not used again for that part. The inner lane's contract is that of any: the outer lane calls `recv` for a piece
-    /// before the peer's may send it, and `cancel` for those under way when its own operation is cancelled. What is said about a piece
-    /// comes to [`Lane::inner`], which hands it on, and hears there how the piece ended. Whether the inner channel reaches the peer
-    /// is for the outer one to ask, whose descriptors hold the inner one's; `peer_devices` are the inner channel's. There is no lane
-    /// inside an inner one, and none that sends at once outside of one.
+    /// A piece of operation `op` is the operation [`op.piece(n)`](OpId::piece), with a number of the outer lane's choice, the same
+    /// at both ends, and not used again for that part. The inner lane's contract is that of any. The outer lane calls `recv` for a
+    /// piece before the peer's may send it. It calls `cancel` for those under way when its own operation is cancelled. What is said
+    /// about a piece comes to [`Lane::inner`], which hands it on, and hears there how the piece ended. Whether the inner channel
+    /// reaches the peer is for the outer one to ask, whose descriptors hold the inner one's; `peer_devices` are the inner
+    /// channel's. There is no lane inside an inner one, and none that sends at once outside of one.
     pub fn inner(self, peer_devices: Vec<(Device, Vec<u8>)>) -> Self {
         Self {
             peer_devices,
@@ -244,8 +245,9 @@ pub trait Lane: Send {
     fn recv(&mut self, op: OpId, want: Want, io: &mut LaneIo<'_>);
 
     /// The peer's lane has sent `body` about `op`, of `len` bytes, on a channel that [sends at once](Channel::sends_at_once), and
-    /// nobody has read the message yet. Where that is enough to have the memory, without a copy and without a wait, it is the
-    /// part, and no other method is called about it; `None`, with nothing done: `body` comes as any other does. By default `None`.
+    /// nobody has read the message yet. Where that is enough to have the memory, without a copy and without a wait, it is the part,
+    /// and no other method is called about it. `None`, with nothing done, means that `body` comes as any other does. By default
+    /// `None`.
     fn adopt(&mut self, op: OpId, body: &[u8], len: u64, io: &mut LaneIo<'_>) -> Option<Adopted> {
         let _ = (op, body, len, io);
         None
@@ -254,8 +256,13 @@ pub trait Lane: Send {
     /// The peer's lane has sent `body` about `op`.
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault>;
 
-    /// A stream that this lane began is through: for an incoming one, with the memory it filled.
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>);
+    /// A stream that this lane began is through: for an incoming one, with the memory it filled. By default the operation is over.
+    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
+        match dest {
+            None => io.sent(op),
+            Some(dest) => io.received(op, dest.freeze()),
+        }
+    }
 
     /// [`LaneHandle::resume`] was called for `op`, which is still under way.
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {

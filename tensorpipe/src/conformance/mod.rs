@@ -28,7 +28,7 @@ pub use test_device::{Copied, Hold, Pinned, TestDevices, TestQueue};
 use std::future::Future;
 use std::time::Duration;
 
-/// A bound on every wait of a scenario. Far more than a sound backend takes on a busy machine.
+/// A bound on every wait of a scenario. Far more than a correct backend takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// Bytes that do not repeat, different for each seed.
@@ -79,8 +79,8 @@ async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
 
 /// `mod $module` with a test for each scenario of the transport suite.
 ///
-/// `$transport` is a closure that makes an `Arc<dyn Transport>`, `$address` an address that it can listen at; both are
-/// evaluated anew in each test, so an address that only one listener can have must be made up each time.
+/// `$transport` is a closure that makes an `Arc<dyn Transport>`, `$address` an address that it can listen at. Each test evaluates
+/// both anew, so an address that only one listener can have must be made up each time.
 #[macro_export]
 macro_rules! transport_conformance {
     ($module:ident, $transport:expr, $address:expr) => {

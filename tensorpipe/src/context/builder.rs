@@ -94,9 +94,10 @@ impl ContextBuilder {
         self
     }
 
-    /// What this context sends from or to devices of a kind goes over one of these channels, or not at all: then the write fails with
-    /// [`Misuse::NotAsRequired`] before a byte of them moves, also where a channel finds out only then that the two ends cannot do
-    /// better. Of main memory it is about what goes from there to there and does not ride in the frame. What comes is its writer's affair.
+    /// What this context sends from or to devices of a kind goes over one of these channels, or not at all. Then the write fails
+    /// with [`Misuse::NotAsRequired`] before a byte of them moves. So it does where a channel finds out only then that the two ends
+    /// cannot do better. Of main memory it is about what goes from there to there and does not ride in the frame. What comes is its
+    /// writer's affair.
     ///
     /// A program whose GPUs share a machine would rather fail than stage through main memory:
     ///
@@ -125,8 +126,8 @@ impl ContextBuilder {
     /// - It is the secret of a group: whoever has it can connect, and can listen in the place of who should.
     /// - Each further connection of the pipe proves that it is the pipe's, and so does the process that lends memory or is read.
     ///
-    /// Make the secret of at least 16 random bytes: a word can be guessed by whoever connects once. Over plain `tcp` a token says who takes
-    /// part in the handshake, and no more: whoever passes it on between the two can speak for either afterwards, and everybody on the
+    /// Make the secret of at least 16 random bytes: a word can be guessed by whoever connects once. Over plain `tcp` a token says
+    /// who takes part in the handshake, and no more. Whoever relays it can speak for either end afterwards, and everybody on the
     /// way can read. TLS prevents that.
     ///
     /// ```

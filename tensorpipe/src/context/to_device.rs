@@ -14,8 +14,9 @@ impl Tensor {
     /// Dropping the future leaves what is queued to its end, and frees its memory behind that.
     ///
     /// # Errors
-    /// The context has no allocator of a device that takes part, or one that [copies nothing](crate::device::Allocator::copy); the two devices
-    /// are of different allocators; there is no memory, or no tokio runtime on this thread; or the device refuses.
+    /// Where the context has no allocator of a device that takes part, or one that [copies
+    /// nothing](crate::device::Allocator::copy). Where the two devices have different allocators, there is no memory, no tokio
+    /// runtime on this thread, or the device refuses.
     pub async fn to(&self, device: Device, context: &Context) -> Result<Self, DeviceError> {
         if self.device() == device {
             return Ok(self.clone());

@@ -31,9 +31,10 @@ pub trait Allocator: Send + Sync + 'static {
     /// When the device has no such memory.
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError>;
 
-    /// Copies these behind each other into `to`, which is as long as all of them: each lies on one of its devices or in main memory, and so
-    /// does `to`, not all of them in main memory. What is filled on a device is ready behind a fence; main memory is filled when the
-    /// future ends. It is polled within a tokio runtime. A dropped future leaves what is queued to its end, and `to` goes back behind it.
+    /// Copies these behind each other into `to`, which is as long as all of them. Each lies on one of its devices or in main
+    /// memory, and so does `to`. Not all are in main memory. What is filled on a device is ready behind a fence; main memory is
+    /// filled when the future ends. It is polled within a tokio runtime. A dropped future leaves what is queued to its end, and
+    /// `to` goes back behind it.
     ///
     /// `None`, the default, whatever is asked for, where it copies nothing: then [`Tensor::to`](crate::Tensor::to) does not serve its
     /// devices.

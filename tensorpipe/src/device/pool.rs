@@ -148,7 +148,7 @@ impl Pool {
     /// `len` bytes to fill that channel `lease` can lend to another process of this machine without a copy, as the memory of
     /// [`Pool::tensor`]; ordinary memory where there are none ([`LendableStats::fallbacks`]).
     ///
-    /// They are shared memory: a peer to which any of it was lent can read the 2 MiB around it, or the block if that is longer, for as
+    /// They are shared memory. A peer that was lent any of it can read the 2 MiB around it, or the block if that is longer, for as
     /// long as the pool keeps them. A forked child cannot touch them.
     ///
     /// # Errors

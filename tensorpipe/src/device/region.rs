@@ -196,8 +196,8 @@ impl BufferMut {
         })
     }
 
-    /// The first `len` bytes of memory that nobody else holds; gives it back where somebody does (a process to which it is
-    /// lent, too), or it is shorter, or main memory that cannot be written.
+    /// The first `len` bytes of memory that nobody else holds. Gives it back where somebody does (a process to which it is lent,
+    /// too), where it is shorter, or main memory that cannot be written.
     pub fn from_memory(mut memory: Arc<dyn Memory>, len: usize) -> Result<Self, Arc<dyn Memory>> {
         let device = memory.device();
         let exclusive = Arc::get_mut(&mut memory)

@@ -3,8 +3,8 @@
 /// The longest text for people that is sent or kept, in bytes.
 pub(crate) const TEXT_MAX: usize = 1024;
 
-/// A peer's words for errors, routes and logs: at most [`TEXT_MAX`] bytes of them, and nothing that moves a terminal's cursor, begins a
-/// line of its own, or has others shown in another order.
+/// A peer's words for errors, routes and logs: at most [`TEXT_MAX`] bytes of them. Nothing in them moves a terminal's cursor,
+/// begins a line of its own, or reorders other text.
 pub(crate) fn legible(words: &str) -> String {
     let mut kept = String::new();
     for c in words.chars() {

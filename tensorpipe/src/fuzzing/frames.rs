@@ -8,9 +8,9 @@ use crate::proto::sim::{End, Link, message};
 
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The first byte is the length of the pieces in which the peer's bytes come, the second that of the application's
-/// script, one byte a command, which follows; the peer's bytes are the rest. When the script is at its end, the
-/// application reads and sends whatever there is.
+/// The first byte is the length of the pieces in which the peer's bytes come. The second is the length of the application's script,
+/// which follows, one byte a command. The peer's bytes are the rest. When the script is at its end, the application reads and sends
+/// whatever there is.
 pub fn frames(data: &[u8]) {
     let Some(([piece, script], rest)) = data.split_first_chunk::<2>() else {
         return;

@@ -21,7 +21,7 @@ pub(super) struct Places {
     /// How long who has said what it wants keeps its place whoever comes.
     time: Duration,
     taken: Vec<Taken>,
-    /// With so many it is looked which of them have ended.
+    /// With so many it checks which of them have ended.
     look_at: usize,
 }
 

@@ -84,8 +84,8 @@ impl OpenChannel {
     }
 }
 
-/// Whether the peer has proved who it is, and nothing sees to it that what follows is its: its connection has no keys, and the
-/// kernel does not say which process is there. Says so once.
+/// Whether the peer has proved who it is, but nothing proves that what follows is its. Its connection has no keys, and the kernel
+/// does not say which process is there. Says so once.
 fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connection) -> bool {
     static HAS_WARNED: AtomicBool = AtomicBool::new(false);
     let has_token = identity.is_some_and(|known| known.token().is_some());

@@ -352,8 +352,8 @@ async fn welcome(
             stays = conn.read(handle_stay) => match stays {
                 Ok(reason) => Ok(reason),
                 Err(error @ Error::Peer { .. }) => return Err(error),
-                // A connector that has upgraded lets go of this connection, which can be seen before its new one; one that is
-                // gone holds a place among the handshakes no longer than that takes.
+                // A connector that has upgraded closes this connection, which can be seen before its new one. So one that is gone
+                // soon frees its place among the handshakes.
                 Err(lost) => match tokio::time::timeout(JOINS_WITHIN, &mut joined).await {
                     Ok(arrived) => Err(arrived),
                     Err(_) => return Err(lost),

@@ -10,7 +10,7 @@ use crate::sync::{Ordering, fence};
 pub(crate) struct Consumer<P> {
     pub(super) place: P,
     read: u64,
-    /// The producer's counter when it was last looked at.
+    /// The producer's counter when it was last read.
     written: u64,
     done: bool,
 }

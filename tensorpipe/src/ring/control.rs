@@ -5,7 +5,7 @@
 //!
 //! # Sleeping
 //!
-//! An end that wants to sleep says so and looks once more; an end that has moved bytes looks whether the other sleeps.
+//! An end that wants to sleep says so and polls once more; an end that has moved bytes checks whether the other sleeps.
 //! Both orders are store, full fence, load, so at least one of the two sees the other (Dekker). Whoever takes the flag
 //! down wakes: by what means is the owner's business. `tensorpipe-loom` checks both, and that bytes arrive whole, in
 //! every order of the two ends' steps.
@@ -48,9 +48,9 @@ pub(crate) trait RingMemory {
     /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
     /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
     const STRIDE: usize = 16 << 10;
-    /// Bytes after which a consumer that sleeps is woken, where more are written at once, and it did not fall asleep on
-    /// the producer's processor: there it would run as soon as it is woken, take what is there, and sleep again. (Woken
-    /// for each stride, both ends of an echo of 60 KiB on one processor changed places 11 times.)
+    /// Bytes after which a consumer that sleeps is woken, where more are written at once. Not if it fell asleep on the producer's
+    /// processor: there it would run at once, take what is there, and sleep again. (Woken for each stride, both ends of an echo of
+    /// 60 KiB on one processor changed places 11 times.)
     const WAKE: usize = 4 * Self::STRIDE;
 
     fn control(&self) -> &Control;

@@ -73,8 +73,8 @@ pub(crate) struct Mapped {
     capacity: usize,
 }
 
-// SAFETY: the pointers lie in `memory`, which is Send and kept alive here; access goes through atomics, and through raw
-// copies of ranges that the ring's counters give to one end at a time.
+// SAFETY: the pointers lie in `memory`, which is Send and kept alive here. Access goes through atomics, and through raw copies of
+// ranges that the ring's counters give to one end at a time.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
@@ -98,8 +98,8 @@ impl Mapped {
 
 impl RingMemory for Mapped {
     fn control(&self) -> &Control {
-        // SAFETY: it points to aligned memory of the size of a Control that lives as long as `self.memory`; a Control is
-        // atomics and padding, for which every content is valid, and which others may change at any time.
+        // SAFETY: it points to aligned memory of the size of a Control that lives as long as `self.memory`. A Control is atomics
+        // and padding: every content is valid, and others may change it at any time.
         unsafe { self.control.as_ref() }
     }
 

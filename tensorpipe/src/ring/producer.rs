@@ -1,6 +1,6 @@
 //! The end of a ring that writes.
 //!
-//! It keeps its own counter to itself and only looks at the other's, so a peer that writes nonsense there is a [`Fault`], never a wild
+//! It keeps its own counter to itself and only reads the other's, so a peer that writes nonsense there is a [`Fault`], never a wild
 //! access. A peer that dies at any instruction leaves a ring that is as valid as before it.
 
 use super::control::{DONE, Fault, RingMemory, asleep_on, wake_sleeper};
@@ -11,7 +11,7 @@ use crate::sync::{Ordering, fence};
 pub(crate) struct Producer<P> {
     pub(super) place: P,
     written: u64,
-    /// The consumer's counter when it was last looked at.
+    /// The consumer's counter when it was last read.
     read: u64,
 }
 
@@ -140,7 +140,7 @@ impl<P: RingMemory> Producer<P> {
         true
     }
 
-    /// Whether the consumer has read all that was written; looks. `false` where it breaks the rules, or is gone.
+    /// Whether the consumer has read all that was written, by its counter now. `false` where it breaks the rules, or is gone.
     pub(crate) fn is_drained(&mut self) -> bool {
         self.refresh().is_ok() && self.read == self.written
     }

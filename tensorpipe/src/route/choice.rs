@@ -18,8 +18,8 @@ use crate::device::{Device, MemoryKind};
 /// What carries the parts that this side sends over a pipe, by size and by where they lie.
 ///
 /// A part rides in the message's own frame, as far as the reader's [`Limits`](crate::Limits) leave room there, unless a channel
-/// [pays](Pays) for its size; of those that do, the one of the highest priority carries it. What no channel pays for, and no
-/// frame takes, is carried by the one that would pay soonest.
+/// [pays](Pays) for its size. Of those that do, the one of the highest priority carries it. What no channel pays for, and no frame
+/// takes, is carried by the one that would pay soonest.
 ///
 /// It is printed as `heap: in the frame <= 64 KiB, basic < 4 MiB, cma above`. That is about a part that is its message's only one: the
 /// parts of one message share the frame's room, `Limits::eager_message`.

@@ -38,8 +38,8 @@ impl Origin {
     }
 }
 
-/// The same for what is dropped: a forked child's copy touches no lock, which a thread that the child has not got may hold, and
-/// nothing that it has in common with its parent, as sockets. Where the kernel cannot tell, nobody is a child.
+/// The same for what is dropped. A forked child's copy touches no lock, since a thread that the child lacks may hold it. Nor does
+/// it touch what it shares with its parent, such as sockets. Where the kernel cannot tell, nobody is a child.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner(Option<Origin>);
 

@@ -1,7 +1,7 @@
 //! Memory without a name that is passed from process to process as a file descriptor, and what its maker has sealed.
 //!
-//! A seal cannot be taken off. [`FIXED`] keeps the size what it is, so that a mapping of it is never cut off under its
-//! reader; [`READ_ONLY`] lets nobody but the maker, who has mapped it before, write there, nor anybody punch holes.
+//! A seal cannot be taken off. [`FIXED`] keeps the size what it is, so that a mapping of it is never cut off under its reader. With
+//! [`READ_ONLY`] only the maker, who has mapped it before, can write there, and nobody can punch holes.
 //!
 //! A hole is filled with zeros by whoever touches it, on ordinary pages. Where no page is left, touching a hole kills with SIGBUS. That can
 //! be so of pages that the administrator has set aside (hugetlb). So [`check`] takes memory on those only when no page is missing and none
@@ -243,8 +243,8 @@ fn map(fd: BorrowedFd<'_>, len: NonZeroUsize, protection: ProtFlags) -> Result<N
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
         return Ok(start.cast());
     }
-    // An aligned range that was free a moment ago. Never MAP_FIXED: where that fails (no huge pages are set aside) it may have
-    // unmapped what was there, and another thread may have mapped something of its own in its place.
+    // An aligned range that was free a moment ago. Never MAP_FIXED. Where that fails (no huge pages are set aside) it may have
+    // unmapped what was there, and another thread may have mapped something else in its place.
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE;
     for _ in 0..TRIES {
         let Some(address) = free_range(len) else {

@@ -16,8 +16,8 @@ use tokio::io::unix::AsyncFd;
 /// # Panics
 /// Outside of a runtime with a reactor.
 pub(crate) fn watch(socket: UnixStream) -> io::Result<AsyncFd<UnixStream>> {
-    // SAFETY: the descriptor is the stream's own, which keeps it open for as long as it lives and always names the same one;
-    // nothing hands out the stream itself to be changed.
+    // SAFETY: the descriptor is the stream's own, which keeps it open for as long as it lives and always names the same one.
+    // Nothing hands out the stream itself to be changed.
     let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
     watched.map_err(io::Error::from)
 }

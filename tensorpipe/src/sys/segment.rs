@@ -251,8 +251,8 @@ impl Piece {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies within the mapping, which lives as long as self and was zeroed at birth; only `bytes_mut`
-        // writes there, since other processes cannot and no other piece overlaps.
+        // SAFETY: the range lies within the mapping, which lives as long as self and was zeroed at birth. Only `bytes_mut` writes
+        // there, since other processes cannot and no other piece overlaps.
         unsafe { std::slice::from_raw_parts(self.start(), self.len()) }
     }
 

@@ -8,9 +8,9 @@ use nix::poll::{PollFd, PollTimeout, poll};
 /// How long what happens may stay unseen where the system takes fewer descriptors than there are.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// As `poll`, for any number of descriptors. The system takes no more at once than the process may open
-/// (`RLIMIT_NOFILE`), and that may have been lowered since these were opened: then it looks at some after the others, and
-/// where nothing has happened, returns after a pause.
+/// As `poll`, for any number of descriptors. The system takes no more at once than the process may open (`RLIMIT_NOFILE`), and that
+/// may have been lowered since these were opened. Then it polls some after the others, and returns after a pause where nothing has
+/// happened.
 ///
 /// # Errors
 /// As `poll`, `EINVAL` only where the process may open none.

@@ -35,8 +35,9 @@ pub const MAX_DIMS: usize = 32;
 
 /// A contiguous, row-major, reference-counted tensor.
 ///
-/// The numbers of one that a peer has lent ([`MemoryKind::Borrowed`](crate::device::MemoryKind::Borrowed)) can change while they are read, as
-/// far as that peer is malicious: check an index where it is used, and parse [bytes](crate::Payload::into_bytes), not tensors.
+/// The numbers of one that a peer has lent ([`MemoryKind::Borrowed`](crate::device::MemoryKind::Borrowed)) can change while they
+/// are read, if that peer is malicious. Check an index where it is used, and parse [bytes](crate::Payload::into_bytes), not
+/// tensors.
 ///
 /// There is no `==`: by value or by bits, NaN and memory of a GPU make it a choice. Compare [`Tensor::as_slice`] or
 /// [`Tensor::as_bytes`].
@@ -181,9 +182,9 @@ impl Tensor {
     /// The elements, to write. Copies first (into aligned memory) if another handle exists, the memory is lent to another
     /// process, or it is read-only. The copy of lendable memory is lendable.
     ///
-    /// The copy is of the whole tensor, also where only some rows of it ([`Tensor::rows`]) have another handle or are lent: 64 MiB
-    /// took 132 ms instead of 1 µs, and some 10 ms where the pool had warm memory for the copy. So the blocks of a cache, which are lent and written one by one, are best tensors of
-    /// their own.
+    /// The copy is of the whole tensor, also where only some rows of it ([`Tensor::rows`]) have another handle or are lent. 64 MiB
+    /// took 132 ms instead of 1 µs, and some 10 ms where the pool had warm memory for the copy. So the blocks of a cache, which are
+    /// lent and written one by one, are best tensors of their own.
     ///
     /// # Errors
     /// As [`Tensor::as_slice`].

@@ -50,10 +50,10 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
 
     /// Who is at the other end, as the system says and not as the peer does; it does not change.
     ///
-    /// Much follows from [`Process`](PeerAddr::Process) and [`SameProcess`](PeerAddr::SameProcess), so give them only where the kernel
-    /// vouches for them (`SO_PEERCRED`), or both ends were made here. A token counts as protected on such a connection
-    /// ([`Route::exposed`](crate::Route)), further connections of its pipe must come from that process, and what was borrowed goes back
-    /// to it without a copy. Limits count by [`PeerAddr::party`]. `Unknown`: exposed, and each connection counts alone.
+    /// Much follows from [`Process`](PeerAddr::Process) and [`SameProcess`](PeerAddr::SameProcess), so give them only where the
+    /// kernel vouches for them (`SO_PEERCRED`), or both ends were made here. A token counts as protected on such a connection
+    /// ([`Route::exposed`](crate::Route)), and further connections of its pipe must come from that process. What was borrowed goes
+    /// back to it without a copy. Limits count by [`PeerAddr::party`]. `Unknown`: exposed, and each connection counts alone.
     fn peer(&self) -> PeerAddr {
         PeerAddr::Unknown
     }
@@ -64,9 +64,9 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         None
     }
 
-    /// What only the two ends of this connection know, where it has keys of its own: the same at both, and of no other connection (as RFC
-    /// 5705 exports it from TLS). What a pipe proves is bound to it. It is there at the connector when that is connected, and at the
-    /// listener when something has been read; and it does not change.
+    /// What only the two ends of this connection know, where it has keys of its own. It is the same at both, and of no other
+    /// connection (as RFC 5705 exports it from TLS). What a pipe proves is bound to it. It is there at the connector when that is
+    /// connected, and at the listener when something has been read; and it does not change.
     fn exported(&self) -> Option<[u8; 32]> {
         None
     }

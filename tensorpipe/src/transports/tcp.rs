@@ -50,8 +50,8 @@ impl TcpTransport {
         Self::default()
     }
 
-    /// For tests and measurements of narrow links on one machine: `pace` hears the number of each connection made or
-    /// accepted, from 0 in their order, and says at most how many bytes a second it sends (SO_MAX_PACING_RATE).
+    /// For tests and measurements of narrow links on one machine. `pace` hears the number of each connection made or accepted, from
+    /// 0 in their order, and says at most how many bytes a second it sends (SO_MAX_PACING_RATE).
     #[doc(hidden)]
     pub fn paced(pace: impl Fn(u64) -> Option<u64> + Send + Sync + 'static) -> Self {
         Self {

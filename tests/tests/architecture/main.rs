@@ -1,7 +1,161 @@
-//! The rules that the design sets and neither the compiler nor clippy checks: who may name whom, where `unsafe` may stand, and
-//! what documents name. They are read off the source's tokens, so each failure names a file and what to do.
+//! The rules that the design sets and neither the compiler nor clippy checks: who may name whom. They are read off the
+//! source's tokens, so each failure names a module and what it names.
 #![allow(missing_docs, reason = "a test")]
 
-mod edges;
-mod rules;
 mod source;
+
+use std::collections::BTreeSet;
+
+use source::{read, shipped};
+
+/// Each module of `tensorpipe`, from the leaves up, and what its code may name of others. ARCHITECTURE.md explains it.
+const PIPE: &str = "
+    ambient stop log_limit: sync
+    address keys: error
+    error descriptor message: device tensor
+    message: descriptor
+    route: address device sync
+    config: error proto sys
+    process: ambient error keys proto sys::fork
+    sys: ambient error sync
+    ring: error sync sys::copy sys::memfd sys::processors
+    device: error sync sys
+    tensor: device error message
+    proto: descriptor device::Device device::DeviceKind device::DeviceOffer error keys tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
+    fuzzing: device error keys proto wire_md
+    transports: address error process ring sync sys
+    channels: address::SettledPeer device error keys pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
+    channels: route::Pays route::Degraded route::Threshold stop sync sys transports::BoxFuture transports::Connection
+    pipe negotiate context: ambient address channels config device error sync
+    pipe: descriptor message proto route stop sys::copy sys::fork sys::workers tensor transports::Connection
+    negotiate: context keys log_limit pipe process proto route stop transports
+    listener: address context error log_limit negotiate pipe sync sys::fork transports
+    context: keys listener negotiate pipe process sys::fork tensor::Tensor transports route::Refusal route::Requirement route::Threshold
+";
+
+/// The root itself, and what stands on the public API.
+const ON_TOP: [&str; 4] = ["", "blocking", "conformance", "testing"];
+
+/// What the modules right below `root` name of each other: `("pipe", "proto::Head")`. The name of the root is empty; its macros do not count.
+fn edges(folder: &str, root: &str) -> BTreeSet<(String, String)> {
+    let mut edges = BTreeSet::new();
+    for (module, paths) in shipped(folder, "crate::") {
+        if let Some(module) = module.strip_prefix(root) {
+            let named = paths.iter().filter_map(|path| path.strip_prefix(root));
+            let others = named.filter(|to| first(to) != first(module) && !to.starts_with("__"));
+            edges.extend(others.map(|to| (first(module).to_owned(), to.to_owned())));
+        }
+    }
+    edges
+}
+
+fn first(path: &str) -> &str {
+    path.split("::").next().unwrap()
+}
+
+#[test]
+fn every_edge_of_the_pipe_is_in_the_table_and_none_is_only_there() {
+    let mut allowed = BTreeSet::new();
+    for (from, to) in PIPE.lines().filter_map(|line| line.trim().split_once(": ")) {
+        for from in from.split(' ') {
+            allowed.extend(to.split(' ').map(|to| (from, to)));
+        }
+    }
+    let mut edges = edges("tensorpipe/src", "crate::");
+    edges.retain(|(from, _)| !ON_TOP.contains(&&**from));
+    let fits = |(from, to): &(String, String), (module, named): &(&str, &str)| {
+        from == module && format!("{to}::").starts_with(&format!("{named}::"))
+    };
+    let mut new = edges.clone();
+    new.retain(|edge| !allowed.iter().any(|allowed| fits(edge, allowed)));
+    assert!(new.is_empty(), "edges that are not in the table: {new:#?}");
+    allowed.retain(|allowed| !edges.iter().any(|edge| fits(edge, allowed)));
+    assert!(allowed.is_empty(), "edges that nothing has: {allowed:#?}");
+}
+
+/// Parts of calls, and what stands on them.
+const CALLS: [(&str, &str); 3] = [
+    ("engine codec schema header value", "call client callbacks"),
+    ("batch codec schema header value", "engine"),
+    ("engine", "batch"),
+];
+
+#[test]
+fn calls_know_nothing_of_what_stands_on_them() {
+    for (from, to) in edges("tensorpipe-rpc/src", "crate::") {
+        let has = |words: &str, name: &str| words.split(' ').any(|word| word == name);
+        let mut below = CALLS.iter().filter(|(lower, _)| has(lower, &from));
+        let is_upwards = below.any(|(_, upper)| has(upper, first(&to)));
+        let is_layer = has("rendezvous tarpc", first(&to)) && !from.is_empty();
+        assert!(!is_upwards && !is_layer, "{from} -> {to}");
+    }
+}
+
+/// Each file or folder of `pipe/` can be read on its own, from the driver up to the handle.
+#[test]
+fn the_pipe_has_no_circle_of_imports() {
+    let mut left = BTreeSet::new();
+    for (from, to) in edges("tensorpipe/src", "crate::pipe::") {
+        // Types stand in `pipe/mod.rs`.
+        let is_type = to.starts_with(char::is_uppercase);
+        left.insert((from, if is_type { "" } else { first(&to) }.to_owned()));
+    }
+    left.retain(|(from, to)| from != to);
+    assert!(left.len() > 20, "{left:#?}");
+    // What names nothing that is left is no part of a circle.
+    for _ in 0..left.len() {
+        let froms: BTreeSet<String> = left.iter().map(|(from, _)| from.clone()).collect();
+        left.retain(|(_, to)| froms.contains(to));
+    }
+    assert!(left.is_empty(), "these name each other: {left:#?}");
+}
+
+/// What the protocol must not see: sockets, files, threads, clocks.
+const NOT_IN_PROTO: &str = "tokio libc nix std::net std::fs std::io std::thread std::process std::sync Instant::now SystemTime";
+
+/// Where backends stand and how their names end, and who may know those.
+const BACKENDS: [(&str, &str); 2] = [("transports::", "Transport"), ("channels::", "Channel")];
+const KNOW: [&str; 5] = ["", "transports", "channels", "conformance", "testing"];
+
+#[test]
+fn every_module_sees_what_is_its_own() {
+    for (module, paths) in shipped("tensorpipe/src", "crate::") {
+        let module = module.trim_start_matches("crate::");
+        for path in paths {
+            let mut words = NOT_IN_PROTO.split(' ').map(|word| format!("::{word}::"));
+            let works = words.any(|word| format!("::{path}::").contains(&word));
+            let works = works && first(module) == "proto";
+            assert!(!works, "{module} names {path}: the driver does that");
+            let is_backend = |(module, kind): (&str, &str)| {
+                let name = path.split_once(module).map_or("", |(_, name)| name);
+                name.contains(kind) && !name.starts_with(kind)
+            };
+            let knows = BACKENDS.into_iter().any(is_backend) && !KNOW.contains(&first(module));
+            assert!(!knows, "{module} names {path}: go through the trait");
+        }
+    }
+}
+
+#[test]
+fn every_file_says_its_idea_first() {
+    for name in "tensorpipe-macros examples examples/inference loom benches".split(' ') {
+        shipped(&format!("{name}/src"), "crate::");
+    }
+}
+
+/// `cargo test --workspace` turns no feature on by itself: a member that builds with it does. `fuzzing` a test turns on.
+#[test]
+fn every_feature_of_the_pipe_is_on_when_the_workspace_is_tested() {
+    let manifest = read("tensorpipe/Cargo.toml");
+    let features = manifest.split("[features]").nth(1).unwrap();
+    let features = features.split("\n[").next().unwrap().lines();
+    let members = ["tests", "examples", "tensorpipe-rpc"];
+    let members = members.map(|member| read(&format!("{member}/Cargo.toml")));
+    for (name, _) in features.filter_map(|line| line.split_once(" = ")) {
+        let is_on =
+            |line: &str| line.starts_with("tensorpipe = ") && line.contains(&format!("\"{name}\""));
+        let mut lines = members.iter().flat_map(|manifest| manifest.lines());
+        let is_tested = ["default", "fuzzing"].contains(&name) || lines.any(is_on);
+        assert!(is_tested, "no test runs with the feature `{name}`");
+    }
+}

@@ -1,42 +1,23 @@
 //! The source files of the workspace, as the paths that their code names.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
 
-/// One file.
-pub(crate) struct Source {
-    /// Its path from the root of the workspace, with `/`.
-    pub(crate) path: String,
-    /// What it is in its crate: `crate::pipe::io::`.
-    pub(crate) module: String,
-    /// Every name and path in its code, not in comments or strings. What begins with `self` or `super` is led back to the root of the
-    /// crate.
-    pub(crate) paths: Vec<String>,
-}
-
 /// The root of the workspace.
-pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
 
 /// A text file of the workspace.
 pub(crate) fn read(path: &str) -> String {
-    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    fs::read_to_string(ROOT.to_owned() + path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every file of a crate, without what is only compiled for tests. Each opens by saying its idea.
-pub(crate) fn shipped(folder: &str) -> Vec<Source> {
+/// Of every file in `folder`, which is `module`, its module and each path in its code, from the root of the crate: not those in
+/// comments, strings and tests. Each file opens by saying its idea.
+pub(crate) fn shipped(folder: &str, module: &str) -> Vec<(String, Vec<String>)> {
     let mut found = Vec::new();
-    walk(folder, "crate::", &mut found);
-    assert!(!found.is_empty(), "no files in {folder}");
-    found
-}
-
-fn walk(folder: &str, module: &str, found: &mut Vec<Source>) {
-    for entry in fs::read_dir(root().join(folder)).unwrap() {
-        let file = entry.unwrap().file_name().into_string().unwrap();
+    for entry in fs::read_dir(ROOT.to_owned() + folder).unwrap().flatten() {
+        let file = entry.file_name().into_string().unwrap();
         let path = format!("{folder}/{file}");
         let name = file.trim_end_matches(".rs");
         let module = match name {
@@ -46,8 +27,8 @@ fn walk(folder: &str, module: &str, found: &mut Vec<Source>) {
         // The simulated link of the protocol's stories is a test, too.
         if ["tests", "sim"].contains(&name) {
             continue;
-        } else if root().join(&path).is_dir() {
-            walk(&path, &module, found);
+        } else if entry.file_type().unwrap().is_dir() {
+            found.extend(shipped(&path, &module));
         } else if file != name {
             let text = read(&path);
             assert!(text.starts_with("//!"), "{path} does not begin with `//!`");
@@ -55,13 +36,10 @@ fn walk(folder: &str, module: &str, found: &mut Vec<Source>) {
             let mut paths = Vec::new();
             collect(code.parse().unwrap(), "", &mut paths);
             paths.iter_mut().for_each(|path| lead_back(path, &module));
-            found.push(Source {
-                path,
-                module,
-                paths,
-            });
+            found.push((module, paths));
         }
     }
+    found
 }
 
 /// Follows `a::b`, and behind `start`, which is in front of braces, each of `{b, c::{d}}`.

@@ -107,13 +107,8 @@ async fn pair(lie: Lie) -> (Pipe, Pipe) {
         kept: None,
     });
     let liar = with_channels("liar", vec![liar.channel()]);
-    let listener = honest.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (one, two) = soon("a pipe", async {
-        tokio::join!(listener.accept(), liar.connect(&url))
-    })
-    .await;
-    (one.unwrap(), two.unwrap())
+    let (theirs, ours) = tensorpipe_tests::pair(&liar, &honest, "tcp://127.0.0.1:0").await;
+    (ours, theirs)
 }
 
 #[track_caller]

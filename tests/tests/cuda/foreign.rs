@@ -1,5 +1,5 @@
-//! Memory of another library's that other processes may map, and that is one range of addresses over several physical allocations: it is lent
-//! as it is, and stays its owner's until it is back.
+//! Memory of another library's that other processes may map, also one range of addresses over several physical allocations. It is
+//! lent as it is, and stays its owner's until it is back.
 
 #![allow(unsafe_code, reason = "another library's memory is an address")]
 

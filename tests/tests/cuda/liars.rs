@@ -1,5 +1,6 @@
-//! Lanes of devices that lie: what they say of lengths, places, devices, allocations and steps is checked by the honest end, which gets the
-//! bytes another way or ends the pipe with the peer's fault. It touches nothing that it was not given, and what it lent comes back.
+//! Lanes of devices that lie. The honest end checks what they say of lengths, places, devices, allocations and steps. It gets the
+//! bytes another way, or ends the pipe with the peer's fault. It touches nothing that it was not given, and what it lent comes
+//! back.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use tensorpipe::engine::EnginePipe;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Server};
-use tensorpipe_tests::soon;
+use tensorpipe_tests::{pair, soon};
 
 use super::memory::story;
 use super::raw::{GRANT, PING, PONG, REFUSE, Raw, data, frame, message, tensor};
@@ -203,10 +203,7 @@ async fn what_comes_in_stripes_counts_too() {
     let server = server.limits(limits).build().unwrap();
     let client = Context::builder().transports(tcp()).channels(channels());
     let client = client.build().unwrap();
-    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (client, pipe) = tokio::join!(client.connect(&url), listener.accept());
-    let (client, pipe) = (client.unwrap(), pipe.unwrap());
+    let (client, pipe) = pair(&client, &server, "tcp://127.0.0.1:0").await;
     // Somebody else takes as much as makes the second half of the tensor too much.
     let others = pipe.hold(7 << 20).unwrap();
     let (written, read) = soon("a refusal", async {

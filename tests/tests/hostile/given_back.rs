@@ -6,7 +6,7 @@ use tensorpipe::{
     Allocation, BufferMut, Context, Error, Limits, Message, Misuse, Pipe, Place, ReadError, Tensor,
     Timeouts,
 };
-use tensorpipe_tests::soon;
+use tensorpipe_tests::{pair, soon};
 
 use super::memory::story;
 use super::raw::{GRANT, RESET, Raw, data, frame, header, message, reason, tensor};
@@ -138,9 +138,7 @@ async fn from_a_pipe_that_is_closed_inside_a_chunk() {
 #[tokio::test]
 async fn from_places_that_do_not_fit() {
     let context = Context::new();
-    let listener = context.listen(["memory://given back"]).await.unwrap();
-    let (client, server) = tokio::join!(context.connect("memory://given back"), listener.accept());
-    let (client, server) = (client.unwrap(), server.unwrap());
+    let (client, server) = pair(&context, &context, "memory://given back").await;
     // Too many places, and one of another length than what is to fill it.
     let short = || Tensor::from_vec(vec![1u8; 5000], [5000]).unwrap();
     let too_many = Message::new("m").tensor(short());

@@ -73,7 +73,7 @@ pub(crate) fn play_host() {
     });
 }
 
-/// A HELLO of one who offers a channel with connections of its own, and does not make them: it has said all that is asked for, and
+/// A HELLO of one who offers a channel with connections of its own, and does not make them. It has said all that is asked for, so
 /// its handshake goes on.
 fn holds(way: Way) -> Vec<u8> {
     let mut body = vec![0];

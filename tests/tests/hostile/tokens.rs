@@ -173,7 +173,7 @@ fn a_hostile_peer_has_the_time_of_a_handshake_in_all() {
             let mut raw = Raw::connect(&url);
             std::thread::sleep(Duration::from_millis(2500));
             raw.send(&preface()[..1]);
-            raw.is_cut("a slow stranger", SOON);
+            raw.is_cut("a slow peer", SOON);
             assert!(begun.elapsed() < Duration::from_millis(4500));
         });
         story.await.unwrap();

@@ -5,7 +5,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use tensorpipe::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use tensorpipe::{Context, Error};
-use tensorpipe_tests::{runtime, soon};
+use tensorpipe_tests::{pair, runtime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::tokens::{SECRET, works};
@@ -68,10 +68,7 @@ fn a_pipe_with_a_key_stays_where_its_listener_is() {
             builder.token("trainers", SECRET).build().unwrap()
         };
         let (here, there) = (context(), context());
-        let listener = here.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-        let pipes = async { tokio::join!(there.connect(listener.url()), listener.accept()) };
-        let (client, server) = soon("a pipe", pipes).await;
-        let (client, server) = (client.unwrap(), server.unwrap());
+        let (client, server) = pair(&there, &here, "tcp://127.0.0.1:0").await;
         for pipe in [&client, &server] {
             let route = pipe.route();
             println!("{route}");

@@ -9,6 +9,7 @@ use tensorpipe::{
     Buffer, Context, DType, Error, Incoming, Message, Pipe, ResetCode, Tensor, Write,
     device::MemoryKind,
 };
+use tensorpipe_tests::pair;
 
 use super::scene::{
     Keeps, Peer, alone, builder, check, context, eventually, lendable, made, mappings, over_tcp,
@@ -296,9 +297,7 @@ async fn within_process() -> (Context, Pipe, Pipe) {
         Arc::new(BasicChannel::new()),
     ];
     let context = Context::builder().channels(channels).build().unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
-    let (client, server) = (client.unwrap(), server.unwrap());
+    let (client, server) = pair(&context, &context, "tcp://127.0.0.1:0").await;
     for (from, to) in [(&client, &server), (&server, &client)] {
         from.send(Message::new("first").tensor(of_heap(40_000, 1)))
             .unwrap();

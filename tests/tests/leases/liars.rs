@@ -16,7 +16,7 @@ use nix::sys::socket::{
 use tensorpipe::channels::{Channel, ChannelFault, LaneIo, LeaseChannel, OpId};
 use tensorpipe::conformance::pattern;
 use tensorpipe::{Buffer, Context, Error, Message, PeerFault, Pipe, Tensor};
-use tensorpipe_tests::{Double, Says};
+use tensorpipe_tests::{Double, Says, pair};
 
 use super::scene::{alone, check, offer, soon};
 
@@ -240,10 +240,7 @@ async fn pipe_of(lie: Lie) -> (Pipe, Pipe) {
     let writer = Context::builder().name("liar").channels([liar]);
     let reader = Context::builder().name("reader").channels([honest]);
     let (writer, reader) = (writer.build().unwrap(), reader.build().unwrap());
-    let listener = reader.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (writer, reader) = tokio::join!(writer.connect(&url), listener.accept());
-    (writer.unwrap(), reader.unwrap())
+    pair(&writer, &reader, "tcp://127.0.0.1:0").await
 }
 
 async fn read(writer: &Pipe, reader: &Pipe) -> Result<Message, Error> {

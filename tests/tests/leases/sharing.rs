@@ -173,8 +173,8 @@ fn a_copy_is_made_when_its_writer_hears_of_it() {
     });
 }
 
-/// The first of two messages in which a tensor goes back is taken back while it is on its way: it must not end the loan that
-/// the second one counts on.
+/// The first of two messages in which a tensor goes back is taken back on its way. It must not end the loan that the second one
+/// counts on.
 #[test]
 fn what_goes_back_twice_and_is_taken_back_once_arrives() {
     alone(async || {

@@ -316,17 +316,17 @@ async fn whoever_writes_behind_what_it_accepted_hears_how_it_ended() {
 
 /// Of a message whose writer's own code fails, all that was put together still leaves, and so does all of the next one.
 #[tokio::test]
-async fn a_note_that_panics_keeps_nothing_back() {
+async fn a_callback_that_panics_keeps_nothing_back() {
     // Whatever is said later would push on what was kept back.
     let silent = timeouts(|timeouts| timeouts.silence = None);
     let context = over_tcp().timeouts(silent).build().unwrap();
     let (client, server) = pair(&context, &context).await;
-    let note = |_| panic!("by design");
-    let submit = || client.submit(&mut Outbound::new(b"noted"), When::Now, note);
+    let callback = |_| panic!("by design");
+    let submit = || client.submit(&mut Outbound::new(b"first"), When::Now, callback);
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(submit)).unwrap_err();
     client.send(message(1, 100)).unwrap();
-    let noted = soon("the first", server.read()).await.unwrap();
-    assert_eq!(noted.metadata, "noted");
+    let first = soon("the first", server.read()).await.unwrap();
+    assert_eq!(first.metadata, "first");
     // Whoever keeps a blocked runtime's pipe alive would push it on later.
     let second = tokio::time::timeout(Duration::from_secs(5), server.read()).await;
     check(&second.expect("it was kept back").unwrap(), 1, 100);

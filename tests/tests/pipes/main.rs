@@ -75,10 +75,7 @@ async fn round_trips(client: &Pipe, server: &Pipe, count: usize) {
 
 /// The two ends of a pipe: the one that connected, the one that accepted.
 async fn pair(client: &Context, server: &Context) -> (Pipe, Pipe) {
-    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let (client, server) = tokio::join!(client.connect(&url), listener.accept());
-    (client.unwrap(), server.unwrap())
+    tensorpipe_tests::pair(client, server, "tcp://127.0.0.1:0").await
 }
 
 async fn tcp_pair() -> (Pipe, Pipe) {

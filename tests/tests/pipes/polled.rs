@@ -1,13 +1,13 @@
 //! A round trip while both ends poll over shared memory makes no system call at either end.
 //!
-//! Its runtime may look at timers and sockets, which it does after some sixty turns, and the child may say that it is through. Any other
-//! call ends it. On a busy machine a look can be in vain, and then somebody has to be woken: at most half of the children may meet that.
+//! Its runtime may poll timers and sockets, which it does after some sixty turns, and the child may say that it is through. Any other
+//! call ends it. On a busy machine a poll can be in vain, and then somebody has to be woken: at most half of the children may meet that.
 
 use tensorpipe_tests::{Child, allow_only, say};
 
 use super::*;
 
-/// The runtime's look at sockets.
+/// The runtime's poll of sockets.
 #[cfg(target_arch = "x86_64")]
 const WAIT: libc::c_long = libc::SYS_epoll_wait;
 #[cfg(not(target_arch = "x86_64"))]
@@ -45,7 +45,7 @@ pub(crate) fn play() {
 fn a_round_trip_while_both_poll_makes_no_system_call() {
     if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
         println!(
-            "skipped: instrumented code takes longer than a look lasts, and makes calls of its own"
+            "skipped: instrumented code takes longer than a poll lasts, and makes calls of its own"
         );
         return;
     }

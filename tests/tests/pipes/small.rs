@@ -85,9 +85,9 @@ async fn small_messages_keep_their_order_and_give_their_credit_back() {
         let (client, server) = pair(&context, &context).await;
         let handler = Arc::new(Picky::default());
         server.set_handler(handler.clone()).unwrap();
-        let mut noted = Vec::new();
+        let mut numbers = Vec::new();
         for number in 0..MANY {
-            let note = |id| noted.push(id);
+            let number_it = |id| numbers.push(id);
             let bytes = number.to_le_bytes();
             let when = match number % 7 {
                 0..3 => When::Soon,
@@ -96,14 +96,14 @@ async fn small_messages_keep_their_order_and_give_their_credit_back() {
                 _ => When::Now,
             };
             let submitted = client
-                .submit(&mut Outbound::new(&bytes), when, note)
+                .submit(&mut Outbound::new(&bytes), when, number_it)
                 .unwrap();
             assert_eq!(submitted.id, number);
             if number % 50 == 0 {
                 tokio::task::yield_now().await;
             }
         }
-        assert_eq!(noted, (0..MANY).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..MANY).collect::<Vec<_>>());
         let all = || handler.taken.lock().unwrap().len() as u64 == MANY;
         eventually("all of them", all).await;
         let taken = handler.taken.lock().unwrap().clone();

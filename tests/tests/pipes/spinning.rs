@@ -87,8 +87,8 @@ async fn next_turn() {
     .await;
 }
 
-/// Looks at one connection between two turns of a bystander, at most: some for each of the tasks that may look at it (its reader or
-/// writer, and the pipe's own). A loop of 50 µs is some hundreds.
+/// Looks at one connection between two turns of a bystander, at most. Some are for each of the tasks that may look at it (its
+/// reader or writer, and the pipe's own). A loop of 50 µs is some hundreds.
 const LOOKS_BETWEEN_TURNS: u64 = 64;
 
 /// Two busy pipes and a bystander, five tasks on one thread: whoever looks goes to the end of the queue in between. Counted in

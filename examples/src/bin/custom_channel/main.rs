@@ -1,6 +1,6 @@
-//! Channels of one's own, for devices of one's own, written against the public seams alone: `staged` copies to main memory and
-//! has another channel move that, `testwire` has a connection of its own. The device is the one of the conformance suite, whose
-//! memory the CPU cannot read, and whose queues get to their copies later.
+//! Channels of one's own, for devices of one's own, written against the public seams alone. `staged` copies to main memory and has
+//! another channel move that; `testwire` has a connection of its own. The device is the one of the conformance suite, whose memory
+//! the CPU cannot read, and whose queues get to their copies later.
 //!
 //! Run this to see tensors go from device to device, to and from main memory, and both channels pass the public
 //! conformance suite: `cargo run -p tensorpipe-examples --bin custom_channel`.

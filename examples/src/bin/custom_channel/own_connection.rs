@@ -124,8 +124,6 @@ impl Lane for TestWireLane {
         Err(ChannelFault("it has no control frames".to_owned()))
     }
 
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
-
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
         self.wanted().remove(&op);
     }

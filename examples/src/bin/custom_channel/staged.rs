@@ -17,7 +17,7 @@ use tensorpipe::channels::{
     Want,
 };
 use tensorpipe::conformance::{Copied, TestDevices, TestQueue};
-use tensorpipe::{Buffer, BufferMut, Device, DeviceError, Error, device::Allocator};
+use tensorpipe::{Buffer, Device, DeviceError, Error, device::Allocator};
 
 const NAME: &str = "staged";
 
@@ -160,8 +160,6 @@ impl Lane for StagedLane {
     fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         Err(ChannelFault("it has no control frames".to_owned()))
     }
-
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         let Some(Stage::CopiedOut(copied, early)) = self.stages.get_mut(&op) else {

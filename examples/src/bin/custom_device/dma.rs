@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use tensorpipe::channels::{
     Channel, ChannelFault, DeviceOffer, Lane, LaneHandle, LaneIo, Link, OpId, Want,
 };
-use tensorpipe::{Buffer, BufferMut, Device, Error, device::Allocator};
+use tensorpipe::{Buffer, Device, Error, device::Allocator};
 
 use super::card::{Cards, Landing, Queue};
 
@@ -157,9 +157,6 @@ impl Lane for DmaLane {
         }
         Ok(())
     }
-
-    /// It streams nothing on the pipe's connection.
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
 
     /// The fence of a copy to main memory is reached.
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {

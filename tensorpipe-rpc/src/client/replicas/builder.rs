@@ -89,9 +89,9 @@ impl ReplicasBuilder {
         self
     }
 
-    /// After so many calls in a row without an answer within their deadlines, a server that is there gets no further ones: its
-    /// connection counts as lost ([`backoff`](Self::backoff)), and once it is there again the first call decides. Never while
-    /// it is the only one that is there. Calls with streams do not count. At least 1, default 5, `u32::MAX` for never.
+    /// A server that leaves so many calls in a row without an answer within their deadlines gets no further ones. Its connection
+    /// counts as lost ([`backoff`](Self::backoff)), and once it is there again the first call decides. Never while it is the only
+    /// one that is there. Calls with streams do not count. At least 1, default 5, `u32::MAX` for never.
     pub fn unanswered(mut self, calls: u32) -> Self {
         self.options.unanswered = calls;
         self

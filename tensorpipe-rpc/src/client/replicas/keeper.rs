@@ -1,8 +1,8 @@
 //! The task of one replica: connects, asks for the services, sees it go, and connects again.
 //!
-//! Between two attempts there is always a pause, also after a pipe that worked. Some pipes count as an attempt that failed: one that never
-//! answered a call and ended soon, and one on which a question, or calls in a row, had no answer. So a server that takes pipes and dies, or
-//! says nothing, is not connected to in a loop, nor for ever.
+//! Between two attempts there is always a pause, also after a pipe that worked. Some pipes count as an attempt that failed. Such a
+//! pipe never answered a call and ended soon; or a question, or calls in a row, had no answer on it. So a server that takes pipes
+//! and dies, or says nothing, is not connected to in a loop, nor for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -85,15 +85,16 @@ use table::Shared;
 /// - **A call** goes to a replica that is there ([`Balance`]). If there is none it waits for one within its deadline, and fails
 ///   with [`CallError::Unavailable`](crate::CallError::Unavailable), which lists each, when there is none until then, or all
 ///   have been given up.
-/// - **Made again**, on another replica and within the same deadline, is what did not run: because the replica died, shuts
-///   down, is overloaded, has no such method yet, or cannot have the call's tensors as its caller wants them. What may have run is made again only if its method is
-///   `#[rpc(idempotent)]`; else the error says so ([`CallError::may_have_run`](crate::CallError::may_have_run)).
-///   [`ReplicasBuilder::tries`] bounds how often, [`RetryBudget`] keeps an overload from growing by it.
-/// - **Made once** is a call with a stream, one that returns a [`Remote`](crate::Remote) by its signature, and one that is given
-///   a reference, which goes to the server that owns the value. They do not wait for a replica, but fail at once where none is there,
-///   and they end with theirs.
+/// - **Made again**, on another replica and within the same deadline, is what did not run. The replica died, shuts down, is
+///   overloaded, has no such method yet, or cannot have the call's tensors as its caller wants them. What may have run is made
+///   again only if its method is `#[rpc(idempotent)]`; else the error says so
+///   ([`CallError::may_have_run`](crate::CallError::may_have_run)). [`ReplicasBuilder::tries`] bounds how often, [`RetryBudget`]
+///   keeps an overload from growing by it.
+/// - **Made once** is a call with a stream, and one that returns a [`Remote`](crate::Remote) by its signature. So is one that is
+///   given a reference: it goes to the server that owns the value. They do not wait for a replica, but fail at once where none is
+///   there, and they end with theirs.
 /// - **A replica** whose pipe ended, or whose server is silent ([`Timeouts::silence`](tensorpipe::Timeouts::silence)) or shuts
-///   down, gets no calls from then on, and is connected to again: after a pause that grows ([`Backoff`]), until it is given up
+///   down, gets no further calls. It is connected to again, after a pause that grows ([`Backoff`]), until it is given up
 ///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]). So is one that answers no call, though it is there
 ///   ([`ReplicasBuilder::unanswered`]).
 /// - **Definitions** are compared each time. A server with another one gets no calls, and its [status](Self::status) shows

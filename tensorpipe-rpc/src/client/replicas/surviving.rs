@@ -124,7 +124,7 @@ impl SurvivingCall {
         match verdict {
             Verdict::Gone => shared.take_out(*index, live, to_connect(error.clone())),
             _ if matches!(error, CallError::Deadline { .. }) => {
-                shared.is_late(*index, live, self.joined.service);
+                shared.missed_deadline(*index, live, self.joined.service);
             }
             _ if !matches!(error, CallError::Connection { .. }) => answered(attempt),
             _ => {}
@@ -155,7 +155,9 @@ impl SurvivingCall {
             let is_up = self.deadline().is_some_and(|(at, _)| at <= ambient::now());
             match shared.pick(self.joined.service, &self.tried) {
                 Pick::Here(picked) if !is_up => return self.send(picked),
-                Pick::Here(_) | Pick::Tried => return Err(error.unwrap_or_else(|| self.late())),
+                Pick::Here(_) | Pick::Tried => {
+                    return Err(error.unwrap_or_else(|| self.time_is_up()));
+                }
                 Pick::Never => return Err(self.unavailable()),
                 Pick::Later if is_up => return Err(self.unavailable()),
                 Pick::Later => match self.deadline() {
@@ -174,7 +176,7 @@ impl SurvivingCall {
         }
     }
 
-    fn late(&self) -> CallError {
+    fn time_is_up(&self) -> CallError {
         CallError::Deadline {
             after: self.deadline().map(|(_, after)| after).unwrap_or_default(),
         }

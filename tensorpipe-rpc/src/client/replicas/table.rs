@@ -170,7 +170,7 @@ impl Shared {
 
     /// A call had no answer within its deadline. A replica that answers none is taken out, while there is another one that
     /// has the service: else there would be no place that is better.
-    pub(super) fn is_late(&self, index: usize, live: &Arc<Live>, service: usize) {
+    pub(super) fn missed_deadline(&self, index: usize, live: &Arc<Live>, service: usize) {
         let Some(calls) = live.unanswered(self.options.unanswered) else {
             return;
         };

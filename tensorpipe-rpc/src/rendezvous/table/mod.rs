@@ -220,8 +220,8 @@ impl<W> Table<W> {
         None
     }
 
-    /// Takes a place at a key. Among those to whom a value is lent the last one has it: a consumer asks once at a time, so whoever
-    /// asked before has given up, or is dead, and that is only not known here yet.
+    /// Takes a place at a key. Among those to whom a value is lent the last one has it. A consumer asks once at a time, so whoever
+    /// asked before has given up, or is dead, though that is not known here yet.
     pub(super) fn recv(&mut self, key: &Key, give: Give) -> Result<u64, RecvError> {
         self.is_open(key.step())?;
         if give == Give::Lend && self.lent >= LENT && !self.is_lent(key) {

@@ -12,7 +12,7 @@ use crate::sys::fork::PerProcess;
 use crate::sys::process_memory::{Process, Unread};
 use crate::sys::processors::Processors;
 
-/// What is read at once, in bytes: some tens of microseconds, between which it is looked whether the copy is still wanted, and others
+/// What is read at once, in bytes: some tens of microseconds, between which it checks whether the copy is still wanted, and others
 /// have their turn.
 const PIECE: usize = 256 << 10;
 
@@ -30,7 +30,7 @@ pub(super) enum Outcome {
     Ended,
 }
 
-/// A tensor that is read: looks at the export, copies, looks again, and then whether it was this process all the while.
+/// A tensor that is read: reads the export, copies, reads it again, and then checks whether it was this process all the while.
 #[derive(Debug)]
 pub(super) struct Reading {
     met: Arc<Met>,

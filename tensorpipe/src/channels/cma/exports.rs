@@ -2,7 +2,7 @@
 //!
 //! Invariant: an export stands in the table only while the memory that it names is owned by it. It is taken down *before* the memory is let
 //! go of, and its number never stands there again. So a reader that finds the number before and after it has copied has copied what was
-//! meant (as with a sequence lock). Readers are other processes: they look with `process_vm_readv`, at whole slots.
+//! meant (as with a sequence lock). Readers are other processes: they read whole slots with `process_vm_readv`.
 
 use crate::device::Buffer;
 use crate::error::SystemError;

@@ -245,13 +245,6 @@ impl Lane for CmaLane {
         }
     }
 
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        match dest {
-            None => io.sent(op),
-            Some(dest) => io.received(op, dest.freeze()),
-        }
-    }
-
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), Fault> {
         let job = match self.reading.remove(&op) {
             Some(UnderWay::Copying(job)) => job,

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The writer keeps the memory of an operation, puts an *export* with its address into an export table of its own process, and tells the
-//! reader which export it is. The reader looks at the export, copies, looks again, and says that it is done. So no address
+//! reader which export it is. The reader reads the export, copies, reads it again, and says that it is done. So no address
 //! goes over the pipe, where others may listen: who cannot read the table learns nothing. And a copy is only good if the
 //! export is still there afterwards: the writer takes it down before it lets go of the memory.
 //!
 //! Whether one process may read another's memory depends on both, on security modules and filters, and cannot be known but by
-//! trying. The first look at an export is that trial. Where it fails, the reader says why, and has the writer send the bytes on the
+//! trying. The first read of an export is that trial. Where it fails, the reader says why, and has the writer send the bytes on the
 //! pipe's connection, like over `basic`; the writer then chooses other channels.
 //!
 //! Whether it pays depends on the processors of both ends, which the writer knows from its own and from the reader's descriptor:
@@ -46,18 +46,17 @@ use crate::sys::processors::Processors;
 
 /// Channel `cma` (cross-memory attach): the reader copies tensors out of the writer's memory with `process_vm_readv`.
 ///
-/// The reader copies, with two threads where it may use more than one processor. Which processors it has is in its device descriptor, and
-/// the writer chooses by it: with several, tensors go by `cma` from 4 MiB on, over `shm` from 8 MiB on; where both
-/// processes are bound to one processor, the same, from 1 MiB on; where the reader has one of its own, none does, since
-/// both ends of a connection copy at the same time then, and that was measured to be faster.
+/// The reader copies, with two threads where it may use more than one processor. Its device descriptor says which processors it
+/// has, and the writer chooses by it. With several, tensors go by `cma` from 4 MiB on, over `shm` from 8 MiB on. Where both
+/// processes are bound to the same processor they do from 1 MiB on. Where the reader has one of its own none does: both ends of a
+/// connection copy at the same time then, which was measured to be faster.
 /// [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) says otherwise.
 ///
 /// # Trust
 ///
-/// It reads only where the system lets it: processes of one user, which may read each other's memory anyway, as far as Yama,
-/// seccomp and other security modules do not forbid it. A process whose kernel says that it is another one than the
-/// peer claims is not read. On a pipe that has a key, by a [token](crate::ContextBuilder::token) or TLS, no process is read that has not
-/// the key.
+/// It reads only where the system lets it. Processes of one user may read each other's memory anyway, unless Yama, seccomp or
+/// another security module forbids it. A process whose kernel says that it is another one than the peer claims is not read. On a
+/// pipe that has a key, by a [token](crate::ContextBuilder::token) or TLS, no process is read that has not the key.
 #[derive(Debug, Default)]
 pub struct CmaChannel {
     within_process: bool,
@@ -70,8 +69,8 @@ impl CmaChannel {
     }
 
     /// The same, after letting *every* process of this user read this one's memory, and debug it, until it ends
-    /// (`PR_SET_PTRACER_ANY`): where the Yama security module is set to 1, as some distributions do, only its ancestors can
-    /// otherwise. The permission belongs to the process, not to the channel, and nothing here takes it back.
+    /// (`PR_SET_PTRACER_ANY`). Where some distributions set the Yama security module to 1, only its ancestors can otherwise. The
+    /// permission belongs to the process, not to the channel, and nothing here takes it back.
     pub fn readable_by_all() -> Self {
         process_memory::let_all_read();
         Self::new()

@@ -18,7 +18,7 @@ use super::writing::Told;
 use super::{Adopted, Degraded, Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind, Want};
 use super::{Exchange, Invitation, Lender, Offer, Taking, Wanted, Whereabouts};
 use crate::address::SettledPeer;
-use crate::device::{Buffer, BufferMut, Memory, MemoryKind, Pool};
+use crate::device::{Buffer, Memory, MemoryKind, Pool};
 use crate::keys::PipeKey;
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Ordering};
@@ -295,13 +295,6 @@ impl Lane for LeaseLane {
                 Ok(())
             }
             Some(want) => self.settle(op, told, want, io),
-        }
-    }
-
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        match dest {
-            None => io.sent(op),
-            Some(dest) => io.received(op, dest.freeze()),
         }
     }
 

@@ -68,8 +68,8 @@ use crate::error::Error;
 ///
 /// # Trust
 ///
-/// A process that is lent memory reads it where it is, while the lender could still write there: it relies on the lender to
-/// follow the protocol, and the lender on the borrower not to look at what else lies in the same segment. So memory is lent only
+/// A process that is lent memory reads it where it is, while the lender could still write there. It relies on the lender to follow
+/// the protocol. The lender relies on the borrower not to look at what else lies in the same segment. So memory is lent only
 /// between processes of one user, who may read each other's memory anyway. A context that does not have this channel among its
 /// [`channels`](crate::ContextBuilder::channels) neither lends nor borrows.
 ///
@@ -81,11 +81,11 @@ use crate::error::Error;
 /// # Limits
 /// One process has at most 4096 loans of another one at once, over all pipes between them. Beyond, tensors are copied: a warning
 /// says so once, [`LendableStats::ledger_full`](crate::device::LendableStats::ledger_full) counts them, and
-/// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. Segments of others that are mapped have at most as
-/// many bytes as the largest [`Limits::receive_budget`](crate::Limits::receive_budget) of the process's contexts: to read a page
-/// that its lender has not filled allocates it here. Tensors in further segments are copied, and a warning says so. A loan ends when its reader lets go of the tensor,
-/// whether or not its owner keeps it. Sending a tensor back to its lender makes no copy over the pipe that it came over, and over
-/// pipes whose transport identifies the peer's process (`shm`). Over other pipes it is copied.
+/// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) their bytes. The mapped segments of others have at most as many
+/// bytes as the largest [`Limits::receive_budget`](crate::Limits::receive_budget) of the process's contexts. To read a page that
+/// its lender has not filled allocates it here. Tensors in further segments are copied, and a warning says so. A loan ends when its
+/// reader lets go of the tensor, whether or not its owner keeps it. Sending a tensor back to its lender makes no copy over the pipe
+/// that it came over, and over pipes whose transport identifies the peer's process (`shm`). Over other pipes it is copied.
 #[derive(Debug, Default)]
 pub struct LeaseChannel {
     within_process: bool,

@@ -10,7 +10,7 @@ use super::connection::run;
 use super::frame::Say;
 use super::stripes::{Road, Stripes};
 use super::{Buffer, ChannelFault, Expected, Further, JoinToken, Lane, LaneIo, Link, OpId, Want};
-use crate::device::{BufferMut, Destination, Pool};
+use crate::device::{Destination, Pool};
 use crate::error::Misuse;
 use crate::sync::AtomicU64;
 
@@ -235,13 +235,6 @@ impl Lane for MptLane {
             }
         }
         Ok(())
-    }
-
-    fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
-        match dest {
-            None => io.sent(op),
-            Some(dest) => io.received(op, dest.freeze()),
-        }
     }
 
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {

@@ -39,18 +39,18 @@ impl CudaDevices {
         Ok(Buffer::new(Arc::new(memory)))
     }
 
-    /// A buffer over memory of the stream's device of which somebody else is the owner, at an address and so many bytes long: ready behind
-    /// what `stream` has queued by now. The owner is dropped when nobody has a handle on it and no work on it is unfinished: on any
-    /// thread, maybe inside a pipe: it must not wait then, nor call one. Memory that other processes may map can be lent to them
-    /// (`cuMemCreate` with a descriptor, as of PyTorch's expandable segments): a loan is such work.
+    /// A buffer over memory of the stream's device that somebody else owns, at an address and so many bytes long. It is ready
+    /// behind what `stream` has queued by now. The owner is dropped when nobody has a handle on it and no work on it is unfinished.
+    /// That may be on any thread, also inside a pipe: it must not wait then, nor call one. Memory that other processes may map can
+    /// be lent to them (`cuMemCreate` with a descriptor, as of PyTorch's expandable segments): a loan is such work.
     ///
     /// # Safety
     /// The memory is there as long as the owner, in the device's primary context. Nobody writes there, but for what `stream` has queued
     /// by now.
     ///
     /// # Errors
-    /// For a stream of another context than a device's primary one, for memory that the driver does not know or that is of another
-    /// device than the stream, and when the driver refuses.
+    /// For a stream of another context than a device's primary one. For memory that the driver does not know, or of another device
+    /// than the stream. When the driver refuses.
     pub unsafe fn borrow(
         &self,
         owner: impl Send + Sync + 'static,

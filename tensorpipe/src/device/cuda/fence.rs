@@ -1,6 +1,6 @@
 //! Positions in streams: CUDA events.
 //!
-//! The driver calls nobody back who may then call the driver, so callbacks run on a thread that looks at their events, as
+//! The driver calls nobody back who may then call the driver, so callbacks run on a thread of their own. It polls their events as
 //! long as there are any, and sleeps else.
 
 use std::any::Any;
@@ -99,8 +99,8 @@ impl Drop for CudaFence {
     }
 }
 
-/// Whether an event is reached, and how the work before it ended. Only the end of its context is an end of that work: a refusal to
-/// answer (another thread captures a graph) is none, and memory in use must not be taken for free.
+/// Whether an event is reached, and how the work before it ended. Only the end of its context is an end of that work. A refusal to
+/// answer (another thread captures a graph) is none: memory in use must not be taken for free.
 fn reached(event: &CudaEvent) -> Option<Result<(), DriverError>> {
     match event.try_is_complete() {
         Ok(is_complete) => is_complete.then_some(Ok(())),

@@ -24,13 +24,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Work is ordered on the devices. A copy goes to a stream of the caller's: the stream waits for the work that the source is
-//! ready behind and for the work that still uses the destination, and an event behind the copy is what the next one waits
-//! for. No call here waits for a device. Where something is fresh it takes the driver a while: the first use of a device, memory that no
-//! pool has, and pinned memory; later ones find it warm. A stream of which a graph is being captured is not for these calls.
+//! Work is ordered on the devices. A copy goes to a stream of the caller's. The stream waits for the work that the source is ready
+//! behind, and for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits
+//! for a device. Where something is fresh it takes the driver a while: the first use of a device, memory that no pool has, and
+//! pinned memory; later ones find it warm. A stream of which a graph is being captured is not for these calls.
 //!
-//! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have: contexts, streams and events
-//! are cudarc's own types, so that a program's streams serve as they are.
+//! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have. Contexts, streams and events are
+//! cudarc's own types, so that a program's streams serve as they are.
 
 mod access;
 mod copies;

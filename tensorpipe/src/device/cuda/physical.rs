@@ -1,5 +1,5 @@
-//! Physical memory of a device, mapped where its streams reach it: made here, with a descriptor by which other processes map it too,
-//! or another process's, mapped by its descriptors, of which several may lie side by side.
+//! Physical memory of a device, mapped where its streams reach it. It is made here, with a descriptor by which other processes map
+//! it too. Or it is another process's, mapped by its descriptors; several may lie side by side.
 
 #![allow(
     unsafe_code,

@@ -139,8 +139,8 @@ impl Memory for Pinned {
         self.len
     }
     fn as_bytes(&self) -> Option<&[u8]> {
-        // SAFETY: so many bytes are there, initialised, as long as the allocation is; a device writes them only while a `BufferMut` is
-        // on its way through `download`, which shows them to nobody.
+        // SAFETY: so many bytes are there, initialised, as long as the allocation is. A device writes them only while a `BufferMut`
+        // is on its way through `download`, which shows them to nobody.
         Some(unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.room()) })
     }
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {

@@ -1,7 +1,7 @@
 //! Main memory that is filled in several ranges at once: each is memory of its own until all of them are gone.
 //!
-//! The whole is taken when the first byte of any range comes, and counts page by page as bytes come: a huge page once, whichever of its
-//! ranges is the first.
+//! The whole is taken when the first byte of any range comes, and counts page by page as bytes come. A huge page counts once,
+//! whichever of its ranges is the first.
 //!
 //! Invariant: no range lies in another that was taken, so that each byte has one owner; nobody has the whole meanwhile.
 

@@ -97,8 +97,8 @@ impl Pinned {
     /// `None` of a device's memory.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         let (segment, range) = self.place();
-        // SAFETY: the range lies within what is lent, which is written again only when the loan is back (the contract of
-        // `Loan::is_back`), and that is not before this pin is gone.
+        // SAFETY: the range lies within what is lent. That is written again only when the loan is back (the contract of
+        // `Loan::is_back`), which is not before this pin is gone.
         unsafe { segment.bytes(range) }
     }
 }

@@ -151,9 +151,8 @@ fn map(path: &Path) -> Result<Mmap, SystemError> {
             libc::ENODEV,
         )));
     }
-    // SAFETY: the mapping is private and read-only. That the file stays as it is meanwhile is the caller's part, said
-    // in the type's documentation; every bit pattern is a value of every element type, so that even changed bytes are
-    // only wrong numbers.
+    // SAFETY: the mapping is private and read-only. That the file stays as it is meanwhile is the caller's part, said in the type's
+    // documentation. Every bit pattern is a value of every element type, so even changed bytes are only wrong numbers.
     unsafe { Mmap::map(&file) }.map_err(refused("mmap"))
 }
 

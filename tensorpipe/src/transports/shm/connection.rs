@@ -22,9 +22,10 @@ use crate::sys::memfd::Mapping;
 use crate::sys::{readable, unix_fds};
 use crate::transports::Connection;
 
-/// Bytes of one ring. What is written and not yet read then stays in the second-level cache where it has 1 MiB, and a reader that has
-/// other work for a while, or shares its core with the writer, finds much. (With 64 KiB a stream of 4 KiB tensors took 1.8 times as
-/// long beside such work, and twice as long on one core; with 1 MiB uploads of 16 MiB took 1.4 times as long with a core each.)
+/// Bytes of one ring. What is written and not yet read then stays in the second-level cache where it has 1 MiB. A reader that has
+/// other work for a while, or shares its core with the writer, then finds much. (With 64 KiB a stream of 4 KiB tensors took 1.8
+/// times as long beside such work, and twice as long on one core. With 1 MiB uploads of 16 MiB took 1.4 times as long with a core
+/// each.)
 pub(super) const CAPACITY: usize = 256 << 10;
 
 /// Rings that a peer may offer.
@@ -43,7 +44,7 @@ const WAKES: usize = 64;
 pub(super) struct ShmConnection {
     socket: Socket,
     state: State,
-    /// Nobody wants to be woken: somebody looks again soon.
+    /// Nobody wants to be woken: somebody polls again soon.
     polled: bool,
     /// The last write found no room.
     is_full: bool,
@@ -138,7 +139,7 @@ impl ShmConnection {
     fn finds(&mut self, there: impl FnOnce(&mut Consumer<Mapped>) -> bool) -> bool {
         match &mut self.state {
             State::ExpectOffer => true,
-            State::Open(rings) => rings.looks(|rings| {
+            State::Open(rings) => rings.finds(|rings| {
                 there(&mut rings.incoming)
                     || (self.is_full && rings.out.is_ready())
                     || self.doorbell.is_due()
@@ -146,7 +147,7 @@ impl ShmConnection {
         }
     }
 
-    /// Waits for a wake-up of the peer's. Ready: look again, or why there is nothing to look for any more.
+    /// Waits for a wake-up of the peer's. Ready: poll again, or why nothing can come any more.
     fn poll_wake(&self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
         let waker = self.wakers.set(direction, cx.waker());
         let mut cx = Context::from_waker(&waker);
@@ -236,12 +237,12 @@ impl AsyncRead for ShmConnection {
             };
             rings.are_here()?;
             let (socket, doorbell) = (this.socket.get_ref().as_fd(), &mut this.doorbell);
-            doorbell.look(socket)?;
+            doorbell.ring_if_due(socket)?;
             let read = rings
                 .incoming
                 .read(buf.initialize_unfilled(), || doorbell.ring(socket))
                 .map_err(fault)?;
-            rings.idle.look(&mut rings.out);
+            rings.idle.give_back_if_due(&mut rings.out);
             if read > 0 || buf.remaining() == 0 {
                 buf.advance(read);
                 return Poll::Ready(Ok(()));
@@ -295,7 +296,7 @@ impl AsyncWrite for ShmConnection {
             }
             let left: usize = bufs.iter().map(|piece| piece.len()).sum();
             let (socket, doorbell) = (this.socket.get_ref().as_fd(), &mut this.doorbell);
-            doorbell.look(socket)?;
+            doorbell.ring_if_due(socket)?;
             let wrote = rings
                 .out
                 .write(bufs.iter().map(|piece| &**piece), || doorbell.ring(socket))

@@ -24,7 +24,7 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    /// `again` wakes the connection, which then [looks](Self::look).
+    /// `again` wakes the connection, which then [rings](Self::ring_if_due).
     pub(super) fn new(again: Alarm) -> Self {
         Self {
             rung: 0,
@@ -64,7 +64,7 @@ impl Doorbell {
         send(socket).err().filter(|error| !is_no_matter(error))
     }
 
-    /// Whether a wake-up is owed, and it is time to look.
+    /// Whether a wake-up is owed, and it is time to try again.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.is_owed && self.again.has_rung()
@@ -75,7 +75,7 @@ impl Doorbell {
     /// # Errors
     /// Why it never will, where that is no lack of memory.
     #[inline]
-    pub(super) fn look(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    pub(super) fn ring_if_due(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         match self.is_due() {
             false => Ok(()),
             true => self.ring_again(socket),

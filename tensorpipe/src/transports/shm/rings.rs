@@ -55,9 +55,9 @@ impl Rings {
         }
     }
 
-    /// Whether a look finds something, or there is nothing to look at: then whoever reads or writes learns it.
-    pub(super) fn looks(&mut self, look: impl FnOnce(&mut Self) -> bool) -> bool {
-        !self.memory.is_here() || look(self)
+    /// Whether `poll` finds something, or the memory is not here: then whoever reads or writes learns it.
+    pub(super) fn finds(&mut self, poll: impl FnOnce(&mut Self) -> bool) -> bool {
+        !self.memory.is_here() || poll(self)
     }
 }
 
@@ -78,13 +78,13 @@ impl Idle {
         }
     }
 
-    /// Whether it is time to [look](Self::look).
+    /// Whether it is time to [give memory back](Self::give_back_if_due).
     pub(super) fn is_due(&self) -> bool {
         self.alarm.has_rung()
     }
 
     /// Gives the memory back where little was said for long. If not, it is looked after anew when the connection falls asleep.
-    pub(super) fn look(&mut self, out: &mut Producer<Mapped>) {
+    pub(super) fn give_back_if_due(&mut self, out: &mut Producer<Mapped>) {
         if !self.is_due() {
             return;
         }

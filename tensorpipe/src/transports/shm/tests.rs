@@ -54,8 +54,8 @@ async fn read(reader: &mut ShmConnection, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Lets the connection look whether anything has come.
-fn look_for_bytes(connection: &mut ShmConnection) {
+/// Lets the connection poll whether anything has come.
+fn poll_for_bytes(connection: &mut ShmConnection) {
     let cx = &mut Context::from_waker(Waker::noop());
     let mut byte = [0];
     let read = Pin::new(connection).poll_read(cx, &mut ReadBuf::new(&mut byte));
@@ -130,12 +130,12 @@ async fn a_forked_childs_copy_of_a_connection_fails_and_the_parents_goes_on() {
             let near = &mut near;
             near.set_polled(true);
             let mut byte = [0];
-            let looks = near.is_ready() && near.is_ready_for(100);
+            let ready = near.is_ready() && near.is_ready_for(100);
             let read = Pin::new(&mut *near).poll_read(cx, &mut ReadBuf::new(&mut byte));
             let write = Pin::new(&mut *near).poll_write(cx, &byte);
             let shutdown = Pin::new(near).poll_shutdown(cx);
             let fails = |kind| kind == io::ErrorKind::NotConnected;
-            looks
+            ready
                 && matches!(read, Poll::Ready(Err(error)) if fails(error.kind()))
                 && matches!(write, Poll::Ready(Err(error)) if fails(error.kind()))
                 && matches!(shutdown, Poll::Ready(Err(error)) if fails(error.kind()))
@@ -158,7 +158,7 @@ async fn everything_arrives_whatever_the_two_ends_do() {
                 break;
             }
             near.write_all(&bytes[at..at + len]).await.unwrap();
-            look_for_bytes(&mut near);
+            poll_for_bytes(&mut near);
             at += len;
         }
         near.shutdown().await.unwrap();

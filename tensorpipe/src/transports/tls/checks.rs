@@ -1,7 +1,7 @@
 //! What TLS leaves out of a handshake that resumes a session, and what it does not insist on.
 //!
 //! Invariant: no connector has a connection whose listener's certificate is not good at that moment, and no end has one of another
-//! protocol. A session renews itself each time it is resumed, and nobody looks at the certificate again but this. A listener that asks for
+//! protocol. A session renews itself each time it is resumed, and only this checks the certificate again. A listener that asks for
 //! certificates gives no sessions.
 
 use std::io;

@@ -31,7 +31,7 @@ enum Source {
 }
 
 impl Pem {
-    /// In this file, which [`TlsTransport::reload`](super::TlsTransport::reload) looks at again.
+    /// In this file, which [`TlsTransport::reload`](super::TlsTransport::reload) reads again.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(Source::File(path.into()))
     }
@@ -118,8 +118,8 @@ impl TlsConfig {
         Self::default()
     }
 
-    /// What a listener shows to everybody, and a connector to listeners that ask: its certificate, then those that lead from it to one
-    /// that the other end trusts; and its key.
+    /// What a listener shows to everybody, and a connector to listeners that ask. That is its certificate, then those that lead
+    /// from it to one that the other end trusts, and its key.
     pub fn certificate(mut self, chain: Pem, key: Pem) -> Self {
         self.certificate = Some((chain, key));
         self

@@ -98,8 +98,8 @@ impl Open {
         Poll::Ready(Ok(0))
     }
 
-    /// Reads into the far end of `room`, which no content reaches before that is decrypted: it is shorter than its records, and of one
-    /// that has come in part before, it is a [`RECORD`] at most. Returns how much content is at its front.
+    /// Reads into the far end of `room`, which no content reaches before that is decrypted. Content is shorter than its records; of
+    /// one that has come in part before, it is a [`RECORD`] at most. Returns how much content is at its front.
     fn read_several(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut far = ReadBuf::new(&mut room[RECORD..]);
         ready!(Pin::new(&mut *self.below).poll_read(cx, &mut far))?;

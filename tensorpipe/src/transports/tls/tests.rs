@@ -6,6 +6,7 @@ use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::HandshakeKind;
 use rustls::pki_types::UnixTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::client::TlsStream;
 
 use super::*;
 
@@ -16,29 +17,34 @@ fn made() -> (Pem, Pem) {
 }
 
 /// Of both ends.
-fn one_way((certificate, key): (Pem, Pem)) -> TlsConfig {
+fn one_way(made: (Pem, Pem)) -> TlsConfig {
+    let (certificate, key) = made;
     let config = TlsConfig::new().certificate(certificate.clone(), key);
     config.trust(certificate)
 }
 
-/// Connects, says something each way, and tells how the client shook hands, and what the two ends export.
-async fn talk(tls: &TlsTransport) -> (HandshakeKind, [Option<[u8; 32]>; 2]) {
+/// The end that was accepted, and rustls's end of the one that connected.
+async fn connected(tls: &TlsTransport) -> (Box<dyn Connection>, TlsStream<Box<dyn Connection>>) {
     let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
     let address = acceptor.address();
     let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
-    let (server, client) = {
-        let (sides, name) = (lock(&tls.now).sides.clone(), host(&address).unwrap());
-        let connects = async {
-            let tcp = tls.tcp.connect(&address).await.unwrap();
-            let connector = TlsConnector::from(sides.connects.unwrap().config);
-            connector.connect(name, tcp).await.unwrap()
-        };
-        tokio::join!(accepts, connects)
+    let connects = lock(&tls.now).sides.connects.clone().unwrap();
+    let connects = async {
+        let tcp = tls.tcp.connect(&address).await.unwrap();
+        let connector = TlsConnector::from(connects.config);
+        let name = host(&address).unwrap();
+        connector.connect(name, tcp).await.unwrap()
     };
+    let (server, client) = tokio::join!(accepts, connects);
+    (server.unwrap(), client)
+}
+
+/// Connects, says something each way, and tells how the client shook hands, and what the two ends export.
+async fn talk(tls: &TlsTransport) -> (HandshakeKind, [Option<[u8; 32]>; 2]) {
+    let (mut server, client) = connected(tls).await;
     let kind = client.get_ref().1.handshake_kind().unwrap();
     let (ends, peer) = (String::new(), crate::address::PeerAddr::Unknown);
     let mut client = TlsConnection::connected(client, ends, peer);
-    let mut server = server.unwrap();
     // Tickets come behind the handshake.
     server.write_all(b"hello").await.unwrap();
     server.flush().await.unwrap();
@@ -65,7 +71,7 @@ async fn who_comes_again_shakes_hands_faster_until_the_certificate_changes() {
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
 }
 
-/// The listener looks at its configuration when there is a hello.
+/// The listener reads its configuration when there is a hello.
 #[tokio::test]
 async fn who_has_said_nothing_yet_shakes_hands_by_what_is_new() {
     let tls = TlsTransport::new(one_way(made())).unwrap();
@@ -91,7 +97,7 @@ async fn where_both_ends_show_certificates_they_do_so_each_time() {
     }
 }
 
-/// The connector looks at the certificate that it began with.
+/// The connector checks the certificate of the session's beginning again.
 #[tokio::test]
 async fn a_session_does_not_outlive_its_certificate() {
     let now = UnixTime::now().as_secs();
@@ -116,23 +122,12 @@ async fn a_session_does_not_outlive_its_certificate() {
 #[tokio::test]
 async fn a_peer_that_only_changes_keys_is_hung_up_on() {
     let tls = TlsTransport::new(one_way(made())).unwrap();
-    let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
-    let address = acceptor.address();
-    let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
-    let connects = lock(&tls.now).sides.connects.clone().unwrap();
-    let connects = async {
-        let tcp = tls.tcp.connect(&address).await.unwrap();
-        let connector = TlsConnector::from(connects.config);
-        let connected = connector.connect(host(&address).unwrap(), tcp);
-        let mut client = connected.await.unwrap();
-        for _ in 0..33 {
-            client.get_mut().1.refresh_traffic_keys().unwrap();
-        }
-        client.flush().await.unwrap();
-        client
-    };
-    let (server, _client) = tokio::join!(accepts, connects);
-    let read = server.unwrap().read(&mut [0; 1]).await;
+    let (mut server, mut client) = connected(&tls).await;
+    for _ in 0..33 {
+        client.get_mut().1.refresh_traffic_keys().unwrap();
+    }
+    client.flush().await.unwrap();
+    let read = server.read(&mut [0; 1]).await;
     let said = read.unwrap_err().to_string();
     assert!(said.contains("TooManyKeyUpdateRequests"), "{said}");
 }
@@ -141,21 +136,10 @@ async fn a_peer_that_only_changes_keys_is_hung_up_on() {
 async fn what_came_intact_comes_before_the_error() {
     for room in [8, 64 << 10] {
         let tls = TlsTransport::new(one_way(made())).unwrap();
-        let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
-        let address = acceptor.address();
-        let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
-        let connects = lock(&tls.now).sides.connects.clone().unwrap();
-        let connects = async {
-            let tcp = tls.tcp.connect(&address).await.unwrap();
-            let connector = TlsConnector::from(connects.config);
-            let connected = connector.connect(host(&address).unwrap(), tcp);
-            let mut client = connected.await.unwrap();
-            client.write_all(b"hello").await.unwrap();
-            client.flush().await.unwrap();
-            client
-        };
-        let (server, mut client) = tokio::join!(accepts, connects);
-        let (mut server, mut room_of) = (server.unwrap(), vec![0; room]);
+        let (mut server, mut client) = connected(&tls).await;
+        client.write_all(b"hello").await.unwrap();
+        client.flush().await.unwrap();
+        let mut room_of = vec![0; room];
         // Hands are shaken.
         server.read_exact(&mut room_of[..5]).await.unwrap();
         client.write_all(b"intact").await.unwrap();

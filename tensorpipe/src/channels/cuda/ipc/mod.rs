@@ -1,17 +1,17 @@
 //! Memory of GPUs between processes of one machine: lent instead of sent, as channel `lease` lends main memory.
 //!
-//! The writer's lane offers a range of physical memory of this process's, which the reader maps by a descriptor: once, passed by the two
-//! exchanges, which know from the kernel who the other is. The reader gets a tensor over its own mapping, or one copy where it wants it
-//! elsewhere. Memory of other libraries is lent as it is where its maker let others map it, one allocation or several side by side; else it is
-//! copied on the device first, to memory that can be lent.
+//! The writer's lane offers a range of physical memory of this process's, which the reader maps once, by a descriptor. The two
+//! exchanges pass it; they know from the kernel who the other is. The reader gets a tensor over its own mapping, or one copy where
+//! it wants it elsewhere. Memory of other libraries is lent as it is where its maker let others map it, one allocation or several
+//! side by side. Else it is copied on the device first, to memory that can be lent.
 //!
 //! A loan is a fence of the lent memory: nothing writes to it, and no pool uses it again, before the loan is back. It is back when all
 //! work that the reader has queued on it has finished, its offer is withdrawn, or the reader's process has ended. What was lent stays
 //! mapped when its lender's process ends.
 //!
-//! The writer offers when the work before the bytes is done, of which an event tells the CPU: a reader's stream that waited for another
-//! process's event could wait for ever (`docs/decisions/0035-no-interprocess-events.md`). Where something is missing, the part goes by
-//! way of main memory ([`CudaBasicChannel`]); if it will not get better, both ends' routes say why.
+//! The writer offers when the work before the bytes is done, of which an event tells the CPU. A reader's stream that waited for
+//! another process's event could wait for ever (`docs/decisions/0035-no-interprocess-events.md`). Where something is missing, the
+//! part goes by way of main memory ([`CudaBasicChannel`]); if it will not get better, both ends' routes say why.
 //!
 //! Before the first offer of a device's memory the reader [proves](proof) that what it maps is what the writer has. All that is to be sent
 //! meanwhile waits for that one proof, for seven seconds at most. Where there is none by then, that goes by way of main memory. A reader that

@@ -1,6 +1,6 @@
-//! A proof that what one process maps is what the other has: before the first tensor of a device's, its writer lends memory that holds a random
-//! number, and the reader, told that number, reads it there. A handle may open and be of something else: where the peer lies, or the drivers
-//! of two containers number their devices differently.
+//! A proof that what one process maps is what the other has. Before the first tensor of a device's, its writer lends memory that
+//! holds a random number. The reader, told that number, reads it there. A handle may open and be of something else: where the peer
+//! lies, or the drivers of two containers number their devices differently.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -38,8 +38,8 @@ impl Tensor {
     /// is told when all work of this one's on them has finished.
     ///
     /// # Safety
-    /// What the DLPack tensor says of its memory is true, and nobody writes there, nor has queued work that does behind what `stream` has
-    /// queued, until it is let go of. The memory is of the device's primary context.
+    /// What the DLPack tensor says of its memory is true. Until it is let go of, nobody writes there, nor has queued work that does
+    /// behind what `stream` has queued. The memory is of the device's primary context.
     ///
     /// # Errors
     /// As [`from_dlpack`](Self::from_dlpack), and when the driver refuses.

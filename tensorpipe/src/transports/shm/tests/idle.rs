@@ -77,8 +77,8 @@ async fn what_is_said_afterwards_arrives_and_pings_do_not_count() {
         ends.talk().await;
         assert!(ends.resident() >= 2 * CAPACITY);
         for _ in 0..12 {
-            look_for_bytes(&mut ends.near);
-            look_for_bytes(&mut ends.far);
+            poll_for_bytes(&mut ends.near);
+            poll_for_bytes(&mut ends.far);
             tokio::time::sleep(IDLE / 6).await;
             tokio::task::yield_now().await;
             ends.near.write_all(b"ping").await.unwrap();
@@ -95,7 +95,7 @@ async fn what_nobody_has_read_is_kept() {
     let bytes = pattern(CAPACITY);
     assert_eq!(fill(&mut ends.near, &bytes), CAPACITY);
     for _ in 0..4 {
-        look_for_bytes(&mut ends.near);
+        poll_for_bytes(&mut ends.near);
         tokio::time::sleep(IDLE).await;
         tokio::task::yield_now().await;
     }
@@ -107,8 +107,8 @@ async fn a_connection_that_talks_keeps_it() {
     let mut ends = Ends::open().await;
     ends.talk().await;
     for _ in 0..20 {
-        look_for_bytes(&mut ends.near);
-        look_for_bytes(&mut ends.far);
+        poll_for_bytes(&mut ends.near);
+        poll_for_bytes(&mut ends.far);
         tokio::time::sleep(IDLE / 8).await;
         tokio::task::yield_now().await;
         ends.near.write_all(&pattern(8 << 10)).await.unwrap();
