@@ -177,6 +177,7 @@ impl SurvivingCall {
     fn late(&self) -> CallError {
         CallError::Deadline {
             after: self.deadline().map(|(_, after)| after).unwrap_or_default(),
+            moving: false,
         }
     }
 
