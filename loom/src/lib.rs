@@ -9,6 +9,9 @@
 //! | pipe | no kick, delivery or wake is lost; while polling is on, somebody polls for whoever waits; whoever writes a message that leaves in part hears when the rest has |
 //! | ring | bytes arrive whole, and whoever sleeps at it is woken; memory that its writer gives back is touched by nobody else; an end that dies between any two steps leaves the ring valid |
 //! | leases | nobody is handed memory to write that another process may still read; all of it comes back, once, also from a borrower that dies between any two steps |
+//! | calls | an outcome goes to exactly one, and wakes whoever awaits it; a stream's sender that waits for room, or for its end, is woken |
+//!
+//! A set of replicas has one lock, and beside it tokio's `Notify`, which is not loom's.
 //!
 //! The sources' clock, tuned numbers and runtime have stand-ins here: a model has no clock and no tokio. Flags that hand over are
 //! changed by exchanges, not by stores: loom does not know that a store behind an exchange is later than it. In a model a lock is
@@ -25,9 +28,14 @@
 mod death;
 mod device;
 mod error;
+/// As `tensorpipe-rpc` names it.
+mod lock {
+    pub(crate) use crate::sync::*;
+}
 pub mod lease;
 pub mod pipe;
 pub mod ring;
+pub mod rpc;
 pub mod sync;
 mod sys;
 

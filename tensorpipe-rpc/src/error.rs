@@ -28,6 +28,9 @@ pub enum CallError<E = Infallible> {
     Deadline {
         /// The bound.
         after: Duration,
+        /// Tensors or payloads of the call, or of its answer, were still on their way: the network may be slow, or drop large packets
+        /// without a word.
+        moving: bool,
     },
     /// The server is shutting down; the method did not run. Call another server.
     ShuttingDown,
@@ -125,7 +128,7 @@ impl<E> CallError<E> {
             Self::Overloaded(reason) => CallError::Overloaded(reason),
             Self::Denied(reason) => CallError::Denied(reason),
             Self::Unimplemented(reason) => CallError::Unimplemented(reason),
-            Self::Deadline { after } => CallError::Deadline { after },
+            Self::Deadline { after, moving } => CallError::Deadline { after, moving },
             Self::ShuttingDown => CallError::ShuttingDown,
             Self::Encode(error) => CallError::Encode(error),
             Self::BadArguments(reason) => CallError::BadArguments(reason),
@@ -191,11 +194,17 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
             Self::Unimplemented(what) => {
                 write!(f, "the server has no {what}; it is older than this client")
             }
-            Self::Deadline { after } => {
+            Self::Deadline { after, moving } => {
                 write!(
                     f,
                     "no answer within {after:?}; the method may have run. `with_deadline` gives it more time"
-                )
+                )?;
+                match moving {
+                    true => f.write_str(
+                        "; its tensors were still on their way: if none arrive, compare the MTU along that way, where large packets may vanish",
+                    ),
+                    false => Ok(()),
+                }
             }
             Self::ShuttingDown => f.write_str(
                 "the server is shutting down; the method did not run, call another server",

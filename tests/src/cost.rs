@@ -67,3 +67,8 @@ pub fn make_code_resident() {
         let _ = unsafe { libc::madvise(start, range.len(), libc::MADV_POPULATE_READ) };
     }
 }
+
+/// Whether this runs under a sanitizer (`.ci/sanitize`): what is freed stays resident there, and nothing is quick.
+pub fn is_sanitized() -> bool {
+    std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some()
+}

@@ -11,7 +11,9 @@ mod table;
 mod waiting;
 
 pub use child::{Child, End, NOBODY, can_start_by, role, say};
-pub use cost::{descriptors, forget_peak, make_code_resident, peak_resident, resident};
+pub use cost::{
+    descriptors, forget_peak, is_sanitized, make_code_resident, peak_resident, resident,
+};
 pub use counting::Counting;
 pub use double::{Double, Over, Says};
 pub use filter::{Fate, Made, Use, allow_only, forbid, watch};

@@ -226,7 +226,10 @@ impl ClientHandle {
         let inherited = outer.as_ref().and_then(CallContext::time_left);
         let after = inherited.map_or(self.deadline, |left| left.min(self.deadline));
         if after.is_zero() {
-            return Err(CallError::Deadline { after });
+            return Err(CallError::Deadline {
+                after,
+                moving: false,
+            });
         }
         let outer = outer.map(|outer| outer.around());
         Ok(Terms {

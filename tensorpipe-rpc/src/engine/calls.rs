@@ -174,6 +174,7 @@ impl Calls {
                 ResetCode::Closing => CallError::ShuttingDown,
                 ResetCode::Deadline => CallError::Deadline {
                     after: slot.bound(),
+                    moving: true,
                 },
                 code => {
                     let error = Error::Refused {
@@ -254,6 +255,13 @@ impl Engine {
         }
         // Answered, and nobody looked.
         self.let_go(slot, slot.abandon());
+    }
+
+    /// Whether tensors or payloads of a call, or of its answer, are on their way. Items of streams are not asked for.
+    pub(super) fn is_moving(&self, slot: &CallSlot) -> bool {
+        let message = slot.message();
+        let leaves = || message.is_some_and(|message| self.pipe.is_unwritten(message));
+        slot.streams.is_none() && (slot.reply().is_some() || slot.has_parts && leaves())
     }
 
     /// Takes back the request, and what of the reply is on its way.
@@ -406,6 +414,7 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::BadArguments => CallError::BadArguments(text),
         FailureCode::Deadline => CallError::Deadline {
             after: slot.bound(),
+            moving: false,
         },
         FailureCode::ShuttingDown => CallError::ShuttingDown,
         FailureCode::BadReply => CallError::BadReply(text),

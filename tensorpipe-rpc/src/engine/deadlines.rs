@@ -60,9 +60,10 @@ fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     };
     for slot in due {
         let after = slot.bound();
+        let moving = engine.is_moving(&slot);
         // Before whoever awaits it hears of it.
         engine.calls.is_late(&slot);
-        slot.fail(CallError::Deadline { after });
+        slot.fail(CallError::Deadline { after, moving });
         engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
     }
     let Some(received) = engine.give_up_receiving(now) else {

@@ -24,6 +24,7 @@ mod calls;
 mod control;
 mod deadlines;
 mod envelope;
+mod handover;
 #[cfg(test)]
 mod races;
 mod references;

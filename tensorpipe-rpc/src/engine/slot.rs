@@ -1,8 +1,8 @@
 //! One call that waits for its answer.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tensorpipe::{Error, Pipe};
 
 use super::calling::Deadline;
 use super::calls::Outcome;
+use super::handover::Handover;
 use super::streams::CallStreams;
 use crate::error::CallError;
-use crate::lock::lock;
 use crate::observe::{CallStats, CallTrace};
 use crate::placement::{ReceivePlacement, naming};
 use crate::remote::Handle;
@@ -32,11 +32,9 @@ pub(crate) struct CallSlot {
     /// The number of its reply's.
     reply: AtomicU64,
     pub(super) deadline: Deadline,
-    state: Mutex<State>,
+    outcome: Handover<Outcome>,
     /// It is in the table no more: whoever has taken it out completes it.
     out: AtomicBool,
-    /// The outcome is there, or was.
-    done: AtomicBool,
     /// Its message leaves with others, or has left: the first poll need not drive.
     soon: AtomicBool,
     /// Nobody awaits it, but others refer to its result.
@@ -70,12 +68,6 @@ impl Deref for CallSlot {
     }
 }
 
-enum State {
-    Waiting(Option<Waker>),
-    Done(Outcome),
-    Taken,
-}
-
 impl CallSlot {
     #[inline]
     pub(super) fn new(id: u64, deadline: Deadline, beside: Beside) -> Self {
@@ -84,9 +76,8 @@ impl CallSlot {
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
-            state: Mutex::new(State::Waiting(None)),
+            outcome: Handover::new(),
             out: AtomicBool::new(false),
-            done: AtomicBool::new(false),
             soon: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
             beside,
@@ -193,20 +184,7 @@ impl CallSlot {
         if let Some(trace) = &self.trace {
             trace.ended(&outcome);
         }
-        let waker = {
-            let mut state = lock(&self.state);
-            let State::Waiting(waker) = &mut *state else {
-                return Some(outcome);
-            };
-            let waker = waker.take();
-            *state = State::Done(outcome);
-            self.done.store(true, Ordering::Release);
-            waker
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        None
+        self.outcome.complete(outcome)
     }
 
     pub(super) fn fail(&self, error: CallError) {
@@ -215,35 +193,17 @@ impl CallSlot {
 
     /// Nobody will look. Returns the outcome if it is there: one that comes later is given back to who brings it.
     pub(super) fn abandon(&self) -> Option<Outcome> {
-        let before = std::mem::replace(&mut *lock(&self.state), State::Taken);
-        match before {
-            State::Done(outcome) => Some(outcome),
-            State::Waiting(_) | State::Taken => None,
-        }
+        self.outcome.abandon()
     }
 
     /// Whether there is an outcome to be taken, as far as a look shows.
     pub(crate) fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
+        self.outcome.is_done()
     }
 
     /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
-        let mut state = lock(&self.state);
-        match &mut *state {
-            State::Waiting(waiting) => {
-                match (waiting, waker) {
-                    (Some(known), Some(waker)) => known.clone_from(waker),
-                    (waiting, waker) => *waiting = waker.cloned(),
-                }
-                None
-            }
-            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(outcome) => Some(outcome),
-                _ => None,
-            },
-            State::Taken => None,
-        }
+        self.outcome.poll(waker)
     }
 }
 

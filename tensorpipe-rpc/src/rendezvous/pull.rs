@@ -110,7 +110,7 @@ fn ended(
     let refusal = match called {
         Ok(Pulled::Lent { value, loan }) => return Ok((value, loan, link.clone())),
         Ok(Pulled::Refused(refusal)) => refusal,
-        Err(CallError::Deadline { after }) => {
+        Err(CallError::Deadline { after, .. }) => {
             let key = key.clone();
             return Err(RecvError::Deadline { key, after });
         }

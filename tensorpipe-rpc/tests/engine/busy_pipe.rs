@@ -104,7 +104,7 @@ async fn an_upload_that_outlives_the_servers_bound_is_given_up_there() {
         let large = Tensor::zeros(DType::U8, [LEN]).unwrap();
         let result = both.client.length(&large).await;
         match result {
-            Err(CallError::Deadline { after }) => assert_eq!(after, Duration::from_secs(60)),
+            Err(CallError::Deadline { after, .. }) => assert_eq!(after, Duration::from_secs(60)),
             other => panic!("{other:?}"),
         }
         drop(large);

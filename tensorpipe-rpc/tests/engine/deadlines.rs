@@ -10,7 +10,7 @@ use super::lab::{Both, LabClient, over_each, over_each_with, serve, tcp, until};
 
 fn is_deadline<T: std::fmt::Debug>(result: Result<T, CallError>, bound: Duration) {
     match result {
-        Err(CallError::Deadline { after }) => assert_eq!(after, bound),
+        Err(CallError::Deadline { after, .. }) => assert_eq!(after, bound),
         other => panic!("{other:?}"),
     }
 }

@@ -100,9 +100,11 @@ impl Workers {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                // It was reported; the thread serves others. What it has thrown may panic again as it drops.
-                if let Err(thrown) = catch_unwind(AssertUnwindSafe(job)) {
-                    std::mem::forget(thrown);
+                // It was reported; the thread serves others. What it has thrown may panic as it drops, and that again, for ever.
+                if let Err(thrown) = catch_unwind(AssertUnwindSafe(job))
+                    && let Err(next) = catch_unwind(AssertUnwindSafe(|| drop(thrown)))
+                {
+                    std::mem::forget(next);
                 }
                 state = lock(&self.state);
                 continue;

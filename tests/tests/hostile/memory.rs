@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use nix::libc;
-use tensorpipe_tests::{forget_peak, make_code_resident, peak_resident, resident};
+use tensorpipe_tests::{forget_peak, is_sanitized, make_code_resident, peak_resident, resident};
 
 use super::stream::Way;
 
@@ -85,7 +85,7 @@ impl Account {
     #[track_caller]
     pub(crate) fn check(&self) {
         // A sanitizer keeps what is freed.
-        if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
+        if is_sanitized() {
             return;
         }
         let grown = peak_resident(self.process).saturating_sub(self.before);

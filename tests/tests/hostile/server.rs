@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::{Context, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{Server, tensor_service};
-use tensorpipe_tests::{Child, resident, runtime, say, soon};
+use tensorpipe_tests::{Child, is_sanitized, resident, runtime, say, soon};
 
 use super::memory::{self, Account, Purse};
 use super::raw::SOON;
@@ -158,7 +158,7 @@ impl Target {
 
     /// Always 0 under a sanitizer, which keeps what is freed, and memory of its own.
     pub(crate) fn resident(&self) -> u64 {
-        if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
+        if is_sanitized() {
             return 0;
         }
         resident(self.child.id())

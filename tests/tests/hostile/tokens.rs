@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tensorpipe::{ConnectPolicy, Context, Limits, Timeouts};
-use tensorpipe_tests::{Child, resident, runtime, say};
+use tensorpipe_tests::{Child, is_sanitized, resident, runtime, say};
 
 use super::memory::story;
 use super::raw::{Frame, HELLO, REJECT, Raw, SOON, frame, header, hello, noise, preface, text};
@@ -221,7 +221,9 @@ fn two_hundred_unfinished_proofs_cost_little() {
     std::thread::sleep(Duration::from_millis(500));
     let grown = resident(process).saturating_sub(before);
     println!("200 unfinished proofs: {} KiB", grown / KIB);
-    assert!(grown <= 200 * 64 * KIB, "{} KiB", grown / KIB);
+    // A sanitizer keeps what is freed, and a second stack for each thread.
+    let is_bounded = grown <= 200 * 64 * KIB || is_sanitized();
+    assert!(is_bounded, "{} KiB", grown / KIB);
     // Longer ones are none.
     let mut raw = challenged();
     raw.send(&header(PROOF, 33, &[]));

@@ -3,7 +3,7 @@
 //! Its runtime may poll timers and sockets, which it does after some sixty turns, and the child may say that it is through. Any other
 //! call ends it. On a busy machine a poll can be in vain, and then somebody has to be woken: at most half of the children may meet that.
 
-use tensorpipe_tests::{Child, allow_only, say};
+use tensorpipe_tests::{Child, allow_only, is_sanitized, say};
 
 use super::*;
 
@@ -43,7 +43,7 @@ pub(crate) fn play() {
 
 #[test]
 fn a_round_trip_while_both_poll_makes_no_system_call() {
-    if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
+    if is_sanitized() {
         println!(
             "skipped: instrumented code takes longer than a poll lasts, and makes calls of its own"
         );

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context as TaskContext, Poll};
 
 use tensorpipe::transports::Connection;
-use tensorpipe_tests::Over;
+use tensorpipe_tests::{Over, is_sanitized};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
@@ -160,7 +160,7 @@ async fn two_busy_pipes_and_a_bystander_share_one_thread() {
     println!("{turns} turns, at most {most:?} looks between two of them");
     assert!(turns >= ROUND_TRIPS, "the bystander had {turns} turns");
     // Instrumented code takes longer than a look lasts: there looking does not pay. Nor need it for the one that is asleep.
-    let is_slow = std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some();
+    let is_slow = is_sanitized();
     assert!(
         is_slow || most.iter().any(|most| *most > 0),
         "nobody looked"
@@ -205,7 +205,7 @@ async fn a_timer_is_not_late_because_somebody_waits() {
 /// a while: half of the batches may meet that.
 #[tokio::test]
 async fn a_round_trip_while_both_poll_wakes_nobody() {
-    if std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some() {
+    if is_sanitized() {
         println!("skipped: instrumented code takes longer than a look lasts");
         return;
     }

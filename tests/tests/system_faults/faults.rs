@@ -231,7 +231,8 @@ impl Counted {
     }
 }
 
-/// Puts this process under a fault from now on: `deny CALL ERROR`, `limit WHICH BYTES`, `count`, or nothing.
+/// Puts this process under a fault from now on: `deny CALL ERROR`, `limit WHICH BYTES`, `count`, or nothing; `commit BYTES`, the whole
+/// machine.
 pub(crate) fn impose(fault: &str) -> Counted {
     let words: Vec<&str> = fault.split(' ').collect();
     match words[..] {
@@ -262,6 +263,10 @@ pub(crate) fn impose(fault: &str) -> Counted {
             };
             let (_, hard) = getrlimit(which).unwrap();
             setrlimit(which, most.min(hard), hard).unwrap();
+            Counted::Nothing
+        }
+        ["commit", room] => {
+            super::vm::promise(room.parse().unwrap());
             Counted::Nothing
         }
         _ => panic!("no fault `{fault}`"),

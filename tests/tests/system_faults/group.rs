@@ -39,8 +39,9 @@ impl Group {
             _ => (unified()?, "memory.max"),
         };
         remove_left(&parent);
-        let group = Self(parent.join(format!("{PREFIX}{}-{name}", std::process::id())));
-        fs::create_dir(&group.0)?;
+        let path = parent.join(format!("{PREFIX}{}-{name}", std::process::id()));
+        fs::create_dir(&path)?;
+        let group = Self(path);
         fs::write(group.0.join(file), ROOM.to_string())?;
         // Where there is swap, memory would go there instead.
         let (swap, room) = match version {
@@ -140,15 +141,7 @@ fn run(row: &Row) -> Judged {
     } else {
         "default"
     };
-    let group = match Group::new(row.version, name) {
-        Ok(group) => group,
-        Err(error) => {
-            return Judged {
-                outcome: format!("not tried: {error}"),
-                wrong: None,
-            };
-        }
-    };
+    let group = Group::new(row.version, name).expect("one could be made");
     let (key, path) = group.variable();
     let budget = row.budget.map(|budget| budget.to_string());
     let mut variables = vec![(key, &*path)];
@@ -197,23 +190,26 @@ fn run(row: &Row) -> Judged {
 
 #[test]
 fn a_peer_that_sends_more_than_a_control_group_has() {
-    let mut rows = Vec::new();
     for version in [1, 2] {
-        for (budget, what) in [
-            (None, "the default budget"),
-            (Some(1 << 30), "a budget of 1 GiB"),
-        ] {
-            rows.push(Row {
-                name: format!("256 MiB for a control group (version {version}) of 96 MiB, {what}"),
-                version,
-                budget,
-            });
+        if let Err(error) = Group::new(version, "tried") {
+            // `tests/vm/run` boots a machine that has those of version 2.
+            println!("skipped: no control group of version {version}: {error}");
+            continue;
         }
+        let row = |budget: Option<u64>, what| Row {
+            name: format!("256 MiB for a control group of 96 MiB, {what}"),
+            version,
+            budget,
+        };
+        let rows = [
+            row(None, "the default budget"),
+            row(Some(1 << 30), "a budget of 1 GiB"),
+        ];
+        judge(
+            &format!("Memory of a control group, version {version}"),
+            &rows,
+            |row| row.name.clone(),
+            run,
+        );
     }
-    judge(
-        "Memory of a control group",
-        &rows,
-        |row| row.name.clone(),
-        run,
-    );
 }

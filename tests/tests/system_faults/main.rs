@@ -7,6 +7,7 @@ mod group;
 mod pairs;
 mod rows;
 mod scene;
+mod vm;
 
 /// What this binary does when a test of it starts it again.
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tensorpipe_tests::{Child, End, Judged, NOBODY, can_start_by, judge, judge_at_once, tidy};
+use tensorpipe_tests::{
+    Child, End, Judged, NOBODY, can_start_by, is_sanitized, judge, judge_at_once, tidy,
+};
 
 use super::faults::{CALLS, Call};
 use super::group::{Group, INSIDE};
@@ -12,23 +14,47 @@ use super::scene::PARTS;
 /// A row is over by then, if nothing hangs.
 const BOUND: Duration = Duration::from_secs(120);
 
-struct Row {
-    name: String,
-    fault: String,
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) fault: String,
     /// Before the contexts are made (`start`), once all pipes are open (`open`), or then, before they are opened again (`again`).
-    when: &'static str,
-    by: &'static [&'static str],
-    group: Option<Group>,
+    pub(crate) when: &'static str,
+    pub(crate) by: &'static [&'static str],
+    pub(crate) group: Option<Group>,
     /// Parts that may fail, and the words of which their errors must have one: what to do.
-    fails: &'static [&'static str],
-    says: Vec<&'static str>,
+    pub(crate) fails: &'static [&'static str],
+    pub(crate) says: Vec<&'static str>,
     /// In seconds, where nobody will answer.
-    handshake: Option<&'static str>,
+    pub(crate) handshake: Option<&'static str>,
+}
+
+/// For a child under a sanitizer: it does not look for leaks, for which it needs calls that are denied.
+fn without_leaks() -> Option<String> {
+    let options = std::env::var("ASAN_OPTIONS").unwrap_or_default();
+    is_sanitized().then(|| format!("{options}:detect_leaks=0"))
+}
+
+/// What a sanitizer cannot do without, either: room, and what tells it where its threads' stacks are.
+fn is_of_the_sanitizer(row: &Row) -> bool {
+    let has_no_room = row.group.is_some() || row.fault == "limit AS 16777216";
+    has_no_room || row.fault.starts_with("deny sched_getaffinity")
 }
 
 /// What became of a child that played the scene.
-fn run(row: &Row) -> Judged {
+pub(crate) fn run(row: &Row) -> Judged {
+    if is_sanitized() && is_of_the_sanitizer(row) {
+        return Judged {
+            outcome: "skipped: a sanitizer fails first".to_owned(),
+            wrong: None,
+        };
+    }
     let mut variables = vec![("TEST_FAULT", &*row.fault), ("TEST_WHEN", row.when)];
+    let without_leaks = without_leaks();
+    variables.extend(
+        without_leaks
+            .as_deref()
+            .map(|options| ("ASAN_OPTIONS", options)),
+    );
     let group = row.group.as_ref().map(Group::variable);
     variables.extend(group.as_ref().map(|(key, path)| (*key, &**path)));
     variables.extend(row.handshake.map(|seconds| ("TEST_HANDSHAKE", seconds)));
@@ -95,7 +121,7 @@ fn play(section: &str, rows: &[Row]) {
 }
 
 /// One in which all works.
-fn row(fault: &str, when: &'static str) -> Row {
+pub(crate) fn row(fault: &str, when: &'static str) -> Row {
     let phase = match when {
         "open" => "pipes are open",
         "again" => "pipes are opened again",
@@ -275,7 +301,13 @@ fn words(call: &Call, errno: &str) -> Vec<&'static str> {
 #[test]
 fn each_call_that_the_scene_makes_has_its_rows() {
     for when in ["start", "open"] {
-        let variables = [("TEST_FAULT", "count"), ("TEST_WHEN", when)];
+        let mut variables = vec![("TEST_FAULT", "count"), ("TEST_WHEN", when)];
+        let without_leaks = without_leaks();
+        variables.extend(
+            without_leaks
+                .as_deref()
+                .map(|options| ("ASAN_OPTIONS", options)),
+        );
         let mut child = Child::start("scene", &variables);
         let (said, end) = child.until_end(BOUND);
         assert_eq!(end, End::Code(0), "{}", child.complaints());

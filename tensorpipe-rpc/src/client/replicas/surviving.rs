@@ -179,6 +179,7 @@ impl SurvivingCall {
     fn time_is_up(&self) -> CallError {
         CallError::Deadline {
             after: self.deadline().map(|(_, after)| after).unwrap_or_default(),
+            moving: false,
         }
     }
 

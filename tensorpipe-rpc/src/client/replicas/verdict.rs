@@ -104,7 +104,10 @@ mod tests {
         let after = Duration::from_secs(1);
         let last = [
             connection(Misuse::NoRuntime.into()),
-            CallError::Deadline { after },
+            CallError::Deadline {
+                after,
+                moving: false,
+            },
             no_place(true),
             CallError::Panicked("oh".into()),
             CallError::BadArguments("what".into()),

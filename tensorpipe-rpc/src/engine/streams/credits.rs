@@ -1,10 +1,9 @@
 //! The sending end of a stream: how much more its reader takes.
 
-use std::sync::Mutex;
 use std::task::Waker;
 
 use super::{FIRST, Tally};
-use crate::lock::lock;
+use crate::lock::{Mutex, lock};
 
 /// See the module's documentation.
 pub(crate) struct Credits {

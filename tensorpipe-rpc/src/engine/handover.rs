@@ -1,0 +1,78 @@
+//! An outcome on its way from whoever brings it to whoever awaits it, each of whom may be gone.
+
+use std::task::Waker;
+
+use crate::lock::{AtomicBool, Mutex, Ordering, lock};
+
+pub(crate) struct Handover<T> {
+    state: Mutex<State<T>>,
+    /// It is there, or was.
+    done: AtomicBool,
+}
+
+enum State<T> {
+    Waiting(Option<Waker>),
+    Done(T),
+    Taken,
+}
+
+impl<T> Handover<T> {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::new(State::Waiting(None)),
+            done: AtomicBool::new(false),
+        }
+    }
+
+    /// Gives the outcome back if there is one already, or nobody waits for it.
+    pub(crate) fn complete(&self, outcome: T) -> Option<T> {
+        let waker = {
+            let mut state = lock(&self.state);
+            let State::Waiting(waker) = &mut *state else {
+                return Some(outcome);
+            };
+            let waker = waker.take();
+            *state = State::Done(outcome);
+            self.done.store(true, Ordering::Release);
+            waker
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+
+    /// Nobody will look. Returns the outcome if it is there: one that comes later is given back to who brings it.
+    pub(crate) fn abandon(&self) -> Option<T> {
+        let before = std::mem::replace(&mut *lock(&self.state), State::Taken);
+        match before {
+            State::Done(outcome) => Some(outcome),
+            State::Waiting(_) | State::Taken => None,
+        }
+    }
+
+    /// Whether it is there, or was, as far as a look shows.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<T> {
+        let mut state = lock(&self.state);
+        match &mut *state {
+            State::Waiting(waiting) => {
+                match (waiting, waker) {
+                    (Some(known), Some(waker)) => known.clone_from(waker),
+                    (waiting, waker) => *waiting = waker.cloned(),
+                }
+                None
+            }
+            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
+                State::Done(outcome) => Some(outcome),
+                _ => None,
+            },
+            State::Taken => None,
+        }
+    }
+}
