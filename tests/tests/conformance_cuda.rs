@@ -100,7 +100,8 @@ fn channels_refuse_what_is_not_theirs() {
     );
     assert_eq!(said, Err("the peer is another process".to_owned()));
     let between = CudaIpcChannel::new(&bench.cuda);
-    let (device, described) = between.devices().remove(1);
+    let mut devices = between.devices().into_iter();
+    let (device, described) = devices.find(|(found, _)| *found == device()).unwrap();
     let said = between.reaches(
         DeviceOffer::new(device, &described),
         DeviceOffer::new(device, &described),

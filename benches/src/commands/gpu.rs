@@ -156,29 +156,38 @@ async fn probe(cuda: &CudaDevices) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Bare copies on a stream, each awaited.
+/// Bare copies on a stream, each awaited, between the same memory each time: nothing of ours but that it is pinned.
 async fn copies(cuda: &CudaDevices, sizes: &[usize], length: Duration) -> Result<Vec<Row>> {
     let context = Context::builder().cuda(cuda).build()?;
     let bench = Bench::new(cuda, &context, sizes)?;
     let stream = cuda.context(gpu())?.new_stream()?;
     let mut rows = Vec::new();
     for &len in sizes {
-        let source = cuda.upload(&bench.bytes(0, len), bench.pool.take(len)?, &stream)?;
-        ready(&source).await?;
-        let take = async |_| Ok(bench.pool.take(len)?);
-        let within = async |room| ready(&cuda.copy(&source, room, &stream)?).await;
-        let within = rounds(length, take, within).await?;
-        rows.push(Row::new("copy within", len, &within, String::new()));
-        let up = async |room| ready(&cuda.upload(&bench.bytes(0, len), room, &stream)?).await;
-        let up = rounds(length, take, up).await?;
-        rows.push(Row::new("copy up", len, &up, String::new()));
-        let down = async |()| {
-            let mut copy = cuda.download(&source, &stream)?;
-            reached(&**copy.fence()).await?;
-            copy.take()?.context("it is not there")?;
-            Ok(())
+        let mut here = stream.alloc_zeros::<u8>(len)?;
+        let mut there = stream.alloc_zeros::<u8>(len)?;
+        let mut main = cuda.pinned(gpu(), len)?;
+        let from = bench.bytes(0, len);
+        let from = from.as_bytes().context("it is main memory")?;
+        let to = main.as_bytes_mut().context("it is main memory")?;
+        let nothing = async |_| Ok(());
+        let up = async |()| {
+            stream.memcpy_htod(from, &mut here)?;
+            Ok(stream.synchronize()?)
         };
-        let down = rounds(length, async |_| Ok(()), down).await?;
+        let up = rounds(length, nothing, up).await?;
+        let within = async |()| {
+            stream.memcpy_dtod(&here, &mut there)?;
+            Ok(stream.synchronize()?)
+        };
+        let within = rounds(length, nothing, within).await?;
+        let down = async |()| {
+            stream.memcpy_dtoh(&there, &mut *to)?;
+            Ok(stream.synchronize()?)
+        };
+        let down = rounds(length, nothing, down).await?;
+        ensure!(from == to, "other bytes came");
+        rows.push(Row::new("copy within", len, &within, String::new()));
+        rows.push(Row::new("copy up", len, &up, String::new()));
         rows.push(Row::new("copy down", len, &down, String::new()));
     }
     Ok(rows)

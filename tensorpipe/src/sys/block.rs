@@ -55,6 +55,15 @@ unsafe impl Send for Block {}
 // SAFETY: shared access only hands out `&[u8]`.
 unsafe impl Sync for Block {}
 
+/// What it frees.
+struct Allocation {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: as of `Block`.
+unsafe impl Send for Allocation {}
+
 impl Block {
     /// `len` zero bytes.
     ///
@@ -116,8 +125,14 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        let (start, len) = (self.start, self.len);
         // A network card must not reach what is unmapped.
-        self.registrations.clear();
+        self.registrations.end_before(Allocation { start, len });
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
         match NonZeroUsize::new(self.len) {
             None => {}
             // SAFETY: mapped in `try_zeroed` with the same length, unmapped once, and `&mut self` is the last user.
@@ -125,7 +140,7 @@ impl Drop for Block {
             // SAFETY: allocated in `try_zeroed` with the same length, and freed once.
             Some(_) if self.len < SMALL => unsafe { free_small(self.start, self.len) },
             // SAFETY: allocated in `try_zeroed` with the same layout, and freed once.
-            Some(_) => unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) },
+            Some(_) => unsafe { dealloc(self.start.as_ptr(), Block::layout(self.len)) },
         }
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod block;
 pub(crate) mod copy;
 pub(crate) mod fork;
+pub(crate) mod frees;
 mod huge_pages;
 pub(crate) mod ledger;
 pub(crate) mod machine;

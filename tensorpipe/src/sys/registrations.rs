@@ -9,6 +9,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::fork::PerProcess;
+use super::frees::Frees;
+
 /// Who registers: a protection domain of a network card, the context of a GPU. No two of a process are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Domain(u64);
@@ -24,8 +27,10 @@ impl Domain {
 /// The registrations of one allocation, at most one for each [`Domain`]. An empty one takes no memory of its own.
 #[derive(Default)]
 pub struct Registrations {
-    kept: Mutex<Vec<(Domain, Arc<dyn Any + Send + Sync>)>>,
+    kept: Mutex<Kept>,
 }
+
+type Kept = Vec<(Domain, Arc<dyn Any + Send + Sync>)>;
 
 impl Registrations {
     /// The one with `domain`, made by `register` the first time. Others wait for it meanwhile.
@@ -53,11 +58,31 @@ impl Registrations {
         known.and_then(|(_, known)| known.clone().downcast().ok())
     }
 
+    /// Ends them all before it drops `memory`, which they are of. Where there are any, a thread does both: a driver may wait for its device
+    /// before it ends one.
+    pub(crate) fn end_before(&mut self, memory: impl Send + 'static) {
+        static ENDS: PerProcess<Frees> = PerProcess::new();
+        let kept = self.kept.get_mut();
+        let kept = std::mem::take(kept.unwrap_or_else(PoisonError::into_inner));
+        if !kept.is_empty() {
+            ENDS.get(Frees::default).elsewhere(Ended {
+                _kept: kept,
+                _memory: memory,
+            });
+        }
+    }
+
     /// Ends them all: for an owner whose memory is about to be freed or moved.
     pub fn clear(&mut self) {
         let kept = self.kept.get_mut();
         kept.unwrap_or_else(PoisonError::into_inner).clear();
     }
+}
+
+/// Registrations, and what they are of. Fields are dropped in this order.
+struct Ended<M> {
+    _kept: Kept,
+    _memory: M,
 }
 
 impl fmt::Debug for Registrations {
@@ -85,5 +110,64 @@ impl<'a> Registrable<'a> {
             offset: 0,
             len,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// Ends when it is let, and says whether its memory is there then.
+    struct Late {
+        let_go: Mutex<Receiver<()>>,
+        memory: Weak<()>,
+        ended: Sender<bool>,
+    }
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let let_go = self.let_go.get_mut().unwrap().recv_timeout(LONG);
+            let is_there = self.memory.upgrade().is_some();
+            self.ended.send(let_go.is_ok() && is_there).unwrap();
+        }
+    }
+
+    #[test]
+    fn one_that_ends_late_holds_up_nobody_and_ends_before_its_memory() {
+        let (go, let_go) = channel();
+        let (ended, hears) = channel();
+        let memory = Arc::new(());
+        let is_there = Arc::downgrade(&memory);
+        let late = Late {
+            let_go: Mutex::new(let_go),
+            memory: is_there.clone(),
+            ended,
+        };
+        let mut registrations = Registrations::default();
+        let made = registrations.of(Domain::unique(), || Ok::<_, ()>(late));
+        drop(made);
+        registrations.end_before(memory);
+        assert!(is_there.upgrade().is_some(), "it is registered still");
+        go.send(()).unwrap();
+        assert_eq!(hears.recv_timeout(LONG), Ok(true));
+        let until = Instant::now() + LONG;
+        while is_there.upgrade().is_some() {
+            assert!(Instant::now() < until, "its memory stays");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn memory_without_one_goes_at_once() {
+        let memory = Arc::new(());
+        let is_there = Arc::downgrade(&memory);
+        Registrations::default().end_before(memory);
+        assert!(is_there.upgrade().is_none());
     }
 }

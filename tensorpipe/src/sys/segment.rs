@@ -200,6 +200,7 @@ impl Drop for Segment {
         for who in lock(&self.told).drain(..).filter_map(|who| who.upgrade()) {
             who.gone(self.id);
         }
+        self.registrations.end_before(self.mapping.take());
     }
 }
 
@@ -272,18 +273,34 @@ impl Piece {
 
 /// A segment of another process, mapped to be read.
 #[derive(Debug)]
-pub(crate) struct Foreign(Mapping);
+pub(crate) struct Foreign {
+    registrations: Registrations,
+    mapping: Arc<Mapping>,
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.registrations.end_before(self.mapping.clone());
+    }
+}
 
 impl Foreign {
     /// Maps what another process has passed, if it is sealed as a segment is; else why not, in words.
     pub(crate) fn map(fd: BorrowedFd<'_>) -> Result<Self, String> {
         let len = memfd::check(fd, READ_ONLY).map_err(|unfit| unfit.to_string())?;
         let mapping = Mapping::new(fd, len, false).map_err(|error| error.to_string())?;
-        Ok(Self(mapping))
+        Ok(Self {
+            registrations: Registrations::default(),
+            mapping: Arc::new(mapping),
+        })
+    }
+
+    pub(crate) fn registrations(&self) -> &Registrations {
+        &self.registrations
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.mapping.len()
     }
 
     /// The bytes of `range`, which must have been lent to this process.
@@ -292,11 +309,11 @@ impl Foreign {
     /// When the range is outside.
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(
-            range.start <= range.end && range.end <= self.0.len(),
+            range.start <= range.end && range.end <= self.mapping.len(),
             "{range:?}"
         );
         // SAFETY: checked to lie within the mapping.
-        let start = unsafe { self.0.start().as_ptr().add(range.start) };
+        let start = unsafe { self.mapping.start().as_ptr().add(range.start) };
         // SAFETY: the size is sealed, so every page is there, or comes when it is touched (`memfd::check`), for as long as
         // the mapping, which lives as long as self.
         // That nobody writes there is the lender's promise: see Trust, above.

@@ -10,7 +10,7 @@ use cudarc::driver::sys::{
 
 use crate::devices::{current, give};
 use crate::machine::{MACHINE, handle};
-use crate::streams::{stream, synchronize};
+use crate::streams::{settle, stream, synchronize};
 
 fn status(result: Result<(), CUresult>) -> CUresult {
     result.err().unwrap_or(CUresult::CUDA_SUCCESS)
@@ -343,6 +343,7 @@ pub extern "C" fn cuMemHostRegister_v2(start: *mut c_void, len: usize, flags: c_
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostUnregister(start: *mut c_void) -> CUresult {
     may_fail!("cuMemHostUnregister");
+    settle();
     match MACHINE.pinned().remove(&start.addr()) {
         Some(_) => CUresult::CUDA_SUCCESS,
         None => CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,

@@ -156,6 +156,19 @@ pub(crate) fn synchronize(device: u32) {
     here.for_each(|stream| stream.position().wait());
 }
 
+/// Waits for all work on all devices, as a real driver does before it unpins main memory (seen on an H200 with driver 580). Of this library
+/// only the thread that lets go of memory may call what does.
+pub(crate) fn settle() {
+    let positions = streams().iter().map(Stream::position).collect::<Vec<_>>();
+    if positions.iter().all(Position::is_reached) {
+        return;
+    }
+    if std::thread::current().name() != Some("tp-free") {
+        MACHINE.waited();
+    }
+    positions.iter().for_each(Position::wait);
+}
+
 /// The stream that C means.
 pub(crate) fn stream(named: CUstream) -> Result<Arc<Stream>, CUresult> {
     MACHINE.state()?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tensorpipe::channels::{ChannelFault, Lane, LaneIo, OpId};
 use tensorpipe::conformance::pattern;
 use tensorpipe::{Error, Message, MessageTensor, PeerFault, Pipe, Tensor};
+use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{Says, eventually, soon};
 
 use crate::bench::{Bench, channel, connected, context, context_with, device};
@@ -329,7 +330,13 @@ async fn reads(bench: &Bench, (row, about, change, ends): Row) {
 #[tokio::test]
 async fn what_a_writer_says_of_its_memory_is_not_believed() {
     let bench = Bench::new();
+    // It takes a second one that nothing is proved of, by the number that the driver for tests gives it.
+    let has_another = bench.cuda.devices().len() > 1 && !is_real();
     for row in OF_OFFERS.into_iter().chain(OF_PROOFS) {
+        if row.0 == "a device without a proof" && !has_another {
+            println!("skipped: {}", row.0);
+            continue;
+        }
         reads(&bench, row).await;
     }
     nothing_went_wrong();

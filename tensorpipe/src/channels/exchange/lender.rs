@@ -16,7 +16,7 @@ use crate::device::{BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
-use crate::sys::registrations::{Registrable, Registrations};
+use crate::sys::registrations::Registrable;
 use crate::sys::segment::{Foreign, SegmentId};
 
 /// Segments of one lender that are mapped here at once: of eight contexts whose pools have as many as a pool has.
@@ -59,8 +59,6 @@ struct Has {
 /// of who reads.
 #[derive(Debug)]
 struct Mapped {
-    /// In front of the mapping: they end first.
-    registrations: Registrations,
     memory: Foreign,
     exchange: Arc<Exchange>,
 }
@@ -71,11 +69,7 @@ impl Mapped {
         let len = memory.len() as u64;
         exchange.maps(len)?;
         let exchange = exchange.clone();
-        Ok(Self {
-            registrations: Registrations::default(),
-            memory,
-            exchange,
-        })
+        Ok(Self { memory, exchange })
     }
 }
 
@@ -435,7 +429,7 @@ impl Memory for Borrowed {
     /// The whole segment: what else is borrowed of it shares the registration.
     fn registrable(&self) -> Option<Registrable<'_>> {
         Some(Registrable {
-            registrations: &self.segment.registrations,
+            registrations: self.segment.memory.registrations(),
             offset: self.range.start,
             len: self.segment.memory.len(),
         })

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaContext, DriverError, sys};
 
 use super::fence::Watcher;
-use super::frees::Frees;
 use super::physical::{self, Handle};
 use super::probe;
 use super::sharing::Shared;
+use crate::sys::frees::Frees;
 use crate::sys::segment::Segment;
 
 /// So many allocations a tensor spans at most to be lent as it is. Chosen: each costs a descriptor at both ends; of PyTorch's large

@@ -37,7 +37,6 @@ mod copies;
 mod facts;
 mod fence;
 mod foreign;
-mod frees;
 mod memory;
 mod peers;
 mod physical;
@@ -66,7 +65,6 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sy
 
 use self::fence::{CudaFence, Watcher};
 use self::foreign::Foreign;
-use self::frees::Frees;
 use self::memory::CudaMemory;
 use self::peers::Peers;
 use self::physical::Uuid;
@@ -76,6 +74,7 @@ use self::streams::Streams;
 use super::{Allocator, Buffer, BufferMut, Copying, Device, DeviceKind, Fence, Memory};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
+use crate::sys::frees::Frees;
 
 /// The CUDA devices that this process sees, and their allocator. Cloning clones a handle.
 #[derive(Clone)]

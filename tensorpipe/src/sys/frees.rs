@@ -1,5 +1,5 @@
-//! A thread that lets go of memory, for threads that others wait for: to unmap and release takes the driver long, and the owner of another
-//! library's memory runs that library's code.
+//! A thread that lets go of memory, for threads that others wait for: to unregister, unmap and release takes a driver long, which may
+//! wait for its device first, and the owner of another library's memory runs that library's code.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// See the module's documentation. The thread starts with the first thing to drop, and ends behind the last one.
 #[derive(Default)]
-pub(super) struct Frees(Mutex<Option<Sender<Box<dyn Any + Send>>>>);
+pub(crate) struct Frees(Mutex<Option<Sender<Box<dyn Any + Send>>>>);
 
 impl Frees {
     /// Drops it there; here where the system has no thread for that.
-    pub(super) fn elsewhere(&self, what: impl Send + 'static) {
+    pub(crate) fn elsewhere(&self, what: impl Send + 'static) {
         let thread = {
             let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             thread.get_or_insert_with(start).clone()
@@ -23,7 +23,7 @@ impl Frees {
 
 fn start() -> Sender<Box<dyn Any + Send>> {
     let (sender, all): (_, Receiver<Box<dyn Any + Send>>) = channel();
-    let thread = std::thread::Builder::new().name("tp-cuda-free".to_owned());
+    let thread = std::thread::Builder::new().name("tp-free".to_owned());
     let started = thread.spawn(move || {
         for what in all {
             // The others are dropped, too.
@@ -34,7 +34,7 @@ fn start() -> Sender<Box<dyn Any + Send>> {
         }
     });
     if let Err(error) = started {
-        tracing::warn!(%error, "no thread lets go of devices' memory");
+        tracing::warn!(%error, "no thread lets go of memory that devices reach");
     }
     sender
 }
