@@ -41,6 +41,7 @@ const FUNCTIONS: &[&str] = &[
     "cuEventRecord",
     "cuEventQuery",
     "cuPointerGetAttribute",
+    "cuDeviceTotalMem_v2",
     "cuMemGetAllocationGranularity",
     "cuMemCreate",
     "cuMemRelease",
