@@ -26,10 +26,14 @@ def take(x):
 def measure(case, sizes, call):
     for size in sizes:
         x = torch.empty(size, dtype=torch.uint8, device="cuda:0")
+        small = torch.ones(1, dtype=torch.uint8, device="cuda:0")
         times, begun, number = [], time.perf_counter(), 0
         while True:
             x.fill_(number % 256)
             torch.cuda.synchronize()
+            # Both processes are awake.
+            for _ in range(4):
+                assert call(small) == 1
             started = time.perf_counter()
             assert call(x) == size
             took = time.perf_counter() - started

@@ -11,7 +11,7 @@
 //! First it says what is there: the driver, the devices, and the route to another process.
 //!
 //! Each round sends a tensor that was filled before it, and ends when the other process's call says that all of its bytes are
-//! there. One tensor of each size is added up there.
+//! there. Both processes are awake: small calls come before it, untimed. One tensor of each size is added up there.
 
 use std::time::{Duration, Instant};
 
@@ -230,6 +230,9 @@ async fn measure(
                 }
             };
             ready(tensor.buffer()).await?;
+            for _ in 0..AWAKE {
+                client.awake().await?;
+            }
             Ok(tensor)
         };
         let call = async |tensor: Tensor| {
@@ -307,6 +310,9 @@ struct Bench {
 
 const SHIFT: usize = 4096;
 
+/// Calls without anything, until both processes are awake.
+const AWAKE: usize = 8;
+
 impl Bench {
     fn new(cuda: &CudaDevices, context: &Context, sizes: &[usize]) -> Result<Self> {
         let most = sizes.iter().copied().max().unwrap_or(0);
@@ -366,6 +372,7 @@ struct Orders {
 
 #[tensor_service]
 trait Taker {
+    async fn awake(&self);
     /// Its length, when all of it is there.
     async fn take(&self, x: Tensor) -> Result<u64, String>;
     /// The same on the GPU, from wherever it comes.
@@ -377,6 +384,8 @@ trait Taker {
 struct There(Context);
 
 impl Taker for There {
+    async fn awake(&self) {}
+
     async fn take(&self, x: Tensor) -> Result<u64, String> {
         ready(x.buffer()).await.map_err(|error| error.to_string())?;
         Ok(x.byte_len() as u64)
