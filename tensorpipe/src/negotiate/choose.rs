@@ -6,12 +6,13 @@ use crate::device::{Device, DeviceOffer};
 use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, select};
 use crate::proto::wire::hello::Brochure;
 
-/// For a connection that came over `bootstrap`; with it what each channel of the context says of its devices.
+/// For a connection that came over `bootstrap`, where each channel of the context says this of its devices.
 pub(super) fn choose(
     entrance: &Entrance,
     bootstrap: &str,
     brochure: &Brochure,
-) -> (Selection, Vec<Vec<(Device, Vec<u8>)>>) {
+    devices: &[Vec<(Device, Vec<u8>)>],
+) -> Selection {
     let context = &entrance.context;
     type TransportVerdict<'a> = Box<dyn Fn(&[u8]) -> Result<(), String> + 'a>;
     type ChannelVerdict<'a> =
@@ -43,11 +44,6 @@ pub(super) fn choose(
             }
         })
         .collect();
-    let devices: Vec<_> = context
-        .channels
-        .iter()
-        .map(|channel| channel.devices())
-        .collect();
     let channels_reach: Vec<ChannelVerdict<'_>> = context
         .channels
         .iter()
@@ -63,7 +59,7 @@ pub(super) fn choose(
     let channels: Vec<LocalChannel<'_>> = context
         .channels
         .iter()
-        .zip(&devices)
+        .zip(devices)
         .zip(&channels_reach)
         .map(|((channel, devices), reaches)| LocalChannel {
             name: channel.name(),
@@ -72,7 +68,5 @@ pub(super) fn choose(
             reaches,
         })
         .collect();
-    let selection = select(bootstrap, &transports, &channels, brochure);
-    drop(channels);
-    (selection, devices)
+    select(bootstrap, &transports, &channels, brochure)
 }

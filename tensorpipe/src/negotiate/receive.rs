@@ -273,7 +273,10 @@ async fn welcome(
     let identity = identified(&conn, token.map(Arc::from));
     let of_connection = || Some(PipeKey::of_connection(&conn.connection.exported()?));
     let key = key.cloned().or_else(of_connection);
-    let (selection, devices) = choose(entrance, transport.name(), &brochure);
+    let devices: Vec<_> = (context.channels.iter())
+        .map(|channel| channel.devices())
+        .collect();
+    let selection = choose(entrance, transport.name(), &brochure, &devices);
     let still = Arc::downgrade(entrance);
     // What is not used by the end of the handshake is void.
     let mut tickets = Vec::new();
