@@ -4,6 +4,7 @@
 
 pub(crate) mod block;
 pub(crate) mod fork;
+pub(crate) mod frees;
 pub(crate) mod ledger;
 #[expect(dead_code, unreachable_pub, reason = "nothing is registered here")]
 #[path = "../../../tensorpipe/src/sys/registrations.rs"]

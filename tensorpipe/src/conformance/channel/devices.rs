@@ -126,13 +126,16 @@ pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
     drop(used);
     let room = BufferMut::from_memory(memory, LEN);
     let room = room.unwrap_or_else(|_| panic!("nobody else has it"));
+    // The pipe stays: a context that ends unregisters its memory, for which a driver may wait for its devices.
     let moving = tokio::spawn(async move {
         let place = Place::Into(room);
-        moved(&client, &server, tensor, place).await
+        let arrived = moved(&client, &server, tensor, place).await;
+        (arrived, client, server)
     });
     tokio::time::sleep(LONG).await;
     held.release();
-    let arrived = moving.await.unwrap_or_else(|error| panic!("{error}"));
+    let moving = moving.await.unwrap_or_else(|error| panic!("{error}"));
+    let (arrived, ..) = &moving;
     let found = (subject.download)(arrived.buffer());
     assert_same(&found, &pattern(LEN, 1), "what came last");
 }
