@@ -1,4 +1,7 @@
 //! Main memory of others', reached by the devices where it lies: its pages are pinned, once for an allocation.
+//!
+//! To unpin them, a driver waits for all work of the device (seen with driver 580). So where memory is this library's, a thread of its own
+//! unpins and frees it ([`Registrations::end_before`](crate::sys::registrations::Registrations::end_before)).
 
 #![allow(unsafe_code, reason = "the driver takes memory as an address")]
 
