@@ -83,7 +83,7 @@ const KINDS: [Kind; 7] = [
 const CONNECTIONS: usize = 3;
 
 /// Before these, tables and pools grow to their sizes.
-const WARM_UP: usize = 10;
+const WARM_UP: usize = 40;
 
 const ROUNDS: usize = 30;
 
