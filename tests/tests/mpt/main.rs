@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod liars;
+mod loss;
 mod opening;
 mod proxy;
 mod scene;

@@ -1,13 +1,21 @@
-//! Something between the two ends that sees their connections, and can cut them.
+//! Something between the two ends that sees their connections, and can cut or stall them.
 
 use std::sync::{Arc, Mutex};
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 /// Forwards connections to a port. They are numbered in the order in which they come.
 #[derive(Clone, Default)]
-pub(crate) struct Proxy(Arc<Mutex<Vec<AbortHandle>>>);
+pub(crate) struct Proxy(Arc<Mutex<Vec<Forward>>>);
+
+struct Forward {
+    task: AbortHandle,
+    stalls: watch::Sender<bool>,
+}
 
 impl Proxy {
     /// Forwards to `port`, from the port that it returns.
@@ -16,12 +24,20 @@ impl Proxy {
         let own = listener.local_addr().unwrap().port();
         let connections = self.0.clone();
         tokio::spawn(async move {
-            while let Ok((mut there, _)) = listener.accept().await {
-                let forward = tokio::spawn(async move {
-                    let mut here = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-                    let _ = tokio::io::copy_bidirectional(&mut there, &mut here).await;
+            while let Ok((there, _)) = listener.accept().await {
+                let stalls = watch::Sender::new(false);
+                let (out, back) = (stalls.subscribe(), stalls.subscribe());
+                let task = tokio::spawn(async move {
+                    let here = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                    let (from_there, to_there) = there.into_split();
+                    let (from_here, to_here) = here.into_split();
+                    tokio::join!(
+                        forward(from_there, to_here, out),
+                        forward(from_here, to_there, back)
+                    );
                 });
-                connections.lock().unwrap().push(forward.abort_handle());
+                let task = task.abort_handle();
+                connections.lock().unwrap().push(Forward { task, stalls });
             }
         });
         own
@@ -34,13 +50,36 @@ impl Proxy {
 
     /// Cuts one, both ways.
     pub(crate) fn cut(&self, number: usize) {
-        self.0.lock().unwrap()[number].abort();
+        self.0.lock().unwrap()[number].task.abort();
+    }
+
+    /// Nothing arrives by this one any more, and nobody is told.
+    pub(crate) fn stall(&self, number: usize) {
+        self.0.lock().unwrap()[number].stalls.send_replace(true);
+    }
+
+    pub(crate) fn goes_on(&self, number: usize) {
+        self.0.lock().unwrap()[number].stalls.send_replace(false);
     }
 
     /// How many are alive.
     pub(crate) fn alive(&self) -> usize {
         let connections = self.0.lock().unwrap();
-        let alive = connections.iter().filter(|each| !each.is_finished());
+        let alive = connections.iter().filter(|each| !each.task.is_finished());
         alive.count()
+    }
+}
+
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut stalls: watch::Receiver<bool>,
+) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = from.read(&mut bytes).await {
+        let goes_on = stalls.wait_for(|stalls| !stalls).await.is_ok();
+        if !goes_on || to.write_all(&bytes[..len]).await.is_err() {
+            return;
+        }
     }
 }

@@ -30,7 +30,8 @@ async fn paced_connections_carry_their_shares() {
         let now = pair.sent();
         let sent = now.iter().zip(before).map(|(now, then)| now - then);
         let sent: Vec<u64> = sent.collect();
-        assert_eq!(sent.iter().sum::<u64>(), CHUNKS);
+        // One that is late is sent by another, too.
+        assert!(sent.iter().sum::<u64>() >= CHUNKS);
         let share = CHUNKS / u64::from(connections);
         // A task that has to wait for a processor is some chunks late.
         let is_fair = |sent: &u64| sent.abs_diff(share) <= LATE;

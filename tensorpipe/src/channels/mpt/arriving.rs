@@ -1,7 +1,8 @@
 //! A tensor on its way in: where its chunks go.
 //!
-//! Invariant: a chunk is claimed once, before its first byte, and only its own range is written. The memory leaves whole,
-//! or when nobody waits for the tensor any more; nobody writes to it afterwards.
+//! Invariant: a connection claims a chunk before its first byte, and writes its range only. A chunk that comes again belongs to the
+//! connection that claimed it last; one that is whole is not written again. The memory leaves whole, or when nobody waits for the
+//! tensor any more; nobody writes to it afterwards.
 
 use std::io;
 use std::ops::Range;
@@ -30,10 +31,17 @@ pub(super) struct Arriving {
 struct Filling {
     /// `None` once it has left.
     memory: Option<Destination>,
-    /// One bit for each chunk.
-    claimed: Vec<u64>,
+    chunks: Vec<ChunkState>,
     /// Chunks that are not whole yet.
     missing: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkState {
+    ToCome,
+    /// Read by the connection of this number.
+    ClaimedBy(u8),
+    Whole,
 }
 
 /// Where a chunk goes.
@@ -45,20 +53,19 @@ pub(super) struct Claimed {
 }
 
 impl Filling {
-    fn is_claimed(&self, offset: u64) -> bool {
-        let chunk = offset / CHUNK;
-        self.claimed[(chunk / 64) as usize] & (1 << (chunk % 64)) != 0
+    fn chunk(&mut self, offset: usize) -> &mut ChunkState {
+        &mut self.chunks[offset / CHUNK as usize]
     }
 
     /// Gets memory for the chunk at `offset`: what that makes resident. Chunks of one huge page cost it once.
-    fn open(&mut self, offset: u64, pool: &Pool) -> Result<u64, SystemError> {
+    fn open(&mut self, offset: usize, pool: &Pool) -> Result<u64, SystemError> {
         // Nobody waits for it any more.
         let Some(memory) = &self.memory else {
             return Ok(0);
         };
-        let page = memory.page(offset as usize);
+        let page = memory.page(offset);
         let mut chunks = page.clone().step_by(CHUNK as usize);
-        if chunks.any(|chunk| self.is_claimed(chunk as u64)) {
+        if chunks.any(|chunk| *self.chunk(chunk) != ChunkState::ToCome) {
             return Ok(0);
         }
         let Some(memory) = &mut self.memory else {
@@ -80,14 +87,14 @@ impl Arriving {
             pool,
             filling: Mutex::new(Filling {
                 memory: Some(memory),
-                claimed: vec![0; chunks.div_ceil(64) as usize],
+                chunks: vec![ChunkState::ToCome; chunks as usize],
                 missing: chunks,
             }),
         }
     }
 
-    /// The place of a chunk that is about to come, with memory.
-    pub(super) fn claim(&self, chunk: &ChunkHead) -> Result<Claimed, ChannelFault> {
+    /// The place of a chunk that is about to come by connection `by`, with memory. `None`: it is here already.
+    pub(super) fn claim(&self, chunk: &ChunkHead, by: u8) -> Result<Option<Claimed>, ChannelFault> {
         let (offset, len) = (chunk.offset, u64::from(chunk.len));
         let fits = offset < self.len
             && offset.is_multiple_of(CHUNK)
@@ -98,24 +105,29 @@ impl Arriving {
                 self.len
             )));
         }
-        let mut filling = lock(&self.filling);
-        if filling.is_claimed(offset) {
-            return Err(ChannelFault(format!("the chunk at {offset} a second time")));
-        }
-        let cost = filling.open(offset, &self.pool);
-        filling.claimed[(offset / CHUNK / 64) as usize] |= 1 << (offset / CHUNK % 64);
         let place = offset as usize..(offset + len) as usize;
-        Ok(Claimed { place, cost })
+        let mut filling = lock(&self.filling);
+        let cost = match *filling.chunk(place.start) {
+            ChunkState::ToCome => filling.open(place.start, &self.pool),
+            ChunkState::ClaimedBy(_) => Ok(0),
+            ChunkState::Whole => return Ok(None),
+        };
+        *filling.chunk(place.start) = ChunkState::ClaimedBy(by);
+        Ok(Some(Claimed { place, cost }))
     }
 
-    /// Reads some bytes into `place`: how many. `None`: nobody waits for it any more, and nothing was read.
+    /// Reads some bytes into `place`: how many. `None`: nobody waits for them from connection `by` any more, and nothing was read.
     pub(super) fn poll_fill(
         &self,
         cx: &mut Context<'_>,
         reader: Pin<&mut (impl AsyncRead + ?Sized)>,
         place: Range<usize>,
+        by: u8,
     ) -> Poll<io::Result<Option<usize>>> {
         let mut filling = lock(&self.filling);
+        if *filling.chunk(place.start) != ChunkState::ClaimedBy(by) {
+            return Poll::Ready(Ok(None));
+        }
         let memory = filling.memory.as_mut();
         let memory = memory.and_then(Destination::as_bytes_mut);
         let Some(bytes) = memory else {
@@ -130,10 +142,15 @@ impl Arriving {
         }
     }
 
-    /// One chunk is whole. The memory, if that was the last.
-    pub(super) fn filled(&self) -> Option<BufferMut> {
+    /// Connection `by` has read all of the chunk at `offset`. The memory, if that was the last.
+    pub(super) fn filled(&self, offset: u64, by: u8) -> Option<BufferMut> {
         let mut filling = lock(&self.filling);
-        filling.missing = filling.missing.saturating_sub(1);
+        let chunk = filling.chunk(offset as usize);
+        if *chunk != ChunkState::ClaimedBy(by) {
+            return None;
+        }
+        *chunk = ChunkState::Whole;
+        filling.missing -= 1;
         if filling.missing == 0 {
             filling.memory.take().and_then(Destination::into_memory)
         } else {
@@ -141,15 +158,21 @@ impl Arriving {
         }
     }
 
+    /// Whether some of it has come.
+    pub(super) fn has_begun(&self) -> bool {
+        let filling = lock(&self.filling);
+        let mut chunks = filling.chunks.iter();
+        chunks.any(|chunk| *chunk != ChunkState::ToCome)
+    }
+
     /// The memory, of which nothing has been claimed.
     pub(super) fn take_untouched(&self) -> Result<Option<Destination>, ChannelFault> {
-        let mut filling = lock(&self.filling);
-        if filling.claimed.iter().any(|claimed| *claimed != 0) {
+        if self.has_begun() {
             return Err(ChannelFault(
                 "a tensor that has begun as another one".to_owned(),
             ));
         }
-        Ok(filling.memory.take())
+        Ok(lock(&self.filling).memory.take())
     }
 
     /// Nobody waits for it any more.
@@ -176,8 +199,27 @@ mod tests {
         }
     }
 
+    fn claim(arriving: &Arriving, offset: u64, by: u8) -> Range<usize> {
+        let claimed = arriving.claim(&chunk(offset, CHUNK), by);
+        let Claimed { place, cost } = claimed.unwrap().unwrap();
+        cost.unwrap();
+        place
+    }
+
+    async fn read(arriving: &Arriving, mut place: Range<usize>, byte: u8, by: u8) -> Option<()> {
+        let bytes = vec![byte; place.len()];
+        let mut bytes = &bytes[..];
+        while !place.is_empty() {
+            let read = std::future::poll_fn(|cx| {
+                arriving.poll_fill(cx, Pin::new(&mut bytes), place.clone(), by)
+            });
+            place.start += read.await.unwrap()?;
+        }
+        Some(())
+    }
+
     #[test]
-    fn only_whole_chunks_in_their_own_place_and_each_once() {
+    fn only_whole_chunks_in_their_own_place_and_memory_is_counted_once() {
         let arriving = of(70 * CHUNK as usize + 5);
         let wrong = [
             chunk(1, CHUNK),
@@ -188,18 +230,20 @@ mod tests {
             chunk(u64::MAX - CHUNK + 1, CHUNK),
         ];
         for wrong in wrong {
-            assert!(arriving.claim(&wrong).is_err(), "{wrong:?}");
+            assert!(arriving.claim(&wrong, 0).is_err(), "{wrong:?}");
         }
         let memory = arriving.take_untouched().unwrap();
         lock(&arriving.filling).memory = memory;
         let mut cost = 0;
         for i in (0..70).rev() {
-            let claimed = arriving.claim(&chunk(i * CHUNK, CHUNK)).unwrap();
-            assert_eq!(claimed.place.start as u64, i * CHUNK);
-            cost += claimed.cost.unwrap();
-            assert!(arriving.claim(&chunk(i * CHUNK, CHUNK)).is_err());
+            for by in [0, 1] {
+                let claimed = arriving.claim(&chunk(i * CHUNK, CHUNK), by);
+                let claimed = claimed.unwrap().unwrap();
+                assert_eq!(claimed.place.start as u64, i * CHUNK);
+                cost += claimed.cost.unwrap();
+            }
         }
-        let last = arriving.claim(&chunk(70 * CHUNK, 5)).unwrap();
+        let last = arriving.claim(&chunk(70 * CHUNK, 5), 0).unwrap().unwrap();
         assert_eq!(last.place.len(), 5);
         cost += last.cost.unwrap();
         // 36 MiB: 70 chunks and 5 bytes lie on 18 huge pages.
@@ -210,20 +254,9 @@ mod tests {
     #[tokio::test]
     async fn it_leaves_with_the_last_chunk_or_when_it_is_let_go_of() {
         let fill = async |arriving: &Arriving, offset: u64, byte: u8| {
-            let Claimed { place, cost } = arriving.claim(&chunk(offset, CHUNK)).unwrap();
-            cost.unwrap();
-            let bytes = vec![byte; CHUNK as usize];
-            let (mut bytes, mut at) = (&bytes[..], place.start);
-            while at < place.end {
-                let read = std::future::poll_fn(|cx| {
-                    arriving.poll_fill(cx, Pin::new(&mut bytes), at..place.end)
-                });
-                match read.await.unwrap() {
-                    Some(len) => at += len,
-                    None => return None,
-                }
-            }
-            arriving.filled()
+            let place = claim(arriving, offset, 0);
+            read(arriving, place, byte, 0).await?;
+            arriving.filled(offset, 0)
         };
         let arriving = of(2 * CHUNK as usize);
         assert!(fill(&arriving, CHUNK, 2).await.is_none());
@@ -235,5 +268,25 @@ mod tests {
         let arriving = of(CHUNK as usize);
         arriving.let_go();
         assert!(fill(&arriving, 0, 1).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_chunk_that_comes_twice_is_of_the_last_that_claimed_it_until_it_is_whole() {
+        let arriving = of(2 * CHUNK as usize);
+        let half = CHUNK as usize / 2;
+        let first = claim(&arriving, 0, 0);
+        read(&arriving, 0..half, 7, 0).await.unwrap();
+        let second = claim(&arriving, 0, 1);
+        assert_eq!(first, second);
+        assert!(read(&arriving, half..first.end, 7, 0).await.is_none());
+        assert!(arriving.filled(0, 0).is_none());
+        read(&arriving, second, 1, 1).await.unwrap();
+        assert!(arriving.filled(0, 1).is_none());
+        assert!(arriving.claim(&chunk(0, CHUNK), 0).unwrap().is_none());
+        assert!(arriving.filled(0, 0).is_none());
+        let last = claim(&arriving, CHUNK, 0);
+        read(&arriving, last, 1, 0).await.unwrap();
+        let memory = arriving.filled(CHUNK, 0).unwrap().freeze();
+        assert!(memory.as_bytes().unwrap().iter().all(|byte| *byte == 1));
     }
 }

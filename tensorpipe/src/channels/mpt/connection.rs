@@ -17,10 +17,13 @@ use super::frame::{ChunkHead, Frame, HEADER_LEN};
 use super::line::Line;
 use super::sending::Chunk;
 use super::stripes::Stripes;
-use super::{ChannelFault, Connection, NAME, OpId};
+use super::{ChannelFault, Connection, NAME};
 
 /// Read at once of what is thrown away, in bytes.
 const SINK: usize = 16 << 10;
+
+/// While something is unconfirmed, whether it is late is decided that often.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Where the peer is gone, its pipe's connection says better why: it gets that long to do so.
 const GRACE: Duration = Duration::from_millis(200);
@@ -55,21 +58,23 @@ pub(super) async fn run(
 ) {
     let ends = connection.ends();
     let line = Line::new();
+    // At most 16.
+    let by = number as u8;
     stripes.opened();
     let (reader, writer) = tokio::io::split(connection);
     let end = tokio::select! {
         biased;
         _ = over.changed() => return,
-        Err(end) = read(reader, &line, &stripes) => end,
+        Err(end) = read(reader, &line, &stripes, by) => end,
         Err(end) = write(writer, &line, &stripes, number) => end,
-        silence = line.silence() => End::Broken(format!("no chunk was confirmed for {silence:?}")),
+        silence = watch(&line, &stripes) => End::Broken(format!("no chunk was confirmed for {silence:?}")),
         else => return,
     };
     match end {
         End::Nonsense(fault) => stripes.handle.fault(NAME, fault),
         End::Broken(reason) => {
             if !stripes.closed(&line) {
-                tracing::debug!(%ends, %reason, "a connection of channel mpt has ended; nothing is lost");
+                tracing::debug!(%ends, %reason, "a connection of channel mpt has ended; the others carry on");
                 return;
             }
             if tokio::time::timeout(GRACE, over.changed()).await.is_err() {
@@ -81,6 +86,18 @@ pub(super) async fn run(
 }
 
 type Never = std::convert::Infallible;
+
+/// Ends when the peer has confirmed nothing for too long. Before that, what is late is sent by the others as well.
+async fn watch(line: &Line, stripes: &Stripes) -> Duration {
+    loop {
+        line.has_unconfirmed().await;
+        tokio::time::sleep(TICK).await;
+        if let Some(silence) = line.silence() {
+            return silence;
+        }
+        stripes.send_late_again(line);
+    }
+}
 
 async fn write(
     mut writer: WriteHalf<Box<dyn Connection>>,
@@ -96,8 +113,9 @@ async fn write(
         if chunks > 0 {
             writer.write_all(&Frame::Taken(chunks).encode()).await?;
         }
-        if let Some(chunk) = stripes.pull() {
-            line.sends(chunk.op);
+        let next = (!line.is_late()).then(|| stripes.pull());
+        if let Some(chunk) = next.flatten() {
+            line.sends(chunk.id);
             write_chunk(&mut writer, &chunk).await?;
             stripes.count_sent(number);
             drop(chunk);
@@ -109,7 +127,7 @@ async fn write(
         tokio::select! {
             biased;
             () = work => {}
-            () = line.wait_to_confirm() => {}
+            () = line.wait_for_news() => {}
         }
     }
 }
@@ -119,8 +137,8 @@ async fn write_chunk(writer: &mut WriteHalf<Box<dyn Connection>>, chunk: &Chunk)
     // Main memory, as its channel said.
     let mut bytes = chunk.bytes.as_bytes().unwrap_or_default();
     let header = Frame::Chunk(ChunkHead {
-        op: chunk.op,
-        offset: chunk.offset,
+        op: chunk.id.op,
+        offset: chunk.id.offset,
         len: bytes.len() as u32,
     });
     let header = header.encode();
@@ -143,16 +161,15 @@ async fn read(
     mut reader: ReadHalf<Box<dyn Connection>>,
     line: &Line,
     stripes: &Stripes,
+    by: u8,
 ) -> Result<Never, End> {
     loop {
         let mut header = [0; HEADER_LEN];
         reader.read_exact(&mut header).await?;
         match Frame::decode(&header)? {
-            Frame::Taken(chunks) => line.confirmed(chunks)?,
+            Frame::Taken(chunks) => stripes.arrived_late(&line.confirmed(chunks)?),
             Frame::Chunk(chunk) => {
-                let op = chunk.op;
-                line.reads(op);
-                read_chunk(&mut reader, op, &chunk, stripes).await?;
+                read_chunk(&mut reader, &chunk, stripes, by).await?;
                 line.has_read();
                 // Writing is of the same task.
                 tokio::task::yield_now().await;
@@ -163,25 +180,30 @@ async fn read(
 
 async fn read_chunk(
     reader: &mut ReadHalf<Box<dyn Connection>>,
-    op: OpId,
     chunk: &ChunkHead,
     stripes: &Stripes,
+    by: u8,
 ) -> Result<(), End> {
     // It was wanted once: the writer sends nothing before this side has said go.
-    let Some(arriving) = stripes.arriving(op) else {
+    let Some(arriving) = stripes.arriving(chunk.op) else {
         return Ok(sink(reader, chunk.len as usize).await?);
     };
-    let Claimed { mut place, cost } = arriving.claim(chunk)?;
-    stripes.count(op, cost);
+    let Some(Claimed { mut place, cost }) = arriving.claim(chunk, by)? else {
+        return Ok(sink(reader, chunk.len as usize).await?);
+    };
+    stripes.count(chunk.op, cost);
     while !place.is_empty() {
-        let filled = poll_fn(|cx| arriving.poll_fill(cx, Pin::new(&mut *reader), place.clone()));
+        let filled = poll_fn(|cx| {
+            let reader = Pin::new(&mut *reader);
+            arriving.poll_fill(cx, reader, place.clone(), by)
+        });
         match filled.await? {
             Some(len) => place.start += len,
             None => return Ok(sink(reader, place.len()).await?),
         }
     }
-    if let Some(memory) = arriving.filled() {
-        stripes.arrived(op, memory);
+    if let Some(memory) = arriving.filled(chunk.offset, by) {
+        stripes.arrived(chunk.op, memory);
     }
     Ok(())
 }

@@ -7,27 +7,72 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{ChannelFault, OpId};
+use super::ChannelFault;
+use super::sending::ChunkId;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// Within this time the peer confirms the next chunk: a connection that is alive and slower is of no use. The pipe's
 /// keep-alive watches over the peer, this over a connection of which nothing arrives any more.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(60);
 
+/// A chunk is late after this time at least: a peer's task may have waited for a processor.
+const LATE_AFTER_LEAST: Duration = Duration::from_millis(20);
+
+/// Before the first was confirmed a chunk is late after this time (RFC 6298, section 2.1).
+const LATE_AFTER_FIRST: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(super) struct Line {
     sent: Mutex<Sent>,
     to_confirm: AtomicU32,
-    confirm: Notify,
-    /// The tensor of which a chunk is half read.
-    reading: Mutex<Option<OpId>>,
+    /// For the writing direction: there is something to confirm, or nothing is late any more.
+    news: Notify,
+    /// Something is to be confirmed by the peer.
+    begun: Notify,
 }
 
 #[derive(Debug)]
 struct Sent {
-    unconfirmed: VecDeque<OpId>,
+    /// In order.
+    unconfirmed: VecDeque<Unconfirmed>,
     /// When the peer confirmed the last one, or the first of these was begun.
     since: Instant,
+    took: Option<Took>,
+}
+
+#[derive(Debug)]
+struct Unconfirmed {
+    id: ChunkId,
+    begun: Instant,
+    /// Another connection sends it as well.
+    is_late: bool,
+}
+
+/// How long chunks have taken from their first byte to the peer's confirmation.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    smoothed: Duration,
+    variation: Duration,
+}
+
+impl Took {
+    /// The estimator of RFC 6298, section 2.
+    fn and(before: Option<Self>, took: Duration) -> Self {
+        let Some(Self {
+            smoothed,
+            variation,
+        }) = before
+        else {
+            return Self {
+                smoothed: took,
+                variation: took / 2,
+            };
+        };
+        Self {
+            smoothed: smoothed * 7 / 8 + took / 8,
+            variation: variation * 3 / 4 + smoothed.abs_diff(took) / 4,
+        }
+    }
 }
 
 impl Line {
@@ -36,24 +81,32 @@ impl Line {
             sent: Mutex::new(Sent {
                 unconfirmed: VecDeque::new(),
                 since: Instant::now(),
+                took: None,
             }),
             to_confirm: AtomicU32::new(0),
-            confirm: Notify::new(),
-            reading: Mutex::new(None),
+            news: Notify::new(),
+            begun: Notify::new(),
         }
     }
 
     /// A chunk is about to be written.
-    pub(super) fn sends(&self, op: OpId) {
+    pub(super) fn sends(&self, id: ChunkId) {
+        let now = Instant::now();
         let mut sent = lock(&self.sent);
         if sent.unconfirmed.is_empty() {
-            sent.since = Instant::now();
+            sent.since = now;
+            self.begun.notify_one();
         }
-        sent.unconfirmed.push_back(op);
+        sent.unconfirmed.push_back(Unconfirmed {
+            id,
+            begun: now,
+            is_late: false,
+        });
     }
 
-    /// The peer has taken that many.
-    pub(super) fn confirmed(&self, chunks: u32) -> Result<(), ChannelFault> {
+    /// The peer has taken that many. Those of them that were late.
+    pub(super) fn confirmed(&self, chunks: u32) -> Result<Vec<ChunkId>, ChannelFault> {
+        let now = Instant::now();
         let mut sent = lock(&self.sent);
         let chunks = chunks as usize;
         if chunks > sent.unconfirmed.len() {
@@ -62,21 +115,27 @@ impl Line {
                 "{chunks} chunks confirmed, of {found} sent"
             )));
         }
-        sent.unconfirmed.drain(..chunks);
-        sent.since = Instant::now();
-        Ok(())
+        let mut late = Vec::new();
+        for _ in 0..chunks {
+            let Some(chunk) = sent.unconfirmed.pop_front() else {
+                break;
+            };
+            sent.took = Some(Took::and(sent.took, now - chunk.begun));
+            if chunk.is_late {
+                late.push(chunk.id);
+            }
+        }
+        sent.since = now;
+        if !late.is_empty() {
+            self.news.notify_one();
+        }
+        Ok(late)
     }
 
-    /// A chunk of `op` begins to be read.
-    pub(super) fn reads(&self, op: OpId) {
-        *lock(&self.reading) = Some(op);
-    }
-
-    /// It is read.
+    /// A chunk of the peer's is read.
     pub(super) fn has_read(&self) {
-        *lock(&self.reading) = None;
         self.to_confirm.fetch_add(1, Ordering::SeqCst);
-        self.confirm.notify_one();
+        self.news.notify_one();
     }
 
     /// How many chunks the peer is to hear of.
@@ -84,53 +143,120 @@ impl Line {
         self.to_confirm.swap(0, Ordering::SeqCst)
     }
 
-    pub(super) async fn wait_to_confirm(&self) {
-        self.confirm.notified().await;
+    pub(super) async fn wait_for_news(&self) {
+        self.news.notified().await;
     }
 
-    /// Ready when the peer has confirmed nothing for too long.
-    pub(super) async fn silence(&self) -> Duration {
-        loop {
-            let until = {
-                let sent = lock(&self.sent);
-                (!sent.unconfirmed.is_empty()).then_some(sent.since + CONFIRMED_WITHIN)
-            };
-            match until {
-                Some(until) if until <= Instant::now() => return CONFIRMED_WITHIN,
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => tokio::time::sleep(CONFIRMED_WITHIN).await,
-            }
+    /// Ready while the peer has something to confirm.
+    pub(super) async fn has_unconfirmed(&self) {
+        while lock(&self.sent).unconfirmed.is_empty() {
+            self.begun.notified().await;
         }
     }
 
-    /// What may be lost with the connection.
-    pub(super) fn at_stake(&self) -> (Vec<OpId>, Option<OpId>) {
-        let unconfirmed = lock(&self.sent).unconfirmed.iter().copied().collect();
-        (unconfirmed, *lock(&self.reading))
+    /// How long the peer has confirmed nothing, if that is too long.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        let sent = lock(&self.sent);
+        let silence = sent.since.elapsed();
+        (!sent.unconfirmed.is_empty() && silence >= CONFIRMED_WITHIN).then_some(silence)
+    }
+
+    /// Whether a chunk is late, so that the others should carry the next.
+    pub(super) fn is_late(&self) -> bool {
+        let sent = lock(&self.sent);
+        sent.unconfirmed.front().is_some_and(|chunk| chunk.is_late)
+    }
+
+    /// If the oldest chunk should have been confirmed by now: it and those behind it, each once.
+    pub(super) fn take_late(&self) -> Vec<ChunkId> {
+        let mut sent = lock(&self.sent);
+        let patience = sent.took.map_or(LATE_AFTER_FIRST, |took| {
+            (took.smoothed + 4 * took.variation).max(LATE_AFTER_LEAST)
+        });
+        match sent.unconfirmed.front() {
+            Some(oldest) if oldest.begun.elapsed() >= patience => sent.take_unconfirmed(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What may be lost with the connection, and is not sent by another.
+    pub(super) fn take_unconfirmed(&self) -> Vec<ChunkId> {
+        lock(&self.sent).take_unconfirmed()
+    }
+}
+
+impl Sent {
+    fn take_unconfirmed(&mut self) -> Vec<ChunkId> {
+        let chunks = self.unconfirmed.iter_mut();
+        let taken = chunks.filter_map(|chunk| {
+            let is_taken = std::mem::replace(&mut chunk.is_late, true);
+            (!is_taken).then_some(chunk.id)
+        });
+        taken.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::OpId;
     use super::*;
 
-    const OP: OpId = OpId::outgoing(1, 0);
+    fn chunk(offset: u64) -> ChunkId {
+        let op = OpId::outgoing(1, 0);
+        ChunkId { op, offset }
+    }
+
+    async fn pass(time: Duration) {
+        tokio::time::sleep(time).await;
+    }
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_measured_from_the_last_word_and_only_while_something_is_missing() {
         let line = Line::new();
-        let quiet = tokio::time::timeout(10 * CONFIRMED_WITHIN, line.silence());
-        assert!(quiet.await.is_err());
-        line.sends(OP);
-        line.sends(OP);
-        let begun = Instant::now();
-        let slow = async {
-            tokio::time::sleep(CONFIRMED_WITHIN / 2).await;
-            line.confirmed(1).unwrap();
-        };
-        let (_, ()) = tokio::join!(line.silence(), slow);
-        assert_eq!(begun.elapsed(), CONFIRMED_WITHIN * 3 / 2);
-        assert_eq!(line.at_stake(), (vec![OP], None));
+        pass(2 * CONFIRMED_WITHIN).await;
+        assert_eq!(line.silence(), None);
+        line.sends(chunk(0));
+        line.sends(chunk(1));
+        line.has_unconfirmed().await;
+        pass(CONFIRMED_WITHIN / 2).await;
+        line.confirmed(1).unwrap();
+        pass(CONFIRMED_WITHIN * 3 / 4).await;
+        assert_eq!(line.silence(), None);
+        pass(CONFIRMED_WITHIN / 4).await;
+        assert_eq!(line.silence(), Some(CONFIRMED_WITHIN));
         assert!(line.confirmed(2).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_chunk_is_late_by_what_others_have_taken_and_is_taken_once() {
+        const MS: Duration = Duration::from_millis(1);
+        let line = Line::new();
+        line.sends(chunk(0));
+        pass(LATE_AFTER_FIRST - MS).await;
+        assert!(line.take_late().is_empty() && !line.is_late());
+        pass(MS).await;
+        assert_eq!(line.take_late(), [chunk(0)]);
+        assert!(line.is_late());
+        line.sends(chunk(1));
+        assert_eq!(line.take_late(), [chunk(1)], "it stands behind a late one");
+        assert!(line.take_late().is_empty() && line.take_unconfirmed().is_empty());
+        assert_eq!(line.confirmed(1), Ok(vec![chunk(0)]));
+        assert!(line.is_late());
+        assert_eq!(line.confirmed(1), Ok(vec![chunk(1)]));
+        assert!(!line.is_late());
+
+        for (each, late_after) in [(100, 100), (1, 20)] {
+            for _ in 0..100 {
+                line.sends(chunk(2));
+                pass(each * MS).await;
+                assert_eq!(line.confirmed(1), Ok(vec![]));
+            }
+            line.sends(chunk(3));
+            pass((late_after - 1) * MS).await;
+            assert!(line.take_late().is_empty());
+            pass(5 * MS).await;
+            assert_eq!(line.take_late(), [chunk(3)]);
+            line.confirmed(1).unwrap();
+        }
     }
 }

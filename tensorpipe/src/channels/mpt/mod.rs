@@ -21,8 +21,9 @@
 //! - No split beforehand: whichever connection has room takes the next chunk of 512 KiB. So a slow one carries less.
 //! - A task of its own drives each connection. A chunk is written from the sender's memory and read into the receiver's;
 //!   in between there is what the two systems buffer, nothing else.
-//! - A connection that ends while nothing on it is missed is done without. Where chunks may be lost, or are not
-//!   confirmed within 60 s, the pipe ends with [`Error::Lost`]: nothing is sent twice.
+//! - A connection that ends is done without: the others carry what was not confirmed on it. A chunk that is late, by what those before
+//!   took, travels on another as well, and the reader drops what comes twice. So the loss of one costs some 20 ms, not the pipe.
+//! - The pipe ends with [`Error::Lost`] where the last connection ends in the middle of a tensor, or confirms nothing for 60 s.
 //! - With credit given ahead a tensor still waits for the reader's GO: another connection may overtake its descriptor.
 
 mod arriving;
@@ -57,7 +58,8 @@ const DESCRIPTOR: &[u8] = b"1";
 /// losses. Over loopback it wins nothing (four connections take 1.4 times as long as one), so it is in no default list: both ends
 /// ask for it. Smaller tensors are left to the next channel, and what can be lent to `lease`, where there is one. The
 /// connections are opened when the first large tensor is sent; where they cannot be, because the listener has stopped
-/// or within 15 s, the pipe goes on without. One that is lost with bytes on it ends the pipe.
+/// or within 15 s, the pipe goes on without. Where one is lost the others carry what was on it; where all are, in the middle of a
+/// tensor, the pipe ends.
 ///
 /// ```
 /// # use tensorpipe::{Context, channels::MptChannel};

@@ -1,6 +1,7 @@
 //! Tensors on their way out: which chunk is next.
 //!
-//! Invariant: each chunk of a tensor is pulled once. Tensors take turns, so that a large one does not hold up the others.
+//! Invariant: each chunk of a tensor is pulled once, and again only where its connection has ended or is late. Tensors take
+//! turns, so that a large one does not hold up the others.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,12 +13,21 @@ pub(super) struct Sending {
     tensors: HashMap<OpId, Striping>,
     /// Those with chunks to be pulled; what was cancelled may still be among them.
     queue: VecDeque<OpId>,
+    /// Pulled before, by a connection that may have lost them; what was cancelled may still be among them.
+    again: VecDeque<ChunkId>,
+}
+
+/// Which chunk of which tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkId {
+    pub(super) op: OpId,
+    pub(super) offset: u64,
 }
 
 #[derive(Debug)]
 struct Striping {
-    /// `None` once every chunk is pulled.
-    source: Option<Buffer>,
+    /// Kept until the reader has all of it: any chunk may have to travel again.
+    source: Buffer,
     len: u64,
     stage: Stage,
 }
@@ -37,16 +47,23 @@ enum Stage {
 /// A chunk that was pulled.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    pub(super) op: OpId,
-    pub(super) offset: u64,
+    pub(super) id: ChunkId,
     pub(super) bytes: Buffer,
+}
+
+impl Striping {
+    fn chunk(&self, id: ChunkId) -> Chunk {
+        let end = (id.offset + CHUNK).min(self.len);
+        let bytes = self.source.slice(id.offset as usize..end as usize);
+        Chunk { id, bytes }
+    }
 }
 
 impl Sending {
     pub(super) fn hold(&mut self, op: OpId, source: Buffer) {
         let tensor = Striping {
             len: source.len() as u64,
-            source: Some(source),
+            source,
             stage: Stage::WaitsForGo,
         };
         self.tensors.insert(op, tensor);
@@ -88,30 +105,46 @@ impl Sending {
         asked
     }
 
-    /// Whether a tensor is begun and has chunks that nobody has pulled.
+    /// Whether a tensor is begun and has chunks to be pulled, for the first time or again.
     pub(super) fn is_torn(&self) -> bool {
         let mut tensors = self.tensors.values();
         tensors.any(|tensor| matches!(tensor.stage, Stage::Striped(at) if at < tensor.len))
+            || self
+                .again
+                .iter()
+                .any(|id| self.tensors.contains_key(&id.op))
+    }
+
+    /// These may be lost: they are pulled again.
+    pub(super) fn send_again(&mut self, chunks: impl IntoIterator<Item = ChunkId>) {
+        self.again.extend(chunks);
+    }
+
+    /// These were not lost.
+    pub(super) fn arrived_late(&mut self, chunks: &[ChunkId]) {
+        self.again.retain(|id| !chunks.contains(id));
     }
 
     /// The next chunk.
     pub(super) fn pull(&mut self) -> Option<Chunk> {
+        while let Some(id) = self.again.pop_front() {
+            if let Some(tensor) = self.tensors.get(&id.op) {
+                return Some(tensor.chunk(id));
+            }
+        }
         while let Some(op) = self.queue.pop_front() {
             let Some(tensor) = self.tensors.get_mut(&op) else {
                 continue;
             };
-            let (Stage::Striped(at), Some(source)) = (&mut tensor.stage, &tensor.source) else {
+            let Stage::Striped(at) = &mut tensor.stage else {
                 continue;
             };
             let offset = *at;
             *at = (offset + CHUNK).min(tensor.len);
-            let bytes = source.slice(offset as usize..*at as usize);
-            if *at == tensor.len {
-                tensor.source = None;
-            } else {
+            if *at < tensor.len {
                 self.queue.push_back(op);
             }
-            return Some(Chunk { op, offset, bytes });
+            return Some(tensor.chunk(ChunkId { op, offset }));
         }
         None
     }
@@ -122,7 +155,7 @@ impl Sending {
             None => Ok(None),
             Some(tensor) if tensor.stage == Stage::Asked => {
                 let tensor = self.tensors.remove(&op);
-                Ok(tensor.and_then(|tensor| tensor.source))
+                Ok(tensor.map(|tensor| tensor.source))
             }
             Some(_) => Err(ChannelFault(format!("it was not asked to stream {op:?}"))),
         }
@@ -140,11 +173,6 @@ impl Sending {
         }
     }
 
-    /// Whether somebody waits for it.
-    pub(super) fn is_live(&self, op: OpId) -> bool {
-        self.tensors.contains_key(&op)
-    }
-
     pub(super) fn cancel(&mut self, op: OpId) {
         self.tensors.remove(&op);
     }
@@ -152,6 +180,7 @@ impl Sending {
     pub(super) fn clear(&mut self) {
         self.tensors.clear();
         self.queue.clear();
+        self.again.clear();
     }
 }
 
@@ -182,7 +211,13 @@ mod tests {
         assert!(sending.go(op(1)).is_err());
         let pulled = std::iter::from_fn(|| sending.pull());
         let pulled: Vec<_> = pulled
-            .map(|chunk| (chunk.op.message, chunk.offset, chunk.bytes.len() as u64))
+            .map(|chunk| {
+                (
+                    chunk.id.op.message,
+                    chunk.id.offset,
+                    chunk.bytes.len() as u64,
+                )
+            })
             .collect();
         let expected = [
             (1, 0, CHUNK),
@@ -194,7 +229,31 @@ mod tests {
         assert_eq!(sending.done(op(1)), Ok(true));
         assert_eq!(sending.done(op(1)), Ok(false));
         assert!(sending.done(op(3)).is_err());
-        assert!(sending.is_live(op(2)) && !sending.is_live(op(1)));
+    }
+
+    #[test]
+    fn what_may_be_lost_travels_again_unless_it_is_confirmed_or_nobody_waits_for_it() {
+        let mut sending = Sending::default();
+        for message in 1..=2 {
+            sending.hold(op(message), buffer(2 * CHUNK + 1));
+            sending.go(op(message)).unwrap();
+        }
+        sending.stripe();
+        let all: Vec<_> = std::iter::from_fn(|| sending.pull())
+            .map(|chunk| chunk.id)
+            .collect();
+        assert!(all.len() == 6 && !sending.is_torn());
+        sending.send_again(all.clone());
+        assert!(sending.is_torn());
+        let (late, lost): (Vec<_>, Vec<_>) = all.into_iter().partition(|id| id.offset == CHUNK);
+        sending.arrived_late(&late);
+        sending.cancel(op(2));
+        let again: Vec<_> = std::iter::from_fn(|| sending.pull()).collect();
+        let ids: Vec<_> = again.iter().map(|chunk| chunk.id).collect();
+        let expected: Vec<_> = lost.into_iter().filter(|id| id.op == op(1)).collect();
+        assert_eq!(ids, expected);
+        assert_eq!(again.last().map(|chunk| chunk.bytes.len()), Some(1));
+        assert!(!sending.is_torn());
     }
 
     #[test]
@@ -206,11 +265,11 @@ mod tests {
         }
         sending.hold(op(4), buffer(CHUNK));
         sending.stripe();
-        let begun = sending.pull().unwrap().op;
+        let begun = sending.pull().unwrap().id.op;
         let asked = sending.ask();
         assert_eq!(asked.len(), 2);
         assert!(sending.is_torn());
-        assert_eq!(sending.pull().map(|chunk| chunk.op), Some(begun));
+        assert_eq!(sending.pull().map(|chunk| chunk.id.op), Some(begun));
         assert!(sending.pull().is_none() && !sending.is_torn());
         assert!(sending.stream(begun).is_err() && sending.stream(op(4)).is_err());
         assert!(sending.stream(asked[0]).unwrap().is_some());

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::arriving::Arriving;
 use super::frame::Say;
 use super::line::Line;
-use super::sending::{Chunk, Sending};
+use super::sending::{Chunk, ChunkId, Sending};
 use super::{Degraded, LaneHandle, OpId};
 use crate::device::BufferMut;
 use crate::error::{Error, SystemError};
@@ -114,18 +114,35 @@ impl Stripes {
             .received_and_tell(op, memory.freeze(), Say::Done.encode());
     }
 
-    /// A connection has ended: whether something may be lost with it.
+    /// What is late on one connection travels on another as well, if there is one.
+    pub(super) fn send_late_again(&self, line: &Line) {
+        let mut state = self.state();
+        if state.connections > 1 {
+            state.sending.send_again(line.take_late());
+            drop(state);
+            self.work.notify_waiters();
+        }
+    }
+
+    /// The peer has confirmed these on the connection that was late.
+    pub(super) fn arrived_late(&self, chunks: &[ChunkId]) {
+        if !chunks.is_empty() {
+            self.state().sending.arrived_late(chunks);
+        }
+    }
+
+    /// A connection has ended, and the others carry what it had: whether there are none, so that a tensor is lost.
     pub(super) fn closed(&self, line: &Line) -> bool {
-        let (unconfirmed, reading) = line.at_stake();
         let (lost, says) = {
             let mut state = self.state();
             state.connections -= 1;
-            let mut lost = unconfirmed.into_iter().any(|op| state.sending.is_live(op));
-            lost |= reading.is_some_and(|op| state.arriving.contains_key(&op));
+            state.sending.send_again(line.take_unconfirmed());
             let says = state.close_road("its connections have ended");
-            lost |= state.road == Road::Closed && state.sending.is_torn();
-            (lost, says)
+            let is_torn = state.sending.is_torn()
+                || state.arriving.values().any(|arriving| arriving.has_begun());
+            (state.road == Road::Closed && is_torn, says)
         };
+        self.work.notify_waiters();
         self.say(says);
         lost
     }
