@@ -225,8 +225,8 @@ fn run(row: &Row) -> Judged {
     };
     if let Some(bulk) = bulk {
         outcome.push_str(&format!("; 16 MiB: {bulk}"));
-        if let Some(longer) = said.word("longer") {
-            outcome.push_str(&format!(", {longer} ms longer than before"));
+        if let (Some(took), Some(usual)) = (said.word("took"), said.word("usual")) {
+            outcome.push_str(&format!(" in {took} ms ({usual} before)"));
         }
     }
     match ended {
