@@ -79,26 +79,29 @@ async fn calls_made_together_leave_together_and_so_do_their_answers() {
     // The first eight leave at once, each as if it were alone.
     const MOST: u64 = 11;
     let (client, server) = both().await;
-    let small = Tensor::from_vec(vec![1u8; 64], [64]).unwrap();
-    let mut undisturbed = Vec::new();
-    for _ in 0..100 {
-        TASKS.lock().unwrap().clear();
-        let before = counts(&client, &server);
-        let calls: Vec<_> = (0..CALLS).map(|_| client.tensor(&small)).collect();
-        for call in calls {
-            call.await.unwrap();
+    // Of the larger ones most wait in the protocol's queue. What they are read in is not so certain.
+    for (bytes, counted) in [(64, 4), (4096, 1)] {
+        let tensor = Tensor::from_vec(vec![1u8; bytes], [bytes as u64]).unwrap();
+        let mut undisturbed = Vec::new();
+        for _ in 0..100 {
+            TASKS.lock().unwrap().clear();
+            let before = counts(&client, &server);
+            let calls: Vec<_> = (0..CALLS).map(|_| client.tensor(&tensor)).collect();
+            for call in calls {
+                call.await.unwrap();
+            }
+            // That of the caller, and the connection's.
+            if TASKS.lock().unwrap().len() <= 2 {
+                undisturbed.push(spent(before, counts(&client, &server)));
+            }
         }
-        // That of the caller, and the connection's.
-        if TASKS.lock().unwrap().len() <= 2 {
-            undisturbed.push(spent(before, counts(&client, &server)));
+        if undisturbed.is_empty() {
+            println!("skipped: every time a handler was so slow that it ran on a task of its own");
         }
+        let fits = |spent: &&[u64; 4]| spent[..counted].iter().all(|count| *count <= MOST);
+        let fit = undisturbed.iter().filter(fits).count();
+        assert!(2 * fit >= undisturbed.len(), "{undisturbed:?}");
     }
-    if undisturbed.is_empty() {
-        println!("skipped: every time a handler was so slow that it ran on a task of its own");
-    }
-    let fits = |spent: &&[u64; 4]| spent.iter().all(|count| *count <= MOST);
-    let fit = undisturbed.iter().filter(fits).count();
-    assert!(2 * fit >= undisturbed.len(), "{undisturbed:?}");
 }
 
 #[tokio::test]

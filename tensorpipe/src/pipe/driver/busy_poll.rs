@@ -267,13 +267,13 @@ impl<W> Driver<W> {
         false
     }
 
-    /// An operation waits without being one that the connection wakes. Returns `false` where it had better register: nobody polls, or
-    /// so few wait that its own task should. A wake of the connection may go to an operation that was forgotten, or takes its time.
+    /// An operation waits without being one that the connection wakes: a poller drives for it, or whoever is woken. Returns `false` where
+    /// it had better register: polling is on and nobody polls, or so few wait that its own task should.
     pub(super) fn count(&self) -> bool {
         self.wakers.count();
         // Behind that: a poller that leaves from here on counts it.
         let poller = self.polling.poller();
-        ![OFF, VACANT].contains(&poller) && self.wakers.waiting() > SOLE_POLLER_WAITERS
+        poller != VACANT && self.wakers.waiting() > SOLE_POLLER_WAITERS
     }
 
     /// `who` does something else, and is alone. Whoever comes next polls.

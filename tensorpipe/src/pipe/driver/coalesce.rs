@@ -7,14 +7,15 @@
 
 use super::tuning::{
     BURST, RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH,
-    SEND_BATCH, SEND_BATCH_COSTLY, SEND_BATCH_FROM,
+    SEND_BATCH, SEND_BATCH_BYTES, SEND_BATCH_COSTLY, SEND_BATCH_FROM,
 };
 
 /// Those that leave.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Sends {
-    /// Messages among the frames that nobody has tried to write.
+    /// Messages that nobody has tried to write, and bytes of those among them that wait in the protocol's queue.
     gathered: u32,
+    queued: u64,
     /// Messages that left outside of a round in this batch: since something came in, or somebody came for what was left behind.
     left: u32,
     /// Something was left behind in it.
@@ -75,6 +76,13 @@ impl Sends {
             }
     }
 
+    /// A message of so many bytes waits in the protocol's queue. Returns whether what waits is worth a write that is a system call.
+    pub(in crate::pipe) fn is_much(&mut self, bytes: u64) -> bool {
+        self.gathered += 1;
+        self.queued = self.queued.saturating_add(bytes);
+        self.is_due(true) || self.queued >= SEND_BATCH_BYTES
+    }
+
     /// What waits is left to whoever drives next. Returns whether somebody has to be told.
     pub(in crate::pipe) fn owe(&mut self) -> bool {
         self.batch_ends = true;
@@ -92,7 +100,7 @@ impl Sends {
 
     /// All that waits is being written.
     pub(in crate::pipe) fn write(&mut self) {
-        (self.owed, self.gathered) = (false, 0);
+        (self.owed, self.gathered, self.queued) = (false, 0, 0);
     }
 }
 
@@ -255,6 +263,18 @@ mod tests {
             assert_eq!(reads.wanted(), RECEIVE_BATCH);
             assert!(!reads.is_over());
             reads.read(RECEIVE_BATCH);
+        }
+    }
+
+    #[test]
+    fn what_the_protocol_has_queued_leaves_by_number_or_by_bytes() {
+        for (bytes, messages) in [(1, SEND_BATCH_COSTLY), (SEND_BATCH_BYTES / 4, 4)] {
+            let mut sends = Sends::default();
+            for _ in 0..2 {
+                assert!((1..messages).all(|_| !sends.is_much(bytes)));
+                assert!(sends.is_much(bytes));
+                sends.write();
+            }
         }
     }
 }

@@ -129,6 +129,7 @@ impl<W> Driver<W> {
         self.wakers.driving();
         runtime::drives();
         self.kick();
+        let mut is_last = false;
         for _ in 0..ROUNDS {
             let Some(mut work) = self.hold() else {
                 return false;
@@ -140,12 +141,19 @@ impl<W> Driver<W> {
             drop(work);
             deliver();
             match ended {
-                Round::Idle | Round::Came if !self.is_kicked() => return false,
+                Round::Idle | Round::Came if !self.is_kicked() => {
+                    if is_last {
+                        self.yielded.swap(true, Ordering::SeqCst);
+                    }
+                    return false;
+                }
                 Round::Enough => break,
-                _ if is_slice_over() => break,
+                _ if is_last => break,
                 Round::More => self.kick(),
                 Round::Idle | Round::Came => {}
             }
+            // What has come is answered first: else its answers would leave in two writes.
+            is_last = is_slice_over();
         }
         self.kick();
         true
@@ -244,11 +252,28 @@ mod tests {
     }
 
     #[test]
-    fn a_round_after_which_the_turn_is_over_is_the_last_unless_there_is_no_more_to_do() {
+    fn behind_a_slice_that_is_over_one_round_more_answers_what_has_come() {
         let driver = driver();
-        for (ended, left) in [(Round::More, true), (Round::Idle, false)] {
-            assert_eq!(driver.rounds(|_| ended, || (), || true), left);
-            assert_eq!(driver.is_kicked(), left);
+        let round = |rounds: &mut usize| {
+            *rounds += 1;
+            Round::More
+        };
+        assert!(driver.rounds(round, || (), || true));
+        assert_eq!(*lock(&driver.work), 2);
+        assert!(driver.is_kicked(), "what is left is forgotten");
+    }
+
+    #[test]
+    fn where_that_round_leaves_nothing_whoever_polls_next_lets_others_come_first() {
+        let driver = driver();
+        for (first, yields) in [(Round::More, true), (Round::Idle, false)] {
+            *lock(&driver.work) = 0;
+            let round = |rounds: &mut usize| {
+                *rounds += 1;
+                if *rounds == 1 { first } else { Round::Idle }
+            };
+            assert!(!driver.rounds(round, || (), || true));
+            assert_eq!(driver.yielded.swap(false, Ordering::SeqCst), yields);
         }
     }
 

@@ -102,6 +102,24 @@ pub(in crate::pipe) fn leave(
     left(sent && !pushed.kept, !sent || !idle)
 }
 
+/// A message of so many bytes waits in the protocol's queue, and leaves with others. Returns `false` where so much waits that its writer
+/// drives.
+pub(in crate::pipe) fn leave_queued(
+    core: &Arc<Core>,
+    mut io: MutexGuard<'_, Io>,
+    bytes: u64,
+) -> bool {
+    if io.sends.is_much(bytes) {
+        return false;
+    }
+    let tell = io.sends.owe();
+    drop(io);
+    if tell {
+        core.driver.wakers.wake_background();
+    }
+    true
+}
+
 /// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Said by whoever
 /// still has the connection: once others can send the rest, nobody would hear that it is over.
 fn left_in_part(core: &Core, _: &MutexGuard<'_, Io>, pushed: Pushed) {

@@ -8,7 +8,7 @@
 //!   rest has left. One that waits there behind others (at most 16 KiB) counts as written, like what a socket has taken.
 //! - Messages that are to leave soon stay among the bytes to be sent, and the background task is told once. So do the answers of
 //!   a handler that is called again. At the latest from 8 on (32 where a write is a system call) they leave, so that the
-//!   peer works while more are written.
+//!   peer works while more are written. Where a write is a system call, those that the protocol has queued leave so, too.
 
 mod choose;
 mod leave;
@@ -17,7 +17,7 @@ mod tests;
 pub(super) mod write;
 
 use self::choose::choose;
-use self::leave::{Pushed, leave};
+use self::leave::{Pushed, leave, leave_queued};
 pub use self::leave::{Submitted, When};
 use super::core::Core;
 use super::driver::{is_many, wake_all};
@@ -173,10 +173,14 @@ pub(super) fn submit(
     let waits = watched && !alone;
     // Whoever asks how it ends may take it back, as long as it is queued.
     let room = io.as_deref_mut().filter(|_| !waits).and_then(Io::room);
+    let bytes = message.byte_len();
     let written = (shared.state).write(message.metadata, &mut message.parts, room)?;
     let id = written.number;
-    let mut io = io.filter(|_| written.sent);
-    if let Some(io) = &mut io {
+    let (mut sent, queued) = match written.sent {
+        true => (io, None),
+        false => (None, io),
+    };
+    if let Some(io) = &mut sent {
         // First: its frame stands among the others already, and a callback of somebody else's may panic.
         io.push_message();
     }
@@ -191,16 +195,24 @@ pub(super) fn submit(
             shared.writes.insert(id, None);
         }
     }
-    let Some(mut io) = io else {
+    let Some(mut io) = sent else {
+        let batched = match when {
+            When::Now => false,
+            When::Beside(under_way) => is_many(under_way),
+            When::Soon => true,
+        };
+        let may_wait =
+            batched && core.driver.is_costly() && !shared.has_work() && !core.answers_more();
+        drop(guard);
+        let waits = may_wait
+            && queued
+                .or_else(|| core.driver.hold())
+                .is_some_and(|io| leave_queued(core, io, bytes));
         return Ok(Submitted {
             id,
-            batched: match when {
-                When::Now => false,
-                When::Beside(under_way) => is_many(under_way),
-                When::Soon => true,
-            },
+            batched,
             over: false,
-            drive: true,
+            drive: !waits,
         });
     };
     let mut wakes = Vec::new();
