@@ -91,7 +91,7 @@ const ROUNDS: usize = 30;
 const KEPT: Duration = Duration::from_millis(2500);
 
 /// Bytes by which two rests differ. A context's list of pipes is swept when it is full. Until then it keeps 3 KiB of each pipe that
-/// was: of four, or of as many as were there at once. Three contexts keep some 12 of them, 16 at most.
+/// was: of four, or of as many as were there at once. Three contexts kept up to 12 of them; this is room for 16.
 const TABLES: i64 = 48 << 10;
 
 #[test]
