@@ -83,8 +83,8 @@ pub(crate) fn meetings() {
     });
     met.unwrap();
     drop(ground);
-    // Of some fifty meetings on `cuda_ipc`. A real driver does not count.
-    assert!(is_real() || imports() > 10, "hardly anything was lent");
+    // In some fifty meetings on `cuda_ipc`. A real driver does not count.
+    assert!(is_real() || imports() > 0, "nothing was opened");
     let gone = eventually("no physical memory is left", || handles() == before);
     tensorpipe_tests::runtime().block_on(gone);
 }
