@@ -58,14 +58,11 @@ async fn goes_on_beside_an_upload(over: fn() -> ContextBuilder) {
         length = &mut upload => panic!("{length:?}: the upload was to be under way"),
         () = until(|| sent() > 16 << 20) => {}
     }
-    let begun = Instant::now();
     for _ in 0..5 {
         assert_eq!(client.echo("small").await.unwrap(), "small");
     }
-    let small = begun.elapsed() / 5;
     let middling = Tensor::zeros(DType::U8, [1 << 20]).unwrap();
     assert_eq!(client.length(&middling).await.unwrap(), 1 << 20);
-    assert!(small < Duration::from_millis(500), "{small:?}");
     let far = sent();
     assert!(far < LEN / 2, "the upload had {far} of {LEN} bytes");
 
