@@ -210,27 +210,6 @@ pub trait Says: Send {
         let honest = self.honest();
         honest.map_or(Ok(()), |honest| honest.resume(op, io))
     }
-
-    /// As [`Lane::inner`].
-    ///
-    /// # Errors
-    /// As there.
-    fn inner(
-        &mut self,
-        piece: OpId,
-        event: PieceEvent<'_>,
-        io: &mut LaneIo<'_>,
-    ) -> Result<(), ChannelFault> {
-        let none = || ChannelFault("nothing is carried in pieces".to_owned());
-        self.honest().ok_or_else(none)?.inner(piece, event, io)
-    }
-
-    /// As [`Lane::cancel`].
-    fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
-        if let Some(honest) = self.honest() {
-            honest.cancel(op, io);
-        }
-    }
 }
 
 struct Spoken<L>(L);
@@ -262,11 +241,14 @@ impl<L: Says> Lane for Spoken<L> {
         event: PieceEvent<'_>,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
-        self.0.inner(piece, event, io)
+        let none = || ChannelFault("nothing is carried in pieces".to_owned());
+        self.0.honest().ok_or_else(none)?.inner(piece, event, io)
     }
 
     fn cancel(&mut self, op: OpId, io: &mut LaneIo<'_>) {
-        self.0.cancel(op, io);
+        if let Some(honest) = self.0.honest() {
+            honest.cancel(op, io);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! What documents name is there: a test, or what it comes with, for every scenario of `CONFORMANCE.md`, and what links lead to.
+//! What documents name is there: a test, or what it comes with, for every scenario of `CONFORMANCE.md`, tests that catch mutations, and
+//! what links lead to.
 #![allow(missing_docs, reason = "a test")]
 
 use std::path::{Path, PathBuf};
@@ -98,6 +99,40 @@ fn a_test_that_does_not_exist_is_noticed() {
         "no_such_file.rs::a",
     ] {
         assert!(exists(missing).is_err(), "{missing}");
+    }
+}
+
+/// All Rust below a folder of the workspace.
+fn code(folder: &Path) -> String {
+    let mut code = String::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            code += &self::code(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            code += &std::fs::read_to_string(&path).unwrap();
+        }
+    }
+    code
+}
+
+#[test]
+fn tests_that_catch_mutations_of_devices_exist() {
+    let folders = [
+        "tests/tests",
+        "examples/tests",
+        "tensorpipe/src/conformance",
+    ];
+    let code = folders.map(|folder| code(&package().join("..").join(folder)));
+    let table = std::fs::read_to_string(package().join("cuda-driver/MUTATIONS.md")).unwrap();
+    for quoted in table.split('`').skip(1).step_by(2) {
+        let name = quoted.rsplit("::").next().unwrap();
+        // Functions of the product have shorter names.
+        let is_test = name.matches('_').count() > 1
+            && name.chars().all(|c| c == '_' || c.is_ascii_lowercase());
+        let function = format!("fn {name}(");
+        let exists = code.iter().any(|code| code.contains(&function));
+        assert!(!is_test || exists, "there is no test `{name}`");
     }
 }
 

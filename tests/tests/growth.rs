@@ -83,15 +83,16 @@ const KINDS: [Kind; 7] = [
 const CONNECTIONS: usize = 3;
 
 /// Before these, tables and pools grow to their sizes.
-const WARM_UP: usize = 40;
+const WARM_UP: usize = 10;
 
 const ROUNDS: usize = 30;
 
 /// Longer than anything is kept for that is not needed any more.
 const KEPT: Duration = Duration::from_millis(2500);
 
-/// Bytes by which tables grow and shrink with what there was at once. Each takes turns between two sizes of up to 18 KiB.
-const TABLES: i64 = 32 << 10;
+/// Bytes by which two rests differ. A context's list of pipes is swept when it is full. Until then it keeps 3 KiB of each pipe that
+/// was: of four, or of as many as were there at once. Three contexts kept up to 12 of them; this is room for 16.
+const TABLES: i64 = 48 << 10;
 
 #[test]
 fn connections_that_were_leave_nothing_in_use() {

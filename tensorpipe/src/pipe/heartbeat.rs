@@ -72,6 +72,8 @@ fn beat(state: &Mutex<State>) -> ! {
         looked_at.pause = looked_at.pipes.iter().map(|pipe| pipe.pause).min();
         let pause = looked_at.pause;
         drop(looked_at);
+        // It has room for all that there were, and a pause may be long.
+        drop(pipes);
         match pause {
             Some(pause) => std::thread::park_timeout(pause),
             None => std::thread::park(),

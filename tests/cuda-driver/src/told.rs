@@ -92,9 +92,3 @@ pub extern "C" fn testCudaWaits() -> u64 {
 pub extern "C" fn testCudaDetours() -> u64 {
     MACHINE.detours.load(Ordering::Relaxed)
 }
-
-/// Bytes of a device that are in use.
-#[unsafe(no_mangle)]
-pub extern "C" fn testCudaUsed(device: u32) -> u64 {
-    MACHINE.used(device)
-}

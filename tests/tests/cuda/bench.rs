@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tensorpipe::channels::{
-    BasicChannel, Channel, CmaChannel, CudaBasicChannel, CudaIpcChannel, CudaXthChannel, Lane,
-    LeaseChannel, MptChannel, XthChannel,
+    BasicChannel, Channel, ChannelFault, CmaChannel, CudaBasicChannel, CudaIpcChannel,
+    CudaXthChannel, Lane, LaneIo, LeaseChannel, MptChannel, OpId, XthChannel,
 };
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::Fixture;
@@ -139,6 +139,40 @@ pub(crate) fn context_with<L: Says + 'static>(
     let double = Double::of(honest.clone());
     let double = double.with_lanes(move |link| lane(honest.open(link).unwrap()));
     context(bench, double.channel())
+}
+
+/// What is heard of what the peer's lane says, which may be answered instead.
+type Hears = dyn Fn(&[u8], &mut dyn FnMut(&[u8])) -> Option<Vec<u8>> + Send + Sync;
+
+struct Told {
+    honest: Box<dyn Lane>,
+    hears: Arc<Hears>,
+}
+
+impl Says for Told {
+    fn honest(&mut self) -> Option<&mut dyn Lane> {
+        Some(&mut *self.honest)
+    }
+
+    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        match (self.hears)(body, &mut |words| io.control(op, words)) {
+            Some(heard) => self.honest.control(op, &heard, io),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The same, with honest lanes that are told something else than their peers' say.
+pub(crate) fn context_told(
+    bench: &Bench,
+    name: &str,
+    hears: impl Fn(&[u8], &mut dyn FnMut(&[u8])) -> Option<Vec<u8>> + Send + Sync + 'static,
+) -> Context {
+    let hears: Arc<Hears> = Arc::new(hears);
+    context_with(bench, name, move |honest| Told {
+        honest,
+        hears: hears.clone(),
+    })
 }
 
 /// A pipe from one context to another.

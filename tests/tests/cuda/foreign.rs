@@ -138,16 +138,21 @@ pub(crate) fn borrowed_goes_on() {
     });
 }
 
-/// Both ends in one process, whose handles are counted.
+/// A pipe whose proof is over, both ends in one process, whose handles are counted: how many there are.
+async fn proved(bench: &Bench) -> ((Pipe, Pipe), u64) {
+    let pipes = pair(bench, "cuda_ipc").await;
+    let first = bench.tensor(device(), &pattern(LEN, 1));
+    drop(moved(&pipes, message("m", first)).await);
+    // The first tensor's own handle, and the one by which it was mapped: that of the proof goes.
+    let left = if is_real() { 0 } else { 2 };
+    eventually("the proof is over", || handles() == left).await;
+    (pipes, left)
+}
+
 pub(crate) fn goes() {
     let bench = Bench::new();
     runtime().block_on(async {
-        let pipes = pair(&bench, "cuda_ipc").await;
-        let first = bench.tensor(device(), &pattern(LEN, 1));
-        drop(moved(&pipes, message("m", first)).await);
-        // Its own handle, and the one by which it was mapped: that of the proof goes.
-        let before = if is_real() { 0 } else { 2 };
-        eventually("the proof is over", || handles() == before).await;
+        let (pipes, before) = proved(&bench).await;
         let library = Library::of(&bench, &[true; 3]);
         let mapped = Arc::new(library.segments.map());
         let bytes = pattern(library.segments.len(), 2);
@@ -308,12 +313,14 @@ async fn an_event_is_heard_of(bench: &Bench) {
 pub(crate) fn released_late() {
     let bench = Bench::new();
     runtime().block_on(async {
-        let pipes = pair(&bench, "cuda_ipc").await;
+        let (pipes, _) = proved(&bench).await;
         let library = Library::of(&bench, &[true; 3]);
-        let (tensor, owner) = library.tensor(&pattern(LEN, 1));
-        drop(moved(&pipes, message("m", tensor)).await);
-        ends(&owner).await;
+        let mapped = Arc::new(library.segments.map());
+        let tensor = library.at(&mapped, library.segments.across(LEN), &pattern(LEN, 1));
+        let read = moved(&pipes, message("m", tensor)).await;
+        // While it is lent it is not released, nor by its owner, who stays.
         let held = Holds::calls_of("cuMemRelease");
+        drop(read);
         eventually("it is released", || crate::driver::held() > 0).await;
         an_event_is_heard_of(&bench).await;
         drop(held);

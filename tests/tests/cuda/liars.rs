@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use tensorpipe::channels::{ChannelFault, Lane, LaneIo, OpId};
 use tensorpipe::conformance::pattern;
 use tensorpipe::{Error, Message, MessageTensor, PeerFault, Pipe, Tensor};
 use tensorpipe_test_cuda::is_real;
-use tensorpipe_tests::{Says, eventually, soon};
+use tensorpipe_tests::{eventually, soon};
 
-use crate::bench::{Bench, channel, connected, context, context_with, device};
+use crate::bench::{Bench, channel, connected, context, context_told, device};
 use crate::driver::nothing_went_wrong;
 use crate::foreign::Library;
 
@@ -32,32 +31,19 @@ struct Lie {
     does: Does,
 }
 
-/// An honest lane, which is told something else than its peer's says.
-struct ToldLane {
-    honest: Box<dyn Lane>,
-    lie: Lie,
-}
-
-impl Says for ToldLane {
-    fn honest(&mut self) -> Option<&mut dyn Lane> {
-        Some(&mut *self.honest)
-    }
-
-    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        if body.first() != Some(&self.lie.about) {
-            return self.honest.control(op, body, io);
-        }
-        match self.lie.does {
-            Does::Hears(change) => {
-                let mut body = body.to_vec();
-                change(&mut body);
-                self.honest.control(op, &body, io)
-            }
-            Does::Answers(words) => {
-                io.control(op, words);
-                Ok(())
+impl Lie {
+    fn hears(self, body: &[u8], answer: &mut dyn FnMut(&[u8])) -> Option<Vec<u8>> {
+        let mut heard = body.to_vec();
+        if body.first() == Some(&self.about) {
+            match self.does {
+                Does::Hears(change) => change(&mut heard),
+                Does::Answers(words) => {
+                    answer(words);
+                    return None;
+                }
             }
         }
+        Some(heard)
     }
 }
 
@@ -69,7 +55,7 @@ async fn pipes(
     reader: Option<Lie>,
 ) -> (Pipe, Pipe) {
     let context = |lie: Option<Lie>| match lie {
-        Some(lie) => context_with(bench, name, move |honest| ToldLane { honest, lie }),
+        Some(lie) => context_told(bench, name, move |body, answer| lie.hears(body, answer)),
         None => context(bench, channel(name, &bench.cuda)),
     };
     connected(&context(writer), &context(reader)).await

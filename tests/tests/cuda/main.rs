@@ -100,6 +100,8 @@ stories! {
     #[test]
     fn a_proof_that_is_heard_of_when_it_is_withdrawn_keeps_no_tensor_back() { ipc::stalls::hears_late() }
     #[test]
+    fn an_offer_of_memory_that_was_freed_is_none_of_what_lies_there_now() { ipc::replays::freed() }
+    #[test]
     fn allocations_are_counted_before_one_is_passed_on() { foreign::counted_first() }
     #[test]
     fn a_driver_that_is_long_in_passing_memory_on_locks_no_pipe() { foreign::passed_on_late() }

@@ -6,7 +6,7 @@ use super::rows::{Row, row, run};
 use super::scene::PARTS;
 
 /// Whether this machine is there for that.
-pub(crate) fn is_here() -> bool {
+fn is_here() -> bool {
     let is_here = std::env::var_os("TEST_VM").is_some();
     if !is_here {
         println!("skipped: not the machine of `tests/vm/run`");

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use tensorpipe::channels::{ChannelFault, Lane, LaneIo, OpId};
 use tensorpipe::conformance::pattern;
 use tensorpipe::{ContextBuilder, DeviceKind, Error, Misuse};
-use tensorpipe_tests::{Child, Says, runtime};
+use tensorpipe_tests::{Child, runtime};
 
 use super::{LEN, TENSORS, URL, Writer, comes_back, has_all, lent, message, reader};
-use crate::bench::{Bench, channel, connected, context, context_with, device, moved, pair};
+use crate::bench::{Bench, channel, connected, context, context_told, device, moved, pair};
 use crate::driver::nothing_went_wrong;
 
 /// Longer than a writer waits before it asks for another proof.
@@ -201,38 +200,19 @@ fn a_number_that_cannot_be_read_keeps_no_tensor_back_and_the_third_is_the_last()
     nothing_went_wrong();
 }
 
-/// It says each time that it cannot just then.
-struct NeverNow {
-    honest: Box<dyn Lane>,
-    asked: Arc<AtomicUsize>,
-}
-
-impl Says for NeverNow {
-    fn honest(&mut self) -> Option<&mut dyn Lane> {
-        Some(&mut *self.honest)
-    }
-
-    fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        match body[0] {
-            // As docs/WIRE.md says: to prove something. It hears that it cannot be lent.
-            19 => {
-                self.asked.fetch_add(1, Ordering::Relaxed);
-                self.honest.control(op, &[18], io)
-            }
-            _ => self.honest.control(op, body, io),
-        }
-    }
-}
-
 #[test]
 fn a_reader_that_can_never_prove_anything_just_then_is_asked_three_times_and_not_at_once() {
     let bench = Bench::new();
     let asked = Arc::new(AtomicUsize::new(0));
     runtime().block_on(async {
         let counts = asked.clone();
-        let never = context_with(&bench, "cuda_ipc", move |honest| NeverNow {
-            honest,
-            asked: counts.clone(),
+        // As docs/WIRE.md says: to prove something. It hears that it cannot be lent.
+        let never = context_told(&bench, "cuda_ipc", move |body, _| match body[0] {
+            19 => {
+                counts.fetch_add(1, Ordering::Relaxed);
+                Some(vec![18])
+            }
+            _ => Some(body.to_vec()),
         });
         let near = context(&bench, channel("cuda_ipc", &bench.cuda));
         let pipes = connected(&near, &never).await;

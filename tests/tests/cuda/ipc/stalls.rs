@@ -92,7 +92,7 @@ pub(crate) fn hears_late() {
     });
 }
 
-/// It holds up nothing for long, nor ends the pipe, at whichever step it stops: tensors go another way.
+/// It holds up nothing for long, nor ends the pipe: tensors go another way.
 pub(crate) fn gives_no_proof() {
     let bench = Bench::new();
     let story = async |stops| {
