@@ -241,7 +241,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         // It is looked at twice: in between nothing came.
         for _ in 0..2 {
             assert_eq!(ahead().window, 2 * (LARGE + 256));
-            assert!(hold(server.core()).ahead.looked_at().is_some());
+            assert!(hold(server.core()).ahead.next_check().is_some());
             now = (now + CREDIT_KEPT).max(Instant::now() + CREDIT_KEPT);
             lock(&server.core().shared).tidy_ahead(now);
             server.core().drive();
@@ -258,7 +258,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         assert_eq!(shared.ahead.credit().bytes(), start, "nor does the context");
         shared.tidy_ahead(now + CREDIT_KEPT);
         assert!(
-            shared.ahead.looked_at().is_none(),
+            shared.ahead.next_check().is_none(),
             "nothing is left to look at"
         );
     }
@@ -298,5 +298,5 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
         come_back(now + 2 * CREDIT_KEPT + Duration::from_secs(30)),
         start
     );
-    assert!(lock(&server.core().shared).ahead.looked_at().is_none());
+    assert!(lock(&server.core().shared).ahead.next_check().is_none());
 }

@@ -284,7 +284,7 @@ impl Shared {
         self.deliver(Delivery::GoingAway(next, text));
     }
 
-    /// Message `number` was not looked at: a flush of it fails.
+    /// Message `number` was not read: a flush of it fails.
     fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
         self.ignored_from = Some(self.ignored_from.unwrap_or(number).min(number));
         self.wake(Interest::Flush, wakes);
