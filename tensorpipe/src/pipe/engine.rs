@@ -188,7 +188,7 @@ pub trait Handler: Send + Sync + 'static {
         let _ = (id, error);
     }
 
-    /// The peer will not look at our messages from `next` on.
+    /// The peer will not take our messages from `next` on.
     fn going_away(&self, next: u64, reason: &str);
 
     /// The pipe has ended. Nothing follows.
@@ -265,7 +265,7 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
         self.0.drive(waker);
     }
 
-    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to look
+    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to poll
     /// again.
     pub fn poll_again(&mut self, waker: &Waker) {
         self.0.poll_again(waker);

@@ -137,7 +137,7 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Where this process is, for the peer's [`reaches`](Self::reaches): at most 1 KiB in a format of this transport's own. It does not
     /// change. Put in all that a connection to a [side address](Self::side_address) depends on: the boot, the namespace, the user.
-    /// Empty: not to be reached. No secrets: a pipe's first frame shows it to whoever connects or listens.
+    /// Empty: not to be reached. No secrets: a pipe's first frame shows it to whoever listens.
     fn domain(&self) -> Vec<u8>;
 
     /// Whether a process with this domain can be reached from here, or why not. A listener asks before it upgrades a pipe to this

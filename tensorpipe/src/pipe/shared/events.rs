@@ -261,7 +261,7 @@ impl Shared {
 
     fn peer_reset(&mut self, why: Reason, wakes: &mut Vec<Waker>) {
         let message = why.message;
-        // They arrive in order. Looking at each would let a peer that names old messages keep this side busy.
+        // They arrive in order. Checking each would let a peer that names old messages keep this side busy.
         if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
             self.arrived.remove(at);
             self.state.take_reset(message);

@@ -265,7 +265,7 @@ impl Shared {
     pub(super) fn want(&mut self, message: u64, wishes: Wishes) {
         if self.wishes.len() == self.wishes.capacity() {
             self.wishes.retain(|known, _| self.state.is_writing(*known));
-            // Those that are over are looked for when there are twice as many as were left.
+            // Those that are over are searched for when there are twice as many as were left.
             let room = 2 * self.wishes.len() + 16;
             self.wishes.shrink_to(room);
             self.wishes.reserve(room - self.wishes.len());
