@@ -69,7 +69,7 @@ enum Command {
     /// Measure the processor time and memory of an idle server with open connections.
     Idle(connections::Idle),
     /// Measure calls over many connections at once, one at a time on each.
-    Crowd(connections::Crowd),
+    Connections(connections::Connections),
     /// Measure what this machine can do at this moment: copies, wake-ups, and bare round trips.
     Limits(limit::Limits),
     /// Measure a rendezvous: from send to receive, within this process and to a second one.
@@ -121,7 +121,7 @@ fn run(command: Command) -> Result<()> {
         Command::Report(arguments) => chart::run(&arguments),
         Command::Batch(arguments) => batch::run(&arguments),
         Command::Idle(arguments) => connections::idle(&arguments),
-        Command::Crowd(arguments) => connections::crowd(&arguments),
+        Command::Connections(arguments) => connections::connections(&arguments),
         Command::Limits(arguments) => limit::run(&arguments),
         Command::Rendezvous(arguments) => rendezvous::run(&arguments),
         Command::Chain(arguments) => chain::run(&arguments),

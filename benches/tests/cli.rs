@@ -297,7 +297,7 @@ fn batches_are_measured_beside_single_calls() {
 }
 
 #[test]
-fn idle_servers_crowds_and_chains_are_measured() {
+fn idle_servers_connections_and_chains_are_measured() {
     let idle = "idle --system tokio,pipe@shm+ring --connections 3 --seconds 0.3 --json";
     let idle = rows(idle);
     assert_eq!(
@@ -313,11 +313,11 @@ fn idle_servers_crowds_and_chains_are_measured() {
         // Few samples of a short time; `pipes::idle` holds the pipe to its promise.
         assert!((0.0..10.0).contains(&percent), "{percent} % for waiting");
     }
-    let crowd = "crowd --system rpc@shm,tokio@tcp --connections 1,3 --seconds 0.1 --json";
-    let crowd = rows(crowd);
+    let many = "connections --system rpc@shm,tokio@tcp --connections 1,3 --seconds 0.1 --json";
+    let many = rows(many);
     let expected = ["rpc@shm 1", "tokio@tcp 1", "rpc@shm 3", "tokio@tcp 3"];
-    assert_eq!(cells(&crowd, "system connections"), expected);
-    for row in &crowd {
+    assert_eq!(cells(&many, "system connections"), expected);
+    for row in &many {
         assert!(number(row, "calls_per_second") > 1.0, "{row}");
         assert!(number(row, "open_us") > 1.0, "{row}");
     }

@@ -4,10 +4,12 @@
 //! offset  size
 //!      0     1  kind
 //!      1     1  length of the header, so that a later version's fields can be skipped
-//!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata, 2 a trace follows, 4 the body holds
-//!               references, 8 behind the body stands which calls this one waits for,
-//!               16 figures are asked for (kind call), or here (kinds value, service error and failure),
-//!               32 behind the header stands where the caller wants tensors of the result (kinds call and fetch)
+//!      2     1  flags: 1 the body is the last payload instead of the rest of the metadata
+//!                      2 a trace follows
+//!                      4 the body holds references
+//!                      8 numbers of calls that this one waits for stand behind the body
+//!                     16 figures are asked for (kind call), or follow (kinds value, service error and failure)
+//!                     32 the caller's places for the result stand behind the header (kinds call and fetch)
 //!      3     1  failure code (kind failure), items in the message (kinds of items), which stream (kind credit), else 0
 //!      4     8  call id, chosen by the caller, never used twice on a connection
 //!     12     4  service id, from the answer to the bind      (kind call)
@@ -15,8 +17,8 @@
 //!     20     8  time left in microseconds, 0 without bound   (kind call)
 //!     28    24  trace id and span id                         (kind call, flag 2)
 //! ```
-//! Integers are little-endian. It is decided on the header alone whether a call is admitted, before those of its tensors move for
-//! which there is no credit.
+//! Integers are little-endian. A further field goes to the end, behind the trace if there is one, under a flag of its own. The server admits
+//! or refuses a call on its header alone, before those of its tensors move that need a go-ahead.
 
 use crate::codec::REPLY_HEADER;
 use crate::spare;
@@ -35,7 +37,6 @@ pub(crate) const STATS: u8 = 16;
 pub(crate) const PLACES: u8 = 32;
 
 const CALL_LEN: usize = 28;
-const TRACE_LEN: usize = 24;
 
 /// Bodies up to this size stay in the metadata, in bytes.
 pub(crate) const INLINE_BODY: usize = 32 << 10;
@@ -260,25 +261,22 @@ impl Header {
     pub(crate) fn to_vec(self) -> Vec<u8> {
         let mut out = spare::take();
         let (kind, code) = self.kind.code();
-        let traced = self.trace.trace_id != 0;
         let is_call = self.kind == Kind::Call;
-        let len = match (is_call, traced) {
-            (true, true) => CALL_LEN + TRACE_LEN,
-            (true, false) => CALL_LEN,
-            (false, _) => REPLY_HEADER,
-        };
-        let flags = self.flags & !TRACE | if is_call && traced { TRACE } else { 0 };
-        out.extend_from_slice(&[kind, len as u8, flags, code]);
+        let traced = is_call && self.trace.trace_id != 0;
+        let flags = self.flags & !TRACE | if traced { TRACE } else { 0 };
+        out.extend_from_slice(&[kind, 0, flags, code]);
         out.extend_from_slice(&self.call.to_le_bytes());
         if is_call {
             out.extend_from_slice(&self.service.to_le_bytes());
             out.extend_from_slice(&self.method.to_le_bytes());
             out.extend_from_slice(&self.time_left_us.to_le_bytes());
-            if traced {
-                out.extend_from_slice(&self.trace.trace_id.to_le_bytes());
-                out.extend_from_slice(&self.trace.span_id.to_le_bytes());
-            }
         }
+        // Fields with a flag, in the order of their flags.
+        if traced {
+            out.extend_from_slice(&self.trace.trace_id.to_le_bytes());
+            out.extend_from_slice(&self.trace.span_id.to_le_bytes());
+        }
+        out[1] = out.len() as u8;
         out
     }
 
@@ -339,15 +337,14 @@ impl Header {
             decoded.service = u32_at(header, 12).ok_or(SHORT)?;
             decoded.method = u32_at(header, 16).ok_or(SHORT)?;
             decoded.time_left_us = u64_at(header, 20).ok_or(SHORT)?;
+            // Fields with a flag: each begins where the one before it ends.
+            let flagged = header.get(CALL_LEN..).ok_or(SHORT)?;
             if flags & TRACE != 0 {
-                let (low, high) = (
-                    u64_at(header, 28).ok_or(SHORT)?,
-                    u64_at(header, 36).ok_or(SHORT)?,
-                );
-                let trace_id = u128::from(low) | u128::from(high) << 64;
+                let (trace_id, rest) = flagged.split_first_chunk().ok_or(SHORT)?;
+                let span_id = rest.first_chunk().ok_or(SHORT)?;
                 decoded.trace = TraceContext {
-                    trace_id,
-                    span_id: u64_at(header, 44).ok_or(SHORT)?,
+                    trace_id: u128::from_le_bytes(*trace_id),
+                    span_id: u64::from_le_bytes(*span_id),
                 };
             }
         }

@@ -8,9 +8,9 @@ use tensorpipe::conformance::channel::Subject;
 use tensorpipe::{Buffer, BufferMut, Device, Pool};
 
 tensorpipe::channel_conformance!(basic, || Arc::new(BasicChannel::new()));
-// A process reads its own memory here, where the channel would refuse that; two processes are in `cma.rs`.
+// A process reads its own memory here, where the channel would refuse that; two processes are in `cma/`.
 tensorpipe::channel_conformance!(cma, || Arc::new(CmaChannel::also_within_process()));
-// Both ends are in this process, which the channel refuses where it may choose; two processes are in `leases.rs`.
+// Both ends are in this process, which the channel refuses where it may choose; two processes are in `leases/`.
 tensorpipe::channel_conformance!(
     lease,
     subject = Subject::on(

@@ -1,4 +1,4 @@
-//! `tp-bench idle` and `crowd`: what open connections cost while nobody calls over them, and when all call at once.
+//! `tp-bench idle` and `connections`: what open connections cost while nobody calls over them, and when all call at once.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) struct Idle {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Crowd {
+pub(crate) struct Connections {
     /// Systems to measure.
     #[arg(
         long,
@@ -62,7 +62,7 @@ pub(super) struct IdleRow {
 
 /// What so many connections did.
 #[derive(Debug, Serialize)]
-struct CrowdRow {
+struct ConnectionsRow {
     system: String,
     case: &'static str,
     transport: String,
@@ -176,7 +176,7 @@ pub(super) fn measure_idle(choice: &Choice, plan: &Plan, connections: u32) -> Re
 }
 
 /// Measures calls over many connections and prints.
-pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
+pub(crate) fn connections(arguments: &Connections) -> Result<()> {
     let options = &arguments.options;
     let base = Plan {
         bytes: options.size.first().map_or(0, |size| size.0),
@@ -197,20 +197,22 @@ pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
         steps.collect(),
         |(choice, connections)| {
             let plan = choice.plan(&base)?;
-            let crowded = with_server(&plan, |server| {
+            let called = with_server(&plan, |server| {
                 let address = server.address();
-                choice.system.crowd(plan.clone(), address, connections)
+                choice
+                    .system
+                    .call_over_many(plan.clone(), address, connections)
             })?;
-            let rounds = &crowded.rounds;
+            let rounds = &called.rounds;
             let all: u64 = rounds.iter().sum();
             let least = rounds.iter().copied().min().unwrap_or(0);
-            Ok(vec![CrowdRow {
+            Ok(vec![ConnectionsRow {
                 system: choice.name.clone(),
-                case: "crowd",
+                case: "connections",
                 transport: name(plan.transport),
                 connections,
-                open_us: crowded.opening.as_secs_f64() * 1e6 / f64::from(connections),
-                calls_per_second: all as f64 / crowded.took.as_secs_f64(),
+                open_us: called.opening.as_secs_f64() * 1e6 / f64::from(connections),
+                calls_per_second: all as f64 / called.took.as_secs_f64(),
                 least: least as f64 * rounds.len() as f64 / all.max(1) as f64,
             }])
         },
@@ -218,9 +220,9 @@ pub(crate) fn crowd(arguments: &Crowd) -> Result<()> {
             let what = format!("calls over many connections, {} each", Size(base.bytes));
             report::page(
                 &report::head(&what, &base),
-                CROWD,
+                CONNECTIONS,
                 rows,
-                CROWD_NOTES,
+                CONNECTIONS_NOTES,
                 &spinning,
             )
         },
@@ -238,9 +240,9 @@ const IDLE_NOTES: &str = "\
 cpu_percent: of one core, all threads of the server
 anon_kib, shmem_kib: resident memory of the server for each further connection, private and shared";
 
-const CROWD: &str = "system connections open_us calls_per_second least";
+const CONNECTIONS: &str = "system connections open_us calls_per_second least";
 
-const CROWD_NOTES: &str = "\
+const CONNECTIONS_NOTES: &str = "\
 open_us: to open one connection, the next one only then
 calls_per_second: of all connections together
 least: calls of the connection that made fewest, of an average one's";

@@ -149,8 +149,12 @@ pub(crate) trait AnySystem: Send + Sync {
     /// Connects `count` times, makes a few rounds on each connection and gives them back, open.
     fn hold(&self, plan: Plan, address: String, count: u32) -> BoxFuture<'static, Result<Held>>;
     /// Connects `count` times, and makes rounds on all connections at once, one at a time on each.
-    fn crowd(&self, plan: Plan, address: String, count: u32)
-    -> BoxFuture<'static, Result<Crowded>>;
+    fn call_over_many(
+        &self,
+        plan: Plan,
+        address: String,
+        count: u32,
+    ) -> BoxFuture<'static, Result<ManyCalled>>;
 }
 
 /// Open connections, closed when dropped, and their route.
@@ -188,12 +192,12 @@ impl<S: System> AnySystem for S {
         }))
     }
 
-    fn crowd(
+    fn call_over_many(
         &self,
         plan: Plan,
         address: String,
         count: u32,
-    ) -> BoxFuture<'static, Result<Crowded>> {
+    ) -> BoxFuture<'static, Result<ManyCalled>> {
         let length = plan.duration();
         Box::pin(bounded(2 * length, async move {
             let phase = Arc::new(AtomicU8::new(WARM));
@@ -215,7 +219,7 @@ impl<S: System> AnySystem for S {
             for task in tasks {
                 rounds.push(task.await.context("a connection's task")??);
             }
-            Ok(Crowded {
+            Ok(ManyCalled {
                 opening,
                 rounds,
                 took,
@@ -226,7 +230,7 @@ impl<S: System> AnySystem for S {
 
 /// What many connections did.
 #[derive(Debug)]
-pub(crate) struct Crowded {
+pub(crate) struct ManyCalled {
     /// How long it took to open them, one after another.
     pub(crate) opening: Duration,
     /// Of each.
@@ -249,7 +253,7 @@ async fn take_part(mut client: impl Client, phase: Arc<AtomicU8>) -> Result<u64>
     }
 }
 
-/// The phases of a crowd's rounds; they are over after these.
+/// The phases of these rounds; they are over after these.
 const WARM: u8 = 0;
 const COUNTS: u8 = 1;
 

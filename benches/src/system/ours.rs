@@ -118,7 +118,7 @@ pub(crate) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tenso
 }
 
 /// The tensor of a trip that wakes both ends: of the pool, and more than rides in a message's frame. A client that makes no such trip
-/// has none: it would be two megabytes of a crowd's every client.
+/// has none: it would be two megabytes for each of a thousand clients.
 #[derive(Debug)]
 pub(super) struct Small {
     context: Context,

@@ -1,7 +1,7 @@
 //! A transport of one's own: pipes over Unix sockets, `unix://PATH`, written against the public seams alone. It lets in processes of this
 //! user, as the kernel knows them.
 //!
-//! It has a side address, so that pipes which begin on tcp are moved to it where both ends are on one machine. Run this
+//! It has a side address, so that pipes that begin on tcp are upgraded to it where both ends are on one machine. Run this
 //! to see that, and the transport pass the public conformance suites:
 //! `cargo run -p tensorpipe-examples --bin custom_transport`.
 

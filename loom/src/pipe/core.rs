@@ -20,7 +20,7 @@ pub(super) struct Core {
     sent: AtomicU32,
     /// What has left the short way. No step of a model: it is looked at when no thread is left.
     short: std::sync::atomic::AtomicU32,
-    /// A round ends with each message, since it is others' turn.
+    /// A round ends with each message, since it is time to yield.
     has_enough: bool,
     /// From so many deliveries on that wait nothing more is read.
     too_many: usize,
@@ -47,7 +47,7 @@ impl Core {
         Self::with(false, 1, None)
     }
 
-    /// One that does no more than one message in a turn.
+    /// One that does no more than one message in a slice.
     pub(super) fn that_has_enough() -> Self {
         Self {
             has_enough: true,

@@ -45,7 +45,7 @@ impl Pipe {
         pipe
     }
 
-    /// A pipe that does no more than one message in a turn.
+    /// A pipe that does no more than one message in a slice.
     pub(super) fn that_has_enough() -> Self {
         Self::with(Core::that_has_enough())
     }

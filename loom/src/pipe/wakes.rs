@@ -2,7 +2,7 @@
 
 use loom::future::block_on;
 
-use super::driver::runtime::end_turns;
+use super::driver::runtime::end_slices;
 use super::tasks::{Pipe, Task, wait_for};
 use crate::check;
 
@@ -135,11 +135,11 @@ pub fn one_writes_when_a_turn_is_over() {
     });
 }
 
-/// The same where so much is done between two rounds that the turn is over.
+/// The same where so much is done between two rounds that the slice is over.
 pub fn one_writes_when_a_handler_has_taken_the_turn() {
     check(3, || {
         let pipe = Pipe::new();
-        end_turns(2);
+        end_slices(2);
         let other = pipe.spawn(|core, background| {
             core.write();
             background.act_on_wakes(core);

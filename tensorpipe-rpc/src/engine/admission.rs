@@ -1,4 +1,4 @@
-//! Whether a call is handled at all: decided on its header alone, before those of its tensors move for which there is no credit.
+//! Whether a call is handled at all. Its header alone decides, before those of its tensors move that need a go-ahead.
 
 use std::cell::Cell;
 use std::sync::Arc;

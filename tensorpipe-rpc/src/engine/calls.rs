@@ -47,7 +47,7 @@ pub(crate) struct Calls {
     /// The peer handles no further calls.
     draining: AtomicBool,
     /// Calls without streams in a row that had no answer in time.
-    late: AtomicU32,
+    missed: AtomicU32,
     table: Mutex<Table>,
     /// Wakes whoever watches deadlines: there is an earlier one.
     pub(super) earlier: Notify,
@@ -67,16 +67,16 @@ pub(super) struct Table {
     pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
     /// Messages whose tensors are on their way, by their number.
     pub(super) reading: FxHashMap<u64, (Header, Reading)>,
-    /// When the watcher of deadlines looks next.
-    pub(super) look_at: Option<Instant>,
+    /// When the watcher of deadlines checks them next.
+    pub(super) check_at: Option<Instant>,
 }
 
 impl Table {
     /// Returns whether that is earlier than the watcher of deadlines knows.
     pub(super) fn check_by(&mut self, at: Instant) -> bool {
-        let earlier = self.look_at.is_none_or(|look_at| at < look_at);
+        let earlier = self.check_at.is_none_or(|check_at| at < check_at);
         if earlier {
-            self.look_at = Some(at);
+            self.check_at = Some(at);
         }
         earlier
     }
@@ -118,22 +118,22 @@ impl Calls {
     }
 
     /// How many calls had no answer within their deadlines since the last one that had.
-    pub(crate) fn late_in_a_row(&self) -> u32 {
-        self.late.load(Ordering::Relaxed)
+    pub(crate) fn missed_in_a_row(&self) -> u32 {
+        self.missed.load(Ordering::Relaxed)
     }
 
     /// One more, unless it has streams: these take as long as their items do, and their server may have answered all the while.
-    pub(super) fn is_late(&self, slot: &CallSlot) {
+    pub(super) fn missed_deadline(&self, slot: &CallSlot) {
         if slot.streams.is_none() {
-            self.late.fetch_add(1, Ordering::Relaxed);
+            self.missed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The peer has answered a call in time.
     fn is_in_time(&self) {
-        // A look is cheaper than a store that others have to see.
-        if self.late_in_a_row() > 0 {
-            self.late.store(0, Ordering::Relaxed);
+        // A load is cheaper than a store that others have to see.
+        if self.missed_in_a_row() > 0 {
+            self.missed.store(0, Ordering::Relaxed);
         }
     }
 
@@ -190,7 +190,7 @@ impl Calls {
         });
     }
 
-    /// The peer does not look at messages from `next` on.
+    /// The peer does not take messages from `next` on.
     pub(super) fn going_away(&self, next: u64) {
         self.complete_where(|slot| {
             let unseen = slot.message().is_some_and(|message| message >= next);
@@ -253,7 +253,7 @@ impl Engine {
         if let Some(streams) = &slot.streams {
             self.close_streams(streams);
         }
-        // Answered, and nobody looked.
+        // Answered, and nobody took it.
         self.let_go(slot, slot.abandon());
     }
 
@@ -283,7 +283,7 @@ impl Engine {
         }
     }
 
-    /// Nobody looks at this outcome: nor at the references in it.
+    /// Nobody takes this outcome, nor the references in it.
     pub(crate) fn let_go(&self, slot: &CallSlot, outcome: Option<Outcome>) {
         if outcome.is_some_and(|outcome| outcome.has_references()) {
             self.release(slot.id, None);
@@ -338,7 +338,7 @@ impl Engine {
                 }
                 self.reply_complete(id, &header, &slot, message, whole);
             }
-            // Given up between the look at the table and the read.
+            // Given up between the look-up in the table and the read.
             None if !self.calls.is_reading(id) => {
                 self.pipe
                     .stop(id, ResetCode::Cancelled, "the call was dropped");
@@ -381,7 +381,7 @@ impl Engine {
         };
         match outcome {
             // Its server has noticed first.
-            Outcome::Failed(CallError::Deadline { .. }) => self.calls.is_late(slot),
+            Outcome::Failed(CallError::Deadline { .. }) => self.calls.missed_deadline(slot),
             Outcome::Failed(CallError::Connection { .. }) => {}
             _ => self.calls.is_in_time(),
         }

@@ -22,8 +22,8 @@ const MOST: usize = 1 << 20;
 /// Messages in the pipe's queue from which on those that wait go on waiting: others have room beside them.
 const AT_ONCE: usize = 1024;
 
-/// How long those that wait are not looked at, at most.
-const LOOK: Duration = Duration::from_millis(20);
+/// How long until those that wait are tried again, at most.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// The longest control message: a header and two numbers.
 const LONGEST: usize = REPLY_HEADER + 16;
@@ -141,7 +141,7 @@ async fn send_late(engine: Weak<Engine>) {
             return;
         };
         // Its error is the next message's too. A message that its reader lets lie holds it up, and makes room for others all the same.
-        let _ = tokio::time::timeout(LOOK, flush).await;
+        let _ = tokio::time::timeout(RETRY, flush).await;
         if !engine.upgrade().is_some_and(|engine| engine.send_waiting()) {
             return;
         }

@@ -1,6 +1,6 @@
 //! Who watches deadlines: one task for a whole connection.
 //!
-//! It looks at `look_at` or before, which is never later than the first deadline in the tables.
+//! It checks them at `check_at` or before, which is never later than the first deadline in the tables.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -20,9 +20,9 @@ impl Calls {
         let (calls, engine) = (engine.calls.clone(), Arc::downgrade(engine));
         runtime.spawn(async move {
             // The engine is held for a moment only: this task does not keep a connection open.
-            while let Some(look_at) = next_look(&engine) {
+            while let Some(check_at) = check_deadlines(&engine) {
                 let told = calls.earlier.notified();
-                match look_at {
+                match check_at {
                     None => told.await,
                     Some(at) => drop(tokio::time::timeout_at(at.into(), told).await),
                 }
@@ -30,7 +30,7 @@ impl Calls {
         });
     }
 
-    /// The watcher of deadlines looks at `at` or before.
+    /// The watcher of deadlines checks them at `at` or before.
     pub(super) fn check_by(&self, at: Option<Instant>) {
         let Some(at) = at else { return };
         let earlier = self.table().check_by(at);
@@ -40,8 +40,8 @@ impl Calls {
     }
 }
 
-/// Fails what is due. Returns when to look next (`Some(None)`: when told), `None` when the connection is gone.
-fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
+/// Fails what is due. Returns when to check next (`Some(None)`: when told), `None` when the connection is gone.
+fn check_deadlines(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     let engine = engine.upgrade()?;
     let now = ambient::now();
     let mut due = Vec::new();
@@ -55,14 +55,14 @@ fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
             _ => true,
         });
         let made = table.slots.values();
-        table.look_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
-        table.look_at
+        table.check_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
+        table.check_at
     };
     for slot in due {
         let after = slot.bound();
         let moving = engine.is_moving(&slot);
         // Before whoever awaits it hears of it.
-        engine.calls.is_late(&slot);
+        engine.calls.missed_deadline(&slot);
         slot.fail(CallError::Deadline { after, moving });
         engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
     }
@@ -71,5 +71,5 @@ fn next_look(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     };
     let mut table = engine.calls.table();
     table.check_by(received);
-    Some(table.look_at)
+    Some(table.check_at)
 }

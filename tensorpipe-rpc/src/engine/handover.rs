@@ -43,7 +43,7 @@ impl<T> Handover<T> {
         None
     }
 
-    /// Nobody will look. Returns the outcome if it is there: one that comes later is given back to who brings it.
+    /// Nobody will take it. Returns the outcome if it is there: one that comes later is given back to who brings it.
     pub(crate) fn abandon(&self) -> Option<T> {
         let before = std::mem::replace(&mut *lock(&self.state), State::Taken);
         match before {
@@ -52,7 +52,7 @@ impl<T> Handover<T> {
         }
     }
 
-    /// Whether it is there, or was, as far as a look shows.
+    /// Whether it is there, or was, as far as is seen without the lock.
     pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }

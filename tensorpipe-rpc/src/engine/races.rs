@@ -1,4 +1,4 @@
-//! What several threads may do at once, one after another in each order. References in a reply that nobody looks at go back, nothing is
+//! What several threads may do at once, one after another in each order. References in a reply that nobody takes go back, nothing is
 //! kept of what is over, and a caller that has its answer may make the next call.
 
 use std::future::poll_fn;
@@ -240,9 +240,9 @@ async fn an_answer_in_time_ends_a_row_of_calls_that_had_none() {
     let asked = Asked::new().await;
     let late = |kind, error| {
         asked.ends(kind, 0, error);
-        asked.engine.calls.late_in_a_row()
+        asked.engine.calls.missed_in_a_row()
     };
-    asked.engine.calls.is_late(&asked.slot);
+    asked.engine.calls.missed_deadline(&asked.slot);
     // Its server has noticed first.
     assert_eq!(late(Kind::Failure(FailureCode::Deadline), None), 2);
     // Whether it was in time nobody knows.

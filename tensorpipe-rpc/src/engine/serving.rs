@@ -27,7 +27,7 @@ use crate::server::{Member, ServerShared};
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
 
-/// The longest description of a service that is looked at, in bytes. It is decoded and compared while its connection waits.
+/// The longest description of a service that is read, in bytes. It is decoded and compared while its connection waits.
 const BIND_MAX: u64 = 4 << 20;
 
 /// What one connection of a server handles.

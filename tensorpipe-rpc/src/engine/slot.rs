@@ -191,12 +191,12 @@ impl CallSlot {
         self.complete(Outcome::Failed(error));
     }
 
-    /// Nobody will look. Returns the outcome if it is there: one that comes later is given back to who brings it.
+    /// Nobody will take it. Returns the outcome if it is there: one that comes later is given back to who brings it.
     pub(super) fn abandon(&self) -> Option<Outcome> {
         self.outcome.abandon()
     }
 
-    /// Whether there is an outcome to be taken, as far as a look shows.
+    /// Whether there is an outcome to be taken, as far as is seen without the lock.
     pub(crate) fn is_done(&self) -> bool {
         self.outcome.is_done()
     }

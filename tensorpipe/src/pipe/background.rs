@@ -144,7 +144,7 @@ mod tests {
     use crate::Message;
     use crate::pipe::tests::{memory_pair, soon};
 
-    /// Both ends have worked, and one waits for what never comes: after a few looks nobody looks any more.
+    /// Both ends have worked, and one waits for what never comes: after a few checks nobody checks any more.
     #[tokio::test]
     async fn a_pipe_on_which_somebody_waits_for_ever_sleeps() {
         let (client, server) = memory_pair("sleepers").await;

@@ -305,7 +305,7 @@ impl Core {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let shared = lock(&self.shared);
         let keep_alive = shared.state.next_timeout();
-        [keep_alive, shared.linger_until, shared.ahead.looked_at()]
+        [keep_alive, shared.linger_until, shared.ahead.next_check()]
             .into_iter()
             .flatten()
             .min()

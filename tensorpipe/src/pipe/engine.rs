@@ -73,9 +73,8 @@ pub trait EnginePipe: sealed::Sealed {
             .window_messages
     }
 
-    /// Has `leaves` called when message number `id` of this side's begins to leave: when its head is among the bytes for the connection's
-    /// next writes, of which at most 512 KiB stand before it. It has left whole when it is no more
-    /// [unwritten](Self::is_unwritten).
+    /// Calls `leaves` when message number `id` of this side's begins to leave. Then its head is among the bytes for the connection's next
+    /// writes, behind at most 512 KiB. It has left whole when it is no more [unwritten](Self::is_unwritten).
     ///
     /// Called at once if it has begun already, or never will; not called where the pipe ends first. It runs under a lock: it must not
     /// block, nor call the pipe.
@@ -91,9 +90,9 @@ pub trait EnginePipe: sealed::Sealed {
         }
     }
 
-    /// If message number `id` of this side's has not begun to leave, has the time since `since` written into its metadata when it does:
-    /// at `at`, 8 bytes, in nanoseconds, the lowest first. What is there stays for one that has left, and where there is no room.
-    /// It begins to leave as for [`when_leaving`](Self::when_leaving).
+    /// Writes the time since `since` into the metadata of message number `id` of this side's when it begins to leave, as for
+    /// [`when_leaving`](Self::when_leaving): at `at`, 8 bytes, in nanoseconds, little-endian. The metadata of a message that has left stays
+    /// as it is, and so does one without room there.
     fn stamp_when_leaving(&self, id: u64, at: usize, since: Instant) {
         lock(&self.pipe().core().shared).stamp(id, at, since);
     }
@@ -189,7 +188,7 @@ pub trait Handler: Send + Sync + 'static {
         let _ = (id, error);
     }
 
-    /// The peer will not look at our messages from `next` on.
+    /// The peer will not take our messages from `next` on.
     fn going_away(&self, next: u64, reason: &str);
 
     /// The pipe has ended. Nothing follows.
@@ -215,10 +214,10 @@ impl<H: Handler> Deliver for H {
 
 /// Drives a pipe for an operation that a [`Handler`] completes. It holds whatever holds the pipe.
 ///
-/// Whoever awaits such an operation calls [`Awaiting::drive`] in each poll, before the last look at the operation's own
-/// state, and [`Awaiting::poll_again`] when that found nothing: the task is then the one that is woken when the pipe's
-/// connection has something to say, so that the answer takes no detour through another task, and for a while it does not
-/// even sleep. In the first poll of one whose message left with others [`Awaiting::join_others`] may take the place of `drive`.
+/// In each poll, whoever awaits such an operation calls [`Awaiting::drive`], checks the operation's own state, and calls
+/// [`Awaiting::poll_again`] where that has nothing yet. The connection then wakes this very task, so the answer takes no detour through
+/// another one; for a while the task busy-polls instead of sleeping. In the first poll of one whose message left with others
+/// [`Awaiting::join_others`] may take the place of `drive`.
 ///
 /// `holder` gives the same pipe each time.
 pub struct Awaiting<H: Deref<Target: AsRef<Pipe>>>(Waiter<Holder<H>>);
@@ -266,7 +265,7 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
         self.0.drive(waker);
     }
 
-    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to look
+    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to poll
     /// again.
     pub fn poll_again(&mut self, waker: &Waker) {
         self.0.poll_again(waker);

@@ -1,10 +1,10 @@
-//! Keeps pipes alive whose runtime is blocked: one thread looks after all pipes of its process.
+//! Keeps pipes alive whose runtime is blocked: one thread serves all pipes of its process.
 //!
 //! Whoever drives a pipe answers its pings, and that takes the pipe's runtime. A task that blocks its thread can keep the whole runtime
 //! from sockets and timers. It does so on its only thread, or on the one that waited for them last, while all others sleep until a task is
 //! ready. So this thread, which belongs to no runtime,
 //!
-//! - wakes a task of each runtime with a pipe that has been at rest since the last look. A sleeping thread of the runtime runs it, and goes
+//! - wakes a task of each runtime with a pipe that has been at rest since the last round. A sleeping thread of the runtime runs it, and goes
 //!   on to wait for sockets and timers;
 //! - says on a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked)
 //!   at most. A stopped process does not.
@@ -27,7 +27,7 @@ use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::PerProcess;
 
-/// Looks after a pipe from now on.
+/// Keeps a pipe alive from now on.
 pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
     if ambient::is_virtual(&core.runtime) {
         return Ok(());
@@ -55,7 +55,7 @@ pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
 struct State {
     pipes: Vec<Watched>,
     thread: Option<Thread>,
-    /// Between two looks; none while there is no pipe.
+    /// Between two rounds; none while there is no pipe.
     pause: Option<Duration>,
 }
 
@@ -106,7 +106,7 @@ impl Watched {
         }
     }
 
-    /// Returns whether to look again.
+    /// Returns whether another round follows.
     fn check(&mut self, now: Instant, woken: &mut Vec<Id>) -> bool {
         let Some(core) = self.core.upgrade() else {
             return false;
@@ -141,7 +141,7 @@ impl Watched {
 }
 
 impl Core {
-    /// Tells the peer that this process lives, unless somebody drives just now. The rest of a turn, with wakers and the handler,
+    /// Tells the peer that this process lives, unless somebody drives just now. The rest of a drive, with wakers and the handler,
     /// is left to the background task.
     fn say_alive(self: &Arc<Self>) {
         if let Some(mut io) = self.driver.hold() {

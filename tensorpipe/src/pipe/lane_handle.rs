@@ -69,8 +69,8 @@ impl LaneHandle {
         self.update(|shared, wakes| shared.count(op, bytes, wakes));
     }
 
-    /// From inside one of the lane's methods: reads main memory of the peer's into as much of the application's, at once, or on a
-    /// thread for blocking work if it is large. Then `op` is complete there, the source let go of, and the peer's lane told so.
+    /// From inside one of the lane's methods: copies main memory of the peer's into as much of the application's. A large copy runs on
+    /// a thread for blocking work. Then `op` is complete there, the source let go of, and the peer's lane told so.
     pub(crate) fn copy(
         &self,
         op: OpId,

@@ -212,7 +212,7 @@ impl Pipe {
     /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
     ///
     /// # Errors
-    /// [`Error::GoingAway`] when the peer closes without having looked at all of it; else how the pipe ended.
+    /// [`Error::GoingAway`] when the peer closes without having received all of it; else how the pipe ended.
     pub fn flush(&self) -> Flush {
         Flush::start(self.core().clone())
     }
@@ -250,7 +250,7 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::read_descriptor`] and [`Incoming::read`].
     pub async fn read(&self) -> Result<Message, Error> {
-        // What is here whole need not be looked at twice.
+        // What is here whole need not be checked twice.
         let whole = |arrival: &Arrival, shared: &mut Shared| {
             arrival
                 .is_whole()
@@ -271,7 +271,7 @@ impl Pipe {
         }
     }
 
-    /// Tells the peer that no message of its from now on will be looked at, and why; those that come are refused.
+    /// Tells the peer that no message of its from now on will be taken, and why; those that come are refused.
     /// Messages before are still read, and this side may still write. Returns the number of the first ignored message.
     pub fn go_away(&self, reason: &str) -> u64 {
         let next = lock(&self.core().shared).state.go_away(reason);

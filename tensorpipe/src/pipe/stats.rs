@@ -17,10 +17,14 @@ pub struct PipeStats {
     pub bytes_in: u64,
     /// How often the peer slept and had to be woken by a system call of its own, where the transport does that itself (shm).
     pub wakes: u64,
-    /// Payload and tensor bytes copied from the receive buffer, or by a channel from memory of the peer's, into their place, or
-    /// from pooled memory into that of a reader who brought some, or by channel `lease` for the peer to read; the rest was read into its
-    /// place directly, or not moved at all.
-    /// What goes through a ring in shared memory is counted as written and read.
+    /// Payload and tensor bytes copied:
+    ///
+    /// - from the receive buffer, or by a channel from memory of the peer's, into their place;
+    /// - from pooled memory into that of a reader who brought some;
+    /// - by channel `lease`, for the peer to read.
+    ///
+    /// The rest was read into its place directly, or not moved at all. What goes through a ring in shared memory is counted as written
+    /// and read.
     pub bytes_copied: u64,
     /// Bytes of tensors that a channel has lent to the peer, which reads them where they are.
     pub bytes_lent: u64,
@@ -30,8 +34,8 @@ pub struct PipeStats {
     /// [`ChannelRoute::diverted`](crate::route::ChannelRoute::diverted) has them by that other channel, with the last reason. Where it never
     /// gets better, [`ChannelRoute::degraded`](crate::route::ChannelRoute::degraded) says why, and other channels are given them.
     pub bytes_diverted: u64,
-    /// Bytes of payloads and tensors that came on the pipe's connection for nothing: they were sent ahead, or were on their way, and were
-    /// skipped or refused, or there was no memory for them.
+    /// Bytes of payloads and tensors that came on the pipe's connection for nothing. They had left before their reader skipped or refused
+    /// them, or before it was found that there is no memory for them.
     pub bytes_dropped: u64,
 }
 
@@ -117,12 +121,12 @@ pub(crate) struct Counters {
     bytes_copied: AtomicU64,
     /// Messages that the handler was given.
     given: AtomicU64,
-    /// What was done when others last had their turn.
+    /// What was done when the pipe last yielded.
     done: AtomicU64,
 }
 
 impl Counters {
-    /// Whether so much was done since this was `true` last that it is others' turn.
+    /// Whether so much was done since this was `true` last that it is time to yield.
     pub(super) fn is_slice_over(&self) -> bool {
         let done = count(&self.bytes_in)
             + count(&self.bytes_out)

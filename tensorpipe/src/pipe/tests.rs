@@ -163,7 +163,7 @@ async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
         std::thread::yield_now();
     };
     let buffer = || io().buffer();
-    // Most often with what just fills a small one: it must not be made and thrown away for each. The clock is looked at now and then.
+    // Most often with what just fills a small one: it must not be made and thrown away for each. The clock is read now and then.
     for len in std::iter::repeat_n(4200, 60).chain([30_000]) {
         says_and_hears(&client, &server).await;
         assert_eq!(buffer(), RECEIVE_BUFFER_IDLE);
@@ -180,7 +180,7 @@ async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
             says_and_hears(&client, &server).await;
         }
         io().ages(RECEIVE_BUFFER_KEPT * 2);
-        // The clock is looked at now and then, and the buffer when something comes after that.
+        // The clock is read now and then, and the buffer is checked when something comes after that.
         for _ in 0..40 {
             says_and_hears(&client, &server).await;
         }
@@ -238,10 +238,10 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
     let mut now = Instant::now();
     for _ in 0..2 {
         earns(&client, &server).await;
-        // It is looked at twice: in between nothing came.
+        // It is checked twice: in between nothing came.
         for _ in 0..2 {
             assert_eq!(ahead().window, 2 * (LARGE + 256));
-            assert!(hold(server.core()).ahead.looked_at().is_some());
+            assert!(hold(server.core()).ahead.next_check().is_some());
             now = (now + CREDIT_KEPT).max(Instant::now() + CREDIT_KEPT);
             lock(&server.core().shared).tidy_ahead(now);
             server.core().drive();
@@ -258,8 +258,8 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         assert_eq!(shared.ahead.credit().bytes(), start, "nor does the context");
         shared.tidy_ahead(now + CREDIT_KEPT);
         assert!(
-            shared.ahead.looked_at().is_none(),
-            "nothing is left to look at"
+            shared.ahead.next_check().is_none(),
+            "nothing is left to check"
         );
     }
 }
@@ -298,5 +298,5 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
         come_back(now + 2 * CREDIT_KEPT + Duration::from_secs(30)),
         start
     );
-    assert!(lock(&server.core().shared).ahead.looked_at().is_none());
+    assert!(lock(&server.core().shared).ahead.next_check().is_none());
 }

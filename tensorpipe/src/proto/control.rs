@@ -55,7 +55,7 @@ impl<S: Clone, D> PipeState<S, D> {
             }
             Control::Flushed(message) => {
                 self.check_sent(Kind::Flushed, message)?;
-                // Said again it is no news: whoever is told looks at everybody who waits.
+                // Said again it is no news: whoever is told goes through everybody who waits.
                 if self.closing.peer_read.is_none_or(|old| message > old) {
                     self.closing.peer_read = Some(message);
                     self.events.push_back(Event::Flushed { message });

@@ -160,7 +160,7 @@ impl<S: Clone, D> PipeState<S, D> {
         Ok((used, Some(Input::Message(arriving))))
     }
 
-    /// This side goes: the message is not looked at, nor the bytes behind its head.
+    /// This side goes: neither the message nor the bytes behind its head are taken.
     #[cold]
     fn ignore(&mut self, message: u64, head: &Head, eager_len: u64) {
         self.expect_parts(message, head);

@@ -103,8 +103,8 @@ impl<S> Outbox<S> {
         self.control.is_empty() && self.streams.is_empty() && self.flush.is_empty()
     }
 
-    /// Fails if the peer makes this side queue frames that it does not fetch: answers, and a go-ahead for each message,
-    /// of which one that fetches them has at most a window of `messages`.
+    /// Fails if the peer makes this side queue frames, answers and go-aheads, that it does not fetch. One that fetches them has at most a
+    /// go-ahead for each message of a window of `messages` in the queue.
     pub(super) fn check(&self, messages: u64) -> Result<(), PeerFault> {
         let limit = messages.saturating_add(CONTROL_QUEUE_MAX as u64);
         if (self.control.len() + self.delayed.len()) as u64 <= limit {

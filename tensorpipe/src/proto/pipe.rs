@@ -22,8 +22,8 @@ use super::output::Outbox;
 use super::wire::frame::{Body, CHANNEL_MAX, Control, OP_LEN, Reason};
 use super::wire::hello::WireLimits;
 
-/// One transfer on its way: what a channel works on. A lane needs to know nothing else of it than which end it is at; to name
-/// it to the peer's lane on a connection of the channel's own there is its [`key`](OpId::key).
+/// One transfer on its way: what a channel works on. All that a lane needs to know of it is which end it is at. Its
+/// [`key`](OpId::key) names it to the peer's lane on a connection of the channel's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId {
     /// The message's number among those of its writer.
@@ -133,7 +133,7 @@ pub(crate) enum Event<S, D> {
     Reset(Reason),
     /// The peer's application has called read for every message up to this one.
     Flushed { message: u64 },
-    /// The peer will not look at messages from `next` on.
+    /// The peer will not take messages from `next` on.
     GoAway { next: u64, text: String },
     /// The peer sends no more messages.
     Fin,
@@ -177,9 +177,9 @@ pub(super) struct Closing {
     pub(super) fin_received: bool,
     /// The peer's application has called read for everything up to this message.
     pub(super) peer_read: Option<u64>,
-    /// First message number that the peer will not look at.
+    /// First message number that the peer will not take.
     pub(super) peer_ignores_from: Option<u64>,
-    /// First message number of the peer's that this side does not look at.
+    /// First message number of the peer's that this side does not take.
     pub(super) ignore_from: Option<u64>,
 }
 
@@ -251,7 +251,7 @@ impl<S: Clone, D> PipeState<S, D> {
         self.closing.asked
     }
 
-    /// Tells the peer that messages from the next one on will not be looked at, and drops those that come.
+    /// Tells the peer that it takes no messages from the next one on, and drops those that come.
     pub(crate) fn go_away(&mut self, text: &str) -> u64 {
         let next = *self.closing.ignore_from.get_or_insert(self.incoming.next);
         self.outbox.control(Control::GoAway {
@@ -261,7 +261,7 @@ impl<S: Clone, D> PipeState<S, D> {
         next
     }
 
-    /// First message number that the peer has said it will not look at.
+    /// First message number that the peer has said it will not take.
     pub(crate) fn peer_ignores_from(&self) -> Option<u64> {
         self.closing.peer_ignores_from
     }

@@ -220,7 +220,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Whether parts of this message come without a go-ahead: they need memory before anything else is looked at.
+    /// Whether parts of this message come without a go-ahead: they need memory before anything else is done.
     pub(crate) fn comes_ahead(&self, message: u64) -> bool {
         let message = self.incoming.get(message);
         message.is_some_and(|message| message.credit.ahead > 0)

@@ -2,7 +2,7 @@
 //! may have connections of its own, where parts overtake each other and the frames of the pipe.
 //!
 //! [`End`] is the smallest driver that does what the real one does; a story writes on one end, runs the clock, and
-//! looks at what the other end was told. Invariant: nothing here depends on wall time or chance.
+//! checks what the other end was told. Invariant: nothing here depends on wall time or chance.
 
 mod driver;
 mod end;
@@ -177,7 +177,7 @@ impl Pair {
             (&mut self.b, &mut self.a_to_b),
             (&mut self.a, &mut self.b_to_a),
         ] {
-            // What has come in since the last look comes in one piece.
+            // What has come in since the last step comes in one piece.
             let mut arrived = Vec::new();
             while let Some(bytes) = link.receive(now) {
                 arrived.extend_from_slice(&bytes);

@@ -185,7 +185,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 started = true;
             }
         }
-        // Only a part that was started is among the streams: the others' are not looked at for nothing.
+        // Only a part that was started is among the streams: the others are not gone through for nothing.
         if started {
             (self.outbox.streams).retain(|stream| stream.op.message != message);
         }

@@ -4,16 +4,20 @@
 //!
 //! - bytes arrive once, in order, unchanged; writes of any length are accepted in part or whole;
 //! - it never waits inside a poll, and wakes the last waker given to it for each direction;
-//! - what was written before the writer shut down or dropped it in good order arrives, then the reader sees the end, or, of a
-//!   [session](Transport::has_sessions) that was dropped, an error;
+//! - what was written before the writer shut down or dropped it in good order arrives; then the reader sees the end. Dropping a
+//!   [session](Transport::has_sessions) without a shutdown is an error to the reader;
 //! - a peer that is gone is seen as the end or as an error, never as silence, where the system tells;
-//! - an `io::Error` that wraps an [`Error`] of this crate ends the pipe with that one;
+//! - where a read or write fails with an `io::Error` that wraps an [`Error`] of this crate, the pipe ends with the inner one;
 //! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so;
 //! - [`peer`](Connection::peer) is what the system vouches for, or `Unknown`.
 //!
-//! The conformance suite checks it, but not what needs a second machine, user or process. Of that kind are that
-//! [`reaches`](Transport::reaches) says no, that the users are let in who should be, that `peer` tells processes apart. Nor does it check
-//! an `io::Error` that wraps an [`Error`].
+//! The conformance suite (`transport_conformance!`, feature `conformance`) checks most of it, in one process. A new transport needs
+//! tests of its own for the rest:
+//!
+//! - [`reaches`](Transport::reaches) refuses domains from which no connection can come;
+//! - the [`Acceptor`] turns away users who may not connect;
+//! - `peer` tells two processes apart;
+//! - an `io::Error` that wraps an [`Error`] of this crate.
 
 mod memory;
 mod shm;
@@ -58,15 +62,16 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         PeerAddr::Unknown
     }
 
-    /// Who the peer has proved to be, where the transport authenticates. It has done so when something has been read, and this does
-    /// not change. A pipe keeps the identity of its first connection when it is upgraded to another: whoever asks for the upgrade has a secret of that one.
+    /// Who the peer has proved to be, where the transport authenticates: known once something has been read, and the same from then on.
+    /// A pipe that is upgraded to another connection keeps the identity of its first one. Only the peer of that one can ask for the
+    /// upgrade, since it takes a secret that was exchanged there.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// What only the two ends of this connection know, where it has keys of its own. It is the same at both, and of no other
-    /// connection (as RFC 5705 exports it from TLS). What a pipe proves is bound to it. It is there at the connector when that is
-    /// connected, and at the listener when something has been read; and it does not change.
+    /// A secret of this connection, where it has keys of its own, as RFC 5705 exports it from TLS. Both ends have the same one, which
+    /// does not change, and no other connection has it. What a pipe proves is bound to it. The connector has it as soon as it is
+    /// connected, the listener once something has been read.
     fn exported(&self) -> Option<[u8; 32]> {
         None
     }
@@ -96,7 +101,8 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         true
     }
 
-    /// The same where a read should wait until there are so many `bytes`, or no more is to come. May say yes for fewer.
+    /// As [`is_ready`](Connection::is_ready), for a reader that wants `bytes` at once: yes when so many are there, or when no more will
+    /// come. It may say yes for fewer.
     fn is_ready_for(&mut self, _bytes: usize) -> bool {
         self.is_ready()
     }
@@ -129,13 +135,14 @@ pub trait Transport: Send + Sync + 'static {
     /// Its name in URLs: lower-case letters and digits.
     fn name(&self) -> &'static str;
 
-    /// What [`reaches`](Self::reaches) of a peer needs to know: bytes of this transport's own format, at most 1 KiB, always the same.
-    /// The first frame of a pipe shows them to whoever is there. Put in all on which a connection to a [side
-    /// address](Self::side_address) depends: the boot, the namespace, the user. Empty: not to be reached.
+    /// Where this process is, for the peer's [`reaches`](Self::reaches): at most 1 KiB in a format of this transport's own. It does not
+    /// change. Put in all that a connection to a [side address](Self::side_address) depends on: the boot, the namespace, the user.
+    /// Empty: not to be reached. No secrets: a pipe's first frame shows it to whoever listens.
     fn domain(&self) -> Vec<u8>;
 
-    /// Whether the transport of the same name with this domain can be reached from here, or why not. A listener asks before it
-    /// upgrades a pipe that began elsewhere to this transport. Nobody asks for a URL. Any bytes may come. By default it compares.
+    /// Whether a process with this domain can be reached from here, or why not. A listener asks before it upgrades a pipe to this
+    /// transport; for a pipe whose URL names the transport, nobody asks. A hostile peer may send any bytes. By default the two domains
+    /// must be equal.
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
         if theirs == self.domain() {
             Ok(())
@@ -151,25 +158,27 @@ pub trait Transport: Send + Sync + 'static {
     /// Listens at an address.
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>>;
 
-    /// Whether both ends of each of its connections are in this process: by how they are made, not by what a peer says. By
-    /// default no.
+    /// Whether both ends of every connection are in this process, whatever a peer says. By default no.
     fn in_process(&self) -> bool {
         false
     }
 
-    /// Whether each connection is a session of a protocol of its own, as TLS is, to which both ends say hello and goodbye. Then who connects
-    /// waits for the listener to accept, what was written may wait for a flush, and who reads hears of an end without a goodbye
-    /// ([`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof)). By default no: the conformance suite asks for more then.
+    /// Whether each connection is a session, as of TLS, which both ends open and close by messages of its own. By default no. The
+    /// conformance suite takes three things of a session only:
+    ///
+    /// - `connect` may wait until the listener accepts;
+    /// - what was written may wait for a flush;
+    /// - when one end is dropped without a shutdown, the other reads [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof).
     fn has_sessions(&self) -> bool {
         false
     }
 
-    /// An address at which each listener of a context listens without being asked, so that pipes which begin elsewhere
-    /// can be upgraded to it. `None`, the default, if it is only used where a URL names it; a peer cannot upgrade pipes to it then, either.
+    /// A fresh address at which each listener of a context listens beside its own, so that pipes that begin on another transport can be
+    /// upgraded to this one. `None`, the default: used only where a URL names it.
     ///
-    /// Only where no connection leaves this machine: a peer may choose it, also one of TLS
-    /// ([`Context::stays_here`](crate::Context::stays_here)). Each call gives another address that nobody can guess. It has no other
-    /// effect: connectors call it, too, only to see whether there is one.
+    /// Give one only if no connection leaves this machine, since the peer may choose it even for a pipe that begins on TLS
+    /// ([`Context::stays_here`](crate::Context::stays_here)). Each call gives another address, and nobody can guess it. A call does
+    /// nothing else: a connector calls it, too, just to see whether there is one.
     fn side_address(&self) -> Option<String> {
         None
     }

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use super::runtime::Turns;
+use super::runtime::ThreadCounts;
 
 thread_local! {
     /// The answers to come: whether to poll on. loom runs all threads of a model on this one.
@@ -26,7 +26,7 @@ impl PollTime {
         !ANSWERS.get().is_empty()
     }
 
-    pub(super) fn in_vain(&self, _: u32, _: Turns, _: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn in_vain(&self, _: u32, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
         let Some((goes_on, rest)) = ANSWERS.get().split_first() else {
             return false;
         };
@@ -34,7 +34,7 @@ impl PollTime {
         *goes_on
     }
 
-    pub(super) fn sleeps(&self, _: Turns, _: impl FnOnce() -> Instant) {}
+    pub(super) fn sleeps(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) {}
 
-    pub(super) fn found(&self, _: Turns, _: impl FnOnce() -> Instant) {}
+    pub(super) fn found(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) {}
 }

@@ -1,5 +1,5 @@
-//! In place of `tensorpipe/src/pipe/driver/runtime.rs`: whose turn it is between two polls is no matter here, so a
-//! model has several threads. It says whether a pipe's turn is over.
+//! In place of `tensorpipe/src/pipe/driver/runtime.rs`: who runs between two polls is no matter here, so a
+//! model has several threads. It says whether a pipe's slice is over.
 
 use std::cell::Cell;
 use std::task::Waker;
@@ -9,8 +9,8 @@ thread_local! {
     static OVER: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The next `times` somebody looks, a turn is over.
-pub(in crate::pipe) fn end_turns(times: u32) {
+/// The next `times` somebody asks, a slice is over.
+pub(in crate::pipe) fn end_slices(times: u32) {
     OVER.set(times);
 }
 
@@ -30,10 +30,10 @@ pub(super) fn wake_last(_: &Waker) {
 }
 
 /// A model has no clock, and nobody counts.
-pub(super) struct Turns;
+pub(super) struct ThreadCounts;
 
-pub(super) fn turns() -> Turns {
-    Turns
+pub(super) fn thread_counts() -> ThreadCounts {
+    ThreadCounts
 }
 
 pub(super) fn polls() {}

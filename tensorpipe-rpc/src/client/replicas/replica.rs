@@ -58,7 +58,7 @@ impl Live {
     pub(super) fn unanswered(&self, most: u32) -> Option<u32> {
         let on_trial = self.on_trial && !self.answered.load(Ordering::Relaxed);
         let most = if on_trial { 1 } else { most.max(1) };
-        let late = self.connection.engine.calls.late_in_a_row();
+        let late = self.connection.engine.calls.missed_in_a_row();
         (late >= most).then_some(late)
     }
 }

@@ -132,7 +132,7 @@ impl Unread {
         loop {
             let streams = waiting.front()?.upgrade();
             let found = streams.as_ref().and_then(|streams| {
-                // Before the look: what is held from now on waits anew.
+                // Before the check: what is held from now on waits anew.
                 streams.waits.store(false, Ordering::Release);
                 streams.inbox.as_ref().and_then(Inbox::unhold)
             });
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// The first one stays, so nobody behind it is looked at.
+    /// The first one stays, so nobody behind it is tried.
     #[test]
     fn streams_that_are_gone_do_not_wait() {
         let unread = Unread::new(0, 0);

@@ -158,7 +158,7 @@ impl<W> Driver<W> {
         let polling = &self.polling;
         if polling.waiting.load(Ordering::Relaxed) {
             polling.waiting.store(false, Ordering::Relaxed);
-            lock(&polling.time).found(runtime::turns(), Instant::now);
+            lock(&polling.time).found(runtime::thread_counts(), Instant::now);
         }
     }
 
@@ -227,7 +227,7 @@ impl<W> Driver<W> {
         let poller = polling.poller();
         if poller == OFF {
             *polls = false;
-            lock(&polling.time).sleeps(runtime::turns(), Instant::now);
+            lock(&polling.time).sleeps(runtime::thread_counts(), Instant::now);
             return false;
         }
         let is_new = !*polls;
@@ -251,10 +251,10 @@ impl<W> Driver<W> {
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
         let in_vain =
-            || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::turns(), Instant::now);
+            || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::thread_counts(), Instant::now);
         let polls_on = || some_seen || in_vain();
         if !self.has_too_many_to_poll() && polls_on() {
-            // Once whoever is ready has run; where much was done since they had their turn, sockets and timers, too.
+            // Once whoever is ready has run; where much was done since they were polled, sockets and timers, too.
             if self.others_come_first(core) && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
             } else {

@@ -65,9 +65,10 @@ impl Sends {
         self.gathered += 1;
     }
 
-    /// Whether what waits leaves now: it is worth a write of its own, which is a system call (`costly`) or not, and the peer works on
-    /// it while more is written. Where it is none, no more are held back than have left in this turn: whoever writes few and then
-    /// computes holds back the fewer, and of one that comes alone nothing.
+    /// Whether what waits leaves now. It does when it is worth a write of its own, since the peer works on it while more is written.
+    ///
+    /// Where a write is no system call (not `costly`), at most as many are held back as have left in this batch. So somebody who
+    /// writes few and then computes has few held back, and of one that comes alone nothing is.
     pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
         self.gathered
             >= match costly {
@@ -137,13 +138,13 @@ impl DelayedAcks {
     }
 }
 
-/// Those that are read, where many operations wait for them. Where waiting for more was in vain, the next reads do without, and the
-/// more so the more often: a few slow calls beside a fast one delay it hardly ever.
+/// Those that are read, where many operations wait for them. After waiting for more in vain, the next reads do not wait; each further
+/// time, more of them do not. So a few slow calls beside a fast one delay it hardly ever.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Reads {
     /// Many wait.
     on: bool,
-    /// Looks in this wait.
+    /// Polls in this wait.
     polls: u32,
     /// Reads to come that do not wait.
     without: u32,
@@ -169,7 +170,7 @@ impl Reads {
         }
     }
 
-    /// A look found something, but not what is wanted. Returns whether to read it now.
+    /// A poll found something, but not as much as is wanted. Returns whether to read it now.
     pub(in crate::pipe) fn is_over(&mut self) -> bool {
         self.polls += 1;
         self.polls >= RECEIVE_BATCH_POLLS
@@ -193,7 +194,7 @@ impl Reads {
 mod tests {
     use super::*;
 
-    /// Looks until a message of `bytes` that is there is read.
+    /// Polls until a message of `bytes` that is there is read.
     fn polls(reads: &mut Reads, bytes: usize) -> u32 {
         let mut polls = 1;
         while bytes < reads.wanted() && !reads.is_over() {

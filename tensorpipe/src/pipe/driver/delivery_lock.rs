@@ -94,7 +94,7 @@ impl DeliveryLock {
             };
             while next() {}
             drop(guard);
-            // One that came in between the last look and the line above must not be left behind.
+            // One that came in between the last check and the line above must not be left behind.
         }
     }
 
@@ -126,7 +126,7 @@ struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         HERE.with(|here| here.set(self.outer));
-        // An exchange: whoever has found it held left a message before, which the next look sees.
+        // An exchange: whoever has found it held left a message before, which the next check sees.
         self.lock.held.swap(false, Ordering::SeqCst);
     }
 }

@@ -22,7 +22,7 @@ pub(in crate::pipe) enum Round {
     Came,
     /// Stopped early to let messages be delivered.
     More,
-    /// Much was done, and there is more: it is others' turn.
+    /// Much was done, and there is more: it yields.
     Enough,
 }
 
@@ -30,7 +30,7 @@ pub(in crate::pipe) enum Round {
 pub(in crate::pipe) trait Driven: Sized {
     /// What one thread at a time works on: the connection and its buffers.
     type Work;
-    /// What operations look at.
+    /// Where operations find what they wait for.
     type Shared;
 
     fn driver(&self) -> &Driver<Self::Work>;
@@ -54,7 +54,7 @@ pub(in crate::pipe) trait Driven: Sized {
     /// nobody is left to come back.
     fn can_wait(&self) -> bool;
 
-    /// Whether so much was done since this was `true` last that it is others' turn.
+    /// Whether so much was done since this was `true` last that it is time to yield.
     fn is_slice_over(&self) -> bool;
 
     /// Whether this is a forked child's copy, which lets go of everything without a word.
@@ -63,13 +63,13 @@ pub(in crate::pipe) trait Driven: Sized {
 
 /// The state of who drives, polls and sleeps. See the [module](super) for its table.
 pub(in crate::pipe) struct Driver<W> {
-    /// Changed, and looked at for the last time, by exchanges only: they have one order. If the holder's last look comes
+    /// Changed, and checked for the last time, by exchanges only: they have one order. If the holder's last check comes
     /// before a kick, whoever kicks sees what the holder did before, and gets the lock. With a store here and a load there
     /// both could see the past: the steps of a lock are acquire and release, and no more.
     kicked: AtomicBool,
     /// Taken only by trying.
     work: Mutex<W>,
-    /// Whoever drove last left something for when others have had their turn.
+    /// Whoever drove last has yielded, with work left.
     yielded: AtomicBool,
     pub(in crate::pipe) wakers: Arc<Wakers>,
     pub(super) polling: BusyPoll,
@@ -104,7 +104,7 @@ impl<W> Driver<W> {
         }
     }
 
-    /// There is more to be moved, but it is others' turn.
+    /// Yields, with more to be moved.
     fn come_back(&self) {
         self.yielded.swap(true, Ordering::SeqCst);
         if runtime::is_single_threaded() {
@@ -116,7 +116,7 @@ impl<W> Driver<W> {
     }
 
     /// Kicks, and works until nobody has kicked any more. `deliver` runs after each round, without the lock. Returns whether
-    /// there is more, but it is others' turn: the caller sees to it that somebody comes back.
+    /// it yields with work left: the caller sees to it that somebody comes back.
     #[must_use]
     fn rounds(
         &self,
@@ -180,11 +180,11 @@ impl<W> Driver<W> {
     }
 
     fn take_kick(&self) -> bool {
-        // A load is cheaper than an exchange. What it may miss, the last look does not.
+        // A load is cheaper than an exchange. What it may miss, the last check does not.
         self.kicked.load(Ordering::Relaxed) && self.kicked.swap(false, Ordering::SeqCst)
     }
 
-    /// The last look, without the lock.
+    /// The last check, without the lock.
     pub(in crate::pipe) fn is_kicked(&self) -> bool {
         self.kicked.fetch_or(false, Ordering::SeqCst)
     }
@@ -209,7 +209,7 @@ impl<W> Driver<W> {
         self.is_kicked()
     }
 
-    /// The work, for something that is no round of it; `None` while somebody else has it. Whoever lets go of it looks
+    /// The work, for something that is no round of it; `None` while somebody else has it. Whoever lets go of it checks
     /// whether somebody [has kicked](Self::is_kicked) meanwhile, and then drives.
     pub(in crate::pipe) fn hold(&self) -> Option<MutexGuard<'_, W>> {
         try_lock(&self.work)

@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::runtime::Turns;
+use super::runtime::ThreadCounts;
 use super::tuning::{
     BUSY_SLICE, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST, TICK,
 };
@@ -40,36 +40,36 @@ enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Begun {
     at: Instant,
-    /// The thread's turns by then.
-    turns: Turns,
-    /// Turns of polling of this wait since.
+    /// The thread's counts by then.
+    counts: ThreadCounts,
+    /// Polls of this wait since.
     polled: u64,
 }
 
 impl Begun {
-    fn new(at: Instant, turns: Turns) -> Self {
+    fn new(at: Instant, counts: ThreadCounts) -> Self {
         let polled = 0;
-        Self { at, turns, polled }
+        Self { at, counts, polled }
     }
 
     /// How much of the time until `now` this wait had. The rest is other pipes', which were polled on the same thread: that a wait
     /// is long because they are busy costs nothing.
-    fn share(&self, now: Instant, turns: Turns) -> Duration {
+    fn share(&self, now: Instant, counts: ThreadCounts) -> Duration {
         let passed = now.saturating_duration_since(self.at);
         // On another thread it is not known; and nothing is polled for without end.
-        if turns.thread != self.turns.thread || passed > TICK {
+        if counts.thread != self.counts.thread || passed > TICK {
             return passed;
         }
-        let all = turns.polled.saturating_sub(self.turns.polled);
+        let all = counts.polled.saturating_sub(self.counts.polled);
         let ours = (passed.as_nanos() as u64).saturating_mul(self.polled);
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
-    /// Whether its thread had no time to sleep, and would have polled it once for each of the others' turns.
-    fn was_busy(&self, now: Instant, turns: Turns) -> bool {
-        let driven = turns.driven.saturating_sub(self.turns.driven);
+    /// Whether its thread had no time to sleep, and would have polled it once for each time that it drove another.
+    fn was_busy(&self, now: Instant, counts: ThreadCounts) -> bool {
+        let driven = counts.driven.saturating_sub(self.counts.driven);
         let passed = now.saturating_duration_since(self.at);
-        turns.thread == self.turns.thread
+        counts.thread == self.counts.thread
             && passed.as_nanos() < u128::from(driven) * BUSY_SLICE.as_nanos()
     }
 }
@@ -92,11 +92,11 @@ impl PollTime {
         self.limit > Duration::ZERO
     }
 
-    /// So many polls have found nothing, in one of the thread's turns. Returns whether to poll on; else it is time to sleep.
+    /// So many polls have found nothing, in one poll of the task. Returns whether to poll on; else it is time to sleep.
     pub(super) fn in_vain(
         &mut self,
         polls: u32,
-        turns: Turns,
+        counts: ThreadCounts,
         now: impl FnOnce() -> Instant,
     ) -> bool {
         let (before, mut begun) = match self.wait {
@@ -112,8 +112,8 @@ impl PollTime {
             return true;
         }
         let at = now();
-        let begun = begun.unwrap_or_else(|| Begun::new(at, turns));
-        if begun.share(at, turns) < self.limit {
+        let begun = begun.unwrap_or_else(|| Begun::new(at, counts));
+        if begun.share(at, counts) < self.limit {
             self.wait = Wait::Polling(0, Some(begun));
             return true;
         }
@@ -126,16 +126,16 @@ impl PollTime {
     }
 
     /// A wait begins, or goes on, asleep.
-    pub(super) fn sleeps(&mut self, turns: Turns, now: impl FnOnce() -> Instant) {
+    pub(super) fn sleeps(&mut self, counts: ThreadCounts, now: impl FnOnce() -> Instant) {
         self.wait = match self.wait {
             Wait::Polling(_, Some(begun)) => Wait::Sleeping(begun),
-            Wait::Not | Wait::Polling(_, None) => Wait::Sleeping(Begun::new(now(), turns)),
+            Wait::Not | Wait::Polling(_, None) => Wait::Sleeping(Begun::new(now(), counts)),
             sleeping @ Wait::Sleeping(_) => sleeping,
         };
     }
 
     /// Something has come.
-    pub(super) fn found(&mut self, turns: Turns, now: impl FnOnce() -> Instant) {
+    pub(super) fn found(&mut self, counts: ThreadCounts, now: impl FnOnce() -> Instant) {
         match self.wait {
             Wait::Not => {}
             Wait::Polling(..) => {
@@ -147,7 +147,7 @@ impl PollTime {
                 if self.limit < POLL_LONGEST {
                     let now = now();
                     let slept = now.saturating_duration_since(begun.at);
-                    self.slept(slept <= SHORT_SLEEP || begun.was_busy(now, turns));
+                    self.slept(slept <= SHORT_SLEEP || begun.was_busy(now, counts));
                 }
             }
         }
@@ -176,13 +176,13 @@ mod tests {
 
     struct Clock {
         now: Instant,
-        turns: Turns,
+        counts: ThreadCounts,
     }
 
     impl Clock {
         fn new() -> Self {
-            let (now, turns) = (Instant::now(), Turns::default());
-            Self { now, turns }
+            let (now, counts) = (Instant::now(), ThreadCounts::default());
+            Self { now, counts }
         }
 
         fn pass(&mut self, micros: u64) -> Instant {
@@ -190,31 +190,31 @@ mod tests {
             self.now
         }
 
-        /// One turn of ours, and so many of others'.
-        fn turn(&mut self, others: u64) -> Turns {
-            self.turns.polled += 1 + others;
-            self.turns.driven += others;
-            self.turns
+        /// One poll of ours, and so many of others'.
+        fn poll(&mut self, others: u64) -> ThreadCounts {
+            self.counts.polled += 1 + others;
+            self.counts.driven += others;
+            self.counts
         }
     }
 
-    /// A wait without an answer while polling, on a thread that gives so many others a turn each time: how long it polled.
+    /// A wait without an answer while polling, on a thread that polls and drives so many others each time: how long it polled.
     fn poll_in_vain(time: &mut PollTime, clock: &mut Clock, others: u64) -> Duration {
         let begun = clock.now;
         if time.pays() {
             while {
-                let turns = clock.turn(others);
-                time.in_vain(POLLS_PER_CLOCK, turns, || clock.pass(1 + others))
+                let counts = clock.poll(others);
+                time.in_vain(POLLS_PER_CLOCK, counts, || clock.pass(1 + others))
             } {}
         } else {
-            time.sleeps(clock.turns, || clock.now);
+            time.sleeps(clock.counts, || clock.now);
         }
         clock.now - begun
     }
 
     fn answer_after(time: &mut PollTime, clock: &mut Clock, micros: u64) {
         let now = clock.pass(micros);
-        time.found(clock.turn(0), || now);
+        time.found(clock.poll(0), || now);
     }
 
     #[test]
@@ -222,8 +222,8 @@ mod tests {
         let (mut time, clock) = (PollTime::default(), Clock::new());
         for _ in 0..1000 {
             assert!(time.pays());
-            assert!(time.in_vain(5, clock.turns, || clock.now));
-            time.found(clock.turns, || clock.now);
+            assert!(time.in_vain(5, clock.counts, || clock.now));
+            time.found(clock.counts, || clock.now);
         }
     }
 
@@ -245,11 +245,11 @@ mod tests {
     #[test]
     fn a_wait_that_goes_on_on_another_thread_polls_no_longer_than_alone() {
         let (mut time, mut clock) = (PollTime::default(), Clock::new());
-        assert!(time.in_vain(POLLS_PER_CLOCK, clock.turn(0), || clock.now));
-        clock.turns = Turns {
+        assert!(time.in_vain(POLLS_PER_CLOCK, clock.poll(0), || clock.now));
+        clock.counts = ThreadCounts {
             polled: 1 << 40,
             driven: 1 << 40,
-            ..Turns::default()
+            ..ThreadCounts::default()
         };
         let polled = poll_in_vain(&mut time, &mut clock, 0);
         assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
@@ -257,15 +257,15 @@ mod tests {
         assert!(!time.pays());
     }
 
-    /// So many others had their turn in each sleep, one every ten microseconds.
+    /// So many others were driven in each sleep, one every ten microseconds.
     #[test]
     fn a_thread_that_never_rests_polls_all_of_its_pipes() {
         for (others, pays) in [(100, true), (3, false)] {
             let (mut time, mut clock) = (PollTime::default(), Clock::new());
             poll_in_vain(&mut time, &mut clock, 0);
             for _ in 0..5 {
-                time.sleeps(clock.turns, || clock.now);
-                clock.turn(others);
+                time.sleeps(clock.counts, || clock.now);
+                clock.poll(others);
                 answer_after(&mut time, &mut clock, 1000);
             }
             assert_eq!(time.pays(), pays, "{others}");
@@ -291,7 +291,7 @@ mod tests {
         answer_after(&mut time, &mut clock, 1000);
         let mut sleeps = 0;
         while !time.pays() {
-            time.sleeps(clock.turns, || clock.now);
+            time.sleeps(clock.counts, || clock.now);
             answer_after(&mut time, &mut clock, 40);
             sleeps += 1;
         }

@@ -19,19 +19,19 @@ thread_local! {
     /// The pipe whose background task this thread polls: it is within that pipe's runtime.
     static HOME: Cell<Option<u64>> = const { Cell::new(None) };
 
-    static TURNS: Cell<Turns> = Cell::new(Turns::default());
+    static COUNTS: Cell<ThreadCounts> = Cell::new(ThreadCounts::default());
 }
 
-/// The turns that a thread has given to pipes.
+/// How often a thread has polled and driven pipes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turns {
+pub(super) struct ThreadCounts {
     /// Which thread.
     pub(super) thread: u64,
     pub(super) polled: u64,
     pub(super) driven: u64,
 }
 
-impl Default for Turns {
+impl Default for ThreadCounts {
     /// Of a thread that has no other.
     fn default() -> Self {
         static THREADS: AtomicU64 = AtomicU64::new(0);
@@ -44,25 +44,25 @@ impl Default for Turns {
 }
 
 /// Of this thread, so far. Whoever compares two may have been moved to another thread in between.
-pub(super) fn turns() -> Turns {
-    TURNS.get()
+pub(super) fn thread_counts() -> ThreadCounts {
+    COUNTS.get()
 }
 
 /// This thread polls a pipe.
 pub(super) fn polls() {
-    let turns = turns();
-    TURNS.set(Turns {
-        polled: turns.polled + 1,
-        ..turns
+    let counts = thread_counts();
+    COUNTS.set(ThreadCounts {
+        polled: counts.polled + 1,
+        ..counts
     });
 }
 
 /// This thread drives a pipe.
 pub(super) fn drives() {
-    let turns = turns();
-    TURNS.set(Turns {
-        driven: turns.driven + 1,
-        ..turns
+    let counts = thread_counts();
+    COUNTS.set(ThreadCounts {
+        driven: counts.driven + 1,
+        ..counts
     });
 }
 
@@ -106,13 +106,13 @@ pub(in crate::pipe) fn is_available() -> bool {
 }
 
 /// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
-/// timers are looked at.
+/// timers are polled.
 pub(super) fn is_single_threaded() -> bool {
     let runtime = Handle::try_current();
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
-/// Wakes once sockets and timers have had their turn.
+/// Wakes once sockets and timers have been polled.
 pub(super) fn wake_last(waker: &Waker) {
     let _ = pin!(yield_now()).poll(&mut Context::from_waker(waker));
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-// Driving: when it is others' turn.
+// Driving: when it yields.
 
 /// Rounds of work in one poll of a task. Chosen.
 pub(super) const ROUNDS: usize = 16;
@@ -28,7 +28,7 @@ pub(super) const POLL_SHORTEST: Duration = Duration::from_micros(3);
 pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
 /// A thread that takes no longer for each pipe that it drives has no time to sleep. Asleep, a call took 10 µs of each end's thread over
-/// 100 connections, and 19 over 1000; polled, 4 and 8. Measured: `tp-bench crowd --system rpc@shm --connections 1,10,100,1000
+/// 100 connections, and 19 over 1000; polled, 4 and 8. Measured: `tp-bench connections --system rpc@shm --connections 1,10,100,1000
 /// --seconds 0.4 --runtime current --pin`.
 pub(super) const BUSY_SLICE: Duration = Duration::from_micros(15);
 
@@ -38,7 +38,7 @@ pub(super) const SHORT_SLEEPS_MOST: u32 = 256;
 /// Polls in one poll of a task. A runtime takes longer to come back to a task than they take. Chosen.
 pub(super) const POLLS_PER_WAKE: u32 = 16;
 
-/// Polls between two looks at the clock. Chosen.
+/// Polls between two reads of the clock. Chosen.
 pub(super) const POLLS_PER_CLOCK: u32 = 32;
 
 /// Operations, or messages at once, above which polls that are system calls stop: each would find one message, where a
@@ -80,7 +80,7 @@ pub(in crate::pipe) const SEND_BATCH_COSTLY: u32 = 32;
 /// Bytes of them that wait in the protocol's queue, at most.
 pub(in crate::pipe) const SEND_BATCH_BYTES: u64 = 128 << 10;
 
-/// Operations under way from which on a further message is likely not to be alone: it waits for others, at the price of a turn of the
+/// Operations under way from which on a further message is likely not to be alone: it waits for others, at the price of a poll of the
 /// pipe's own task. Below, each leaves at once, on its writer's. Chosen.
 pub(in crate::pipe) const SEND_BATCH_FROM: usize = 8;
 
@@ -93,10 +93,10 @@ pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;
 /// How long a lane's answer waits for the next message, or little longer. Chosen: a runtime's clock knows no shorter time.
 pub(in crate::pipe) const DELAYED_ACK: Duration = Duration::from_millis(1);
 
-// Passes of sending and receiving. Each side looks around after a mebibyte or two, so that nothing else waits for a tensor.
+// Passes of sending and receiving. Each ends after a mebibyte or two, so that nothing else waits for a tensor.
 
-/// A step of a lane's work that took so long is the last one that whoever drives does of it: memory that is not there (mapped from
-/// a file, swapped out) holds up everybody else. Chosen: some fifty steps' usual time.
+/// A step of a lane's work that took so long is the last one that whoever drives does of it. Its memory is not there (mapped from a
+/// file, swapped out), and each step would hold up everybody else. Chosen: some fifty steps' usual time.
 pub(in crate::pipe) const SLOW_STEP: Duration = Duration::from_millis(1);
 
 /// Steps of lanes' work in a row, before what waits is sent. Chosen: a mebibyte.
@@ -105,7 +105,7 @@ pub(in crate::pipe) const STEPS_IN_A_ROW: usize = 4;
 /// Passes of sending and receiving in a round. Chosen: a mebibyte or two each.
 pub(in crate::pipe) const PASSES: usize = 2;
 
-/// Full writes in a row, before what has come in is looked at. Chosen: a mebibyte. A peer that reads as fast as this side
+/// Full writes in a row, before what has come in is read. Chosen: a mebibyte. A peer that reads as fast as this side
 /// writes never fills the connection, and its answers would wait for the end of it all.
 pub(in crate::pipe) const WRITES_IN_A_ROW: usize = 2;
 
@@ -116,8 +116,8 @@ pub(in crate::pipe) const READS_IN_A_ROW: usize = 16;
 /// leave in one write: 64 calls in flight over tcp, 15 to 18 instead of 43 µs each; command not kept.
 pub(in crate::pipe) const MESSAGES_IN_A_ROW: usize = 32;
 
-/// What is done for a pipe before sockets and timers come: bytes moved, in both directions together. Chosen: to look at
-/// them is a system call, some half a microsecond.
+/// What is done for a pipe before sockets and timers come: bytes moved, in both directions together. Chosen: to poll
+/// those is a system call, some half a microsecond.
 pub(in crate::pipe) const PIPE_SLICE: u64 = 1 << 20;
 
 /// What a read counts as. Chosen: 64 are a slice.
@@ -157,12 +157,12 @@ pub(in crate::pipe) const COPIED_AT_ONCE: u64 = 16 << 10;
 /// Bytes that a part must have left to be read directly into its place. Chosen.
 pub(in crate::pipe) const DIRECT_FROM: u64 = 4 << 10;
 
-/// Bulk bytes of one read. Measured: hand-written tokio takes 38 ms for 256 MiB in reads of 64 KiB, over 80 in reads of 256
-/// KiB, which leave the caches before they are copied; command not kept. Where other work keeps both cores busy it makes no
-/// difference.
+/// Bulk bytes of one read. Measured: hand-written tokio takes 38 ms for 256 MiB in reads of 64 KiB, over 80 ms in reads of 256
+/// KiB; command not kept. The larger ones leave the caches before they are copied. Where other work keeps both cores busy it makes
+/// no difference.
 pub(in crate::pipe) const READ_BULK: usize = 64 << 10;
 
-/// Reads for one look at the clock, while polling. Chosen: the clock costs more than a small frame.
+/// Reads of the connection for one of the clock, while polling. Chosen: the clock costs more than a small frame.
 pub(in crate::pipe) const READS_PER_CLOCK: u32 = 16;
 
 /// Pieces of bulk data that come in further apart than this are told to the protocol one by one. Chosen.
@@ -180,7 +180,7 @@ pub(in crate::pipe) const UNDELIVERED: usize = 4096;
 /// The same in bytes of messages and reasons. Chosen.
 pub(in crate::pipe) const UNDELIVERED_BYTES: usize = 16 << 20;
 
-/// Messages that the handler is given for one look at the lock. Chosen: what each costs beside its handler's work is shared.
+/// Messages that the handler is given for each time the lock is taken. Chosen: what each costs beside its handler's work is shared.
 pub(in crate::pipe) const DELIVERY_BATCH: usize = 8;
 
 /// Bytes that a dropped read still lets come in; above, the writer is told to stop. Chosen.

@@ -1,4 +1,4 @@
-//! One operation's part: look, drive, look again; then busy-poll or sleep.
+//! One operation's part: check, drive, check again; then busy-poll or sleep.
 
 use std::task::{Context, Poll, Waker};
 
@@ -36,7 +36,7 @@ impl<C: Driven> Holds for Arc<C> {
 /// An operation's registration with its pipe. While it is polled it drives the pipe; dropping it leaves.
 ///
 /// [`Waiter::poll`] serves operations whose state is in the shared part. One with a state of its own uses the steps:
-/// [`drive`](Waiter::drive), a look at its state, [`poll_again`](Waiter::poll_again).
+/// [`drive`](Waiter::drive), a check of its state, [`poll_again`](Waiter::poll_again).
 pub(in crate::pipe) struct Waiter<H: Holds> {
     holder: H,
     slot: Option<u64>,
@@ -114,18 +114,18 @@ impl<H: Holds> Waiter<H> {
         &mut self,
         cx: &Context<'_>,
         interest: Interest,
-        mut look: impl FnMut(&mut <H::Core as Driven>::Shared) -> Option<T>,
+        mut check: impl FnMut(&mut <H::Core as Driven>::Shared) -> Option<T>,
     ) -> Poll<T> {
-        // A poller that sees bytes need not look for what they will bring.
+        // A poller that sees bytes need not check for what they will bring.
         let news = self.polls && self.core().driver().poll::<H::Core>();
-        let found = if news { None } else { self.look(&mut look) };
+        let found = if news { None } else { self.check(&mut check) };
         let found = found.or_else(|| {
             // It has polled for long enough, or another does: it sleeps, instead of beginning anew.
             let rests = self.polls && !news;
             if rests && self.poll_again(cx.waker()) {
                 return None;
             }
-            // First the registration, then the look: a wake from here on comes to this task.
+            // First the registration, then the check: a wake from here on comes to this task.
             let slot = self.register(cx.waker());
             let core = self.core();
             let driver = core.driver();
@@ -133,7 +133,7 @@ impl<H: Holds> Waiter<H> {
                 driver.start_polling();
             }
             driver.drive(core);
-            self.look(&mut look).or_else(|| {
+            self.check(&mut check).or_else(|| {
                 if !rests && self.poll_again(cx.waker()) {
                     return None;
                 }
@@ -141,7 +141,7 @@ impl<H: Holds> Waiter<H> {
                 // A waker is somebody else's code, also when it is cloned or dropped: never under a lock.
                 let waker = cx.waker().clone();
                 let mut shared = lock(self.holder.core().shared());
-                let found = look(&mut shared);
+                let found = check(&mut shared);
                 if found.is_none() {
                     H::Core::waiting(&mut shared).push((slot, interest, waker));
                     self.listed = true;
@@ -158,22 +158,22 @@ impl<H: Holds> Waiter<H> {
         }
     }
 
-    /// Looks; what it waits for may be what it is about to do itself, so it is not to be woken.
-    fn look<T>(
+    /// Checks; what it waits for may be what it is about to do itself, so it is not to be woken.
+    fn check<T>(
         &mut self,
-        look: &mut impl FnMut(&mut <H::Core as Driven>::Shared) -> Option<T>,
+        check: &mut impl FnMut(&mut <H::Core as Driven>::Shared) -> Option<T>,
     ) -> Option<T> {
         let (found, old) = {
             let mut shared = lock(self.holder.core().shared());
             let old = unlist::<H::Core>(self.slot, &mut self.listed, &mut shared);
-            (look(&mut shared), old)
+            (check(&mut shared), old)
         };
         drop(old);
         found
     }
 
-    /// Its task does something else next. Nobody waits for it to poll, or to act on a wake: not a handler that listens, nor others that
-    /// wait, as far as a look shows, nor what begins later.
+    /// Its task does something else next. Nobody relies on its polls or wake-ups then: not a handler that listens, not what begins later,
+    /// and not others that wait, as far as is seen without the lock.
     pub(in crate::pipe) fn rest(&mut self) {
         let driver = self.holder.core().driver();
         // First: whoever has registered by now is seen, and who does later finds that nobody polls.

@@ -25,7 +25,7 @@ pub(in crate::pipe) struct Wakers {
     /// there was to wake for.
     notified: AtomicBool,
     roles: Mutex<Roles>,
-    /// How many stand in `roles`, for a look without the lock. Said under it.
+    /// How many stand in `roles`, to be read without the lock. Written under it.
     registered: AtomicUsize,
     /// Operations beside these which others drive for. Changed by exchanges only.
     counted: AtomicUsize,
@@ -138,13 +138,13 @@ impl Wakers {
         self.counted.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// How many operations are being awaited, as far as a look shows.
+    /// How many operations are being awaited, as far as is seen without the lock.
     pub(super) fn waiting(&self) -> usize {
         self.registered()
             .saturating_add(self.counted.load(Ordering::Relaxed))
     }
 
-    /// How many of them have registered whom to wake, as far as a look shows.
+    /// How many of them have registered whom to wake, as far as is seen without the lock.
     pub(super) fn registered(&self) -> usize {
         self.registered.load(Ordering::Relaxed)
     }
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(
             count(&background),
             2,
-            "it starts looking after forgotten futures"
+            "it starts checking for forgotten futures"
         );
         wakers.register(&mut two, &s);
         wakers.notify();

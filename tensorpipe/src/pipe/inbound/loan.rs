@@ -13,7 +13,7 @@ use crate::pipe::driver::wake;
 use crate::sync::{Arc, Mutex, lock};
 use crate::tensor::Tensor;
 
-/// What a reader has given to its pipe, and how its allocation looked.
+/// What a reader has given to its pipe, and what its allocation was.
 #[derive(Default)]
 pub(super) struct Loans {
     payloads: Vec<Kept>,
@@ -151,7 +151,7 @@ impl Home {
         BufferMut::from_memory(memory, self.len).ok()
     }
 
-    /// The reader's own memory for what was read into it. What a channel put elsewhere, or still looks at, stays as it is.
+    /// The reader's own memory for what was read into it. What a channel put elsewhere, or still reads, stays as it is.
     fn claim(self, read: Buffer) -> Buffer {
         let whole = read.offset() == 0 && read.len() == self.len;
         let lent = address(read.memory()) == self.lent && Arc::strong_count(read.memory()) == 1;
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(address(tensor.buffer().memory()), second);
     }
 
-    /// It is somewhere else, somebody looks at it, or it is a part of it.
+    /// It is somewhere else, somebody reads it, or it is a part of it.
     #[tokio::test]
     async fn what_is_not_all_of_the_readers_memory_stays_as_it_is() {
         let elsewhere = Buffer::from_vec(vec![8u8; 8]);

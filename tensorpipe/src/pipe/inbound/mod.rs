@@ -112,9 +112,9 @@ impl Incoming {
     /// lent, and that the peer still reads, is waited for: such a read is under way from when it is polled.
     ///
     /// # Errors
-    /// The future gives a [`ReadError`], which holds the allocation: with
-    /// [`Misuse::Allocation`](crate::Misuse::Allocation) or [`Misuse::OutOfReach`](crate::Misuse::OutOfReach) where a place
-    /// does not fit (the message is then skipped), else with what ended the message or the pipe.
+    /// The future gives a [`ReadError`], which holds the allocation. Where a place does not fit it is
+    /// [`Misuse::Allocation`](crate::Misuse::Allocation) or [`Misuse::OutOfReach`](crate::Misuse::OutOfReach), and the message is
+    /// skipped; else it is what ended the message or the pipe.
     pub fn read_into(self, mut allocation: Allocation) -> ReadInto {
         let core = self.core.clone();
         let loans = Loans::of(&mut allocation, &core.runtime);

@@ -57,11 +57,11 @@ pub(super) struct Io {
     found: bool,
     /// A write outside of a round has found out why there is no going on.
     failed: Option<Error>,
-    /// When bytes came in last: the clock is looked at once a read, not once a frame, and more rarely while polled.
+    /// When bytes came in last: the clock is read once a read of the connection, not once a frame, and more rarely while polled.
     read_at: Instant,
-    /// Reads since it was looked at.
+    /// Reads of the connection since the clock was read.
     reads_since: u32,
-    /// As much came in at once as an idle pipe has room for, since the clock was looked at.
+    /// As much came in at once as an idle pipe has room for, since then.
     has_much: bool,
     /// When that was seen last, or the pipe was made.
     much_at: Instant,
@@ -139,7 +139,7 @@ impl Io {
         }
     }
 
-    /// Tells the connection whether somebody looks.
+    /// Tells the connection whether somebody polls.
     fn adopt_polling(&mut self, common: &Common) {
         let polled = common.driver.is_polling();
         if let (true, Some(connection)) = (polled != self.polled, &mut self.connection) {
@@ -148,11 +148,11 @@ impl Io {
         }
     }
 
-    /// Looks whether there is something to read, or, if it `sends`, to be sent; where `many` wait for what comes, whether there is
+    /// Polls whether there is something to read, or, if it `sends`, to be sent; where `many` wait for what comes, whether there is
     /// enough for a read.
     pub(super) fn poll(&mut self, many: bool, sends: bool) -> Seen {
         self.reads.set(many);
-        // Without a connection there is nothing to wait for: whoever looks should see why.
+        // Without a connection there is nothing to wait for: whoever polls should see why.
         let Some(connection) = &mut self.connection else {
             return Seen::Enough;
         };
@@ -176,7 +176,7 @@ impl Io {
         read && sent && self.bulk.is_none() && self.marks.is_empty() && self.work.is_empty()
     }
 
-    /// Whether what has come is to be read now. Who looks sees to it that it is some time.
+    /// Whether what has come is to be read now. Whoever polls sees to it that it is some time.
     fn is_time_to_read(&mut self) -> bool {
         if !self.polled || !self.reads.is_on() {
             return true;

@@ -32,7 +32,7 @@ pub(super) struct Bulk {
 }
 
 impl Io {
-    /// Receives until the connection wants to wait, a message is there, or others should have their turn. Returns `false` if
+    /// Receives until the connection wants to wait, a message is there, or it is time to yield. Returns `false` if
     /// the connection, or the handler, is to be waited for.
     pub(super) fn receive(&mut self, common: &Common) -> Result<bool, Error> {
         let mut reads = 0;
@@ -56,7 +56,7 @@ impl Io {
                     return Ok(true);
                 }
                 if self.polled && std::mem::take(&mut self.found) {
-                    // Somebody looks again: what is there now is acted on first.
+                    // Somebody polls again: what is there now is acted on first.
                     return Ok(false);
                 }
                 // A peer may send without end what nobody has to be given.
@@ -75,7 +75,7 @@ impl Io {
         }
     }
 
-    /// Lets the protocol look at what has come in. Returns how much is there to be delivered.
+    /// Gives the protocol what has come in. Returns how much is there to be delivered.
     fn parse(&mut self, common: &Common) -> Result<usize, Error> {
         let mut guard = lock(&common.shared);
         let shared = &mut *guard;
@@ -264,14 +264,14 @@ impl Io {
         common.driver.found();
         self.sends.batch_begins();
         self.reads.read(len);
-        self.look_at_the_clock(common, len);
+        self.read_clock(common, len);
         Ok(Some(len))
     }
 
-    /// So many bytes have come in. On a slow link a chunk, wanted or not, and a large head take longer than a peer may be silent, and
-    /// the protocol hears of them when they are whole. While polled, reads follow each other within microseconds: the clock
-    /// costs more than a frame, and is looked at now and then.
-    fn look_at_the_clock(&mut self, common: &Common, len: usize) {
+    /// So many bytes have come in. The protocol hears of a chunk or a large head when it is whole; on a slow link that takes longer than a
+    /// peer may be silent. While polled, reads follow each other within microseconds, and the clock costs more than a frame: it is
+    /// read now and then.
+    fn read_clock(&mut self, common: &Common, len: usize) {
         if len > RECEIVE_BUFFER_IDLE {
             self.takes_much();
         }

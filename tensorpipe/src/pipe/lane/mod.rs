@@ -160,9 +160,9 @@ impl LaneIo<'_> {
     /// that of a piece until it is [released](Self::release); of what is streamed [`LaneIo::receive`] takes less. Memory of a device is bounded by the device.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] where there is none, or the pipe's messages announce more than
-    /// [`Limits::receive_budget`](crate::Limits::receive_budget), or messages of all pipes take that;
-    /// [`Misuse::NoAllocator`] for a device that the context has no allocator for.
+    /// - [`Error::OutOfMemory`] where there is none, where the pipe's messages announce more than
+    ///   [`Limits::receive_budget`](crate::Limits::receive_budget), or where messages of all pipes take that.
+    /// - [`Misuse::NoAllocator`] for a device that the context has no allocator for.
     pub fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
         self.host().allocate(op, device, len)
     }

@@ -236,7 +236,7 @@ pub(super) fn submit(
     Ok(submitted)
 }
 
-/// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler looks by
+/// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler checks by
 /// itself.
 struct Kicked<'a>(&'a Arc<Core>);
 

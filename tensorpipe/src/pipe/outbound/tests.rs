@@ -187,7 +187,7 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
     };
     // The second one finds that nobody comes any more.
     for _ in 0..2 {
-        // Nobody looks after forgotten futures, either.
+        // Nobody checks for forgotten futures, either.
         soon(until(&|| !core.driver.wakers.is_ticking())).await;
         let before = server.stats().bytes_out;
         delay_ack(core, &mut lock(&core.shared), OpId::incoming(0, 0), &[]);

@@ -11,19 +11,22 @@ use crate::proto::{AHEAD_PART, Carriage, Head};
 #[derive(Debug)]
 pub(in crate::pipe) struct Ahead {
     credit: Credit,
-    /// When to look whether the peer uses what it has earned, and what had come ahead when that was looked at last.
-    look: Option<(Instant, u64)>,
+    /// When to check whether the peer uses what it has earned, and how much had come ahead at the last check.
+    check: Option<(Instant, u64)>,
 }
 
 impl Ahead {
     pub(super) fn new(credit: Credit) -> Self {
-        Self { credit, look: None }
+        Self {
+            credit,
+            check: None,
+        }
     }
 
     /// The peer sends nothing more ahead.
     pub(super) fn end(&mut self, unfinished: u64) {
         self.credit.lower(unfinished);
-        self.look = None;
+        self.check = None;
     }
 
     #[cfg(test)]
@@ -31,8 +34,8 @@ impl Ahead {
         &self.credit
     }
 
-    pub(in crate::pipe) fn looked_at(&self) -> Option<Instant> {
-        self.look.map(|(at, _)| at)
+    pub(in crate::pipe) fn next_check(&self) -> Option<Instant> {
+        self.check.map(|(at, _)| at)
     }
 }
 
@@ -58,18 +61,18 @@ impl Shared {
             return;
         }
         self.state.widen_ahead(credit.bytes());
-        self.look_again(ambient::now());
+        self.check_later(ambient::now());
         self.wakers.wake_background();
     }
 
     /// Takes back what the peer has earned and does not use.
     pub(in crate::pipe) fn tidy_ahead(&mut self, now: Instant) {
-        let Some((_, before)) = self.ahead.look.take_if(|(at, _)| *at <= now) else {
+        let Some((_, before)) = self.ahead.check.take_if(|(at, _)| *at <= now) else {
             return;
         };
         let received = self.state.ahead().received;
         if received != before {
-            return self.look_again(now);
+            return self.check_later(now);
         }
         if !self.state.narrow_ahead(self.ahead.credit.start()) {
             self.lower_credit(now);
@@ -82,12 +85,12 @@ impl Shared {
         let (window, promised) = (ahead.window, ahead.promised);
         self.ahead.credit.lower(window.max(promised));
         if self.ahead.credit.bytes() > window {
-            self.look_again(now);
+            self.check_later(now);
         }
     }
 
-    fn look_again(&mut self, now: Instant) {
+    fn check_later(&mut self, now: Instant) {
         let received = self.state.ahead().received;
-        self.ahead.look = Some((now + CREDIT_KEPT, received));
+        self.ahead.check = Some((now + CREDIT_KEPT, received));
     }
 }

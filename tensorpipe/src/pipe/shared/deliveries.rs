@@ -55,7 +55,7 @@ pub(in crate::pipe) struct Deliveries {
 /// How many there are, for whoever does not hold the lock.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Waiting {
-    // Both are for whoever hands over the turn, by exchanges, after having written here: plain stores are enough.
+    // Both are for whoever hands over the delivery lock, by exchanges, after having written here: plain stores are enough.
     queued: AtomicUsize,
     /// Of those taken, those whose turn comes after the one that is being given.
     taken: AtomicUsize,

@@ -261,7 +261,7 @@ impl Shared {
 
     fn peer_reset(&mut self, why: Reason, wakes: &mut Vec<Waker>) {
         let message = why.message;
-        // They arrive in order. Looking at each would let a peer that names old messages keep this side busy.
+        // They arrive in order. Checking each would let a peer that names old messages keep this side busy.
         if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
             self.arrived.remove(at);
             self.state.take_reset(message);
@@ -284,7 +284,7 @@ impl Shared {
         self.deliver(Delivery::GoingAway(next, text));
     }
 
-    /// Message `number` was not looked at: a flush of it fails.
+    /// Message `number` was not read: a flush of it fails.
     fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
         self.ignored_from = Some(self.ignored_from.unwrap_or(number).min(number));
         self.wake(Interest::Flush, wakes);

@@ -2,7 +2,7 @@
 //!
 //! Arriving is one path. The protocol reports a head, and for each part whether its bytes are in the receive buffer, come later,
 //! or are offered by their channel. For an offered part the lane is asked; if it has the memory, the message is complete. A
-//! handler is given up to eight messages for one look at the lock. The credit of those that it accepts goes back when it has
+//! handler is given up to eight messages each time that the lock is taken. The credit of those that it accepts goes back when it has
 //! returned. A `Descriptor` is made only when somebody asks for one.
 
 mod ahead;
@@ -112,7 +112,7 @@ pub(crate) struct Shared {
     pub(super) linger: Duration,
     /// Its place among the pipes of its listener, until its connection is gone.
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
-    /// First of this side's messages that the peer has not looked at, because it goes.
+    /// First of this side's messages that the peer does not read, because it goes.
     pub(super) ignored_from: Option<u64>,
     peer_goes_because: Arc<str>,
     /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
@@ -216,7 +216,7 @@ impl Shared {
     /// Completes a read whose last part is there.
     pub(super) fn check_read(&mut self, message: u64, wakes: &mut Vec<Waker>) {
         let reading = self.reads.get_mut(&message);
-        // What follows looks at every part: once, and not as each of them comes.
+        // What follows goes through every part: once, and not as each of them comes.
         let Some(reading) = reading.filter(|reading| reading.has_all()) else {
             return;
         };
@@ -265,7 +265,7 @@ impl Shared {
     pub(super) fn want(&mut self, message: u64, wishes: Wishes) {
         if self.wishes.len() == self.wishes.capacity() {
             self.wishes.retain(|known, _| self.state.is_writing(*known));
-            // Those that are over are looked for when there are twice as many as were left.
+            // Those that are over are searched for when there are twice as many as were left.
             let room = 2 * self.wishes.len() + 16;
             self.wishes.shrink_to(room);
             self.wishes.reserve(room - self.wishes.len());
@@ -315,7 +315,7 @@ impl Shared {
         }
     }
 
-    /// Writes no more; looks at nothing more.
+    /// Writes no more, reads no more.
     pub(super) fn start_closing(&mut self) {
         // In front of what says that this end is through.
         self.state.send_delayed();

@@ -42,7 +42,7 @@ pub(crate) enum Reply {
 pub(crate) enum Heard {
     /// What the connection is for.
     Hello(Purpose),
-    /// It wants a new pipe and proves nothing, where a token is asked for. What else it said was not looked at.
+    /// It wants a new pipe and proves nothing, where a token is asked for. What else it said was not read.
     Unproven,
     /// It has a token, and wants to prove that.
     Key(Opened),

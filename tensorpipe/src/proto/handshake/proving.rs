@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The listener proves first, so the connector shows its brochure to nobody else; the listener checks the connector's PROOF before
-//! it looks at the HELLO behind it. Each PROOF is of the frame that follows, and of all that both have said before. The key
+//! it reads the HELLO behind it. Each PROOF is of the frame that follows, and of all that both have said before. The key
 //! by which they prove is the pipe's from then on ([`PipeKey`]).
 
 use super::{Opening, Reply, behind_preface, whole_frame};
@@ -155,7 +155,7 @@ impl ExpectProof {
     }
 
     /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more. What does not follow a
-    /// proof is not looked at.
+    /// proof is not checked.
     pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Purpose>), PeerFault> {
         let instead = ["instead of PROOF", "instead of HELLO"];
         match self.0.hear(By::Hello, Kind::Hello, input, instead)? {

@@ -77,8 +77,8 @@ fn its_channel_may_speak_again_about_what_the_readers_lane_leaves_open() {
     assert_eq!(answered(true), [true, true], "{bytes}");
 }
 
-// A message with one part that its channel sends at once, about which the channel's word is here, too: the reader's channel may
-// have the part for that word, and the message is here whole.
+// A message with one part that its channel sends at once, and the channel's word about it is here, too. For that word the reader's
+// channel may have the part; then the message is here whole.
 
 /// One part of 3 bytes that rides, and one of 5 on channel 1.
 fn parts() -> Vec<u8> {

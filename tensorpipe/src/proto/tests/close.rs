@@ -66,7 +66,7 @@ fn numbers_stay_and_commands_that_come_late_do_nothing() {
     assert!(pipe.poll_event().is_none());
 }
 
-// One end takes no more messages; the other knows which were looked at.
+// One end takes no more messages; the other knows which were taken.
 
 #[test]
 fn what_crosses_it_is_refused_and_what_came_before_is_served() {

@@ -265,7 +265,7 @@ fn a_flood_of_what_wants_an_answer_is_a_fault() {
     }
 }
 
-// A peer that has much to say: what it makes this side hold, and what it makes this side look at, stays bounded.
+// A peer that has much to say: what it makes this side hold, and what it makes this side check, stays bounded.
 
 #[test]
 fn go_aheads_that_are_never_fetched_are_a_fault() {

@@ -59,7 +59,7 @@ fn a_suspended_process_asks_before_it_judges() {
     assert_together(&pair);
 }
 
-/// Whoever looks early finds nothing to do.
+/// Whoever checks early finds nothing to do.
 #[test]
 fn before_its_time_nobody_is_asked_or_given_up() {
     let mut pair = pair();

@@ -1,4 +1,4 @@
-//! Stories about two pipes: one idea a file. Each ends by looking that nothing is left behind.
+//! Stories about two pipes: one idea a file. Each ends by checking that nothing is left behind.
 
 mod ahead;
 mod at_once;

@@ -201,7 +201,7 @@ fn a_listener_that_asks_for_a_token_lets_only_joins_do_without() {
         hear(&ClientHandshake::hello(&purpose(limits()))),
         Some(Heard::Unproven)
     );
-    // Of what could not be read, too: it was not looked at.
+    // Of what could not be read, too: it was not checked.
     let nonsense = [&preface()[..], &frame(1, 0, &[0, 0xff, 0xff])].concat();
     assert_eq!(hear(&nonsense), Some(Heard::Unproven));
     let (token, proof) = ([3; 16], None);

@@ -51,7 +51,7 @@ struct Account {
     /// By its reader.
     refused: BTreeSet<u64>,
     skipped: BTreeSet<(u64, u16)>,
-    /// The reader looks at nothing from here on.
+    /// The reader takes nothing from here on.
     ignored_from: Option<u64>,
 }
 

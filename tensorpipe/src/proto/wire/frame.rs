@@ -230,7 +230,7 @@ pub(crate) enum Control {
     /// With a number, which the answer repeats.
     Ping(u64),
     Pong(u64),
-    /// No message from `next` on will be looked at.
+    /// No message from `next` on will be taken.
     GoAway {
         next: u64,
         text: String,

@@ -1,5 +1,5 @@
-//! The handshake's frames: HELLO (who I am, what I have), ANSWER (what was chosen), REJECT, STAY, JOINED; and those by which two ends
-//! prove that they have the same secret: KEY, CHALLENGE, PROOF.
+//! The handshake's frames: HELLO (who I am, what I have), ANSWER (what was chosen), REJECT, STAY, JOINED. By KEY, CHALLENGE and PROOF the
+//! two ends prove that they have the same secret.
 
 use super::codec::{Put, Reader};
 use super::frame::{Kind, put_frame};
@@ -156,7 +156,7 @@ impl Purpose {
         });
     }
 
-    /// Whether the body of a HELLO asks for a new pipe: looked at before who asks has proved who it is.
+    /// Whether the body of a HELLO asks for a new pipe: read before who asks has proved who it is.
     pub(crate) fn is_pipe(body: &[u8]) -> bool {
         body.first() == Some(&0)
     }
