@@ -253,10 +253,10 @@ pub(crate) fn counted_first() {
 }
 
 /// Lets calls of the driver return, however a story ends.
-struct Holds;
+pub(crate) struct Holds;
 
 impl Holds {
-    fn calls_of(function: &str) -> Self {
+    pub(crate) fn calls_of(function: &str) -> Self {
         holds(function);
         Self
     }
@@ -280,24 +280,30 @@ pub(crate) fn passed_on_late() {
                 false => library.tensor(&pattern(LEN, 1)).0,
             };
             let held = Holds::calls_of("cuMemExportToShareableHandle");
-            pipes.0.send(message("m", tensor)).unwrap();
+            pipes.0.send(message("m", tensor.clone())).unwrap();
             let read = pipes.1.clone();
-            let read = tokio::spawn(async move { read.read().await });
+            let read = tokio::spawn(async move { [read.read().await, read.read().await] });
             eventually("the driver is asked", || crate::driver::held() > 0).await;
+            // Nor by another tensor that lies there.
+            let client = pipes.0.clone();
+            let sent = tokio::task::spawn_blocking(move || client.send(message("m", tensor)));
+            tokio::time::sleep(Duration::from_millis(50)).await;
             let client = pipes.0.clone();
             let stats = tokio::task::spawn_blocking(move || client.stats());
             soon("the pipe is not locked", stats).await.unwrap();
             drop(held);
-            let read = soon("it comes", read).await.unwrap().unwrap();
-            let found = bench.download(read.tensors[0].tensor.buffer());
-            assert!(found == pattern(LEN, 1));
+            soon("it is sent", sent).await.unwrap().unwrap();
+            for read in soon("it comes", read).await.unwrap() {
+                let found = bench.download(read.unwrap().tensors[0].tensor.buffer());
+                assert!(found == pattern(LEN, 1));
+            }
             assert_eq!(pipes.0.stats().bytes_copied, 0, "own: {is_own}");
         }
     });
 }
 
 /// Something comes of an event, soon.
-async fn an_event_is_heard_of(bench: &Bench) {
+pub(crate) async fn an_event_is_heard_of(bench: &Bench) {
     let tensor = bench.tensor(device(), &pattern(LEN, 2));
     let look = bench.clone();
     let found = tokio::task::spawn_blocking(move || look.download(tensor.buffer()));
