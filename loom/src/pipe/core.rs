@@ -3,7 +3,7 @@
 use super::driver::runtime;
 use super::driver::{BusyPoll, Driven, Driver, Interest, Round, Seen, Waiting};
 use super::io::{Io, Line};
-use super::leave::{Pushed, Submitted, When, leave};
+use super::leave::{Pushed, Submitted, When, leave, leave_queued};
 use super::shared::Shared;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
@@ -196,6 +196,15 @@ impl Core {
         };
         io.push(MESSAGE);
         leave(self, shared, io, pushed, when)
+    }
+
+    /// One that the protocol queues, and that leaves as [`write_soon`](Self::write_soon) says.
+    pub(super) fn queue_soon(self: &Arc<Self>) {
+        self.written.fetch_add(1, Ordering::Relaxed);
+        let waits = (self.driver.hold()).is_some_and(|io| leave_queued(self, io, 1));
+        if !waits || self.driver.is_kicked() {
+            self.drive();
+        }
     }
 
     /// One that leaves with the next turn of whoever drives: the background task is told.

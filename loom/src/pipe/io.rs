@@ -57,6 +57,10 @@ impl Sends {
         false
     }
 
+    pub(super) fn is_much(&mut self, _: u64) -> bool {
+        false
+    }
+
     pub(super) fn owe(&mut self) -> bool {
         !std::mem::replace(&mut self.owed, true)
     }

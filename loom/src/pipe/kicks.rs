@@ -78,19 +78,21 @@ pub fn some_are_left_to_the_background_task_while_another_is_written() {
     });
 }
 
-/// Two threads leave messages to the background task, which is told by one of them.
+/// Two threads leave messages to the background task, which is told by one of them: also one that the protocol has queued.
 pub fn two_leave_theirs_to_the_background_task() {
-    check(3, || {
-        let pipe = Pipe::new();
-        let other = pipe.spawn(|core, background| {
-            core.write_soon();
-            background.act_on_wakes(core);
+    for leave in [Core::write_soon, Core::queue_soon] {
+        check(3, move || {
+            let pipe = Pipe::new();
+            let other = pipe.spawn(move |core, background| {
+                leave(core);
+                background.act_on_wakes(core);
+            });
+            pipe.core.write_soon();
+            other.join().unwrap();
+            pipe.background.act_on_wakes(&pipe.core);
+            assert_eq!(pipe.core.sent(), 2, "something is left behind");
         });
-        pipe.core.write_soon();
-        other.join().unwrap();
-        pipe.background.act_on_wakes(&pipe.core);
-        assert_eq!(pipe.core.sent(), 2, "something is left behind");
-    });
+    }
 }
 
 fn write_at_once(threads: u32) {

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::pool::{Class, FreeList, Kept};
 use super::{Buffer, BufferMut, Device, Memory, MemoryKind, Pool, PoolStats, QueuedWork};
@@ -43,8 +43,8 @@ pub trait Allocator: Send + Sync + 'static {
         None
     }
 
-    /// How many bytes of a device are kept warm while nobody uses them; 0 for an allocator that does so itself. Default:
-    /// 512 MiB.
+    /// How many bytes of a device are kept warm while nobody uses them; 0 for an allocator that does so itself. Each pool asks once, when
+    /// it has its first memory. Default: 512 MiB.
     fn retain(&self, device: Device) -> u64 {
         let _ = device;
         512 << 20
@@ -73,12 +73,11 @@ enum Source {
 impl DevicePool {
     /// Memory of `device`, made by `allocator`.
     pub fn new(device: Device, allocator: Arc<dyn Allocator>) -> Self {
-        let retain = allocator.retain(device);
         let shared = Shared {
             owner: Owner::here(),
             device,
             allocator,
-            retain,
+            retain: OnceLock::new(),
             free: Mutex::default(),
         };
         Self {
@@ -182,7 +181,8 @@ struct Shared {
     owner: Owner,
     device: Device,
     allocator: Arc<dyn Allocator>,
-    retain: u64,
+    /// Known when something was allocated: who asks about a device may open it for that.
+    retain: OnceLock<u64>,
     free: Mutex<FreeList<Block>>,
 }
 
@@ -234,6 +234,8 @@ impl Shared {
                     self.trim(0);
                     self.allocate(class.size)
                 })?;
+                self.retain
+                    .get_or_init(|| self.allocator.retain(self.device));
                 self.lock().count_fresh(class);
                 let size = class.size;
                 Block { memory, size }
@@ -298,7 +300,10 @@ impl Drop for Pooled {
         let evicted = match self.pool.upgrade() {
             // A forked child has no device, and touches no lock of its parent's.
             Some(pool) if pool.owner.is_elsewhere() => return std::mem::forget(block),
-            Some(pool) => pool.lock().keep(block, pool.retain),
+            Some(pool) => {
+                let retain = pool.retain.get().copied().unwrap_or_default();
+                pool.lock().keep(block, retain)
+            }
             None => vec![block],
         };
         evicted.into_iter().for_each(Block::free_when_idle);

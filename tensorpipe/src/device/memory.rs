@@ -113,54 +113,78 @@ impl Memory for Nothing {
 }
 
 /// Memory that somebody else allocated, borrowed by owning its owner. Not private: it may be a mapped file.
-pub(super) struct Foreign<O> {
-    /// In front of the owner: they end first.
+pub(super) struct Foreign<O: AsRef<[u8]> + Send + 'static> {
     registrations: Registrations,
-    owner: O,
+    /// `None` only while dropping.
+    owner: Option<O>,
 }
 
-impl<O> Foreign<O> {
+impl<O: AsRef<[u8]> + Send + 'static> Foreign<O> {
     pub(super) fn new(owner: O) -> Self {
         Self {
             registrations: Registrations::default(),
-            owner,
+            owner: Some(owner),
         }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.owner.as_ref().map_or(&[], AsRef::as_ref)
+    }
+}
+
+impl<O: AsRef<[u8]> + Send + 'static> Drop for Foreign<O> {
+    fn drop(&mut self) {
+        let len = self.bytes().len();
+        self.registrations.end_before(len, self.owner.take());
     }
 }
 
 impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
     fn len(&self) -> usize {
-        self.owner.as_ref().len()
+        self.bytes().len()
     }
     fn as_bytes(&self) -> Option<&[u8]> {
-        Some(self.owner.as_ref())
+        Some(self.bytes())
     }
     fn registrable(&self) -> Option<Registrable<'_>> {
         Some(Registrable::whole(&self.registrations, self.len()))
     }
     fn as_any(&self) -> &dyn Any {
-        &self.owner
+        match &self.owner {
+            Some(owner) => owner,
+            None => &self.registrations,
+        }
     }
     fn as_any_mut(&mut self) -> &mut dyn Any {
         // Whoever may change the owner may move what it owns.
         self.registrations.clear();
-        &mut self.owner
+        match &mut self.owner {
+            Some(owner) => owner,
+            None => &mut self.registrations,
+        }
     }
 }
 
 /// A vector of numbers, kept as what it is so that it can be handed back.
-pub(super) struct Numbers<T> {
-    /// In front of the vector: they end first.
+pub(super) struct Numbers<T: Send + 'static> {
     registrations: Registrations,
     vec: Vec<T>,
 }
 
-impl<T> Numbers<T> {
+impl<T: Send + 'static> Numbers<T> {
     pub(super) fn new(vec: Vec<T>) -> Self {
         Self {
             registrations: Registrations::default(),
             vec,
         }
+    }
+}
+
+impl<T: Send + 'static> Drop for Numbers<T> {
+    fn drop(&mut self) {
+        let len = size_of_val(self.vec.as_slice());
+        self.registrations
+            .end_before(len, std::mem::take(&mut self.vec));
     }
 }
 

@@ -127,7 +127,8 @@ impl Drop for Block {
     fn drop(&mut self) {
         let (start, len) = (self.start, self.len);
         // A network card must not reach what is unmapped.
-        self.registrations.end_before(Allocation { start, len });
+        self.registrations
+            .end_before(len, Allocation { start, len });
     }
 }
 

@@ -3,7 +3,8 @@
 #![allow(unsafe_code, reason = "geteuid has no safe form in std")]
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::OnceLock;
+
+use super::fork::Known;
 
 /// What two processes must have in common to meet at an abstract Unix socket and trust each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +78,13 @@ impl Surroundings {
 /// See [`Surroundings::boot`]. Read once: each pipe is told it several times.
 fn boot() -> Result<[u8; 16], String> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
-    static KNOWN: OnceLock<[u8; 16]> = OnceLock::new();
+    static KNOWN: Known<[u8; 16]> = Known::new();
     if let Some(known) = KNOWN.get() {
         return Ok(*known);
     }
     let read = std::fs::read_to_string(PATH).map_err(|error| format!("{PATH}: {error}"))?;
     let boot = parse(&read).ok_or_else(|| format!("{PATH} is no id"))?;
-    Ok(*KNOWN.get_or_init(|| boot))
+    Ok(*KNOWN.get_or(|| boot))
 }
 
 /// Device and inode of the namespace that numbers of processes belong to.
@@ -110,8 +111,8 @@ pub(crate) fn user() -> u32 {
 pub(crate) fn knows_users() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     // Read once, since an administrator sets it for all of a machine's life, if ever.
-    static UNMAPPED: OnceLock<u32> = OnceLock::new();
-    let unmapped = UNMAPPED.get_or_init(|| {
+    static UNMAPPED: Known<u32> = Known::new();
+    let unmapped = UNMAPPED.get_or(|| {
         let number = read("/proc/sys/kernel/overflowuid").trim().parse();
         number.unwrap_or(OVERFLOW)
     });

@@ -9,8 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::fork::PerProcess;
-use super::frees::Frees;
+use super::frees;
 
 /// Who registers: a protection domain of a network card, the context of a GPU. No two of a process are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,17 +57,14 @@ impl Registrations {
         known.and_then(|(_, known)| known.clone().downcast().ok())
     }
 
-    /// Ends them all before it drops `memory`, which they are of. Where there are any, a thread does both: a driver may wait for its device
-    /// before it ends one.
-    pub(crate) fn end_before(&mut self, memory: impl Send + 'static) {
-        static ENDS: PerProcess<Frees> = PerProcess::new();
+    /// Ends them all before it drops `memory`, the `len` bytes that they are of. Where there are any, a thread does both: a driver may wait
+    /// for its device before it ends one.
+    pub(crate) fn end_before(&mut self, len: usize, memory: impl Send + 'static) {
         let kept = self.kept.get_mut();
         let kept = std::mem::take(kept.unwrap_or_else(PoisonError::into_inner));
         if !kept.is_empty() {
-            ENDS.get(Frees::default).elsewhere(Ended {
-                _kept: kept,
-                _memory: memory,
-            });
+            // Dropped in this order.
+            frees::elsewhere(len, (kept, memory));
         }
     }
 
@@ -77,12 +73,6 @@ impl Registrations {
         let kept = self.kept.get_mut();
         kept.unwrap_or_else(PoisonError::into_inner).clear();
     }
-}
-
-/// Registrations, and what they are of. Fields are dropped in this order.
-struct Ended<M> {
-    _kept: Kept,
-    _memory: M,
 }
 
 impl fmt::Debug for Registrations {
@@ -152,7 +142,7 @@ mod tests {
         let mut registrations = Registrations::default();
         let made = registrations.of(Domain::unique(), || Ok::<_, ()>(late));
         drop(made);
-        registrations.end_before(memory);
+        registrations.end_before(0, memory);
         assert!(is_there.upgrade().is_some(), "it is registered still");
         go.send(()).unwrap();
         assert_eq!(hears.recv_timeout(LONG), Ok(true));
@@ -167,7 +157,7 @@ mod tests {
     fn memory_without_one_goes_at_once() {
         let memory = Arc::new(());
         let is_there = Arc::downgrade(&memory);
-        Registrations::default().end_before(memory);
+        Registrations::default().end_before(0, memory);
         assert!(is_there.upgrade().is_none());
     }
 }

@@ -200,7 +200,7 @@ impl Drop for Segment {
         for who in lock(&self.told).drain(..).filter_map(|who| who.upgrade()) {
             who.gone(self.id);
         }
-        self.registrations.end_before(self.mapping.take());
+        self.registrations.end_before(self.len, self.mapping.take());
     }
 }
 
@@ -280,7 +280,8 @@ pub(crate) struct Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        self.registrations.end_before(self.mapping.clone());
+        let len = self.len();
+        self.registrations.end_before(len, self.mapping.clone());
     }
 }
 

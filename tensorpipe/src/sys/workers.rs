@@ -57,6 +57,17 @@ pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Whether it panics, for a thread that serves others, too. What it throws may panic as it drops, and that again, for ever.
+pub(crate) fn panics(act: impl FnOnce()) -> bool {
+    let Err(thrown) = catch_unwind(AssertUnwindSafe(act)) else {
+        return false;
+    };
+    if let Err(next) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
+        std::mem::forget(next);
+    }
+    true
+}
+
 /// Those of this process.
 fn workers() -> &'static Workers {
     static WORKERS: PerProcess<Workers> = PerProcess::new();
@@ -100,12 +111,8 @@ impl Workers {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                // It was reported; the thread serves others. What it has thrown may panic as it drops, and that again, for ever.
-                if let Err(thrown) = catch_unwind(AssertUnwindSafe(job))
-                    && let Err(next) = catch_unwind(AssertUnwindSafe(|| drop(thrown)))
-                {
-                    std::mem::forget(next);
-                }
+                // It was reported.
+                let _ = panics(job);
                 state = lock(&self.state);
                 continue;
             }

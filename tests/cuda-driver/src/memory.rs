@@ -305,9 +305,11 @@ pub unsafe extern "C" fn cuMemHostAlloc(
     unsafe { give(out, made) }
 }
 
+/// Waits for the devices, as the real one may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(start: *mut c_void) -> CUresult {
     may_fail!("cuMemFreeHost");
+    settle();
     let Some(len) = MACHINE.pinned().remove(&start.addr()) else {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     };

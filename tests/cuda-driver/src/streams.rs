@@ -157,7 +157,7 @@ pub(crate) fn synchronize(device: u32) {
 }
 
 /// Waits for all work on all devices, as a real driver does before it unpins main memory (seen on an H200 with driver 580). It is not
-/// counted: a program's own memory is unpinned where the program drops it.
+/// counted: a program that takes its own memory back unpins it there.
 pub(crate) fn settle() {
     let positions = streams().iter().map(Stream::position).collect::<Vec<_>>();
     positions.iter().for_each(Position::wait);

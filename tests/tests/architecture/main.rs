@@ -136,6 +136,23 @@ fn every_module_sees_what_is_its_own() {
     }
 }
 
+/// A forked child would wait for a thread that fills it and that the child has not got, for ever: `sys::fork` has what serves.
+#[test]
+fn no_static_is_filled_by_one_thread_while_others_wait() {
+    let waits = ["OnceLock", "LazyLock", "LazyCell", "Once"];
+    for folder in ["tensorpipe/src", "tensorpipe-rpc/src"] {
+        for (module, paths) in shipped(folder, "crate::") {
+            for names in paths.windows(3) {
+                let kind = names[2].rsplit("::").next().unwrap();
+                // The stop points of tests.
+                let is_shipped = names[0] == "static" && module != "crate::stop::";
+                let (name, waits) = (&names[1], is_shipped && waits.contains(&kind));
+                assert!(!waits, "{module}{name} is a {kind}");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_file_says_its_idea_first() {
     for name in "tensorpipe-macros examples examples/inference loom benches".split(' ') {

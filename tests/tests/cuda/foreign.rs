@@ -258,10 +258,10 @@ pub(crate) fn counted_first() {
 }
 
 /// Lets calls of the driver return, however a story ends.
-struct Holds;
+pub(crate) struct Holds;
 
 impl Holds {
-    fn calls_of(function: &str) -> Self {
+    pub(crate) fn calls_of(function: &str) -> Self {
         holds(function);
         Self
     }
@@ -276,8 +276,12 @@ impl Drop for Holds {
 /// Memory of this process's own, and of another library's.
 pub(crate) fn passed_on_late() {
     let bench = Bench::new();
-    runtime().block_on(async {
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    // Two of them are held in the driver.
+    let threads = threads.worker_threads(4).enable_all().build().unwrap();
+    threads.block_on(async {
         let pipes = pair(&bench, "cuda_ipc").await;
+        let others = pair(&bench, "cuda_ipc").await;
         let library = Library::of(&bench, &[true; 3]);
         for is_own in [true, false] {
             let tensor = match is_own {
@@ -285,24 +289,29 @@ pub(crate) fn passed_on_late() {
                 false => library.tensor(&pattern(LEN, 1)).0,
             };
             let held = Holds::calls_of("cuMemExportToShareableHandle");
-            pipes.0.send(message("m", tensor)).unwrap();
-            let read = pipes.1.clone();
-            let read = tokio::spawn(async move { read.read().await });
-            eventually("the driver is asked", || crate::driver::held() > 0).await;
-            let client = pipes.0.clone();
-            let stats = tokio::task::spawn_blocking(move || client.stats());
-            soon("the pipe is not locked", stats).await.unwrap();
+            let mut reads = Vec::new();
+            // Nor is that of another pipe, over which the same memory goes.
+            for (client, server) in [pipes.clone(), others.clone()] {
+                client.send(message("m", tensor.clone())).unwrap();
+                reads.push(tokio::spawn(async move { server.read().await }));
+                eventually("the driver is asked", || crate::driver::held() > 0).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let stats = tokio::task::spawn_blocking(move || client.stats());
+                soon("the pipe is not locked", stats).await.unwrap();
+            }
             drop(held);
-            let read = soon("it comes", read).await.unwrap().unwrap();
-            let found = bench.download(read.tensors[0].tensor.buffer());
-            assert!(found == pattern(LEN, 1));
+            for read in reads {
+                let read = soon("it comes", read).await.unwrap().unwrap();
+                let found = bench.download(read.tensors[0].tensor.buffer());
+                assert!(found == pattern(LEN, 1));
+            }
             assert_eq!(pipes.0.stats().bytes_copied, 0, "own: {is_own}");
         }
     });
 }
 
 /// Something comes of an event, soon.
-async fn an_event_is_heard_of(bench: &Bench) {
+pub(crate) async fn an_event_is_heard_of(bench: &Bench) {
     let tensor = bench.tensor(device(), &pattern(LEN, 2));
     let look = bench.clone();
     let found = tokio::task::spawn_blocking(move || look.download(tensor.buffer()));

@@ -9,7 +9,7 @@ use tensorpipe::{Error, Message, MessageTensor, PeerFault, Pipe, Tensor};
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{eventually, soon};
 
-use crate::bench::{Bench, channel, connected, context, context_told, device};
+use crate::bench::{Bench, channel, connected, context, context_told, device, moved};
 use crate::driver::nothing_went_wrong;
 use crate::foreign::Library;
 
@@ -334,6 +334,45 @@ async fn what_a_writer_says_of_allocations_side_by_side_is_not_believed() {
     for row in OF_SPANS {
         reads(&bench, row).await;
     }
+    nothing_went_wrong();
+}
+
+/// Where nothing is taken any more nothing is fetched, whatever else is offered: its descriptor would be kept.
+pub(crate) async fn fetched_no_more() {
+    /// An allocation of its own, that goes by way of main memory in a few pieces.
+    const LEN: usize = 1_500_000;
+    const DETOUR: u8 = 18;
+    const DETOUR_ALWAYS: u8 = 19;
+    let bench = Bench::new();
+    let nothing = Lie {
+        about: OFFER,
+        does: Does::Hears(|o| put(o, ALL, [0; 8])),
+    };
+    // Its writer does not hear that it never will be.
+    let deaf = Lie {
+        about: DETOUR_ALWAYS,
+        does: Does::Hears(|o| *o = vec![DETOUR]),
+    };
+    let pipes = pipes(&bench, "cuda_ipc", Some(deaf), Some(nothing)).await;
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let tensors = [(); 4].map(|()| bench.tensor(device(), &pattern(LEN, 1)));
+    let mut before = 0;
+    for (number, tensor) in tensors.iter().enumerate() {
+        let read = moved(&pipes, message(tensor)).await;
+        let found = bench.download(read.tensors[0].tensor.buffer());
+        assert!(found == pattern(LEN, 1), "{number}");
+        match number {
+            // The first one is fetched, and what goes another way finds everything warm from then on.
+            0 => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                before = open();
+            }
+            // The writer has a descriptor for it.
+            _ => eventually("it is not fetched", || open() <= before + number).await,
+        }
+    }
+    let route = pipes.1.route().to_string();
+    assert!(route.contains("cuMemMap"), "{route}");
     nothing_went_wrong();
 }
 

@@ -14,6 +14,7 @@ mod ipc;
 #[allow(dead_code, reason = "those of main memory are run elsewhere")]
 #[path = "../lanes/mod.rs"]
 mod lanes;
+mod late;
 mod liars;
 mod pieces;
 mod probing;
@@ -109,6 +110,18 @@ stories! {
     fn a_driver_that_is_long_in_releasing_memory_holds_up_no_event() { foreign::released_late() }
     #[test]
     fn an_owner_that_is_long_in_going_holds_up_no_event() { foreign::owner_goes_late() }
+    #[test]
+    fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
+    #[test]
+    fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }
+    #[test]
+    fn a_driver_that_lets_nothing_go_costs_nothing_else() { late::failing() }
+    #[test]
+    fn a_device_that_is_long_in_being_opened_holds_up_no_pool() { late::opened() }
+    #[test]
+    fn a_driver_that_is_long_in_making_memory_holds_up_no_event() { late::made() }
+    #[test]
+    fn where_nothing_is_taken_any_more_nothing_is_fetched() { runtime().block_on(liars::fetched_no_more()) }
     #[test]
     fn what_is_borrowed_is_copied_before_it_is_lent_on() { foreign::borrowed_goes_on() }
     #[test]

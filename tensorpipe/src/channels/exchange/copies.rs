@@ -4,11 +4,11 @@
 //! counts against a share of its own, and takes nothing of what applications get from their pools. Unused ones are freed when none
 //! was made for a while, and when the borrower's process has ended.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::device::{BufferMut, Pool, PoolOptions};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sys::fork::Known;
 
 /// A borrower's share is this part of what a pool may lend: 256 MiB of 4 GiB.
 const SHARE: u64 = 16;
@@ -45,8 +45,8 @@ impl Copies {
     /// The most that a borrower can ever keep, in bytes.
     pub(in crate::channels) fn share() -> u64 {
         // What the system says of its memory is in files.
-        static SHARE_OF_ALL: OnceLock<u64> = OnceLock::new();
-        *SHARE_OF_ALL.get_or_init(|| PoolOptions::default().lendable / SHARE)
+        static SHARE_OF_ALL: Known<u64> = Known::new();
+        *SHARE_OF_ALL.get_or(|| PoolOptions::default().lendable / SHARE)
     }
 
     /// Whether there is room for `len` bytes.

@@ -10,7 +10,7 @@ use super::broker::ANSWER_TIMEOUT;
 use super::offer::Offer;
 #[cfg(feature = "cuda")]
 use super::spans::Found;
-use super::spans::{Passed, Spans};
+use super::spans::Spans;
 use super::{Command, Exchange, Unlent, Wanted};
 use crate::device::{BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
@@ -48,8 +48,6 @@ struct Has {
     debts: Option<Arc<Debts>>,
     segments: BTreeMap<SegmentId, Arc<Mapped>>,
     /// Memory of its devices.
-    passed: BTreeMap<SegmentId, Arc<Passed>>,
-    /// What is mapped of that.
     spans: Spans,
     /// It was said that there is no room for more.
     has_warned: bool,
@@ -183,16 +181,10 @@ impl Lender {
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Result<Found, Unlent> {
         let mut has = lock(&self.has);
-        let Has {
-            debts,
-            passed,
-            spans,
-            ..
-        } = &mut *has;
-        if debts.is_none() {
+        if has.debts.is_none() {
             return Err(Unlent::now("the peer's exchange is not there any more"));
         }
-        let found = spans.of(ids, passed);
+        let found = has.spans.of(ids);
         found.map_err(|(reason, is_full)| match is_full {
             true => has.full(reason, "longer allocations there"),
             false => Unlent::now(reason),
@@ -263,8 +255,7 @@ impl Lender {
     pub(super) fn was_passed(&self, id: SegmentId, fd: OwnedFd) -> Result<(), Unlent> {
         let mut has = lock(&self.has);
         has.room()?;
-        let (fd, opened) = (Mutex::new(Some(fd)), Mutex::default());
-        has.passed.insert(id, Arc::new(Passed { fd, opened }));
+        has.spans.was_passed(id, fd);
         Ok(())
     }
 
@@ -273,7 +264,7 @@ impl Lender {
         let has = lock(&self.has);
         let known = match wanted {
             Wanted::Main(id) => has.segments.contains_key(&id),
-            Wanted::Device(id) => has.passed.contains_key(&id),
+            Wanted::Device(id) => has.spans.has(id),
         };
         has.debts.is_some() && known
     }
@@ -281,10 +272,10 @@ impl Lender {
     /// The lender has let go of a segment.
     pub(super) fn retired(&self, id: SegmentId) {
         let mut has = lock(&self.has);
-        let spans = has.spans.retired(id);
-        let gone = (has.segments.remove(&id), has.passed.remove(&id));
+        has.spans.retired(id);
+        let gone = has.segments.remove(&id);
         drop(has);
-        drop((spans, gone));
+        drop(gone);
     }
 
     /// The connection to its exchange is lost: nothing new comes of what is known here.
@@ -310,7 +301,7 @@ impl Has {
     /// Whether one more may be mapped. It is no fault of the lender's if not, and what is mapped goes on being
     /// borrowed.
     fn room(&mut self) -> Result<(), Unlent> {
-        if self.segments.len() + self.passed.len() < SEGMENTS {
+        if self.segments.len() + self.spans.passed() < SEGMENTS {
             return Ok(());
         }
         let reason =

@@ -1,6 +1,9 @@
 //! Memory of a lender's devices: the descriptors that came, and what is mapped by them, one allocation or several side by side.
 //!
 //! A mapping serves all tensors that lie in the same allocations. There are so many at once; those in which nothing is borrowed make room.
+//!
+//! What is not needed any more a thread of its own lets go of, for the broker and whoever hears of all events of a device: to unmap takes a
+//! driver long.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -9,6 +12,7 @@ use std::os::fd::OwnedFd;
 #[cfg(feature = "cuda")]
 use crate::sync::lock;
 use crate::sync::{Arc, Mutex};
+use crate::sys::frees;
 use crate::sys::segment::SegmentId;
 
 /// Mappings of one lender's memory at once. Chosen: twice its segments.
@@ -46,27 +50,45 @@ pub(in crate::channels) type Found = (Arc<Span>, Vec<Arc<Span>>);
 
 /// All of one lender's.
 #[derive(Debug, Default)]
-pub(super) struct Spans(BTreeMap<Vec<SegmentId>, Arc<Span>>);
+pub(super) struct Spans {
+    /// What is mapped, in front of what it is mapped by.
+    mapped: BTreeMap<Vec<SegmentId>, Arc<Span>>,
+    passed: BTreeMap<SegmentId, Arc<Passed>>,
+}
 
 impl Spans {
+    /// How many descriptors have come.
+    pub(super) fn passed(&self) -> usize {
+        self.passed.len()
+    }
+
+    /// Whether this one has.
+    pub(super) fn has(&self, id: SegmentId) -> bool {
+        self.passed.contains_key(&id)
+    }
+
+    /// One has come.
+    pub(super) fn was_passed(&mut self, id: SegmentId, fd: OwnedFd) {
+        let (fd, opened) = (Mutex::new(Some(fd)), Mutex::default());
+        self.passed.insert(id, Arc::new(Passed { fd, opened }));
+    }
+
     /// What is mapped of these; in words why it cannot be, and whether for want of room.
     #[cfg(feature = "cuda")]
-    pub(super) fn of(
-        &mut self,
-        ids: &[SegmentId],
-        passed: &BTreeMap<SegmentId, Arc<Passed>>,
-    ) -> Result<Found, (String, bool)> {
-        if let Some(known) = self.0.get(ids) {
+    pub(super) fn of(&mut self, ids: &[SegmentId]) -> Result<Found, (String, bool)> {
+        if let Some(known) = self.mapped.get(ids) {
             return Ok((known.clone(), Vec::new()));
         }
-        let parts = ids.iter().map(|id| passed.get(id).cloned());
+        let parts = ids.iter().map(|id| self.passed.get(id).cloned());
         let parts = parts.collect::<Option<Vec<_>>>();
         let parts = parts.ok_or_else(|| ("its descriptor was not fetched".to_owned(), false))?;
-        let unused = match self.0.len() >= SPANS {
-            true => self.0.extract_if(.., |_, span| is_unused(span)).collect(),
+        let unused = match self.mapped.len() >= SPANS {
+            true => (self.mapped)
+                .extract_if(.., |_, span| is_unused(span))
+                .collect(),
             false => BTreeMap::new(),
         };
-        if self.0.len() >= SPANS {
+        if self.mapped.len() >= SPANS {
             let reason = format!(
                 "{SPANS} mappings of the peer's devices are in use, which is as many as may be"
             );
@@ -74,14 +96,33 @@ impl Spans {
         }
         let mapped = Mutex::default();
         let span = Arc::new(Span { parts, mapped });
-        self.0.insert(ids.to_vec(), span.clone());
+        self.mapped.insert(ids.to_vec(), span.clone());
         Ok((span, unused.into_values().collect()))
     }
 
-    /// The lender has let go of a segment: all that it is part of.
-    pub(super) fn retired(&mut self, id: SegmentId) -> Vec<Arc<Span>> {
-        let spans = self.0.extract_if(.., |ids, _| ids.contains(&id));
-        spans.map(|(_, span)| span).collect()
+    /// The lender has let go of a segment, and so does this side of all that it is part of.
+    pub(super) fn retired(&mut self, id: SegmentId) {
+        let mapped = self.mapped.extract_if(.., |ids, _| ids.contains(&id));
+        let mapped = mapped.map(|(_, span)| span).collect();
+        let_go(mapped, self.passed.remove(&id).into_iter().collect());
+    }
+}
+
+impl Drop for Spans {
+    fn drop(&mut self) {
+        let (mapped, passed) = (&mut self.mapped, &mut self.passed);
+        let (mapped, passed) = (std::mem::take(mapped), std::mem::take(passed));
+        let_go(
+            mapped.into_values().collect(),
+            passed.into_values().collect(),
+        );
+    }
+}
+
+/// See the module's documentation.
+fn let_go(mapped: Vec<Arc<Span>>, passed: Vec<Arc<Passed>>) {
+    if !(mapped.is_empty() && passed.is_empty()) {
+        frees::elsewhere(0, (mapped, passed));
     }
 }
 
@@ -94,43 +135,79 @@ fn is_unused(span: &Arc<Span>) -> bool {
 
 #[cfg(all(test, feature = "cuda"))]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread::ThreadId;
+    use std::time::Duration;
+
     use super::*;
 
     fn id(number: usize) -> SegmentId {
         (number as u128).to_le_bytes()
     }
 
+    fn passed() -> Arc<Passed> {
+        let (fd, opened) = (Mutex::default(), Mutex::default());
+        Arc::new(Passed { fd, opened })
+    }
+
+    /// Tells which thread drops it.
+    struct Tells(mpsc::Sender<ThreadId>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            let _ = self.0.send(std::thread::current().id());
+        }
+    }
+
+    #[test]
+    fn what_a_driver_takes_long_for_is_no_work_of_whoever_lets_go() {
+        let (tell, told) = mpsc::channel();
+        let here = std::thread::current().id();
+        let is_elsewhere = || told.recv_timeout(Duration::from_secs(10)).unwrap() != here;
+        let mut spans = Spans::default();
+        for number in 0..2 {
+            let passed = passed();
+            *lock(&passed.opened) = Some(Arc::new(Tells(tell.clone())));
+            spans.passed.insert(id(number), passed);
+            let (span, _) = spans.of(&[id(number)]).unwrap();
+            *lock(&span.mapped) = Some(Arc::new(Tells(tell.clone())));
+        }
+        spans.retired(id(0));
+        assert!(is_elsewhere() && is_elsewhere());
+        assert!(told.try_recv().is_err(), "the other one is not let go of");
+        drop(spans);
+        assert!(is_elsewhere() && is_elsewhere());
+    }
+
     #[test]
     fn what_nobody_borrows_makes_room_and_what_somebody_does_stays() {
-        let passed = (0..=SPANS + 1).map(|number| {
-            let (fd, opened) = (Mutex::default(), Mutex::default());
-            (id(number), Arc::new(Passed { fd, opened }))
-        });
-        let passed = passed.collect();
         let mut spans = Spans::default();
+        for number in 0..=SPANS + 1 {
+            spans.passed.insert(id(number), passed());
+        }
         let mut borrowed = Vec::new();
         for number in 0..SPANS {
-            let (span, unused) = spans.of(&[id(number)], &passed).unwrap();
+            let (span, unused) = spans.of(&[id(number)]).unwrap();
             assert!(unused.is_empty());
             let mapped: Arc<dyn Any + Send + Sync> = Arc::new(number);
             *lock(&span.mapped) = Some(mapped.clone());
             borrowed.push(mapped);
         }
-        let (reason, is_full) = spans.of(&[id(SPANS)], &passed).unwrap_err();
+        let (reason, is_full) = spans.of(&[id(SPANS)]).unwrap_err();
         assert!(is_full && reason.contains("in use"), "{reason}");
         // Two are given back; one of these is about to be borrowed of again.
-        let (again, _) = spans.of(&[id(7)], &passed).unwrap();
+        let (again, _) = spans.of(&[id(7)]).unwrap();
         borrowed.drain(6..8);
-        let (_, unused) = spans.of(&[id(SPANS)], &passed).unwrap();
+        let (_, unused) = spans.of(&[id(SPANS)]).unwrap();
         let mapped: Vec<_> = unused
             .iter()
             .map(|span| lock(&span.mapped).clone().unwrap())
             .map(|mapped| *mapped.downcast::<usize>().unwrap())
             .collect();
         assert_eq!(mapped, [6]);
-        assert_eq!(spans.of(&[id(7)], &passed).unwrap().0.parts.len(), 1);
-        assert!(Arc::ptr_eq(&spans.of(&[id(7)], &passed).unwrap().0, &again));
-        let (reason, is_full) = spans.of(&[id(SPANS + 9)], &passed).unwrap_err();
+        assert_eq!(spans.of(&[id(7)]).unwrap().0.parts.len(), 1);
+        assert!(Arc::ptr_eq(&spans.of(&[id(7)]).unwrap().0, &again));
+        let (reason, is_full) = spans.of(&[id(SPANS + 9)]).unwrap_err();
         assert!(!is_full, "{reason}");
     }
 }

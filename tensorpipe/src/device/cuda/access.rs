@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::memory::CudaMemory;
-use super::{CudaDevices, Current, Opened, enter, failed, wait_for};
+use super::{CudaDevices, Current, Opened, bind, enter, failed, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
@@ -255,8 +255,7 @@ impl DeviceWrite {
         let (event, to) = (CudaDevices::event(&self.stream)?, self.address + at as u64);
         let queue = || match source.as_bytes() {
             Some(bytes) => {
-                let bound = self.stream.context().bind_to_thread();
-                bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+                bind(&self.stream)?;
                 // SAFETY: the source is kept until the fence behind the copy, and its bytes do not change; the destination is nobody
                 // else's.
                 let copied = unsafe { result::memcpy_htod_async(to, bytes, stream) };

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::access::foreign;
 use super::memory::CudaMemory;
-use super::{CudaDevices, Current, failed};
+use super::{CudaDevices, Current, bind, failed};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory, MemoryKind};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -92,8 +92,7 @@ impl CudaDevices {
         let (source, at) = self.source(from, stream)?;
         let target = self.opened(there)?;
         self.introduce(source.opened(), target);
-        let bound = stream.context().bind_to_thread();
-        bound.map_err(|error| failed(there, "cuCtxSetCurrent", error))?;
+        bind(stream)?;
         let (here, there_too) = (source.opened().context.cu_ctx(), target.context.cu_ctx());
         let (len, stream) = (from.len(), stream.cu_stream());
         if here == there_too {
@@ -135,8 +134,7 @@ impl CudaDevices {
             return Err(DeviceError::new(device, "download", reason));
         };
         let event = Self::event(stream)?;
-        let bound = stream.context().bind_to_thread();
-        bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+        bind(stream)?;
         // SAFETY: source and destination are kept until the fence behind the copy, and are as long.
         let copied = unsafe { result::memcpy_dtoh_async(bytes, at, stream.cu_stream()) };
         let queued = copied.map_err(|error| failed(device, "cuMemcpyDtoHAsync", error));
@@ -352,8 +350,7 @@ impl CudaDevices {
         let known = CudaMemory::of(memory).filter(|known| from.len() <= known.len());
         let known = known.filter(|known| !known.is_read_only());
         let address = known.ok_or_else(|| foreign(device))?.address();
-        let bound = stream.context().bind_to_thread();
-        bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))?;
+        bind(stream)?;
         let event = Self::event(stream)?;
         match copy(address).and_then(|()| self.record(event, stream)) {
             Ok(fence) => {

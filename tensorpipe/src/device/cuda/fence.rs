@@ -6,7 +6,6 @@
 use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use super::{Current, failed};
 use crate::device::{Device, Fence};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
+use crate::sys::workers;
 
 /// Between two looks at events that are not reached, at first. Chosen: a small copy takes so long.
 const SHORTEST: Duration = Duration::from_micros(10);
@@ -202,8 +202,7 @@ impl Watch {
                 pause = SHORTEST;
                 ended.for_each(|waits| {
                     // The others must hear of theirs.
-                    let panicked = catch_unwind(AssertUnwindSafe(waits.act)).is_err();
-                    if panicked {
+                    if workers::panics(waits.act) {
                         tracing::error!("a callback at an event has panicked");
                     }
                 });

@@ -120,11 +120,11 @@ impl Foreign {
         passed: Vec<Arc<Segment>>,
         watcher: &Watcher,
     ) -> Result<Vec<Arc<Segment>>, String> {
-        // Released without the lock, as above.
-        let mut spare = Vec::new();
+        // Both are released without the lock, as above: what is known already, and what is behind a failure.
+        let (mut spare, mut all) = (Vec::new(), parts.into_iter().zip(passed));
         let mut known = self.lock();
         let was_empty = known.is_empty();
-        let kept = parts.into_iter().zip(passed).map(|(part, segment)| {
+        let kept = all.by_ref().map(|(part, segment)| {
             let has_room = known.len() < KNOWN;
             let kept = match known.entry(part.handle.number()) {
                 Entry::Vacant(free) if has_room => free.insert(Known {

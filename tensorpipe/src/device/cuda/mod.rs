@@ -187,13 +187,7 @@ impl CudaDevices {
     /// For [`record`](Self::record): made before work is queued whose end could not be told without it.
     fn event(stream: &CudaStream) -> Result<CudaEvent, DeviceError> {
         let device = Self::device(stream.context().ordinal() as u32);
-        // What a drop somewhere has left is no error of this.
-        if let Err(error) = stream.context().check_err() {
-            tracing::warn!(
-                reason = probe::words(error),
-                "something of a device was lost"
-            );
-        }
+        forget_error(stream.context());
         let event = stream.context().new_event(None);
         event.map_err(|error| failed(device, "cuEventCreate", error))
     }
@@ -268,8 +262,10 @@ impl Allocator for CudaDevices {
 
     /// An eighth of the device, 512 MiB at least: what is made anew for each tensor is mapped anew by whoever borrows it.
     fn retain(&self, device: Device) -> u64 {
-        let total = self.opened(device).ok();
-        let total = total.and_then(|opened| opened.context.total_mem().ok());
+        let total = self.opened(device).ok().and_then(|opened| {
+            forget_error(&opened.context);
+            opened.context.total_mem().ok()
+        });
         (total.unwrap_or_default() as u64 / 8).max(512 << 20)
     }
 }
@@ -341,6 +337,32 @@ fn enter(context: &CudaContext) -> Current {
     // SAFETY: the context is there.
     let _ = unsafe { result::ctx::set_current(context.cu_ctx()) };
     before
+}
+
+/// What a drop of cudarc's has left in its context is no error of what comes next.
+fn forget_error(context: &CudaContext) {
+    if let Err(error) = context.check_err() {
+        let reason = probe::words(error);
+        tracing::warn!(reason, "something of a device was lost");
+    }
+}
+
+/// Makes the context of a stream this thread's.
+fn bind(stream: &CudaStream) -> Result<(), DeviceError> {
+    let context = stream.context();
+    forget_error(context);
+    let device = CudaDevices::device(context.ordinal() as u32);
+    let bound = context.bind_to_thread();
+    bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))
+}
+
+/// What the driver says to a call that lets go of something. It is no error of whatever this context does next.
+fn report(context: &CudaContext, call: &'static str, done: Result<(), DriverError>) {
+    if let Err(error) = done {
+        let device = CudaDevices::device(context.ordinal() as u32);
+        let error = failed(device, call, error);
+        tracing::warn!(%error, "something of a device was lost");
+    }
 }
 
 /// What the driver said to a call, with its number.

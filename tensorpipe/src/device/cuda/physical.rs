@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
-use super::{enter, probe};
+use super::{enter, probe, report};
 use crate::sys::fork::Owner;
 use crate::sys::segment::Segment;
 
@@ -266,10 +266,10 @@ impl Physical {
         self.len
     }
 
-    /// Whether the driver need not be asked for what [`shared`](Self::shared) says.
+    /// Whether the driver need not be asked for what [`shared`](Self::shared) says, nor is being asked.
     pub(super) fn is_shared(&self) -> bool {
-        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.is_some() || !self.has_descriptor
+        let shared = self.shared.try_lock();
+        !self.has_descriptor || shared.is_ok_and(|shared| shared.is_some())
     }
 
     /// For other processes; why not, and whether it stays so.
@@ -316,19 +316,24 @@ impl Drop for Physical {
             return;
         }
         let _here = enter(&self.context);
-        let mut at = self.address;
+        let (mut at, mut is_free) = (self.address, true);
         for (_, len) in &self.mapped {
             // SAFETY: mapped in `map`, and in use by no work: whoever has it sees to that.
             let unmapped = unsafe { sys::cuMemUnmap(at, *len) };
-            self.context.record_err(unmapped.result());
+            is_free &= unmapped == sys::CUresult::CUDA_SUCCESS;
+            report(&self.context, "cuMemUnmap", unmapped.result());
             at += *len as u64;
+        }
+        // What is mapped there stays, at addresses that nobody gets.
+        if !is_free {
+            return;
         }
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         ours.remove(&self.address);
         drop(ours);
         // SAFETY: reserved in `map`, and nothing is mapped there.
         let freed = unsafe { sys::cuMemAddressFree(self.address, self.len) };
-        self.context.record_err(freed.result());
+        report(&self.context, "cuMemAddressFree", freed.result());
     }
 }
 
@@ -342,7 +347,7 @@ impl Drop for Handle {
         let _here = enter(&self.context);
         // SAFETY: this one's, and given up once.
         let released = unsafe { sys::cuMemRelease(self.number) };
-        self.context.record_err(released.result());
+        report(&self.context, "cuMemRelease", released.result());
     }
 }
 

@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
-use super::enter;
+use super::{enter, report};
 use crate::device::{BufferMut, Memory};
 use crate::sys::fork::Owner;
+use crate::sys::frees;
 
-/// Bytes that are kept for later: to pin memory, and to let go of it, takes the driver some 100 µs for each mebibyte. Chosen.
+/// Bytes that are kept for later: to pin memory, and to let go of it, takes the driver some 100 µs for each mebibyte. More are kept where
+/// too much waits to be let go of. Chosen.
 const RETAIN: usize = 256 << 20;
 
 /// The least that is allocated: a page.
@@ -80,7 +82,7 @@ impl PinnedPool {
 
 impl Allocation {
     fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, DriverError> {
-        context.bind_to_thread()?;
+        let _here = enter(context);
         // SAFETY: it is freed once, in `drop`. It is reached by every device.
         let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
         let start = NonNull::new(start.cast::<u8>());
@@ -107,7 +109,7 @@ impl Drop for Allocation {
         let _here = enter(&self.context);
         // SAFETY: made in `new`, and used by nobody from now on.
         let freed = unsafe { result::free_host(self.start.as_ptr().cast()) };
-        self.context.record_err(freed);
+        report(&self.context, "cuMemFreeHost", freed);
     }
 }
 
@@ -165,9 +167,10 @@ impl Drop for Pinned {
             return drop(allocation);
         }
         let mut free = self.pool.lock();
-        if free.bytes + allocation.len > RETAIN {
+        // Whoever drops it may be who hears of all events, for whom the driver is too slow.
+        if free.bytes + allocation.len > RETAIN && !frees::are_behind() {
             drop(free);
-            return drop(allocation);
+            return frees::elsewhere(allocation.len, allocation);
         }
         free.bytes += allocation.len;
         free.by_len

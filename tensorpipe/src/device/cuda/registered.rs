@@ -1,7 +1,7 @@
 //! Main memory of others', reached by the devices where it lies: its pages are pinned, once for an allocation.
 //!
-//! To unpin them, a driver waits for all work of the device (seen with driver 580). So where memory is this library's, a thread of its own
-//! unpins and frees it ([`Registrations::end_before`](crate::sys::registrations::Registrations::end_before)).
+//! To unpin them, a driver waits for all work of the device (seen with driver 580). So a thread of its own unpins and frees memory
+//! ([`Registrations::end_before`](crate::sys::registrations::Registrations::end_before)). Where too much waits for that, no more is pinned.
 
 #![allow(unsafe_code, reason = "the driver takes memory as an address")]
 
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, DriverError, sys};
 
 use super::pinned::Pinned;
-use super::{CudaDevices, enter, failed};
+use super::{CudaDevices, enter, failed, report};
 use crate::device::{Device, Memory, MemoryKind};
 use crate::error::DeviceError;
 use crate::sys::fork::{Owner, PerProcess};
+use crate::sys::frees;
 use crate::sys::registrations::Domain;
 
 /// The longest allocation of an application's that is registered, in bytes: all of it is pinned.
@@ -84,7 +85,10 @@ impl Registration {
         len: usize,
         is_read_only: bool,
     ) -> Result<Self, DriverError> {
-        context.bind_to_thread()?;
+        if frees::are_behind() {
+            return Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        }
+        let _here = enter(context);
         let read_only = sys::CU_MEMHOSTREGISTER_READ_ONLY * u32::from(is_read_only);
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | read_only;
         let address = std::ptr::with_exposed_provenance_mut::<c_void>(start);
@@ -124,7 +128,7 @@ impl Drop for Registration {
             let address = std::ptr::with_exposed_provenance_mut::<c_void>(self.start);
             // SAFETY: registered in `new`, and in use by no copy: each keeps the memory.
             let undone = unsafe { sys::cuMemHostUnregister(address) };
-            self.context.record_err(undone.result());
+            report(&self.context, "cuMemHostUnregister", undone.result());
         }
     }
 }

@@ -79,21 +79,33 @@ impl Slabs {
                 len,
             });
         }
-        let len = class;
-        let mut shared = self.lock();
-        let slabs = shared.entry(len).or_default();
-        if !slabs.iter().any(|slab| !slab.free.is_empty()) {
-            let physical = self.physical(self.granularity)?;
-            let free = (0..self.granularity / len).map(|i| i * len);
-            let free = free.rev().collect();
-            slabs.push(Slab { physical, free });
+        if let Some(block) = self.take_free(class) {
+            return Ok(block);
         }
-        let slab = slabs.iter_mut().find(|slab| !slab.free.is_empty());
-        let slab = slab.ok_or(out)?;
-        let offset = slab.free.pop().ok_or(out)?;
+        // Without the lock, for which whoever hears of events waits: the driver takes a while.
+        let physical = self.physical(self.granularity)?;
+        // The first block is taken.
+        let free = (1..self.granularity / class).map(|i| i * class);
+        let slab = Slab {
+            physical: physical.clone(),
+            free: free.rev().collect(),
+        };
+        self.lock().entry(class).or_default().push(slab);
         Ok(Block {
+            physical,
+            offset: 0,
+            len: class,
+        })
+    }
+
+    /// Of a slab that is there.
+    fn take_free(&self, len: usize) -> Option<Block> {
+        let mut shared = self.lock();
+        let mut slabs = shared.get_mut(&len)?.iter_mut();
+        let slab = slabs.find(|slab| !slab.free.is_empty())?;
+        Some(Block {
+            offset: slab.free.pop()?,
             physical: slab.physical.clone(),
-            offset,
             len,
         })
     }

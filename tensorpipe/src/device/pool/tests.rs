@@ -1,6 +1,8 @@
 //! Stories of the pool, a plain oracle beside it, and threads that pass its memory around.
 
 use std::collections::VecDeque;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use super::*;
 use crate::device::{Buffer, Domain};
@@ -79,7 +81,8 @@ fn the_same_memory_comes_back_last_returned_first() {
 /// A network card would reach what is no more.
 #[test]
 fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
-    struct Registration(usize);
+    /// Where the memory is, and who hears whether it is there when this ends: on another thread.
+    struct Registration(usize, Sender<bool>);
     impl Drop for Registration {
         fn drop(&mut self) {
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -88,16 +91,17 @@ fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
                 let bound = |bound| usize::from_str_radix(bound, 16).unwrap();
                 (bound(from)..bound(to)).contains(&self.0)
             });
-            assert!(is_mapped, "the memory is gone already");
+            self.1.send(is_mapped).unwrap();
         }
     }
     let domain = Domain::unique();
+    let (ended, hears) = channel();
     let made = std::cell::Cell::new(0);
     let register = |buffer: &Buffer| {
         let at = buffer.as_bytes().unwrap().as_ptr() as usize - buffer.offset();
         let registered = buffer.registered(domain, |place| {
             made.set(made.get() + 1);
-            Ok::<_, ()>(Arc::new(Registration(at - place.offset)))
+            Ok::<_, ()>(Arc::new(Registration(at - place.offset, ended.clone())))
         });
         registered.unwrap().unwrap().clone()
     };
@@ -115,10 +119,16 @@ fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
             assert!(Arc::ptr_eq(&whole, &register(&buffer.slice(10..20))));
             let there = Arc::downgrade(&whole);
             drop((whole, buffer));
-            assert_eq!(there.strong_count(), 2 - again, "kept with the memory");
+            // A vector's is about to end.
+            let is_kept = there.strong_count() == 1;
+            assert!(is_kept || again == 2, "kept with the memory");
         }
         assert_eq!(made.get(), again);
         pool.trim(0);
+        for _ in 0..again {
+            let is_mapped = hears.recv_timeout(Duration::from_secs(10)).unwrap();
+            assert!(is_mapped, "the memory is gone already");
+        }
     }
 }
 
@@ -282,7 +292,7 @@ proptest! {
 fn threads_never_share_a_block_and_the_counts_add_up() {
     const TAKES: u64 = 2000;
     let pool = pool(256 << 10);
-    let (sender, receiver) = std::sync::mpsc::channel::<(BufferMut, u8)>();
+    let (sender, receiver) = channel::<(BufferMut, u8)>();
     std::thread::scope(|scope| {
         for thread in 1..=4u8 {
             let (pool, sender) = (pool.clone(), sender.clone());

@@ -4,9 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::receiving::Receiving;
 use super::sending::{Ends, Sending};
-use super::{
-    Buffer, BufferMut, ChannelFault, Lane, LaneIo, OpId, PartKind, PieceEvent, Tools, Want,
-};
+use super::{Buffer, ChannelFault, Lane, LaneIo, OpId, PartKind, PieceEvent, Tools, Want};
 
 pub(in crate::channels::cuda) struct CudaBasicLane {
     tools: Tools,
@@ -105,8 +103,6 @@ impl Lane for CudaBasicLane {
         self.queue(op);
         Ok(())
     }
-
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
 
     fn inner(
         &mut self,

@@ -33,7 +33,7 @@ use super::{
     Channel, ChannelFault, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind,
     PieceEvent, Want,
 };
-use crate::device::{Buffer, BufferMut, Device, DeviceOffer, MemoryKind, Pool};
+use crate::device::{Buffer, BufferMut, Destination, Device, DeviceOffer, MemoryKind, Pool};
 use crate::error::{DeviceError, Error};
 
 /// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
@@ -176,6 +176,26 @@ struct Tools {
 }
 
 impl Tools {
+    /// The lane inside hears what goes on about a piece that it has. Main memory that it takes for that is `place`.
+    fn inside(
+        &mut self,
+        piece: OpId,
+        place: Option<Destination>,
+        event: PieceEvent<'_>,
+        io: &mut LaneIo<'_>,
+    ) -> Result<(), ChannelFault> {
+        let inner = &mut self.inner;
+        io.within(piece, place, |io| match event {
+            PieceEvent::Control(body) => inner.control(piece, body, io),
+            PieceEvent::Resume => inner.resume(piece, io),
+            PieceEvent::Streamed(dest) => {
+                inner.streamed(piece, dest, io);
+                Ok(())
+            }
+            PieceEvent::Ended(_) => Ok(()),
+        })
+    }
+
     fn cuda(&self, device: Device) -> Result<&CudaDevices, Error> {
         let missing = || DeviceError::new(device, "open", "this end has no devices");
         let found = self.cuda.as_ref().ok_or_else(missing);

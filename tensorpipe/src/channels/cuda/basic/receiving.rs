@@ -165,15 +165,6 @@ impl Receiving {
             _ if number > self.allowed => {
                 return Err(ChannelFault(format!("piece {number} is not allowed yet")));
             }
-            (Some(Piece::Inside), PieceEvent::Control(body)) => {
-                io.within(named, place(), |io| tools.inner.control(named, body, io))?;
-            }
-            (Some(Piece::Inside), PieceEvent::Streamed(dest)) => {
-                tools.inner.streamed(named, dest, io);
-            }
-            (Some(Piece::Inside), PieceEvent::Resume) => {
-                io.within(named, place(), |io| tools.inner.resume(named, io))?;
-            }
             (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => {
                 match (outcome, &mut self.dest) {
                     (Outcome::Failed(error), _) => {
@@ -200,6 +191,7 @@ impl Receiving {
                     (Outcome::Sent, _) => {}
                 }
             }
+            (Some(Piece::Inside), event) => tools.inside(named, place(), event, io)?,
             (Some(_), PieceEvent::Resume) => return Ok(self.copied(op, named, number, tools, io)),
             // It crossed the end of the piece.
             _ => {}

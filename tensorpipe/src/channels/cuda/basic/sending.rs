@@ -213,13 +213,6 @@ impl Sending {
         let number = number.get();
         let allowed = self.told.map_or(0, |(_, allowed)| allowed);
         match (self.pieces.get_mut(&number), event) {
-            (Some(Piece::Inside), PieceEvent::Control(body)) => {
-                tools.inner.control(named, body, io)?;
-            }
-            (Some(Piece::Inside), PieceEvent::Streamed(dest)) => {
-                tools.inner.streamed(named, dest, io);
-            }
-            (Some(Piece::Inside), PieceEvent::Resume) => tools.inner.resume(named, io)?,
             (Some(Piece::Inside), PieceEvent::Ended(outcome)) => {
                 self.end(number, tools);
                 match outcome {
@@ -231,6 +224,7 @@ impl Sending {
                 }
                 self.go_on(op, tools, io)?;
             }
+            (Some(Piece::Inside), event) => tools.inside(named, None, event, io)?,
             (Some(Piece::Queueing(_) | Piece::Copying(_)), PieceEvent::Resume) => {
                 return self.copied(op, number, tools, io);
             }

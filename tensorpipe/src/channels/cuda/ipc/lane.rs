@@ -3,7 +3,7 @@
 use super::frame::{FromReader, FromWriter};
 use super::reading::Reader;
 use super::writing::Writer;
-use super::{Buffer, BufferMut, ChannelFault, Lane, LaneIo, OpId, PieceEvent, Tools, Want};
+use super::{Buffer, ChannelFault, Lane, LaneIo, OpId, PieceEvent, Tools, Want};
 
 pub(super) struct CudaIpcLane {
     pub(super) tools: Tools,
@@ -30,8 +30,6 @@ impl Lane for CudaIpcLane {
             None => self.tools.detour.control(op, body, io),
         }
     }
-
-    fn streamed(&mut self, _: OpId, _: Option<BufferMut>, _: &mut LaneIo<'_>) {}
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         match op.outgoing {

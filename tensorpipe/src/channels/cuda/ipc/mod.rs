@@ -24,6 +24,7 @@
 mod frame;
 mod lane;
 mod loan;
+mod mapping;
 mod proof;
 mod proving;
 mod reading;

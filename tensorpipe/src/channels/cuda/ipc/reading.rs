@@ -3,16 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use super::frame::{FromReader, FromWriter};
+use super::mapping;
 use super::proof::{self, Number, OTHER_MEMORY};
 use super::{
-    Arc, Buffer, BufferMut, ChannelFault, CudaDevices, Debt, Device, DeviceError, Lane, LaneIo,
-    Lender, Offer, OpId, Owing, Passed, Slot, Span, Tools, Unlent, Want, Wanted, failed,
+    Arc, Buffer, BufferMut, ChannelFault, Debt, Device, DeviceError, Lane, LaneIo, Lender, Offer,
+    OpId, Owing, Slot, Tools, Want, Wanted, failed,
 };
-use crate::channels::exchange::FETCH_TIMEOUT;
-use crate::device::cuda::{Download, Handle, Physical};
+use crate::device::cuda::{Download, Physical};
 use crate::keys::PipeKey;
 use crate::process::Token;
-use crate::sync::{AtomicBool, Ordering, lock};
+use crate::sync::{AtomicBool, Ordering};
 
 /// See the module's documentation.
 pub(super) struct Reader {
@@ -124,17 +124,18 @@ impl Reader {
         tools: &mut Tools,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
+        // Where nothing is taken any more nothing is fetched either.
+        if told == FromWriter::Cannot || tools.degraded.receiving().is_some() {
+            self.detour(op, want, tools, io);
+            return Ok(());
+        }
         let wanted = match told {
-            FromWriter::Cannot => {
-                self.detour(op, want, tools, io);
-                return Ok(());
-            }
             FromWriter::Invite(_) if self.is_welcome.load(Ordering::Acquire) => {
                 io.control(op, FromReader::Came.encode());
                 self.parts.insert(op, Part::Wanted(want));
                 return Ok(());
             }
-            FromWriter::Invite(_) => Vec::new(),
+            FromWriter::Invite(_) | FromWriter::Cannot => Vec::new(),
             FromWriter::Offer(ref lies) | FromWriter::Prove(ref lies, _) => {
                 let all = lies.all().map(|(segment, _)| Wanted::Device(segment));
                 let missing: Vec<_> = all.filter(|one| !self.lender.has(*one)).collect();
@@ -156,7 +157,7 @@ impl Reader {
         let (lender, handle) = (self.lender.clone(), tools.handle.clone());
         let (degraded, is_welcome) = (tools.degraded.clone(), self.is_welcome.clone());
         io.spawn(async move {
-            match fetch(&lender, invitation, &wanted).await {
+            match mapping::fetch(&lender, invitation, &wanted).await {
                 Ok(()) => drop(is_welcome.fetch_or(wanted.is_empty(), Ordering::Release)),
                 Err(unlent) => {
                     tracing::debug!(unlent.reason, "a tensor of a device is not borrowed");
@@ -170,7 +171,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes an offer whose descriptor is here.
+    /// Takes an offer whose descriptors are here.
     fn take(
         &mut self,
         op: OpId,
@@ -187,9 +188,7 @@ impl Reader {
         let (ids, lens): (Vec<_>, Vec<_>) = lies.all().unzip();
         let len = lens.iter().copied().fold(0, u64::saturating_add);
         let offer = lies.offer;
-        let is_able = tools.degraded.receiving().is_none();
-        let local = tools.cuda.seen_as(lies.device).filter(|_| is_able);
-        let Some(local) = local else {
+        let Some(local) = tools.cuda.seen_as(lies.device) else {
             self.detour(op, want, tools, io);
             return Ok(());
         };
@@ -206,12 +205,12 @@ impl Reader {
         let mapped = mapped.map_or(None, |mapped| mapped.clone());
         let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
             let cuda = tools.cuda.clone();
-            let mapping = Slot::of(op, false, &tools.handle, io, move || {
+            let slot = Slot::of(op, false, &tools.handle, io, move || {
                 // It makes room: to unmap takes the driver as long.
                 drop(unused);
-                Ok(map(&cuda, local, &span, &lens))
+                Ok(mapping::map(&cuda, local, &span, &lens))
             });
-            self.parts.insert(op, Part::Mapping(told, want, mapping));
+            self.parts.insert(op, Part::Mapping(told, want, slot));
             return Ok(());
         };
         // It is what another offer has said, or this one is not believed.
@@ -410,7 +409,7 @@ impl Reader {
             Some(Part::Fetching(told, want)) => self.settle(op, told, want, true, tools, io)?,
             Some(Part::Mapping(told, want, slot)) => match slot.take() {
                 None => drop(self.parts.insert(op, Part::Mapping(told, want, slot))),
-                Some(Ok(Ok(()))) => self.take(op, told, want, tools, io)?,
+                Some(Ok(Ok(()))) => self.settle(op, told, want, true, tools, io)?,
                 Some(Ok(Err((error, lasting)))) => {
                     tracing::debug!(%error, "a tensor of a device is not borrowed");
                     if lasting {
@@ -441,69 +440,4 @@ impl Reader {
     pub(super) fn cancel(&mut self, op: OpId) {
         self.parts.remove(&op);
     }
-}
-
-/// Gets all of these, or is accepted at least; in no more time than one of them may take.
-async fn fetch(lender: &Arc<Lender>, invitation: Token, wanted: &[Wanted]) -> Result<(), Unlent> {
-    let [first, behind @ ..] = wanted else {
-        return lender.fetch(invitation, None).await;
-    };
-    let all = async {
-        lender.fetch(invitation, Some(*first)).await?;
-        for one in behind {
-            lender.fetch(invitation, Some(*one)).await?;
-        }
-        Ok(())
-    };
-    let late = |_| {
-        Err(Unlent {
-            reason: "the peer's exchange is slow".to_owned(),
-            lasting: false,
-        })
-    };
-    let fetched = tokio::time::timeout(FETCH_TIMEOUT, all).await;
-    fetched.unwrap_or_else(late)
-}
-
-/// Maps what was passed, once. Whoever comes second waits for the first.
-fn map(
-    cuda: &CudaDevices,
-    local: Device,
-    span: &Span,
-    lens: &[u64],
-) -> Result<(), (DeviceError, bool)> {
-    let mut mapped = lock(&span.mapped);
-    if mapped.is_some() {
-        return Ok(());
-    }
-    let mut parts = Vec::with_capacity(lens.len());
-    for (part, len) in span.parts.iter().zip(lens) {
-        let len = usize::try_from(*len).unwrap_or(usize::MAX);
-        parts.push((open(cuda, local, part)?, len));
-    }
-    *mapped = Some(cuda.map(local, parts)?);
-    Ok(())
-}
-
-/// Has the driver take what was passed, once.
-fn open(
-    cuda: &CudaDevices,
-    local: Device,
-    passed: &Passed,
-) -> Result<Arc<Handle>, (DeviceError, bool)> {
-    let mut opened = lock(&passed.opened);
-    let known = opened
-        .clone()
-        .and_then(|known| known.downcast::<Handle>().ok());
-    if let Some(known) = known {
-        return Ok(known);
-    }
-    let mut fd = lock(&passed.fd);
-    let gone = || DeviceError::new(local, "map", "its descriptor is gone");
-    let handle = cuda.import(local, fd.as_ref().ok_or_else(|| (gone(), false))?)?;
-    // What is opened needs none.
-    *fd = None;
-    let handle = Arc::new(handle);
-    *opened = Some(handle.clone());
-    Ok(handle)
 }

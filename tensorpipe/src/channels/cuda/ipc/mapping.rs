@@ -1,0 +1,77 @@
+//! How memory of the writer's gets here: its exchange passes descriptors, the driver opens each once, and maps them side by side, once for
+//! all tensors that lie there.
+
+use super::{Arc, CudaDevices, Device, DeviceError, Lender, Passed, Span, Unlent, Wanted};
+use crate::channels::exchange::FETCH_TIMEOUT;
+use crate::device::cuda::Handle;
+use crate::process::Token;
+use crate::sync::lock;
+
+/// Gets all of these, or is accepted at least; in no more time than one of them may take.
+pub(super) async fn fetch(
+    lender: &Arc<Lender>,
+    invitation: Token,
+    wanted: &[Wanted],
+) -> Result<(), Unlent> {
+    let [first, behind @ ..] = wanted else {
+        return lender.fetch(invitation, None).await;
+    };
+    let all = async {
+        lender.fetch(invitation, Some(*first)).await?;
+        for one in behind {
+            lender.fetch(invitation, Some(*one)).await?;
+        }
+        Ok(())
+    };
+    let late = |_| {
+        Err(Unlent {
+            reason: "the peer's exchange is slow".to_owned(),
+            lasting: false,
+        })
+    };
+    let fetched = tokio::time::timeout(FETCH_TIMEOUT, all).await;
+    fetched.unwrap_or_else(late)
+}
+
+/// Maps what was passed, once. Whoever comes second waits for the first.
+pub(super) fn map(
+    cuda: &CudaDevices,
+    local: Device,
+    span: &Span,
+    lens: &[u64],
+) -> Result<(), (DeviceError, bool)> {
+    let mut mapped = lock(&span.mapped);
+    if mapped.is_some() {
+        return Ok(());
+    }
+    let mut parts = Vec::with_capacity(lens.len());
+    for (part, len) in span.parts.iter().zip(lens) {
+        let len = usize::try_from(*len).unwrap_or(usize::MAX);
+        parts.push((open(cuda, local, part)?, len));
+    }
+    *mapped = Some(cuda.map(local, parts)?);
+    Ok(())
+}
+
+/// Has the driver take what was passed, once.
+fn open(
+    cuda: &CudaDevices,
+    local: Device,
+    passed: &Passed,
+) -> Result<Arc<Handle>, (DeviceError, bool)> {
+    let mut opened = lock(&passed.opened);
+    let known = opened
+        .clone()
+        .and_then(|known| known.downcast::<Handle>().ok());
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let mut fd = lock(&passed.fd);
+    let gone = || DeviceError::new(local, "map", "its descriptor is gone");
+    let handle = cuda.import(local, fd.as_ref().ok_or_else(|| (gone(), false))?)?;
+    // What is opened needs none.
+    *fd = None;
+    let handle = Arc::new(handle);
+    *opened = Some(handle.clone());
+    Ok(handle)
+}
