@@ -314,8 +314,9 @@ impl Engine {
             let mut cx = Context::from_waker(Waker::noop());
             let polled = caught(|| handler.as_mut().poll(&mut cx));
             let ended = ambient::now();
-            speed.measured(ended - begun);
-            speed.polled(ended - begun);
+            let took = ended - begun;
+            speed.measured(took);
+            speed.polled(took);
             // A reply is large: it stays where it is.
             if !matches!(polled, Ok(Poll::Pending)) {
                 drop_quietly(handler, A_HANDLER);

@@ -154,11 +154,11 @@ impl Line {
         }
     }
 
-    /// How long the peer has confirmed nothing, if that is too long.
+    /// For how long the peer has confirmed nothing, if that is too long.
     pub(super) fn silence(&self) -> Option<Duration> {
         let sent = lock(&self.sent);
-        let silence = sent.since.elapsed();
-        (!sent.unconfirmed.is_empty() && silence >= CONFIRMED_WITHIN).then_some(silence)
+        let is_silent = !sent.unconfirmed.is_empty() && sent.since.elapsed() >= CONFIRMED_WITHIN;
+        is_silent.then_some(CONFIRMED_WITHIN)
     }
 
     /// Whether a chunk is late, so that the others should carry the next.
