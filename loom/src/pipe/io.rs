@@ -57,7 +57,7 @@ impl Sends {
         false
     }
 
-    pub(super) fn is_much(&mut self, _: u64) -> bool {
+    pub(super) fn is_much(&self, _: u64) -> bool {
         false
     }
 
