@@ -65,7 +65,8 @@ impl Frame {
                 offset: u64::from_le_bytes(offset),
                 len,
             })),
-            2 => Ok(Self::Taken(len)),
+            2 if len > 0 => Ok(Self::Taken(len)),
+            2 => Err(ChannelFault("no chunk is confirmed".to_owned())),
             other => Err(ChannelFault(format!("a frame of the unknown kind {other}"))),
         }
     }
@@ -159,6 +160,7 @@ mod tests {
         };
         assert!(long(0).is_err() && long(CHUNK as u32 + 1).is_err());
         assert!(long(CHUNK as u32).is_ok());
+        assert!(Frame::decode(&Frame::Taken(0).encode()).is_err());
         assert!(Frame::decode(&[9; HEADER_LEN]).is_err());
         for body in [&[][..], &[9], &[0, 1], &[1], &[5; 17], &[0; 1 + 17 * 16]] {
             assert!(Say::decode(body).is_err(), "{body:?}");

@@ -104,8 +104,8 @@ impl Line {
         });
     }
 
-    /// The peer has taken that many. Those of them that were late.
-    pub(super) fn confirmed(&self, chunks: u32) -> Result<Vec<ChunkId>, ChannelFault> {
+    /// The peer has taken that many: read, or thrown away where another connection carries them, too.
+    pub(super) fn confirmed(&self, chunks: u32) -> Result<(), ChannelFault> {
         let now = Instant::now();
         let mut sent = lock(&self.sent);
         let chunks = chunks as usize;
@@ -115,21 +115,19 @@ impl Line {
                 "{chunks} chunks confirmed, of {found} sent"
             )));
         }
-        let mut late = Vec::new();
-        for _ in 0..chunks {
-            let Some(chunk) = sent.unconfirmed.pop_front() else {
-                break;
-            };
-            sent.took = Some(Took::and(sent.took, now - chunk.begun));
-            if chunk.is_late {
-                late.push(chunk.id);
-            }
+        let mut were_late = false;
+        let Sent {
+            unconfirmed, took, ..
+        } = &mut *sent;
+        for chunk in unconfirmed.drain(..chunks) {
+            *took = Some(Took::and(*took, now - chunk.begun));
+            were_late |= chunk.is_late;
         }
         sent.since = now;
-        if !late.is_empty() {
+        if were_late {
             self.news.notify_one();
         }
-        Ok(late)
+        Ok(())
     }
 
     /// A chunk of the peer's is read.
@@ -173,26 +171,21 @@ impl Line {
         let patience = sent.took.map_or(LATE_AFTER_FIRST, |took| {
             (took.smoothed + 4 * took.variation).max(LATE_AFTER_LEAST)
         });
-        match sent.unconfirmed.front() {
-            Some(oldest) if oldest.begun.elapsed() >= patience => sent.take_unconfirmed(),
-            _ => Vec::new(),
+        let oldest = sent.unconfirmed.front();
+        if oldest.is_none_or(|oldest| oldest.begun.elapsed() < patience) {
+            return Vec::new();
         }
-    }
-
-    /// What may be lost with the connection, and is not sent by another.
-    pub(super) fn take_unconfirmed(&self) -> Vec<ChunkId> {
-        lock(&self.sent).take_unconfirmed()
-    }
-}
-
-impl Sent {
-    fn take_unconfirmed(&mut self) -> Vec<ChunkId> {
-        let chunks = self.unconfirmed.iter_mut();
-        let taken = chunks.filter_map(|chunk| {
-            let is_taken = std::mem::replace(&mut chunk.is_late, true);
-            (!is_taken).then_some(chunk.id)
+        let late = sent.unconfirmed.iter_mut().filter_map(|chunk| {
+            let was_late = std::mem::replace(&mut chunk.is_late, true);
+            (!was_late).then_some(chunk.id)
         });
-        taken.collect()
+        late.collect()
+    }
+
+    /// What may be lost with the connection. Also what is late: the reader may have thrown away what another has sent of it.
+    pub(super) fn unconfirmed(&self) -> Vec<ChunkId> {
+        let sent = lock(&self.sent);
+        sent.unconfirmed.iter().map(|chunk| chunk.id).collect()
     }
 }
 
@@ -239,17 +232,18 @@ mod tests {
         assert!(line.is_late());
         line.sends(chunk(1));
         assert_eq!(line.take_late(), [chunk(1)], "it stands behind a late one");
-        assert!(line.take_late().is_empty() && line.take_unconfirmed().is_empty());
-        assert_eq!(line.confirmed(1), Ok(vec![chunk(0)]));
+        assert!(line.take_late().is_empty());
+        assert_eq!(line.unconfirmed(), [chunk(0), chunk(1)]);
+        assert_eq!(line.confirmed(1), Ok(()));
         assert!(line.is_late());
-        assert_eq!(line.confirmed(1), Ok(vec![chunk(1)]));
+        assert_eq!(line.confirmed(1), Ok(()));
         assert!(!line.is_late());
 
         for (each, late_after) in [(100, 100), (1, 20)] {
             for _ in 0..100 {
                 line.sends(chunk(2));
                 pass(each * MS).await;
-                assert_eq!(line.confirmed(1), Ok(vec![]));
+                assert_eq!(line.confirmed(1), Ok(()));
             }
             line.sends(chunk(3));
             pass((late_after - 1) * MS).await;

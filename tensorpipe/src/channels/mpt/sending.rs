@@ -120,11 +120,6 @@ impl Sending {
         self.again.extend(chunks);
     }
 
-    /// These were not lost.
-    pub(super) fn arrived_late(&mut self, chunks: &[ChunkId]) {
-        self.again.retain(|id| !chunks.contains(id));
-    }
-
     /// The next chunk.
     pub(super) fn pull(&mut self) -> Option<Chunk> {
         while let Some(id) = self.again.pop_front() {
@@ -232,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_lost_travels_again_unless_it_is_confirmed_or_nobody_waits_for_it() {
+    fn what_may_be_lost_travels_again_unless_nobody_waits_for_it() {
         let mut sending = Sending::default();
         for message in 1..=2 {
             sending.hold(op(message), buffer(2 * CHUNK + 1));
@@ -245,12 +240,10 @@ mod tests {
         assert!(all.len() == 6 && !sending.is_torn());
         sending.send_again(all.clone());
         assert!(sending.is_torn());
-        let (late, lost): (Vec<_>, Vec<_>) = all.into_iter().partition(|id| id.offset == CHUNK);
-        sending.arrived_late(&late);
         sending.cancel(op(2));
         let again: Vec<_> = std::iter::from_fn(|| sending.pull()).collect();
         let ids: Vec<_> = again.iter().map(|chunk| chunk.id).collect();
-        let expected: Vec<_> = lost.into_iter().filter(|id| id.op == op(1)).collect();
+        let expected: Vec<_> = all.into_iter().filter(|id| id.op == op(1)).collect();
         assert_eq!(ids, expected);
         assert_eq!(again.last().map(|chunk| chunk.bytes.len()), Some(1));
         assert!(!sending.is_torn());

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::arriving::Arriving;
 use super::frame::Say;
 use super::line::Line;
-use super::sending::{Chunk, ChunkId, Sending};
+use super::sending::{Chunk, Sending};
 use super::{Degraded, LaneHandle, OpId};
 use crate::device::BufferMut;
 use crate::error::{Error, SystemError};
@@ -118,16 +118,12 @@ impl Stripes {
     pub(super) fn send_late_again(&self, line: &Line) {
         let mut state = self.state();
         if state.connections > 1 {
-            state.sending.send_again(line.take_late());
-            drop(state);
-            self.work.notify_waiters();
-        }
-    }
-
-    /// The peer has confirmed these on the connection that was late.
-    pub(super) fn arrived_late(&self, chunks: &[ChunkId]) {
-        if !chunks.is_empty() {
-            self.state().sending.arrived_late(chunks);
+            let late = line.take_late();
+            if !late.is_empty() {
+                state.sending.send_again(late);
+                drop(state);
+                self.work.notify_waiters();
+            }
         }
     }
 
@@ -136,7 +132,7 @@ impl Stripes {
         let (lost, says) = {
             let mut state = self.state();
             state.connections -= 1;
-            state.sending.send_again(line.take_unconfirmed());
+            state.sending.send_again(line.unconfirmed());
             let says = state.close_road("its connections have ended");
             let is_torn = state.sending.is_torn()
                 || state.arriving.values().any(|arriving| arriving.has_begun());
