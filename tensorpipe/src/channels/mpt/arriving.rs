@@ -183,11 +183,11 @@ impl Arriving {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::OpId;
     use super::*;
 
-    fn of(len: usize) -> Arriving {
+    pub(in super::super) fn of(len: usize) -> Arriving {
         Arriving::new(Destination::pooled(len), Pool::default())
     }
 
@@ -199,14 +199,19 @@ mod tests {
         }
     }
 
-    fn claim(arriving: &Arriving, offset: u64, by: u8) -> Range<usize> {
+    pub(in super::super) fn claim(arriving: &Arriving, offset: u64, by: u8) -> Range<usize> {
         let claimed = arriving.claim(&chunk(offset, CHUNK), by);
         let Claimed { place, cost } = claimed.unwrap().unwrap();
         cost.unwrap();
         place
     }
 
-    async fn read(arriving: &Arriving, mut place: Range<usize>, byte: u8, by: u8) -> Option<()> {
+    pub(in super::super) async fn read(
+        arriving: &Arriving,
+        mut place: Range<usize>,
+        byte: u8,
+        by: u8,
+    ) -> Option<()> {
         let bytes = vec![byte; place.len()];
         let mut bytes = &bytes[..];
         while !place.is_empty() {

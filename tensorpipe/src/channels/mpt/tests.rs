@@ -1,6 +1,11 @@
-//! A channel's own settings, and the examples of WIRE.md.
+//! A channel's own settings, the examples of WIRE.md, and a chunk that two connections carry.
 
-use super::frame::{ChunkHead, Frame, HEADER_LEN, Say};
+use std::time::Duration;
+
+use super::arriving::tests::{claim, of, read};
+use super::frame::{CHUNK, ChunkHead, Frame, HEADER_LEN, Say};
+use super::line::Line;
+use super::sending::Sending;
 use super::*;
 use crate::wire_md::examples;
 
@@ -29,4 +34,67 @@ fn silly_numbers_are_refused() {
     }
     let two = MptChannel::new().connections(2).unwrap();
     assert_eq!(two.chunks_sent(), [0, 0]);
+}
+
+const WHOLE: usize = CHUNK as usize;
+
+const HALF: usize = WHOLE / 2;
+
+/// A tensor of one chunk, about to be pulled.
+fn one_chunk() -> Sending {
+    let (op, mut sending) = (OpId::outgoing(0, 0), Sending::default());
+    sending.hold(op, Buffer::from_vec(vec![1u8; WHOLE]));
+    sending.go(op).unwrap();
+    sending.stripe();
+    sending
+}
+
+/// The chunk goes over `line` now.
+fn pull(sending: &mut Sending, line: &Line) {
+    let chunk = sending.pull().expect("it travels");
+    line.sends(chunk.id);
+}
+
+/// The chunk becomes late on `line`.
+async fn becomes_late(line: &Line, sending: &mut Sending) {
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    sending.send_again(line.take_late());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chunk_that_stalls_on_two_connections_travels_again_by_the_first_that_recovers() {
+    let (a, b) = (Line::new(), Line::new());
+    let (mut sending, arriving) = (one_chunk(), of(WHOLE));
+    for (line, by) in [(&a, 0), (&b, 1)] {
+        pull(&mut sending, line);
+        claim(&arriving, 0, by);
+        read(&arriving, 0..HALF, 1, by).await.unwrap();
+        becomes_late(line, &mut sending).await;
+    }
+    let rest = read(&arriving, HALF..WHOLE, 1, 0).await;
+    assert!(rest.is_none(), "the other has claimed it");
+    a.confirmed(1).unwrap();
+    assert!(!a.is_late() && b.is_late());
+    pull(&mut sending, &a);
+    let place = claim(&arriving, 0, 0);
+    read(&arriving, place, 1, 0).await.unwrap();
+    assert!(arriving.filled(0, 0).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chunk_of_a_connection_that_ends_travels_again_though_another_has_carried_it() {
+    let (a, b) = (Line::new(), Line::new());
+    let (mut sending, arriving) = (one_chunk(), of(WHOLE));
+    pull(&mut sending, &a);
+    becomes_late(&a, &mut sending).await;
+    pull(&mut sending, &b);
+    claim(&arriving, 0, 1);
+    read(&arriving, 0..HALF, 1, 1).await.unwrap();
+    // What was late comes: from here on the chunk is its connection's.
+    claim(&arriving, 0, 0);
+    assert!(read(&arriving, HALF..WHOLE, 1, 1).await.is_none());
+    b.confirmed(1).unwrap();
+    assert!(sending.pull().is_none());
+    sending.send_again(a.unconfirmed());
+    pull(&mut sending, &b);
 }

@@ -407,6 +407,17 @@ mod tests {
         assert_eq!(core.counters.bytes_out(), before + 24);
     }
 
+    #[tokio::test]
+    async fn what_cannot_be_sent_yet_is_not_polled_for() {
+        let (core, _slots, _ends) = many_wait("not to be sent").await;
+        core.driver.hold().unwrap().sends.owe();
+        core.drive();
+        assert!(
+            core.driver.hold().unwrap().sends.owe(),
+            "nobody is told again"
+        );
+    }
+
     /// Its task does something else: a handler that listens, another operation, or the next one, must not wait for it to poll.
     #[tokio::test]
     async fn an_operation_that_rests_polls_no_more_and_waits_where_nobody_else_does() {

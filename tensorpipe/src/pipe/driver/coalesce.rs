@@ -99,8 +99,8 @@ impl Sends {
         self.left = self.left.saturating_add(self.gathered);
     }
 
-    /// All that waits is being written.
-    pub(in crate::pipe) fn write(&mut self) {
+    /// Somebody tries to write all that waits.
+    pub(in crate::pipe) fn tried(&mut self) {
         (self.owed, self.gathered, self.queued) = (false, 0, 0);
     }
 }
@@ -274,7 +274,7 @@ mod tests {
             for _ in 0..2 {
                 assert!((1..messages).all(|_| !sends.is_much(bytes)));
                 assert!(sends.is_much(bytes));
-                sends.write();
+                sends.tried();
             }
         }
     }

@@ -23,6 +23,8 @@ impl Io {
     /// Writes what was gathered, and what the protocol wants to send after it. Returns whether the connection would take more
     /// of it at once.
     pub(super) fn send(&mut self, common: &Common) -> Result<bool, Error> {
+        // Also where there is nothing to write: what the protocol has queued may wait for the peer.
+        self.sends.tried();
         for _ in 0..WRITES_IN_A_ROW {
             if self.pieces.is_empty() {
                 break;
@@ -179,6 +181,7 @@ impl Io {
     /// Writes what waits. Returns whether all of it is with the connection.
     fn write_now(&mut self, common: &Common) -> bool {
         self.adopt_polling(common);
+        self.sends.tried();
         let written = self.write(common).and_then(|_| self.flush(common));
         self.count_wakes(common);
         match written {
@@ -192,7 +195,6 @@ impl Io {
 
     /// One write. Returns `false` if the connection wants to wait.
     fn write(&mut self, common: &Common) -> Result<bool, Error> {
-        self.sends.write();
         let Some(connection) = &mut self.connection else {
             return Ok(false);
         };
