@@ -40,9 +40,9 @@ pub struct Call<T, E = Infallible> {
 
 enum State<E> {
     /// It was not made.
-    Failed(Option<CallError<E>>),
-    /// It needed nobody else.
-    Answered(Outcome),
+    Failed(Option<Box<CallError<E>>>),
+    /// It needed nobody else. Boxed, as above: most calls are [`Waiting`](Self::Waiting), and are moved often.
+    Answered(Box<Outcome>),
     Waiting(UnderWay),
     Surviving(Surviving, Option<Arc<Attempts>>),
     Done,
@@ -202,13 +202,13 @@ impl<T: DeserializeOwned> Call<T> {
     {
         let state = match Reply::of(value).into_outcome() {
             Returned::Value(encoded) => match is_on(&encoded.tensors, device) {
-                Ok(()) => State::Answered(Outcome::Value(Body::here(encoded))),
-                Err(misuse) => State::Failed(Some(CallError::NoPlace {
+                Ok(()) => State::Answered(Box::new(Outcome::Value(Body::here(encoded)))),
+                Err(misuse) => State::failed(CallError::NoPlace {
                     error: PlaceError::Here(misuse),
                     may_have_run: false,
-                })),
+                }),
             },
-            Returned::Unsendable(error) => State::Failed(Some(CallError::Encode(error))),
+            Returned::Unsendable(error) => State::failed(CallError::Encode(error)),
             _ => State::Failed(None),
         };
         Self::new(&FETCH, state, decode_value)
@@ -216,7 +216,7 @@ impl<T: DeserializeOwned> Call<T> {
 
     /// A call that was not made.
     pub(crate) fn failed(error: CallError) -> Self {
-        Self::new(&FETCH, State::Failed(Some(error)), decode_value)
+        Self::new(&FETCH, State::failed(error), decode_value)
     }
 }
 
@@ -296,8 +296,12 @@ impl<E> State<E> {
         match made {
             Ok(Made::Sent(call)) => Self::Waiting(call),
             Ok(Made::Surviving(call, attempts)) => Self::Surviving(call, attempts),
-            Err(error) => Self::Failed(Some(error)),
+            Err(error) => Self::failed(error),
         }
+    }
+
+    fn failed(error: CallError<E>) -> Self {
+        Self::Failed(Some(Box::new(error)))
     }
 }
 
@@ -343,7 +347,7 @@ impl<T, E> Future for Call<T, E> {
         let this = &mut *self;
         let outcome = match &mut this.state {
             State::Failed(error) => match error.take() {
-                Some(error) => return Poll::Ready(Err(error)),
+                Some(error) => return Poll::Ready(Err(*error)),
                 None => return Poll::Ready(Err(polled_again())),
             },
             State::Done => return Poll::Ready(Err(polled_again())),
@@ -352,7 +356,7 @@ impl<T, E> Future for Call<T, E> {
                 else {
                     return Poll::Ready(Err(polled_again()));
                 };
-                return Poll::Ready((this.decode)(this.method, outcome));
+                return Poll::Ready((this.decode)(this.method, *outcome));
             }
             State::Waiting(call) => call.poll(cx).map(|outcome| (outcome, None)),
             State::Surviving(call, _) => call.as_mut().poll(cx),

@@ -22,7 +22,7 @@ use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::lock::lock;
 use crate::observe::{Seen, watched};
-use crate::remote::{Encoding, encoding};
+use crate::remote::{Met, encoding};
 
 tokio::task_local! {
     /// The call whose handler runs: calls that it makes inherit its deadline and trace.
@@ -387,14 +387,14 @@ impl CancelState {
 }
 
 /// Encodes what the handler that runs on this task returns.
-pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Encoding) {
+pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Option<Box<Met>>) {
     let call = CURRENT.try_with(|context| {
         let engine = context.inner.caller.engine.get()?;
         Some((engine.as_ptr().addr(), context.inner.call?))
     });
     match call {
         Ok(Some((engine, call))) => encoding(engine, Some(call), encode),
-        _ => (encode(), Encoding::default()),
+        _ => (encode(), None),
     }
 }
 

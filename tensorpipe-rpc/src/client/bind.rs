@@ -37,7 +37,7 @@ pub(super) async fn bind(
         encoded,
         header_len,
         deadline,
-        pins: Vec::new(),
+        met: None,
         trace: None,
         places: None,
         required: None,

@@ -8,13 +8,13 @@ use crate::codec::{EncodeError, Encoder};
 use crate::engine::{Engine, Kept, Request, Terms};
 use crate::error::CallError;
 use crate::placement::CallPlacement;
-use crate::remote::{ANY, Encoding, encoding, put_references};
+use crate::remote::{ANY, Met, encoding, put_references};
 
 /// Encoded arguments, to be sent as often as need be.
 pub(super) struct EncodedCall {
     pub(super) terms: Terms,
     kept: Kept,
-    met: Encoding,
+    met: Option<Box<Met>>,
 }
 
 impl EncodedCall {
@@ -25,18 +25,20 @@ impl EncodedCall {
         let mut encoder = Encoder::new();
         let (encoded, met) = encoding(ANY, None, || encode(&mut encoder));
         encoded.map_err(|error| CallError::Encode(error.in_method(terms.method.name)))?;
-        let kept = Kept::new(encoder.finish(), !met.waits.is_empty());
+        let waits = met.as_ref().is_some_and(|met| !met.waits.is_empty());
+        let kept = Kept::new(encoder.finish(), waits);
         Ok(Self { terms, kept, met })
     }
 
     /// Whether they refer to values that a server owns.
     pub(super) fn refers(&self) -> bool {
-        !self.met.pins.is_empty()
+        self.met.is_some()
     }
 
     /// The connection to that server.
     pub(super) fn owner(&self) -> Option<Arc<Engine>> {
-        self.met.pins.first().map(|pin| pin.engine().clone())
+        let pin = self.met.as_ref()?.pins.first()?;
+        Some(pin.engine().clone())
     }
 
     /// Sends them once, so much before the call's deadline.
@@ -54,8 +56,8 @@ impl EncodedCall {
         let begun = engine.begin_call(service, &terms, left);
         let header_len = begun.header.len();
         let mut encoded = self.kept.behind(begun.header, &engine.pipe.peer_limits());
-        if self.refers() {
-            put_references(&mut encoded.metadata, &self.met.waits)?;
+        if let Some(met) = &self.met {
+            put_references(&mut encoded.metadata, &met.waits)?;
         }
         let slot = engine.call(Request {
             id: begun.id,
@@ -63,7 +65,7 @@ impl EncodedCall {
             encoded,
             header_len,
             deadline: terms.deadline,
-            pins: self.met.pins.clone(),
+            met: self.met.clone(),
             trace: begun.trace,
             places: terms.places,
             required: terms.required,

@@ -201,7 +201,7 @@ impl ClientHandle {
             return Err(error);
         }
         let mut encoded = encoder.finish();
-        if !met.pins.is_empty() {
+        if let Some(met) = &met {
             put_references(&mut encoded.metadata, &met.waits)?;
         }
         let slot = engine.call(Request {
@@ -210,7 +210,7 @@ impl ClientHandle {
             encoded,
             header_len,
             deadline: terms.deadline,
-            pins: met.pins,
+            met,
             trace: begun.trace,
             places: terms.places,
             required: terms.required,

@@ -1,7 +1,6 @@
 //! Arguments to bytes: one after another into one vector.
 
 use std::fmt;
-use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +9,7 @@ use tensorpipe::{Device, Payload, Tensor};
 use super::deserializer::Reader;
 use super::error::{EncodeError, Fault, Subject};
 use super::serializer::{Mark, Writer};
-use crate::remote::Referent;
+use crate::remote::Met;
 
 /// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
 /// their borrowed forms.
@@ -68,8 +67,8 @@ pub struct Encoded {
     pub tensors: Vec<Tensor>,
     /// Where each tensor is to land; those behind the last have no target.
     pub(crate) targets: Vec<Option<Device>>,
-    /// Values of this side's that it refers to, in the order of their indices.
-    pub(crate) references: Vec<Arc<dyn Referent>>,
+    /// References in it.
+    pub(crate) met: Option<Box<Met>>,
 }
 
 /// Encodes the arguments of one call.
@@ -197,7 +196,7 @@ impl Encoder {
             payloads,
             tensors,
             targets: self.targets,
-            references: Vec::new(),
+            met: None,
         }
     }
 }

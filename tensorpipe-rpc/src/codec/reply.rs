@@ -10,7 +10,7 @@ use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
 use crate::header::FailureCode;
 use crate::observe::Figures;
-use crate::remote::{MINE, Referent};
+use crate::remote::{MINE, Met, Referent};
 use crate::spare;
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
@@ -67,7 +67,10 @@ impl Reply {
         let mut reply =
             Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Returned::Value);
         if let Returned::Value(encoded) = &mut reply.outcome {
-            encoded.references = vec![referent];
+            encoded.met = Some(Box::new(Met {
+                exports: vec![referent],
+                ..Met::default()
+            }));
         }
         reply
     }
@@ -144,7 +147,7 @@ impl Reply {
         let (written, met) = within_call(|| encoder.write::<T, T>(value));
         let outcome = match written {
             Ok(()) => outcome(Encoded {
-                references: met.exports,
+                met,
                 ..encoder.finish()
             }),
             Err(error) => Returned::Unsendable(error),

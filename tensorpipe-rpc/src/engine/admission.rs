@@ -5,10 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorpipe::ambient;
-use tensorpipe::engine::{EnginePipe, Held};
-use tensorpipe::{Error, Pipe};
 
-use super::Body;
 use super::serving::{Listed, Serving};
 use super::streams::{CallStreams, Open, Opened};
 use crate::context::CallContext;
@@ -26,25 +23,23 @@ pub(crate) struct Target {
     pub(crate) method: usize,
 }
 
-/// A call that will be handled.
+/// A call that will be handled. Short: it is moved from step to step.
 pub(super) struct Admitted {
-    pub(super) header: Header,
+    /// The caller's number for it.
+    pub(super) call: u64,
     /// `None` for a bind.
     pub(super) target: Option<Target>,
     pub(super) context: CallContext,
     /// When it was admitted, unless it has waited since.
     pub(super) begun: Option<Instant>,
     /// Held until the call is answered.
-    _streams: Option<Open>,
-    _opened: Option<Opened>,
+    _streams: Option<Box<(Open, Option<Opened>)>>,
     /// Others may wait for it.
     pub(super) pending: Option<Pending>,
-    /// What its message takes of the receive budget until its handler starts.
-    pub(super) held: Option<Held>,
     /// It waits for others, or its handler runs on a task of its own.
     pub(super) listed: Option<Listed>,
     /// Where tensors of its result are to land.
-    pub(super) placement: Option<Placement>,
+    pub(super) placement: Option<Box<Placement>>,
     busy: Busy,
 }
 
@@ -52,15 +47,6 @@ impl Admitted {
     /// It is about to be answered: its caller, who may make the next call as soon as it has the answer, finds this one's place free.
     pub(super) fn answering(&self) {
         self.busy.leave();
-    }
-
-    /// It is kept until others have ended: what its body takes counts until then.
-    pub(super) fn wait(&mut self, pipe: &Pipe, body: &Body) -> Result<(), Error> {
-        let held = match &mut self.held {
-            Some(held) => held,
-            none => none.insert(pipe.hold(body.own_bytes())?),
-        };
-        held.wait()
     }
 }
 
@@ -140,13 +126,14 @@ impl Serving {
         let deadline = now.checked_add(Duration::from_micros(left));
         let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);
         let placement = match places.result {
-            Some(device) => Some(Placement::All(device)),
+            Some(device) => Some(Box::new(Placement::All(device))),
             None if header.flags & PLACES != 0 => {
                 let wanted = decode_results(header.places(metadata));
-                Some(wanted.ok_or_else(|| {
+                let wanted = wanted.ok_or_else(|| {
                     let text = "where it wants tensors of its result makes no sense";
                     (FailureCode::BadArguments, text.to_owned())
-                })?)
+                });
+                Some(Box::new(wanted?))
             }
             None => None,
         };
@@ -165,7 +152,7 @@ impl Serving {
         let ends = streams.any().then(|| {
             let (call, unread) = (header.call, &self.unread);
             let argument = places.stream.map(Placement::All).map(ReceivePlacement::new);
-            let result = placement.clone();
+            let result = placement.as_deref().cloned();
             Arc::new(CallStreams::new(
                 call, false, streams, asked, argument, result, unread,
             ))
@@ -180,21 +167,19 @@ impl Serving {
         );
         let open = streams.any().then(|| {
             let open = self.streams.open(header.call, &context);
-            open.ok_or_else(|| {
+            open.map(|open| Box::new((open, opened))).ok_or_else(|| {
                 let text = "another call of this number is under way".to_owned();
                 (FailureCode::BadArguments, text)
             })
         });
         let open = open.transpose()?;
         Ok(Admitted {
-            header: *header,
+            call: header.call,
             target,
             context,
             begun: Some(now),
             _streams: open,
-            _opened: opened,
             pending: None,
-            held: None,
             listed: None,
             placement,
             busy: busy_guard,

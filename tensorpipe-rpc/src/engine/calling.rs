@@ -9,13 +9,13 @@ use tensorpipe::{Error, ResetCode};
 use super::calls::Outcome;
 use super::slot::{Beside, CallSlot};
 use super::streams::{CallStreams, Required};
-use super::{Engine, outbound};
+use super::{Engine, outbound, settle_body};
 use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{Header, PLACES, TraceContext, WAITS};
 use crate::observe::CallTrace;
 use crate::placement::CallPlacement;
-use crate::remote::Handle;
+use crate::remote::Met;
 use crate::schema::Method;
 
 /// When a call ends, and the time that it had; `None` far beyond any clock.
@@ -54,7 +54,8 @@ pub(crate) struct Request {
     pub(crate) encoded: Encoded,
     pub(crate) header_len: usize,
     pub(crate) deadline: Deadline,
-    pub(crate) pins: Vec<Arc<Handle>>,
+    /// References among its arguments.
+    pub(crate) met: Option<Box<Met>>,
     pub(crate) trace: Option<Arc<CallTrace>>,
     pub(crate) places: Option<Arc<CallPlacement>>,
     pub(crate) required: Option<Arc<Vec<String>>>,
@@ -80,59 +81,62 @@ impl Engine {
 
     /// Sends a call. Its slot gets the outcome.
     pub(crate) fn call(&self, request: Request) -> Arc<CallSlot> {
-        let (id, method, places) = (request.id, request.method, request.places);
-        let (mut encoded, mut header_len) = (request.encoded, request.header_len);
-        let (trace, required) = (request.trace, request.required);
-        let refused = self.refuses(places.as_deref());
-        if let (None, Some(places)) = (&refused, &places) {
+        let Request {
+            id,
+            method,
+            mut encoded,
+            mut header_len,
+            places,
+            required,
+            trace,
+            ..
+        } = request;
+        let places = places.as_deref();
+        let refused = self.refuses(places);
+        if let (None, Some(places)) = (&refused, places) {
             header_len = name_places(places, &mut encoded, header_len);
         }
+        settle_body(&mut encoded, header_len, &self.pipe.peer_limits());
         let (placed, tensors) = (!encoded.targets.is_empty(), encoded.tensors.len());
-        let new_slot = |has_parts| {
-            let places = places.as_deref();
-            let results = || places.and_then(|places| places.results.clone());
-            let streams = method.streams.any().then(|| {
-                let asked = trace.as_ref().is_some_and(|trace| trace.asked);
-                let argument = places.and_then(|places| places.stream.clone());
-                let (kinds, unread) = (method.streams, &self.unread);
-                let mut streams =
-                    CallStreams::new(id, true, kinds, asked, results(), argument, unread);
-                let required = required.clone().map(Required::new);
-                streams.required = required.map(Box::new);
-                Arc::new(streams)
-            });
-            let beside = Beside {
-                has_parts,
-                called: Some((method, tensors)),
-                streams,
-                _pins: request.pins,
-                trace,
-                receive_placement: results(),
-            };
-            Arc::new(CallSlot::new(id, request.deadline, beside))
+        let results = || places.and_then(|places| places.results.clone());
+        let streams = method.streams.any().then(|| {
+            let asked = trace.as_ref().is_some_and(|trace| trace.asked);
+            let argument = places.and_then(|places| places.stream.clone());
+            let (kinds, unread) = (method.streams, &self.unread);
+            let mut streams = CallStreams::new(id, true, kinds, asked, results(), argument, unread);
+            streams.required = required.clone().map(Required::new).map(Box::new);
+            Arc::new(streams)
+        });
+        let beside = Beside {
+            has_parts: tensors > 0 || !encoded.payloads.is_empty(),
+            called: Some((method, tensors)),
+            streams,
+            _met: request.met,
+            trace,
+            receive_placement: results(),
         };
+        let slot = Arc::new(CallSlot::new(id, request.deadline, beside));
+        if let Some(error) = refused {
+            slot.fail(error);
+            return slot;
+        }
         let waits = encoded.metadata[2] & WAITS != 0;
-        let peer = self.pipe.peer_limits();
-        outbound(encoded, header_len, &peer, |outbound| {
-            outbound.require(required.clone());
-            let slot = new_slot(outbound.has_parts());
-            if let Some(error) = refused {
-                slot.fail(error);
-                return slot;
-            }
+        let sent = outbound(encoded, |outbound| {
+            outbound.require(required);
             if let Some(trace) = &slot.trace {
                 trace.becomes(outbound.byte_len());
                 outbound.tell_diverted(trace.diverted());
             }
-            if let Err(error) = self.send_call(&slot, outbound, waits) {
-                let failed = match slot.naming(error) {
-                    Error::GoingAway { .. } => CallError::ShuttingDown,
-                    error => CallError::of_pipe(error, placed, false),
-                };
-                self.calls.complete(&slot, Outcome::Failed(failed));
-            }
-            slot
-        })
+            self.send_call(&slot, outbound, waits)
+        });
+        if let Err(error) = sent {
+            let failed = match slot.naming(error) {
+                Error::GoingAway { .. } => CallError::ShuttingDown,
+                error => CallError::of_pipe(error, placed, false),
+            };
+            self.calls.complete(&slot, Outcome::Failed(failed));
+        }
+        slot
     }
 
     /// Why a call cannot be made at all.

@@ -84,7 +84,7 @@ impl Engine {
                     metadata: bytes.to_vec(),
                     ..Encoded::default()
                 };
-                self.send(encoded, REPLY_HEADER, None, |_| ()).map(drop)
+                self.send(encoded, REPLY_HEADER, None, |_, _| ()).map(drop)
             }
         };
         match sent {

@@ -19,7 +19,7 @@ pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerL
         payloads,
         tensors,
         targets: _,
-        references: _,
+        met: _,
     } = encoded;
     if !is_beside(metadata.len(), header_len, payloads, tensors.len(), peer) {
         return;
@@ -31,15 +31,9 @@ pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerL
     payloads.push(Payload::from(body.slice(header_len..body.len())));
 }
 
-/// Gives the message of `encoded`, whose metadata begins with a header of `header_len` bytes, to `send`, and keeps the vector that
-/// it was encoded in for the next.
-pub(super) fn outbound<T>(
-    mut encoded: Encoded,
-    header_len: usize,
-    peer: &PeerLimits,
-    send: impl FnOnce(&mut Outbound<'_>) -> T,
-) -> T {
-    settle_body(&mut encoded, header_len, peer);
+/// Gives the message of `encoded`, whose body is [settled](settle_body), to `send`, and keeps the vector that it was encoded in for the
+/// next.
+pub(super) fn outbound<T>(encoded: Encoded, send: impl FnOnce(&mut Outbound<'_>) -> T) -> T {
     let sent = {
         // Dropped where it is: it is 800 bytes long.
         let mut outbound = Outbound::new(&encoded.metadata);
@@ -98,7 +92,7 @@ impl Kept {
     /// Keeps what was encoded without a header. `waits`: the results that it waits for are named behind its body, so that is not a
     /// payload before they are.
     pub(crate) fn new(mut encoded: Encoded, waits: bool) -> Self {
-        encoded.references = Vec::new();
+        encoded.met = None;
         let is_large = !waits && encoded.metadata.len() > INLINE_BODY;
         let body = is_large.then(|| Buffer::from_vec(std::mem::take(&mut encoded.metadata)));
         Self { encoded, body }
@@ -126,7 +120,7 @@ impl Kept {
             payloads,
             tensors: self.encoded.tensors.clone(),
             targets: self.encoded.targets.clone(),
-            references: Vec::new(),
+            met: None,
         }
     }
 }
@@ -180,7 +174,10 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
     Some(Body {
         metadata,
         payloads,
-        tensors: tensors.into_iter().map(|part| part.tensor).collect(),
+        tensors: match tensors.is_empty() {
+            true => Vec::new(),
+            false => tensors.into_iter().map(|part| part.tensor).collect(),
+        },
         references: header.flags & REFERENCES != 0,
     })
 }

@@ -39,9 +39,7 @@ pub(crate) use calling::{Deadline, Request, Terms};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;
-#[cfg(feature = "tarpc")]
-pub(crate) use envelope::settle_body;
-pub(crate) use envelope::{Body, Kept, to_body};
+pub(crate) use envelope::{Body, Kept, settle_body, to_body};
 pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
@@ -138,17 +136,19 @@ impl Engine {
     }
 
     /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes, and its tensors over one of the channels that are
-    /// `required`. `numbered` hears the message's number while nobody else can know it. Returns that, and how long it is.
+    /// `required`. `numbered` hears the message's number, and how long it is, while nobody else can know it. Returns them.
     pub(crate) fn send(
         &self,
-        encoded: Encoded,
+        mut encoded: Encoded,
         header_len: usize,
         required: Option<&Arc<Vec<String>>>,
-        numbered: impl FnOnce(u64),
+        numbered: impl FnOnce(u64, u64),
     ) -> Result<(u64, u64), Error> {
-        outbound(encoded, header_len, &self.pipe.peer_limits(), |outbound| {
+        settle_body(&mut encoded, header_len, &self.pipe.peer_limits());
+        outbound(encoded, |outbound| {
             outbound.require(required.cloned());
             let len = outbound.byte_len();
+            let numbered = |message| numbered(message, len);
             Ok((self.pipe.submit(outbound, When::Now, numbered)?.id, len))
         })
     }

@@ -72,7 +72,7 @@ impl Asked {
                 ..Encoded::default()
             },
             deadline: None,
-            pins: Vec::new(),
+            met: None,
             trace: None,
             places,
             required: None,

@@ -15,7 +15,7 @@ use crate::context::CallContext;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
 use crate::placement::CallPlacement;
-use crate::remote::{FETCH, Grant, Handle, UNRESOLVED};
+use crate::remote::{FETCH, Grant, Handle, Met, UNRESOLVED};
 
 impl Engine {
     /// Asks the peer something about a reference, which is kept until it has answered.
@@ -47,7 +47,7 @@ impl Engine {
             },
             header_len,
             deadline: ambient::now().checked_add(after).map(|at| (at, after)),
-            pins: about.into_iter().collect(),
+            met: about.map(Met::pinning),
             trace: None,
             places,
             required: None,
@@ -154,7 +154,7 @@ impl Engine {
                 "nothing was shared under this name, or it was claimed, or not within a minute";
             return self.give_up(admitted, FailureCode::Unresolved, text);
         };
-        let call = admitted.header.call;
+        let call = admitted.call;
         self.reply(admitted, Reply::reference(call, referent));
     }
     /// Goes on with a call when those that it waits for have ended.

@@ -50,7 +50,7 @@ impl Engine {
     /// What became of a call.
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
         admitted.answering();
-        let call = admitted.header.call;
+        let call = admitted.call;
         let figures = reply.take_figures();
         let fail = |code, text: String| self.fail(call, figures.as_deref(), code, text);
         let method = || Some(self.method(admitted)?.name);
@@ -78,13 +78,13 @@ impl Engine {
         }
         Header::put_reply(&mut encoded.metadata, kind, call);
         let header_len = self.put_figures(figures.as_deref(), &mut encoded.metadata);
-        let references = std::mem::take(&mut encoded.references);
-        let (gives, count) = (!references.is_empty(), encoded.tensors.len());
-        if gives {
+        let (met, count) = (encoded.met.take(), encoded.tensors.len());
+        let gives = met.is_some();
+        if let Some(met) = met {
             encoded.metadata[2] |= REFERENCES;
             let limit = self.serving.as_ref();
             let limit = limit.map_or(0, |serving| serving.server.limits.references);
-            if !self.owned.give(call, references, limit) {
+            if !self.owned.give(call, met.exports, limit) {
                 let text = format!("{limit} references of this connection's are held, the limit");
                 // The method has run: not an overload, after which it may be called again.
                 return fail(FailureCode::BadReply, text);
@@ -122,7 +122,7 @@ impl Engine {
     pub(super) fn give_up(&self, admitted: &Admitted, code: FailureCode, text: impl Into<String>) {
         admitted.answering();
         let figures = admitted.context.figures();
-        self.fail(admitted.header.call, figures.as_ref(), code, text);
+        self.fail(admitted.call, figures.as_ref(), code, text);
     }
 
     /// The same of any, of which nothing was measured.
@@ -172,7 +172,7 @@ impl Engine {
     fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
         let told = Figures::leaving_at(header_len).map(|at| (at, ambient::now()));
         let sent = self
-            .send(encoded, header_len, None, |_| ())
+            .send(encoded, header_len, None, |_, _| ())
             .map(|(message, _)| message);
         if let (Some((at, since)), Ok(message)) = (told, &sent) {
             self.pipe.stamp_when_leaving(*message, at, since);

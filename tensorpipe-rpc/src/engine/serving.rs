@@ -63,7 +63,7 @@ impl Drop for Listed {
 struct Table {
     /// Admitted, their tensors on their way; by message number. The engine stays for them even when its server is gone: each
     /// leaves the table when it is complete, at its deadline, or when the pipe ends.
-    receiving: FxHashMap<u64, (Admitted, Arc<Engine>)>,
+    receiving: FxHashMap<u64, (Header, Admitted, Arc<Engine>)>,
     /// Their handlers run.
     running: FxHashMap<u64, CallContext>,
 }
@@ -141,12 +141,12 @@ impl Engine {
                         None => MessageStats::default(),
                     };
                     if let Some(message) = incoming.accept() {
-                        self.handle(id, admitted, message, came);
+                        self.handle(id, &header, admitted, message, came, None);
                     }
                     return;
                 }
                 let deadline = admitted.context.deadline();
-                let call = (admitted, self.clone());
+                let call = (header, admitted, self.clone());
                 serving.table().receiving.insert(id, call);
                 match incoming.accept() {
                     Some(message) => self.call_complete(id, message, MessageStats::default(), None),
@@ -170,27 +170,29 @@ impl Engine {
         held: Option<Held>,
     ) {
         let Some(serving) = &self.serving else { return };
-        let Some((mut admitted, _)) = serving.table().receiving.remove(&id) else {
+        let Some((header, mut admitted, _)) = serving.table().receiving.remove(&id) else {
             return;
         };
         admitted.begun = None;
-        admitted.held = held;
-        self.handle(id, admitted, message, came);
+        self.handle(id, &header, admitted, message, came, held);
     }
 
+    /// `held`: what its message takes of the receive budget, until its handler is made.
     fn handle(
         self: &Arc<Self>,
         id: u64,
+        header: &Header,
         admitted: Admitted,
         message: Result<Message, Error>,
         came: MessageStats,
+        held: Option<Held>,
     ) {
         if let Some(seen) = &admitted.context.inner.seen
             && message.is_ok()
         {
             seen.complete(came);
         }
-        let body = match message.map(|message| to_body(message, &admitted.header)) {
+        let body = match message.map(|message| to_body(message, header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,
             Err(error @ Error::OutOfMemory { .. }) => {
@@ -210,14 +212,14 @@ impl Engine {
             Ok(Some(body)) => body,
         };
         match admitted.target {
-            None => match admitted.header.kind {
+            None => match header.kind {
                 Kind::Fetch => self.fetch(id, admitted, &body),
                 Kind::Share => self.share(&admitted, &body),
                 Kind::Claim => self.claim(&admitted, &body),
                 _ => self.bind(&admitted, body),
             },
-            Some(_) if admitted.header.flags & WAITS != 0 => self.run_after(id, admitted, body),
-            Some(_) => self.run(id, admitted, body),
+            Some(_) if header.flags & WAITS != 0 => self.run_after(id, admitted, body, held),
+            Some(_) => self.run(id, admitted, body, held),
         }
     }
 
@@ -242,21 +244,35 @@ impl Engine {
     }
 
     /// Runs a call that waits for others.
-    fn run_after(self: &Arc<Self>, id: u64, mut admitted: Admitted, mut body: Body) {
+    fn run_after(
+        self: &Arc<Self>,
+        id: u64,
+        admitted: Admitted,
+        mut body: Body,
+        held: Option<Held>,
+    ) {
         let Some(mut calls) = split_waits(&mut body.metadata) else {
             let text = "which calls it waits for is cut short";
             return self.give_up(&admitted, FailureCode::BadArguments, text);
         };
-        calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.header.call);
+        calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.call);
         if calls.is_empty() {
-            return self.run(id, admitted, body);
+            return self.run(id, admitted, body, held);
         }
-        if let Err(error) = admitted.wait(&self.pipe, &body) {
-            return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
-        }
+        // What its body takes counts until those have ended.
+        let held = match held {
+            Some(held) => Ok(held),
+            None => self.pipe.hold(body.own_bytes()),
+        };
+        let held = match held.and_then(|mut held| held.wait().map(|()| held)) {
+            Ok(held) => held,
+            Err(error) => {
+                return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
+            }
+        };
         self.when_ended(id, admitted, calls, move |engine, mut admitted| {
             admitted.begun = None;
-            engine.run(id, admitted, body);
+            engine.run(id, admitted, body, Some(held));
         });
     }
 
@@ -270,7 +286,7 @@ impl Engine {
         }
     }
 
-    fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body) {
+    fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body, held: Option<Held>) {
         let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
             return;
         };
@@ -279,9 +295,9 @@ impl Engine {
         let body_refers = body.references;
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
         let context = admitted.context.clone();
-        let was_held = admitted.held.is_some();
+        let was_held = held.is_some();
         if was_held {
-            admitted.context.inner.held.keep(admitted.held.take());
+            context.inner.held.keep(held);
         }
         let speed = served.speed[method].clone();
         let make = || {
@@ -340,13 +356,13 @@ impl Engine {
         let is_due = |admitted: &Admitted| admitted.context.deadline().is_some_and(|at| at <= now);
         let (due, next): (Vec<_>, _) = {
             let mut table = serving.table();
-            let due = table.receiving.extract_if(|_, (call, _)| is_due(call));
+            let due = table.receiving.extract_if(|_, (_, call, _)| is_due(call));
             let due = due.collect();
             let left = table.receiving.values();
-            let deadlines = left.filter_map(|(call, _)| call.context.deadline());
+            let deadlines = left.filter_map(|(_, call, _)| call.context.deadline());
             (due, deadlines.min())
         };
-        for (id, (admitted, _)) in due {
+        for (id, (_, admitted, _)) in due {
             self.pipe
                 .stop(id, ResetCode::Deadline, "its deadline passed");
             self.reply_late(&admitted);

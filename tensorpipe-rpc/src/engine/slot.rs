@@ -15,7 +15,7 @@ use super::streams::CallStreams;
 use crate::error::CallError;
 use crate::observe::{CallStats, CallTrace};
 use crate::placement::{ReceivePlacement, naming};
-use crate::remote::Handle;
+use crate::remote::Met;
 use crate::schema::Method;
 
 /// Stands for a message number that is not known yet.
@@ -52,7 +52,7 @@ pub(crate) struct Beside {
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps them until it is answered.
-    pub(super) _pins: Vec<Arc<Handle>>,
+    pub(super) _met: Option<Box<Met>>,
     /// Where somebody wants to know what becomes of it.
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.

@@ -70,7 +70,7 @@ mod shared;
 pub(crate) use handle::{FETCH, Handle};
 pub(crate) use owned::{Owned, Pending, Referent};
 pub(crate) use promise::{put_references, split_waits};
-pub(crate) use scope::{ANY, Encoding, UNRESOLVED, decoding, encoding, references_met};
+pub(crate) use scope::{ANY, Met, UNRESOLVED, decoding, encoding, references_met};
 pub use shared::Shared;
 pub(crate) use shared::{Grant, Grants};
 

@@ -23,13 +23,24 @@ enum Scope {
 /// The connection of the first reference that is met.
 pub(crate) const ANY: usize = 0;
 
-/// What an encoding for one connection has met.
-#[derive(Clone, Default)]
-pub(crate) struct Encoding {
+struct Encoding {
     /// Which connection: the address of its engine, compared only. [`ANY`] until a reference says.
     engine: usize,
     /// The call whose reply it is. Arguments give nothing away.
     reply_to: Option<u64>,
+    /// Boxed: most values have none.
+    met: Option<Box<Met>>,
+}
+
+impl Encoding {
+    fn met(&mut self) -> &mut Met {
+        self.met.get_or_insert_default()
+    }
+}
+
+/// References that an encoding has met.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Met {
     /// Values of this side that the other one now refers to.
     pub(crate) exports: Vec<Arc<dyn Referent>>,
     /// References that go back to their owner: it must not let go of them before it has answered.
@@ -71,22 +82,32 @@ fn swap(scope: Scope) -> Scope {
     SCOPE.with(|slot| std::mem::replace(&mut *slot.borrow_mut(), scope))
 }
 
+impl Met {
+    /// One that goes back to its owner.
+    pub(crate) fn pinning(handle: Arc<Handle>) -> Box<Self> {
+        Box::new(Self {
+            pins: vec![handle],
+            ..Self::default()
+        })
+    }
+}
+
 /// Runs `encode`, which encodes for the peer of the engine at this address: arguments, or the reply to a call.
 pub(crate) fn encoding<R>(
     engine: usize,
     reply_to: Option<u64>,
     encode: impl FnOnce() -> R,
-) -> (R, Encoding) {
+) -> (R, Option<Box<Met>>) {
     let mut restore = Restore(Some(swap(Scope::Encoding(Encoding {
         engine,
         reply_to,
-        ..Encoding::default()
+        met: None,
     }))));
     let encoded = encode();
     let before = restore.0.take().unwrap_or(Scope::None);
     match swap(before) {
-        Scope::Encoding(met) => (encoded, met),
-        _ => (encoded, Encoding::default()),
+        Scope::Encoding(encoding) => (encoded, encoding.met),
+        _ => (encoded, None),
     }
 }
 
@@ -112,14 +133,11 @@ pub(crate) fn decoding<R>(
 /// A value of this side's goes to the other one. Returns the name that it will have there.
 pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
-        Scope::Encoding(Encoding {
-            reply_to: Some(call),
-            exports,
-            ..
-        }) => {
+        Scope::Encoding(encoding) if let Some(call) = encoding.reply_to => {
+            let exports = &mut encoding.met().exports;
             let index = u32::try_from(exports.len()).map_err(|_| "too many references")?;
             exports.push(referent.clone());
-            Ok((*call, index))
+            Ok((call, index))
         }
         Scope::Encoding(_) => Err(
             "a reference to a value of this process can be what a method returns, neither an argument nor an item of a stream; \
@@ -137,7 +155,7 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
         ),
         Scope::Encoding(encoding) if encoding.engine == ANY || handle.is_of(encoding.engine) => {
             encoding.engine = handle.address();
-            encoding.pins.push(handle.clone());
+            encoding.met().pins.push(handle.clone());
             Ok(handle.id)
         }
         Scope::Encoding(_) => Err(
@@ -150,10 +168,11 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
 /// What is encoded refers to the result of this call.
 pub(super) fn wait_for(call: u64) {
     SCOPE.with(|slot| {
-        if let Scope::Encoding(encoding) = &mut *slot.borrow_mut()
-            && !encoding.waits.contains(&call)
-        {
-            encoding.waits.push(call);
+        if let Scope::Encoding(encoding) = &mut *slot.borrow_mut() {
+            let waits = &mut encoding.met().waits;
+            if !waits.contains(&call) {
+                waits.push(call);
+            }
         }
     });
 }

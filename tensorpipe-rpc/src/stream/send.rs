@@ -256,15 +256,12 @@ impl Sender<'_> {
         }
         let kind = Kind::Items(self.way, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
-        match self.engine.send_items(self.streams, encoded) {
+        match self.engine.send_items(self.streams, items, encoded) {
             Ok((sent, size)) => {
                 self.last = Some(sent);
                 metrics::items_sent(items.into());
                 if let Some(credits) = &self.streams.credits {
                     credits.sent(items.into(), size);
-                }
-                if let Some(carried) = &self.streams.carried {
-                    carried.sent(items, size);
                 }
                 Ok(())
             }

@@ -210,19 +210,23 @@ impl super::Engine {
         }
     }
 
-    /// Sends a message of items, as [`Engine::send`](super::Engine::send).
+    /// Sends a message of so many items, as [`Engine::send`](super::Engine::send).
     pub(crate) fn send_items(
         &self,
         streams: &CallStreams,
+        items: u8,
         encoded: Encoded,
     ) -> Result<(u64, u64), Error> {
         let count = encoded.tensors.len();
         let name = |tensor| Some(tensor_of(ITEMS, tensor, count));
         let required = streams.required.as_ref();
         let channels = required.map(|required| &required.channels);
-        let sent = self.send(encoded, REPLY_HEADER, channels, |message| {
+        let sent = self.send(encoded, REPLY_HEADER, channels, |message, bytes| {
             if let Some(required) = required {
                 required.sent_as(message);
+            }
+            if let Some(carried) = &streams.carried {
+                carried.sent(items, bytes);
             }
         });
         sent.map_err(|error| naming(error, name))

@@ -120,12 +120,6 @@ impl<'a> Outbound<'a> {
         self.diverted = diverted;
     }
 
-    /// Whether it has payloads or tensors.
-    #[inline]
-    pub fn has_parts(&self) -> bool {
-        !self.parts.is_empty()
-    }
-
     /// Bytes of its metadata, payloads and tensors together.
     #[inline]
     pub fn byte_len(&self) -> u64 {
