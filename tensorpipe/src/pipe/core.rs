@@ -199,6 +199,9 @@ impl Core {
 
     /// Calls the handler for what has arrived.
     fn call_handler(self: &Arc<Self>) {
+        if self.deliveries.count() == 0 {
+            return self.driver.came(0);
+        }
         if self.leaves_deliveries() {
             // Also if it drives just now.
             self.driver.kick();

@@ -62,8 +62,10 @@ impl<B: Kept> FreeList<B> {
     /// A block of this class, to be used again.
     pub(in crate::device) fn take(&mut self, class: Class) -> Option<B> {
         let list = self.free.get_mut(class.index)?;
-        let at = list.iter().rposition(|idle| idle.block.is_idle())?;
-        let block = list.remove(at)?.block;
+        let Idle { block, .. } = match list.back()?.block.is_idle() {
+            true => list.pop_back()?,
+            false => list.remove(list.iter().rposition(|idle| idle.block.is_idle())?)?,
+        };
         self.stats.taken += 1;
         self.stats.recycled += 1;
         self.stats.retained_bytes -= class.size as u64;

@@ -1,6 +1,6 @@
 //! A message that is there but for its bulk parts, until the application decides.
 
-use super::reading::{Eager, build};
+use super::reading::{Eager, assemble};
 use crate::channels::Adopted;
 use crate::device::Buffer;
 use crate::error::Error;
@@ -53,9 +53,16 @@ impl Arrival {
     /// These parts came with its frame.
     pub(in crate::pipe) fn take_eager(&mut self, parts: Eager) {
         let bytes = parts.iter().map(|(_, buffer)| buffer.len() as u64);
-        let here = self.here.get_or_insert_default();
-        here.came.streamed += bytes.sum::<u64>();
-        here.parts = parts;
+        let came = MessageStats {
+            streamed: bytes.sum(),
+            ..MessageStats::default()
+        };
+        // Its frame comes first.
+        self.here = Some(Box::new(Here {
+            parts,
+            came,
+            answer: None,
+        }));
     }
 
     /// And these have come ahead, in order: now all is here.
@@ -140,6 +147,10 @@ impl Arrival {
             return Ok(Message::new(self.head.metadata));
         }
         let parts = self.here.map_or_else(Eager::new, |here| here.parts);
-        build(self.head, parts, Vec::new(), &[])
+        let mut parts = parts.into_iter().peekable();
+        assemble(self.head, |part, device| {
+            let found = parts.next_if(|(number, _)| *number == part);
+            found.map_or_else(|| Buffer::empty(device), |(_, buffer)| buffer)
+        })
     }
 }

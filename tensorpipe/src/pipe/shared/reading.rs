@@ -282,15 +282,13 @@ pub(in crate::pipe) fn build(
 ) -> Result<Message, Error> {
     let mut parts = parts.into_iter().peekable();
     let mut places = places.into_iter().peekable();
-    let mut part = 0u16;
-    let mut next = |target: Option<Device>| {
+    assemble(head, |part, target| {
         let found = parts.next_if(|(i, _)| *i == part).map(|(_, buffer)| buffer);
         let place = places
             .next_if(|(i, _)| *i == part)
             .map(|(_, buffer)| buffer);
         let device = elsewhere.iter().find(|(i, ..)| *i == part);
-        let device = device.map_or_else(|| target.unwrap_or(Device::CPU), |(.., device)| *device);
-        part += 1;
+        let device = device.map_or(target, |(.., device)| *device);
         match (found, place) {
             (Some(source), Some(mut dest)) => {
                 if let (Some(from), Some(to)) = (source.as_bytes(), dest.as_bytes_mut()) {
@@ -302,6 +300,18 @@ pub(in crate::pipe) fn build(
             (None, Some(dest)) => dest.freeze(),
             (None, None) => Buffer::empty(device),
         }
+    })
+}
+
+/// Makes a message of a head and of its parts, which are asked for in order: by number, and where they should be.
+pub(in crate::pipe) fn assemble(
+    head: Head,
+    mut buffer: impl FnMut(u16, Device) -> Buffer,
+) -> Result<Message, Error> {
+    let mut part = 0;
+    let mut next = |target: Option<Device>| {
+        part += 1;
+        buffer(part - 1, target.unwrap_or(Device::CPU))
     };
     let (metadata, payloads, tensors) = head.into_parts();
     let mut message = Message::new(metadata);

@@ -402,11 +402,13 @@ impl Head {
         }
         let mut bytes = Bytes::copy_from_slice(&body_so_far[front.fields_end..head_len]);
         let message = bytes.split_to(front.message_meta);
-        let of_payloads = payloads.iter_mut().map(|payload| &mut payload.metadata);
-        let of_tensors = tensors.iter_mut().map(|tensor| &mut tensor.metadata);
-        let places = of_payloads.chain(of_tensors);
-        for (place, len) in places.zip(metas).filter(|(_, len)| *len > 0) {
-            *place = bytes.split_to(len);
+        if !bytes.is_empty() {
+            let of_payloads = payloads.iter_mut().map(|payload| &mut payload.metadata);
+            let of_tensors = tensors.iter_mut().map(|tensor| &mut tensor.metadata);
+            let places = of_payloads.chain(of_tensors);
+            for (place, len) in places.zip(metas).filter(|(_, len)| *len > 0) {
+                *place = bytes.split_to(len);
+            }
         }
         let parts = HeadParts {
             payloads,
