@@ -38,10 +38,11 @@ pub struct Call<T, E = Infallible> {
     promised: OnceLock<Arc<Handle>>,
 }
 
+/// What is rare is boxed: calls are moved often.
 enum State<E> {
     /// It was not made.
     Failed(Option<Box<CallError<E>>>),
-    /// It needed nobody else. Boxed, as above: most calls are [`Waiting`](Self::Waiting), and are moved often.
+    /// It needed nobody else.
     Answered(Box<Outcome>),
     Waiting(UnderWay),
     Surviving(Surviving, Option<Arc<Attempts>>),

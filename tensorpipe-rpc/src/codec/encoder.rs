@@ -67,7 +67,7 @@ pub struct Encoded {
     pub tensors: Vec<Tensor>,
     /// Where each tensor is to land; those behind the last have no target.
     pub(crate) targets: Vec<Option<Device>>,
-    /// References in it.
+    /// References in it. Of a reply only: those of arguments go beside them.
     pub(crate) met: Option<Box<Met>>,
 }
 

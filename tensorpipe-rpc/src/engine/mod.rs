@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes, and its tensors over one of the channels that are
-    /// `required`. `numbered` hears the message's number, and how long it is, while nobody else can know it. Returns them.
+    /// `required`. `numbered` hears the message's number and length before anybody can answer it. Returns both.
     pub(crate) fn send(
         &self,
         mut encoded: Encoded,

@@ -177,7 +177,7 @@ impl Engine {
         self.handle(id, &header, admitted, message, came, held);
     }
 
-    /// `held`: what its message takes of the receive budget, until its handler is made.
+    /// `held`: what its message takes of the receive budget.
     fn handle(
         self: &Arc<Self>,
         id: u64,

@@ -23,6 +23,7 @@ enum Scope {
 /// The connection of the first reference that is met.
 pub(crate) const ANY: usize = 0;
 
+/// For one connection.
 struct Encoding {
     /// Which connection: the address of its engine, compared only. [`ANY`] until a reference says.
     engine: usize,
@@ -38,10 +39,10 @@ impl Encoding {
     }
 }
 
-/// References that an encoding has met.
+/// References that an encoding has met, at least one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Met {
-    /// Values of this side that the other one now refers to.
+    /// Values of this side that the other one now refers to, in the order of their indices.
     pub(crate) exports: Vec<Arc<dyn Referent>>,
     /// References that go back to their owner: it must not let go of them before it has answered.
     pub(crate) pins: Vec<Arc<Handle>>,
@@ -83,7 +84,7 @@ fn swap(scope: Scope) -> Scope {
 }
 
 impl Met {
-    /// One that goes back to its owner.
+    /// One reference, that goes back to its owner.
     pub(crate) fn pinning(handle: Arc<Handle>) -> Box<Self> {
         Box::new(Self {
             pins: vec![handle],

@@ -4,6 +4,9 @@
 use std::cell::Cell;
 use std::task::Waker;
 
+use super::wakers::Wakers;
+use crate::sync::Arc;
+
 thread_local! {
     /// So many times from now on. loom runs all threads of a model on this one.
     static OVER: Cell<u32> = const { Cell::new(0) };
@@ -23,6 +26,14 @@ pub(in crate::pipe) fn is_slice_over() -> bool {
 
 pub(super) fn is_single_threaded() -> bool {
     false
+}
+
+pub(super) fn has_yielded(_: &Wakers) -> bool {
+    false
+}
+
+pub(super) fn yields(_: &Arc<Wakers>) {
+    unreachable!("on a runtime of one thread alone");
 }
 
 pub(super) fn wake_last(_: &Waker) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::arriving::Arriving;
 use super::arriving::tests::{claim, of, read};
 use super::frame::{CHUNK, ChunkHead, Frame, HEADER_LEN, Say};
 use super::line::Line;
@@ -61,6 +62,14 @@ async fn becomes_late(line: &Line, sending: &mut Sending) {
     sending.send_again(line.take_late());
 }
 
+/// All of the chunk comes by one connection, and nothing of what others brought is left.
+async fn comes_whole(arriving: &Arriving, by: u8) {
+    let place = claim(arriving, 0, by);
+    read(arriving, place, 1, by).await.unwrap();
+    let memory = arriving.filled(0, by).unwrap().freeze();
+    assert!(memory.as_bytes().unwrap().iter().all(|byte| *byte == 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_chunk_that_stalls_on_two_connections_travels_again_by_the_first_that_recovers() {
     let (a, b) = (Line::new(), Line::new());
@@ -68,17 +77,15 @@ async fn a_chunk_that_stalls_on_two_connections_travels_again_by_the_first_that_
     for (line, by) in [(&a, 0), (&b, 1)] {
         pull(&mut sending, line);
         claim(&arriving, 0, by);
-        read(&arriving, 0..HALF, 1, by).await.unwrap();
+        read(&arriving, 0..HALF, 7, by).await.unwrap();
         becomes_late(line, &mut sending).await;
     }
-    let rest = read(&arriving, HALF..WHOLE, 1, 0).await;
+    let rest = read(&arriving, HALF..WHOLE, 7, 0).await;
     assert!(rest.is_none(), "the other has claimed it");
     a.confirmed(1).unwrap();
     assert!(!a.is_late() && b.is_late());
     pull(&mut sending, &a);
-    let place = claim(&arriving, 0, 0);
-    read(&arriving, place, 1, 0).await.unwrap();
-    assert!(arriving.filled(0, 0).is_some());
+    comes_whole(&arriving, 0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,12 +96,13 @@ async fn a_chunk_of_a_connection_that_ends_travels_again_though_another_has_carr
     becomes_late(&a, &mut sending).await;
     pull(&mut sending, &b);
     claim(&arriving, 0, 1);
-    read(&arriving, 0..HALF, 1, 1).await.unwrap();
-    // What was late comes: from here on the chunk is its connection's.
+    read(&arriving, 0..HALF, 7, 1).await.unwrap();
+    // What was late comes: from here on connection 0 has the chunk.
     claim(&arriving, 0, 0);
-    assert!(read(&arriving, HALF..WHOLE, 1, 1).await.is_none());
+    assert!(read(&arriving, HALF..WHOLE, 7, 1).await.is_none());
     b.confirmed(1).unwrap();
     assert!(sending.pull().is_none());
     sending.send_again(a.unconfirmed());
     pull(&mut sending, &b);
+    comes_whole(&arriving, 1).await;
 }

@@ -99,7 +99,7 @@ impl Sends {
         self.left = self.left.saturating_add(self.gathered);
     }
 
-    /// Somebody tries to write all that waits.
+    /// Somebody tries to write what waits, as far as it can leave.
     pub(in crate::pipe) fn tried(&mut self) {
         (self.owed, self.gathered, self.queued) = (false, 0, 0);
     }

@@ -96,6 +96,10 @@ impl<W> Driver<W> {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
             return self.kick();
         }
+        if runtime::has_yielded(&self.wakers) && core.can_wait() {
+            // Another task of the thread would take the turn of its sockets and timers.
+            return self.kick();
+        }
         let is_slice_over = || core.is_slice_over();
         while self.rounds(|work| core.round(work), || core.deliver(), is_slice_over) {
             if core.can_wait() {
@@ -109,7 +113,7 @@ impl<W> Driver<W> {
         self.yielded.swap(true, Ordering::SeqCst);
         if runtime::is_single_threaded() {
             self.wakers.owe_wake();
-            runtime::wake_last(&self.wakers.clone().into());
+            runtime::yields(&self.wakers);
         } else {
             self.wakers.notify();
         }

@@ -11,7 +11,8 @@ use std::task::{Context, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::yield_now;
 
-use crate::sync::{AtomicU64, Ordering, thread_local};
+use super::wakers::{NO_THREAD, Wakers};
+use crate::sync::{Arc, AtomicU64, Ordering, thread_local};
 
 thread_local! {
     static AVAILABLE: Available = Available::new();
@@ -34,7 +35,7 @@ pub(super) struct ThreadCounts {
 impl Default for ThreadCounts {
     /// Of a thread that has no other.
     fn default() -> Self {
-        static THREADS: AtomicU64 = AtomicU64::new(0);
+        static THREADS: AtomicU64 = AtomicU64::new(NO_THREAD + 1);
         Self {
             thread: THREADS.fetch_add(1, Ordering::Relaxed),
             polled: 0,
@@ -112,6 +113,22 @@ pub(super) fn is_single_threaded() -> bool {
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
+/// This thread does nothing for a pipe until its sockets and timers have been polled. Then it wakes whom it should.
+pub(super) fn yields(wakers: &Arc<Wakers>) {
+    wake_last(&wakers.yield_on(this_thread()));
+}
+
+/// Whether it is yet to be woken for what it has [yielded](yields).
+pub(super) fn has_yielded(wakers: &Wakers) -> bool {
+    let thread = wakers.yielded_on();
+    thread != NO_THREAD && thread == this_thread()
+}
+
+/// A number of this thread alone.
+fn this_thread() -> u64 {
+    thread_counts().thread
+}
+
 /// Wakes once sockets and timers have been polled.
 pub(super) fn wake_last(waker: &Waker) {
     let _ = pin!(yield_now()).poll(&mut Context::from_waker(waker));
@@ -183,6 +200,22 @@ mod tests {
 
     async fn next(told: &mut UnboundedReceiver<Told>) -> Told {
         soon(told.recv()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_thread_has_yielded_waits_for_its_sockets_and_for_no_other_thread() {
+        let (client, server, mut told) = pair("yielded").await;
+        client.send(Message::new("here")).unwrap();
+        let core = server.core();
+        yields(&core.driver.wakers);
+        core.drive();
+        assert!(core.driver.is_kicked() && told.try_recv().is_err());
+        let other = core.clone();
+        std::thread::spawn(move || assert!(!has_yielded(&other.driver.wakers)))
+            .join()
+            .unwrap();
+        assert_eq!(next(&mut told).await, ("a message", true));
+        assert!(!has_yielded(&core.driver.wakers));
     }
 
     #[tokio::test]

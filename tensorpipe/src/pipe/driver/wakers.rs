@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Wakers {
@@ -29,7 +29,15 @@ pub(in crate::pipe) struct Wakers {
     registered: AtomicUsize,
     /// Operations beside these which others drive for. Changed by exchanges only.
     counted: AtomicUsize,
+    /// The thread that has yielded with work left, until it is woken for that.
+    yielded_on: AtomicU64,
 }
+
+/// The number of no thread.
+pub(super) const NO_THREAD: u64 = 0;
+
+/// Wakes somebody for what was yielded. Where it is dropped instead, the background task's tick finds out.
+struct Yielded(Arc<Wakers>);
 
 #[derive(Debug, Default)]
 struct Roles {
@@ -192,6 +200,16 @@ impl Wakers {
         self.keep_ticking();
     }
 
+    /// This thread yields. Returns the waker for what is left.
+    pub(super) fn yield_on(self: &Arc<Self>, thread: u64) -> Waker {
+        self.yielded_on.store(thread, Ordering::Relaxed);
+        Arc::new(Yielded(self.clone())).into()
+    }
+
+    pub(super) fn yielded_on(&self) -> u64 {
+        self.yielded_on.load(Ordering::Relaxed)
+    }
+
     pub(in crate::pipe) fn wake_background(&self) {
         let waker = lock(&self.roles).background.clone();
         if let Some(waker) = waker {
@@ -237,6 +255,19 @@ pub(in crate::pipe) fn wake(waker: Waker) {
 impl Wake for Wakers {
     fn wake(self: Arc<Self>) {
         self.notify();
+    }
+}
+
+impl Wake for Yielded {
+    fn wake(self: Arc<Self>) {
+        self.0.yielded_on.store(NO_THREAD, Ordering::Relaxed);
+        self.0.notify();
+    }
+}
+
+impl Drop for Yielded {
+    fn drop(&mut self) {
+        self.0.yielded_on.store(NO_THREAD, Ordering::Relaxed);
     }
 }
 

@@ -57,7 +57,7 @@ impl Arrival {
             streamed: bytes.sum(),
             ..MessageStats::default()
         };
-        // Its frame comes first.
+        debug_assert!(self.here.is_none(), "what rides in its frame comes first");
         self.here = Some(Box::new(Here {
             parts,
             came,

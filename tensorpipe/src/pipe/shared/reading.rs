@@ -274,7 +274,7 @@ pub(in crate::pipe) type Eager = SmallVec<[(u16, Buffer); 2]>;
 
 /// Puts a message together, of parts and places in their order. Parts that are missing were empty or skipped, and become empty,
 /// on the device where they should be.
-pub(in crate::pipe) fn build(
+fn build(
     head: Head,
     parts: impl IntoIterator<Item = (u16, Buffer)>,
     places: Vec<(u16, BufferMut)>,
@@ -303,7 +303,7 @@ pub(in crate::pipe) fn build(
     })
 }
 
-/// Makes a message of a head and of its parts, which are asked for in order: by number, and where they should be.
+/// Makes a message of a head and its parts. `buffer` is asked for each in order, by its number and the device where it should be.
 pub(in crate::pipe) fn assemble(
     head: Head,
     mut buffer: impl FnMut(u16, Device) -> Buffer,
