@@ -264,16 +264,13 @@ impl Header {
         let is_call = self.kind == Kind::Call;
         let traced = is_call && self.trace.trace_id != 0;
         let flags = self.flags & !TRACE | if traced { TRACE } else { 0 };
-        let mut fields = [0; CALL_LEN];
-        fields[..4].copy_from_slice(&[kind, 0, flags, code]);
-        fields[4..REPLY_HEADER].copy_from_slice(&self.call.to_le_bytes());
-        fields[12..16].copy_from_slice(&self.service.to_le_bytes());
-        fields[16..20].copy_from_slice(&self.method.to_le_bytes());
-        fields[20..].copy_from_slice(&self.time_left_us.to_le_bytes());
-        out.extend_from_slice(match is_call {
-            true => &fields,
-            false => &fields[..REPLY_HEADER],
-        });
+        out.extend_from_slice(&[kind, 0, flags, code]);
+        out.extend_from_slice(&self.call.to_le_bytes());
+        if is_call {
+            out.extend_from_slice(&self.service.to_le_bytes());
+            out.extend_from_slice(&self.method.to_le_bytes());
+            out.extend_from_slice(&self.time_left_us.to_le_bytes());
+        }
         // Fields with a flag, in the order of their flags.
         if traced {
             out.extend_from_slice(&self.trace.trace_id.to_le_bytes());

@@ -64,6 +64,9 @@ impl Future for Background {
             }
             let next = core.next_timeout();
             if next.is_some_and(|next| next <= now) {
+                // What has come by now counts, also where the thread has yielded.
+                driver.wakers.yields_no_more();
+                core.drive();
                 core.handle_timeout(now);
                 core.drive();
                 continue;

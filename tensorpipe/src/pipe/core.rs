@@ -355,6 +355,7 @@ impl Core {
             shared.start_closing();
         }
         self.driver.closes();
+        self.driver.wakers.yields_no_more();
         // First, so that what is said now leaves before the background task sees that the peer has everything.
         self.drive();
         self.driver.wakers.wake_background();

@@ -168,11 +168,11 @@ impl Line {
     /// If the oldest chunk should have been confirmed by now: it and those behind it, each once.
     pub(super) fn take_late(&self) -> Vec<ChunkId> {
         let mut sent = lock(&self.sent);
-        let patience = sent.took.map_or(LATE_AFTER_FIRST, |took| {
+        let late_after = sent.took.map_or(LATE_AFTER_FIRST, |took| {
             (took.smoothed + 4 * took.variation).max(LATE_AFTER_LEAST)
         });
         let oldest = sent.unconfirmed.front();
-        if oldest.is_none_or(|oldest| oldest.begun.elapsed() < patience) {
+        if oldest.is_none_or(|oldest| oldest.begun.elapsed() < late_after) {
             return Vec::new();
         }
         let late = sent.unconfirmed.iter_mut().filter_map(|chunk| {

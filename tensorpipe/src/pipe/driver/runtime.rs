@@ -118,10 +118,10 @@ pub(super) fn yields(wakers: &Arc<Wakers>) {
     wake_last(&wakers.yield_on(this_thread()));
 }
 
-/// Whether it is yet to be woken for what it has [yielded](yields).
+/// Whether it is yet to be woken for what it has [yielded](yields), and leaves it alone so far.
 pub(super) fn has_yielded(wakers: &Wakers) -> bool {
     let thread = wakers.yielded_on();
-    thread != NO_THREAD && thread == this_thread()
+    thread != NO_THREAD && thread == this_thread() && wakers.leaves_alone()
 }
 
 /// A number of this thread alone.
@@ -143,6 +143,7 @@ mod tests {
     use tokio::runtime::{Builder, Runtime};
     use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+    use super::super::tuning::LEFT_ALONE;
     use super::*;
     use crate::engine::{EnginePipe, Handler};
     use crate::pipe::tests::{memory_pair, soon};
@@ -216,6 +217,21 @@ mod tests {
             .unwrap();
         assert_eq!(next(&mut told).await, ("a message", true));
         assert!(!has_yielded(&core.driver.wakers));
+    }
+
+    /// A task that polls again and again by itself keeps its thread from the sockets.
+    #[tokio::test]
+    async fn what_has_yielded_is_left_alone_only_so_often() {
+        let (client, server, mut told) = pair("yielded for ever").await;
+        client.send(Message::new("here")).unwrap();
+        let core = server.core();
+        yields(&core.driver.wakers);
+        for _ in 0..LEFT_ALONE {
+            core.drive();
+            assert!(told.try_recv().is_err());
+        }
+        core.drive();
+        assert_eq!(told.try_recv().unwrap(), ("a message", true));
     }
 
     #[tokio::test]

@@ -17,7 +17,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use super::tuning::LEFT_ALONE;
+use crate::sync::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, lock,
+};
 
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Wakers {
@@ -29,8 +32,9 @@ pub(in crate::pipe) struct Wakers {
     registered: AtomicUsize,
     /// Operations beside these which others drive for. Changed by exchanges only.
     counted: AtomicUsize,
-    /// The thread that has yielded with work left, until it is woken for that.
+    /// The thread that has yielded with work left, until it is woken for that, and how often it has left it alone since.
     yielded_on: AtomicU64,
+    left_alone: AtomicU32,
 }
 
 /// The number of no thread.
@@ -202,12 +206,27 @@ impl Wakers {
 
     /// This thread yields. Returns the waker for what is left.
     pub(super) fn yield_on(self: &Arc<Self>, thread: u64) -> Waker {
+        self.left_alone.store(0, Ordering::Relaxed);
         self.yielded_on.store(thread, Ordering::Relaxed);
         Arc::new(Yielded(self.clone())).into()
     }
 
     pub(super) fn yielded_on(&self) -> u64 {
         self.yielded_on.load(Ordering::Relaxed)
+    }
+
+    /// Whether the thread that has yielded leaves it alone once more: a task that never ends may keep it from its sockets.
+    pub(super) fn leaves_alone(&self) -> bool {
+        let times = self.left_alone.fetch_add(1, Ordering::Relaxed);
+        if times >= LEFT_ALONE {
+            self.yields_no_more();
+        }
+        times < LEFT_ALONE
+    }
+
+    /// Whoever drives next does not leave it to sockets and timers.
+    pub(in crate::pipe) fn yields_no_more(&self) {
+        self.yielded_on.store(NO_THREAD, Ordering::Relaxed);
     }
 
     pub(in crate::pipe) fn wake_background(&self) {
@@ -260,14 +279,14 @@ impl Wake for Wakers {
 
 impl Wake for Yielded {
     fn wake(self: Arc<Self>) {
-        self.0.yielded_on.store(NO_THREAD, Ordering::Relaxed);
+        self.0.yields_no_more();
         self.0.notify();
     }
 }
 
 impl Drop for Yielded {
     fn drop(&mut self) {
-        self.0.yielded_on.store(NO_THREAD, Ordering::Relaxed);
+        self.0.yields_no_more();
     }
 }
 
