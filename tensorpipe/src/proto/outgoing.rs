@@ -208,17 +208,9 @@ pub(super) fn check<S>(
     parts: &[OutgoingPart<S>],
     peer: &WireLimits,
 ) -> Result<u64, Misuse> {
-    let fits = |what, found: u64, limit: u64, field| {
-        if found <= limit {
-            return Ok(());
-        }
-        Err(Misuse::TooLarge {
-            what,
-            found,
-            limit,
-            field,
-            side: "the peer",
-        })
+    let fits = |what, found: u64, limit: u64, field| match found <= limit {
+        true => Ok(()),
+        false => Err(too_large(what, found, limit, field)),
     };
     let mut metas = metadata.len();
     let (mut eager, mut total) = (0u64, 0u64);
@@ -244,4 +236,15 @@ pub(super) fn check<S>(
     let limit = u64::from(peer.eager_message);
     fits("what rides", eager, limit, "eager_message")?;
     Ok(eager + credit_of(metas, parts.len()))
+}
+
+#[cold]
+fn too_large(what: &'static str, found: u64, limit: u64, field: &'static str) -> Misuse {
+    Misuse::TooLarge {
+        what,
+        found,
+        limit,
+        field,
+        side: "the peer",
+    }
 }

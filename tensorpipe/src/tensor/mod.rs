@@ -322,13 +322,14 @@ impl Tensor {
 }
 
 /// Bytes that a tensor takes; `None` when that overflows. A zero decides, wherever it stands.
+#[inline(never)]
 pub(crate) fn byte_len(dtype: DType, shape: &[u64]) -> Option<u64> {
-    if shape.contains(&0) {
-        return Some(0);
+    let (mut len, mut is_empty) = (Some(dtype.size() as u64), false);
+    for dim in shape {
+        is_empty |= *dim == 0;
+        len = len.and_then(|len| len.checked_mul(*dim));
     }
-    shape
-        .iter()
-        .try_fold(dtype.size() as u64, |len, dim| len.checked_mul(*dim))
+    if is_empty { Some(0) } else { len }
 }
 
 /// The same of a shape that a caller gives.

@@ -18,6 +18,13 @@ use crate::error::Misuse;
 #[derive(Default, PartialEq, Eq, Hash)]
 pub struct Shape(SmallVec<[u64; 4]>);
 
+impl Shape {
+    /// Adds a dimension behind the others.
+    pub(crate) fn push(&mut self, dim: u64) {
+        self.0.push(dim);
+    }
+}
+
 impl Clone for Shape {
     fn clone(&self) -> Self {
         Self::from(&**self)

@@ -82,7 +82,10 @@ impl Arrival {
             here.came.copied_by_writer = adopted.memory.len() as u64;
         }
         let at = here.parts.partition_point(|(before, _)| *before < part);
-        here.parts.insert(at, (part, adopted.memory));
+        here.parts.push((part, adopted.memory));
+        if at + 1 < here.parts.len() {
+            here.parts[at..].rotate_right(1);
+        }
         here.answer = Some(Answer {
             op: OpId::incoming(self.id, part),
             body: adopted.answer,

@@ -164,11 +164,28 @@ impl Shared {
         self.with_lane(op, channel, |lane, io| lane.send(op, source, io));
     }
 
+    /// Calls a lane's method about an operation, with access to the pipe.
     pub(in crate::pipe) fn with_lane(
         &mut self,
         op: OpId,
         channel: u8,
         act: impl FnOnce(&mut dyn Lane, &mut LaneIo<'_>),
+    ) {
+        let mut act = Some(act);
+        self.call_lane(op, channel, &mut |lane, io| {
+            if let Some(act) = act.take() {
+                act(lane, io);
+            }
+        });
+    }
+
+    /// One for all of a lane's methods: a message with a part takes several of them, and finds this in the cache.
+    #[inline(never)]
+    fn call_lane(
+        &mut self,
+        op: OpId,
+        channel: u8,
+        act: &mut dyn FnMut(&mut dyn Lane, &mut LaneIo<'_>),
     ) {
         // What this side sends was announced by nobody, and what comes ahead has credit.
         let counts = !op.outgoing && !self.has_credit(op);

@@ -1,6 +1,7 @@
 //! A read under way: which parts are there, and where they go.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use smallvec::SmallVec;
 
@@ -242,8 +243,8 @@ impl Reading {
             return None;
         }
         let head = self.head.take()?;
-        let mut parts = std::mem::take(&mut self.parts);
-        let mut places = std::mem::take(&mut self.places);
+        let mut parts = mem::take(&mut self.parts);
+        let mut places = mem::take(&mut self.places);
         parts.sort_unstable_by_key(|(part, _)| *part);
         places.sort_unstable_by_key(|(part, _)| *part);
         Some(build(head, parts, places, &self.elsewhere))
@@ -305,7 +306,7 @@ fn build(
 
 /// Makes a message of a head and its parts. `buffer` is asked for each in order, by its number and the device where it should be.
 pub(in crate::pipe) fn assemble(
-    head: Head,
+    mut head: Head,
     mut buffer: impl FnMut(u16, Device) -> Buffer,
 ) -> Result<Message, Error> {
     let mut part = 0;
@@ -313,26 +314,25 @@ pub(in crate::pipe) fn assemble(
         part += 1;
         buffer(part - 1, target.unwrap_or(Device::CPU))
     };
-    let (metadata, payloads, tensors) = head.into_parts();
-    let mut message = Message::new(metadata);
+    let mut message = Message::new(mem::take(&mut head.metadata));
+    let (payloads, tensors) = head.parts_mut();
     message.payloads.reserve_exact(payloads.len());
     message.tensors.reserve_exact(tensors.len());
     for payload in payloads {
         message.payloads.push(Payload {
-            metadata: payload.metadata,
+            metadata: mem::take(&mut payload.metadata),
             data: next(None),
         });
     }
     for tensor in tensors {
         let buffer = next(tensor.target);
-        let shape = if buffer.is_empty() && tensor.byte_len() > 0 {
-            Shape::from([0])
-        } else {
-            tensor.shape
+        let shape = match buffer.is_empty() && tensor.byte_len() > 0 {
+            true => Shape::from([0]),
+            false => mem::take(&mut tensor.shape),
         };
         message.tensors.push(MessageTensor {
             tensor: Tensor::from_buffer(buffer, tensor.dtype, shape)?,
-            metadata: tensor.metadata,
+            metadata: mem::take(&mut tensor.metadata),
             target: tensor.target,
         });
     }

@@ -100,6 +100,7 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
+    #[cold]
     pub(crate) fn malformed(&self, what: &'static str) -> PeerFault {
         self.kind.malformed(what)
     }

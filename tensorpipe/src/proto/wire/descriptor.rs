@@ -220,11 +220,11 @@ impl Head {
         }
     }
 
-    /// Its metadata, payloads and tensors.
-    pub(crate) fn into_parts(self) -> (Bytes, Payloads, Tensors) {
-        match self.parts {
-            None => (self.metadata, Payloads::new(), Tensors::new()),
-            Some(parts) => (self.metadata, parts.payloads, parts.tensors),
+    /// Its payloads and tensors, of which a message is made: in place, since they are long.
+    pub(crate) fn parts_mut(&mut self) -> (&mut [PayloadDescriptor], &mut [TensorDescriptor]) {
+        match &mut self.parts {
+            None => (&mut [], &mut []),
+            Some(parts) => (&mut parts.payloads, &mut parts.tensors),
         }
     }
 
@@ -352,10 +352,10 @@ impl Head {
         limits: &WireLimits,
     ) -> Result<Result<(Self, usize), usize>, PeerFault> {
         let [payload_count, tensor_count] = front.counts.map(usize::from);
-        let mut carriages = Carriages::with_capacity(payload_count + tensor_count);
-        let mut payloads = Payloads::with_capacity(payload_count);
-        let mut tensors = Tensors::with_capacity(tensor_count);
-        let mut metas = SmallVec::<[usize; 4]>::new();
+        let mut carriages: Carriages = with_room(payload_count + tensor_count);
+        let mut payloads: Payloads = with_room(payload_count);
+        let mut tensors: Tensors = with_room(tensor_count);
+        let mut sizes = SmallVec::<[Size; 4]>::new();
         let mut metadata = front.message_meta as u64;
         for _ in 0..payload_count {
             let (carriage, _) = take_carriage(&mut r, channels)?;
@@ -366,7 +366,8 @@ impl Head {
                 len,
                 metadata: Bytes::new(),
             });
-            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
+            let own = take_metadata_len(&mut r, &mut metadata, limits)?;
+            sizes.push(Size { len, metadata: own });
         }
         for _ in 0..tensor_count {
             let (carriage, flags) = take_carriage(&mut r, channels)?;
@@ -376,7 +377,10 @@ impl Head {
             if dims > MAX_DIMS {
                 return Err(r.malformed("a tensor of more than 32 dimensions"));
             }
-            let shape: Shape = r.list(dims, Reader::u64)?;
+            let mut shape = Shape::default();
+            for _ in 0..dims {
+                shape.push(r.u64()?);
+            }
             let len = byte_len(dtype, &shape)
                 .ok_or_else(|| r.malformed("a shape whose size overflows"))?;
             check("a tensor", len, limits.tensor)?;
@@ -391,7 +395,8 @@ impl Head {
                 target,
                 metadata: Bytes::new(),
             });
-            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
+            let own = take_metadata_len(&mut r, &mut metadata, limits)?;
+            sizes.push(Size { len, metadata: own });
         }
         let head_len = front.fields_end + metadata as usize;
         if head_len > front.body_len {
@@ -400,14 +405,15 @@ impl Head {
         if body_so_far.len() < head_len {
             return Ok(Err(head_len));
         }
+        check_parts(&carriages, &sizes, front.body_len - head_len, limits)?;
         let mut bytes = Bytes::copy_from_slice(&body_so_far[front.fields_end..head_len]);
         let message = bytes.split_to(front.message_meta);
         if !bytes.is_empty() {
             let of_payloads = payloads.iter_mut().map(|payload| &mut payload.metadata);
             let of_tensors = tensors.iter_mut().map(|tensor| &mut tensor.metadata);
-            let places = of_payloads.chain(of_tensors);
-            for (place, len) in places.zip(metas).filter(|(_, len)| *len > 0) {
-                *place = bytes.split_to(len);
+            let places = of_payloads.chain(of_tensors).zip(sizes);
+            for (place, Size { metadata, .. }) in places.filter(|(_, size)| size.metadata > 0) {
+                *place = bytes.split_to(metadata);
             }
         }
         let parts = HeadParts {
@@ -419,7 +425,6 @@ impl Head {
             metadata: message,
             parts: Some(Box::new(parts)),
         };
-        head.check(front.body_len - head_len, limits)?;
         Ok(Ok((head, head_len)))
     }
 
@@ -439,33 +444,52 @@ impl Head {
             }),
         }
     }
+}
 
-    /// The sums fit the limits, what is empty is eager, and the eager parts fill the frame exactly.
-    fn check(&self, eager_bytes: usize, limits: &WireLimits) -> Result<(), PeerFault> {
-        let mut total = 0u64;
-        let mut eager = 0u64;
-        for (part, carriage) in self.carriages().iter().enumerate() {
-            let len = self.part_len(part);
-            total = total.checked_add(len).ok_or(PeerFault::LimitExceeded {
-                what: "a message",
-                found: u64::MAX,
-                limit: limits.message,
-            })?;
-            if *carriage == Carriage::Eager {
-                check("an eager part", len, u64::from(limits.eager_part))?;
-                eager += len;
-            } else if len == 0 {
-                return Err(Kind::Message.malformed("an empty part that waits for a go-ahead"));
-            }
+/// A list of `count` things that are to come.
+fn with_room<A: smallvec::Array>(count: usize) -> SmallVec<A> {
+    #[cold]
+    fn many<A: smallvec::Array>(count: usize) -> SmallVec<A> {
+        SmallVec::with_capacity(count)
+    }
+    match count <= A::size() {
+        true => SmallVec::new(),
+        false => many(count),
+    }
+}
+
+/// Bytes of a part, and of what its writer says of it.
+struct Size {
+    len: u64,
+    metadata: usize,
+}
+
+/// The sums fit the limits, what is empty is eager, and the eager parts fill the frame exactly.
+fn check_parts(
+    carriages: &[Carriage],
+    sizes: &[Size],
+    eager_bytes: usize,
+    limits: &WireLimits,
+) -> Result<(), PeerFault> {
+    let mut total = 0u64;
+    let mut eager = 0u64;
+    for (carriage, Size { len, .. }) in carriages.iter().zip(sizes) {
+        total = total
+            .checked_add(*len)
+            .ok_or_else(|| exceeded("a message", u64::MAX, limits.message))?;
+        if *carriage == Carriage::Eager {
+            check("an eager part", *len, u64::from(limits.eager_part))?;
+            eager += len;
+        } else if *len == 0 {
+            return Err(Kind::Message.malformed("an empty part that waits for a go-ahead"));
         }
-        check("a message", total, limits.message)?;
-        let limit = u64::from(limits.eager_message);
-        check("a message's eager parts", eager, limit)?;
-        if eager != eager_bytes as u64 {
-            return Err(Kind::Message.malformed(UNFILLED));
-        }
-        debug_assert!(self.metadata_len() as u64 <= u64::from(limits.metadata));
-        Ok(())
+    }
+    check("a message", total, limits.message)?;
+    let limit = u64::from(limits.eager_message);
+    check("a message's eager parts", eager, limit)?;
+    match eager == eager_bytes as u64 {
+        true => Ok(()),
+        false => Err(Kind::Message.malformed(UNFILLED)),
     }
 }
 
@@ -482,11 +506,15 @@ fn take_metadata_len(
 }
 
 fn check(what: &'static str, found: u64, limit: u64) -> Result<(), PeerFault> {
-    if found > limit {
-        Err(PeerFault::LimitExceeded { what, found, limit })
-    } else {
-        Ok(())
+    match found <= limit {
+        true => Ok(()),
+        false => Err(exceeded(what, found, limit)),
     }
+}
+
+#[cold]
+fn exceeded(what: &'static str, found: u64, limit: u64) -> PeerFault {
+    PeerFault::LimitExceeded { what, found, limit }
 }
 
 fn put_carriage(out: &mut Vec<u8>, carriage: Carriage, more: u8) {

@@ -84,22 +84,26 @@ kinds! {
 
 /// What can be wrong with a frame of this kind.
 impl Kind {
+    #[cold]
     pub(crate) fn unexpected(self, when: &'static str) -> PeerFault {
         let frame = self.name();
         PeerFault::Unexpected { frame, when }
     }
 
+    #[cold]
     pub(crate) fn malformed(self, what: &'static str) -> PeerFault {
         let frame = self.name();
         PeerFault::Malformed { frame, what }
     }
 
+    #[cold]
     pub(crate) fn truncated(self) -> PeerFault {
         let frame = self.name();
         PeerFault::Truncated { frame }
     }
 
     /// It names a message that is not under way.
+    #[cold]
     pub(crate) fn unknown(self, message: u64) -> PeerFault {
         let frame = self.name();
         PeerFault::UnknownMessage { frame, message }
