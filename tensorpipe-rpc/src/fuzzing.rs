@@ -11,7 +11,7 @@ use tensorpipe::{Buffer, DType, Message, MessageTensor, Payload, Tensor};
 use crate::codec::{Arguments, Encoder, decode_reply};
 use crate::context::TraceContext;
 use crate::engine::to_body;
-use crate::header::{FailureCode, Header, Kind};
+use crate::header::{FailureCode, Header, Kind, PLACES};
 use crate::schema::{self, Description, MethodDescription};
 
 /// The first byte says what the rest is: a message with a header, arguments, or the description of a service.
@@ -46,6 +46,10 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         let body = encoded(&some()).metadata;
         all.push([&[0][..], &header.to_vec(), &body].concat());
     }
+    let mut placed = Header::call(7, 1, 2, 0, TraceContext::default()).to_vec();
+    placed[2] |= PLACES;
+    placed.extend_from_slice(&[2, 0, 1, 1]);
+    all.push([&[0][..], &placed, &encoded(&some()).metadata].concat());
     let mut encoder = Encoder::new();
     let pushed = encoder
         .push::<Tree>("tree", &some())
@@ -68,11 +72,17 @@ fn message(bytes: &[u8]) {
         return;
     };
     assert!(header.body_at <= bytes.len());
-    let again = header.to_vec();
+    // Places are put behind a header by whoever calls.
+    let sent = Header {
+        flags: header.flags & !PLACES,
+        ..header
+    };
+    let again = sent.to_vec();
     let decoded = Header::decode(&again).unwrap_or_else(|what| panic!("{what}"));
     let known = Header {
         // A later version's fields, and a trace without an id, are not sent on.
         body_at: again.len(),
+        places_len: 0,
         flags: decoded.flags,
         trace: decoded.trace,
         ..header

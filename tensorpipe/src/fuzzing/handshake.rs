@@ -31,9 +31,14 @@ pub fn handshake(data: &[u8]) {
 
 fn listener(bytes: &[u8], asks: bool) {
     let make = || {
-        let mut handshake = ServerHandshake::new(asks);
+        let (mut handshake, mut over) = (ServerHandshake::new(asks), false);
         move |input: &[u8]| {
+            if over {
+                return Ok((input.len(), None));
+            }
             let (used, heard) = handshake.handle(input)?;
+            // What follows a KEY is heard by who has challenged.
+            over = heard.is_some();
             let purpose = heard.and_then(|heard| match heard {
                 Heard::Hello(purpose) => Some(purpose),
                 Heard::Key(_) | Heard::Unproven => None,

@@ -24,6 +24,9 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             _ => ("descriptor", bytes),
         });
     }
+    let said = examples("hex");
+    let key_first = [&preface()[..], &said["KEY"], &said["HELLO to join"]].concat();
+    all.push(("handshake", [&[3][..], &key_first].concat()));
     all.extend(proofs().map(|said| ("handshake", said)));
     for peer in [orderly(), abrupt()] {
         let mut rest = &peer.record[..];
