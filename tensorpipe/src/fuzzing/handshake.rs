@@ -109,9 +109,14 @@ fn challenging(bytes: &[u8]) {
 /// A connector that has named its token, and is rejected.
 fn challenged(bytes: &[u8]) {
     let make = || {
-        let (mut connector, ..) = proving();
+        let ((mut connector, ..), mut over) = (proving(), false);
         move |input: &[u8]| {
+            if over {
+                return Ok((input.len(), None));
+            }
             let (used, found) = connector.handle(input)?;
+            // What follows a proof is heard by who believes the listener.
+            over = found.is_some();
             let rejected = found.and_then(|found| match found {
                 Proven::Listener(_) => None,
                 Proven::Reject(reject) => Some(reject),

@@ -47,7 +47,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// What the two ends say who prove a token, and what rejects them: behind the target's byte for who is spoken to.
-fn proofs() -> [Vec<u8>; 5] {
+fn proofs() -> [Vec<u8>; 6] {
     let (_, mut listener, [_, challenge]) = proving();
     let proved = believing().hello(&sim::purpose(OURS));
     listener
@@ -57,9 +57,11 @@ fn proofs() -> [Vec<u8>; 5] {
         transient: true,
         reason: "full".to_owned(),
     };
+    let both = [&challenge[..], &ExpectProof::reject(&reject)].concat();
     let said = [
         (4, proved),
         (5, challenge),
+        (5, both),
         (5, ServerHandshake::reject(&reject)),
         (6, listener.answer(&sim::answer(THEIRS))),
         (6, ExpectProof::reject(&reject)),
