@@ -1,9 +1,10 @@
-//! Locks whose holder may have panicked, and atomics, by the names of which `tensorpipe-loom` has its own.
+//! Locks whose holder may have panicked, atomics and tokio's `Notify`, by the names of which `tensorpipe-loom` has its own.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
-pub(crate) use std::sync::Mutex;
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering};
+pub(crate) use std::sync::{Mutex, MutexGuard};
+pub(crate) use tokio::sync::Notify;
 
 /// Locks. What a panicking thread left behind is used as it is: nothing here runs foreign code under a lock.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tensorpipe::{Context, Misuse, Peer, Pipe, Route};
 
 use crate::engine::Engine;
+use crate::error::ConnectError;
 
 /// A pipe on which calls are made. Several clients can share one. Cheap to clone; when the last handle, client and call is
 /// dropped, the pipe closes in good order.
@@ -83,6 +85,21 @@ impl Connection {
     /// connection ([`Connection::builder`]).
     pub fn references(&self) -> usize {
         self.engine.owned.count()
+    }
+
+    /// Calls in a row that had no answer in time.
+    pub(super) fn missed_in_a_row(&self) -> u32 {
+        self.engine.calls.missed_in_a_row()
+    }
+
+    /// Why it takes no calls any more, if so.
+    pub(super) fn gone(&self) -> Option<ConnectError> {
+        let engine = &self.engine;
+        if engine.pipe.has_ended() {
+            return engine.pipe.ended().now_or_never().map(ConnectError::Pipe);
+        }
+        let draining = engine.calls.is_draining();
+        draining.then_some(ConnectError::ShuttingDown)
     }
 
     /// Closes the pipe; calls under way fail.

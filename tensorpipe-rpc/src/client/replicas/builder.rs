@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::backoff::Backoff;
 use super::balance::Balance;
-use super::budget::RetryBudget;
+use super::budget::{Budget, RetryBudget};
 use super::table::Shared;
 use super::{Inner, Replicas, keeper};
 use crate::error::ConnectError;
@@ -141,6 +141,7 @@ impl ReplicasBuilder {
         let runtime = Handle::try_current().map_err(|_| misuse(Misuse::NoRuntime))?;
         let count = self.urls.len();
         let urls = self.urls.into_iter().map(Arc::from);
+        let budget = Budget::new(self.options.retry_budget);
         let shared = Arc::new(Shared::new(urls, self.options));
         let keep = |index| {
             let kept = keeper::keep(shared.clone(), context.clone(), index);
@@ -151,6 +152,7 @@ impl ReplicasBuilder {
             inner: Arc::new(Inner {
                 owner: Owner::here(),
                 shared,
+                budget,
                 runtime,
                 keepers,
             }),

@@ -12,7 +12,7 @@ use tensorpipe::{ConnectPolicy, Context, Error};
 use tokio::time::Instant;
 
 use super::backoff::chance;
-use super::replica::{Live, gone};
+use super::replica::Live;
 use super::table::Shared;
 use crate::client::bind::bind;
 use crate::client::connection::Connection;
@@ -134,7 +134,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
         tokio::select! {
             biased;
             () = engine.calls.over.notified() => {
-                return (gone(live).unwrap_or_else(closed), Instant::now());
+                return (live.connection.gone().unwrap_or_else(closed), Instant::now());
             }
             () = news.notified() => {
                 if !shared.is_live(index, live) {

@@ -34,14 +34,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tensorpipe::Error;
 use tensorpipe::fork::Owner;
+use tensorpipe::{Error, Misuse};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::connection::Connection;
 use crate::error::ConnectError;
 use crate::schema::Schema;
+use budget::Budget;
 use table::Shared;
 
 /// Several servers of the same services: generated clients are made on them as on a [`Connection`](crate::Connection), and
@@ -107,6 +108,7 @@ pub struct Replicas {
 struct Inner {
     owner: Owner,
     shared: Arc<Shared>,
+    budget: Budget,
     runtime: Handle,
     keepers: Vec<AbortHandle>,
 }
@@ -151,7 +153,9 @@ impl Replicas {
     /// # Errors
     /// The first error of a pipe that could not deliver everything.
     pub async fn close(&self) -> Result<(), Error> {
-        let connections = self.inner.shared.close();
+        let text = "these replicas have been closed; connect anew".to_owned();
+        let closed = ConnectError::Pipe(Misuse::Other(text).into());
+        let connections = self.inner.shared.close(&closed);
         self.inner.keepers.iter().for_each(AbortHandle::abort);
         let closed = join_all(connections.iter().map(Connection::close)).await;
         let undelivered =
@@ -178,15 +182,7 @@ impl Replicas {
     /// The first replica that is there, or that has the service.
     async fn first(&self, service: Option<usize>) -> Result<(Connection, u32), ConnectError> {
         let shared = &self.inner.shared;
-        let found = async {
-            loop {
-                let changed = shared.changed.notified();
-                if let Some(found) = shared.find(service) {
-                    return found;
-                }
-                changed.await;
-            }
-        };
+        let found = shared.found(|shared| shared.find(service));
         let connect_timeout = shared.options.connect_timeout;
         let found = tokio::time::timeout(connect_timeout, found).await;
         found.unwrap_or_else(|_| {

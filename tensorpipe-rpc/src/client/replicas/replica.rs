@@ -1,14 +1,10 @@
 //! One of several servers: whether it can be called now, or may be later, and what it said of each service.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use tensorpipe::engine::EnginePipe;
-use tokio::sync::Notify;
-
-use super::status::{ReplicaState, ReplicaStatus};
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
+use crate::lock::{AtomicBool, Notify, Ordering};
 
 /// See the module's documentation.
 pub(super) struct Replica {
@@ -58,7 +54,7 @@ impl Live {
     pub(super) fn unanswered(&self, most: u32) -> Option<u32> {
         let on_trial = self.on_trial && !self.answered.load(Ordering::Relaxed);
         let most = if on_trial { 1 } else { most.max(1) };
-        let late = self.connection.engine.calls.missed_in_a_row();
+        let late = self.connection.missed_in_a_row();
         (late >= most).then_some(late)
     }
 }
@@ -105,34 +101,6 @@ impl Replica {
         }
     }
 
-    pub(super) fn status(&self, services: usize) -> ReplicaStatus {
-        let (mut calls_under_way, mut route) = (0, None);
-        let state = match &self.phase {
-            Phase::Connecting => ReplicaState::Connecting,
-            Phase::Live(live) => {
-                calls_under_way = live.connection.calls_under_way();
-                route = Some(live.connection.pipe().shared_route());
-                if services == 0 || self.services.iter().any(Result::is_ok) {
-                    ReplicaState::Live
-                } else if self.services.len() < services {
-                    ReplicaState::Connecting
-                } else {
-                    ReplicaState::Unsuitable
-                }
-            }
-            Phase::Waiting => ReplicaState::Waiting,
-            Phase::GivenUp => ReplicaState::GivenUp,
-            Phase::Closed => ReplicaState::Closed,
-        };
-        ReplicaStatus {
-            url: self.url.clone(),
-            state,
-            route,
-            calls_under_way,
-            last_error: self.last_error.clone(),
-        }
-    }
-
     /// Closed stays closed.
     pub(super) fn go_to(&mut self, phase: Phase) -> bool {
         let open = !matches!(self.phase, Phase::Closed);
@@ -141,16 +109,4 @@ impl Replica {
         }
         open
     }
-}
-
-/// Why it takes no calls any more, if so.
-pub(super) fn gone(live: &Live) -> Option<ConnectError> {
-    use futures_util::FutureExt;
-
-    let engine = &live.connection.engine;
-    if engine.pipe.has_ended() {
-        return engine.pipe.ended().now_or_never().map(ConnectError::Pipe);
-    }
-    let draining = engine.calls.is_draining();
-    draining.then_some(ConnectError::ShuttingDown)
 }

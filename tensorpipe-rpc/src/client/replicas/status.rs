@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use tensorpipe::Route;
+use tensorpipe::engine::EnginePipe;
 
+use super::replica::{Phase, Replica};
+use super::table::Shared;
 use crate::error::ConnectError;
 
 /// A replica at one moment.
@@ -39,4 +42,45 @@ pub enum ReplicaState {
     GivenUp,
     /// By [`Replicas::close`](super::Replicas::close).
     Closed,
+}
+
+impl Replica {
+    /// As it is now; `services`: as many are asked for.
+    pub(super) fn status(&self, services: usize) -> ReplicaStatus {
+        let (mut calls_under_way, mut route) = (0, None);
+        let state = match &self.phase {
+            Phase::Connecting => ReplicaState::Connecting,
+            Phase::Live(live) => {
+                calls_under_way = live.connection.calls_under_way();
+                route = Some(live.connection.pipe().shared_route());
+                if services == 0 || self.services.iter().any(Result::is_ok) {
+                    ReplicaState::Live
+                } else if self.services.len() < services {
+                    ReplicaState::Connecting
+                } else {
+                    ReplicaState::Unsuitable
+                }
+            }
+            Phase::Waiting => ReplicaState::Waiting,
+            Phase::GivenUp => ReplicaState::GivenUp,
+            Phase::Closed => ReplicaState::Closed,
+        };
+        ReplicaStatus {
+            url: self.url.clone(),
+            state,
+            route,
+            calls_under_way,
+            last_error: self.last_error.clone(),
+        }
+    }
+}
+
+impl Shared {
+    /// What is known of each.
+    pub(super) fn status(&self) -> Vec<ReplicaStatus> {
+        let table = self.table();
+        let services = table.schemas.len();
+        let replicas = table.replicas.iter();
+        replicas.map(|replica| replica.status(services)).collect()
+    }
 }

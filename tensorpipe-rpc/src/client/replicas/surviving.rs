@@ -20,7 +20,7 @@ impl Joined {
     /// Makes a call.
     pub(in crate::client) fn call(&self, arguments: EncodedCall) -> Made {
         let shared = &self.replicas.inner.shared;
-        shared.budget.deposit();
+        self.replicas.inner.budget.deposit();
         let call = SurvivingCall {
             joined: self.clone(),
             left: shared.options.tries,
@@ -139,7 +139,7 @@ impl SurvivingCall {
         if matches!(verdict, Verdict::NotHere | Verdict::Unfit) {
             self.tried.push(*index);
         }
-        if verdict == Verdict::NotHere && !shared.budget.withdraw() {
+        if verdict == Verdict::NotHere && !self.joined.replicas.inner.budget.withdraw() {
             return Err(error.clone());
         }
         let method = self.arguments.terms.method.name;
@@ -149,31 +149,40 @@ impl SurvivingCall {
 
     /// The next attempt, as soon as there is a replica for it; `error` is that of the one before.
     async fn next(&self, error: Option<CallError>) -> Result<Attempt, CallError> {
-        let shared = &self.joined.replicas.inner.shared;
-        loop {
-            let changed = shared.changed.notified();
-            let is_up = self.deadline().is_some_and(|(at, _)| at <= ambient::now());
-            match shared.pick(self.joined.service, &self.tried) {
-                Pick::Here(picked) if !is_up => return self.send(picked),
-                Pick::Here(_) | Pick::Tried => {
-                    return Err(error.unwrap_or_else(|| self.time_is_up()));
-                }
-                Pick::Never => return Err(self.unavailable()),
-                Pick::Later if is_up => return Err(self.unavailable()),
-                Pick::Later => match self.deadline() {
-                    None => changed.await,
-                    Some((at, _)) => {
-                        // Whoever awaits the call may be on a thread without a runtime.
-                        let in_time = {
-                            let _runtime = self.joined.replicas.inner.runtime.enter();
-                            tokio::time::timeout_at(at.into(), changed)
-                        };
-                        // The look above says what follows.
-                        let _ = in_time.await;
-                    }
-                },
-            }
+        let picked = match self.pick() {
+            Pick::Later => self.later().await,
+            picked => picked,
+        };
+        let is_up = self.deadline().is_some_and(|(at, _)| at <= ambient::now());
+        match picked {
+            Pick::Here(picked) if !is_up => self.send(picked),
+            Pick::Here(_) | Pick::Tried => Err(error.unwrap_or_else(|| self.time_is_up())),
+            Pick::Later | Pick::Never => Err(self.unavailable()),
         }
+    }
+
+    fn pick(&self) -> Pick {
+        let joined = &self.joined;
+        let shared = &joined.replicas.inner.shared;
+        shared.pick(joined.service, &self.tried)
+    }
+
+    /// Waits for a replica, until the deadline: [`Pick::Later`] if none has come by then.
+    async fn later(&self) -> Pick {
+        let inner = &self.joined.replicas.inner;
+        let found = inner.shared.found(|_| match self.pick() {
+            Pick::Later => None,
+            picked => Some(picked),
+        });
+        let Some((at, _)) = self.deadline() else {
+            return found.await;
+        };
+        // Whoever awaits the call may be on a thread without a runtime.
+        let in_time = {
+            let _runtime = inner.runtime.enter();
+            tokio::time::timeout_at(at.into(), found)
+        };
+        in_time.await.unwrap_or(Pick::Later)
     }
 
     fn time_is_up(&self) -> CallError {

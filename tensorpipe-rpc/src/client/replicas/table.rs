@@ -3,20 +3,14 @@
 //! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service. Whoever finds out that it
 //! is not there takes it out, once, whichever call or task that is.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use tensorpipe::Misuse;
-use tokio::sync::Notify;
+use std::sync::Arc;
 
 use super::balance::Balance;
-use super::budget::Budget;
 use super::builder::Options;
-use super::replica::{Live, Phase, Replica, gone};
-use super::status::ReplicaStatus;
+use super::replica::{Live, Phase, Replica};
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
-use crate::lock::lock;
+use crate::lock::{Mutex, MutexGuard, Notify, Ordering, lock};
 use crate::observe::metrics;
 use crate::schema::Schema;
 
@@ -24,15 +18,14 @@ use crate::schema::Schema;
 pub(super) struct Shared {
     table: Mutex<Table>,
     /// Tells those that wait for a replica: one has come, or one will never.
-    pub(super) changed: Notify,
+    changed: Notify,
     pub(super) options: Options,
-    pub(super) budget: Budget,
 }
 
-struct Table {
-    replicas: Vec<Replica>,
+pub(super) struct Table {
+    pub(super) replicas: Vec<Replica>,
     /// The services that clients have asked for. It only grows: a service is known by its place.
-    schemas: Vec<&'static Schema>,
+    pub(super) schemas: Vec<&'static Schema>,
     turn: usize,
 }
 
@@ -65,12 +58,11 @@ impl Shared {
                 turn: 0,
             }),
             changed: Notify::new(),
-            budget: Budget::new(options.retry_budget),
             options,
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
 
@@ -89,6 +81,18 @@ impl Shared {
                 .for_each(|replica| replica.news.notify_one());
             table.schemas.len() - 1
         })
+    }
+
+    /// What `look` finds, now or after something has changed.
+    pub(super) async fn found<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
+        loop {
+            // First: it hears of what changes while it looks.
+            let changed = self.changed.notified();
+            if let Some(found) = look(self) {
+                return found;
+            }
+            changed.await;
+        }
     }
 
     /// A replica for a call, none of those that were `tried`.
@@ -122,7 +126,7 @@ impl Shared {
                     service: number,
                 }
             };
-            match gone(&picked.live) {
+            match picked.live.connection.gone() {
                 None => return Pick::Here(picked),
                 // Its task has not run since.
                 Some(error) => self.take_out(picked.index, &picked.live, error),
@@ -156,13 +160,6 @@ impl Shared {
         self.table().errors(service)
     }
 
-    pub(super) fn status(&self) -> Vec<ReplicaStatus> {
-        let table = self.table();
-        let services = table.schemas.len();
-        let replicas = table.replicas.iter();
-        replicas.map(|replica| replica.status(services)).collect()
-    }
-
     /// It takes no more calls; those under way keep its pipe.
     pub(super) fn take_out(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
         self.table().take_out(index, live, error);
@@ -194,15 +191,14 @@ impl Shared {
         }
     }
 
-    /// Nobody is called any more. Returns the connections that there were.
-    pub(super) fn close(&self) -> Vec<Connection> {
+    /// Nobody is called any more, because of this. Returns the connections that there were.
+    pub(super) fn close(&self, error: &ConnectError) -> Vec<Connection> {
         let mut connections = Vec::new();
         for replica in &mut self.table().replicas {
             if let Phase::Live(live) = std::mem::replace(&mut replica.phase, Phase::Closed) {
                 connections.push(live.connection.clone());
             }
-            let text = "these replicas have been closed; connect anew".to_owned();
-            replica.last_error = Some(ConnectError::Pipe(Misuse::Other(text).into()));
+            replica.last_error = Some(error.clone());
         }
         self.changed.notify_waiters();
         connections

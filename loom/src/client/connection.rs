@@ -1,0 +1,37 @@
+//! A pipe to a replica, as far as the set sees it.
+
+use crate::error::ConnectError;
+use crate::sync::{Arc, AtomicBool, Ordering};
+
+#[derive(Clone, Default)]
+pub(crate) struct Connection {
+    ended: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// Its pipe ends. Its task hears of it later, of a call that looks sooner.
+    pub(super) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(super) fn gone(&self) -> Option<ConnectError> {
+        let ended = self.ended.load(Ordering::Acquire);
+        ended.then_some(ConnectError::ShuttingDown)
+    }
+
+    pub(super) fn calls_under_way(&self) -> usize {
+        0
+    }
+
+    pub(super) fn missed_in_a_row(&self) -> u32 {
+        u32::MAX
+    }
+
+    pub(super) fn pipe(&self) -> &Self {
+        self
+    }
+
+    pub(super) fn name(&self) -> &str {
+        "pipe"
+    }
+}

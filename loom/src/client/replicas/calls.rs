@@ -1,0 +1,294 @@
+//! Calls that wait for a replica, and the tasks that keep the replicas.
+
+use loom::future::block_on;
+use loom::thread;
+
+use super::balance::Balance;
+use super::builder::Options;
+use super::replica::Live;
+use super::table::{Pick, Shared};
+use crate::check;
+use crate::client::connection::Connection;
+use crate::error::{ConnectError, ReplicaError};
+use crate::schema::Schema;
+use crate::sync::Arc;
+
+static SERVICE: Schema = Schema;
+
+fn set(replicas: usize) -> Arc<Shared> {
+    balanced(replicas, Balance::RoundRobin)
+}
+
+fn balanced(replicas: usize, balance: Balance) -> Arc<Shared> {
+    let urls = (0..replicas).map(|number| format!("memory://{number}").into());
+    let options = Options {
+        balance,
+        ..Options::default()
+    };
+    Arc::new(Shared::new(urls, options))
+}
+
+/// A set of one replica, which has the service already.
+fn served() -> (Arc<Shared>, Arc<Live>) {
+    let shared = set(1);
+    shared.service(&SERVICE);
+    let live = comes(&shared, 0);
+    ask(&shared, 0, &live);
+    (shared, live)
+}
+
+/// As a replica's task when it has connected.
+fn comes(shared: &Shared, index: usize) -> Arc<Live> {
+    shared.connecting(index);
+    let live = Live::new(Connection::default(), false);
+    shared.came(index, &live);
+    live
+}
+
+/// As it asks for what clients want. Returns whether it asked.
+fn ask(shared: &Shared, index: usize, live: &Arc<Live>) -> bool {
+    let mut asked = false;
+    while shared.unasked(index, live).is_some() {
+        shared.asked(index, live, Ok(7));
+        asked = true;
+    }
+    asked
+}
+
+/// As it sleeps until it is told something.
+fn sleep(shared: &Shared, index: usize) {
+    let (_, news) = shared.url(index);
+    block_on(news.notified());
+}
+
+/// As a call that has no deadline. loom finds one that would wait for ever.
+fn call(shared: &Shared) -> Pick {
+    block_on(shared.found(|shared| match shared.pick(0, &[]) {
+        Pick::Later => None,
+        picked => Some(picked),
+    }))
+}
+
+/// Whether it goes to a replica: then with the number that its server has said.
+fn is_here(picked: &Pick) -> bool {
+    matches!(picked, Pick::Here(picked) if picked.service == 7)
+}
+
+/// A replica comes, and its server says that it has the service.
+pub fn a_call_hears_of_a_replica_that_comes() {
+    check(None, || {
+        let shared = set(1);
+        shared.service(&SERVICE);
+        let of_task = shared.clone();
+        let task = thread::spawn(move || {
+            let live = comes(&of_task, 0);
+            ask(&of_task, 0, &live);
+        });
+        assert!(is_here(&call(&shared)));
+        task.join().unwrap();
+    });
+}
+
+/// Before there is a client.
+pub fn whoever_connects_hears_of_the_first_replica() {
+    check(None, || {
+        let shared = set(1);
+        let of_task = shared.clone();
+        let task = thread::spawn(move || drop(comes(&of_task, 0)));
+        let found = block_on(shared.found(|shared| shared.find(None)));
+        assert!(found.is_ok());
+        task.join().unwrap();
+    });
+}
+
+/// The client is not made before.
+pub fn a_client_is_made_when_a_replica_has_its_service() {
+    check(3, || {
+        let shared = set(1);
+        let of_task = shared.clone();
+        let task = thread::spawn(move || {
+            let live = comes(&of_task, 0);
+            while !ask(&of_task, 0, &live) {
+                sleep(&of_task, 0);
+            }
+        });
+        let service = shared.service(&SERVICE);
+        let found = block_on(shared.found(|shared| shared.find(Some(service))));
+        assert!(matches!(found, Ok((_, 7))));
+        task.join().unwrap();
+    });
+}
+
+/// A second one waits beside it.
+pub fn all_calls_hear_of_it() {
+    check(2, || {
+        let shared = set(1);
+        shared.service(&SERVICE);
+        let (of_task, of_other) = (shared.clone(), shared.clone());
+        let task = thread::spawn(move || {
+            let live = comes(&of_task, 0);
+            ask(&of_task, 0, &live);
+        });
+        let other = thread::spawn(move || assert!(is_here(&call(&of_other))));
+        assert!(is_here(&call(&shared)));
+        task.join().unwrap();
+        other.join().unwrap();
+    });
+}
+
+/// The client is made while the task goes to sleep, with nothing to ask.
+pub fn a_service_is_asked_for_whenever_its_client_comes() {
+    check(3, || {
+        let shared = set(1);
+        let of_task = shared.clone();
+        let task = thread::spawn(move || {
+            let live = comes(&of_task, 0);
+            while !ask(&of_task, 0, &live) {
+                sleep(&of_task, 0);
+            }
+        });
+        shared.service(&SERVICE);
+        assert!(is_here(&call(&shared)));
+        task.join().unwrap();
+    });
+}
+
+/// One is given up while the other one comes, or is given up, too.
+pub fn a_call_hears_that_no_replica_is_left() {
+    for comes_after_all in [false, true] {
+        check(2, move || {
+            let shared = set(2);
+            shared.service(&SERVICE);
+            let tasks = [0, 1].map(|index| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    if comes_after_all && index == 1 {
+                        let live = comes(&shared, index);
+                        ask(&shared, index, &live);
+                    } else {
+                        shared.failed(index, ConnectError::ShuttingDown);
+                        shared.given_up(index);
+                    }
+                })
+            });
+            let picked = call(&shared);
+            assert_eq!(is_here(&picked), comes_after_all);
+            assert!(comes_after_all || matches!(picked, Pick::Never));
+            for task in tasks {
+                task.join().unwrap();
+            }
+            let errors = shared.errors(0);
+            let why = |error: &ReplicaError| error.error.is_some() && error.url.ends_with('0');
+            assert!(why(&errors[0]), "{errors:?}");
+        });
+    }
+}
+
+/// A pipe has ended, and a call finds out before its replica's task, which sleeps.
+pub fn the_task_of_a_replica_that_a_call_takes_out_is_told() {
+    check(3, || {
+        let (shared, live) = served();
+        let (of_task, old) = (shared.clone(), live.clone());
+        let task = thread::spawn(move || {
+            while of_task.is_live(0, &old) {
+                sleep(&of_task, 0);
+            }
+            let live = comes(&of_task, 0);
+            ask(&of_task, 0, &live);
+        });
+        live.connection.end();
+        let Pick::Here(picked) = call(&shared) else {
+            panic!("its task has it come again");
+        };
+        assert!(!Arc::ptr_eq(&picked.live, &live), "that one has gone");
+        task.join().unwrap();
+    });
+}
+
+/// Two calls and the task find out that a pipe has ended, as the next one comes: that stays.
+pub fn a_pipe_that_has_gone_takes_no_other_with_it() {
+    check(2, || {
+        let (shared, old) = served();
+        old.connection.end();
+        let (of_task, of_other) = (shared.clone(), (shared.clone(), old.clone()));
+        let task = thread::spawn(move || {
+            of_task.take_out(0, &old, ConnectError::ShuttingDown);
+            let live = comes(&of_task, 0);
+            ask(&of_task, 0, &live);
+            live
+        });
+        let other = thread::spawn(move || {
+            let (shared, old) = of_other;
+            shared.take_out(0, &old, ConnectError::ShuttingDown);
+        });
+        let Pick::Here(picked) = call(&shared) else {
+            panic!("its task has it come again");
+        };
+        let live = task.join().unwrap();
+        other.join().unwrap();
+        assert!(Arc::ptr_eq(&picked.live, &live) && shared.is_live(0, &live));
+    });
+}
+
+/// Two servers fall silent, and a call on each has no answer in time: one stays, since there is no better place.
+pub fn of_two_that_answer_nothing_one_stays() {
+    check(None, || {
+        let shared = balanced(2, Balance::LeastBusy);
+        shared.service(&SERVICE);
+        let both = [0, 1].map(|index| {
+            let live = comes(&shared, index);
+            ask(&shared, index, &live);
+            live
+        });
+        let of_other = (shared.clone(), both[1].clone());
+        let other = thread::spawn(move || of_other.0.missed_deadline(1, &of_other.1, 0));
+        shared.missed_deadline(0, &both[0], 0);
+        other.join().unwrap();
+        let left = [0, 1].map(|index| shared.is_live(index, &both[index]));
+        assert!(left[0] != left[1], "{left:?}");
+        assert!(is_here(&call(&shared)));
+    });
+}
+
+/// `Replicas::reconnect` while a task lies down to rest until it is told.
+pub fn a_task_that_rests_is_hurried() {
+    check(None, || {
+        let shared = set(1);
+        shared.service(&SERVICE);
+        shared.failed(0, ConnectError::ShuttingDown);
+        shared.given_up(0);
+        let of_task = shared.clone();
+        let task = thread::spawn(move || {
+            let (_, news) = of_task.url(0);
+            loop {
+                let told = news.notified();
+                if of_task.is_hurried(0) {
+                    break;
+                }
+                block_on(told);
+            }
+            of_task.connecting(0);
+        });
+        shared.hurry();
+        task.join().unwrap();
+    });
+}
+
+/// `Replicas::close` while a call waits, and the replica comes.
+pub fn closing_ends_a_call_that_waits() {
+    check(3, || {
+        let shared = set(1);
+        shared.service(&SERVICE);
+        let (of_task, of_closer) = (shared.clone(), shared.clone());
+        let task = thread::spawn(move || {
+            let live = comes(&of_task, 0);
+            ask(&of_task, 0, &live);
+        });
+        let closer = thread::spawn(move || of_closer.close(&ConnectError::ShuttingDown).len());
+        let picked = call(&shared);
+        assert!(is_here(&picked) || matches!(picked, Pick::Never));
+        task.join().unwrap();
+        assert!(closer.join().unwrap() <= 1);
+        assert!(matches!(call(&shared), Pick::Never), "closed stays closed");
+    });
+}
