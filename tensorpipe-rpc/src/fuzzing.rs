@@ -11,7 +11,8 @@ use tensorpipe::{Buffer, DType, Message, MessageTensor, Payload, Tensor};
 use crate::codec::{Arguments, Encoder, decode_reply};
 use crate::context::TraceContext;
 use crate::engine::to_body;
-use crate::header::{FailureCode, Header, Kind, PLACES};
+use crate::header::{FailureCode, Header, Kind, PLACES, TRACE};
+use crate::placement::decode_results;
 use crate::schema::{self, Description, MethodDescription};
 
 /// The first byte says what the rest is: a message with a header, arguments, or the description of a service.
@@ -72,18 +73,20 @@ fn message(bytes: &[u8]) {
         return;
     };
     assert!(header.body_at <= bytes.len());
-    // Places are put behind a header by whoever calls.
-    let sent = Header {
-        flags: header.flags & !PLACES,
-        ..header
-    };
-    let again = sent.to_vec();
+    let places = header.places(bytes);
+    assert_eq!(places.len(), usize::from(header.places_len));
+    let _ = decode_results(places);
+    let mut again = header.to_vec();
+    if header.body_at > usize::from(bytes[1]) {
+        // Whoever calls puts places behind the header.
+        again.extend_from_slice(&header.places_len.to_le_bytes());
+        again.extend_from_slice(places);
+    }
     let decoded = Header::decode(&again).unwrap_or_else(|what| panic!("{what}"));
     let known = Header {
         // A later version's fields, and a trace without an id, are not sent on.
         body_at: again.len(),
-        places_len: 0,
-        flags: decoded.flags,
+        flags: header.flags & !TRACE | decoded.flags & TRACE,
         trace: decoded.trace,
         ..header
     };

@@ -25,7 +25,7 @@ use crate::spare;
 
 /// Flag: the body is the last payload.
 pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
-const TRACE: u8 = 2;
+pub(crate) const TRACE: u8 = 2;
 /// Flag: the body holds references.
 pub(crate) const REFERENCES: u8 = 4;
 /// Flag: behind the body stands which calls this one waits for.

@@ -31,24 +31,17 @@ pub fn handshake(data: &[u8]) {
 
 fn listener(bytes: &[u8], asks: bool) {
     let make = || {
-        let (mut handshake, mut over) = (ServerHandshake::new(asks), false);
-        move |input: &[u8]| {
-            if over {
-                return Ok((input.len(), None));
-            }
-            let (used, heard) = handshake.handle(input)?;
-            // What follows a KEY is heard by who has challenged.
-            over = heard.is_some();
-            let purpose = heard.and_then(|heard| match heard {
-                Heard::Hello(purpose) => Some(purpose),
-                Heard::Key(_) | Heard::Unproven => None,
-            });
-            Ok((used, purpose))
-        }
+        let mut handshake = ServerHandshake::new(asks);
+        move |input: &[u8]| handshake.handle(input)
     };
-    let purpose = accepted(bytes, make, ClientHandshake::hello);
-    assert!(!asks || matches!(purpose, None | Some(Purpose::Join { .. })));
-    if let Some(Purpose::Pipe { brochure, .. }) = purpose {
+    let heard = accepted(bytes, make, |heard| match heard {
+        Heard::Hello(purpose) => ClientHandshake::hello(purpose),
+        Heard::Key(opened) => opened.said().to_vec(),
+        Heard::Unproven => ClientHandshake::hello(&sim::purpose(OURS)),
+    });
+    assert!(asks || heard != Some(Heard::Unproven));
+    if let Some(Heard::Hello(Purpose::Pipe { brochure, .. })) = heard {
+        assert!(!asks, "who asks for a pipe proves a token first");
         let answer = answer(&brochure);
         let said = ServerHandshake::answer(&answer);
         let heard = ClientHandshake::default().handle(&said);
@@ -109,22 +102,24 @@ fn challenging(bytes: &[u8]) {
 /// A connector that has named its token, and is rejected.
 fn challenged(bytes: &[u8]) {
     let make = || {
-        let ((mut connector, ..), mut over) = (proving(), false);
+        let (mut connector, ..) = proving();
         move |input: &[u8]| {
-            if over {
-                return Ok((input.len(), None));
-            }
             let (used, found) = connector.handle(input)?;
-            // What follows a proof is heard by who believes the listener.
-            over = found.is_some();
-            let rejected = found.and_then(|found| match found {
+            let rejected = found.map(|found| match found {
                 Proven::Listener(_) => None,
                 Proven::Reject(reject) => Some(reject),
             });
             Ok((used, rejected))
         }
     };
-    accepted(bytes, make, ServerHandshake::reject);
+    accepted(bytes, make, |rejected| match rejected {
+        // Only one challenge is proven: that of the listener here.
+        None => {
+            let (.., [_, challenge]) = proving();
+            challenge
+        }
+        Some(reject) => ServerHandshake::reject(reject),
+    });
 }
 
 /// A connector that has proved its token and said HELLO.

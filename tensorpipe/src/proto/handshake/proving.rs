@@ -30,6 +30,14 @@ pub(crate) struct Opened {
     pub(super) said: Vec<u8>,
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+impl Opened {
+    /// Its preface and KEY.
+    pub(crate) fn said(&self) -> &[u8] {
+        &self.said
+    }
+}
+
 /// What a listener made of a KEY.
 #[derive(Debug)]
 pub(crate) enum Proven {
