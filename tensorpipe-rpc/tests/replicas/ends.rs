@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tensorpipe_rpc::{CallError, replicas::ReplicaState};
 
 use super::lab::{
@@ -46,6 +47,19 @@ async fn a_call_does_not_wait_longer_than_its_deadline() {
         error.to_string().ends_with("the method did not run"),
         "{error}"
     );
+}
+
+/// At its first poll, without a timer: nobody drives the runtime of the replicas.
+#[test]
+fn a_call_whose_deadline_has_passed_does_not_wait_at_all() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().build().unwrap();
+    let ledger = Ledger::default();
+    let (_sites, client, _replicas) = runtime.block_on(all_gone(2, &ledger));
+    let call = client.with_deadline(Duration::from_millis(50)).who(1);
+    std::thread::sleep(Duration::from_millis(60));
+    let error = call.now_or_never().expect("time is up").unwrap_err();
+    assert_unavailable(&error, false);
 }
 
 #[tokio::test]

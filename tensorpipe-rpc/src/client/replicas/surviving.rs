@@ -150,15 +150,18 @@ impl SurvivingCall {
     /// The next attempt, as soon as there is a replica for it; `error` is that of the one before.
     async fn next(&self, error: Option<CallError>) -> Result<Attempt, CallError> {
         let picked = match self.pick() {
-            Pick::Later => self.later().await,
+            Pick::Later if !self.is_up() => self.later().await,
             picked => picked,
         };
-        let is_up = self.deadline().is_some_and(|(at, _)| at <= ambient::now());
         match picked {
-            Pick::Here(picked) if !is_up => self.send(picked),
+            Pick::Here(picked) if !self.is_up() => self.send(picked),
             Pick::Here(_) | Pick::Tried => Err(error.unwrap_or_else(|| self.time_is_up())),
             Pick::Later | Pick::Never => Err(self.unavailable()),
         }
+    }
+
+    fn is_up(&self) -> bool {
+        self.deadline().is_some_and(|(at, _)| at <= ambient::now())
     }
 
     fn pick(&self) -> Pick {
