@@ -1,6 +1,6 @@
 //! The hand-overs between tensorpipe's threads and processes, checked in every order of their steps.
 //!
-//! The sources are the real ones, included by their path: they name locks and atomics only through `crate::sync`, which is [ours](sync)
+//! The sources are the real ones, included by their path: they name locks and atomics only through `crate::sync` (`crate::lock` in `tensorpipe-rpc`), which is [ours](sync)
 //! here, made of loom's. A model is a function that runs a few threads again and again, in another order each time, and panics if its
 //! promise does not hold in one of them. The package's tests call the models.
 //!
@@ -10,7 +10,7 @@
 //! | ring | bytes arrive whole, and whoever sleeps at it is woken; memory that its writer gives back is touched by nobody else; an end that dies between any two steps leaves the ring valid |
 //! | leases | nobody is handed memory to write that another process may still read; all of it comes back, once, also from a borrower that dies between any two steps |
 //! | calls | an outcome goes to exactly one, and wakes whoever awaits it; a stream's sender that waits for room, or for its end, is woken |
-//! | replicas | a call that waits hears of a replica that comes, and that none ever will; a replica's task is told what there is for it; who has gone takes nobody else with it |
+//! | replicas | a call that waits hears of a replica that comes, and that none ever will; whoever has something for a replica's task wakes it; who has gone takes nobody else with it |
 //!
 //! The sources' clock, tuned numbers, runtime and `Notify` have stand-ins here: a model has no clock and no tokio. Flags that hand over are
 //! changed by exchanges, not by stores: loom does not know that a store behind an exchange is later than it. In a model a lock is

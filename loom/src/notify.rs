@@ -1,4 +1,7 @@
-//! tokio's `Notify` as its documentation promises it, made of our lock.
+//! tokio's `Notify` as far as the models use it, made of our lock.
+//!
+//! One permit at most is left, also where somebody waits: two calls of `notify_one` wake one. A `Notified` that is dropped does not
+//! hand on what it was told; no model drops one that waits.
 
 use std::fmt;
 use std::pin::Pin;
@@ -6,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, lock};
 
-/// Tells those who wait. A permit that nobody waits for is kept; who waits counts from the moment in which it was made.
+/// `notify_one` leaves a permit, which one takes; `notify_waiters` tells each [`Notified`] that was made before it.
 #[derive(Default)]
 pub struct Notify {
     state: Mutex<State>,

@@ -9,7 +9,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Its pipe ends. Its task hears of it later, of a call that looks sooner.
+    /// Its pipe ends. A call that looks may find out before its task does.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }

@@ -1,5 +1,5 @@
-//! A set of replicas as far as its calls and tasks hand over to each other: `table` and `replica` are those of
-//! `tensorpipe-rpc/src/client/replicas/`, with what they need of it.
+//! A set of replicas as far as its calls and tasks hand over to each other: `table`, `replica` and `balance` are those of
+//! `tensorpipe-rpc/src/client/replicas/`.
 
 #[path = "../../../../tensorpipe-rpc/src/client/replicas/balance.rs"]
 pub mod balance;
