@@ -110,6 +110,9 @@ fn opened_by(program: &str, driver: &Driver) -> Option<String> {
         println!("skipped: strace does not run here");
         return None;
     }
+    // LeakSanitizer does not run in a process that is traced.
+    let options = std::env::var("ASAN_OPTIONS").unwrap_or_default();
+    command.env("ASAN_OPTIONS", format!("{options}:detect_leaks=0"));
     let said = said_by(command.env("LD_LIBRARY_PATH", driver.path()));
     assert!(!said.is_empty());
     Some(std::fs::read_to_string(log).unwrap())
