@@ -64,9 +64,10 @@ impl Future for Background {
             }
             let next = core.next_timeout();
             if next.is_some_and(|next| next <= now) {
-                // What has come by now counts, also where the thread has yielded.
-                driver.wakers.yields_no_more();
-                core.drive();
+                if driver.has_yielded() {
+                    // What has come by now counts.
+                    driver.drive_now(&core);
+                }
                 core.handle_timeout(now);
                 core.drive();
                 continue;

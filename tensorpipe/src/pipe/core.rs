@@ -355,9 +355,8 @@ impl Core {
             shared.start_closing();
         }
         self.driver.closes();
-        self.driver.wakers.yields_no_more();
         // First, so that what is said now leaves before the background task sees that the peer has everything.
-        self.drive();
+        self.driver.drive_now(self);
         self.driver.wakers.wake_background();
     }
 }

@@ -322,6 +322,8 @@ impl Tensor {
 }
 
 /// Bytes that a tensor takes; `None` when that overflows. A zero decides, wherever it stands.
+///
+/// Several steps of a message call it: one copy of its code is in the cache for all of them.
 #[inline(never)]
 pub(crate) fn byte_len(dtype: DType, shape: &[u64]) -> Option<u64> {
     let (mut len, mut is_empty) = (Some(dtype.size() as u64), false);

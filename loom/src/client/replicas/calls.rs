@@ -58,6 +58,27 @@ fn ask(shared: &Shared, index: usize, live: &Arc<Live>) -> bool {
     asked
 }
 
+/// A task whose replica comes, and is asked for what clients want.
+fn keep(shared: &Arc<Shared>, index: usize) -> thread::JoinHandle<Arc<Live>> {
+    let shared = shared.clone();
+    thread::spawn(move || {
+        let live = comes(&shared, index);
+        ask(&shared, index, &live);
+        live
+    })
+}
+
+/// One whose replica comes, and that sleeps until a client wants something.
+fn keep_until_asked(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
+    let shared = shared.clone();
+    thread::spawn(move || {
+        let live = comes(&shared, 0);
+        while !ask(&shared, 0, &live) {
+            sleep(&shared, 0);
+        }
+    })
+}
+
 /// As it sleeps until it is told something.
 fn sleep(shared: &Shared, index: usize) {
     let (_, news) = shared.url(index);
@@ -82,11 +103,7 @@ pub fn a_call_hears_of_a_replica_that_comes() {
     check(None, || {
         let shared = set(1);
         shared.service(&SERVICE);
-        let of_task = shared.clone();
-        let task = thread::spawn(move || {
-            let live = comes(&of_task, 0);
-            ask(&of_task, 0, &live);
-        });
+        let task = keep(&shared, 0);
         assert!(is_here(&call(&shared)));
         task.join().unwrap();
     });
@@ -108,13 +125,7 @@ pub fn whoever_connects_hears_of_the_first_replica() {
 pub fn a_client_is_made_when_a_replica_has_its_service() {
     check(3, || {
         let shared = set(1);
-        let of_task = shared.clone();
-        let task = thread::spawn(move || {
-            let live = comes(&of_task, 0);
-            while !ask(&of_task, 0, &live) {
-                sleep(&of_task, 0);
-            }
-        });
+        let task = keep_until_asked(&shared);
         let service = shared.service(&SERVICE);
         let found = block_on(shared.found(|shared| shared.find(Some(service))));
         assert!(matches!(found, Ok((_, 7))));
@@ -127,11 +138,8 @@ pub fn all_calls_hear_of_it() {
     check(2, || {
         let shared = set(1);
         shared.service(&SERVICE);
-        let (of_task, of_other) = (shared.clone(), shared.clone());
-        let task = thread::spawn(move || {
-            let live = comes(&of_task, 0);
-            ask(&of_task, 0, &live);
-        });
+        let of_other = shared.clone();
+        let task = keep(&shared, 0);
         let other = thread::spawn(move || assert!(is_here(&call(&of_other))));
         assert!(is_here(&call(&shared)));
         task.join().unwrap();
@@ -143,13 +151,7 @@ pub fn all_calls_hear_of_it() {
 pub fn a_service_is_asked_for_whenever_its_client_comes() {
     check(3, || {
         let shared = set(1);
-        let of_task = shared.clone();
-        let task = thread::spawn(move || {
-            let live = comes(&of_task, 0);
-            while !ask(&of_task, 0, &live) {
-                sleep(&of_task, 0);
-            }
-        });
+        let task = keep_until_asked(&shared);
         shared.service(&SERVICE);
         assert!(is_here(&call(&shared)));
         task.join().unwrap();

@@ -360,8 +360,7 @@ impl<W> Driver<W> {
             self.wakers.keep_ticking();
         }
         if self.wakers.tick() {
-            self.wakers.yields_no_more();
-            self.drive(core);
+            self.drive_now(core);
         }
     }
 }

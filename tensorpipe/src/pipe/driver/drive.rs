@@ -96,7 +96,7 @@ impl<W> Driver<W> {
             // The handler wrote: whoever called it drives next, and all of its answers leave together.
             return self.kick();
         }
-        if runtime::has_yielded(&self.wakers) && core.can_wait() {
+        if self.has_yielded() && core.can_wait() && self.wakers.leave_alone() {
             // Another task of the thread would take the turn of its sockets and timers.
             return self.kick();
         }
@@ -106,6 +106,17 @@ impl<W> Driver<W> {
                 return self.come_back();
             }
         }
+    }
+
+    /// The same where this thread has yielded, too: what follows has to know all that has come.
+    pub(in crate::pipe) fn drive_now<C: Driven<Work = W>>(&self, core: &Arc<C>) {
+        self.wakers.yields_no_more();
+        self.drive(core);
+    }
+
+    /// Whether this thread has left the pipe to its next turn.
+    pub(in crate::pipe) fn has_yielded(&self) -> bool {
+        runtime::has_yielded(&self.wakers)
     }
 
     /// Yields, with more to be moved.

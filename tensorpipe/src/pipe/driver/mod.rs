@@ -19,7 +19,7 @@
 //! | `Woken` | it does nothing for a `TICK`: a forgotten future | `Driving`, by the background task | `Driver::tick` |
 //! | `Asleep` | an operation begins | `Driving`; if polling pays, with polling on | `Waiter::poll`, `Driver::start_polling` |
 //! | `Driving` | another thread has work | `Driving`, one more round | `Driver::kick` |
-//! | `Driving` | it has done a slice, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick | `Driver::come_back` |
+//! | `Driving` | it has done a slice, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::come_back` |
 //! | `Driving` | nothing to do, polling is off | `Asleep` | `Driver::rounds` |
 //! | `Driving` | nothing to do, polling is on | `Polling`, by whoever waits | `Driver::poll_again` |
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |

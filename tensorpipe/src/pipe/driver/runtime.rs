@@ -113,15 +113,16 @@ pub(super) fn is_single_threaded() -> bool {
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
-/// This thread does nothing for a pipe until its sockets and timers have been polled. Then it wakes whom it should.
+/// This thread leaves a pipe to its next turn: once its sockets and timers have been polled, it wakes whom it should. Until then it does not
+/// drive, [`LEFT_ALONE`](super::tuning::LEFT_ALONE) times at most, unless somebody [drives now](super::Driver::drive_now).
 pub(super) fn yields(wakers: &Arc<Wakers>) {
     wake_last(&wakers.yield_on(this_thread()));
 }
 
-/// Whether it is yet to be woken for what it has [yielded](yields), and leaves it alone so far.
+/// Whether this thread has [yielded](yields) the pipe, and its next turn is yet to come.
 pub(super) fn has_yielded(wakers: &Wakers) -> bool {
     let thread = wakers.yielded_on();
-    thread != NO_THREAD && thread == this_thread() && wakers.leaves_alone()
+    thread != NO_THREAD && thread == this_thread()
 }
 
 /// A number of this thread alone.
@@ -145,6 +146,7 @@ mod tests {
 
     use super::super::tuning::LEFT_ALONE;
     use super::*;
+    use crate::ambient;
     use crate::engine::{EnginePipe, Handler};
     use crate::pipe::tests::{memory_pair, soon};
     use crate::sync::lock;
@@ -232,6 +234,40 @@ mod tests {
         }
         core.drive();
         assert_eq!(told.try_recv().unwrap(), ("a message", true));
+    }
+
+    #[tokio::test]
+    async fn what_has_yielded_is_driven_by_whoever_finds_it_forgotten() {
+        let (client, server, mut told) = pair("yielded and forgotten").await;
+        client.send(Message::new("here")).unwrap();
+        let core = server.core();
+        yields(&core.driver.wakers);
+        core.driver.wakers.owe_wake();
+        core.driver.tick(core);
+        assert_eq!(told.try_recv().unwrap(), ("a message", true));
+    }
+
+    /// What it has to say leaves at once.
+    #[tokio::test]
+    async fn what_has_yielded_is_driven_by_whoever_closes_it() {
+        let (_client, server, _told) = pair("yielded and closed").await;
+        let core = server.core();
+        yields(&core.driver.wakers);
+        core.start_closing(Duration::from_secs(1));
+        assert!(!core.driver.is_kicked() && !lock(&core.shared).state.has_control());
+    }
+
+    /// The background task comes before the sockets.
+    #[tokio::test]
+    async fn what_has_yielded_is_driven_before_a_timer_is_judged() {
+        let (client, server, mut told) = pair("yielded, and time is up").await;
+        client.send(Message::new("here")).unwrap();
+        let core = server.core();
+        yields(&core.driver.wakers);
+        lock(&core.shared).linger_until = Some(ambient::now());
+        core.driver.wakers.wake_background();
+        assert_eq!(next(&mut told).await.0, "a message");
+        assert_eq!(next(&mut told).await.0, "the end");
     }
 
     #[tokio::test]

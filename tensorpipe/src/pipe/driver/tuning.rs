@@ -120,8 +120,8 @@ pub(in crate::pipe) const MESSAGES_IN_A_ROW: usize = 32;
 /// those is a system call, some half a microsecond.
 pub(in crate::pipe) const PIPE_SLICE: u64 = 1 << 20;
 
-/// How often a thread leaves a pipe alone that has yielded: then it drives a slice though it has not come to its sockets. Measured by
-/// `fairness::a_thousand_calls_in_flight_come_before_another_clients_call_a_few_times_at_most`, each of which runs on a task of its own:
+/// How often a thread does not drive a pipe that it has yielded: then it does a slice, though it has not come to its sockets. Measured by
+/// `fairness::a_thousand_calls_in_flight_come_before_another_clients_call_a_few_times_at_most`, where each call has a task of its own:
 /// 64 are too few in 7 of 16 runs, 1024 in none of 14.
 pub(in crate::pipe) const LEFT_ALONE: u32 = 1024;
 

@@ -32,8 +32,9 @@ pub(in crate::pipe) struct Wakers {
     registered: AtomicUsize,
     /// Operations beside these which others drive for. Changed by exchanges only.
     counted: AtomicUsize,
-    /// The thread that has yielded with work left, until it is woken for that, and how often it has left it alone since.
+    /// The thread that has yielded with work left: until it is woken for that, or somebody [drives now](super::Driver::drive_now).
     yielded_on: AtomicU64,
+    /// How often that thread has left the work alone since.
     left_alone: AtomicU32,
 }
 
@@ -215,17 +216,13 @@ impl Wakers {
         self.yielded_on.load(Ordering::Relaxed)
     }
 
-    /// Whether the thread that has yielded leaves it alone once more: a task that never ends may keep it from its sockets.
-    pub(super) fn leaves_alone(&self) -> bool {
-        let times = self.left_alone.fetch_add(1, Ordering::Relaxed);
-        if times >= LEFT_ALONE {
-            self.yields_no_more();
-        }
-        times < LEFT_ALONE
+    /// Counts that the thread leaves alone what it has yielded. Returns whether it may: a task that never ends can keep it from its sockets.
+    pub(super) fn leave_alone(&self) -> bool {
+        self.left_alone.fetch_add(1, Ordering::Relaxed) < LEFT_ALONE
     }
 
     /// Whoever drives next does not leave it to sockets and timers.
-    pub(in crate::pipe) fn yields_no_more(&self) {
+    pub(super) fn yields_no_more(&self) {
         self.yielded_on.store(NO_THREAD, Ordering::Relaxed);
     }
 

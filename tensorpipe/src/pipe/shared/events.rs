@@ -179,7 +179,7 @@ impl Shared {
         });
     }
 
-    /// One for all of a lane's methods: a message with a part takes several of them, and finds this in the cache.
+    /// Apart from what it calls: a message with a part comes here several times, and finds one copy of this code in the cache.
     #[inline(never)]
     fn call_lane(
         &mut self,

@@ -100,7 +100,6 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    #[cold]
     pub(crate) fn malformed(&self, what: &'static str) -> PeerFault {
         self.kind.malformed(what)
     }

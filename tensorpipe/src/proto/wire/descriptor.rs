@@ -448,6 +448,7 @@ impl Head {
 
 /// A list of `count` things that are to come.
 fn with_room<A: smallvec::Array>(count: usize) -> SmallVec<A> {
+    /// Apart, as it is rare: `with_capacity` would stand here three times.
     #[cold]
     fn many<A: smallvec::Array>(count: usize) -> SmallVec<A> {
         SmallVec::with_capacity(count)

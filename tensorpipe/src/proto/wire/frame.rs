@@ -82,7 +82,7 @@ kinds! {
     Recalled = 31 "RECALLED",
 }
 
-/// What can be wrong with a frame of this kind.
+/// What can be wrong with a frame of this kind. The compiler moves calls of these out of the way of frames that are right.
 impl Kind {
     #[cold]
     pub(crate) fn unexpected(self, when: &'static str) -> PeerFault {
