@@ -1,7 +1,7 @@
 //! The hand-overs between tensorpipe's threads and processes, checked in every order of their steps.
 //!
-//! The sources are the real ones, included by their path: they name locks and atomics only through `crate::sync` (`crate::lock` in `tensorpipe-rpc`), which is [ours](sync)
-//! here, made of loom's. A model is a function that runs a few threads again and again, in another order each time, and panics if its
+//! The sources are the real ones, included by their path. They name locks and atomics only through `crate::sync`, or `crate::lock` in
+//! `tensorpipe-rpc`; both are [ours](sync) here, made of loom's. A model is a function that runs a few threads again and again, in another order each time, and panics if its
 //! promise does not hold in one of them. The package's tests call the models.
 //!
 //! | of | what holds in every order |

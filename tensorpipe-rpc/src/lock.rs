@@ -1,4 +1,4 @@
-//! Locks whose holder may have panicked, atomics and tokio's `Notify`, by the names of which `tensorpipe-loom` has its own.
+//! Locks whose holder may have panicked, atomics and tokio's `Notify`, of which `tensorpipe-loom` has its own by the same names.
 
 use std::sync::PoisonError;
 

@@ -36,7 +36,7 @@ fn listener(bytes: &[u8], asks: bool) {
     };
     let heard = accepted(bytes, make, |heard| match heard {
         Heard::Hello(purpose) => ClientHandshake::hello(purpose),
-        Heard::Key(opened) => opened.said().to_vec(),
+        Heard::Key(opened) => opened.said.clone(),
         Heard::Unproven => ClientHandshake::hello(&sim::purpose(OURS)),
     });
     assert!(asks || heard != Some(Heard::Unproven));
@@ -99,7 +99,7 @@ fn challenging(bytes: &[u8]) {
     accepted(bytes, make, |purpose| believing().hello(purpose));
 }
 
-/// A connector that has named its token, and is rejected.
+/// A connector that has named its token: it is challenged, or rejected.
 fn challenged(bytes: &[u8]) {
     let make = || {
         let (mut connector, ..) = proving();

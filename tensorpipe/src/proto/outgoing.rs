@@ -238,6 +238,7 @@ pub(super) fn check<S>(
     Ok(eager + credit_of(metas, parts.len()))
 }
 
+/// Cold: the compiler moves calls of it out of the way.
 #[cold]
 fn too_large(what: &'static str, found: u64, limit: u64, field: &'static str) -> Misuse {
     Misuse::TooLarge {

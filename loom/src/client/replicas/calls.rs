@@ -1,6 +1,6 @@
 //! Calls that wait for a replica, and the tasks that keep the replicas.
 //!
-//! A call waits by the table's own `found`, without its deadline. What a task does is written here again, in the order of `keeper`, which
+//! A call waits by the table's own `picked`, without its deadline. What a task does is written here again, in the order of `keeper`, which
 //! needs a network and a clock.
 
 use loom::future::block_on;
@@ -59,11 +59,11 @@ fn ask(shared: &Shared, index: usize, live: &Arc<Live>) -> bool {
 }
 
 /// A task whose replica comes, and is asked for what clients want.
-fn keep(shared: &Arc<Shared>, index: usize) -> thread::JoinHandle<Arc<Live>> {
+fn keep(shared: &Arc<Shared>) -> thread::JoinHandle<Arc<Live>> {
     let shared = shared.clone();
     thread::spawn(move || {
-        let live = comes(&shared, index);
-        ask(&shared, index, &live);
+        let live = comes(&shared, 0);
+        ask(&shared, 0, &live);
         live
     })
 }
@@ -87,10 +87,7 @@ fn sleep(shared: &Shared, index: usize) {
 
 /// As a call that has no deadline. loom finds one that would wait for ever.
 fn call(shared: &Shared) -> Pick {
-    block_on(shared.found(|shared| match shared.pick(0, &[]) {
-        Pick::Later => None,
-        picked => Some(picked),
-    }))
+    block_on(shared.picked(0, &[]))
 }
 
 /// It goes to a replica, with the number that its server said.
@@ -103,7 +100,7 @@ pub fn a_call_hears_of_a_replica_that_comes() {
     check(None, || {
         let shared = set(1);
         shared.service(&SERVICE);
-        let task = keep(&shared, 0);
+        let task = keep(&shared);
         assert!(is_here(&call(&shared)));
         task.join().unwrap();
     });
@@ -139,7 +136,7 @@ pub fn all_calls_hear_of_it() {
         let shared = set(1);
         shared.service(&SERVICE);
         let of_other = shared.clone();
-        let task = keep(&shared, 0);
+        let task = keep(&shared);
         let other = thread::spawn(move || assert!(is_here(&call(&of_other))));
         assert!(is_here(&call(&shared)));
         task.join().unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Joined;
-use super::table::{Pick, Picked};
+use super::table::{Pick, Picked, Shared};
 use super::verdict::{Verdict, verdict};
 use crate::call::{Awaited, Made, Sent};
 use crate::client::encoded_call::EncodedCall;
@@ -118,7 +118,7 @@ impl SurvivingCall {
 
     /// What an attempt's error means for the replica, and whether there is another attempt; if not, the error.
     fn judge(&mut self, attempt: &Attempt, error: &CallError) -> Result<(), CallError> {
-        let shared = &self.joined.replicas.inner.shared;
+        let shared = self.shared();
         let Picked { index, live, .. } = &attempt.picked;
         let verdict = verdict(error);
         match verdict {
@@ -149,41 +149,36 @@ impl SurvivingCall {
 
     /// The next attempt, as soon as there is a replica for it; `error` is that of the one before.
     async fn next(&self, error: Option<CallError>) -> Result<Attempt, CallError> {
-        let picked = match self.pick() {
-            Pick::Later if !self.is_up() => self.later().await,
-            picked => picked,
+        let picked = match self.is_late() {
+            false => self.later().await,
+            true => self.shared().pick(self.joined.service, &self.tried),
         };
         match picked {
-            Pick::Here(picked) if !self.is_up() => self.send(picked),
+            Pick::Here(picked) if !self.is_late() => self.send(picked),
             Pick::Here(_) | Pick::Tried => Err(error.unwrap_or_else(|| self.time_is_up())),
             Pick::Later | Pick::Never => Err(self.unavailable()),
         }
     }
 
-    fn is_up(&self) -> bool {
+    /// Its deadline has passed.
+    fn is_late(&self) -> bool {
         self.deadline().is_some_and(|(at, _)| at <= ambient::now())
     }
 
-    fn pick(&self) -> Pick {
-        let joined = &self.joined;
-        let shared = &joined.replicas.inner.shared;
-        shared.pick(joined.service, &self.tried)
+    fn shared(&self) -> &Shared {
+        &self.joined.replicas.inner.shared
     }
 
     /// Waits for a replica, until the deadline: [`Pick::Later`] if none has come by then.
     async fn later(&self) -> Pick {
-        let inner = &self.joined.replicas.inner;
-        let found = inner.shared.found(|_| match self.pick() {
-            Pick::Later => None,
-            picked => Some(picked),
-        });
+        let picked = self.shared().picked(self.joined.service, &self.tried);
         let Some((at, _)) = self.deadline() else {
-            return found.await;
+            return picked.await;
         };
         // Whoever awaits the call may be on a thread without a runtime.
         let in_time = {
-            let _runtime = inner.runtime.enter();
-            tokio::time::timeout_at(at.into(), found)
+            let _runtime = self.joined.replicas.inner.runtime.enter();
+            tokio::time::timeout_at(at.into(), picked)
         };
         in_time.await.unwrap_or(Pick::Later)
     }
@@ -196,7 +191,7 @@ impl SurvivingCall {
     }
 
     fn unavailable(&self) -> CallError {
-        let shared = &self.joined.replicas.inner.shared;
+        let shared = self.shared();
         CallError::Unavailable {
             replicas: shared.errors(self.joined.service),
             may_have_run: self.ran.is_some(),

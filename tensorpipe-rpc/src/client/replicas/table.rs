@@ -134,6 +134,15 @@ impl Shared {
         }
     }
 
+    /// The same as soon as there is something else to say than [`Pick::Later`].
+    pub(super) async fn picked(&self, service: usize, tried: &[usize]) -> Pick {
+        let look = |shared: &Self| match shared.pick(service, tried) {
+            Pick::Later => None,
+            picked => Some(picked),
+        };
+        self.found(look).await
+    }
+
     /// Whether one replica can be called, at all or for this service; an error if none ever will.
     pub(super) fn find(
         &self,

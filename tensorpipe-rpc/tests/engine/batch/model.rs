@@ -283,8 +283,7 @@ impl Models {
                 let stats = self.stats(method);
                 (stats.waiting, stats.running) == (0, 0)
             };
-            let still = tokio::time::timeout(Duration::from_secs(10), until(is_still)).await;
-            assert!(still.is_ok(), "{method}: {:?}", self.stats(method));
+            until(is_still).await;
         }
         let held = |context: &Context| context.pool().stats().outstanding_bytes;
         until(|| self.contexts.iter().all(|context| held(context) == 0)).await;

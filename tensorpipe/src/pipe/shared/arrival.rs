@@ -82,6 +82,7 @@ impl Arrival {
             here.came.copied_by_writer = adopted.memory.len() as u64;
         }
         let at = here.parts.partition_point(|(before, _)| *before < part);
+        // Most often it is the only one: less code than `insert`.
         here.parts.push((part, adopted.memory));
         if at + 1 < here.parts.len() {
             here.parts[at..].rotate_right(1);

@@ -27,15 +27,7 @@ pub(crate) struct Opened {
     /// As it says.
     pub(crate) name: String,
     /// Its preface and KEY.
-    pub(super) said: Vec<u8>,
-}
-
-#[cfg(any(test, feature = "fuzzing"))]
-impl Opened {
-    /// Its preface and KEY.
-    pub(crate) fn said(&self) -> &[u8] {
-        &self.said
-    }
+    pub(crate) said: Vec<u8>,
 }
 
 /// What a listener made of a KEY.

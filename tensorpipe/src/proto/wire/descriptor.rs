@@ -355,7 +355,8 @@ impl Head {
         let mut carriages: Carriages = with_room(payload_count + tensor_count);
         let mut payloads: Payloads = with_room(payload_count);
         let mut tensors: Tensors = with_room(tensor_count);
-        let mut sizes = SmallVec::<[Size; 4]>::new();
+        let mut metas: SmallVec<[usize; 4]> = with_room(payload_count + tensor_count);
+        let mut sums = Sums::default();
         let mut metadata = front.message_meta as u64;
         for _ in 0..payload_count {
             let (carriage, _) = take_carriage(&mut r, channels)?;
@@ -366,8 +367,8 @@ impl Head {
                 len,
                 metadata: Bytes::new(),
             });
-            let own = take_metadata_len(&mut r, &mut metadata, limits)?;
-            sizes.push(Size { len, metadata: own });
+            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
+            sums.add(carriage, len, limits)?;
         }
         for _ in 0..tensor_count {
             let (carriage, flags) = take_carriage(&mut r, channels)?;
@@ -377,6 +378,7 @@ impl Head {
             if dims > MAX_DIMS {
                 return Err(r.malformed("a tensor of more than 32 dimensions"));
             }
+            // Less code than a list that may fail: this is cold where tensors are large.
             let mut shape = Shape::default();
             for _ in 0..dims {
                 shape.push(r.u64()?);
@@ -395,8 +397,8 @@ impl Head {
                 target,
                 metadata: Bytes::new(),
             });
-            let own = take_metadata_len(&mut r, &mut metadata, limits)?;
-            sizes.push(Size { len, metadata: own });
+            metas.push(take_metadata_len(&mut r, &mut metadata, limits)?);
+            sums.add(carriage, len, limits)?;
         }
         let head_len = front.fields_end + metadata as usize;
         if head_len > front.body_len {
@@ -405,15 +407,15 @@ impl Head {
         if body_so_far.len() < head_len {
             return Ok(Err(head_len));
         }
-        check_parts(&carriages, &sizes, front.body_len - head_len, limits)?;
+        sums.check(front.body_len - head_len, limits)?;
         let mut bytes = Bytes::copy_from_slice(&body_so_far[front.fields_end..head_len]);
         let message = bytes.split_to(front.message_meta);
         if !bytes.is_empty() {
             let of_payloads = payloads.iter_mut().map(|payload| &mut payload.metadata);
             let of_tensors = tensors.iter_mut().map(|tensor| &mut tensor.metadata);
-            let places = of_payloads.chain(of_tensors).zip(sizes);
-            for (place, Size { metadata, .. }) in places.filter(|(_, size)| size.metadata > 0) {
-                *place = bytes.split_to(metadata);
+            let places = of_payloads.chain(of_tensors).zip(metas);
+            for (place, len) in places.filter(|(_, len)| *len > 0) {
+                *place = bytes.split_to(len);
             }
         }
         let parts = HeadParts {
@@ -448,7 +450,7 @@ impl Head {
 
 /// A list of `count` things that are to come.
 fn with_room<A: smallvec::Array>(count: usize) -> SmallVec<A> {
-    /// Apart, as it is rare: `with_capacity` would stand here three times.
+    /// Apart: inlined, its growth would stand four times in `of_parts`.
     #[cold]
     fn many<A: smallvec::Array>(count: usize) -> SmallVec<A> {
         SmallVec::with_capacity(count)
@@ -459,38 +461,37 @@ fn with_room<A: smallvec::Array>(count: usize) -> SmallVec<A> {
     }
 }
 
-/// Bytes of a part, and of what its writer says of it.
-struct Size {
-    len: u64,
-    metadata: usize,
+/// Bytes of the parts so far.
+#[derive(Default)]
+struct Sums {
+    total: u64,
+    eager: u64,
 }
 
-/// The sums fit the limits, what is empty is eager, and the eager parts fill the frame exactly.
-fn check_parts(
-    carriages: &[Carriage],
-    sizes: &[Size],
-    eager_bytes: usize,
-    limits: &WireLimits,
-) -> Result<(), PeerFault> {
-    let mut total = 0u64;
-    let mut eager = 0u64;
-    for (carriage, Size { len, .. }) in carriages.iter().zip(sizes) {
-        total = total
-            .checked_add(*len)
-            .ok_or_else(|| exceeded("a message", u64::MAX, limits.message))?;
-        if *carriage == Carriage::Eager {
-            check("an eager part", *len, u64::from(limits.eager_part))?;
-            eager += len;
-        } else if *len == 0 {
-            return Err(Kind::Message.malformed("an empty part that waits for a go-ahead"));
+impl Sums {
+    /// What is empty is eager.
+    fn add(&mut self, carriage: Carriage, len: u64, limits: &WireLimits) -> Result<(), PeerFault> {
+        let total = self.total.checked_add(len);
+        self.total = total.ok_or_else(|| exceeded("a message", u64::MAX, limits.message))?;
+        if carriage == Carriage::Eager {
+            self.eager += len;
+            check("an eager part", len, u64::from(limits.eager_part))
+        } else if len == 0 {
+            Err(Kind::Message.malformed("an empty part that waits for a go-ahead"))
+        } else {
+            Ok(())
         }
     }
-    check("a message", total, limits.message)?;
-    let limit = u64::from(limits.eager_message);
-    check("a message's eager parts", eager, limit)?;
-    match eager == eager_bytes as u64 {
-        true => Ok(()),
-        false => Err(Kind::Message.malformed(UNFILLED)),
+
+    /// They fit the limits, and the eager parts fill the frame exactly.
+    fn check(&self, eager_bytes: usize, limits: &WireLimits) -> Result<(), PeerFault> {
+        check("a message", self.total, limits.message)?;
+        let limit = u64::from(limits.eager_message);
+        check("a message's eager parts", self.eager, limit)?;
+        match self.eager == eager_bytes as u64 {
+            true => Ok(()),
+            false => Err(Kind::Message.malformed(UNFILLED)),
+        }
     }
 }
 
@@ -513,6 +514,7 @@ fn check(what: &'static str, found: u64, limit: u64) -> Result<(), PeerFault> {
     }
 }
 
+/// Cold: the compiler moves calls of it out of the way.
 #[cold]
 fn exceeded(what: &'static str, found: u64, limit: u64) -> PeerFault {
     PeerFault::LimitExceeded { what, found, limit }
