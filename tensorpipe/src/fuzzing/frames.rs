@@ -69,6 +69,9 @@ impl<'a> Scene<'a> {
         loop {
             let more = self.end.take_in(self.now)?;
             self.act();
+            // Of the simulation's own: a script that writes much would make it long.
+            self.end.record.clear();
+            self.end.frames.clear();
             if !more {
                 return Ok(());
             }
@@ -101,8 +104,8 @@ impl<'a> Scene<'a> {
                     end.forget(*message);
                 }
             }
-            // What waits is this side's own memory: not more of it than a peer may cost.
-            5 if end.pipe.unwritten() < 16 && !end.pipe.is_closing() => {
+            // What waits is this side's own memory, here four times over: less than a peer may cost.
+            5 if end.pipe.unwritten() < 8 && !end.pipe.is_closing() => {
                 end.write(&message("").payload(number * 300));
             }
             6 => end.reset(number as u64),

@@ -16,6 +16,7 @@ mod config;
 mod connection;
 mod names;
 mod session;
+mod shaking;
 
 pub use config::{Pem, TlsConfig};
 
@@ -29,6 +30,7 @@ use tokio_rustls::TlsConnector;
 
 use self::checks::Connects;
 use self::connection::TlsConnection;
+use self::shaking::Shaking;
 use super::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use crate::error::{Error, Misuse};
 use crate::sync::{Mutex, lock};
@@ -174,7 +176,7 @@ impl Transport for TlsTransport {
             let (client, name) = lock(&self.now).connects(address)?;
             let (ends, peer) = (tcp.ends(), tcp.peer());
             let connector = TlsConnector::from(client.config.clone());
-            let connected = connector.connect(name.clone(), tcp).await;
+            let connected = connector.connect(name.clone(), Shaking::new(tcp)).await;
             let checked = connected.and_then(|stream| {
                 client.check(stream.get_ref().1, &name)?;
                 Ok(stream)

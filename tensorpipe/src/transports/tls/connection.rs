@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use rustls::server::Acceptor;
-use rustls::{AlertDescription, CertificateError, Connection as Session};
+use rustls::{AlertDescription, CertificateError, Connection as Session, InvalidMessage};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::JoinHandle;
 use tokio_rustls::{LazyConfigAcceptor, client, server};
@@ -15,6 +15,7 @@ use super::Now;
 use super::checks::speaks;
 use super::names::names;
 use super::session::Open;
+use super::shaking::Shaking;
 use crate::address::{Identity, PeerAddr};
 use crate::error::{Error, PeerFault};
 use crate::sync::{Mutex, lock};
@@ -41,7 +42,7 @@ enum Stream {
 
 /// A handshake under way.
 struct Accepting {
-    task: JoinHandle<io::Result<server::TlsStream<Box<dyn Connection>>>>,
+    task: JoinHandle<io::Result<server::TlsStream<Shaking>>>,
     /// Who wants to read, and who to write, while it is.
     waiting: [Option<Waker>; 2],
 }
@@ -58,13 +59,13 @@ impl Drop for Accepting {
 
 impl TlsConnection {
     pub(super) fn connected(
-        stream: client::TlsStream<Box<dyn Connection>>,
+        stream: client::TlsStream<Shaking>,
         ends: String,
         peer: PeerAddr,
     ) -> Self {
         let (tcp, session) = stream.into_inner();
         Self {
-            stream: Stream::Open(Box::new(Open::new(tcp, session))),
+            stream: Stream::Open(Box::new(Open::new(tcp.done(), session))),
             polled: false,
             ends,
             peer,
@@ -74,6 +75,7 @@ impl TlsConnection {
     /// Within a runtime. It shakes hands by the configuration that is there when the connector has said hello.
     pub(super) fn accepted(now: Arc<Mutex<Now>>, tcp: Box<dyn Connection>) -> Self {
         let (ends, peer) = (tcp.ends(), tcp.peer());
+        let tcp = Shaking::new(tcp);
         let task = async move {
             let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
             let listens = lock(&now).sides.listens.clone();
@@ -113,7 +115,7 @@ impl TlsConnection {
             self.stream = match accepted.unwrap_or_else(|error| Err(io::Error::other(error))) {
                 Ok(stream) => {
                     let (tcp, session) = stream.into_inner();
-                    let mut open = Open::new(tcp, session);
+                    let mut open = Open::new(tcp.done(), session);
                     open.set_polled(self.polled);
                     Stream::Open(Box::new(open))
                 }
@@ -168,6 +170,9 @@ pub(super) fn failed(peer: &str, error: &io::Error) -> Error {
             CertificateError::Expired | CertificateError::ExpiredContext { .. },
         ) => "; a new one is due, or the clock of this machine is wrong",
         rustls::Error::NoCertificatesPresented => "; this listener asks for one",
+        rustls::Error::InvalidMessage(InvalidMessage::HandshakePayloadTooLarge) => {
+            "; a handshake has 32 KiB for it, with the certificates"
+        }
         rustls::Error::InvalidMessage(_) => "; perhaps it speaks no TLS: then it is `tcp`",
         _ => "",
     };

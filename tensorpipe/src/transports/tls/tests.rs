@@ -24,7 +24,7 @@ fn one_way(made: (Pem, Pem)) -> TlsConfig {
 }
 
 /// The end that was accepted, and rustls's end of the one that connected.
-async fn connected(tls: &TlsTransport) -> (Box<dyn Connection>, TlsStream<Box<dyn Connection>>) {
+async fn connected(tls: &TlsTransport) -> (Box<dyn Connection>, TlsStream<Shaking>) {
     let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
     let address = acceptor.address();
     let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
@@ -33,7 +33,7 @@ async fn connected(tls: &TlsTransport) -> (Box<dyn Connection>, TlsStream<Box<dy
         let tcp = tls.tcp.connect(&address).await.unwrap();
         let connector = TlsConnector::from(connects.config);
         let name = host(&address).unwrap();
-        connector.connect(name, tcp).await.unwrap()
+        connector.connect(name, Shaking::new(tcp)).await.unwrap()
     };
     let (server, client) = tokio::join!(accepts, connects);
     (server.unwrap(), client)
@@ -82,7 +82,7 @@ async fn who_has_said_nothing_yet_shakes_hands_by_what_is_new() {
     tls.replace(one_way(made())).unwrap();
     let connects = lock(&tls.now).sides.connects.clone().unwrap();
     let connector = TlsConnector::from(connects.config);
-    let client = connector.connect(host(&address).unwrap(), tcp.unwrap());
+    let client = connector.connect(host(&address).unwrap(), Shaking::new(tcp.unwrap()));
     client.await.unwrap();
     drop(server);
 }
@@ -116,6 +116,46 @@ async fn a_session_does_not_outlive_its_certificate() {
     let (_server, client) = tokio::join!(accepts, tls.connect(&address));
     let said = client.err().unwrap().to_string();
     assert!(said.contains("expired"), "{said}");
+}
+
+/// RFC 8446, 4 and 5.1: a ClientHello or a ServerHello of 60 KiB, in records of 4 KiB.
+#[tokio::test]
+async fn a_handshake_that_is_too_long_is_hung_up_on() {
+    let tls = TlsTransport::new(one_way(made())).unwrap();
+    let said = |kind| {
+        let mut records = Vec::new();
+        for first in [true].into_iter().chain([false; 13]) {
+            let mut part = [7; 4096];
+            if first {
+                part[..4].copy_from_slice(&[kind, 0, 0xf0, 0]);
+            }
+            records.extend_from_slice(&[22, 3, 3, 16, 0]);
+            records.extend_from_slice(&part);
+        }
+        records
+    };
+    let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
+    let address = acceptor.address();
+    let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
+    let (server, tcp) = tokio::join!(accepts, tls.tcp.connect(&address));
+    let (mut server, mut tcp) = (server.unwrap(), tcp.unwrap());
+    let hello = said(1);
+    let (_, read) = tokio::join!(tcp.write_all(&hello), server.read_u8());
+    let accepts = read.unwrap_err().to_string();
+
+    let mut acceptor = tls.tcp.listen("127.0.0.1:0").await.unwrap();
+    let address = acceptor.address();
+    let accepted = async {
+        let tcp = std::future::poll_fn(|cx| acceptor.poll_accept(cx)).await;
+        let mut tcp = tcp.unwrap();
+        let _ = tcp.write_all(&said(2)).await;
+        tcp
+    };
+    let (_tcp, connection) = tokio::join!(accepted, tls.connect(&address));
+    let connects = connection.err().unwrap().to_string();
+    for said in [accepts, connects] {
+        assert!(said.contains("a handshake has 32 KiB"), "{said}");
+    }
 }
 
 /// rustls bounds how many changes of keys follow each other.
