@@ -1,4 +1,4 @@
-//! What a hostile peer's bytes go over: a plain socket, or rings in shared memory, which the transport itself carries.
+//! What a hostile peer's bytes go over: a plain socket, or rings in shared memory and TLS, which the transport itself carries.
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -58,10 +58,10 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 enum Over {
     Tcp(TcpStream),
-    Shm(Shared),
+    Carried(Shared),
 }
 
-/// A connection of shm, used by a thread that waits.
+/// A connection of a transport's, used by a thread that waits.
 struct Shared {
     connection: Box<dyn Connection>,
     read_timeout: Option<Duration>,
@@ -70,7 +70,7 @@ struct Shared {
 
 impl From<Box<dyn Connection>> for Over {
     fn from(connection: Box<dyn Connection>) -> Self {
-        Self::Shm(Shared {
+        Self::Carried(Shared {
             connection,
             read_timeout: None,
             write_timeout: None,
@@ -99,9 +99,20 @@ impl Stream {
             Over::Tcp(stream)
         } else {
             let transport = ShmTransport::new().any_user();
-            let connection = runtime().block_on(transport.connect(url.address()));
-            connection.ok()?.into()
+            return Self::carried(&transport, url.address(), purse);
         };
+        Some(Self { over, purse })
+    }
+
+    /// Over a connection of this transport's.
+    pub(crate) fn over(transport: &dyn Transport, url: &str) -> Self {
+        let to: Url = url.parse().unwrap();
+        Self::carried(transport, to.address(), Purse::at(url)).unwrap()
+    }
+
+    fn carried(transport: &dyn Transport, address: &str, purse: Purse) -> Option<Self> {
+        let connection = runtime().block_on(transport.connect(address)).ok()?;
+        let over = connection.into();
         Some(Self { over, purse })
     }
 
@@ -127,21 +138,21 @@ impl Stream {
     pub(crate) fn set_read_timeout(&mut self, bound: Duration) {
         match &mut self.over {
             Over::Tcp(stream) => stream.set_read_timeout(Some(bound)).unwrap(),
-            Over::Shm(shared) => shared.read_timeout = Some(bound),
+            Over::Carried(shared) => shared.read_timeout = Some(bound),
         }
     }
 
     pub(crate) fn set_write_timeout(&mut self, bound: Duration) {
         match &mut self.over {
             Over::Tcp(stream) => stream.set_write_timeout(Some(bound)).unwrap(),
-            Over::Shm(shared) => shared.write_timeout = Some(bound),
+            Over::Carried(shared) => shared.write_timeout = Some(bound),
         }
     }
 
     pub(crate) fn finish_sending(&mut self) {
         match &mut self.over {
             Over::Tcp(stream) => drop(stream.shutdown(Shutdown::Write)),
-            Over::Shm(shared) => {
+            Over::Carried(shared) => {
                 let _ = runtime().block_on(shared.connection.shutdown());
             }
         }
@@ -188,7 +199,7 @@ impl Read for Stream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match &mut self.over {
             Over::Tcp(stream) => stream.read(bytes),
-            Over::Shm(shared) => within(shared.read_timeout, shared.connection.read(bytes)),
+            Over::Carried(shared) => within(shared.read_timeout, shared.connection.read(bytes)),
         }
     }
 }
@@ -199,7 +210,7 @@ impl Write for Stream {
         self.purse.pays(bytes.len());
         match &mut self.over {
             Over::Tcp(stream) => stream.write(bytes),
-            Over::Shm(shared) => within(shared.write_timeout, shared.connection.write(bytes)),
+            Over::Carried(shared) => within(shared.write_timeout, shared.connection.write(bytes)),
         }
     }
 
