@@ -1,8 +1,13 @@
 //! Runs the models of calls: a test each.
 
-use tensorpipe_loom::rpc::{calls, streams};
+use tensorpipe_loom::rpc::{calls, items, streams};
 
 tensorpipe_loom::models! {
     calls: whoever_awaits_an_answer_is_woken, one_of_two_outcomes_is_the_call_s, an_outcome_that_nobody_takes_goes_back;
     streams: a_sender_that_waits_for_room_is_woken, room_is_made_by_two_threads, a_sender_that_nobody_reads_ends;
+    items: a_reader_that_waits_for_items_is_woken,
+        a_reader_that_waits_reads_what_was_kept,
+        room_that_comes_fetches_what_was_kept,
+        what_was_kept_is_read_once,
+        a_stream_that_is_dropped_leaves_nothing;
 }

@@ -1,14 +1,23 @@
-//! A call as far as its threads hand over to each other: `handover` and `credits` are those of `tensorpipe-rpc/src/engine/`.
+//! A call as far as its threads hand over to each other: `handover`, `credits`, `inbox` and `unread` are those of `tensorpipe-rpc/src/engine/`.
 
 pub mod calls;
 #[path = "../../../tensorpipe-rpc/src/engine/streams/credits.rs"]
 mod credits;
 #[path = "../../../tensorpipe-rpc/src/engine/handover.rs"]
 mod handover;
+#[allow(dead_code, reason = "applications use all of it")]
+#[path = "../../../tensorpipe-rpc/src/engine/streams/inbox.rs"]
+mod inbox;
+pub mod items;
 pub mod streams;
+#[allow(dead_code, reason = "who opens streams is not modelled")]
+#[path = "../../../tensorpipe-rpc/src/engine/streams/unread.rs"]
+mod unread;
+
+use crate::sync::AtomicBool;
 
 /// Of a stream: what was sent, or may be.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     items: u64,
     bytes: u64,
@@ -19,3 +28,9 @@ const FIRST: Tally = Tally {
     items: 1,
     bytes: 1 << 10,
 };
+
+/// The incoming direction of a call's streams.
+struct CallStreams {
+    inbox: Option<inbox::Inbox>,
+    waits: AtomicBool,
+}

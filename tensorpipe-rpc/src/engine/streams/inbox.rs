@@ -4,7 +4,7 @@
 //! ([`Unread`]): `taken` is never less than [`State::needed`].
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Waker;
 
 use serde::de::DeserializeOwned;
@@ -14,7 +14,7 @@ use super::unread::Unread;
 use super::{FIRST, Tally};
 use crate::codec::{Arguments, DecodeError};
 use crate::header::Header;
-use crate::lock::lock;
+use crate::lock::{Mutex, lock};
 
 /// See the module's documentation.
 pub(crate) struct Inbox {

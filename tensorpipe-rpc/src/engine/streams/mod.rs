@@ -25,8 +25,7 @@ pub(crate) use required::Required;
 pub(crate) use unread::{Opened, Unread};
 
 use std::collections::hash_map::Entry;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Waker;
 
 use rustc_hash::FxHashMap;
@@ -36,7 +35,7 @@ use tensorpipe::{Error, Message, ResetCode};
 use super::Outcome;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::CallContext;
-use crate::lock::lock;
+use crate::lock::{AtomicBool, Mutex, lock};
 use crate::observe::Carried;
 use crate::placement::{Placement, ReceivePlacement, naming, tensor_of};
 use crate::schema::Streams;

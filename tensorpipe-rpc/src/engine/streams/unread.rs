@@ -5,12 +5,11 @@
 //! or not. What streams have to themselves is bounded by how many of them the peer may have open.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 use super::inbox::{Inbox, ItemsMessage};
 use super::{CallStreams, FIRST};
-use crate::lock::lock;
+use crate::lock::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
 /// So many streams may be open at once, however little they may let lie.
 const OPEN_AT_LEAST: u64 = 64;
@@ -90,13 +89,13 @@ impl Unread {
     }
 
     fn update(&self, change: impl FnMut(u64) -> Option<u64>) -> Result<u64, u64> {
-        let order = Ordering::AcqRel;
-        self.taken.fetch_update(order, Ordering::Acquire, change)
+        let order = Ordering::SeqCst;
+        self.taken.fetch_update(order, order, change)
     }
 
     /// One more message is kept from being read. Returns `false` if too many are.
     pub(super) fn hold(&self) -> bool {
-        let has_room = self.held.fetch_add(1, Ordering::AcqRel) < self.most_held;
+        let has_room = self.held.fetch_add(1, Ordering::SeqCst) < self.most_held;
         if !has_room {
             self.let_go();
         }
@@ -121,8 +120,9 @@ impl Unread {
 
     /// The message that has waited longest, if there is room for it.
     pub(super) fn next(&self) -> Option<(Arc<CallStreams>, Box<ItemsMessage>)> {
-        // In almost all cases nobody waits.
-        if self.held.load(Ordering::Acquire) == 0 {
+        // In almost all cases nobody waits. Whoever keeps a message says so, then looks for room; who comes here has given room back
+        // before: in one order of all four, one of them sees the other.
+        if self.held.load(Ordering::SeqCst) == 0 {
             return None;
         }
         // Streams that end here do so behind the lock.

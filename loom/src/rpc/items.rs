@@ -1,0 +1,192 @@
+//! A stream's reader: items come, or stay with their sender until there is room, and the stream is dropped.
+
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+use loom::future::block_on;
+use loom::thread;
+
+use super::inbox::{Announced, Inbox, ItemsMessage, Received};
+use super::unread::Unread;
+use super::{CallStreams, FIRST, Tally};
+use crate::Incoming;
+use crate::check;
+use crate::codec::Arguments;
+use crate::header::Header;
+use crate::sync::{Arc, AtomicBool};
+
+/// Two streams of a connection: the first is modelled, the second has used up the room that they share.
+#[derive(Clone)]
+struct Connection {
+    unread: Arc<Unread>,
+    streams: Arc<CallStreams>,
+}
+
+const ROOM: u64 = 1;
+
+impl Connection {
+    fn new() -> Self {
+        let unread = Unread::new(ROOM, 1);
+        unread.take_anyway(ROOM);
+        let streams = Arc::new(CallStreams {
+            inbox: Some(Inbox::new(FIRST, unread.clone())),
+            waits: AtomicBool::new(false),
+        });
+        Self { unread, streams }
+    }
+
+    fn inbox(&self) -> &Inbox {
+        self.streams.inbox.as_ref().unwrap()
+    }
+
+    /// As `Engine::items_arrive`: a message whose bytes are with its sender.
+    fn arrives(&self, message: u64, bytes: u64) {
+        let kept = || ItemsMessage {
+            header: Header(message),
+            incoming: Incoming,
+        };
+        let size = Tally { items: 1, bytes };
+        match self.inbox().announced(message, size, false) {
+            Some(Announced::Wanted) => self.read(kept()),
+            Some(Announced::Unwanted) => {}
+            // As `Engine::hold_items`.
+            Some(Announced::NoRoom(excess)) => {
+                assert!(self.unread.hold());
+                if self.inbox().hold(kept(), excess) {
+                    self.unread.wait(&self.streams);
+                    self.read_held();
+                } else {
+                    self.unread.let_go();
+                }
+            }
+            None => panic!("it sent too much"),
+        }
+    }
+
+    /// Its bytes come at once.
+    fn read(&self, message: ItemsMessage) {
+        self.inbox().complete(message.header.0, Arguments);
+    }
+
+    fn read_held(&self) {
+        while let Some((_, message)) = self.unread.next() {
+            self.read(*message);
+        }
+    }
+
+    /// As `Engine::take_items`.
+    fn take(&self, waker: Option<&Waker>) -> Received {
+        loop {
+            match self.inbox().take(waker) {
+                Received::Held(message) => self.read(*message),
+                received => return received,
+            }
+        }
+    }
+
+    /// How many items there were.
+    fn read_all(&self) -> u64 {
+        let mut items = 0;
+        loop {
+            let received = block_on(poll_fn(|cx| match self.take(Some(cx.waker())) {
+                Received::Nothing => Poll::Pending,
+                received => Poll::Ready(received),
+            }));
+            let Received::Items(batch) = received else {
+                return items;
+            };
+            items += 1;
+            self.inbox().consumed(&batch);
+            self.read_held();
+        }
+    }
+
+    /// The other stream is read.
+    fn room_comes(&self) {
+        self.unread.give_back(ROOM);
+        self.read_held();
+    }
+
+    /// Nothing that was taken for the stream is still taken, and nothing counts as kept.
+    fn is_even(&self, others: u64) {
+        assert!(self.unread.take_all(ROOM - others), "bytes are taken");
+        assert!(self.unread.hold(), "a message is kept");
+    }
+}
+
+/// An item of more than the stream has to itself.
+const LARGE: u64 = FIRST.bytes + ROOM;
+
+/// loom finds a reader that would wait for ever.
+pub fn a_reader_that_waits_for_items_is_woken() {
+    check(3, || {
+        let connection = Connection::new();
+        let here = connection.clone();
+        let peer = thread::spawn(move || {
+            here.arrives(1, 1);
+            here.inbox().finish();
+        });
+        assert_eq!(connection.read_all(), 1);
+        peer.join().unwrap();
+    });
+}
+
+/// The other stream keeps its room: only the reader's own wish reads the item.
+pub fn a_reader_that_waits_reads_what_was_kept() {
+    check(3, || {
+        let connection = Connection::new();
+        let here = connection.clone();
+        let peer = thread::spawn(move || {
+            here.arrives(1, LARGE);
+            here.inbox().finish();
+        });
+        assert_eq!(connection.read_all(), 1);
+        peer.join().unwrap();
+        connection.is_even(ROOM);
+    });
+}
+
+/// Nobody reads the stream, but room comes: the item is fetched, as the application may be slow to ask.
+pub fn room_that_comes_fetches_what_was_kept() {
+    check(3, || {
+        let connection = Connection::new();
+        let here = connection.clone();
+        let peer = thread::spawn(move || here.arrives(1, LARGE));
+        connection.room_comes();
+        peer.join().unwrap();
+        assert!(!connection.inbox().is_incomplete());
+        assert!(matches!(connection.take(None), Received::Items(_)));
+    });
+}
+
+/// Room comes while the reader asks: the item is read once.
+pub fn what_was_kept_is_read_once() {
+    check(2, || {
+        let connection = Connection::new();
+        let (here, other) = (connection.clone(), connection.clone());
+        let peer = thread::spawn(move || {
+            here.arrives(1, LARGE);
+            here.inbox().finish();
+        });
+        let room = thread::spawn(move || other.room_comes());
+        assert_eq!(connection.read_all(), 1);
+        peer.join().unwrap();
+        room.join().unwrap();
+        connection.is_even(0);
+    });
+}
+
+/// The reader drops the stream as an item comes that finds no room, and as room comes.
+pub fn a_stream_that_is_dropped_leaves_nothing() {
+    check(2, || {
+        let connection = Connection::new();
+        let (here, other) = (connection.clone(), connection.clone());
+        let peer = thread::spawn(move || here.arrives(1, LARGE));
+        let room = thread::spawn(move || other.room_comes());
+        connection.inbox().close();
+        connection.read_held();
+        peer.join().unwrap();
+        room.join().unwrap();
+        connection.is_even(0);
+    });
+}
