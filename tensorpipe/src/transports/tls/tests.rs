@@ -5,7 +5,9 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::HandshakeKind;
 use rustls::pki_types::UnixTime;
+use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
@@ -116,6 +118,37 @@ async fn a_session_does_not_outlive_its_certificate() {
     let (_server, client) = tokio::join!(accepts, tls.connect(&address));
     let said = client.err().unwrap().to_string();
     assert!(said.contains("expired"), "{said}");
+}
+
+/// RFC 6066, 3: in clear text, so that a proxy in front can tell hosts apart. An address is no name.
+#[tokio::test]
+async fn the_host_s_name_is_said_in_the_hello() {
+    for (host, config, said) in [
+        ("localhost", one_way(made()), "localhost"),
+        (
+            "127.0.0.1",
+            one_way(made()).server_name("a.example"),
+            "a.example",
+        ),
+        ("127.0.0.1", one_way(made()), ""),
+    ] {
+        let tls = TlsTransport::new(config).unwrap();
+        let mut acceptor = tls.tcp.listen("127.0.0.1:0").await.unwrap();
+        let port = acceptor.address().rsplit(':').next().unwrap().to_owned();
+        let hears = async {
+            let tcp = std::future::poll_fn(|cx| acceptor.poll_accept(cx)).await;
+            let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp.unwrap()).await;
+            let hello = hello.unwrap();
+            let name = hello.client_hello().server_name().map(str::to_owned);
+            name.unwrap_or_default()
+        };
+        let address = format!("{host}:{port}");
+        let heard = tokio::select! {
+            heard = hears => heard,
+            _ = tls.connect(&address) => panic!("nobody answers"),
+        };
+        assert_eq!(heard, said);
+    }
 }
 
 /// RFC 8446, 4 and 5.1: a ClientHello or a ServerHello of 60 KiB, in records of 4 KiB.
