@@ -2,13 +2,14 @@
 #![allow(missing_docs, reason = "a test")]
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use futures_util::future::{Either, select};
+use futures_util::{FutureExt, Stream, StreamExt};
 use tensorpipe::channels::{BasicChannel, Channel};
+use tensorpipe::transports::{Pem, TlsConfig, TlsTransport};
 use tensorpipe::{Context, DType, Listener, Message, Tensor, Url};
 use tensorpipe_rpc::{Connection, Server, tensor_service};
 use tensorpipe_tests::{Child, Counting, alone, eventually, role, runtime, say, soon};
@@ -24,6 +25,8 @@ trait Echo {
     async fn echo(&self, tensor: Tensor) -> Tensor;
     /// Never answers.
     async fn hold(&self, tensor: Tensor);
+    /// Never ends.
+    fn items(&self) -> impl Stream<Item = Tensor>;
 }
 
 #[derive(Default)]
@@ -51,6 +54,14 @@ impl Echo for Echoes {
         self.held.notify_one();
         std::future::pending().await
     }
+
+    fn items(&self) -> impl Stream<Item = Tensor> {
+        let held = Held(self.cut.clone());
+        futures_util::stream::repeat_with(move || {
+            let _ = &held;
+            Tensor::from(vec![1u8; 3000])
+        })
+    }
 }
 
 /// What a connection was.
@@ -60,18 +71,24 @@ enum Kind {
     Calls,
     /// The same, while a handler is at it.
     IsCutInItsHandler,
+    /// The same, within a stream of items.
+    IsCutInAStream,
     /// The same, while a tensor waits for its reader.
     IsCutInATensor,
+    /// It proves a token, over tcp and over TLS, and calls.
+    Proves,
     /// Over each transport in turn: a process that calls, lends, borrows, and is killed.
     IsKilled,
     /// It says this, and goes.
     Says(&'static [u8]),
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 9] = [
     Kind::Calls,
     Kind::IsCutInItsHandler,
+    Kind::IsCutInAStream,
     Kind::IsCutInATensor,
+    Kind::Proves,
     Kind::IsKilled,
     // A hostile peer, one that says nothing, and one that is cut within its first frame.
     Kind::Says(b"GET / HTTP/1.1"),
@@ -111,9 +128,16 @@ fn connections_that_were_leave_nothing_in_use() {
         let piping = Context::builder().channels([basic]).build().unwrap();
         let pipes = ["tcp://127.0.0.1:0", &*format!("{shm}-pipes")];
         let pipes = piping.listen(pipes).await.unwrap();
+        let proving = Server::builder()
+            .context(&proving("proving server"))
+            .service(EchoService::new(Echoes::default()))
+            .listen_at(["tcp://127.0.0.1:0", "tls://127.0.0.1:0"])
+            .await
+            .unwrap();
         let urls: Vec<_> = server.urls().iter().map(ToString::to_string).collect();
         let address = urls[0].strip_prefix("tcp://").unwrap().to_owned();
         let context = Context::builder().name("client").build().unwrap();
+        let has_proof = self::proving("proving client");
         let (mut cut_in_all, mut killed) = (0, 0);
         let mut round = async || {
             for kind in KINDS.into_iter().cycle().take(CONNECTIONS * KINDS.len()) {
@@ -126,6 +150,16 @@ fn connections_that_were_leave_nothing_in_use() {
                     Kind::IsCutInItsHandler => {
                         for url in &urls {
                             cut_in_its_handler(call(&context, url).await, &held).await;
+                        }
+                    }
+                    Kind::IsCutInAStream => {
+                        for url in &urls {
+                            cut_in_a_stream(call(&context, url).await).await;
+                        }
+                    }
+                    Kind::Proves => {
+                        for url in proving.urls() {
+                            call(&has_proof, &url.to_string()).await;
                         }
                     }
                     Kind::IsCutInATensor => {
@@ -146,12 +180,16 @@ fn connections_that_were_leave_nothing_in_use() {
                     }
                 }
             }
-            // Each was cut while its handler was at it.
-            cut_in_all += CONNECTIONS * urls.len();
+            // Each was cut while its handler was at it, or its stream.
+            cut_in_all += 2 * CONNECTIONS * urls.len();
             let is_cut = || cut.load(Ordering::Relaxed) == cut_in_all + killed;
             eventually("calls are cut", is_cut).await;
             eventually("calls end", || server.calls_under_way() == 0).await;
         };
+        // rustls keeps 256 tickets that it gave. Each connection leaves one of its two, as it used one of another.
+        for _ in 0..256 {
+            call(&has_proof, &proving.urls()[1].to_string()).await;
+        }
         let (mut before, mut after) = (vec![0; Counting::SIZES], vec![0; Counting::SIZES]);
         for _ in 0..WARM_UP {
             round().await;
@@ -217,6 +255,29 @@ async fn cut_in_its_handler(client: EchoClient, held: &Notify) {
     let (mut call, mut begins) = (pin!(call), pin!(begins));
     let begun = soon("a handler", select(&mut call, &mut begins)).await;
     assert!(matches!(begun, Either::Right(_)), "it has ended");
+}
+
+async fn cut_in_a_stream(client: EchoClient) {
+    let mut items = pin!(client.items());
+    for _ in 0..3 {
+        let item = soon("an item", items.next()).await;
+        assert_eq!(item.unwrap().unwrap().byte_len(), 3000);
+    }
+}
+
+/// With a token, and a certificate of its own that it trusts.
+fn proving(name: &str) -> Context {
+    static OWN: LazyLock<(String, String)> = LazyLock::new(|| {
+        let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        (own.cert.pem(), own.signing_key.serialize_pem())
+    });
+    let (certificate, key) = &*OWN;
+    let certificate = Pem::bytes(certificate.as_str());
+    let tls = TlsConfig::new().trust(certificate.clone());
+    let tls = tls.certificate(certificate, Pem::bytes(key.as_str()));
+    let context = Context::builder().name(name).token("growth", [7; 16]);
+    let context = context.prefer_transport(TlsTransport::new(tls).unwrap());
+    context.build().unwrap()
 }
 
 async fn cut_in_a_tensor(context: &Context, url: &Url, listener: &Listener) {

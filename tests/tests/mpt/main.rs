@@ -7,3 +7,4 @@ mod opening;
 mod proxy;
 mod scene;
 mod shares;
+mod stall;

@@ -31,8 +31,9 @@ async fn paced_connections_carry_their_shares() {
         let sent = now.iter().zip(before).map(|(now, then)| now - then);
         let sent: Vec<u64> = sent.collect();
         // One that is late is sent by another, too.
-        assert!(sent.iter().sum::<u64>() >= CHUNKS);
-        let share = CHUNKS / u64::from(connections);
+        let all: u64 = sent.iter().sum();
+        assert!((CHUNKS..2 * CHUNKS).contains(&all), "{sent:?}");
+        let share = all / u64::from(connections);
         // A task that has to wait for a processor is some chunks late.
         let is_fair = |sent: &u64| sent.abs_diff(share) <= LATE;
         assert!(sent.iter().all(is_fair), "{sent:?} of {share} each");

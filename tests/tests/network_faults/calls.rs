@@ -12,7 +12,7 @@ use tensorpipe_rpc::{
     replicas::{Backoff, ReplicaState},
     tensor_service,
 };
-use tensorpipe_tests::{runtime, say};
+use tensorpipe_tests::{Over, runtime, say};
 
 use super::link::SERVER;
 
@@ -51,6 +51,12 @@ impl Book for Writes {
 /// The servers' ports.
 pub(crate) const PORTS: [u16; 2] = [5000, 5001];
 
+/// Where the server's pipes are upgraded.
+const SIDE: &str = "10.77.0.2:6000";
+
+/// Far more than a call takes.
+pub(crate) const PATIENT: Duration = Duration::from_secs(30);
+
 /// Of the large tensor, and what `mpt` has it in.
 const BULK: usize = 16 << 20;
 pub(crate) const CHUNKS: u64 = 32;
@@ -61,11 +67,23 @@ fn millis(name: &str) -> Option<Duration> {
     Some(Duration::from_millis(value.parse().unwrap()))
 }
 
-/// Large tensors go over two further connections.
+/// Whether the variable says so.
+fn is_set(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|value| value == "true")
+}
+
+/// Large tensors go over two further connections; `TEST_ONE`: over the pipe's. `TEST_UPGRADES`: pipes are upgraded to another port.
 fn context() -> (Context, Arc<MptChannel>) {
-    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+    let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(TcpTransport::new())];
+    if is_set("TEST_UPGRADES") {
+        let other = Over::new("other", TcpTransport::new()).at_side(SIDE);
+        transports.insert(0, Arc::new(other));
+    }
     let mpt = Arc::new(MptChannel::new().connections(2).unwrap());
-    let channels: [Arc<dyn Channel>; 2] = [mpt.clone(), Arc::new(BasicChannel::new())];
+    let mut channels: Vec<Arc<dyn Channel>> = vec![mpt.clone(), Arc::new(BasicChannel::new())];
+    if is_set("TEST_ONE") {
+        channels.remove(0);
+    }
     let mut timeouts = Timeouts::default();
     timeouts.silence = millis("TEST_SILENCE").or(timeouts.silence);
     timeouts.handshake = millis("TEST_HANDSHAKE").unwrap_or(timeouts.handshake);
@@ -74,7 +92,7 @@ fn context() -> (Context, Arc<MptChannel>) {
         timeouts.blocked = Duration::ZERO;
     }
     let context = Context::builder()
-        .transports([tcp])
+        .transports(transports)
         .channels(channels)
         .connect_policy(ConnectPolicy::retrying_for(timeouts.handshake))
         .timeouts(timeouts);
@@ -117,7 +135,7 @@ impl Excess {
 pub(crate) fn play_client() {
     let seconds = std::env::var("TEST_SECONDS").unwrap().parse().unwrap();
     let (small, large) = (millis("TEST_SMALL").unwrap(), millis("TEST_LARGE").unwrap());
-    let is_warm = std::env::var("TEST_WARM").unwrap() == "true";
+    let is_warm = is_set("TEST_WARM");
     runtime().block_on(async {
         let (context, mpt) = context();
         let connect = Connection::builder()
@@ -136,6 +154,7 @@ pub(crate) fn play_client() {
                 return say("ended", error);
             }
         };
+        say("upgraded", connection.route().upgraded_from.is_some());
         let mut excess = Excess::default();
         let client = BookClient::on(&connection).await.unwrap();
         let (client, patient) = (client.with_deadline(small), client.with_deadline(large));
@@ -145,7 +164,7 @@ pub(crate) fn play_client() {
         let (mut usual, mut rounds) = (None, 0);
         while is_warm && (rounds < 2 || mpt.chunks_sent().contains(&0)) {
             rounds += 1;
-            let warm = client.with_deadline(Duration::from_secs(30));
+            let warm = client.with_deadline(PATIENT);
             let begun = Instant::now();
             assert_eq!(warm.sum(tensor()).await.unwrap(), expected);
             usual = Some(begun.elapsed());
@@ -180,7 +199,8 @@ pub(crate) fn play_client() {
         say("carried", carried() - before);
         // Whatever became of that, the connection goes on.
         number += 1;
-        match excess.of(large, patient.append(number)).await {
+        let last = client.with_deadline(PATIENT).append(number);
+        match excess.of(PATIENT, last).await {
             Ok(()) => say("acknowledged", number),
             Err(error) => say("ended", error),
         }
@@ -193,10 +213,10 @@ const CALLS: u32 = 200;
 /// Calls in a row that one answers once the other is out.
 const IN_A_ROW: u32 = 20;
 
-/// A client of both servers; `TEST_PARTED`: one of them will be out of reach.
+/// A client of both servers; `TEST_MEETS` is what they meet.
 pub(crate) fn play_replicas() {
     let small = millis("TEST_SMALL").unwrap();
-    let is_parted = std::env::var("TEST_PARTED").unwrap() == "true";
+    let meets = std::env::var("TEST_MEETS").unwrap();
     runtime().block_on(async {
         let quick = Backoff {
             first: Duration::from_millis(50),
@@ -219,7 +239,7 @@ pub(crate) fn play_replicas() {
         };
         calls.until_both_answer().await;
         say("connected", "yes");
-        if is_parted {
+        if meets == ONE_IS_OUT {
             let is_out = || {
                 let [_, other] = &replicas.status()[..] else {
                     panic!("two were named");
@@ -234,6 +254,10 @@ pub(crate) fn play_replicas() {
                 }
             }
             say("one", "answers alone");
+        } else if meets == ALL_ARE_OUT {
+            while calls.one().await.is_some() {}
+        } else if meets == ALL_ARE_OUT_OF_LARGE {
+            while calls.large().await {}
         } else {
             for _ in 0..CALLS {
                 calls.one().await;
@@ -243,6 +267,11 @@ pub(crate) fn play_replicas() {
         say("both", "answer");
     });
 }
+
+/// What two servers meet: one or both are out of reach for a while, amid small calls or a large one.
+pub(crate) const ONE_IS_OUT: &str = "one is out";
+pub(crate) const ALL_ARE_OUT: &str = "all are out";
+pub(crate) const ALL_ARE_OUT_OF_LARGE: &str = "all are out, with a large tensor";
 
 /// After so many calls in a row that it does not answer, a server gets no more.
 pub(crate) const UNANSWERED: u32 = 3;
@@ -256,20 +285,27 @@ struct Calls {
 impl Calls {
     /// Who answers one, if somebody does in time.
     async fn one(&mut self) -> Option<u16> {
-        match self.excess.of(self.deadline, self.client.port()).await {
-            Ok(port) => {
-                say("answered", port);
-                Some(port)
-            }
-            Err(CallError::Deadline { .. }) => {
-                say("late", 1);
-                None
-            }
-            Err(error) => {
-                say("ended", error);
-                None
-            }
+        let port = self.excess.of(self.deadline, self.client.port()).await;
+        let port = self.answer(port)?;
+        say("answered", port);
+        Some(port)
+    }
+
+    /// Whether a large one is answered in time.
+    async fn large(&mut self) -> bool {
+        let tensor = Tensor::from_vec(pattern(BULK, 3), [BULK as u64]).unwrap();
+        let call = self.client.sum(tensor);
+        let sum = self.excess.of(self.deadline, call).await;
+        self.answer(sum).is_some()
+    }
+
+    fn answer<T>(&self, ended: Result<T, CallError>) -> Option<T> {
+        match ended {
+            Ok(answer) => return Some(answer),
+            Err(CallError::Deadline { .. }) => say("late", 1),
+            Err(error) => say("ended", error),
         }
+        None
     }
 
     async fn until_both_answer(&mut self) {

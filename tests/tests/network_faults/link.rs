@@ -27,12 +27,24 @@ pub(crate) struct Weather {
     pub(crate) longest: Option<usize>,
     /// Longer ones come back, as a router sends them back (ICMP: fragmentation needed).
     pub(crate) mtu: Option<u16>,
-    /// No packet of these directions arrives.
+    /// No packet of these directions arrives, from then on.
     pub(crate) cut: [bool; 2],
+    pub(crate) since: Since,
     /// Nothing of the TCP connection of this number arrives, in the order in which they came.
     pub(crate) lane: Option<usize>,
     /// Nothing from or to this port of the server's arrives.
     pub(crate) port: Option<u16>,
+}
+
+/// When a cut begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Since {
+    #[default]
+    Now,
+    /// So many bytes have come from the client.
+    Bytes(u64),
+    /// There have been so many TCP connections, the newest of which is cut with its first packet.
+    Connections(usize),
 }
 
 /// What a link does to a packet.
@@ -131,6 +143,7 @@ impl Link {
             account: link.account.clone(),
             dice: Dice(seed | 1 << 32),
             ports: Vec::new(),
+            bytes: 0,
         };
         let (weather, over) = (link.weather.clone(), link.over.clone());
         std::thread::spawn(move || carrier.carry(&weather, &over));
@@ -148,6 +161,12 @@ impl Link {
             weather.asks_for(*deed) && done == 0
         };
         Deed::ALL.into_iter().filter(is_undone).collect()
+    }
+
+    /// Whether it has done something to a packet.
+    pub(crate) fn has_struck(&self) -> bool {
+        let mut deeds = self.account.deeds.iter();
+        deeds.any(|deed| deed.load(Ordering::Relaxed) > 0)
     }
 
     /// How many connections there have been.
@@ -221,6 +240,8 @@ struct Carrier {
     dice: Dice,
     /// The client's, in the order in which they came.
     ports: Vec<[u8; 2]>,
+    /// That have come from the client and were not cut.
+    bytes: u64,
 }
 
 impl Carrier {
@@ -273,11 +294,8 @@ impl Carrier {
         }
     }
 
-    /// What keeps a packet from arriving, if something does.
-    fn stops(&mut self, weather: &Weather, from: usize, packet: &[u8]) -> Option<Deed> {
-        if weather.cut[from] {
-            return Some([Deed::CutsFromClient, Deed::CutsFromServer][from]);
-        }
+    /// What keeps a packet of TCP from arriving because of its connection; a new one is counted.
+    fn of_tcp(&mut self, weather: &Weather, from: usize, packet: &[u8]) -> Option<Deed> {
         // IPv4 without options, and of TCP: the ports follow.
         if packet.len() >= 24 && packet[0] == 0x45 && packet[9] == 6 {
             let (source, destination) = ([packet[20], packet[21]], [packet[22], packet[23]]);
@@ -296,6 +314,26 @@ impl Carrier {
             if weather.port == Some(u16::from_be_bytes(server)) {
                 return Some(Deed::CutsPort);
             }
+        }
+        None
+    }
+
+    /// What keeps a packet from arriving, if something does.
+    fn stops(&mut self, weather: &Weather, from: usize, packet: &[u8]) -> Option<Deed> {
+        let of_tcp = self.of_tcp(weather, from, packet);
+        let has_begun = match weather.since {
+            Since::Now => true,
+            Since::Bytes(bytes) => self.bytes >= bytes,
+            Since::Connections(connections) => self.ports.len() >= connections,
+        };
+        if weather.cut[from] && has_begun {
+            return Some([Deed::CutsFromClient, Deed::CutsFromServer][from]);
+        }
+        if from == 0 {
+            self.bytes += packet.len() as u64;
+        }
+        if of_tcp.is_some() {
+            return of_tcp;
         }
         if self.dice.roll(1000) < weather.lost {
             return Some(Deed::Loses);

@@ -1,17 +1,23 @@
 //! The rows: weather, when it comes and goes, and what must be so afterwards.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorpipe_tests::{Child, End, Judged, judge_at_once, tidy};
 
-use super::calls::{CHUNKS, PORTS, UNANSWERED};
-use super::link::{Link, Weather};
+use super::calls::{
+    ALL_ARE_OUT, ALL_ARE_OUT_OF_LARGE, CHUNKS, ONE_IS_OUT, PATIENT, PORTS, UNANSWERED,
+};
+use super::link::{Link, Since, Weather};
 
 struct Row {
     name: &'static str,
     weather: Weather,
-    /// From the start, or for so long, once calls are under way.
+    /// From the start, or for so long, once calls are under way or the cut has begun.
     during: Option<Duration>,
+    /// The pipe is upgraded, to a connection of its own.
+    upgrades: bool,
+    /// Large tensors go over the pipe's connection.
+    one: bool,
     /// Small calls are made for so long.
     seconds: u64,
     /// The deadlines of small calls and of the large one.
@@ -41,9 +47,6 @@ enum Bulk {
 
 /// Calls end so much later than their deadline at most, on a busy machine: before anything else would end them. The aim is 10 ms.
 const EXCESS: Duration = Duration::from_secs(4);
-
-/// Far more than a call takes.
-const PATIENT: Duration = Duration::from_secs(30);
 
 /// Less than the link is cut for.
 const IMPATIENT: Duration = Duration::from_secs(2);
@@ -125,6 +128,14 @@ fn common(
     wrong.unless(undone.is_empty(), || format!("the link never {undone:?}"));
 }
 
+/// Waits until a cut has begun, if it ever does.
+fn await_strike(link: &Link) {
+    let begun = Instant::now();
+    while !link.has_struck() && begun.elapsed() < PATIENT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn worst(said: &Said) -> u64 {
     said.numbers("excess").into_iter().max().unwrap_or(0)
 }
@@ -136,9 +147,12 @@ fn run(row: &Row) -> Judged {
     let idle = row.idle.map(millis);
     let seconds = row.seconds.to_string();
     let warm = row.weather.lane.is_some().to_string();
+    let (upgrades, one) = (row.upgrades.to_string(), row.one.to_string());
     let mut variables = vec![
         ("TEST_SECONDS", &*seconds),
         ("TEST_WARM", &warm),
+        ("TEST_UPGRADES", &upgrades),
+        ("TEST_ONE", &one),
         ("TEST_SMALL", &small),
         ("TEST_LARGE", &large),
     ];
@@ -150,18 +164,26 @@ fn run(row: &Row) -> Judged {
     };
     // The server waits longer: it is the client that gives up.
     variables.extend(handshake.as_deref().map(|time| ("TEST_HANDSHAKE", time)));
-    if row.during.is_none() {
+    let is_timed = row.weather.since == Since::Now;
+    if row.during.is_none() || !is_timed {
         link.becomes(row.weather);
     }
     let mut client = Child::start_by(&["nsenter", &link.inside(0)], "client", &variables);
-    let mut lines = client.until("connected");
+    let mut lines = Vec::new();
+    if is_timed {
+        lines = client.until("connected");
+    }
     let calm = Weather {
         lane: row.weather.lane,
         ..Weather::default()
     };
     if let Some(during) = row.during {
-        std::thread::sleep(Duration::from_millis(500));
-        link.becomes(row.weather);
+        if is_timed {
+            std::thread::sleep(Duration::from_millis(500));
+            link.becomes(row.weather);
+        } else {
+            await_strike(&link);
+        }
         std::thread::sleep(during);
         link.becomes(calm);
     }
@@ -183,6 +205,11 @@ fn run(row: &Row) -> Judged {
     wrong.unless(acknowledged.is_empty() == row.handshake.is_some(), || {
         format!("{} calls were answered", acknowledged.len())
     });
+    let upgraded = said.word("upgraded").is_some_and(|is| is == "true");
+    wrong.unless(
+        upgraded == (row.upgrades && row.handshake.is_none()),
+        || format!("upgraded: {upgraded}"),
+    );
     let late = said.numbers("late").len();
     wrong.unless(row.late.is_none_or(|is_late| is_late == (late > 0)), || {
         format!("{late} calls ended at their deadline")
@@ -209,9 +236,14 @@ fn run(row: &Row) -> Judged {
     wrong.unless(is_expected, || format!("16 MiB: {bulk:?}"));
     if bulk.is_some() {
         let (seen, carried) = (link.connections(), said.numbers("carried"));
+        let expected = 1 + usize::from(row.upgrades) + if row.one { 0 } else { 2 };
         // What is late or lost is sent again.
-        let is_carried = matches!(*carried, [chunks] if (CHUNKS..3 * CHUNKS).contains(&chunks));
-        wrong.unless(seen == 3 && (!has_arrived || is_carried), || {
+        let is_carried = match *carried {
+            [chunks] if row.one => chunks == 0,
+            [chunks] => (CHUNKS..3 * CHUNKS).contains(&chunks),
+            _ => false,
+        };
+        wrong.unless(seen == expected && (!has_arrived || is_carried), || {
             format!("{seen} connections; mpt has carried {carried:?} of {CHUNKS} chunks")
         });
     }
@@ -244,6 +276,8 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
         name,
         weather,
         during: None,
+        upgrades: false,
+        one: false,
         seconds: 2,
         small: PATIENT,
         large: PATIENT,
@@ -274,6 +308,25 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
         bulk: Bulk::None,
         ..cut(name, directions, 8, 20)
     };
+    // The cut comes once 4 MiB have left, and ends.
+    let amid = |name, cut, large, bulk| Row {
+        during: Some(Duration::from_secs(4)),
+        seconds: 1,
+        large,
+        bulk,
+        ..always(
+            name,
+            Weather {
+                cut,
+                since: Since::Bytes(4 << 20),
+                ..calm
+            },
+        )
+    };
+    let upgrades = |row| Row {
+        upgrades: true,
+        ..row
+    };
     let long = |longest| Weather {
         longest: Some(longest),
         ..calm
@@ -283,6 +336,65 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
         silent("none from the server arrives for 8 s", [false, true]),
         silent("none from the client arrives for 8 s", [true, false]),
         cut("no packet arrives for 4 s", [true, true], 4, 6),
+        upgrades(cut(
+            "no packet of an upgraded pipe arrives for 4 s",
+            [true, true],
+            4,
+            6,
+        )),
+        amid(
+            "no packet arrives for 4 s, amid 16 MiB by mpt",
+            [true, true],
+            PATIENT,
+            Bulk::Arrives,
+        ),
+        Row {
+            one: true,
+            ..amid(
+                "no packet arrives for 4 s, amid 16 MiB",
+                [true, true],
+                PATIENT,
+                Bulk::Arrives,
+            )
+        },
+        amid(
+            "none from the server arrives for 4 s, amid 16 MiB by mpt",
+            [false, true],
+            IMPATIENT,
+            Bulk::IsHeld,
+        ),
+        Row {
+            one: true,
+            ..amid(
+                "none from the client arrives for 4 s, amid 16 MiB",
+                [true, false],
+                IMPATIENT,
+                Bulk::IsHeld,
+            )
+        },
+        upgrades(Row {
+            during: Some(Duration::from_secs(2)),
+            ..always(
+                "none from the client arrives for 2 s, amid an upgrade",
+                Weather {
+                    cut: [true, false],
+                    since: Since::Connections(2),
+                    ..calm
+                },
+            )
+        }),
+        upgrades(Row {
+            handshake: Some(IMPATIENT),
+            ends: Some("raise `Timeouts::handshake`"),
+            bulk: Bulk::None,
+            ..always(
+                "the connection that a pipe is upgraded to is cut",
+                Weather {
+                    lane: Some(1),
+                    ..calm
+                },
+            )
+        }),
         Row {
             handshake: Some(IMPATIENT),
             ends: Some("raise `Timeouts::handshake`"),
@@ -325,6 +437,11 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
             Weather { lost: 100, ..calm },
             Bulk::Either,
         ),
+        upgrades(lossy(
+            "10 % are lost of an upgraded pipe",
+            Weather { lost: 100, ..calm },
+            Bulk::Either,
+        )),
         always(
             "5 % arrive twice",
             Weather {
@@ -353,17 +470,19 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
 /// Rows at once: they wait most of the time.
 const AT_ONCE: usize = 6;
 
-/// Of a client of two servers: one is out of reach for a while, or else the weather is bad.
+/// Of a client of two servers: what they meet, until one alone has answered or for so long, and else from the start.
 struct Of2 {
     name: &'static str,
     weather: Weather,
+    meets: &'static str,
+    during: Option<Duration>,
 }
 
 fn run_replicas(row: &Of2) -> Judged {
-    let is_parted = row.weather.port.is_some();
+    let is_parted = row.meets == ONE_IS_OUT;
     let variables = [
         ("TEST_SMALL", &*IMPATIENT.as_millis().to_string()),
-        ("TEST_PARTED", &is_parted.to_string()),
+        ("TEST_MEETS", row.meets),
         // Calls that are not answered take a server out, not its silence.
         ("TEST_SILENCE", "60000"),
         ("TEST_HANDSHAKE", "10000"),
@@ -372,7 +491,7 @@ fn run_replicas(row: &Of2) -> Judged {
         Ok(scene) => scene,
         Err(skipped) => return skipped,
     };
-    if !is_parted {
+    if !is_parted && row.during.is_none() {
         link.becomes(row.weather);
     }
     let mut client = Child::start_by(&["nsenter", &link.inside(0)], "replicas", &variables);
@@ -381,6 +500,11 @@ fn run_replicas(row: &Of2) -> Judged {
     if is_parted {
         link.becomes(row.weather);
         lines.extend(client.until("one"));
+        link.becomes(Weather::default());
+    } else if let Some(during) = row.during {
+        link.becomes(row.weather);
+        await_strike(&link);
+        std::thread::sleep(during);
         link.becomes(Weather::default());
     }
     let (said, end) = client.until_end(4 * PATIENT);
@@ -397,12 +521,18 @@ fn run_replicas(row: &Of2) -> Judged {
     wrong.unless(!is_parted || late == UNANSWERED as usize, || {
         format!("{late} calls had no answer, not {UNANSWERED}")
     });
+    wrong.unless(row.during.is_none() || late > 0, || {
+        "no call ended at its deadline".to_owned()
+    });
     let excess = worst(&said);
-    wrong.judged(match is_parted {
-        true => format!(
+    wrong.judged(match (is_parted, row.during) {
+        (true, _) => format!(
             "{late} calls end at their deadline, at most {excess} ms late; then the other answers all, until both do again"
         ),
-        false => "each call is answered, or ends at its deadline; both answer".to_owned(),
+        (_, Some(_)) => format!(
+            "calls meanwhile end at their deadline, at most {excess} ms late; then both answer again"
+        ),
+        _ => "each call is answered, or ends at its deadline; both answer".to_owned(),
     })
 }
 
@@ -416,10 +546,33 @@ fn a_network_between_a_client_and_two_servers() {
                 port: Some(PORTS[1]),
                 ..calm
             },
+            meets: ONE_IS_OUT,
+            during: None,
+        },
+        Of2 {
+            name: "both replicas are out of reach for 4 s",
+            weather: Weather {
+                cut: [true, true],
+                ..calm
+            },
+            meets: ALL_ARE_OUT,
+            during: Some(Duration::from_secs(4)),
+        },
+        Of2 {
+            name: "both replicas are out of reach for 4 s, amid 16 MiB",
+            weather: Weather {
+                cut: [true, true],
+                since: Since::Bytes(4 << 20),
+                ..calm
+            },
+            meets: ALL_ARE_OUT_OF_LARGE,
+            during: Some(Duration::from_secs(4)),
         },
         Of2 {
             name: "10 % of packets to and from two replicas are lost",
             weather: Weather { lost: 100, ..calm },
+            meets: "a lossy link",
+            during: None,
         },
     ];
     judge_at_once(

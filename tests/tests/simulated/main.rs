@@ -4,6 +4,7 @@
 
 mod clock;
 mod cuts;
+mod deadlines;
 mod deaths;
 mod partitions;
 mod rendezvous;

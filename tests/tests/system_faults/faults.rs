@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tensorpipe_tests::{Made, Use, descriptors, watch};
+use tensorpipe_tests::{Made, Use, descriptors, is_sanitized, watch};
 
 /// A system call, or one use of it, and what follows where it is denied.
 pub(crate) struct Call {
@@ -16,6 +16,10 @@ pub(crate) struct Call {
     pub(crate) open: Option<Parts>,
     /// How a denied call may look from the peer's end.
     pub(crate) seen_as: &'static [&'static str],
+    /// Denied with it: it is made only where these fail.
+    before: &'static [Use],
+    /// It is made once all pipes have said little for 10 s, and at no other time.
+    pub(crate) when_idle: bool,
 }
 
 const fn call(name: &'static str, uses: &'static [Use]) -> Call {
@@ -25,10 +29,22 @@ const fn call(name: &'static str, uses: &'static [Use]) -> Call {
         start: &[],
         open: None,
         seen_as: &[],
+        before: &[],
+        when_idle: false,
     }
 }
 
 impl Call {
+    fn has(&self, one: &Use) -> bool {
+        let (number, _) = one;
+        self.uses.contains(one) || self.uses.contains(&(*number, None))
+    }
+
+    /// Whether it is made where nothing is denied, and nothing rests.
+    pub(crate) fn is_usual(&self) -> bool {
+        self.before.is_empty() && !self.when_idle
+    }
+
     const fn fails(self, start: Parts) -> Self {
         Self { start, ..self }
     }
@@ -42,6 +58,15 @@ impl Call {
 
     const fn seen_as(self, seen_as: &'static [&'static str]) -> Self {
         Self { seen_as, ..self }
+    }
+
+    const fn instead_of(self, before: &'static [Use]) -> Self {
+        Self { before, ..self }
+    }
+
+    const fn when_idle(self) -> Self {
+        let when_idle = true;
+        Self { when_idle, ..self }
     }
 }
 
@@ -60,7 +85,10 @@ const fn used(number: libc::c_long, argument: u32, value: i32) -> Use {
     (number, Some((argument, value as u32)))
 }
 
-/// What the library asks of the system. Not here: what the runtime cannot be without once it runs (`epoll_wait`, `futex`).
+/// Linux 6.1; in no crate's list yet.
+const MADV_COLLAPSE: i32 = 25;
+
+/// What the library asks of the system, but for [`NOT_OURS`].
 pub(crate) const CALLS: &[Call] = &[
     call("memfd_create", &[(libc::SYS_memfd_create, None)])
         .fails(SHM)
@@ -100,6 +128,16 @@ pub(crate) const CALLS: &[Call] = &[
     .fails(SHM)
     .fails_late(NOTHING),
     call(
+        "mmap(MAP_FIXED_NOREPLACE)",
+        &[used(
+            libc::SYS_mmap,
+            3,
+            libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
+        )],
+    )
+    .fails_late(NOTHING),
+    call("munmap", &[(libc::SYS_munmap, None)]).fails_late(NOTHING),
+    call(
         "madvise(MADV_DONTFORK)",
         &[used(libc::SYS_madvise, 2, libc::MADV_DONTFORK)],
     )
@@ -115,6 +153,16 @@ pub(crate) const CALLS: &[Call] = &[
         &[used(libc::SYS_madvise, 2, libc::MADV_HUGEPAGE)],
     )
     .fails_late(NOTHING),
+    call(
+        "madvise(MADV_COLLAPSE)",
+        &[used(libc::SYS_madvise, 2, MADV_COLLAPSE)],
+    )
+    .fails_late(NOTHING),
+    call(
+        "madvise(MADV_REMOVE)",
+        &[used(libc::SYS_madvise, 2, libc::MADV_REMOVE)],
+    )
+    .when_idle(),
     // Which one it is, is the C library's choice.
     call(
         "fstat",
@@ -132,6 +180,15 @@ pub(crate) const CALLS: &[Call] = &[
         .fails_late(NOTHING)
         .seen_as(GONE),
     call("openat", &[(libc::SYS_openat, None)]).fails_late(NOTHING),
+    #[cfg(target_arch = "x86_64")]
+    call(
+        "readlink",
+        &[(libc::SYS_readlink, None), (libc::SYS_readlinkat, None)],
+    )
+    .fails_late(NOTHING),
+    #[cfg(not(target_arch = "x86_64"))]
+    call("readlink", &[(libc::SYS_readlinkat, None)]).fails_late(NOTHING),
+    call("lseek", &[(libc::SYS_lseek, None)]).fails_late(NOTHING),
     call("eventfd2", &[(libc::SYS_eventfd2, None)]),
     call("epoll_ctl", &[(libc::SYS_epoll_ctl, None)]).fails(ALL),
     #[cfg(target_arch = "x86_64")]
@@ -144,8 +201,61 @@ pub(crate) const CALLS: &[Call] = &[
         &[used(libc::SYS_getsockopt, 2, libc::SO_PEERCRED)],
     )
     .fails(SHM),
+    call(
+        "getsockopt(SO_PEERPIDFD)",
+        &[used(libc::SYS_getsockopt, 2, libc::SO_PEERPIDFD)],
+    ),
+    call("pidfd_open", &[(libc::SYS_pidfd_open, None)]).instead_of(&[used(
+        libc::SYS_getsockopt,
+        2,
+        libc::SO_PEERPIDFD,
+    )]),
+    call(
+        "getsockopt(SO_ERROR)",
+        &[used(libc::SYS_getsockopt, 2, libc::SO_ERROR)],
+    )
+    .fails(ALL),
     call("getsockopt", &[(libc::SYS_getsockopt, None)]).fails(ALL),
+    call(
+        "setsockopt(SO_REUSEADDR)",
+        &[used(libc::SYS_setsockopt, 2, libc::SO_REUSEADDR)],
+    )
+    .fails(INET),
+    call(
+        "setsockopt(TCP_NODELAY)",
+        &[used(libc::SYS_setsockopt, 2, libc::TCP_NODELAY)],
+    )
+    .fails(INET),
+    call(
+        "setsockopt(SO_KEEPALIVE)",
+        &[used(libc::SYS_setsockopt, 2, libc::SO_KEEPALIVE)],
+    )
+    .fails(INET),
+    call(
+        "setsockopt(TCP_KEEPIDLE)",
+        &[used(libc::SYS_setsockopt, 2, libc::TCP_KEEPIDLE)],
+    )
+    .fails(INET),
+    call(
+        "setsockopt(TCP_KEEPINTVL)",
+        &[used(libc::SYS_setsockopt, 2, libc::TCP_KEEPINTVL)],
+    )
+    .fails(INET),
+    call(
+        "setsockopt(TCP_NOTSENT_LOWAT)",
+        &[used(libc::SYS_setsockopt, 2, libc::TCP_NOTSENT_LOWAT)],
+    )
+    .fails(INET),
     call("setsockopt", &[(libc::SYS_setsockopt, None)]).fails(INET),
+    // Before the others of its family.
+    call(
+        "socket(SOCK_SEQPACKET)",
+        &[used(
+            libc::SYS_socket,
+            1,
+            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+        )],
+    ),
     call(
         "socket(AF_UNIX)",
         &[used(libc::SYS_socket, 0, libc::AF_UNIX)],
@@ -185,10 +295,25 @@ pub(crate) const CALLS: &[Call] = &[
         .fails(&["tcp"])
         .fails_late(&["tcp"])
         .seen_as(GONE),
-    call("prctl", &[(libc::SYS_prctl, None)]).fails_late(NOTHING),
+    call(
+        "prctl(PR_SET_NAME)",
+        &[used(libc::SYS_prctl, 0, libc::PR_SET_NAME)],
+    )
+    .fails_late(NOTHING),
+    call(
+        "prctl(PR_SET_PTRACER)",
+        &[used(libc::SYS_prctl, 0, libc::PR_SET_PTRACER)],
+    ),
     call("prlimit64", &[(libc::SYS_prlimit64, None)]).fails_late(NOTHING),
     // Which source there is, is looked up once: late, there is none at all.
     call("getrandom", &[(libc::SYS_getrandom, None)]).fails_late(NOTHING),
+    call("sysinfo", &[(libc::SYS_sysinfo, None)]),
+    // It has no way to fail: what comes back is taken for another user.
+    call("geteuid", &[(libc::SYS_geteuid, None)])
+        .fails(SHM)
+        .fails_late(NOTHING)
+        .seen_as(&["the peer runs as uid"]),
+    call("getpid", &[(libc::SYS_getpid, None)]).fails_late(NOTHING),
     call("sched_getaffinity", &[(libc::SYS_sched_getaffinity, None)]).fails_late(NOTHING),
     call(
         "clone",
@@ -197,38 +322,118 @@ pub(crate) const CALLS: &[Call] = &[
     .fails_late(NOTHING),
 ];
 
+/// What is no call of this library's, or one that no process can run without: a filter that denies it ends every program, or leaves
+/// it waiting for ever. Where an argument is given, only that use is meant.
+const NOT_OURS: &[Use] = &[
+    // What the runtime, the standard library and whoever prints live by.
+    (libc::SYS_read, None),
+    (libc::SYS_write, None),
+    (libc::SYS_close, None),
+    (libc::SYS_futex, None),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_epoll_wait, None),
+    (libc::SYS_epoll_pwait, None),
+    (libc::SYS_sched_yield, None),
+    (libc::SYS_clock_nanosleep, None),
+    // Memory and threads: of the C library, and with memory that is not shared also of this one.
+    (libc::SYS_brk, None),
+    (libc::SYS_mprotect, None),
+    (libc::SYS_mremap, None),
+    used(libc::SYS_mmap, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS),
+    used(
+        libc::SYS_mmap,
+        3,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    ),
+    used(
+        libc::SYS_mmap,
+        3,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK,
+    ),
+    used(libc::SYS_madvise, 2, libc::MADV_DONTNEED),
+    (libc::SYS_set_robust_list, None),
+    (libc::SYS_rseq, None),
+    (libc::SYS_gettid, None),
+    (libc::SYS_sigaltstack, None),
+    (libc::SYS_rt_sigprocmask, None),
+    (libc::SYS_rt_sigaction, None),
+    (libc::SYS_rt_sigreturn, None),
+    (libc::SYS_restart_syscall, None),
+    (libc::SYS_exit, None),
+    (libc::SYS_exit_group, None),
+    // Of builds with debug assertions: the standard library's before it closes, and the runtime's.
+    used(libc::SYS_fcntl, 1, libc::F_GETFD),
+    used(libc::SYS_fcntl, 1, libc::F_GETFL),
+    // Whoever counts waits in it.
+    (libc::SYS_ioctl, None),
+];
+
+/// Above the number of each call that there is.
+const NUMBERS: libc::c_long = 512;
+
 /// What was counted under a fault.
 pub(crate) enum Counted {
     Nothing,
-    /// Calls of one name that were denied.
-    Denied(Made),
-    /// All of [`CALLS`], which were made.
-    All(Made),
+    /// Calls of one name that were denied; of so many uses.
+    Denied(Made, usize),
+    /// All that was made but for [`NOT_OURS`], by its use.
+    All(Made, Vec<Use>),
 }
 
 impl Counted {
-    /// How often something was denied; or the names of what was made, each in a line of its own.
+    /// How often something was denied; or the names of what was made, each in a line of its own: a number, where [`CALLS`] has no name.
     pub(crate) fn words(&self) -> Vec<String> {
-        let sum = |made: &[std::sync::atomic::AtomicU64]| -> u64 {
-            made.iter().map(|one| one.load(Ordering::Relaxed)).sum()
-        };
         match self {
             Self::Nothing => Vec::new(),
-            Self::Denied(made) => vec![sum(made).to_string()],
-            Self::All(made) => {
-                let mut left = &made[..];
-                let mut names = Vec::new();
-                for call in CALLS {
-                    let (own, others) = left.split_at(call.uses.len());
-                    left = others;
-                    if sum(own) > 0 {
-                        names.push(call.name.to_owned());
-                    }
-                }
-                names
+            Self::Denied(..) => vec![self.times().to_string()],
+            Self::All(made, uses) => {
+                let counts = made.iter().map(|one| one.load(Ordering::Relaxed));
+                let made = uses.iter().zip(counts).filter(|(_, times)| *times > 0);
+                let made: Vec<Use> = made.map(|(one, _)| *one).collect();
+                let (calls, others) = made
+                    .iter()
+                    .partition::<Vec<Use>, _>(|one| CALLS.iter().any(|call| call.has(one)));
+                let is_made = |call: &&Call| calls.iter().any(|one| call.has(one));
+                let names = CALLS
+                    .iter()
+                    .filter(is_made)
+                    .map(|call| call.name.to_owned());
+                let is_ours = |one: &&Use| !NOT_OURS.contains(one);
+                let others = others.iter().filter(is_ours);
+                let others = others.map(|(number, _)| format!("system call {number}"));
+                names.chain(others).collect()
             }
         }
     }
+
+    /// How often something was denied.
+    pub(crate) fn times(&self) -> u64 {
+        match self {
+            Self::Denied(made, own) => {
+                let own = made.iter().take(*own);
+                own.map(|one| one.load(Ordering::Relaxed)).sum()
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Each use of [`CALLS`], and every other call but [`NOT_OURS`]. One use of a call stands before all of it.
+fn all_uses() -> Vec<Use> {
+    let named = CALLS.iter().flat_map(|call| call.uses).chain(NOT_OURS);
+    let mut uses: Vec<Use> = named.copied().filter(|(_, only)| only.is_some()).collect();
+    let is_ours = |number: &libc::c_long| !NOT_OURS.contains(&(*number, None));
+    // A sanitizer makes calls of its own.
+    let numbers: Vec<_> = match is_sanitized() {
+        true => CALLS
+            .iter()
+            .flat_map(|call| call.uses)
+            .map(|(number, _)| *number)
+            .collect(),
+        false => (0..NUMBERS).filter(is_ours).collect(),
+    };
+    uses.extend(numbers.into_iter().map(|number| (number, None)));
+    uses
 }
 
 /// Puts this process under a fault from now on: `deny CALL ERROR`, `limit WHICH BYTES`, `count`, or nothing; `commit BYTES`, the whole
@@ -238,8 +443,8 @@ pub(crate) fn impose(fault: &str) -> Counted {
     match words[..] {
         ["nothing"] => Counted::Nothing,
         ["count"] => {
-            let uses: Vec<Use> = CALLS.iter().flat_map(|call| call.uses).copied().collect();
-            Counted::All(watch(&uses, None))
+            let uses = all_uses();
+            Counted::All(watch(&uses, None), uses)
         }
         ["deny", name, errno] => {
             let errno = match errno {
@@ -248,7 +453,8 @@ pub(crate) fn impose(fault: &str) -> Counted {
                 other => panic!("no error {other}"),
             };
             let call = CALLS.iter().find(|call| call.name == name).unwrap();
-            Counted::Denied(watch(call.uses, Some(errno)))
+            let uses = [call.uses, call.before].concat();
+            Counted::Denied(watch(&uses, Some(errno)), call.uses.len())
         }
         ["limit", which, most] => {
             let most: u64 = most.parse().unwrap();

@@ -1,5 +1,6 @@
 //! What the system refuses, row by row: a child runs a small scene under a fault. Each part of the scene works, or ends in a
-//! typed error that says what to do; nothing hangs, and nothing is killed. `tests/FAULTS.md` is the table.
+//! typed error that says what to do; nothing hangs, and nothing is killed. And what becomes of a process whose peer is stopped, forked
+//! and killed. `tests/FAULTS.md` is the table.
 #![allow(missing_docs, reason = "a test")]
 
 mod faults;
@@ -7,6 +8,7 @@ mod group;
 mod pairs;
 mod rows;
 mod scene;
+mod under_load;
 mod vm;
 
 /// What this binary does when a test of it starts it again.
@@ -18,6 +20,8 @@ fn child() {
         Some("writer") => pairs::play(),
         Some("reader") => pairs::play_reader(),
         Some("small") => group::play(),
+        Some("survivor") => under_load::play_survivor(),
+        Some("struck") => under_load::play_struck(),
         Some(other) => panic!("no role {other}"),
     }
 }

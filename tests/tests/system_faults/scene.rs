@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, LeaseChannel, Pays, Threshold};
 use tensorpipe::conformance::{assert_same, pattern};
@@ -19,11 +19,11 @@ use tokio::time::timeout;
 use super::faults::impose;
 
 #[tensor_service]
-trait Echo {
+pub(crate) trait Echo {
     async fn echo(&self, tensor: Tensor) -> Tensor;
 }
 
-struct Echoes;
+pub(crate) struct Echoes;
 
 impl Echo for Echoes {
     async fn echo(&self, tensor: Tensor) -> Tensor {
@@ -37,8 +37,11 @@ pub(crate) const PARTS: [&str; 5] = ["shm", "lease", "cma", "tcp", "call"];
 /// A bound on each: far above those of the product.
 const BOUND: Duration = Duration::from_secs(40);
 
-const SMALL: usize = 64 << 10;
-const LARGE: usize = 1 << 20;
+/// Above what a connection rests before it gives memory back: 10 s, and once more where it was under load when it first fell asleep.
+const REST: Duration = Duration::from_secs(30);
+
+pub(crate) const SMALL: usize = 64 << 10;
+pub(crate) const LARGE: usize = 1 << 20;
 
 /// What a context waits for, but for what a row is about.
 pub(crate) fn timeouts() -> Timeouts {
@@ -74,8 +77,8 @@ enum Opened {
     ),
 }
 
-/// Both ends of a part, in this process.
-async fn open(part: &str) -> Result<Opened, String> {
+/// What carries a part, and where this process listens for it.
+pub(crate) fn context(part: &str, timeouts: Timeouts) -> Result<(Context, String), String> {
     let shm: Arc<dyn Transport> = Arc::new(ShmTransport::new());
     let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
     let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
@@ -90,14 +93,21 @@ async fn open(part: &str) -> Result<Opened, String> {
         "tcp" => (vec![tcp], vec![basic], tcp_url),
         _ => (vec![shm, tcp], vec![lease, cma, basic], tcp_url),
     };
-    let mut timeouts = timeouts();
-    timeouts.handshake = seconds("TEST_HANDSHAKE").unwrap_or(timeouts.handshake);
     let mut context = builder(timeouts).transports(transports).channels(channels);
     if part == "cma" {
+        // What it asks of the system is asked of this process, and changes nothing here.
+        let _ = CmaChannel::readable_by_all();
         // It pays later by itself.
         context = context.threshold("cma", Threshold::new(Pays::From(LARGE as u64)));
     }
-    let context = context.build().map_err(words)?;
+    Ok((context.build().map_err(words)?, url))
+}
+
+/// Both ends of a part, in this process.
+async fn open(part: &str) -> Result<Opened, String> {
+    let mut timeouts = timeouts();
+    timeouts.handshake = seconds("TEST_HANDSHAKE").unwrap_or(timeouts.handshake);
+    let (context, url) = context(part, timeouts)?;
     if part == "call" {
         let server = Server::builder().context(&context);
         let server = server.service(EchoService::new(Echoes)).listen(url).await;
@@ -139,12 +149,16 @@ pub(crate) fn heap(len: usize) -> Tensor {
 
 /// A tensor that can be lent as it is.
 pub(crate) fn pooled(context: &Context) -> Result<Tensor, String> {
+    pooled_of(context, &pattern(LARGE, 1))
+}
+
+pub(crate) fn pooled_of(context: &Context, content: &[u8]) -> Result<Tensor, String> {
     let mut tensor = context
         .pool()
-        .tensor(DType::U8, [LARGE as u64])
+        .tensor(DType::U8, [content.len() as u64])
         .map_err(words)?;
     let bytes = tensor.make_mut::<u8>().map_err(words)?;
-    bytes.copy_from_slice(&pattern(LARGE, 1));
+    bytes.copy_from_slice(content);
     Ok(tensor)
 }
 
@@ -253,6 +267,12 @@ pub(crate) fn play() {
             open.clear();
         }
         let counted = impose(&fault);
+        if when == "idle" {
+            let until = Instant::now() + REST;
+            while counted.times() == 0 && Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
         for (index, part) in PARTS.into_iter().enumerate() {
             let made;
             let opened = match open.get(index) {

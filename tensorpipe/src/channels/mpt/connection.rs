@@ -167,7 +167,10 @@ async fn read(
         let mut header = [0; HEADER_LEN];
         reader.read_exact(&mut header).await?;
         match Frame::decode(&header)? {
-            Frame::Taken(chunks) => line.confirmed(chunks)?,
+            Frame::Taken(chunks) => {
+                line.confirmed(chunks)?;
+                stripes.confirmed(line);
+            }
             Frame::Chunk(chunk) => {
                 read_chunk(&mut reader, &chunk, stripes, by).await?;
                 line.has_read();

@@ -18,7 +18,7 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(60);
 /// A chunk is late after this time at least: a peer's task may have waited for a processor.
 const LATE_AFTER_LEAST: Duration = Duration::from_millis(20);
 
-/// Before the first was confirmed a chunk is late after this time (RFC 6298, section 2.1).
+/// Before a chunk of this pipe was confirmed one is late after this time (RFC 6298, section 2.1).
 const LATE_AFTER_FIRST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ struct Unconfirmed {
 
 /// How long chunks have taken from their first byte to the peer's confirmation.
 #[derive(Clone, Copy, Debug)]
-struct Took {
+pub(super) struct Took {
     smoothed: Duration,
     variation: Duration,
 }
@@ -165,10 +165,16 @@ impl Line {
         sent.unconfirmed.front().is_some_and(|chunk| chunk.is_late)
     }
 
-    /// If the oldest chunk should have been confirmed by now: it and those behind it, each once.
-    pub(super) fn take_late(&self) -> Vec<ChunkId> {
+    /// How long its chunks have taken, once one was confirmed.
+    pub(super) fn took(&self) -> Option<Took> {
+        lock(&self.sent).took
+    }
+
+    /// If the oldest chunk should have been confirmed by now: it and those behind it, each once. A connection that has confirmed
+    /// none is measured by what chunks took on `others`.
+    pub(super) fn take_late(&self, others: Option<Took>) -> Vec<ChunkId> {
         let mut sent = lock(&self.sent);
-        let late_after = sent.took.map_or(LATE_AFTER_FIRST, |took| {
+        let late_after = sent.took.or(others).map_or(LATE_AFTER_FIRST, |took| {
             (took.smoothed + 4 * took.variation).max(LATE_AFTER_LEAST)
         });
         let oldest = sent.unconfirmed.front();
@@ -226,18 +232,29 @@ mod tests {
         let line = Line::new();
         line.sends(chunk(0));
         pass(LATE_AFTER_FIRST - MS).await;
-        assert!(line.take_late().is_empty() && !line.is_late());
+        assert!(line.take_late(None).is_empty() && !line.is_late());
         pass(MS).await;
-        assert_eq!(line.take_late(), [chunk(0)]);
+        assert_eq!(line.take_late(None), [chunk(0)]);
         assert!(line.is_late());
         line.sends(chunk(1));
-        assert_eq!(line.take_late(), [chunk(1)], "it stands behind a late one");
-        assert!(line.take_late().is_empty());
+        assert_eq!(
+            line.take_late(None),
+            [chunk(1)],
+            "it stands behind a late one"
+        );
+        assert!(line.take_late(None).is_empty());
         assert_eq!(line.unconfirmed(), [chunk(0), chunk(1)]);
         assert_eq!(line.confirmed(1), Ok(()));
         assert!(line.is_late());
         assert_eq!(line.confirmed(1), Ok(()));
         assert!(!line.is_late());
+
+        let fresh = Line::new();
+        fresh.sends(chunk(0));
+        pass(20 * MS).await;
+        assert!(fresh.take_late(line.took()).is_empty(), "they took 1 s");
+        let quick = Took::and(None, 4 * MS);
+        assert_eq!(fresh.take_late(Some(quick)), [chunk(0)]);
 
         for (each, late_after) in [(100, 100), (1, 20)] {
             for _ in 0..100 {
@@ -247,9 +264,9 @@ mod tests {
             }
             line.sends(chunk(3));
             pass((late_after - 1) * MS).await;
-            assert!(line.take_late().is_empty());
+            assert!(line.take_late(None).is_empty());
             pass(5 * MS).await;
-            assert_eq!(line.take_late(), [chunk(3)]);
+            assert_eq!(line.take_late(None), [chunk(3)]);
             line.confirmed(1).unwrap();
         }
     }

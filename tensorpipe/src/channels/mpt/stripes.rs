@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::arriving::Arriving;
 use super::frame::Say;
-use super::line::Line;
+use super::line::{Line, Took};
 use super::sending::{Chunk, Sending};
 use super::{Degraded, LaneHandle, OpId};
 use crate::device::BufferMut;
@@ -36,6 +36,8 @@ pub(super) struct State {
     connections: usize,
     /// Attempts to join under way.
     pub(super) joins: usize,
+    /// How long chunks took on the connection that has confirmed one last.
+    took: Option<Took>,
 }
 
 /// Whether there are connections.
@@ -114,11 +116,16 @@ impl Stripes {
             .received_and_tell(op, memory.freeze(), Say::Done.encode());
     }
 
+    /// The peer has confirmed chunks of a connection.
+    pub(super) fn confirmed(&self, line: &Line) {
+        self.state().took = line.took();
+    }
+
     /// What is late on one connection travels on another as well, if there is one.
     pub(super) fn send_late_again(&self, line: &Line) {
         let mut state = self.state();
         if state.connections > 1 {
-            let late = line.take_late();
+            let late = line.take_late(state.took);
             if !late.is_empty() {
                 state.sending.send_again(late);
                 drop(state);

@@ -59,7 +59,7 @@ fn pull(sending: &mut Sending, line: &Line) {
 /// The chunk becomes late on `line`.
 async fn becomes_late(line: &Line, sending: &mut Sending) {
     tokio::time::sleep(Duration::from_secs(2)).await;
-    sending.send_again(line.take_late());
+    sending.send_again(line.take_late(None));
 }
 
 /// All of the chunk comes by one connection, and nothing of what others brought is left.
