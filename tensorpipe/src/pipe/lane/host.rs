@@ -1,7 +1,7 @@
 //! What carries a lane's operations: the other side of [`LaneIo`](super::LaneIo).
 //!
-//! Lanes know operations by their [`OpId`] alone, and their host by this trait. A transfer that belongs to no message needs
-//! nothing but an id of its own and a host that knows it.
+//! Lanes know operations by their [`OpId`] alone, and their host by this trait. A transfer that belongs to no message, as a read or
+//! write of a registered region, needs nothing but an id of its own and a host that knows it. `tests.rs` has such a host.
 
 use rustc_hash::FxHashMap;
 
@@ -42,6 +42,22 @@ pub(in crate::pipe) trait LaneHost {
 
     /// Where work that takes long runs.
     fn runtime(&self) -> &tokio::runtime::Handle;
+
+    /// Whether somebody waits until the outgoing operation that this is about is sent, as far as is known.
+    fn is_awaited(&self) -> bool;
+
+    /// What is required of an outgoing operation, if that is another channel than `over`.
+    fn forbids(&mut self, op: OpId, over: &str) -> Option<String>;
+
+    /// Bytes of an outgoing operation go as channel `over` would send them.
+    fn diverts(&mut self, op: OpId, over: &str, bytes: u64, why: &str);
+
+    /// Where the main memory of a piece lies, until it is taken for that.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "no lane has others inside")
+    )]
+    fn within(&mut self) -> &mut Option<(OpId, Destination)>;
 }
 
 /// What is wanted of a message's parts.
@@ -150,5 +166,38 @@ impl LaneHost for PipeHost<'_> {
 
     fn runtime(&self) -> &tokio::runtime::Handle {
         self.runtime
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
+    fn forbids(&mut self, op: OpId, over: &str) -> Option<String> {
+        // A piece is main memory already, and may go any way.
+        if op.number().is_some() {
+            return None;
+        }
+        let by_context = self.required.iter().find(|one| !one.allows(over));
+        let by_context = by_context.map(Requirement::to_string);
+        by_context.or_else(|| {
+            let by_message = self.by_message.get(&op.message)?;
+            let by_message = by_message.required.as_ref()?;
+            let by_message = self.state.is_tensor(op).then_some(by_message)?;
+            let allows = by_message.iter().any(|channel| channel == over);
+            (!allows).then(|| by_message.join(" or "))
+        })
+    }
+
+    fn diverts(&mut self, op: OpId, over: &str, bytes: u64, why: &str) {
+        self.stats.diverted += bytes;
+        self.diverted.count(over, bytes, why);
+        let wishes = self.by_message.get(&op.message);
+        if let Some(of_message) = wishes.and_then(|wishes| wishes.diverted.as_ref()) {
+            of_message.count(over, bytes, why);
+        }
+    }
+
+    fn within(&mut self) -> &mut Option<(OpId, Destination)> {
+        &mut self.within
     }
 }

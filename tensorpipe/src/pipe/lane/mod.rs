@@ -1,6 +1,8 @@
 //! What a lane sees of its pipe.
 
 mod host;
+#[cfg(all(test, feature = "conformance"))]
+mod tests;
 
 pub(super) use self::host::{LaneHost, PipeHost, Wishes};
 
@@ -12,7 +14,6 @@ use crate::channels::{ChannelFault, Want};
 use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
 use crate::error::{Error, Misuse};
 use crate::proto::OpId;
-use crate::route::Requirement;
 use crate::sync::Arc;
 use crate::sys::workers;
 
@@ -73,7 +74,8 @@ pub(crate) trait Work: Send {
 
 /// A lane's access to its pipe, from inside one of its methods.
 pub struct LaneIo<'a> {
-    host: PipeHost<'a>,
+    /// All that it sees of what is behind it.
+    host: &'a mut dyn LaneHost,
 }
 
 impl std::fmt::Debug for LaneIo<'_> {
@@ -83,30 +85,25 @@ impl std::fmt::Debug for LaneIo<'_> {
 }
 
 impl<'a> LaneIo<'a> {
-    pub(super) fn new(host: PipeHost<'a>) -> Self {
+    pub(super) fn new(host: &'a mut dyn LaneHost) -> Self {
         Self { host }
     }
 }
 
 impl LaneIo<'_> {
-    /// All that it sees of what is behind it.
-    fn host(&mut self) -> &mut impl LaneHost {
-        &mut self.host
-    }
-
     /// Sends bytes to the peer's lane about `op`; at most 8 KiB. They arrive in order, between other frames.
     pub fn control(&mut self, op: OpId, body: impl AsRef<[u8]>) {
-        self.host().control(op, body.as_ref());
+        self.host.control(op, body.as_ref());
     }
 
     /// Whether somebody waits until the outgoing part that this is about is sent, as far as is known.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.host.awaited
+        self.host.is_awaited()
     }
 
     /// Sends main memory as part `op` on the pipe's own connection; `Lane::streamed` tells when it is through.
     pub fn stream(&mut self, op: OpId, source: Buffer) {
-        self.host().stream(op, source);
+        self.host.stream(op, source);
     }
 
     /// Lets what the peer's lane streams for `op` fill `dest`; `Lane::streamed` brings it back.
@@ -133,13 +130,13 @@ impl LaneIo<'_> {
     }
 
     pub(crate) fn expect_in(&mut self, op: OpId, dest: Destination) {
-        self.host().stats().streamed += dest.len() as u64;
-        self.host().expect(op, dest);
+        self.host.stats().streamed += dest.len() as u64;
+        self.host.expect(op, dest);
     }
 
     /// Addresses for `len` bytes of warm main memory.
     pub(crate) fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
-        self.host().reserve(op, len)
+        self.host.reserve(op, len)
     }
 
     /// Calls a lane inside for a piece: main memory of its length that is reserved or allocated for that piece is `dest`.
@@ -150,9 +147,9 @@ impl LaneIo<'_> {
         dest: Option<Destination>,
         call: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        self.host.within = dest.map(|dest| (piece, dest));
+        *self.host.within() = dest.map(|dest| (piece, dest));
         let called = call(self);
-        self.host.within = None;
+        *self.host.within() = None;
         called
     }
 
@@ -164,7 +161,7 @@ impl LaneIo<'_> {
     ///   [`Limits::receive_budget`](crate::Limits::receive_budget), or where messages of all pipes take that.
     /// - [`Misuse::NoAllocator`] for a device that the context has no allocator for.
     pub fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
-        self.host().allocate(op, device, len)
+        self.host.allocate(op, device, len)
     }
 
     /// `op` is with the peer or its transport: the source is not read any more, or not behind the work for which
@@ -181,7 +178,7 @@ impl LaneIo<'_> {
     /// What a piece has taken is free again, or will be without waiting for the peer: it counts no more. Where a lane does not say so, it
     /// counts until its part is received, and what is received in main memory goes on counting as part of the message.
     pub fn release(&mut self, piece: OpId) {
-        self.host().results().push(LaneResult::Released(piece));
+        self.host.results().push(LaneResult::Released(piece));
     }
 
     /// `op` cannot be done. Its message is abandoned, the pipe goes on.
@@ -190,23 +187,23 @@ impl LaneIo<'_> {
     }
 
     fn result(&mut self, op: OpId, outcome: Outcome) {
-        self.host().results().push(LaneResult::Ended(op, outcome));
+        self.host.results().push(LaneResult::Ended(op, outcome));
     }
 
     /// What the peer's lane has sent about `op` before its `recv` makes no sense: ends the pipe.
     pub fn fault(&mut self, op: OpId, fault: ChannelFault) {
-        self.host().results().push(LaneResult::Fault(op, fault));
+        self.host.results().push(LaneResult::Fault(op, fault));
     }
 
     /// Counts bytes that the peer reads where they are here ([`PipeStats::bytes_lent`](crate::PipeStats::bytes_lent)).
     pub fn lent(&mut self, bytes: u64) {
-        self.host().stats().lent += bytes;
+        self.host.stats().lent += bytes;
     }
 
     /// Counts bytes that are read here where the peer has them
     /// ([`PipeStats::bytes_borrowed`](crate::PipeStats::bytes_borrowed)).
     pub fn borrowed(&mut self, bytes: u64) {
-        self.host().stats().borrowed += bytes;
+        self.host.stats().borrowed += bytes;
     }
 
     /// Bytes that it was given to send, and is about to send as channel `over` would, since it can do no better
@@ -214,7 +211,7 @@ impl LaneIo<'_> {
     /// [requires](crate::ContextBuilder::require) better, or the message: then `op` has failed. A piece is main memory already, and may
     /// go any way. `why` says what stands in the way of better.
     pub fn divert(&mut self, op: OpId, over: &str, bytes: u64, why: &str) -> bool {
-        if let Some(required) = self.forbids(op, over) {
+        if let Some(required) = self.host.forbids(op, over) {
             let misuse = Misuse::NotAsRequired {
                 what: format!("part {} of message {}", op.part, op.message).into(),
                 required: required.into(),
@@ -224,41 +221,20 @@ impl LaneIo<'_> {
             self.failed(op, misuse.into());
             return false;
         }
-        self.host().stats().diverted += bytes;
-        self.host.diverted.count(over, bytes, why);
-        let wishes = self.host.by_message.get(&op.message);
-        if let Some(of_message) = wishes.and_then(|wishes| wishes.diverted.as_ref()) {
-            of_message.count(over, bytes, why);
-        }
+        self.host.diverts(op, over, bytes, why);
         true
-    }
-
-    /// What is required of an outgoing part, if that is another channel.
-    fn forbids(&mut self, op: OpId, over: &str) -> Option<String> {
-        if op.number().is_some() {
-            return None;
-        }
-        let by_context = self.host.required.iter().find(|one| !one.allows(over));
-        let by_context = by_context.map(Requirement::to_string);
-        by_context.or_else(|| {
-            let by_message = self.host.by_message.get(&op.message)?;
-            let by_message = by_message.required.as_ref()?;
-            let by_message = self.host.state.is_tensor(op).then_some(by_message)?;
-            let allows = by_message.iter().any(|channel| channel == over);
-            (!allows).then(|| by_message.join(" or "))
-        })
     }
 
     /// Counts bytes that the lane copies, or has copied, from memory of the peer's
     /// ([`PipeStats::bytes_copied`](crate::PipeStats::bytes_copied)).
     pub fn copied(&mut self, bytes: u64) {
-        self.host().stats().copied += bytes;
+        self.host.stats().copied += bytes;
     }
 
     /// Counts bytes of what is received that the peer's lane has copied
     /// ([`MessageStats::copied_by_writer`](crate::MessageStats::copied_by_writer)).
     pub fn copied_by_writer(&mut self, bytes: u64) {
-        self.host().stats().copied_by_writer += bytes;
+        self.host.stats().copied_by_writer += bytes;
     }
 
     pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
@@ -267,7 +243,7 @@ impl LaneIo<'_> {
 
     /// Has whoever drives the pipe do this, in steps.
     pub(crate) fn work(&mut self, op: OpId, work: impl Work + 'static) {
-        self.host().work().push((op, Box::new(work)));
+        self.host.work().push((op, Box::new(work)));
     }
 
     /// Runs what takes long on a thread for blocking work; it reports through the [`LaneHandle`](crate::channels::LaneHandle).

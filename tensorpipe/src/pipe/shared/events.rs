@@ -193,7 +193,7 @@ impl Shared {
             return;
         };
         let before = self.lane_stats;
-        let mut io = LaneIo::new(PipeHost {
+        let mut host = PipeHost {
             state: &mut self.state,
             results: &mut self.lane_results,
             work: &mut self.lane_work,
@@ -207,7 +207,8 @@ impl Shared {
             by_message: &self.wishes,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
             within: None,
-        });
+        };
+        let mut io = LaneIo::new(&mut host);
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
         let after = self.lane_stats;
         if before != after
