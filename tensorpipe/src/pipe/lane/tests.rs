@@ -160,14 +160,14 @@ impl End {
         Self { lane, host }
     }
 
-    fn memory(&mut self, index: u32) -> BufferMut {
+    fn memory(&self, index: u32) -> BufferMut {
         let device = TestDevices::device(index);
         let pool = self.host.allocators.on(device).unwrap();
         pool.take(LEN).unwrap()
     }
 
     /// Memory of a device that holds these bytes, when it is ready.
-    fn filled(&mut self, index: u32, with: u8) -> Buffer {
+    fn filled(&self, index: u32, with: u8) -> Buffer {
         let bytes = Buffer::from(Bytes::from(vec![with; LEN]));
         let memory = self.memory(index);
         self.lane.queue.write(bytes, memory).unwrap()
