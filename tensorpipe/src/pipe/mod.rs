@@ -1,21 +1,34 @@
 //! A pipe: carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 //!
-//! The way of a call's message, with a tensor of 4 KiB, over `shm`:
+//! The way of a call's message, with a tensor of 4 KiB, over `shm`, as a debugger shows it: functions in the order in which they are called.
 //!
-//! | out | in |
-//! |---|---|
-//! | 1. `Engine::call` (or `reply`): the body is encoded | 1. `Driver::poll`: whoever waits sees bytes in the ring |
-//! | 2. `Outbound`: metadata, and its parts by value | 2. `Driver::drive`, `Io::round`: that task has the connection |
-//! | 3. `EnginePipe::submit`, `outbound::submit`: the pipe is open | 3. `Io::receive`: the bytes into the receive buffer |
-//! | 4. `choose`: the frame, or a channel, for each part | 4. `Io::parse`, `PipeState::handle`: a frame, checked |
-//! | 5. `PipeState::write`: limits and credit | 5. `Head::decode`: metadata and parts |
-//! | 6. `Frame`: the head, among the bytes to be sent | 6. `Shared::arrive`: parts copied into pooled memory, or adopted |
-//! | 7. `Io::push_message`: the tensor's bytes behind it | 7. `Shared::deliver`: the handler's queue |
-//! | 8. `leave`: now, or with others | 8. `DeliveryLock::deliver`, `Deliver::give`: its turn |
-//! | 9. `Io::send_gathered`: one vectored write | 9. `Handler::incoming`: header decoded, call admitted |
-//! | 10. `ShmConnection::poll_write_vectored`: into the ring | 10. `Incoming::accept`: the message, its credit noted |
+//! | | out, from `Engine::call` (or `reply`) | |
+//! |---|---|---|
+//! | 1 | `Engine::send_call`, `EnginePipe::submit` | metadata, and its parts by value |
+//! | 2 | `outbound::submit` | the pipe is open, and locked |
+//! | 3 | `choose` | for each part the frame itself, or a channel |
+//! | 4 | `PipeState::write`, `Frame` | limits and credit; the head, among the bytes to be sent |
+//! | 5 | `Io::push_message` | the tensor's bytes behind it |
+//! | 6 | `leave` | now, or with others |
+//! | 7 | `Io::send_gathered`, `Io::write_now` | one vectored write |
+//! | 8 | `ShmConnection::poll_write_vectored` | into the ring |
 //!
-//! A message of metadata alone takes the same steps. If a message cannot be sent now, step 6 queues it, and the driver's
+//! | | in, from the task that waits, or a wake of its runtime | |
+//! |---|---|---|
+//! | 1 | `Awaiting::drive`, `Waiter::drive` | that task has the connection |
+//! | 2 | `Driver::drive`, `Driver::rounds` | rounds, until there is nothing to do |
+//! | 3 | `Core::round`, `Io::round`, `Io::send_and_receive` | what waits to leave, then what has come |
+//! | 4 | `Io::receive` | bytes of the ring into the receive buffer |
+//! | 5 | `Io::parse`, `PipeState::handle`, `PipeState::frame` | a frame, checked |
+//! | 6 | `Head::decode` | metadata and parts |
+//! | 7 | `Shared::arrive`, `arrive_with_parts` | parts copied into pooled memory, or adopted |
+//! | 8 | `Shared::offer`, `Shared::deliver` | the handler's queue |
+//! | 9 | `Core::deliver`, `Core::call_handler`, `DeliveryLock::deliver` | in order, without the pipe's lock |
+//! | 10 | `Deliver::give`, `Handler::incoming` | the call's header |
+//! | 11 | `Engine::call_arrives` or `reply_arrives` | admitted, or found |
+//! | 12 | `Incoming::accept` | the message, its credit noted |
+//!
+//! A message of metadata alone takes the same steps. If a message cannot be sent now, `PipeState::write` queues it, and the driver's
 //! next pass sends it (`Io::take_frames`). A part that waits for its reader begins with the reader's GRANT (`Shared::process`).
 //!
 //! Its parts, from below; none imports what stands further down:

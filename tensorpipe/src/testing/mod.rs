@@ -31,8 +31,9 @@
 //!
 //! # What a network does
 //!
-//! - Each connection carries two streams of bytes, which arrive once and in order, like those of tcp. Different connections overtake each
-//!   other where a link has [jitter](Link::jitter).
+//! - Each connection carries two streams of bytes, which arrive once and in order, like those of tcp. Packets that are lost, repeated or
+//!   reordered below show as time alone: as a [delay](Link::delay), [jitter](Link::jitter) or [stall](Link::stall). Different connections
+//!   overtake each other where a link has jitter.
 //! - A link leads one way. Whoever closes, resets or connects is heard of by way of it, too: over a link that
 //!   [stalls](Link::stall), not at all until it heals.
 //! - A connection takes 256 KiB each way that were not read; then its writer waits.
