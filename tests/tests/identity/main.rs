@@ -4,6 +4,7 @@
 mod calls;
 mod impostors;
 mod processes;
+mod sessions;
 mod tls;
 mod tokens;
 

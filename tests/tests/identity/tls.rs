@@ -28,7 +28,7 @@ pub(crate) struct Ca {
 
 /// A certificate and its key.
 #[derive(Clone)]
-struct Own(String, String);
+pub(crate) struct Own(String, String);
 
 impl Ca {
     pub(crate) fn new(name: &str) -> Self {
@@ -50,7 +50,7 @@ impl Ca {
         Own(certificate.pem(), key.serialize_pem())
     }
 
-    fn names(&self, names: &[&str]) -> Own {
+    pub(crate) fn names(&self, names: &[&str]) -> Own {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         self.vouches_for(CertificateParams::new(names).unwrap())
     }
@@ -68,12 +68,12 @@ impl Ca {
         }
     }
 
-    fn pem(&self) -> Pem {
+    pub(crate) fn pem(&self) -> Pem {
         Pem::bytes(self.pem.as_str())
     }
 }
 
-fn shows(config: TlsConfig, Own(certificate, key): &Own) -> TlsConfig {
+pub(crate) fn shows(config: TlsConfig, Own(certificate, key): &Own) -> TlsConfig {
     config.certificate(Pem::bytes(certificate.as_str()), Pem::bytes(key.as_str()))
 }
 

@@ -3,6 +3,7 @@
 use tensorpipe::{Message, Pipe, Tensor};
 use tensorpipe_tests::{runtime, soon};
 
+use super::lent::{Lent, Told};
 use super::member::Member;
 use super::thief::Who::{self, Again, Itself, Later, Process, User};
 use super::thief::replayed;
@@ -11,80 +12,106 @@ use super::victim::{Victim, context};
 /// What is replayed.
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// The whole handshake of another connection, with its proof.
-    Handshake,
+    /// The whole handshake of another connection, with its proof, over this transport.
+    Handshake(&'static str),
     /// HELLO to join, which was said to nobody: over shm, for which it is, or over tcp.
     Join(&'static str),
     /// The same with a token alone, as it can be read on the network.
     Token,
-    /// To the exchange: an invitation that nobody has given, and the question of a process that reads memory.
+    /// To the exchange: an invitation that nobody has given; one of another pipe; a question for a segment that another process was told of,
+    /// behind an invitation of its own; and the question of a process that reads memory.
     Invitation,
+    Invited,
+    Segment,
     Where,
 }
 
-use What::{Handshake as Whole, Invitation, Join, Token, Where};
+use What::{Handshake as Whole, Invitation, Invited, Join, Segment, Token, Where};
 
 const UNKNOWN: &str = "this token is unknown, or was used, or came too late";
 const UNPROVEN: &str = "it did not prove";
+const NOT_OVER_TCP: &str = "this token is good over shm, and came over tcp";
 const NOBODY_THERE: &str = "no connection";
 /// Before it has begun, or at once.
 const CUT: &str = "no connection|not a byte";
+const WELCOME: &str = "a packet of kind 3";
+const NONE: &str = "a packet of kind 5";
+const HERE: &str = "a packet of kind 8";
 
-/// Of a listener that asks for a token, and of one that does not.
-const AT_LISTENERS: [(bool, What, Who, &str); 30] = [
-    (true, Whole, Itself, UNPROVEN),
-    (true, Whole, Process, UNPROVEN),
-    (true, Whole, Later, UNPROVEN),
-    (true, Join("shm"), Itself, "JOINED"),
+/// Of a listener that asks for a token.
+const WITH_A_TOKEN: [(What, Who, &str); 29] = [
+    (Whole("tcp"), Itself, UNPROVEN),
+    (Whole("tcp"), Process, UNPROVEN),
+    (Whole("tcp"), User, UNPROVEN),
+    (Whole("tcp"), Later, UNPROVEN),
+    (Whole("shm"), Itself, UNPROVEN),
+    (Whole("shm"), Process, UNPROVEN),
+    (Whole("shm"), User, CUT),
+    (Whole("shm"), Later, UNPROVEN),
+    (Join("shm"), Itself, "JOINED"),
     // Its maker can hand it on, as it can the secret. Nobody else can read it.
-    (true, Join("shm"), Process, "JOINED"),
-    (true, Token, Itself, UNKNOWN),
-    (true, Token, Process, UNKNOWN),
-    (true, Join("shm"), User, CUT),
-    (true, Join("shm"), Again, UNKNOWN),
-    (true, Join("shm"), Later, NOBODY_THERE),
-    (true, Join("tcp"), Itself, UNKNOWN),
-    (true, Join("tcp"), Process, UNKNOWN),
-    (true, Join("tcp"), User, UNKNOWN),
-    (true, Join("tcp"), Later, UNKNOWN),
-    (true, Invitation, Process, "a packet of kind 5"),
-    (true, Invitation, User, CUT),
-    (true, Invitation, Later, NOBODY_THERE),
-    (true, Where, User, CUT),
-    (true, Where, Later, NOBODY_THERE),
-    (false, Join("shm"), Itself, "JOINED"),
+    (Join("shm"), Process, "JOINED"),
+    (Token, Itself, UNKNOWN),
+    (Token, Process, UNKNOWN),
+    (Token, User, CUT),
+    (Token, Later, NOBODY_THERE),
+    (Join("shm"), User, CUT),
+    (Join("shm"), Again, UNKNOWN),
+    (Join("shm"), Later, NOBODY_THERE),
+    (Join("tcp"), Itself, UNKNOWN),
+    (Join("tcp"), Process, UNKNOWN),
+    (Join("tcp"), User, UNKNOWN),
+    (Join("tcp"), Later, UNKNOWN),
+    (Invitation, Process, NONE),
+    (Invitation, User, CUT),
+    // Whoever has read it on the network has not the key of its pipe.
+    (Invited, Process, NONE),
+    (Invited, User, CUT),
+    (Invited, Later, NOBODY_THERE),
+    // It says where, and no more: whether it may be read is the system's to say.
+    (Where, Process, HERE),
+    (Where, User, CUT),
+    (Where, Later, NOBODY_THERE),
+];
+
+/// And of one that does not.
+const WITHOUT: [(What, Who, &str); 21] = [
+    (Join("shm"), Itself, "JOINED"),
     // The kernel says that it is the same user: that is all that is asked for.
-    (false, Join("shm"), Process, "JOINED"),
-    (false, Join("shm"), User, CUT),
-    (false, Join("shm"), Again, UNKNOWN),
-    (false, Join("shm"), Later, NOBODY_THERE),
-    (
-        false,
-        Join("tcp"),
-        Process,
-        "this token is good over shm, and came over tcp",
-    ),
-    (
-        false,
-        Join("tcp"),
-        User,
-        "this token is good over shm, and came over tcp",
-    ),
-    (false, Join("tcp"), Later, UNKNOWN),
-    (false, Invitation, User, CUT),
+    (Join("shm"), Process, "JOINED"),
+    (Join("shm"), User, CUT),
+    (Join("shm"), Again, UNKNOWN),
+    (Join("shm"), Later, NOBODY_THERE),
+    (Join("tcp"), Itself, NOT_OVER_TCP),
+    (Join("tcp"), Process, NOT_OVER_TCP),
+    (Join("tcp"), User, NOT_OVER_TCP),
+    (Join("tcp"), Later, UNKNOWN),
+    (Invitation, Process, NONE),
+    (Invitation, User, CUT),
+    // As far as anybody can tell, it is the process at the other end of that pipe.
+    (Invited, Process, WELCOME),
+    // By now that is another one.
+    (Invited, Again, NONE),
+    (Invited, User, CUT),
+    (Invited, Later, NOBODY_THERE),
+    (Segment, Process, NONE),
+    (Segment, User, CUT),
+    (Segment, Later, NOBODY_THERE),
     // Another process of this user may read it, as the system says.
-    (false, Where, Process, "a packet of kind 8"),
-    (false, Where, User, CUT),
+    (Where, Process, HERE),
+    (Where, User, CUT),
+    (Where, Later, NOBODY_THERE),
 ];
 
 #[test]
 fn what_a_listener_hands_out_is_worth_nothing_to_others() {
     let mut victims = [Victim::start(true), Victim::start(false)];
+    let rows = |asks, rows: &'static [_]| rows.iter().map(move |row| (asks, *row));
+    let rows = rows(true, &WITH_A_TOKEN).chain(rows(false, &WITHOUT));
     let mut wrong = Vec::new();
     // Those that start it again are last.
-    let (later, before): (Vec<_>, Vec<_>) = AT_LISTENERS
-        .into_iter()
-        .partition(|(_, _, who, _)| *who == Later);
+    let (later, before): (Vec<_>, Vec<_>) = rows.partition(|(_, (_, who, _))| *who == Later);
+    let mut held = Vec::new();
     runtime().block_on(async {
         // Pipes to each, which lends and is read: it has an exchange.
         let mut honest = Vec::new();
@@ -101,28 +128,30 @@ fn what_a_listener_hands_out_is_worth_nothing_to_others() {
                 .all(|cma| cma.carried.bytes() > 0);
             honest.push((context, pipe));
         }
-        for (asks, what, who, expected) in before {
+        let lent = Lent::by(&victims[1]).await;
+        for (asks, (what, who, expected)) in before {
             if matches!((what, who), (Where, Process)) && !is_read {
                 println!("skipped: no process reads another's memory here");
                 continue;
             }
             let victim = &victims[usize::from(!asks)];
-            let got = tokio::task::block_in_place(|| attempt(victim, what, who, None));
+            let handed = Handed::out_by(victim, what, &lent.segment).await;
+            let got = tokio::task::block_in_place(|| handed.attempt(victim, what, who));
             judge(&mut wrong, (asks, what, who), got, expected);
         }
         // Nobody who was there has noticed anything.
         for (_, pipe) in &honest {
             echoes(pipe).await;
         }
+        for (asks, (what, ..)) in &later {
+            let victim = &victims[usize::from(!asks)];
+            held.push(Handed::out_by(victim, *what, &lent.segment).await);
+        }
     });
-    let held: Vec<_> = later
-        .iter()
-        .map(|(asks, ..)| Member::of(&victims[usize::from(!asks)]))
-        .collect();
     victims.iter_mut().for_each(Victim::starts_again);
-    for ((asks, what, who, expected), member) in later.into_iter().zip(held) {
+    for ((asks, (what, who, expected)), handed) in later.into_iter().zip(held) {
         let victim = &victims[usize::from(!asks)];
-        let got = attempt(victim, what, who, Some(member));
+        let got = handed.attempt(victim, what, who);
         judge(&mut wrong, (asks, what, who), got, expected);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -143,22 +172,52 @@ fn judge(wrong: &mut Vec<String>, row: (bool, What, Who), got: Option<String>, e
     }
 }
 
-/// What somebody gets who replays this of a member's: a new one's, or one's of before.
-fn attempt(victim: &Victim, what: What, who: Who, member: Option<Member>) -> Option<String> {
-    let exchange = format!("exchange://{}", victim.exchange);
-    let packet = |kind: u8, to: &[u8]| [&[kind], &b"tple\x02"[..], to].concat();
-    match what {
-        Invitation => return replayed(who, &exchange, &packet(1, &[9; 16])),
-        Where => return replayed(who, &exchange, &packet(7, &victim.process)),
-        Whole | Join(_) | Token => {}
+/// What was handed to somebody, to be replayed.
+enum Handed {
+    /// To a member.
+    Member(Box<Member>),
+    /// Packets for the exchange.
+    Packets(Vec<Vec<u8>>),
+}
+
+impl Handed {
+    async fn out_by(victim: &Victim, what: What, segment: &[u8]) -> Self {
+        let packet = |kind: u8, to: &[u8]| [&[kind], &b"tple\x02"[..], to].concat();
+        let hello = |invitation: &[u8]| packet(1, invitation);
+        Self::Packets(match what {
+            Invitation => vec![hello(&[9; 16])],
+            Invited => vec![hello(&Told::by(victim).await)],
+            Segment => vec![hello(&Told::by(victim).await), [&[2][..], segment].concat()],
+            Where => vec![packet(7, &victim.process)],
+            Whole(_) | Join(_) | Token => {
+                let member = tokio::task::block_in_place(|| Member::of(victim));
+                return Self::Member(Box::new(member));
+            }
+        })
     }
-    let member = member.unwrap_or_else(|| Member::of(victim));
-    let side = format!("shm://{}", member.address);
-    match what {
-        Join("shm") => replayed(who, &side, &member.joins()),
-        Token => replayed(who, &side, &member.joins_by(None)),
-        Join(_) => replayed(who, &victim.pipes, &member.joins()),
-        _ => replayed(who, &victim.pipes, &member.said),
+
+    /// What somebody gets who replays it.
+    fn attempt(&self, victim: &Victim, what: What, who: Who) -> Option<String> {
+        let member = match self {
+            Self::Packets(packets) => {
+                let packets: Vec<_> = packets.iter().map(|packet| &packet[..]).collect();
+                let exchange = format!("exchange://{}", victim.exchange);
+                if who == Again {
+                    replayed(Process, &exchange, &packets);
+                    return replayed(Itself, &exchange, &packets);
+                }
+                return replayed(who, &exchange, &packets);
+            }
+            Self::Member(member) => member,
+        };
+        let side = format!("shm://{}", member.address);
+        match what {
+            Join("shm") => replayed(who, &side, &[&member.joins()]),
+            Token => replayed(who, &side, &[&member.joins_by(None)]),
+            Join(_) => replayed(who, &victim.pipes, &[&member.joins()]),
+            Whole("shm") => replayed(who, &victim.pipes_here, &[&member.said]),
+            _ => replayed(who, &victim.pipes, &[&member.said]),
+        }
     }
 }
 

@@ -5,14 +5,28 @@
 //! ```text
 //! victim     listens in a process of its own, and is started again where it was
 //! member     a connector by hand, which the victim hands things; it has the secret, so what a thief says is right in every byte
-//! thief      says those bytes: here, or in a process that has nothing else, and asks nobody whose they are
+//! lent       what the victim's lane says of memory, overheard
+//! thief      says those bytes: here, or in a process that has nothing else, and asks nobody whose they are; or waits in somebody's place
 //! ```
 //!
-//! Elsewhere: invitations and passes with a key of another pipe, and of another exchange (`channels/exchange/broker/tests.rs`). Tokens of
-//! other kinds and over other transports (`negotiate/ticket.rs`). Claims of loans (`tests/leases/claims.rs`); references that were claimed
-//! (`tests/rpc/references.rs`); keys of rendezvous of a producer that was started again (`tests/rendezvous/gone.rs`).
+//! | handed out | at listeners | at connectors |
+//! |---|---|---|
+//! | handshake, token of a connection | `listeners`; other kinds and transports `negotiate/ticket.rs` | `connectors` |
+//! | rings of `shm` | `listeners`: the socket that they come over is of the same user | `connectors`: they are not passed to another user |
+//! | invitation, segment of `lease` | `listeners`; with keys of other pipes `channels/exchange/broker/tests.rs` | `connectors`: not brought to another user |
+//! | a loan | `tests/leases/claims.rs`, `liars.rs` | the same: a lane has both sides |
+//! | export of `cma` | `listeners` | `connectors`: another user is not asked |
+//! | reference, `Shared` | `references`; claimed by two `tests/rpc/references.rs` | `references`: of a client that serves |
+//! | key and receipt of a rendezvous | `references`; guesses `tensorpipe-rpc/tests/rendezvous/hostile.rs` | another producer: `remote.rs` there |
+//! | session of TLS | `tests/identity/sessions.rs` | the same |
+//!
+//! What makes no sense. Over another transport: an exchange has one, packets between processes of a machine; and TLS is one. By another
+//! process: a session of TLS lies in the memory of one transport, as does whatever proves it. Rings, again: who has them has their memory, and can
+//! say in it what it likes (`rings.rs`). After a restart, at connectors: each of their handshakes begins with a number of its own, so a
+//! listener that was started again is another one that repeats.
 
 mod connectors;
+mod lent;
 mod listeners;
 mod member;
 mod references;
@@ -22,7 +36,7 @@ mod victim;
 pub(crate) use thief::{gets, play_thief};
 pub(crate) use victim::play_victim;
 
-use super::{borrowed_names, memory, proofs, raw, stream};
+use super::{borrowed_names, calls, memory, proofs, raw, stream};
 
 const KEY: u8 = 6;
 const CHALLENGE: u8 = 7;

@@ -1,4 +1,4 @@
-//! Who hands things out: a process that echoes what its pipes bring, and keeps what calls ask it to.
+//! Who hands things out: a process that echoes what its pipes bring, keeps what calls ask it to, and has a value for a consumer.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use tensorpipe::{
     ConnectPolicy, Context,
     channels::{Pays, Threshold},
 };
+use tensorpipe_rpc::rendezvous::{Rendezvous, Value};
 use tensorpipe_rpc::{Remote, Server, remote::Shared, tensor_service};
 use tensorpipe_tests::{Child, runtime, say};
 
@@ -19,9 +20,11 @@ use super::{NAME, SECRET};
 pub(crate) trait Keeper {
     async fn keep(&self, number: u64) -> Remote<u64>;
     async fn open(&self, shared: Shared<u64>) -> Result<u64, String>;
+    /// Values that its consumer has not received.
+    async fn held(&self) -> u64;
 }
 
-struct Keeps(Context);
+struct Keeps(Context, Rendezvous);
 
 impl Keeper for Keeps {
     async fn keep(&self, number: u64) -> Remote<u64> {
@@ -32,6 +35,10 @@ impl Keeper for Keeps {
         let opened = shared.open(&self.0).await;
         let number = opened.map_err(|error| error.to_string())?;
         number.fetch().await.map_err(|error| error.to_string())
+    }
+
+    async fn held(&self) -> u64 {
+        self.1.stats().values as u64
     }
 }
 
@@ -51,20 +58,27 @@ pub(super) fn context(asks: bool) -> Context {
     builder.build().unwrap()
 }
 
-/// The victim: echoes what its pipes bring, and keeps what calls ask it to.
+/// The victim, over both transports.
 pub(crate) fn play_victim() {
     runtime().block_on(async {
         let at = |what: &str| std::env::var(format!("TEST_{what}")).unwrap();
         let context = context(std::env::var("TEST_ASKS").is_ok());
-        let listener = context.listen([at("PIPES")]).await.unwrap();
+        let (pipes, calls) = (at("PIPES"), at("CALLS"));
+        let listener = context.listen(pipes.split(',')).await.unwrap();
+        let rendezvous = Rendezvous::new("victim").unwrap();
+        let key = rendezvous.key_to("consumer", "x", 1).unwrap();
+        rendezvous.send(&key, Value::dead()).unwrap();
+        let keeps = Keeps(context.clone(), rendezvous.clone());
         let server = Server::builder()
             .context(&context)
-            .service(KeeperService::new(Keeps(context.clone())))
-            .listen(at("CALLS"))
+            .service(KeeperService::new(keeps))
+            .service(rendezvous.service())
+            .listen_at(calls.split(','))
             .await
             .unwrap();
         say("pipes", listener.url());
         say("calls", server.url());
+        say("key", key);
         let place = LeaseChannel::new().devices().remove(0).1;
         let exchange = place.windows(11).position(|word| word == b"tensorpipe-");
         let exchange = &place[exchange.expect("it can lend")..];
@@ -83,26 +97,39 @@ pub(crate) fn play_victim() {
 pub(super) struct Victim {
     child: Child,
     pub(super) asks: bool,
+    /// Over tcp, and over shm.
     pub(super) pipes: String,
+    pub(super) pipes_here: String,
     pub(super) calls: String,
+    pub(super) calls_here: String,
+    /// Of the value that it has.
+    pub(super) key: String,
     pub(super) exchange: String,
     pub(super) process: Vec<u8>,
 }
 
 impl Victim {
     pub(super) fn start(asks: bool) -> Self {
-        let url = format!("tcp://{}:0", host_of_its_own());
-        Self::start_at(asks, [("TEST_PIPES", &url), ("TEST_CALLS", &url)])
+        let host = host_of_its_own();
+        let tcp = format!("tcp://{host}:0");
+        let here = |what| format!("shm://{what} of {host}");
+        Self::start_at(asks, [(&tcp, &here("pipes")), (&tcp, &here("calls"))])
     }
 
     fn start_at(asks: bool, at: [(&str, &str); 2]) -> Self {
+        let [pipes, calls] = at.map(|(tcp, here)| format!("{tcp},{here}"));
+        let variables = [("TEST_PIPES", &*pipes), ("TEST_CALLS", &calls)];
         let asks_for = [("TEST_ASKS", "yes")];
-        let variables = [&asks_for[..usize::from(asks)], &at].concat();
+        let variables = [&asks_for[..usize::from(asks)], &variables].concat();
         let child = Child::start("victim", &variables);
+        let [pipes_here, calls_here] = at.map(|(_, here)| here.to_owned());
         Self {
             asks,
             pipes: child.hear("pipes"),
+            pipes_here,
             calls: child.hear("calls"),
+            calls_here,
+            key: child.hear("key"),
             exchange: child.hear("exchange"),
             process: unhex(&child.hear("process")),
             child,
@@ -112,12 +139,15 @@ impl Victim {
     /// Killed, and started again where it was.
     pub(super) fn starts_again(&mut self) {
         self.child.kill();
-        let at = [("TEST_PIPES", &*self.pipes), ("TEST_CALLS", &*self.calls)];
-        let again = Self::start_at(self.asks, at);
+        let pipes = (&*self.pipes, &*self.pipes_here);
+        let calls = (&*self.calls, &*self.calls_here);
+        let again = Self::start_at(self.asks, [pipes, calls]);
         assert_eq!(again.pipes, self.pipes);
+        // What was handed out before.
         *self = Self {
             exchange: std::mem::take(&mut self.exchange),
             process: std::mem::take(&mut self.process),
+            key: std::mem::take(&mut self.key),
             ..again
         };
     }
