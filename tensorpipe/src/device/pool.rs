@@ -207,6 +207,11 @@ impl Pool {
         drop(evicted);
     }
 
+    /// Frees lendable memory that was unused ever since this was called last, in whole segments.
+    pub(crate) fn trim_stale(&self) {
+        self.lendables.trim_stale();
+    }
+
     /// The length of the block that `len` bytes lie in.
     pub(crate) fn block_len(len: usize) -> usize {
         match len {

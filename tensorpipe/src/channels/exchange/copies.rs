@@ -1,8 +1,8 @@
 //! Copies of ordinary memory for one borrower, which reads them where they are.
 //!
 //! They lie in segments of their own: a borrower that may read one finds nothing in it but what was copied for it. What it keeps
-//! counts against a share of its own, and takes nothing of what applications get from their pools. Unused ones are freed when none
-//! was made for a while, and when the borrower's process has ended.
+//! counts against a share of its own, and takes nothing of what applications get from their pools. What was unused for a while is
+//! freed, and all when none was made for as long, or when the borrower's process has ended: a burst leaves nothing.
 
 use std::time::{Duration, Instant};
 
@@ -76,11 +76,13 @@ impl Copies {
         !(self.used.load(Ordering::Relaxed) || self.used.swap(true, Ordering::Relaxed))
     }
 
-    /// Frees what is unused, if none was made since this was called last. Returns whether some was.
+    /// Frees what was unused ever since this was called last, and all that is unused where none was made since. Returns whether
+    /// some was.
     pub(super) fn tidy(&self) -> bool {
         let used = self.used.swap(false, Ordering::Relaxed);
-        if !used {
-            self.pool.trim(0);
+        match used {
+            true => self.pool.trim_stale(),
+            false => self.pool.trim(0),
         }
         used
     }
@@ -113,6 +115,22 @@ mod tests {
             copies.take(100_000).unwrap().1,
             "somebody has to look after it again"
         );
+    }
+
+    #[test]
+    fn what_a_burst_leaves_is_freed_though_others_go_on() {
+        let copies = Copies::new();
+        let mapped = || copies.pool.stats().lendable.mapped_bytes;
+        let burst: Vec<_> = (0..5).map(|_| copies.take(3 << 20).unwrap()).collect();
+        let all = mapped();
+        drop(burst);
+        assert!(copies.tidy());
+        assert_eq!(mapped(), all, "used a moment ago");
+        for _ in 0..2 {
+            drop(copies.take(3 << 20).unwrap());
+            assert!(copies.tidy());
+        }
+        assert_eq!(mapped(), all / 5, "one at a time is used");
     }
 
     #[test]

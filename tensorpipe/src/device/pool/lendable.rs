@@ -76,6 +76,8 @@ struct State {
     idle_bytes: u64,
     /// Orders segments by when they became idle.
     clock: u64,
+    /// Where that stood at the last [`Lendables::trim_stale`].
+    mark: u64,
     stats: LendableStats,
 }
 
@@ -200,6 +202,16 @@ impl Lendables {
             state.evict(keep_bytes)
         };
         // Unmapping takes long: not under the lock.
+        drop(evicted);
+    }
+
+    /// Frees segments that were unused ever since this was called last.
+    pub(super) fn trim_stale(&self) {
+        let evicted = {
+            let mut state = lock(&self.state);
+            state.sweep_all();
+            state.evict_stale()
+        };
         drop(evicted);
     }
 
@@ -375,14 +387,28 @@ impl State {
         evicted
     }
 
-    fn evict_oldest(&mut self) -> Option<Slab> {
+    fn evict_stale(&mut self) -> Vec<Slab> {
+        let mark = std::mem::replace(&mut self.mark, self.clock);
+        let mut evicted = Vec::new();
+        while self.oldest().is_some_and(|(.., since)| since <= mark) {
+            evicted.extend(self.evict_oldest());
+        }
+        evicted
+    }
+
+    /// The segment that has been idle for longest: its shelf, its place there, and since when.
+    fn oldest(&self) -> Option<(usize, usize, u64)> {
         let slabs = self.shelves.iter().flat_map(|(size, shelf)| {
             let slabs = shelf.slabs.iter().enumerate();
             slabs.map(move |(at, slab)| (*size, at, slab))
         });
         let idle = slabs.filter(|(_, _, slab)| slab.free.len() == slab.total);
-        let oldest = idle.min_by_key(|(_, _, slab)| slab.idle_since);
-        let (size, at) = oldest.map(|(size, at, _)| (size, at))?;
+        let idle = idle.map(|(size, at, slab)| (size, at, slab.idle_since));
+        idle.min_by_key(|(.., since)| *since)
+    }
+
+    fn evict_oldest(&mut self) -> Option<Slab> {
+        let (size, at, _) = self.oldest()?;
         let slab = self.shelves.get_mut(&size)?.slabs.remove(at);
         let segment = slab.free.first()?.segment();
         let (len, pages) = (segment.len() as u64, segment.pages());
