@@ -192,6 +192,11 @@ fn hint_of(alert: AlertDescription) -> &'static str {
         AlertDescription::UnknownCA | AlertDescription::DecryptError => {
             "; it does not trust the certificate of this end"
         }
+        AlertDescription::BadCertificate
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::CertificateUnknown => {
+            "; it does not take the certificate of this end, which may be of another CA, or no certificate to connect with"
+        }
         AlertDescription::CertificateExpired => "; the certificate of this end has expired",
         AlertDescription::NoApplicationProtocol => "; it speaks another protocol",
         _ => "",
