@@ -113,7 +113,7 @@ async fn held_up(context: fn() -> ContextBuilder, greed: Greed) -> Held {
     // It is at it.
     let begun = Instant::now();
     while done.now().1 < 1 << 20 {
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(100));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let client = OrdersClient::connect_with(&build(), url).await.unwrap();
