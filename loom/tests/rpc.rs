@@ -8,6 +8,7 @@ tensorpipe_loom::models! {
     items: a_reader_that_waits_for_items_is_woken,
         a_reader_that_waits_reads_what_was_kept,
         room_that_comes_fetches_what_was_kept,
+        an_end_makes_room_for_what_was_kept,
         what_was_kept_is_read_once,
         a_stream_that_is_dropped_leaves_nothing;
 }

@@ -108,8 +108,8 @@ const ROUNDS: usize = 30;
 const KEPT: Duration = Duration::from_millis(2500);
 
 /// Bytes by which two rests differ. A context's list of pipes is swept when it is full. Until then it keeps 3 KiB of each pipe that
-/// was: of four, or of as many as were there at once. Three contexts kept up to 12 of them; this is room for 16.
-const TABLES: i64 = 48 << 10;
+/// was: of four, or of as many as were there at once. Five contexts keep up to 20 of them; this is room for 26.
+const TABLES: i64 = 80 << 10;
 
 #[test]
 fn connections_that_were_leave_nothing_in_use() {

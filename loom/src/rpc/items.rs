@@ -69,8 +69,9 @@ impl Connection {
     }
 
     fn read_held(&self) {
-        while let Some((_, message)) = self.unread.next() {
-            self.read(*message);
+        while let Some((streams, message)) = self.unread.next() {
+            let unread = self.unread.clone();
+            Self { unread, streams }.read(*message);
         }
     }
 
@@ -107,6 +108,12 @@ impl Connection {
         items
     }
 
+    /// As `Engine::end_arrives`.
+    fn ends(&self) {
+        self.inbox().finish();
+        self.read_held();
+    }
+
     /// The other stream is read.
     fn room_comes(&self) {
         self.unread.give_back(ROOM);
@@ -115,10 +122,17 @@ impl Connection {
 
     /// Nothing that was taken for the stream is still taken, and nothing counts as kept.
     fn is_even(&self, others: u64) {
+        assert!(others == 0 || !self.unread.take_all(1), "too much is back");
         assert!(self.unread.take_all(ROOM - others), "bytes are taken");
         assert!(self.unread.hold(), "a message is kept");
     }
 }
+
+/// What its sender may send ahead: what the stream has to itself, and all of the room.
+const WINDOW: Tally = Tally {
+    items: 2,
+    bytes: FIRST.bytes + ROOM,
+};
 
 /// An item of more than the stream has to itself.
 const LARGE: u64 = FIRST.bytes + ROOM;
@@ -158,7 +172,38 @@ pub fn room_that_comes_fetches_what_was_kept() {
         connection.room_comes();
         peer.join().unwrap();
         assert!(!connection.inbox().is_incomplete());
-        assert!(matches!(connection.take(None), Received::Items(_)));
+        let Received::Items(batch) = connection.take(None) else {
+            panic!("it was not fetched");
+        };
+        connection.inbox().consumed(&batch);
+        connection.inbox().finish();
+        connection.is_even(0);
+    });
+}
+
+/// The other stream is at its end, whose room was kept for it: a connection of two.
+pub fn an_end_makes_room_for_what_was_kept() {
+    check(3, || {
+        let unread = Unread::new(ROOM, 1);
+        let stream = || {
+            Arc::new(CallStreams {
+                inbox: Some(Inbox::new(WINDOW, unread.clone())),
+                waits: AtomicBool::new(false),
+            })
+        };
+        let of = |streams| Connection {
+            unread: unread.clone(),
+            streams,
+        };
+        let (ends, kept) = (of(stream()), of(stream()));
+        // Its sender was allowed all of the room, and uses none of it.
+        ends.arrives(1, 1);
+        assert!(ends.read_one());
+        let here = kept.clone();
+        let peer = thread::spawn(move || here.arrives(1, LARGE));
+        ends.ends();
+        peer.join().unwrap();
+        assert!(!kept.inbox().is_incomplete());
     });
 }
 

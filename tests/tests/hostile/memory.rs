@@ -5,12 +5,12 @@
 //! Growth is that of the kernel's own peak of resident memory (`VmHWM`), so nothing is missed between two looks. A process has one peak, so
 //! each story has a victim's process of its own. It is that of its [`Target`](super::server::Target), or one in which it runs by itself
 //! ([`story!`]), where the hostile peer's own memory counts, too. Other tests do not disturb it, and run beside it. Victims over tcp have
-//! huge pages, also for what they allocate; those over shm have none; a story in its own process is told once with and once without. A story in which the victim may take more, or an honest peer runs in
-//! its process, says so ([`Account::allow`]). Two stories compare with bounds of their own, which are tighter: `waiting`, and two hundred
-//! proofs in `tokens`.
+//! huge pages, also for what they allocate; those over shm have none; a story in its own process is told with them and without. A story
+//! in which the victim may take more, or an honest peer runs in its process, says so ([`Account::allow`]). `waiting`, and those of two
+//! hundred in `tokens`, compare with bounds of their own, which are tighter.
 
 use std::collections::HashMap;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use nix::libc;
@@ -209,19 +209,19 @@ impl Story {
             let account = Account::open(std::process::id(), &[]);
             return Some(Self(OWN.get_or_init(|| account).clone()));
         }
-        let start = |huge| {
+        let tell = |huge| {
             Command::new(std::env::current_exe().expect("this program has a path"))
                 .args([&*name, "--exact", "--nocapture", "--test-threads=1"])
                 .env(STORY, &name)
                 .envs(with_huge_pages(huge))
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
+                .output()
                 .expect("the test binary starts again")
         };
-        for (huge, running) in [true, false].map(|huge| (huge, start(huge))) {
-            let done = running.wait_with_output().expect("it ends");
+        let [with, without] = std::thread::scope(|scope| {
+            let told = [true, false].map(|huge| scope.spawn(move || tell(huge)));
+            told.map(|told| told.join().expect("it ends"))
+        });
+        for (huge, done) in [(true, with), (false, without)] {
             let said = String::from_utf8_lossy(&done.stdout);
             let complaints = String::from_utf8_lossy(&done.stderr);
             println!("huge pages: {huge}\n{said}");

@@ -221,6 +221,8 @@ fn two_hundred_cost_little(what: &str, process: u32, unfinished: impl Fn() -> Ra
     // A sanitizer keeps what is freed, and a second stack for each thread.
     let is_bounded = grown <= 200 * 64 * KIB || is_sanitized();
     assert!(is_bounded, "{what}: {} KiB", grown / KIB);
+    // They are still there.
+    assert!(grown >= 200 * 20 * KIB, "{what}: {} KiB", grown / KIB);
     drop(kept);
 }
 

@@ -191,7 +191,11 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            let ended = thread.join();
+            assert!(
+                ended.is_ok() || std::thread::panicking(),
+                "nothing was rewritten"
+            );
         }
     }
 }
@@ -717,4 +721,5 @@ fn names_in_a_file_that_changes_while_it_is_opened_are_text_or_refused() {
         }
     }
     println!("{whole} of {opened} times");
+    assert!(whole > 0, "none was ever text");
 }

@@ -320,7 +320,13 @@ fn each_call_that_the_scene_makes_has_its_rows() {
         let (said, end) = child.until_end(BOUND);
         assert_eq!(end, End::Code(0), "{}", child.complaints());
         let made = said.iter().filter(|(key, _)| key == "counted");
-        let made: BTreeSet<_> = made.map(|(_, name)| &**name).collect();
+        let unusual = CALLS.iter().filter(|call| !call.is_usual());
+        let unusual: BTreeSet<_> = unusual.map(|call| call.name).collect();
+        // Those that only another kernel has us make are no finding.
+        let made = made
+            .map(|(_, name)| &**name)
+            .filter(|name| !unusual.contains(name));
+        let made: BTreeSet<_> = made.collect();
         let is_known = |call: &&Call| when == "start" || call.open.is_some();
         let known = CALLS.iter().filter(|call| call.is_usual()).filter(is_known);
         let known: BTreeSet<_> = known.map(|call| call.name).collect();

@@ -213,7 +213,10 @@ impl Engine {
         let streams = self.streams_of(header.call, kind == Kind::Stop);
         let Some(streams) = streams else { return };
         match (kind, &streams.inbox, &streams.credits) {
-            (Kind::End, Some(inbox), _) => inbox.finish(),
+            (Kind::End, Some(inbox), _) => {
+                inbox.finish();
+                self.read_held();
+            }
             (Kind::Stop, _, Some(credits)) => credits.close(),
             _ => {}
         }

@@ -23,7 +23,7 @@
 //!   in between there is what the two systems buffer, nothing else.
 //! - A connection that ends is done without: the others carry what was not confirmed on it. A chunk that is late, by what those before
 //!   took, there or else on another, travels on another as well, and the reader drops what comes twice. So the loss of one costs
-//!   some 20 ms, or as long as two chunks take where that is longer, not the pipe.
+//!   some 20 ms, not the pipe; where chunks take long, up to three times what the first took.
 //! - The pipe ends with [`Error::Lost`] where the last connection ends in the middle of a tensor, or confirms nothing for 60 s.
 //! - With credit given ahead a tensor still waits for the reader's GO: another connection may overtake its descriptor.
 

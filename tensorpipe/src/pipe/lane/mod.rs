@@ -75,7 +75,7 @@ pub(crate) trait Work: Send {
 /// A lane's access to its pipe, from inside one of its methods.
 pub struct LaneIo<'a> {
     /// All that it sees of what is behind it.
-    host: &'a mut dyn LaneHost,
+    host: &'a mut (dyn LaneHost + Send),
 }
 
 impl std::fmt::Debug for LaneIo<'_> {
@@ -85,7 +85,7 @@ impl std::fmt::Debug for LaneIo<'_> {
 }
 
 impl<'a> LaneIo<'a> {
-    pub(super) fn new(host: &'a mut dyn LaneHost) -> Self {
+    pub(super) fn new(host: &'a mut (dyn LaneHost + Send)) -> Self {
         Self { host }
     }
 }

@@ -61,6 +61,19 @@ impl Pem {
         }
     }
 
+    /// What is shown.
+    fn chain(&self) -> Result<Vec<CertificateDer<'static>>, Misuse> {
+        let what = "a certificate";
+        let chain = self.certificates(what)?;
+        match chain.iter().map(|one| one.len()).sum() {
+            ..=CHAIN_MOST => Ok(chain),
+            len => {
+                let wanted = format!("a chain of at most {CHAIN_MOST} bytes");
+                Err(bad(what, &wanted, self, &format!("{len} bytes")))
+            }
+        }
+    }
+
     fn key(&self) -> Result<PrivateKeyDer<'static>, Misuse> {
         let what = "the key of a certificate";
         let found = PrivateKeyDer::from_pem_slice(&self.read(what)?);
@@ -76,6 +89,9 @@ impl Pem {
         Ok(roots)
     }
 }
+
+/// Of a chain that is shown, in DER: five certificates of RSA-4096 take 10 KiB. The other end reads 32 KiB before hands are shaken.
+pub(super) const CHAIN_MOST: usize = 12 << 10;
 
 const WANTED: &str = "certificates in PEM";
 
@@ -119,7 +135,7 @@ impl TlsConfig {
     }
 
     /// What a listener shows to everybody, and a connector to listeners that ask. That is its certificate, then those that lead
-    /// from it to one that the other end trusts, and its key.
+    /// from it to one that the other end trusts, and its key. The chain takes 12 KiB at most, without the encoding of PEM.
     pub fn certificate(mut self, chain: Pem, key: Pem) -> Self {
         self.certificate = Some((chain, key));
         self
@@ -160,7 +176,7 @@ impl TlsConfig {
         let provider = Arc::new(ring::default_provider());
         let certificate = match &self.certificate {
             None => None,
-            Some((chain, key)) => Some((chain.certificates("a certificate")?, key.key()?)),
+            Some((chain, key)) => Some((chain.chain()?, key.key()?)),
         };
         let own = |certificate: &(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)| {
             (certificate.0.clone(), certificate.1.clone_key())

@@ -9,7 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::transports::Connection;
 
-/// Bytes that a peer may say in a handshake: a chain of five certificates of RSA-4096 takes 10 KiB. rustls reads 4 KiB at a time.
+/// Bytes that a peer may say in a handshake: [`CHAIN_MOST`](super::config::CHAIN_MOST), 3 KiB around it, and a record of what follows, which may
+/// come at once. rustls reads 4 KiB at a time.
 const MOST: usize = 32 << 10;
 
 pub(super) struct Shaking {

@@ -258,6 +258,8 @@ async fn a_peer_that_sends_records_without_content_is_hung_up_on() {
 fn what_cannot_be_used_is_named() {
     let (certificate, key) = made();
     let (_, other) = made();
+    let one = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let repeated = one.cert.pem().repeat(40);
     let bad = |config: TlsConfig| TlsTransport::new(config).unwrap_err().to_string();
     let new = TlsConfig::new;
     for (config, words) in [
@@ -277,6 +279,10 @@ fn what_cannot_be_used_is_named() {
         (
             new().certificate(certificate.clone(), other),
             "fit each other",
+        ),
+        (
+            new().certificate(Pem::bytes(repeated), key.clone()),
+            "a chain of at most 12288 bytes",
         ),
         (new().server_name("not a name"), "`not a name`"),
     ] {
