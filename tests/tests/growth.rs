@@ -159,7 +159,7 @@ fn connections_that_were_leave_nothing_in_use() {
                     }
                     Kind::Proves => {
                         for url in proving.urls() {
-                            call(&has_proof, &url.to_string()).await;
+                            call(&has_proof, url.as_ref()).await;
                         }
                     }
                     Kind::IsCutInATensor => {
@@ -188,7 +188,7 @@ fn connections_that_were_leave_nothing_in_use() {
         };
         // rustls keeps 256 tickets that it gave. Each connection leaves one of its two, as it used one of another.
         for _ in 0..256 {
-            call(&has_proof, &proving.urls()[1].to_string()).await;
+            call(&has_proof, proving.urls()[1].as_ref()).await;
         }
         let (mut before, mut after) = (vec![0; Counting::SIZES], vec![0; Counting::SIZES]);
         for _ in 0..WARM_UP {

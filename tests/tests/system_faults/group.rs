@@ -154,7 +154,10 @@ fn run(row: &Row) -> Judged {
         let large = Message::new("large").tensor(heap(TOO_MUCH));
         let large = soon("an end", pipe.write(large)).await;
         let small = Message::new("small").tensor(heap(1 << 20));
-        (large, soon("an end", pipe.write(small)).await)
+        let small = soon("an end", pipe.write(small)).await;
+        // Until it is read, where somebody is left.
+        let _ = soon("an end", pipe.close()).await;
+        (large, small)
     });
     let (said, end) = child.until_end(Duration::from_secs(30));
     let told = |key: &str| said.iter().find(|(known, _)| known == key);
