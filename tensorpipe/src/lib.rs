@@ -133,6 +133,7 @@
 //! | copies of ordinary memory that one reader keeps | 256 MiB, then other channels | fixed: [`LeaseChannel`](channels::LeaseChannel) |
 //! | a peer that says nothing | 10 s | [`Timeouts::silence`] |
 //! | a handshake | 10 s | [`Timeouts::handshake`] |
+//! | a handshake of TLS; the certificates that are shown | 32 KiB; 12 KiB | fixed |
 //! | closing | 10 s | [`Timeouts::linger`] |
 //! | connecting to a listener that is not there | 30 s | [`ConnectPolicy::retry_for`] |
 
