@@ -178,6 +178,21 @@ fn unused_segments_make_room_for_others_and_leave_oldest_first() {
     assert_eq!(none.stats().lendable, LendableStats::default());
 }
 
+/// No look at the statistics before the end: that would find out by itself what is back.
+#[test]
+fn what_was_lent_is_stale_once_it_was_back_for_a_while() {
+    let (pool, parties) = (pool(64 << 20, 64 << 20), parties());
+    let buffer = take(&pool, 3 << 20).freeze();
+    let entry = lend(&buffer, &parties);
+    drop(buffer);
+    (0..3).for_each(|_| pool.trim_stale());
+    let mapped = lock(&pool.lendables.state).stats.mapped_bytes;
+    assert_eq!(mapped, 4 << 20, "it is lent");
+    parties.1.give_back(entry);
+    (0..2).for_each(|_| pool.trim_stale());
+    assert_eq!(pool.stats().lendable.mapped_bytes, 0);
+}
+
 #[test]
 fn without_its_pool_memory_is_unmapped_and_a_borrower_keeps_it() {
     let (pool, parties) = (pool(64 << 20, 64 << 20), parties());
