@@ -111,6 +111,7 @@
 //!   [`LeaseChannel::lends_only`](channels::LeaseChannel::lends_only).
 //! - **Forks.** A forked child makes contexts, pools, listeners and pipes of its own. A pipe over shared memory fails there; to touch a tensor
 //!   that lies in shared memory ends the child with SIGSEGV. What it drops stays as it is at its parent. [`Context::global`] is new in it.
+//!   It keeps its parent's connections: where it outlives a parent that was killed, peers hear of that by [`Timeouts::silence`] only.
 //! - **Memory that glibc keeps.** A process whose peers come and go has holes in glibc's arenas: 200 MiB after 1000 killed peers, of which 3
 //!   were in use. With `MALLOC_ARENA_MAX=1`, `MALLOC_MMAP_THRESHOLD_=65536` and `MALLOC_TRIM_THRESHOLD_=65536` it stayed at 8, with jemalloc at 45.
 //! - **Linux**, little-endian, 64 bits.
