@@ -26,8 +26,15 @@ use crate::sys::segment::{Pages, Piece, Segment, SegmentId};
 /// Size of segments with several pieces, and what sizes of others are multiples of: a huge page.
 const SLAB: usize = 2 << 20;
 
+/// What longer pieces are multiples of.
+const PAGE: usize = 4096;
+
 /// Each segment takes a file descriptor.
 const SEGMENTS: u64 = 512;
+
+/// So many lent pieces are looked at when one is asked for. With `n` kept by borrowers, some `n / (LOOKS - 1)` that are back
+/// wait unseen: each time one is lent, and `LOOKS` are looked at. Chosen.
+const LOOKS: usize = 8;
 
 /// What the lendable part of a [`Pool`](super::Pool) did so far and holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +103,23 @@ struct Slab {
     free: Vec<Piece>,
     /// When the last piece came back.
     idle_since: u64,
+}
+
+impl Shelf {
+    /// The segment that the next piece comes from: one that is in use if it has free ones. What was filled last is warmest.
+    fn next(&self) -> Option<usize> {
+        let free = |is_idle| {
+            let mut slabs = self.slabs.iter();
+            slabs.rposition(|slab| !slab.free.is_empty() && slab.is_idle() == is_idle)
+        };
+        free(false).or_else(|| free(true))
+    }
+}
+
+impl Slab {
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.total
+    }
 }
 
 type Loans = SmallVec<[Loan; 2]>;
@@ -181,7 +205,7 @@ impl Lendables {
         let mut state = lock(&self.state);
         let room = |state: &State| {
             let in_use = state.stats.mapped_bytes - state.idle_bytes;
-            in_use + segment_len as u64 <= self.limit || state.has_free(size)
+            in_use + segment_len as u64 <= self.limit || state.next(size).is_some()
         };
         room(&state) || {
             state.sweep_all();
@@ -242,14 +266,18 @@ impl Lendables {
 
 impl State {
     fn reuse(&mut self, size: usize) -> Option<Piece> {
-        // What was lent last, and is back, is warmer than what is free.
-        if !self.sweep_last(size) && !self.has_free(size) {
-            self.sweep(size);
+        // What was lent last, and is back, is warmer than what is free. No unused segment is begun while pieces that are back
+        // wait: otherwise all that a burst ever needed would stay in use.
+        if !self.sweep_last(size) && self.next(size).is_none_or(Slab::is_idle) {
+            self.sweep(size, LOOKS);
+            if self.next(size).is_none() {
+                self.sweep(size, usize::MAX);
+            }
         }
         let shelf = self.shelves.get_mut(&size)?;
-        // What was filled last is warmest.
-        let slab = shelf.slabs.iter_mut().rfind(|slab| !slab.free.is_empty())?;
-        let was_idle = slab.free.len() == slab.total;
+        let at = shelf.next()?;
+        let slab = &mut shelf.slabs[at];
+        let was_idle = slab.is_idle();
         let piece = slab.free.pop()?;
         if was_idle {
             self.idle_bytes -= piece.segment().len() as u64;
@@ -260,9 +288,9 @@ impl State {
         Some(piece)
     }
 
-    fn has_free(&self, size: usize) -> bool {
-        let shelf = self.shelves.get(&size);
-        shelf.is_some_and(|shelf| shelf.slabs.iter().any(|slab| !slab.free.is_empty()))
+    fn next(&self, size: usize) -> Option<&Slab> {
+        let shelf = self.shelves.get(&size)?;
+        shelf.next().map(|at| &shelf.slabs[at])
     }
 
     /// Counts a segment that is about to be made, after unused ones have made room for it; these are to be dropped. `None`:
@@ -328,7 +356,7 @@ impl State {
             return;
         };
         slab.free.push(piece);
-        if slab.free.len() == slab.total {
+        if slab.is_idle() {
             self.clock += 1;
             slab.idle_since = self.clock;
             self.idle_bytes += len;
@@ -347,13 +375,13 @@ impl State {
         true
     }
 
-    /// Looks which lent pieces of a size are back.
-    fn sweep(&mut self, size: usize) {
+    /// Looks which lent pieces of a size are back, at those first that were not looked at for longest.
+    fn sweep(&mut self, size: usize, at_most: usize) {
         let Some(shelf) = self.shelves.get_mut(&size) else {
             return;
         };
-        let mut back = Vec::new();
-        for _ in 0..shelf.lent.len() {
+        let mut back = SmallVec::<[Piece; LOOKS]>::new();
+        for _ in 0..shelf.lent.len().min(at_most) {
             let Some((piece, mut loans)) = shelf.lent.pop_front() else {
                 break;
             };
@@ -372,7 +400,9 @@ impl State {
 
     fn sweep_all(&mut self) {
         let sizes: Vec<_> = self.shelves.keys().copied().collect();
-        sizes.into_iter().for_each(|size| self.sweep(size));
+        sizes
+            .into_iter()
+            .for_each(|size| self.sweep(size, usize::MAX));
     }
 
     /// Unused segments beyond what is kept, the ones that became so longest ago first; to be dropped without the lock.
@@ -402,7 +432,7 @@ impl State {
             let slabs = shelf.slabs.iter().enumerate();
             slabs.map(move |(at, slab)| (*size, at, slab))
         });
-        let idle = slabs.filter(|(_, _, slab)| slab.free.len() == slab.total);
+        let idle = slabs.filter(|(_, _, slab)| slab.is_idle());
         let idle = idle.map(|(size, at, slab)| (size, at, slab.idle_since));
         idle.min_by_key(|(.., since)| *since)
     }
@@ -425,7 +455,10 @@ impl State {
 /// Size of the piece for `len` bytes, and of its segment; `None` for what no memory can hold.
 fn layout(len: usize) -> Option<(usize, usize)> {
     if len <= SLAB / 2 {
-        return Some((Class::of(len).size, SLAB));
+        // As long as they can be where so many lie in a segment: 768 KiB and 1 MiB are one size.
+        let class = Class::of(len).size;
+        let whole_pages = SLAB / (SLAB / class) / PAGE * PAGE;
+        return Some((class.max(whole_pages), SLAB));
     }
     let size = Class::of(len).size.checked_next_multiple_of(SLAB)?;
     (size <= isize::MAX as usize).then_some((size, size))
