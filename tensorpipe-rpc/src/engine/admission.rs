@@ -45,8 +45,11 @@ pub(super) struct Admitted {
 
 impl Admitted {
     /// It is about to be answered: its caller, who may make the next call as soon as it has the answer, finds this one's place free.
-    pub(super) fn answering(&self) {
+    /// False if its stream broke before: then it has its answer.
+    pub(super) fn answering(&self) -> bool {
         self.busy.leave();
+        let streams = &self.context.inner.streams;
+        streams.as_ref().is_none_or(|streams| streams.answering())
     }
 }
 

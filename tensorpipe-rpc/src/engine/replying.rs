@@ -49,7 +49,9 @@ impl Engine {
 
     /// What became of a call.
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
-        admitted.answering();
+        if !admitted.answering() {
+            return;
+        }
         let call = admitted.call;
         let figures = reply.take_figures();
         let fail = |code, text: String| self.fail(call, figures.as_deref(), code, text);
@@ -120,7 +122,9 @@ impl Engine {
 
     /// Why a call that was admitted has no result.
     pub(super) fn give_up(&self, admitted: &Admitted, code: FailureCode, text: impl Into<String>) {
-        admitted.answering();
+        if !admitted.answering() {
+            return;
+        }
         let figures = admitted.context.figures();
         self.fail(admitted.call, figures.as_ref(), code, text);
     }

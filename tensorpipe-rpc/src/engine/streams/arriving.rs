@@ -167,7 +167,9 @@ impl Engine {
         let serving = self.serving.as_ref();
         let context = serving.and_then(|serving| serving.streams.context(streams.call));
         let figures = context.as_ref().and_then(CallContext::figures);
-        self.fail(streams.call, figures.as_ref(), code, text);
+        if streams.answering() {
+            self.fail(streams.call, figures.as_ref(), code, text);
+        }
         // Whoever finds the streams closed finds the call given up.
         if let Some(context) = context {
             context.inner.cancel.set();

@@ -35,7 +35,7 @@ use tensorpipe::{Error, Message, ResetCode};
 use super::Outcome;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::CallContext;
-use crate::lock::{AtomicBool, Mutex, lock};
+use crate::lock::{AtomicBool, Mutex, Ordering, lock};
 use crate::observe::Carried;
 use crate::placement::{Placement, ReceivePlacement, naming, tensor_of};
 use crate::schema::Streams;
@@ -83,6 +83,8 @@ pub(crate) struct CallStreams {
     pub(crate) carried: Option<Carried>,
     /// It stands among those that wait for room.
     waits: AtomicBool,
+    /// The call, which is handled here, has its answer.
+    answered: AtomicBool,
     /// What ended the call while the bytes of items were on their way.
     held: Mutex<Option<Outcome>>,
 }
@@ -113,6 +115,7 @@ impl CallStreams {
             required: None,
             carried: asked.then(Carried::default),
             waits: AtomicBool::new(false),
+            answered: AtomicBool::new(false),
             held: Mutex::default(),
         }
     }
@@ -126,6 +129,11 @@ impl CallStreams {
         }
         *lock(&self.held) = Some(outcome);
         None
+    }
+
+    /// Whether the call has no answer yet: now it gets one.
+    pub(super) fn answering(&self) -> bool {
+        !self.answered.swap(true, Ordering::AcqRel)
     }
 
     /// Whether message number `message` has items of this end's, about which something is required.

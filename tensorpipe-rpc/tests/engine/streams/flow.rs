@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
 use tensorpipe::{Context, Tensor};
-use tensorpipe_rpc::{Connection, Server, ServerLimits, Streaming, tensor_service};
+use tensorpipe_rpc::{CallContext, Connection, Server, ServerLimits, Streaming, tensor_service};
 
 use crate::lab::{
     AtIt, Bench, LabClient, LabService, holds_nothing, in_each, is_at_rest, tensor, until,
@@ -32,6 +32,8 @@ pub(crate) trait Flow {
     async fn drops_it(&self, numbers: Streaming<u64>, ms: u64) -> ();
     /// Has its stream read by a task of its own, and returns at once or never.
     async fn reads_elsewhere(&self, numbers: Streaming<u64>, returns: bool) -> ();
+    /// Keeps its thread until it is given up, and returns all the same.
+    async fn insists(&self, numbers: Streaming<u64>, cx: &CallContext) -> u64;
     /// Never looks at its stream.
     async fn ignores_it(&self, tensors: Streaming<Tensor>) -> ();
     fn back(&self, tensors: Streaming<Tensor>) -> impl Stream<Item = Tensor>;
@@ -166,6 +168,17 @@ impl Flow for River {
         if !returns {
             std::future::pending().await
         }
+    }
+
+    async fn insists(&self, numbers: Streaming<u64>, cx: &CallContext) -> u64 {
+        let _at_it = AtIt::new(&self.at_it);
+        tokio::task::block_in_place(|| {
+            while !cx.is_cancelled() {
+                std::thread::sleep(Duration::from_micros(10));
+            }
+        });
+        drop(numbers);
+        7
     }
 
     async fn ignores_it(&self, tensors: Streaming<Tensor>) {

@@ -1,5 +1,7 @@
 //! Peers that know the words of streams and not the rules.
 
+use std::sync::atomic::Ordering;
+
 use futures_util::StreamExt;
 use tensorpipe::{Message, Pipe};
 use tensorpipe_rpc::{CallError, ServerLimits};
@@ -101,6 +103,24 @@ async fn a_call_whose_stream_breaks_is_not_one_that_did_not_run() {
     let error = call.await.unwrap_err();
     assert!(error.may_have_run(), "{error:?}");
     assert!(error.to_string().contains("run in part"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_stream_breaks_while_its_handler_returns_has_one_answer() {
+    let (banks, pipe) = served().await;
+    for number in 1..=20 {
+        pipe.send(call("insists", number, &[])).unwrap();
+        until(|| banks.river.at_it.load(Ordering::SeqCst) == 1).await;
+        pipe.send(message(END, 0, number, &[])).unwrap();
+        pipe.send(message(ARGUMENT_ITEMS, 1, number, &[1])).unwrap();
+        let broken = answer(&pipe).await;
+        assert_eq!((broken[0], call_id(&broken)), (FAILURE, number));
+        until(|| banks.server.calls_under_way() == 0).await;
+    }
+    // Nothing else was said about any of them.
+    pipe.send(call("drops_it", 99, &[0])).unwrap();
+    assert_eq!(call_id(&answer(&pipe).await), 99);
+    banks.is_clean().await;
 }
 
 #[tokio::test]
