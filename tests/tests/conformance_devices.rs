@@ -5,16 +5,18 @@
 #[path = "../../examples/src/bin/custom_channel/staged.rs"]
 mod staged;
 
+use std::any::Any;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel, XthChannel};
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::{Fixture, TestFixture};
-use tensorpipe::conformance::{TestDevices, assert_same, pattern};
+use tensorpipe::conformance::{TestDevices, TestQueue, assert_same, pattern};
+use tensorpipe::device::{Allocator, Copying, DevicePool, Fence, Memory};
 use tensorpipe::{
-    Allocation, Buffer, BufferMut, Context, DType, Device, Error, Message, MessageTensor, Misuse,
-    Pipe, Place, Tensor, device::DevicePool,
+    Allocation, Buffer, BufferMut, Context, DType, Device, DeviceError, Error, Message,
+    MessageTensor, Misuse, Pipe, Place, Tensor,
 };
 
 use staged::StagedChannel;
@@ -312,4 +314,172 @@ async fn memory_that_is_still_read_is_filled_behind_that() {
         &pattern(100_000, 5),
         "what came then",
     );
+}
+
+/// Work of a device that failed.
+struct Failed;
+
+impl Fence for Failed {
+    fn reached(&self) -> Option<Result<(), DeviceError>> {
+        Some(Err(DeviceError::new(TEST, "copy", "it is lost")))
+    }
+    fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
+        act();
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Bytes that never came are never ready, until their memory is used anew.
+#[test]
+fn memory_remembers_that_its_bytes_never_came() {
+    let bench = Bench::new();
+    let failed = bench.room(5000).freeze_at(Arc::new(Failed)).unwrap();
+    for _ in 0..2 {
+        let fence = failed.ready().expect("its bytes never came");
+        assert!(matches!(fence.reached(), Some(Err(_))));
+    }
+    drop(failed);
+    let again = bench.room(5000).freeze();
+    assert_eq!(bench.pool.stats().recycled, 1);
+    assert!(again.ready().is_none(), "that was somebody else's");
+}
+
+/// Whichever of them is done first.
+#[test]
+fn memory_that_several_queues_read_is_freed_behind_all_of_them() {
+    let bench = Bench::new();
+    for first in [0, 1] {
+        let queues = [(); 2].map(|()| bench.devices.queue());
+        let buffer = bench.upload(&pattern(5000, 1));
+        bench.download(&buffer);
+        let mut held = queues.each_ref().map(|queue| Some(queue.hold()));
+        let read = |queue: &TestQueue| queue.read(&buffer, BufferMut::zeroed(5000)).ok();
+        let mut copied = queues.each_ref().map(read);
+        drop(buffer);
+        bench.pool.trim(0);
+        for at in [first, 1 - first] {
+            held[at] = None;
+            let bytes = copied[at].take().unwrap().wait();
+            assert_same(&bytes, &pattern(5000, 1), "what was read");
+        }
+    }
+    assert_eq!(bench.devices.faults(), [""; 0]);
+}
+
+#[tokio::test]
+async fn main_memory_is_kept_until_the_queue_that_reads_it_is_done() {
+    let queue = TestDevices::new(1).queue();
+    let bytes: Arc<[u8]> = Arc::from([7; 100]);
+    let held = queue.hold();
+    let source = Buffer::from_owner(bytes.clone());
+    source.use_until(&queue.fence());
+    drop(source);
+    assert_eq!(Arc::strong_count(&bytes), 2, "it is still read");
+    drop(held);
+    let let_go = async {
+        while Arc::strong_count(&bytes) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    within(let_go).await;
+}
+
+/// Memory of somebody's that is on another device than asked for, or shorter.
+#[test]
+fn what_an_allocator_gives_is_looked_at() {
+    struct Gives(TestDevices, u32, usize);
+    impl Allocator for Gives {
+        fn devices(&self) -> Vec<Device> {
+            self.0.devices()
+        }
+        fn allocate(&self, _: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError> {
+            self.0.allocate(TestDevices::device(self.1), len / self.2)
+        }
+    }
+    let taken = |device, share| {
+        let gives = Gives(TestDevices::new(2), device, share);
+        DevicePool::new(TEST, Arc::new(gives)).take(8192)
+    };
+    assert!(taken(1, 1).is_ok());
+    for (device, share) in [(0, 1), (1, 2)] {
+        let error = taken(device, share).unwrap_err().to_string();
+        assert!(error.contains("its allocator gave"), "{error}");
+    }
+}
+
+/// Whichever came back last.
+#[test]
+fn of_what_came_back_a_pool_gives_out_what_is_idle() {
+    let bench = Bench::new();
+    let [idle, busy] = [1, 2].map(|seed| bench.upload(&pattern(5000, seed)));
+    assert_same(&bench.download(&idle), &pattern(5000, 1), "the first");
+    assert_same(&bench.download(&busy), &pattern(5000, 2), "the second");
+    let held = bench.queues.hold_reads(TEST);
+    let read = bench.queues.read(&busy);
+    drop(idle);
+    drop(busy);
+    drop(bench.room(5000));
+    assert_eq!(bench.pool.stats().fresh, 2, "one of them was idle");
+    drop(held);
+    assert_same(&read(), &pattern(5000, 2), "what was busy");
+}
+
+/// Neither knows the other's memory.
+#[tokio::test]
+async fn a_tensor_is_not_copied_between_devices_of_two_allocators() {
+    struct Second(TestDevices);
+    impl Allocator for Second {
+        fn devices(&self) -> Vec<Device> {
+            vec![TEST]
+        }
+        fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError> {
+            self.0.allocate(device, len)
+        }
+        fn copy(&self, from: Vec<Buffer>, to: BufferMut) -> Option<Copying> {
+            self.0.copy(from, to)
+        }
+    }
+    let first = TestDevices::new(2);
+    let builder = Context::builder().allocator(Arc::new(first));
+    let second = Arc::new(Second(TestDevices::new(2)));
+    let context = builder.allocator(second).build().unwrap();
+    let pool = context.allocator(TestDevices::device(0)).unwrap();
+    let tensor = Tensor::from_bytes(pool.take(100).unwrap().freeze());
+    let error = within(tensor.to(TEST, &context)).await.unwrap_err();
+    assert!(
+        error.to_string().contains("by way of main memory"),
+        "{error}"
+    );
+}
+
+#[test]
+fn memory_that_is_still_written_is_in_use() {
+    let bench = Bench::new();
+    let held = bench.queues.hold_writes(TEST);
+    drop(bench.upload(&pattern(5000, 1)));
+    let other = bench.room(5000);
+    assert_eq!(bench.pool.stats().fresh, 2, "it is still written");
+    bench.pool.trim(0);
+    drop(held);
+    let other = bench.queues.write(&pattern(5000, 2), other);
+    assert_same(&bench.download(&other), &pattern(5000, 2), "other memory");
+    assert_eq!(bench.devices.faults(), [""; 0]);
+}
+
+/// Although it was handed to another queue, which has nothing to do.
+#[test]
+fn memory_is_in_use_until_the_first_queue_that_fills_it_is_done() {
+    let bench = Bench::new();
+    let queues = [(); 2].map(|()| bench.devices.queue());
+    let held = queues[0].hold();
+    let filled = bench.room(5000).freeze_at(queues[0].fence()).unwrap();
+    let memory = filled.memory().clone();
+    drop(filled);
+    let again = BufferMut::from_memory(memory, 5000).unwrap_or_else(|_| panic!("shared"));
+    drop(again.freeze_at(queues[1].fence()).unwrap());
+    drop(bench.room(5000));
+    assert_eq!(bench.pool.stats().fresh, 2, "the first is at work on it");
+    drop(held);
 }

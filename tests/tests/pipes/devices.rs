@@ -178,6 +178,20 @@ async fn a_device_that_no_channel_reaches_is_a_typed_error_and_the_pipe_goes_on(
 }
 
 #[tokio::test]
+async fn memory_of_a_device_that_no_channel_reaches_is_not_read_into() {
+    let (client, server) = toys().await;
+    let place = Place::Into(room(toy(2), 90_000));
+    let error = read(&client, &server, of(toy(0), 90_000), place).await;
+    let error = error.unwrap_err();
+    let Error::Misuse(Misuse::OutOfReach { device, reason, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(*device, toy(2));
+    assert!(reason.contains("channel toys"), "{error}");
+    exchange(&client, &server, 1, 90_000).await;
+}
+
+#[tokio::test]
 async fn where_main_memory_is_out_of_reach_a_tensor_goes_to_a_device() {
     let (client, server) = toys_with(Device::CPU, Limits::default()).await;
     let message = Message::new("m").tensor(of(toy(1), 90_000));
