@@ -140,7 +140,11 @@ impl Sender<'_> {
                 what: what(),
                 device: wanted,
                 reason: format!(
-                    "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others"
+                    "no channel of this pipe moves tensors from {source} to {wanted}; `Pipe::route` says which there are and why not others{}",
+                    match source.is_cpu() {
+                        true => "",
+                        false => ", `Tensor::to` copies to main memory what every peer takes",
+                    }
                 ),
             }),
         }
