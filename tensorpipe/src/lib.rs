@@ -66,7 +66,8 @@
 //! | two ends in one process | `memory` | `xth`: the handle is handed over |
 //! | processes of one user on one machine | `shm` | `lease`: memory of a [`Pool`] is lent, other memory is copied once and lent; `cma`: the reader copies once |
 //! | machines | `tcp` | `basic`: the pipe's connection; `mpt`, where both ask for it: several connections |
-//! | GPUs (feature `cuda`) | any | `cuda_xth`, `cuda_ipc`, `cuda_basic`; tested on a driver for tests, on no GPU yet |
+//! | GPUs (feature `cuda`) | any | `cuda_xth`, `cuda_ipc`, `cuda_basic`; tested on a driver for tests, and on one H200 |
+//! | a [`device`] of your own | any | a channel of your own; without one the write fails, and [`Tensor::to`] copies to main memory |
 //!
 //! A small tensor rides in its message's own frame. [`Route`] prints from which size on each channel is used;
 //! [`ContextBuilder::threshold`] changes that.

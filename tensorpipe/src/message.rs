@@ -131,7 +131,7 @@ pub struct MessageTensor {
     pub tensor: Tensor,
     /// A few bytes that say what it is.
     pub metadata: Bytes,
-    /// The device at the receiver where it should go; `None` leaves that to the receiver.
+    /// The device at the receiver where it should go, if the receiver does not say otherwise. `None`: main memory.
     pub target: Option<Device>,
 }
 
@@ -171,7 +171,7 @@ pub struct Allocation {
 /// Where a reader wants one payload or tensor.
 #[derive(Debug, Default)]
 pub enum Place {
-    /// In memory that the context's pool provides, or wherever the channel can give it without a copy; on the tensor's
+    /// In main memory that the context's pool provides, or that the channel can give without a copy; on the tensor's
     /// target device if the writer named one.
     #[default]
     Pool,

@@ -1,7 +1,10 @@
 //! Channels move the memory of tensors and large payloads.
 //!
-//! A [`Channel`] belongs to a context; for each pipe on which both ends have it, it opens a [`Lane`]. The contract of a
-//! lane, which the conformance suite checks:
+//! A [`Channel`] belongs to a context; for each pipe on which both ends have it, it opens a [`Lane`]. The shortest one for a device
+//! copies to main memory, calls [`LaneIo::stream`] there and [`LaneIo::receive`] at the reader, and in [`Lane::streamed`] copies on.
+//!
+//! The contract of a lane. The conformance suite checks it, but for nonsense in `control` and memory of a device that is in a lane's
+//! hands at a `cancel`: a new channel needs tests of its own for these.
 //!
 //! - `send` is called once per operation at the writer, after the reader's go-ahead or with credit ahead of it. `recv` is called
 //!   once at the reader, before the writer's first byte or control frame can arrive, maybe before the application reads. Each ends
@@ -15,7 +18,8 @@
 //! - which channel carries a part is the sender's choice: by its size, by where it lies, and by what each channel says of itself
 //!   ([`Channel::thresholds`]). A lane that finds that it cannot move anything says so in its [`Degraded`], and is not chosen
 //!   again. What it was given before, it still delivers or fails;
-//! - operations are independent: their order of completion is free, and one that stalls does not hold up others;
+//! - operations are independent: their order of completion is free, and one that stalls does not hold up others, but behind
+//!   a device's queue that works in order (below);
 //! - it owns the memory of an operation until it gives it back. `sent` means that it no longer reads the source, `received` that
 //!   the destination is complete and no longer written. Work that a device has only queued may come behind that, if the memory
 //!   knows of it: [`Buffer::use_until`] of a source, [`BufferMut::freeze_at`] of a destination. Main memory knows of no such work.
@@ -69,7 +73,9 @@ pub trait Channel: Send + Sync + 'static {
     /// Its name.
     fn name(&self) -> &'static str;
 
-    /// The devices that it serves here, each with what tells whether two of them reach each other (at most 1 KiB).
+    /// The devices that it serves here, each with what tells whether two of them reach each other (at most 1 KiB). Where lanes take
+    /// memory by [`LaneIo::allocate`], those alone that the context has an allocator for: peers send to the others, too, and then the
+    /// read fails ([`Misuse::NoAllocator`](crate::Misuse::NoAllocator)).
     fn devices(&self) -> Vec<(Device, Vec<u8>)>;
 
     /// Whether a device here and one at the peer reach each other, or why not. Both ends ask. By default when their
@@ -256,7 +262,8 @@ pub trait Lane: Send {
     /// The peer's lane has sent `body` about `op`.
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault>;
 
-    /// A stream that this lane began is through: for an incoming one, with the memory it filled. By default the operation is over.
+    /// A stream that this lane began is through: for an incoming one, with the memory it filled. By default this
+    /// calls [`LaneIo::sent`], or [`LaneIo::received`] with that memory.
     fn streamed(&mut self, op: OpId, dest: Option<BufferMut>, io: &mut LaneIo<'_>) {
         match dest {
             None => io.sent(op),

@@ -81,7 +81,7 @@ impl Subject {
     }
 
     /// A channel for `device`: `upload` makes memory there of bytes, `room` makes memory there to be filled, `download`
-    /// fetches the bytes. It is given buffers without bytes, too, whose memory is no allocator's ([`Buffer::empty`]).
+    /// fetches the bytes. `download` is given buffers without bytes, too, whose memory is no allocator's ([`Buffer::empty`]).
     pub fn on(
         device: Device,
         make: impl Fn() -> Arc<dyn Channel> + Send + Sync + 'static,

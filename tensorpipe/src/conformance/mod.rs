@@ -95,8 +95,9 @@ macro_rules! transport_conformance {
 
 /// `mod $module` with a test for each scenario of the channel suite.
 ///
-/// `$make` is a closure that makes an `Arc<dyn Channel>` for main memory; for another device write
-/// `subject = Subject::on(..)`.
+/// `$make` is a closure that makes an `Arc<dyn Channel>` for main memory. For another device write
+/// `subject = Subject::on(..)`, of [`channel::Subject`](crate::conformance::channel::Subject): an expression, in each test anew.
+/// The example `custom_device` has one.
 #[macro_export]
 macro_rules! channel_conformance {
     ($module:ident, subject = $subject:expr) => {

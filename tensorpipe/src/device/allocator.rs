@@ -28,7 +28,7 @@ pub trait Allocator: Send + Sync + 'static {
     /// taken of it.
     ///
     /// # Errors
-    /// When the device has no such memory.
+    /// When the device has no such memory, however long it would be: a length that cannot be had ends no process.
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError>;
 
     /// Copies these behind each other into `to`, which is as long as all of them. Each lies on one of its devices or in main

@@ -15,11 +15,11 @@ use crate::sys::registrations::{Registrable, Registrations};
 ///   nothing of it is [unfinished](QueuedWork::unfinished). Memory without may be read and freed at once;
 /// - whatever [registrations](Memory::registrable) it keeps end before the memory does.
 pub trait Memory: Send + Sync + 'static {
-    /// Where it lives.
+    /// Where it lives. By default main memory: memory of a device says which.
     fn device(&self) -> Device {
         Device::CPU
     }
-    /// What sort it is, for the choice of a channel.
+    /// What sort it is, for the choice of a channel. By default the heap, or its device's kind.
     fn kind(&self) -> MemoryKind {
         let device = self.device();
         match device.is_cpu() {
@@ -28,7 +28,7 @@ pub trait Memory: Send + Sync + 'static {
         }
     }
     /// Whether nobody but a sole holder of it ever changes its bytes: no other process, no device. Who parses bytes of memory that
-    /// is not private decides on a copy ([`Payload::into_bytes`](crate::Payload::into_bytes)).
+    /// is not private decides on a copy ([`Payload::into_bytes`](crate::Payload::into_bytes)). By default no.
     fn is_private(&self) -> bool {
         false
     }

@@ -101,17 +101,19 @@ impl LaneIo<'_> {
         self.host.is_awaited()
     }
 
-    /// Sends main memory as part `op` on the pipe's own connection; `Lane::streamed` tells when it is through.
+    /// Sends main memory as part `op` on the pipe's own connection; [`Lane::streamed`](crate::channels::Lane::streamed) tells when it
+    /// is through. Where the operation is cancelled the pipe ends the stream itself, and `streamed` is not called.
     pub fn stream(&mut self, op: OpId, source: Buffer) {
         self.host.stream(op, source);
     }
 
-    /// Lets what the peer's lane streams for `op` fill `dest`; `Lane::streamed` brings it back.
+    /// Lets what the peer's lane streams for `op` fill `dest`, main memory as long as the part; `Lane::streamed` brings it back. To be
+    /// called in [`Lane::recv`](crate::channels::Lane::recv): bytes that come before it are the peer's fault, as are too many.
     pub fn expect(&mut self, op: OpId, dest: BufferMut) {
         self.expect_in(op, dest.into());
     }
 
-    /// The same where the reader wants it. Warm main memory, for [`Want::Adopt`], is taken when its first byte comes: what a peer
+    /// The same where the reader wants it, in main memory. Warm main memory, for [`Want::Adopt`], is taken when its first byte comes: what a peer
     /// only announces takes none. Returns `false` where the pipe's messages announce more than
     /// [`Limits::receive_budget`](crate::Limits::receive_budget): then `op` has failed.
     pub fn receive(&mut self, op: OpId, want: Want) -> bool {
@@ -225,7 +227,7 @@ impl LaneIo<'_> {
         true
     }
 
-    /// Counts bytes that the lane copies, or has copied, from memory of the peer's
+    /// Counts bytes that the lane copies, or has copied, from memory of the peer's: not what it copies between its own stages
     /// ([`PipeStats::bytes_copied`](crate::PipeStats::bytes_copied)).
     pub fn copied(&mut self, bytes: u64) {
         self.host.stats().copied += bytes;
