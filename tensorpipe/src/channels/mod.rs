@@ -3,8 +3,8 @@
 //! A [`Channel`] belongs to a context; for each pipe on which both ends have it, it opens a [`Lane`]. The shortest one for a device
 //! copies to main memory, calls [`LaneIo::stream`] there and [`LaneIo::receive`] at the reader, and in [`Lane::streamed`] copies on.
 //!
-//! The contract of a lane. The conformance suite checks it, but for nonsense in `control` and memory of a device that is in a lane's
-//! hands at a `cancel`: a new channel needs tests of its own for these.
+//! The contract of a lane. The conformance suite checks it, but for nonsense in `control`: a new channel needs a test of its own for
+//! that.
 //!
 //! - `send` is called once per operation at the writer, after the reader's go-ahead or with credit ahead of it. `recv` is called
 //!   once at the reader, before the writer's first byte or control frame can arrive, maybe before the application reads. Each ends

@@ -17,7 +17,8 @@ pub use dying::{
 };
 pub use giving_up::{
     cancel_of_the_writer_leaves_the_pipe_going, dropped_reads_leave_the_pipe_going,
-    refusing_leaves_the_pipe_going, skipped_tensors_are_not_sent,
+    memory_comes_back_from_what_is_given_up, refusing_leaves_the_pipe_going,
+    skipped_tensors_are_not_sent,
 };
 pub use handlers::callbacks_are_deferred;
 pub use moving::{
@@ -148,8 +149,12 @@ impl Subject {
 
     /// Two ends, of two contexts: the one that connected, the one that accepted.
     async fn pair(&self) -> (Pipe, Pipe) {
-        let (client, server) = (self.context("client"), self.context("server"));
-        let listener = listen(&server).await;
+        self.connect(&self.context("client"), &self.context("server"))
+            .await
+    }
+
+    async fn connect(&self, client: &Context, server: &Context) -> (Pipe, Pipe) {
+        let listener = listen(server).await;
         let url = listener.url().to_string();
         let (client, server) = within("a pipe", async {
             tokio::join!(client.connect(&url), listener.accept())
@@ -225,6 +230,7 @@ macro_rules! __channel_scenarios {
             callbacks_are_deferred into_memory_of_the_readers many_messages_under_way
             skipped_tensors_are_not_sent refusing_leaves_the_pipe_going
             cancel_of_the_writer_leaves_the_pipe_going dropped_reads_leave_the_pipe_going
+            memory_comes_back_from_what_is_given_up
             a_writer_that_dies_leaves_nothing a_reader_that_dies_leaves_nothing
             dying_in_the_middle_leaves_nothing memory_is_given_back
             to_and_from_main_memory a_queue_that_stands_still_holds_up_no_pipe

@@ -1,6 +1,7 @@
 //! One end gives a message up, at any moment: the pipe goes on.
 
 use super::{Subject, eventually, within};
+use crate::context::Context;
 use crate::error::{Error, ResetCode};
 use crate::message::{Allocation, Place};
 
@@ -61,7 +62,7 @@ pub async fn cancel_of_the_writer_leaves_the_pipe_going(subject: Subject) {
     }
 }
 
-/// A read is dropped before, at, and after its first bytes; the pipe goes on each time, and the memory comes back.
+/// A read is dropped before, at, and after its first bytes; the pipe goes on each time, and the reader's memory comes back.
 pub async fn dropped_reads_leave_the_pipe_going(subject: Subject) {
     let (client, server) = subject.pair().await;
     for turns in 0..12 {
@@ -82,4 +83,41 @@ pub async fn dropped_reads_leave_the_pipe_going(subject: Subject) {
         server.pool().stats().outstanding_bytes == 0
     })
     .await;
+}
+
+/// Either end gives a message up, before, at, and after its first bytes, while the device stands still or not: what lanes took of
+/// the pools of both ends comes back.
+pub async fn memory_comes_back_from_what_is_given_up(subject: Subject) {
+    let contexts = [subject.context("client"), subject.context("server")];
+    let (client, server) = subject.connect(&contexts[0], &contexts[1]).await;
+    for turns in 0..12 {
+        let hold = subject.hold.as_ref().filter(|_| turns % 2 == 1);
+        let held = hold.map(|hold| hold());
+        let write = client.write(subject.message(&[(6 << 20, 1), (20_000, 2)]));
+        let incoming = within("a descriptor", server.read_descriptor()).await;
+        let read = incoming.unwrap_or_else(|error| panic!("{error}")).read();
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        if turns % 4 < 2 {
+            drop(read);
+            drop(held);
+            // Whether it went out in time is the same here.
+            let _ = within("the write", write).await;
+        } else {
+            write.cancel();
+            drop(held);
+            let _ = within("the read", read).await;
+        }
+        let in_use = |context: &Context| {
+            let device = context.allocator(subject.device).ok();
+            let device = device.map_or(0, |pool| pool.stats().outstanding_bytes);
+            context.pool().stats().outstanding_bytes + device
+        };
+        eventually("memory back", || {
+            contexts.iter().map(in_use).sum::<u64>() == 0
+        })
+        .await;
+    }
+    subject.move_parts(&client, &server, &[(50_000, 3)]).await;
 }
