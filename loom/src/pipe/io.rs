@@ -49,7 +49,7 @@ pub(super) struct Sends {
 }
 
 impl Sends {
-    pub(super) fn expects_more(&self, under_way: usize, _: u32) -> bool {
+    pub(super) fn expects_more(&self, under_way: usize, _: u32, _: u32) -> bool {
         under_way > 0
     }
 

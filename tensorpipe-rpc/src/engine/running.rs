@@ -15,7 +15,7 @@ use super::admission::Admitted;
 use crate::caught::{caught_poll, drop_quietly};
 use crate::context::Scoped;
 
-/// A method whose first poll takes longer than this runs on tasks of its own.
+/// A method whose first poll takes longer than this runs on tasks of its own. For empty methods all between 5 and 80 µs measure the same.
 const SHORT: Duration = Duration::from_micros(20);
 
 /// Whoever keeps a thread of the runtime for longer than this is told of.

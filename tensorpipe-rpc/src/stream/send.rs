@@ -19,16 +19,17 @@ use crate::error::no_place;
 use crate::header::{Header, Kind, Way};
 use crate::observe::metrics;
 
-/// Bytes from which on a message of items leaves.
+/// Bytes from which on a message of items leaves. Measured, as the next ones, by `tp-bench rpc --case stream --size 4KiB --transport shm
+/// --pin`: with 16 KiB an item takes 1.07 of it, with 256 KiB 0.8, but so much is one message, which others wait for.
 const BATCH: usize = 64 << 10;
 
-/// An item of so many bytes leaves alone: others do not wait for its bytes.
+/// An item of so many bytes leaves alone: others do not wait for its bytes. Measured: with 4 KiB 1.4.
 const LARGE: usize = 16 << 10;
 
-/// An item waits so long for others that are made in the meantime.
+/// An item waits so long for others that are made in the meantime. Between 12 and 200 µs all measure the same.
 const BATCHING: Duration = Duration::from_micros(50);
 
-/// Messages in a row, after which others have their turn.
+/// Messages in a row, after which others have their turn. Measured: with 2 1.1, with 32 the same.
 const TURN: u32 = 8;
 
 /// Messages of a pipe that may wait before a stream adds one while its last one has not begun to leave.

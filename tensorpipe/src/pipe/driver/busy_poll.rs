@@ -134,7 +134,12 @@ impl<W> Driver<W> {
         self.polling.closing.load(Ordering::SeqCst)
     }
 
-    /// How many messages came in one go last, if nobody has asked since.
+    /// How many messages came in one go last.
+    pub(in crate::pipe) fn last_batch(&self) -> u32 {
+        self.polling.last_batch.load(Ordering::Relaxed)
+    }
+
+    /// The same, if nobody has asked since.
     pub(in crate::pipe) fn take_last_batch(&self) -> u32 {
         let unread = &self.polling.unread_batch;
         // A load is cheaper than an exchange.

@@ -39,23 +39,28 @@ impl Sends {
         self.left = 0;
     }
 
-    /// A message is written while `under_way` operations of its kind wait for their answers. So many messages have `last_batch`
-    /// since the last one was. Returns whether others are likely to be written at once.
-    pub(in crate::pipe) fn expects_more(&mut self, under_way: usize, last_batch: u32) -> bool {
-        self.follows(last_batch) || is_many(under_way)
+    /// A message is written while `under_way` operations of its kind wait for their answers. So many messages came in one go last
+    /// (`last_batch`), and have since the last one was written (`unanswered`). Returns whether others are likely to be written at once.
+    pub(in crate::pipe) fn expects_more(
+        &mut self,
+        under_way: usize,
+        last_batch: u32,
+        unanswered: u32,
+    ) -> bool {
+        self.follows(unanswered) || is_many(under_way, last_batch)
     }
 
     /// Whether it follows others that are written because of such a burst: the first of these does not know yet that others will.
-    fn follows(&mut self, last_batch: u32) -> bool {
-        match last_batch {
+    fn follows(&mut self, unanswered: u32) -> bool {
+        match unanswered {
             0 => {
                 let follows = self.to_follow > 0;
                 self.to_follow -= u32::from(follows);
                 follows
             }
             _ => {
-                let is_burst = last_batch >= BURST;
-                self.to_follow = if is_burst { last_batch - 1 } else { 0 };
+                let is_burst = unanswered >= BURST;
+                self.to_follow = if is_burst { unanswered - 1 } else { 0 };
                 false
             }
         }
@@ -105,9 +110,10 @@ impl Sends {
     }
 }
 
-/// Whether so many operations are under way that what begins another one is likely not to be alone.
-pub(in crate::pipe) fn is_many(under_way: usize) -> bool {
-    under_way >= SEND_BATCH_FROM
+/// Whether so many operations are under way that what begins another one is likely not to be alone. Where messages come one by one, most
+/// of these are at rest, and the others call in turn.
+pub(in crate::pipe) fn is_many(under_way: usize, last_batch: u32) -> bool {
+    last_batch != 1 && under_way >= SEND_BATCH_FROM
 }
 
 /// Answers of channels, for which nobody waits: whoever reads most likely writes soon. Where it computes instead, they leave without a
@@ -207,7 +213,7 @@ mod tests {
     /// How many of so many messages in a row follow others.
     fn following(sends: &mut Sends, messages: u32) -> u32 {
         (0..messages)
-            .map(|_| u32::from(sends.expects_more(0, 0)))
+            .map(|_| u32::from(sends.expects_more(0, 0, 0)))
             .sum()
     }
 
@@ -215,20 +221,29 @@ mod tests {
     fn a_burst_is_followed_by_as_many_messages_and_the_first_of_these_follows_none() {
         let mut sends = Sends::default();
         assert_eq!(following(&mut sends, 10), 0);
-        assert!(!sends.expects_more(0, BURST));
+        assert!(!sends.expects_more(0, BURST, BURST));
         assert_eq!(following(&mut sends, 1000), BURST - 1);
-        assert!(!sends.expects_more(0, 2 * BURST));
+        assert!(!sends.expects_more(0, 2 * BURST, 2 * BURST));
         assert_eq!(following(&mut sends, 3), 3);
         // Of these one has its answer: others that are written now have nothing to do with the burst.
-        assert!(!sends.expects_more(0, 1));
+        assert!(!sends.expects_more(0, 1, 1));
         assert_eq!(following(&mut sends, 10), 0);
     }
 
     #[test]
     fn a_message_beside_many_operations_is_not_alone() {
         let mut sends = Sends::default();
-        assert!(!sends.expects_more(SEND_BATCH_FROM - 1, 0));
-        assert!(sends.expects_more(SEND_BATCH_FROM, 0));
+        assert!(!sends.expects_more(SEND_BATCH_FROM - 1, 2, 0));
+        assert!(sends.expects_more(SEND_BATCH_FROM, 2, 0));
+        // Nothing has come so far: they may be the first of many.
+        assert!(sends.expects_more(SEND_BATCH_FROM, 0, 0));
+    }
+
+    #[test]
+    fn calls_in_turn_are_alone_beside_any_that_are_at_rest() {
+        let mut sends = Sends::default();
+        assert!(!sends.expects_more(1000, 1, 1));
+        assert!(!is_many(1000, 1));
     }
 
     #[test]

@@ -56,9 +56,11 @@ pub(in crate::pipe) fn leave(
 ) -> Submitted {
     let batched = match when {
         When::Now => false,
-        When::Beside(under_way) => io
-            .sends
-            .expects_more(under_way, core.driver.take_last_batch()),
+        When::Beside(under_way) => {
+            let last_batch = core.driver.last_batch();
+            let unanswered = core.driver.take_last_batch();
+            io.sends.expects_more(under_way, last_batch, unanswered)
+        }
         When::Soon => true,
     };
     let left = |over, drive| Submitted {

@@ -192,7 +192,7 @@ pub(super) fn submit(
     let Some(mut io) = sent else {
         let batched = match when {
             When::Now => false,
-            When::Beside(under_way) => is_many(under_way),
+            When::Beside(under_way) => is_many(under_way, core.driver.last_batch()),
             When::Soon => true,
         };
         let may_wait =
