@@ -18,7 +18,7 @@
 //! The suites of the module `conformance` (a feature) check them: `device_conformance!` 2 to 5, `channel_conformance!` 6.
 //!
 //! Nothing is staged behind a program's back. A tensor on a device that no channel of the pipe serves is an error of its write
-//! ([`Misuse::OutOfReach`](crate::Misuse::OutOfReach)), and nothing is sent, whatever its size.
+//! ([`Misuse::OutOfReach`]), and nothing is sent, whatever its size.
 //! [`Tensor::to`](crate::Tensor::to) makes a copy in main memory, which every peer takes; for that the allocator has
 //! [`Allocator::copy`]. A tensor that is written without a target lands in main memory, also where both ends have its device: the
 //! writer names a device ([`MessageTensor::to_device`](crate::MessageTensor::to_device)), or the reader ([`Place::On`](crate::Place::On)).
