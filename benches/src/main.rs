@@ -33,7 +33,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::targets;
 use crate::commands::{
-    batch, chain, chart, compare, connections, limits as limit, rendezvous, rows,
+    batch, callers, chain, chart, compare, connections, limits as limit, rendezvous, rows,
 };
 
 /// What the pipe and its calls cost, beside hand-written tokio and tarpc.
@@ -66,6 +66,8 @@ enum Command {
     Report(chart::Report),
     /// Measure what gathering the calls of many clients is worth: a method with a fixed cost for each run, batched and not.
     Batch(batch::Batch),
+    /// Measure calls of several tasks over one connection, beside calls that wait.
+    Callers(callers::Callers),
     /// Measure the processor time and memory of an idle server with open connections.
     Idle(connections::Idle),
     /// Measure calls over many connections at once, one at a time on each.
@@ -120,6 +122,7 @@ fn run(command: Command) -> Result<()> {
         Command::Targets(arguments) => targets::run(&arguments),
         Command::Report(arguments) => chart::run(&arguments),
         Command::Batch(arguments) => batch::run(&arguments),
+        Command::Callers(arguments) => callers::run(&arguments),
         Command::Idle(arguments) => connections::idle(&arguments),
         Command::Connections(arguments) => connections::connections(&arguments),
         Command::Limits(arguments) => limit::run(&arguments),

@@ -297,6 +297,22 @@ fn batches_are_measured_beside_single_calls() {
 }
 
 #[test]
+fn callers_of_one_connection_are_tasks_or_what_the_runtime_blocks_on() {
+    for runtime in ["current", "multi"] {
+        let line = format!("callers --callers 1,2 --parked 0,3 --seconds 0.05 --runtime {runtime}");
+        let rows = rows(&(line + " --size 4KiB --json"));
+        let expected: Vec<_> = ["1 0", "1 3", "2 0", "2 3"]
+            .iter()
+            .flat_map(|row| ["task", "main"].map(|first| format!("{row} {first}")))
+            .collect();
+        assert_eq!(cells(&rows, "callers parked first"), expected);
+        for row in &rows {
+            assert!(number(row, "calls_per_s") > 0.0 && number(row, "p50_first_us") > 0.0);
+        }
+    }
+}
+
+#[test]
 fn idle_servers_connections_and_chains_are_measured() {
     let idle = "idle --system tokio,pipe@shm+ring --connections 3 --seconds 0.3 --json";
     let idle = rows(idle);

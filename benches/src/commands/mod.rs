@@ -2,6 +2,7 @@
 //! systems, and measuring one row.
 
 pub(crate) mod batch;
+pub(crate) mod callers;
 pub(crate) mod chain;
 pub(crate) mod chart;
 pub(crate) mod compare;
@@ -101,8 +102,26 @@ fn once(system: &dyn AnySystem, plan: &Plan) -> Result<Row> {
     Ok(Row::new(plan, &samples, route))
 }
 
-/// Does `work` with a fresh server on a fresh runtime.
+/// Where the measuring side runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// As a task: it is polled where its connections are, on either kind of runtime.
+    Task,
+    /// As what the runtime blocks on.
+    Main,
+}
+
+/// Does `work` with a fresh server, as a task of a fresh runtime.
 fn with_server<T, W>(plan: &Plan, work: impl FnOnce(&Server) -> W) -> Result<T>
+where
+    T: Send + 'static,
+    W: Future<Output = Result<T>> + Send + 'static,
+{
+    with_server_at(plan, Place::Task, work)
+}
+
+/// The same at `place`.
+fn with_server_at<T, W>(plan: &Plan, place: Place, work: impl FnOnce(&Server) -> W) -> Result<T>
 where
     T: Send + 'static,
     W: Future<Output = Result<T>> + Send + 'static,
@@ -110,10 +129,15 @@ where
     let runtime = plan.runtime.build()?;
     let server = Server::start(plan, &runtime)?;
     let work = work(&server);
-    // A task, so that it is polled where its connections are, on either kind of runtime.
-    let done = runtime.block_on(async { tokio::spawn(work).await });
+    let done = match place {
+        Place::Main => runtime.block_on(work),
+        Place::Task => {
+            let done = runtime.block_on(async { tokio::spawn(work).await });
+            done.context("the measuring task").and_then(|done| done)
+        }
+    };
     runtime.shutdown_timeout(Duration::from_secs(1));
-    done.context("the measuring task")?
+    done
 }
 
 /// What the systems in a table are, one line each, in the order of [`ALL`].

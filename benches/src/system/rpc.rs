@@ -3,7 +3,7 @@
 //! An echo of no bytes is one of an empty string, which rides in the metadata; of any others one of a tensor.
 
 use std::collections::VecDeque;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -91,6 +91,8 @@ impl System for Rpc {
 pub(crate) trait Bench {
     /// An echo whose bytes ride in the metadata.
     async fn ping(&self, text: String) -> String;
+    /// Does not end.
+    async fn park(&self);
     async fn echo(&self, data: Tensor) -> Tensor;
     async fn upload(&self, data: Tensor);
     /// Where the tensor uploaded last differs from that of `round`.
@@ -162,6 +164,10 @@ impl Store {
 impl Bench for Store {
     async fn ping(&self, text: String) -> String {
         text
+    }
+
+    async fn park(&self) {
+        pending().await
     }
 
     async fn echo(&self, data: Tensor) -> Tensor {

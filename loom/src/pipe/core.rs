@@ -1,9 +1,9 @@
 //! The smallest pipe around the real hand-overs: it drives like `tensorpipe/src/pipe/core.rs`.
 
+use super::dispatch::{Pushed, Submitted, When, dispatch, dispatch_queued};
 use super::driver::runtime;
 use super::driver::{BusyPoll, Driven, Driver, Interest, Round, Seen, Waiting};
 use super::io::{Io, Line};
-use super::leave::{Pushed, Submitted, When, leave, leave_queued};
 use super::shared::Shared;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 
@@ -195,13 +195,13 @@ impl Core {
             watched,
         };
         io.push(MESSAGE);
-        leave(self, shared, io, pushed, when)
+        dispatch(self, shared, io, pushed, when)
     }
 
     /// One that the protocol queues, and that leaves as [`write_soon`](Self::write_soon) says.
     pub(super) fn queue_soon(self: &Arc<Self>) {
         self.written.fetch_add(1, Ordering::Relaxed);
-        let waits = (self.driver.hold()).is_some_and(|io| leave_queued(self, io, 1));
+        let waits = (self.driver.hold()).is_some_and(|io| dispatch_queued(self, io, 1));
         if !waits || self.driver.is_kicked() {
             self.drive();
         }

@@ -3,7 +3,7 @@
 use loom::thread;
 
 use super::core::Core;
-use super::leave::When;
+use super::dispatch::When;
 use super::tasks::Pipe;
 use crate::check;
 use crate::sync::{Arc, lock};

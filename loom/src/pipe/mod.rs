@@ -1,20 +1,20 @@
 //! A pipe as far as its threads hand over to each other.
 //!
-//! `driver` and `leave` are those of `tensorpipe/src/pipe/`. `core`, `io` and `shared` are the smallest pipe around them, `tasks`
+//! `driver` and `outbound/dispatch` are those of `tensorpipe/src/pipe/`. `core`, `io` and `shared` are the smallest pipe around them, `tasks`
 //! those who use it.
 
 mod core;
 pub mod deliveries;
-mod driver;
-mod io;
-pub mod kicks;
 #[expect(
     unreachable_pub,
     dead_code,
     reason = "there an engine names what the models do not"
 )]
-#[path = "../../../tensorpipe/src/pipe/outbound/leave.rs"]
-mod leave;
+#[path = "../../../tensorpipe/src/pipe/outbound/dispatch.rs"]
+mod dispatch;
+mod driver;
+mod io;
+pub mod kicks;
 pub mod polls;
 mod shared;
 mod tasks;

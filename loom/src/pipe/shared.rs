@@ -61,7 +61,7 @@ impl State {
         self.next - 1
     }
 
-    pub(super) fn left_in_part(&mut self, message: u64) {
+    pub(super) fn sent_in_part(&mut self, message: u64) {
         self.in_part = Some(message);
     }
 }

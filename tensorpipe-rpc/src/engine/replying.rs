@@ -179,7 +179,7 @@ impl Engine {
             .send(encoded, header_len, None, |_, _| ())
             .map(|(message, _)| message);
         if let (Some((at, since)), Ok(message)) = (told, &sent) {
-            self.pipe.stamp_when_leaving(*message, at, since);
+            self.pipe.stamp_when_sending(*message, at, since);
         }
         sent
     }

@@ -111,7 +111,7 @@ impl CallTrace {
     pub(crate) fn queued(self: &Arc<Self>, message: u64, pipe: &Pipe) {
         if self.asked {
             let trace = Arc::downgrade(self);
-            pipe.when_leaving(message, move || {
+            pipe.when_sending(message, move || {
                 if let Some(trace) = trace.upgrade() {
                     lock(&trace.stats).queue = ambient::since(trace.made);
                 }

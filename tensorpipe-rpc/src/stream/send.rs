@@ -193,7 +193,7 @@ impl Sender<'_> {
             && let Some(last) = self.last.take()
         {
             let (told, leaving) = oneshot::channel();
-            self.engine.pipe.when_leaving(last, move || {
+            self.engine.pipe.when_sending(last, move || {
                 let _ = told.send(());
             });
             self.leaving = Some(leaving);

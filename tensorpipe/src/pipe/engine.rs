@@ -73,27 +73,27 @@ pub trait EnginePipe: sealed::Sealed {
             .window_messages
     }
 
-    /// Calls `leaves` when message number `id` of this side's begins to leave. Then its head is among the bytes for the connection's next
+    /// Calls `sends` when message number `id` of this side's begins to leave. Then its head is among the bytes for the connection's next
     /// writes, behind at most 512 KiB. It has left whole when it is no more [unwritten](Self::is_unwritten).
     ///
     /// Called at once if it has begun already, or never will; not called where the pipe ends first. It runs under a lock: it must not
     /// block, nor call the pipe.
-    fn when_leaving(&self, id: u64, leaves: impl FnOnce() + Send + 'static) {
+    fn when_sending(&self, id: u64, sends: impl FnOnce() + Send + 'static) {
         let mut shared = lock(&self.pipe().core().shared);
         if shared.ended.is_none() {
             shared
-                .on_leaving
+                .on_sending
                 .entry(id)
                 .or_default()
-                .push(Box::new(leaves));
-            shared.run_leaving();
+                .push(Box::new(sends));
+            shared.run_on_sending();
         }
     }
 
     /// Writes the time since `since` into the metadata of message number `id` of this side's when it begins to leave, as for
-    /// [`when_leaving`](Self::when_leaving): at `at`, 8 bytes, in nanoseconds, little-endian. The metadata of a message that has left stays
+    /// [`when_sending`](Self::when_sending): at `at`, 8 bytes, in nanoseconds, little-endian. The metadata of a message that has left stays
     /// as it is, and so does one without room there.
-    fn stamp_when_leaving(&self, id: u64, at: usize, since: Instant) {
+    fn stamp_when_sending(&self, id: u64, at: usize, since: Instant) {
         lock(&self.pipe().core().shared).stamp(id, at, since);
     }
 

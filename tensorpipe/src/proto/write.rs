@@ -73,7 +73,7 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// Not all of a message that was sent is with the transport: [`Mark::Message`](super::Mark) will tell when it is.
-    pub(crate) fn left_in_part(&mut self, number: u64) {
+    pub(crate) fn sent_in_part(&mut self, number: u64) {
         match self.outgoing.message(number) {
             Some(kept) => kept.written = false,
             None => (self.outgoing).keep(number, Stage::Granted, OutParts::new(), false),

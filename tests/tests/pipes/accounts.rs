@@ -110,7 +110,7 @@ async fn a_message_that_waits_for_credit_has_not_begun_to_leave() {
     let send = |number| {
         let id = client.send(message(number, 8)).unwrap();
         let told = told.clone();
-        client.when_leaving(id, move || {
+        client.when_sending(id, move || {
             told.fetch_add(1, Ordering::SeqCst);
         });
     };
@@ -141,7 +141,7 @@ async fn a_message_of_which_half_is_here_has_begun_to_leave_and_has_not_left() {
         }
     };
     let (told, begun) = std::sync::mpsc::channel();
-    client.when_leaving(half, move || told.send(()).unwrap());
+    client.when_sending(half, move || told.send(()).unwrap());
     begun.try_recv().expect("its first half is on the way");
     assert!(client.is_unwritten(half));
 }
@@ -153,7 +153,7 @@ async fn a_message_of_a_pipe_that_ends_is_not_said_to_leave() {
     for number in 0..3000 {
         let id = client.send(message(number, 8)).unwrap();
         let kept = kept.clone();
-        client.when_leaving(id, move || drop(kept));
+        client.when_sending(id, move || drop(kept));
     }
     pause(50).await;
     assert!(Arc::strong_count(&kept) > 1, "some wait for credit");
@@ -162,6 +162,6 @@ async fn a_message_of_a_pipe_that_ends_is_not_said_to_leave() {
     assert_eq!(Arc::strong_count(&kept), 1, "nor is it kept");
     let id = 1 << 40;
     let late = kept.clone();
-    client.when_leaving(id, move || drop(late));
+    client.when_sending(id, move || drop(late));
     assert_eq!(Arc::strong_count(&kept), 1);
 }

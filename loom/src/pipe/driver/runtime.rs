@@ -28,6 +28,10 @@ pub(super) fn is_single_threaded() -> bool {
     false
 }
 
+pub(super) fn is_main_future() -> bool {
+    false
+}
+
 pub(super) fn has_yielded(_: &Wakers) -> bool {
     false
 }

@@ -142,13 +142,13 @@ pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
 
 /// Keeps a device from going on. A thread lets it go at last: a lane that waits for it would wait for ever, and no timer would
 /// run.
-struct Held {
+pub(super) struct Held {
     release: mpsc::Sender<()>,
     waited: std::thread::JoinHandle<bool>,
 }
 
 impl Held {
-    fn new(hold: Box<dyn std::any::Any + Send>) -> Self {
+    pub(super) fn new(hold: Box<dyn std::any::Any + Send>) -> Self {
         let (release, released) = mpsc::channel();
         let waited = std::thread::spawn(move || {
             let is_released = released.recv_timeout(BOUND / 4).is_ok();
@@ -158,7 +158,7 @@ impl Held {
         Self { release, waited }
     }
 
-    fn release(self) {
+    pub(super) fn release(self) {
         let _ = self.release.send(());
         let in_time = self.waited.join();
         assert!(

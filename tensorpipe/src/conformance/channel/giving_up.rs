@@ -1,5 +1,6 @@
 //! One end gives a message up, at any moment: the pipe goes on.
 
+use super::devices::Held;
 use super::{Subject, eventually, within};
 use crate::context::Context;
 use crate::error::{Error, ResetCode};
@@ -92,7 +93,8 @@ pub async fn memory_comes_back_from_what_is_given_up(subject: Subject) {
     let (client, server) = subject.connect(&contexts[0], &contexts[1]).await;
     for turns in 0..12 {
         let hold = subject.hold.as_ref().filter(|_| turns % 2 == 1);
-        let held = hold.map(|hold| hold());
+        let held = hold.map(|hold| Held::new(hold()));
+        let release = || held.into_iter().for_each(Held::release);
         let write = client.write(subject.message(&[(6 << 20, 1), (20_000, 2)]));
         let incoming = within("a descriptor", server.read_descriptor()).await;
         let read = incoming.unwrap_or_else(|error| panic!("{error}")).read();
@@ -101,12 +103,12 @@ pub async fn memory_comes_back_from_what_is_given_up(subject: Subject) {
         }
         if turns % 4 < 2 {
             drop(read);
-            drop(held);
+            release();
             // Whether it went out in time is the same here.
             let _ = within("the write", write).await;
         } else {
             write.cancel();
-            drop(held);
+            release();
             let _ = within("the read", read).await;
         }
         let in_use = |context: &Context| {

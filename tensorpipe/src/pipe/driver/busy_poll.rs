@@ -45,6 +45,8 @@ pub(in crate::pipe) struct BusyPoll {
     listens: AtomicBool,
     /// The background task was woken to poll, and has not come yet. Changed by exchanges only.
     background_comes: AtomicBool,
+    /// Something has come since main futures had their turn, maybe for one of them.
+    for_main_futures: AtomicBool,
     /// The pipe is closing: its background task keeps its clock, and does not poll.
     closing: AtomicBool,
     /// Messages that came together last: none, where a poll has found none since.
@@ -78,6 +80,7 @@ impl BusyPoll {
             waiting: AtomicBool::new(false),
             listens: AtomicBool::new(false),
             background_comes: AtomicBool::new(false),
+            for_main_futures: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             last_batch: AtomicU32::new(0),
             unread_batch: AtomicU32::new(0),
@@ -163,8 +166,20 @@ impl<W> Driver<W> {
         let polling = &self.polling;
         if polling.waiting.load(Ordering::Relaxed) {
             polling.waiting.store(false, Ordering::Relaxed);
+            if self.wakers.has_main_futures() {
+                polling.for_main_futures.store(true, Ordering::Relaxed);
+            }
             lock(&polling.time).found(runtime::thread_counts(), Instant::now);
         }
+    }
+
+    /// Whether something has come that may be for a main future, which has its turn with sockets and timers only. Says so once.
+    pub(super) fn main_futures_come_first(&self) -> bool {
+        let due = &self.polling.for_main_futures;
+        due.load(Ordering::Relaxed)
+            && due.swap(false, Ordering::Relaxed)
+            && runtime::is_single_threaded()
+            && !runtime::is_main_future()
     }
 
     /// Whether so many wait that polls, each a system call, do not pay.
@@ -260,7 +275,8 @@ impl<W> Driver<W> {
         let polls_on = || some_seen || in_vain();
         if !self.has_too_many_to_poll() && polls_on() {
             // Once whoever is ready has run; where much was done since they were polled, sockets and timers, too.
-            if self.others_come_first(core) && runtime::is_single_threaded() {
+            let is_last = self.others_come_first(core) || self.has_yielded();
+            if is_last && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();
@@ -372,7 +388,10 @@ impl<W> Driver<W> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Waiter;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use super::super::{Interest, Waiter};
     use super::*;
     use crate::pipe::Core;
     use crate::pipe::tests::shm_pair;
@@ -451,6 +470,40 @@ mod tests {
             assert_ne!(driver.polling.poller(), who, "{name}");
             let expected = usize::from(waits) + usize::from(others);
             assert_eq!(driver.wakers.waiting(), expected, "{name}");
+        }
+    }
+
+    /// As this test is one, whose turn comes behind sixty polls of tasks that are always ready. It counts those behind its message.
+    #[tokio::test]
+    async fn a_main_future_has_what_came_for_it_before_tasks_poll_again() {
+        for name in ["one polls", "another takes over", "it is woken, too"] {
+            let (client, server) = shm_pair(name).await;
+            let core = client.core().clone();
+            let polls = Arc::new(AtomicU64::new(0));
+            let behind = polls.clone();
+            let mut waiters = vec![Waiter::new(core.clone())];
+            let mut seen = 0;
+            let task = tokio::spawn(poll_fn(move |cx| {
+                seen += 1;
+                if seen == 2 {
+                    assert!(core.driver.is_polling());
+                    server.send(Message::new("for the main future")).unwrap();
+                    match name {
+                        "another takes over" => waiters.push(Waiter::new(core.clone())),
+                        "it is woken, too" => cx.waker().wake_by_ref(),
+                        _ => {}
+                    }
+                }
+                behind.fetch_add(u64::from(seen >= 2), Ordering::Relaxed);
+                for waiter in &mut waiters {
+                    assert!(waiter.poll(cx, Interest::End, |_| None::<()>).is_pending());
+                }
+                Poll::<()>::Pending
+            }));
+            client.read_descriptor().await.unwrap();
+            let polls = polls.load(Ordering::Relaxed);
+            assert!((1..=3).contains(&polls), "{name}: {polls}");
+            task.abort();
         }
     }
 

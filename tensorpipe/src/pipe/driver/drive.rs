@@ -106,6 +106,9 @@ impl<W> Driver<W> {
                 return self.come_back();
             }
         }
+        if self.main_futures_come_first() && core.can_wait() {
+            self.come_back();
+        }
     }
 
     /// The same where this thread has yielded, too: what follows has to know all that has come.

@@ -20,6 +20,7 @@
 //! | `Asleep` | an operation begins | `Driving`; if polling pays, with polling on | `Waiter::poll`, `Driver::start_polling` |
 //! | `Driving` | another thread has work | `Driving`, one more round | `Driver::kick` |
 //! | `Driving` | it has done a slice, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::come_back` |
+//! | `Driving` | something has come while a main future waits, on a runtime of one thread | the same | `Driver::come_back` |
 //! | `Driving` | nothing to do, polling is off | `Asleep` | `Driver::rounds` |
 //! | `Driving` | nothing to do, polling is on | `Polling`, by whoever waits | `Driver::poll_again` |
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
@@ -52,6 +53,9 @@
 //! polled, one of the tasks that wait polls it cooperatively, then sleeps. Over tcp a poll is a system call, so it polls only
 //! while few operations are under way. A round that has only read messages for the handler is followed by no other one while
 //! somebody polls: the poller finds what comes next.
+//!
+//! A runtime of one thread polls what somebody blocks on, the *main future*, together with its sockets and timers: at the latest after some
+//! sixty tasks. Tasks that poll, and find each other's answers, are always ready. So what comes while a main future waits is followed by its turn.
 
 mod busy_poll;
 mod coalesce;

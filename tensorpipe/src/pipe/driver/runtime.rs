@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::task::yield_now;
+use tokio::task::{try_id, yield_now};
 
 use super::wakers::{NO_THREAD, Wakers};
 use crate::sync::{Arc, AtomicU64, Ordering, thread_local};
@@ -111,6 +111,12 @@ pub(in crate::pipe) fn is_available() -> bool {
 pub(super) fn is_single_threaded() -> bool {
     let runtime = Handle::try_current();
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
+}
+
+/// Whether this is no task, but the future that somebody blocks on. A runtime of one thread polls that one only when it polls its sockets and
+/// timers: at the latest after some sixty tasks.
+pub(super) fn is_main_future() -> bool {
+    try_id().is_none()
 }
 
 /// This thread leaves a pipe to its next turn: once its sockets and timers have been polled, it wakes whom it should. Until then it does not

@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, Waker};
 
 use super::drive::Driven;
+use super::runtime;
 use crate::sync::{Arc, lock};
 
 /// What an operation waits for.
@@ -46,6 +47,8 @@ pub(in crate::pipe) struct Waiter<H: Holds> {
     listed: bool,
     /// It is none that the connection wakes, and others drive for it.
     counted: bool,
+    /// It was awaited by a main future first.
+    of_main_future: bool,
 }
 
 impl<H: Holds> Waiter<H> {
@@ -56,6 +59,20 @@ impl<H: Holds> Waiter<H> {
             polls: false,
             listed: false,
             counted: false,
+            of_main_future: false,
+        }
+    }
+
+    /// Whether it is awaited, as far as its pipe knows.
+    fn waits(&self) -> bool {
+        self.slot.is_some() || self.counted
+    }
+
+    /// It is awaited from here on.
+    fn begin(&mut self) {
+        if runtime::is_main_future() {
+            self.of_main_future = true;
+            self.core().driver().wakers.count_main_future();
         }
     }
 
@@ -69,17 +86,22 @@ impl<H: Holds> Waiter<H> {
 
     /// Makes `waker` the one that the connection wakes.
     fn register(&mut self, waker: &Waker) -> u64 {
+        let begins = !self.waits();
         let wakers = &self.holder.core().driver().wakers;
         let id = wakers.register(&mut self.slot, waker);
         if std::mem::take(&mut self.counted) {
             wakers.uncount();
+        }
+        if begins {
+            self.begin();
         }
         id
     }
 
     /// Waits without being one that the connection wakes, while a poller drives for many; else registers.
     pub(in crate::pipe) fn count(&mut self, waker: &Waker) {
-        if self.slot.is_none() && !self.counted {
+        if !self.waits() {
+            self.begin();
             let driver = self.holder.core().driver();
             self.counted = true;
             if driver.count() {
@@ -185,8 +207,7 @@ impl<H: Holds> Waiter<H> {
 
     /// The operation is awaited no more.
     pub(in crate::pipe) fn leave(&mut self) {
-        let waits = self.slot.is_some() || self.counted;
-        if !waits || self.holder.core().is_inherited() {
+        if !self.waits() || self.holder.core().is_inherited() {
             return;
         }
         let core = self.holder.core();
@@ -197,6 +218,9 @@ impl<H: Holds> Waiter<H> {
             drop(old);
         }
         let driver = core.driver();
+        if std::mem::take(&mut self.of_main_future) {
+            driver.wakers.uncount_main_future();
+        }
         if std::mem::take(&mut self.counted) {
             driver.wakers.uncount();
         }

@@ -32,6 +32,8 @@ pub(in crate::pipe) struct Wakers {
     registered: AtomicUsize,
     /// Operations beside these which others drive for. Changed by exchanges only.
     counted: AtomicUsize,
+    /// How many of all these are awaited by a [main future](super::runtime::is_main_future).
+    of_main_futures: AtomicUsize,
     /// The thread that has yielded with work left: until it is woken for that, or somebody [drives now](super::Driver::drive_now).
     yielded_on: AtomicU64,
     /// How often that thread has left the work alone since.
@@ -160,6 +162,20 @@ impl Wakers {
     /// How many of them have registered whom to wake, as far as is seen without the lock.
     pub(super) fn registered(&self) -> usize {
         self.registered.load(Ordering::Relaxed)
+    }
+
+    /// An operation is awaited by a main future.
+    pub(super) fn count_main_future(&self) {
+        self.of_main_futures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is awaited no more.
+    pub(super) fn uncount_main_future(&self) {
+        self.of_main_futures.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_main_futures(&self) -> bool {
+        self.of_main_futures.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn set_background(&self, waker: &Waker) {

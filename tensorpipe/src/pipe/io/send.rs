@@ -78,8 +78,8 @@ impl Io {
             self.take_segments();
             frame = self.frames.len();
         }
-        if !shared.on_leaving.is_empty() {
-            shared.run_leaving();
+        if !shared.on_sending.is_empty() {
+            shared.run_on_sending();
         }
     }
 

@@ -11,14 +11,14 @@
 //!   peer works while more are written. Where a write is a system call, those that the protocol has queued leave so, too.
 
 mod choose;
-mod leave;
+mod dispatch;
 #[cfg(test)]
 mod tests;
 pub(super) mod write;
 
 use self::choose::choose;
-use self::leave::{Pushed, leave, leave_queued};
-pub use self::leave::{Submitted, When};
+use self::dispatch::{Pushed, dispatch, dispatch_queued};
+pub use self::dispatch::{Submitted, When};
 use super::core::Core;
 use super::driver::{is_many, wake_all};
 use super::io::Io;
@@ -201,7 +201,7 @@ pub(super) fn submit(
         let waits = may_wait
             && queued
                 .or_else(|| core.driver.hold())
-                .is_some_and(|io| leave_queued(core, io, bytes));
+                .is_some_and(|io| dispatch_queued(core, io, bytes));
         return Ok(Submitted {
             id,
             batched,
@@ -216,8 +216,8 @@ pub(super) fn submit(
         shared.process_events(&mut wakes);
         shared.state.send_delayed();
         io.take_frames(shared);
-    } else if !shared.on_leaving.is_empty() {
-        shared.run_leaving();
+    } else if !shared.on_sending.is_empty() {
+        shared.run_on_sending();
     }
     let pushed = Pushed {
         id,
@@ -225,7 +225,7 @@ pub(super) fn submit(
         kept: written.kept,
         watched,
     };
-    let submitted = leave(core, guard, io, pushed, when);
+    let submitted = dispatch(core, guard, io, pushed, when);
     wake_all(wakes);
     Ok(submitted)
 }

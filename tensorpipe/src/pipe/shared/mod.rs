@@ -55,7 +55,7 @@ pub(crate) struct LaneSlot {
 }
 
 /// What is done when a message begins to leave.
-pub(super) type OnLeaving = Box<dyn FnOnce() + Send>;
+pub(super) type OnSending = Box<dyn FnOnce() + Send>;
 
 /// Whether the connection of a pipe has said goodbye.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub(crate) struct Shared {
     pub(super) ignored_from: Option<u64>,
     peer_goes_because: Arc<str>,
     /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
-    pub(super) on_leaving: BTreeMap<u64, Vec<OnLeaving>>,
+    pub(super) on_sending: BTreeMap<u64, Vec<OnSending>>,
     /// Answers that wait for the next message.
     pub(super) delayed_acks: DelayedAcks,
     /// Messages that tell how long they waited.
@@ -170,7 +170,7 @@ impl Shared {
             linger: Duration::ZERO,
             ignored_from: None,
             peer_goes_because: "".into(),
-            on_leaving: BTreeMap::new(),
+            on_sending: BTreeMap::new(),
             delayed_acks: DelayedAcks::default(),
             stamps: Stamps::new(),
             wishes: FxHashMap::default(),
@@ -328,8 +328,8 @@ impl Shared {
     }
 
     /// Tells those who want to know that their messages begin to leave.
-    pub(super) fn run_leaving(&mut self) {
-        while let Some(first) = self.on_leaving.first_entry()
+    pub(super) fn run_on_sending(&mut self) {
+        while let Some(first) = self.on_sending.first_entry()
             && self.state.has_begun(*first.key())
         {
             first.remove().into_iter().for_each(|leaves| leaves());
@@ -368,7 +368,7 @@ impl Shared {
         }
         self.ended = Some(error.clone());
         self.goodbye = Goodbye::Until(ambient::now() + GOODBYE);
-        self.on_leaving.clear();
+        self.on_sending.clear();
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.
         let reads = &self.reads;

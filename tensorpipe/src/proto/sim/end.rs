@@ -221,7 +221,7 @@ impl End {
             segments.insert(0, Segment::Control(out.len()));
             // The link may take all of it at once, or not.
             if number % 2 == 0 {
-                self.pipe.left_in_part(number);
+                self.pipe.sent_in_part(number);
                 segments.push(Segment::Mark(Mark::Message(number)));
             } else if !kept {
                 self.written.push(number);

@@ -47,7 +47,7 @@ pub(in crate::pipe) struct Pushed {
 }
 
 /// Sees to it that it leaves.
-pub(in crate::pipe) fn leave(
+pub(in crate::pipe) fn dispatch(
     core: &Arc<Core>,
     shared: MutexGuard<'_, Shared>,
     mut io: MutexGuard<'_, Io>,
@@ -79,7 +79,7 @@ pub(in crate::pipe) fn leave(
         drop(shared);
         if pushed.alone || pushed.watched || pushed.kept {
             io.push_mark(pushed.id);
-            left_in_part(core, &io, pushed);
+            sent_in_part(core, &io, pushed);
         }
         return left(false, true);
     }
@@ -99,14 +99,14 @@ pub(in crate::pipe) fn leave(
     // One that is behind others and that nobody asks about counts as written, like what a socket has taken.
     if !sent && (pushed.alone || pushed.watched || pushed.kept) {
         io.push_mark(pushed.id);
-        left_in_part(core, &io, pushed);
+        sent_in_part(core, &io, pushed);
     }
     left(sent && !pushed.kept, !sent || !idle)
 }
 
 /// A message of so many bytes waits in the protocol's queue, and leaves with others. Returns `false` where so much waits that its writer
 /// drives.
-pub(in crate::pipe) fn leave_queued(
+pub(in crate::pipe) fn dispatch_queued(
     core: &Arc<Core>,
     mut io: MutexGuard<'_, Io>,
     bytes: u64,
@@ -124,11 +124,11 @@ pub(in crate::pipe) fn leave_queued(
 
 /// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Said by whoever
 /// still has the connection: once others can send the rest, nobody would hear that it is over.
-fn left_in_part(core: &Core, _: &MutexGuard<'_, Io>, pushed: Pushed) {
+fn sent_in_part(core: &Core, _: &MutexGuard<'_, Io>, pushed: Pushed) {
     let mut shared = lock(&core.shared);
     let ended = shared.ended.clone();
     if ended.is_none() {
-        shared.state.left_in_part(pushed.id);
+        shared.state.sent_in_part(pushed.id);
         core.has_unwritten();
     }
     if pushed.watched && !pushed.kept {
