@@ -394,7 +394,7 @@ mod tests {
     use super::super::{Interest, Waiter};
     use super::*;
     use crate::pipe::Core;
-    use crate::pipe::tests::shm_pair;
+    use crate::pipe::tests::{shm_pair, soon};
     use crate::{Message, Pipe};
 
     /// A pipe with polling on at which many wait, and both its ends; nothing but the test drives it.
@@ -500,7 +500,7 @@ mod tests {
                 }
                 Poll::<()>::Pending
             }));
-            client.read_descriptor().await.unwrap();
+            soon(client.read_descriptor()).await.unwrap();
             let polls = polls.load(Ordering::Relaxed);
             assert!((1..=3).contains(&polls), "{name}: {polls}");
             task.abort();
