@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use crate::host;
-use crate::plan::{Flavor, Plan};
+use crate::plan::{Plan, spin};
 use crate::system::{Ready, by_name};
 
 /// The child's one line.
@@ -185,11 +185,11 @@ async fn here(plan: Plan) -> Result<String> {
 
 /// The child's side of a command: reads its orders, serves until stdin ends, and tells the parent if it cannot.
 pub(crate) fn play<T: DeserializeOwned>(
-    runtime: fn(&T) -> Result<Flavor>,
+    runtime: fn(&T) -> Result<Runtime>,
     serve: impl AsyncFnOnce(T) -> Result<()>,
 ) -> Result<()> {
     let orders = orders()?;
-    let served = runtime(&orders).and_then(|flavor| flavor.build()?.block_on(serve(orders)));
+    let served = runtime(&orders).and_then(|runtime| runtime.block_on(serve(orders)));
     if let Err(error) = &served {
         // After the greeting nobody listens any more.
         let _ = greet(&Greeting::Failed(format!("{error:#}")));
@@ -220,20 +220,17 @@ pub(crate) fn serve() -> Result<()> {
 }
 
 /// The runtime that a plan wants, on the core that it wants.
-pub(crate) fn pinned(plan: &Plan) -> Result<Flavor> {
+pub(crate) fn pinned(plan: &Plan) -> Result<Runtime> {
     if let Some((_, core)) = plan.cores {
         host::pin(core)?;
     }
-    Ok(plan.runtime)
+    plan.build_runtime()
 }
 
 /// What a server has to do beside its calls: a handler that computes, and others that wait for their turn.
 async fn compute(time: Duration) {
     loop {
-        let begun = Instant::now();
-        while begun.elapsed() < time {
-            std::hint::spin_loop();
-        }
+        spin(time);
         tokio::task::yield_now().await;
     }
 }

@@ -1,11 +1,12 @@
 //! One row's plan: what to measure and how. It travels to the second process as one line of JSON.
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::{self, Runtime};
 
 use crate::host::{self, Cores};
 use crate::size::Size;
@@ -34,6 +35,9 @@ pub(crate) struct Plan {
     /// The server's runtime also computes for so many microseconds at a time, again and again.
     #[serde(default)]
     pub(crate) busy_us: u64,
+    /// Threads of either runtime compute for so many microseconds whenever they wake up.
+    #[serde(default)]
+    pub(crate) wake_us: u64,
     /// What a run of the model takes that `batch` measures, in microseconds.
     #[serde(default)]
     pub(crate) cost_us: u64,
@@ -89,6 +93,7 @@ impl Plan {
             bytes: 0,
             seconds,
             busy_us: 0,
+            wake_us: 0,
             cost_us: 0,
             sum: false,
             begin: Begin::AsTheyAre,
@@ -116,6 +121,11 @@ impl Plan {
 
     pub(crate) fn len(&self) -> Result<usize> {
         Size(self.bytes).len()
+    }
+
+    /// The runtime that it wants, of which each thread takes longer to wake up, if that is wanted.
+    pub(crate) fn build_runtime(&self) -> Result<Runtime> {
+        self.runtime.waking(Duration::from_micros(self.wake_us))
     }
 
     /// Whether client and server live in one process.
@@ -175,6 +185,9 @@ pub(crate) struct Options {
     /// The server's runtime has something else to do, too: it computes for so many microseconds at a time, again and again.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(crate) busy_us: u64,
+    /// Every thread of both runtimes takes so many microseconds longer to wake up, as on cores that sleep deeply.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) wake_us: u64,
     /// Measure once more with every byte of a tensor read by whoever receives it.
     #[arg(long)]
     pub(crate) sum: bool,
@@ -203,6 +216,7 @@ impl Options {
             pace: self.pace.map(|pace| pace.0),
             alloc: self.alloc,
             busy_us: self.busy_us,
+            wake_us: self.wake_us,
             cores,
             ..Plan::new(self.runtime, self.seconds)
         })
@@ -356,11 +370,19 @@ pub(crate) enum Flavor {
 
 impl Flavor {
     /// Builds the runtime. Its threads inherit the core that the caller is pinned to.
-    pub(crate) fn build(self) -> Result<tokio::runtime::Runtime> {
+    pub(crate) fn build(self) -> Result<Runtime> {
+        self.waking(Duration::ZERO)
+    }
+
+    /// The same, of which each thread computes for `time` whenever it wakes up.
+    fn waking(self, time: Duration) -> Result<Runtime> {
         let mut builder = match self {
-            Self::Current => tokio::runtime::Builder::new_current_thread(),
-            Self::Multi => tokio::runtime::Builder::new_multi_thread(),
+            Self::Current => runtime::Builder::new_current_thread(),
+            Self::Multi => runtime::Builder::new_multi_thread(),
         };
+        if !time.is_zero() {
+            builder.on_thread_unpark(move || spin(time));
+        }
         let built = builder.enable_all().build();
         built.context("tokio could not start a runtime")
     }
@@ -371,6 +393,14 @@ impl Flavor {
             Self::Current => "current_thread",
             Self::Multi => "multi_thread",
         }
+    }
+}
+
+/// Computes for so long.
+pub(crate) fn spin(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
     }
 }
 

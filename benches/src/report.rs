@@ -205,7 +205,11 @@ pub(crate) fn head(what: &str, plan: &Plan) -> String {
         None => "not pinned".to_owned(),
     };
     let (runtime, seconds) = (plan.runtime.name(), plan.seconds);
-    format!("{what}: {runtime}, {pinned}, {seconds} s each")
+    let wake = match plan.wake_us {
+        0 => String::new(),
+        wake => format!(", {wake} µs more for each wake-up"),
+    };
+    format!("{what}: {runtime}, {pinned}, {seconds} s each{wake}")
 }
 
 /// The spinning round trip between two cores before and after a table was measured.

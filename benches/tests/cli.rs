@@ -38,10 +38,10 @@ fn every_case_runs_and_rows_say_what_carried_them() {
         ("pipe --size 0,100KiB --transport memory", "memory xth", 2),
         ("pipe --channel mpt --lanes 2", "tcp mpt", 1),
         ("pipe --channel mpt --transport shm", "shm mpt", 1),
-        // The copying path, whose channel is `basic`; also with a server that has something else to do.
+        // The copying path, whose channel is `basic`; also with a server that has something else to do, and slow wake-ups.
         ("pipe --channel ring --transport shm", "shm basic", 1),
         (
-            "pipe --channel ring --transport shm --busy-us 100",
+            "pipe --channel ring --transport shm --busy-us 100 --wake-us 100",
             "shm basic",
             1,
         ),

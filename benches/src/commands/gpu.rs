@@ -418,7 +418,7 @@ impl Taker for There {
 /// Takes tensors, on its GPU or in main memory, until stdin ends. This is what `tp-bench gpu-peer` does.
 pub(crate) fn play() -> Result<()> {
     peer::play(
-        |_| Ok(Flavor::Multi),
+        |_| Flavor::Multi.build(),
         async |orders: Orders| {
             let cuda = CudaDevices::open()?;
             let mut builder = Context::builder().cuda(&cuda);

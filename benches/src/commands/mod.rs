@@ -126,7 +126,7 @@ where
     T: Send + 'static,
     W: Future<Output = Result<T>> + Send + 'static,
 {
-    let runtime = plan.runtime.build()?;
+    let runtime = plan.build_runtime()?;
     let server = Server::start(plan, &runtime)?;
     let work = work(&server);
     let done = match place {

@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn measure(plan: &Plan, what: What) -> Result<Row> {
-    let runtime = plan.runtime.build()?;
+    let runtime = plan.build_runtime()?;
     let starting = bounded(Duration::ZERO, Meeting::start(plan, what));
     let (mut meeting, _there) = runtime.block_on(starting)?;
     let length = plan.duration();

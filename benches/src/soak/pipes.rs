@@ -320,7 +320,7 @@ impl Survivor {
 /// Talks until it is killed. This is what `tp-bench soak-peer` does.
 pub(crate) fn play() -> Result<()> {
     peer::play(
-        |orders: &Orders| Ok(orders.runtime),
+        |orders: &Orders| orders.runtime.build(),
         async |orders| {
             let mut rng = Rng::with_seed(orders.seed);
             let book = Arc::new(Book::default());

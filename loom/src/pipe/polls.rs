@@ -5,6 +5,7 @@
 use loom::future::block_on;
 
 use super::core::Core;
+use super::driver::poll_time;
 use super::tasks::{Pipe, Task, call_for, join_others_for, wait_for};
 use crate::check;
 use crate::sync::Arc;
@@ -17,6 +18,26 @@ pub fn an_operation_that_polls_gets_its_message() {
         pipe.core.arrive();
         polling.join().unwrap();
     });
+}
+
+/// Operations sleep. One of them finds that the peer is awake, and polls for its message, which may be here by then.
+pub fn an_operation_polls_as_its_peer_does() {
+    for answers in [&[true, false][..], &[false], &[true, true]] {
+        check(2, move || {
+            let pipe = Pipe::that_can_be_polled(&[]);
+            poll_time::answer_behind_peer(answers);
+            let mut asleep = Task::new(wait_for(pipe.core.clone(), 2));
+            let polling = pipe.spawn(|core, _| {
+                core.driver.found_peer_awake();
+                block_on(wait_for(core.clone(), 1));
+            });
+            pipe.core.arrive();
+            polling.join().unwrap();
+            pipe.core.arrive();
+            pipe.act_on_wakes(&mut asleep);
+            assert!(asleep.is_ready, "nobody polls for it");
+        });
+    }
 }
 
 /// Two operations wait, one of which is dropped: either may be the poller.

@@ -320,7 +320,7 @@ impl Control for House {
 /// Serves until stdin ends. This is what `tp-bench churn-peer` does.
 pub(crate) fn play() -> Result<()> {
     peer::play(
-        |orders: &Orders| Ok(orders.runtime),
+        |orders: &Orders| orders.runtime.build(),
         async |orders| {
             let mut sites = Vec::new();
             for (transport, caller) in TRANSPORTS.into_iter().zip(&orders.callers) {

@@ -9,6 +9,8 @@ use super::runtime::ThreadCounts;
 thread_local! {
     /// The answers to come: whether to poll on. loom runs all threads of a model on this one.
     static ANSWERS: Cell<&'static [bool]> = const { Cell::new(&[]) };
+    /// The same from when the peer was found awake.
+    static PEER_ANSWERS: Cell<&'static [bool]> = const { Cell::new(&[]) };
 }
 
 /// From now on polling pays, until so many polls were in vain; each time it is said whether to poll on at once. Without
@@ -17,13 +19,29 @@ pub(in crate::pipe) fn answer(answers: &'static [bool]) {
     ANSWERS.set(answers);
 }
 
-#[derive(Debug, Default)]
+/// Once the peer was found awake, polling pays until so many polls were in vain.
+pub(in crate::pipe) fn answer_behind_peer(answers: &'static [bool]) {
+    PEER_ANSWERS.set(answers);
+}
+
+#[derive(Debug)]
 pub(super) struct PollTime;
 
 // Its users have it locked, so that loom knows of them.
 impl PollTime {
+    pub(super) fn new(_: bool) -> Self {
+        Self
+    }
+
     pub(super) fn pays(&self) -> bool {
         !ANSWERS.get().is_empty()
+    }
+
+    pub(super) fn peer_polls(&self) -> bool {
+        if let peer @ [_, ..] = PEER_ANSWERS.take() {
+            ANSWERS.set(peer);
+        }
+        self.pays()
     }
 
     pub(super) fn in_vain(&self, _: u32, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {

@@ -49,6 +49,8 @@ pub(in crate::pipe) struct BusyPoll {
     for_main_futures: AtomicBool,
     /// The pipe is closing: its background task keeps its clock, and does not poll.
     closing: AtomicBool,
+    /// What was written last found the peer awake. It says so where writing wakes.
+    peer_is_awake: AtomicBool,
     /// Messages that came together last: none, where a poll has found none since.
     last_batch: AtomicU32,
     /// The same where some came, until somebody asks.
@@ -82,10 +84,11 @@ impl BusyPoll {
             background_comes: AtomicBool::new(false),
             for_main_futures: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            peer_is_awake: AtomicBool::new(false),
             last_batch: AtomicU32::new(0),
             unread_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
-            time: Mutex::default(),
+            time: Mutex::new(PollTime::new(!costly)),
         }
     }
 
@@ -182,6 +185,11 @@ impl<W> Driver<W> {
             && !runtime::is_main_future()
     }
 
+    /// Something was written, and the peer was awake, though this side was not known to poll.
+    pub(in crate::pipe) fn found_peer_awake(&self) {
+        self.polling.peer_is_awake.store(true, Ordering::Relaxed);
+    }
+
     /// Whether so many wait that polls, each a system call, do not pay.
     fn has_too_many_to_poll(&self) -> bool {
         self.is_costly()
@@ -244,7 +252,10 @@ impl<W> Driver<W> {
             return false;
         }
         polling.waiting.store(true, Ordering::Relaxed);
-        let poller = polling.poller();
+        let mut poller = polling.poller();
+        if poller == OFF && self.polls_as_peer_does(core) {
+            poller = polling.poller();
+        }
         if poller == OFF {
             *polls = false;
             lock(&polling.time).sleeps(runtime::thread_counts(), Instant::now);
@@ -286,6 +297,22 @@ impl<W> Driver<W> {
         *polls = false;
         self.stop_polling(core);
         false
+    }
+
+    /// Switches polling on where the peer was awake when it was written to: most likely it polls, and what it says comes soon.
+    fn polls_as_peer_does<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
+        let polling = &self.polling;
+        let polls = polling.peer_is_awake.load(Ordering::Relaxed)
+            && polling.peer_is_awake.swap(false, Ordering::Relaxed)
+            && !polling.costly
+            && lock(&polling.time).peer_polls();
+        if polls {
+            polling.change(OFF, VACANT);
+            self.wakers.keep_ticking();
+            // The connection hears of it.
+            self.drive(core);
+        }
+        polls
     }
 
     /// An operation waits without being one that the connection wakes: a poller drives for it, or whoever is woken. Returns `false` where
@@ -391,6 +418,7 @@ mod tests {
     use std::future::poll_fn;
     use std::task::Poll;
 
+    use super::super::tuning::TICK;
     use super::super::{Interest, Waiter};
     use super::*;
     use crate::pipe::Core;
@@ -470,6 +498,36 @@ mod tests {
             assert_ne!(driver.polling.poller(), who, "{name}");
             let expected = usize::from(waits) + usize::from(others);
             assert_eq!(driver.wakers.waiting(), expected, "{name}");
+        }
+    }
+
+    /// Neither end expects polling to pay: but one of them polls.
+    #[tokio::test]
+    async fn whoever_writes_to_a_peer_that_is_awake_polls_as_it_does() {
+        for (name, awake) in [("it polls", true), ("it sleeps", false)] {
+            let (client, server) = shm_pair(name).await;
+            let [peer, core] = [&client, &server].map(|pipe| pipe.core().clone());
+            if awake {
+                peer.driver.start_polling();
+            }
+            for core in [&peer, &core] {
+                let (mut now, counts) = (Instant::now(), runtime::thread_counts);
+                let mut later = || {
+                    now += TICK;
+                    now
+                };
+                let mut time = lock(&core.driver.polling.time);
+                while time.in_vain(1000, counts(), &mut later) {}
+                time.found(counts(), later);
+                assert!(!time.pays());
+            }
+            peer.drive();
+            client.send(Message::new("a call")).unwrap();
+            core.drive();
+            server.send(Message::new("an answer")).unwrap();
+            let mut waiter = Waiter::new(core);
+            waiter.drive(Waker::noop());
+            assert_eq!(waiter.poll_again(Waker::noop()), awake, "{name}");
         }
     }
 

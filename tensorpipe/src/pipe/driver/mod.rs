@@ -22,6 +22,7 @@
 //! | `Driving` | it has done a slice, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::come_back` |
 //! | `Driving` | something has come while a main future waits, on a runtime of one thread | the same | `Driver::come_back` |
 //! | `Driving` | nothing to do, polling is off | `Asleep` | `Driver::rounds` |
+//! | `Driving` | the same, but what was written found the peer awake | `Polling`, by whoever waits | `Driver::poll_again` |
 //! | `Driving` | nothing to do, polling is on | `Polling`, by whoever waits | `Driver::poll_again` |
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
 //! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |

@@ -9,13 +9,19 @@
 //! are busy. And a thread that drives one pipe after the other has no time to sleep: each of them is polled once in a while for
 //! less than a wake-up costs. So a server of many clients that call all the time polls all of them, however long each waits.
 //!
+//! Both ends may be wrong together. Where cores wake slowly, each sees long sleeps, and polling is in vain while the other sleeps: a call
+//! takes two wake-ups, though both have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls once
+//! for as long as these may take. Whoever writes to a reader that is awake polls then, too. Neither end does so for nothing more than rarely.
+//! Over tcp nobody sees whether the reader is awake.
+//!
 //! The clock is an argument: tests tell the time, and the models of `tensorpipe-loom` have a file in place of this one.
 
 use std::time::{Duration, Instant};
 
 use super::runtime::ThreadCounts;
 use super::tuning::{
-    BUSY_SLICE, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SHORT_SLEEPS_MOST, TICK,
+    BUSY_SLICE, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SIGNS_MOST, SLOW_WAKES,
+    SLOW_WAKES_MOST, TICK,
 };
 
 #[derive(Debug)]
@@ -23,9 +29,50 @@ pub(super) struct PollTime {
     limit: Duration,
     /// A poll has found something since `limit` was raised.
     has_paid: bool,
-    short_sleeps: u32,
-    short_sleeps_wanted: u32,
+    /// The peer sees it when this end polls, and polls then.
+    peer_sees: bool,
+    short_sleeps: Signs,
+    /// Sleeps that two slow wake-ups would explain.
+    slow_wakes: Signs,
+    /// Writes that found the peer awake.
+    peer_polls: Signs,
     wait: Wait,
+}
+
+/// Signs that polling would pay: after so many it is tried, after twice as many the next time, until it has paid.
+#[derive(Clone, Copy, Debug)]
+struct Signs {
+    seen: u32,
+    wanted: u32,
+    least: u32,
+    most: u32,
+}
+
+impl Signs {
+    const fn new(least: u32, most: u32) -> Self {
+        let (seen, wanted) = (0, least);
+        Self {
+            seen,
+            wanted,
+            least,
+            most,
+        }
+    }
+
+    /// One more. Returns whether to try.
+    fn add(&mut self) -> bool {
+        self.seen += 1;
+        let tries = self.seen >= self.wanted;
+        if tries {
+            self.seen = 0;
+            self.wanted = (self.wanted * 2).min(self.most);
+        }
+        tries
+    }
+
+    fn has_paid(&mut self) {
+        self.wanted = self.least;
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,19 +121,20 @@ impl Begun {
     }
 }
 
-impl Default for PollTime {
-    fn default() -> Self {
+impl PollTime {
+    /// If `peer_sees`, the peer notices that this end polls.
+    pub(super) fn new(peer_sees: bool) -> Self {
         Self {
             limit: POLL_LONGEST,
             has_paid: false,
-            short_sleeps: 0,
-            short_sleeps_wanted: 2,
+            peer_sees,
+            short_sleeps: Signs::new(2, SIGNS_MOST),
+            slow_wakes: Signs::new(4, SLOW_WAKES_MOST),
+            peer_polls: Signs::new(1, SIGNS_MOST),
             wait: Wait::Not,
         }
     }
-}
 
-impl PollTime {
     /// Whether a wait that begins now should begin with polling.
     pub(super) fn pays(&self) -> bool {
         self.limit > Duration::ZERO
@@ -139,34 +187,59 @@ impl PollTime {
         match self.wait {
             Wait::Not => {}
             Wait::Polling(..) => {
-                self.limit = POLL_LONGEST;
-                self.has_paid = true;
-                self.short_sleeps_wanted = 2;
+                if !self.has_paid || self.limit < POLL_LONGEST {
+                    self.paid();
+                }
             }
             Wait::Sleeping(begun) => {
                 if self.limit < POLL_LONGEST {
                     let now = now();
                     let slept = now.saturating_duration_since(begun.at);
-                    self.slept(slept <= SHORT_SLEEP || begun.was_busy(now, counts));
+                    self.slept(slept, begun.was_busy(now, counts));
                 }
             }
         }
         self.wait = Wait::Not;
     }
 
-    /// Polling would have been better, or (`false`) not.
-    fn slept(&mut self, for_nothing: bool) {
-        if !for_nothing {
-            self.short_sleeps = 0;
+    #[cold]
+    fn paid(&mut self) {
+        // Whoever polls for longer than usual sees each answer. It pays once the peer polls, too.
+        self.has_paid = self.limit <= POLL_LONGEST;
+        if self.has_paid {
+            self.short_sleeps.has_paid();
+            self.slow_wakes.has_paid();
+            self.peer_polls.has_paid();
+        }
+        self.limit = POLL_LONGEST;
+    }
+
+    /// What was written last found the peer awake. Returns whether to poll.
+    pub(super) fn peer_polls(&mut self) -> bool {
+        if !self.pays() && self.peer_polls.add() {
+            self.tries(POLL_LONGEST);
+        }
+        self.pays()
+    }
+
+    /// A sleep is over, of a thread that had no time for it if it `was_busy`.
+    fn slept(&mut self, slept: Duration, was_busy: bool) {
+        if slept <= SHORT_SLEEP || was_busy {
+            if self.short_sleeps.add() {
+                self.tries(POLL_LONGEST);
+            }
             return;
         }
-        self.short_sleeps += 1;
-        if self.short_sleeps >= self.short_sleeps_wanted {
-            self.short_sleeps = 0;
-            self.short_sleeps_wanted = (self.short_sleeps_wanted * 2).min(SHORT_SLEEPS_MOST);
-            self.limit = POLL_LONGEST;
-            self.has_paid = false;
+        self.short_sleeps.seen = 0;
+        if self.peer_sees && slept <= SLOW_WAKES && self.slow_wakes.add() {
+            self.tries(SLOW_WAKES);
         }
+    }
+
+    /// The next wait begins with polling, to find out whether it pays.
+    fn tries(&mut self, limit: Duration) {
+        self.limit = limit;
+        self.has_paid = false;
     }
 }
 
@@ -219,7 +292,7 @@ mod tests {
 
     #[test]
     fn answers_that_come_soon_keep_it_polling() {
-        let (mut time, clock) = (PollTime::default(), Clock::new());
+        let (mut time, clock) = (PollTime::new(true), Clock::new());
         for _ in 0..1000 {
             assert!(time.pays());
             assert!(time.in_vain(5, clock.counts, || clock.now));
@@ -229,13 +302,13 @@ mod tests {
 
     #[test]
     fn it_never_polls_longer_than_a_wake_up_takes() {
-        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         assert!(poll_in_vain(&mut time, &mut clock, 0) < POLL_LONGEST + Duration::from_micros(5));
     }
 
     #[test]
     fn among_others_that_are_busy_it_polls_as_long_as_its_share() {
-        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         let polled = poll_in_vain(&mut time, &mut clock, 99);
         assert!(polled > 90 * POLL_LONGEST, "{polled:?}");
         assert!(polled < 110 * POLL_LONGEST, "{polled:?}");
@@ -244,7 +317,7 @@ mod tests {
     /// What another thread has counted says nothing.
     #[test]
     fn a_wait_that_goes_on_on_another_thread_polls_no_longer_than_alone() {
-        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         assert!(time.in_vain(POLLS_PER_CLOCK, clock.poll(0), || clock.now));
         clock.counts = ThreadCounts {
             polled: 1 << 40,
@@ -261,7 +334,7 @@ mod tests {
     #[test]
     fn a_thread_that_never_rests_polls_all_of_its_pipes() {
         for (others, pays) in [(100, true), (3, false)] {
-            let (mut time, mut clock) = (PollTime::default(), Clock::new());
+            let (mut time, mut clock) = (PollTime::new(true), Clock::new());
             poll_in_vain(&mut time, &mut clock, 0);
             for _ in 0..5 {
                 time.sleeps(clock.counts, || clock.now);
@@ -274,7 +347,7 @@ mod tests {
 
     #[test]
     fn where_answers_are_far_apart_it_sleeps_at_once() {
-        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         let mut polled = Duration::ZERO;
         for _ in 0..1000 {
             polled += poll_in_vain(&mut time, &mut clock, 0);
@@ -286,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_burst_brings_it_back() {
-        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         poll_in_vain(&mut time, &mut clock, 0);
         answer_after(&mut time, &mut clock, 1000);
         let mut sleeps = 0;
@@ -301,12 +374,106 @@ mod tests {
     #[test]
     fn two_ends_on_one_core_poll_rarely() {
         // While one polls the other cannot run: polling is always in vain, and sleeps are short.
-        let (mut time, mut clock) = (PollTime::default(), Clock::new());
+        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         let mut polled = Duration::ZERO;
         for _ in 0..10_000 {
             polled += poll_in_vain(&mut time, &mut clock, 0);
             answer_after(&mut time, &mut clock, 5);
         }
         assert!(polled < Duration::from_micros(10_000), "{polled:?}");
+    }
+
+    /// An end of a connection whose cores take long to wake up.
+    struct End {
+        time: PollTime,
+        /// Something was written to a peer that was awake, behind something that came.
+        peer_was_awake: bool,
+    }
+
+    impl End {
+        /// One that sleeps; after how many long sleeps it tries to poll.
+        fn asleep(tries_after: u32) -> Self {
+            let mut time = PollTime::new(true);
+            time.limit = Duration::ZERO;
+            time.slow_wakes.wanted = tries_after;
+            let peer_was_awake = false;
+            Self {
+                time,
+                peer_was_awake,
+            }
+        }
+
+        /// Waits from `begun` on for what comes at `arrives`. Returns when it acts on it, whether it polled until then, and for how long it
+        /// polled in vain, or for longer than that pays.
+        fn wait(
+            &mut self,
+            begun: Instant,
+            arrives: Instant,
+            wake_up: Duration,
+        ) -> (Instant, bool, Duration) {
+            let counts = ThreadCounts::default();
+            let mut now = begun;
+            let peer_polls = std::mem::take(&mut self.peer_was_awake) && self.time.peer_polls();
+            let mut polls = peer_polls || self.time.pays();
+            if !polls {
+                self.time.sleeps(counts, || now);
+            }
+            while polls && now < arrives {
+                now += Duration::from_micros(1);
+                polls = self.time.in_vain(POLLS_PER_CLOCK, counts, || now);
+            }
+            let acts = if polls { now } else { arrives + wake_up };
+            self.time.found(counts, || acts);
+            let polled = now - begun;
+            let pays = polls && polled <= POLL_LONGEST;
+            (acts, polls, if pays { Duration::ZERO } else { polled })
+        }
+    }
+
+    /// Calls, each `pause` after the answer to the last one; an answer takes `work`. Begins with both ends asleep, which try to poll after
+    /// so many long sleeps. Returns how often both polled for what came, and for how long either polled for nothing.
+    fn call(calls: u32, try_after: [u32; 2], times: [u64; 3]) -> (u32, Duration) {
+        let [wake_up, work, pause] = times.map(Duration::from_micros);
+        let [mut client, mut server] = try_after.map(End::asleep);
+        let (mut now, mut hot, mut polled) = (Instant::now(), 0, Duration::ZERO);
+        let mut answered = now;
+        for _ in 0..calls {
+            let sent = now + pause;
+            let (came, server_polls, server_polled) = server.wait(answered, sent, wake_up);
+            client.peer_was_awake = server_polls;
+            answered = came + work;
+            let (acts, client_polls, client_polled) = client.wait(sent, answered, wake_up);
+            server.peer_was_awake = client_polls;
+            hot += u32::from(server_polls && client_polls);
+            polled += server_polled + client_polled;
+            now = acts;
+        }
+        (hot, polled)
+    }
+
+    #[test]
+    fn two_ends_that_sleep_for_nothing_but_each_others_wake_up_begin_to_poll() {
+        for try_after in [[4, 4], [4, SLOW_WAKES_MOST], [SLOW_WAKES_MOST, 4]] {
+            for wake_up in [20, 60, 120, 250, 430] {
+                let (hot, _) = call(100, try_after, [wake_up, 2, 1]);
+                assert!(hot >= 90, "wake-ups take {wake_up} µs: {hot} of 100 calls");
+            }
+        }
+    }
+
+    #[test]
+    fn where_calls_or_answers_take_their_time_nobody_polls_for_long() {
+        for times in [
+            [20, 2, 300],
+            [20, 300, 300],
+            [20, 300, 2],
+            [250, 2, 400],
+            [20, 2, 900],
+        ] {
+            let (hot, polled) = call(10_000, [4, 4], times);
+            let mean = polled / 10_000;
+            assert!(mean < Duration::from_micros(2), "{times:?}: {mean:?}");
+            assert!(hot < 100, "{times:?}: {hot}");
+        }
     }
 }

@@ -34,9 +34,17 @@ pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// --seconds 0.4 --runtime current --pin`.
 pub(super) const BUSY_SLICE: Duration = Duration::from_micros(15);
 
-/// Short sleeps before polling is tried again, at most: it doubles each time that polling was in vain. Chosen between 32 and 2048, which
-/// measure the same.
-pub(super) const SHORT_SLEEPS_MOST: u32 = 256;
+/// Signs that polling would pay before it is tried again, at most: short sleeps, or writes that find the peer awake. It doubles each time
+/// that polling was in vain. Chosen between 32 and 2048, which measure the same.
+pub(super) const SIGNS_MOST: u32 = 256;
+
+/// A sleep up to this long may be two wake-ups where cores wake slowly, so it is tried once to poll for as long. Below the
+/// millisecond that a runtime's timer takes at least. Measured: where a wake-up takes 60 to 270 µs, calls take 1.7 µs instead of 137 to 558.
+/// `tp-bench callers --callers 1 --parked 0 --pin --wake-us 250`; RESULTS, "Slow wake-ups".
+pub(super) const SLOW_WAKES: Duration = Duration::from_micros(900);
+
+/// Such sleeps before that is tried again, at most. Chosen: it costs a 4096th of a core then.
+pub(super) const SLOW_WAKES_MOST: u32 = 4096;
 
 /// Polls in one poll of a task. A runtime takes longer to come back to a task than they take. Measured: with 4 an empty echo over shm takes
 /// 1.07 of it, with 64 the same.

@@ -33,6 +33,12 @@ pub(super) struct Io {
     waker: Waker,
     /// What the connection was told last.
     polled: bool,
+    /// How often the connection has woken the peer.
+    peer_wakes: u64,
+    /// Bytes have come since then: the peer has been awake.
+    heard: bool,
+    /// Bytes were written since that was asked.
+    wrote: bool,
     /// Frame bytes to be sent, from `sent` on.
     frames: Vec<u8>,
     frames_sent: usize,
@@ -84,6 +90,9 @@ impl Io {
             ending: None,
             waker,
             polled: false,
+            peer_wakes: 0,
+            heard: false,
+            wrote: false,
             frames: Vec::new(),
             frames_sent: 0,
             frame_at: 0,
@@ -133,9 +142,16 @@ impl Io {
         round
     }
 
-    fn count_wakes(&self, common: &Common) {
-        if let Some(connection) = &self.connection {
-            common.counters.woke(connection.wakes());
+    /// Counts them, and notices where what was written needed none: the peer was awake.
+    fn count_wakes(&mut self, common: &Common) {
+        let Some(connection) = &self.connection else {
+            return;
+        };
+        let wakes = connection.wakes();
+        common.counters.woke(wakes);
+        self.heard &= std::mem::replace(&mut self.peer_wakes, wakes) == wakes;
+        if std::mem::take(&mut self.wrote) && self.heard && !self.polled {
+            common.driver.found_peer_awake();
         }
     }
 

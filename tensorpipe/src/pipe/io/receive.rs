@@ -262,6 +262,7 @@ impl Io {
         };
         common.counters.read(len);
         common.driver.found();
+        self.heard = true;
         self.sends.batch_begins();
         self.reads.read(len);
         self.read_clock(common, len);

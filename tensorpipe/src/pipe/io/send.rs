@@ -247,6 +247,7 @@ impl Io {
             Poll::Ready(Ok(0)) => Err(common.lost("it takes no more bytes")),
             Poll::Ready(Ok(len)) => {
                 common.counters.wrote(len);
+                self.wrote = true;
                 self.advance(len);
                 self.unflushed = true;
                 if has_message {
