@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
@@ -21,8 +20,9 @@ use tokio::sync::Notify;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::lock::lock;
-use crate::observe::{Seen, watched};
+use crate::observe::Seen;
 use crate::remote::{Met, encoding};
+use crate::service::HandlerFuture;
 
 tokio::task_local! {
     /// The call whose handler runs: calls that it makes inherit its deadline and trace.
@@ -398,13 +398,7 @@ pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Option<Box<Met>>
     }
 }
 
-/// A boxed future within its call.
-pub(crate) type Scoped = Pin<Box<dyn Future<Output = crate::codec::Reply> + Send>>;
-
-pub(crate) fn scoped(context: CallContext, handler: crate::service::HandlerFuture) -> Scoped {
-    if context.inner.seen.is_none() {
-        return Box::pin(CURRENT.scope(context, handler));
-    }
-    let watching = context.clone();
-    watched(watching, Box::pin(CURRENT.scope(context, handler)))
+/// Each poll of the handler is one within its call.
+pub(crate) fn scoped(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
+    Box::pin(CURRENT.scope(context, handler))
 }

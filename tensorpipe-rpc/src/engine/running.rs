@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 use super::Engine;
 use super::admission::Admitted;
 use crate::caught::{caught_poll, drop_quietly};
-use crate::context::Scoped;
+use crate::service::HandlerFuture;
 
 /// A method whose first poll takes longer than this runs on tasks of its own. For empty methods all between 5 and 80 µs measure the same.
 const SHORT: Duration = Duration::from_micros(20);
@@ -78,7 +78,7 @@ impl Speed {
 pub(super) struct Running {
     engine: Arc<Engine>,
     admitted: Admitted,
-    handler: Option<Scoped>,
+    handler: Option<HandlerFuture>,
     deadline: Option<Pin<Box<Sleep>>>,
     speed: Arc<Speed>,
     first: bool,
@@ -89,7 +89,7 @@ impl Running {
     pub(super) fn new(
         engine: Arc<Engine>,
         admitted: Admitted,
-        handler: Scoped,
+        handler: HandlerFuture,
         speed: Arc<Speed>,
     ) -> Self {
         let deadline = admitted

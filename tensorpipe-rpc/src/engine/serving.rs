@@ -19,7 +19,7 @@ use crate::context::{CallContext, Caller, scoped};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
 use crate::lock::lock;
-use crate::observe::{metrics, of_failure};
+use crate::observe::{metrics, of_failure, watched};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
 use crate::server::{Member, ServerShared};
@@ -299,13 +299,8 @@ impl Engine {
         if was_held {
             context.inner.held.keep(held);
         }
-        let speed = served.speed[method].clone();
-        let make = || {
-            scoped(
-                context.clone(),
-                served.service.call(method, arguments, context),
-            )
-        };
+        let speed = &served.speed[method];
+        let make = || served.service.call(method, arguments, context);
         let made = match body_refers {
             false => caught(make),
             true => {
@@ -325,10 +320,15 @@ impl Engine {
             Ok(handler) => handler,
             Err(panic) => return self.reply_panic(&admitted, panic),
         };
+        if admitted.context.inner.seen.is_some() {
+            handler = watched(admitted.context.clone(), handler);
+        }
         if speed.is_short() {
             let begun = admitted.begun.unwrap_or_else(ambient::now);
             let mut cx = Context::from_waker(Waker::noop());
-            let polled = caught(|| handler.as_mut().poll(&mut cx));
+            // Most are ready then: a future that keeps its call would be one allocation more.
+            let within = admitted.context.clone();
+            let polled = caught(|| within.within(|| handler.as_mut().poll(&mut cx)));
             let ended = ambient::now();
             let took = ended - begun;
             speed.measured(took);
@@ -346,7 +346,8 @@ impl Engine {
             }
         }
         self.list(id, &mut admitted);
-        let running = Running::new(self.clone(), admitted, handler, speed);
+        let handler = scoped(admitted.context.clone(), handler);
+        let running = Running::new(self.clone(), admitted, handler, speed.clone());
         self.pipe.runtime().spawn(running);
     }
 

@@ -14,10 +14,11 @@ use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
 use super::{Carried, Figures, metrics};
 use crate::codec::Reply;
-use crate::context::{CallContext, Caller, Scoped};
+use crate::context::{CallContext, Caller};
 use crate::header::{Header, STATS, TraceContext};
 use crate::lock::lock;
 use crate::schema::Method;
+use crate::service::HandlerFuture;
 
 /// See the module's documentation.
 pub(crate) struct Seen {
@@ -193,7 +194,7 @@ impl SoFar {
 }
 
 /// The handler of a call of which somebody wants to know.
-pub(crate) fn watched(context: CallContext, handler: Scoped) -> Scoped {
+pub(crate) fn watched(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
     if let Some(seen) = &context.inner.seen {
         metrics::handler_started(seen.service, seen.method);
     }
@@ -206,7 +207,7 @@ pub(crate) fn watched(context: CallContext, handler: Scoped) -> Scoped {
 
 struct Watched {
     context: CallContext,
-    handler: Scoped,
+    handler: HandlerFuture,
     stage: Stage,
 }
 

@@ -17,7 +17,8 @@ pub enum When {
     /// While so many other operations of its writer's wait for their answers: together with what else is written, if more is likely
     /// to be.
     Beside(usize),
-    /// With the next turn of whoever drives the pipe: more is sure to follow.
+    /// With the next turn of whoever drives the pipe, where a write is a system call: more is sure to follow. Else at once, so that the peer
+    /// begins.
     Soon,
 }
 
@@ -61,7 +62,7 @@ pub(in crate::pipe) fn dispatch(
             let unanswered = core.driver.take_last_batch();
             io.sends.expects_more(under_way, last_batch, unanswered)
         }
-        When::Soon => true,
+        When::Soon => core.driver.is_costly(),
     };
     let left = |over, drive| Submitted {
         id: pushed.id,
