@@ -29,6 +29,8 @@ pub(super) struct PollTime {
     limit: Duration,
     /// A poll has found something since `limit` was raised.
     has_paid: bool,
+    /// It was raised for slow wake-ups last.
+    tries_long: bool,
     /// The peer sees it when this end polls, and polls then.
     peer_sees: bool,
     short_sleeps: Signs,
@@ -127,9 +129,10 @@ impl PollTime {
         Self {
             limit: POLL_LONGEST,
             has_paid: false,
+            tries_long: false,
             peer_sees,
             short_sleeps: Signs::new(2, SIGNS_MOST),
-            slow_wakes: Signs::new(4, SLOW_WAKES_MOST),
+            slow_wakes: Signs::new(8, SLOW_WAKES_MOST),
             peer_polls: Signs::new(1, SIGNS_MOST),
             wait: Wait::Not,
         }
@@ -206,12 +209,14 @@ impl PollTime {
     fn paid(&mut self) {
         // Whoever polls for longer than usual sees each answer. It pays once the peer polls, too.
         self.has_paid = self.limit <= POLL_LONGEST;
+        self.limit = POLL_LONGEST;
         if self.has_paid {
             self.short_sleeps.has_paid();
-            self.slow_wakes.has_paid();
             self.peer_polls.has_paid();
+            if std::mem::take(&mut self.tries_long) {
+                self.slow_wakes.has_paid();
+            }
         }
-        self.limit = POLL_LONGEST;
     }
 
     /// What was written last found the peer awake. Returns whether to poll.
@@ -240,6 +245,7 @@ impl PollTime {
     fn tries(&mut self, limit: Duration) {
         self.limit = limit;
         self.has_paid = false;
+        self.tries_long = limit > POLL_LONGEST;
     }
 }
 
@@ -430,15 +436,21 @@ mod tests {
         }
     }
 
-    /// Calls, each `pause` after the answer to the last one; an answer takes `work`. Begins with both ends asleep, which try to poll after
-    /// so many long sleeps. Returns how often both polled for what came, and for how long either polled for nothing.
-    fn call(calls: u32, try_after: [u32; 2], times: [u64; 3]) -> (u32, Duration) {
-        let [wake_up, work, pause] = times.map(Duration::from_micros);
+    /// Calls, each a pause after the answer to the last one: these `pauses` again and again. An answer takes `work`. Begins with both ends
+    /// asleep, which try to poll after so many long sleeps. Returns how often both polled for what came, and for how long either polled
+    /// for nothing.
+    fn call(
+        calls: usize,
+        try_after: [u32; 2],
+        [wake_up, work]: [u64; 2],
+        pauses: &[u64],
+    ) -> (u32, Duration) {
+        let [wake_up, work] = [wake_up, work].map(Duration::from_micros);
         let [mut client, mut server] = try_after.map(End::asleep);
         let (mut now, mut hot, mut polled) = (Instant::now(), 0, Duration::ZERO);
         let mut answered = now;
-        for _ in 0..calls {
-            let sent = now + pause;
+        for pause in pauses.iter().cycle().take(calls) {
+            let sent = now + Duration::from_micros(*pause);
             let (came, server_polls, server_polled) = server.wait(answered, sent, wake_up);
             client.peer_was_awake = server_polls;
             answered = came + work;
@@ -453,9 +465,9 @@ mod tests {
 
     #[test]
     fn two_ends_that_sleep_for_nothing_but_each_others_wake_up_begin_to_poll() {
-        for try_after in [[4, 4], [4, SLOW_WAKES_MOST], [SLOW_WAKES_MOST, 4]] {
+        for try_after in [[8, 8], [8, SLOW_WAKES_MOST], [SLOW_WAKES_MOST, 8]] {
             for wake_up in [20, 60, 120, 250, 430] {
-                let (hot, _) = call(100, try_after, [wake_up, 2, 1]);
+                let (hot, _) = call(100, try_after, [wake_up, 2], &[1]);
                 assert!(hot >= 90, "wake-ups take {wake_up} µs: {hot} of 100 calls");
             }
         }
@@ -463,17 +475,25 @@ mod tests {
 
     #[test]
     fn where_calls_or_answers_take_their_time_nobody_polls_for_long() {
-        for times in [
-            [20, 2, 300],
-            [20, 300, 300],
-            [20, 300, 2],
-            [250, 2, 400],
-            [20, 2, 900],
+        for (times, pauses, most) in [
+            ([20, 2], &[300][..], 2),
+            ([20, 300], &[300], 2),
+            ([20, 300], &[2], 2),
+            ([250, 2], &[400], 2),
+            ([20, 2], &[900], 2),
+            // The polls between them pay; each pause is polled for as long as always.
+            ([20, 2], &[1, 1, 1, 300], 15),
+            (
+                [20, 2],
+                &[1, 1, 1, 300, 300, 300, 300, 300, 300, 300, 300, 300, 300],
+                25,
+            ),
         ] {
-            let (hot, polled) = call(10_000, [4, 4], times);
+            let (hot, polled) = call(10_000, [8, 8], times, pauses);
             let mean = polled / 10_000;
-            assert!(mean < Duration::from_micros(2), "{times:?}: {mean:?}");
-            assert!(hot < 100, "{times:?}: {hot}");
+            let most = Duration::from_micros(most);
+            assert!(mean < most, "{times:?} {pauses:?}: {mean:?}");
+            assert!(hot < 100 || pauses.len() > 1, "{times:?} {pauses:?}: {hot}");
         }
     }
 }
