@@ -23,6 +23,7 @@ tensorpipe_loom::models! {
         one_writes_when_a_handler_has_taken_the_turn;
     polls: an_operation_that_polls_gets_its_message,
         an_operation_polls_as_its_peer_does,
+        the_background_task_polls_as_its_peer_does,
         a_poller_leaves_while_another_waits,
         a_sleeper_outlasts_one_that_finds_its_message_at_once,
         a_newer_operation_takes_over,

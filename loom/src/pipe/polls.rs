@@ -40,6 +40,27 @@ pub fn an_operation_polls_as_its_peer_does() {
     }
 }
 
+/// An answer is written that finds the peer awake, by a task that does not wait. The background task polls for what comes.
+pub fn the_background_task_polls_as_its_peer_does() {
+    for answers in [&[true, false][..], &[false], &[true, true]] {
+        check(2, move || {
+            let pipe = Pipe::that_listens_and_can_be_polled(&[], |_, _| ());
+            poll_time::answer_behind_peer(answers);
+            let serving = pipe.spawn(|core, background| {
+                core.driver.found_peer_awake();
+                assert!(core.driver.is_to_poll_for_peer());
+                core.driver.wakers.wake_background();
+                while background.act_on_wakes(core) {}
+            });
+            pipe.core.arrive();
+            serving.join().unwrap();
+            pipe.core.arrive();
+            pipe.act_on_wakes(None);
+            assert_eq!(pipe.core.received(), 2, "nobody polls");
+        });
+    }
+}
+
 /// Two operations wait, one of which is dropped: either may be the poller.
 pub fn a_poller_leaves_while_another_waits() {
     for answers in [&[true, true, false][..], &[false, true, true, false]] {

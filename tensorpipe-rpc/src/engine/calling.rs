@@ -164,7 +164,7 @@ impl Engine {
         };
         // A call that was given the result of another one is seldom the last of its chain.
         let when = if waits {
-            When::Soon
+            When::Ahead
         } else {
             When::Beside(under_way)
         };

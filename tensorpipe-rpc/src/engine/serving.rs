@@ -300,7 +300,13 @@ impl Engine {
             context.inner.held.keep(held);
         }
         let speed = &served.speed[method];
-        let make = || served.service.call(method, arguments, context);
+        let make = || {
+            let handler = served.service.call(method, arguments, context);
+            match admitted.context.inner.seen.is_some() {
+                true => watched(admitted.context.clone(), handler),
+                false => handler,
+            }
+        };
         let made = match body_refers {
             false => caught(make),
             true => {
@@ -317,18 +323,25 @@ impl Engine {
             admitted.context.inner.held.keep(None);
         }
         let mut handler = match made {
-            Ok(handler) => handler,
+            Ok(handler) => Some(handler),
             Err(panic) => return self.reply_panic(&admitted, panic),
         };
-        if admitted.context.inner.seen.is_some() {
-            handler = watched(admitted.context.clone(), handler);
-        }
         if speed.is_short() {
             let begun = admitted.begun.unwrap_or_else(ambient::now);
             let mut cx = Context::from_waker(Waker::noop());
             // Most are ready then: a future that keeps its call would be one allocation more.
             let within = admitted.context.clone();
-            let polled = caught(|| within.within(|| handler.as_mut().poll(&mut cx)));
+            let poll = || {
+                let Some(running) = &mut handler else {
+                    return Poll::Pending;
+                };
+                let polled = running.as_mut().poll(&mut cx);
+                if polled.is_ready() {
+                    drop_quietly(handler.take(), A_HANDLER);
+                }
+                polled
+            };
+            let polled = caught(|| within.within(poll));
             let ended = ambient::now();
             let took = ended - begun;
             speed.measured(took);
@@ -345,6 +358,7 @@ impl Engine {
                 };
             }
         }
+        let Some(handler) = handler else { return };
         self.list(id, &mut admitted);
         let handler = scoped(admitted.context.clone(), handler);
         let running = Running::new(self.clone(), admitted, handler, speed.clone());

@@ -76,7 +76,8 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
         None
     }
 
-    /// How often the peer had to be woken by a system call beside those that move bytes.
+    /// How often the peer had to be woken by a system call beside those that move bytes. Where a poll is no system call, a write that adds
+    /// none has found the peer awake, which most likely polls.
     fn wakes(&self) -> u64 {
         0
     }

@@ -90,6 +90,10 @@ impl Connection for Veiled {
         self.manners.identity.clone()
     }
 
+    fn wakes(&self) -> u64 {
+        self.inner.wakes()
+    }
+
     fn can_poll(&self) -> bool {
         self.inner.can_poll()
     }

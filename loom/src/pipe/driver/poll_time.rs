@@ -38,10 +38,11 @@ impl PollTime {
     }
 
     pub(super) fn peer_polls(&self) -> bool {
-        if let peer @ [_, ..] = PEER_ANSWERS.take() {
+        let peer = PEER_ANSWERS.take();
+        if !peer.is_empty() {
             ANSWERS.set(peer);
         }
-        self.pays()
+        !peer.is_empty()
     }
 
     pub(super) fn in_vain(&self, _: u32, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {

@@ -49,8 +49,8 @@ pub(in crate::pipe) struct BusyPoll {
     for_main_futures: AtomicBool,
     /// The pipe is closing: its background task keeps its clock, and does not poll.
     closing: AtomicBool,
-    /// What was written last found the peer awake. It says so where writing wakes.
-    peer_is_awake: AtomicBool,
+    /// What was written found the peer awake, and it is time to try whether polling pays.
+    polls_for_peer: AtomicBool,
     /// Messages that came together last: none, where a poll has found none since.
     last_batch: AtomicU32,
     /// The same where some came, until somebody asks.
@@ -84,7 +84,7 @@ impl BusyPoll {
             background_comes: AtomicBool::new(false),
             for_main_futures: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            peer_is_awake: AtomicBool::new(false),
+            polls_for_peer: AtomicBool::new(false),
             last_batch: AtomicU32::new(0),
             unread_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
@@ -185,9 +185,19 @@ impl<W> Driver<W> {
             && !runtime::is_main_future()
     }
 
-    /// Something was written, and the peer was awake, though this side was not known to poll.
+    /// Something was written, behind something that had come, and the peer was awake though it is not polled here.
     pub(in crate::pipe) fn found_peer_awake(&self) {
-        self.polling.peer_is_awake.store(true, Ordering::Relaxed);
+        let polling = &self.polling;
+        if polling.able && !polling.costly && lock(&polling.time).peer_polls() {
+            polling.polls_for_peer.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the background task had better come and poll, since nobody awaits what follows an answer: a task wrote it.
+    pub(in crate::pipe) fn is_to_poll_for_peer(&self) -> bool {
+        self.polling.polls_for_peer.load(Ordering::Relaxed)
+            && self.wakers.registered() == 0
+            && !self.delivery.is_held_here()
     }
 
     /// Whether so many wait that polls, each a system call, do not pay.
@@ -302,10 +312,8 @@ impl<W> Driver<W> {
     /// Switches polling on where the peer was awake when it was written to: most likely it polls, and what it says comes soon.
     fn polls_as_peer_does<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
         let polling = &self.polling;
-        let polls = polling.peer_is_awake.load(Ordering::Relaxed)
-            && polling.peer_is_awake.swap(false, Ordering::Relaxed)
-            && !polling.costly
-            && lock(&polling.time).peer_polls();
+        let polls = polling.polls_for_peer.load(Ordering::Relaxed)
+            && polling.polls_for_peer.swap(false, Ordering::Relaxed);
         if polls {
             polling.change(OFF, VACANT);
             self.wakers.keep_ticking();
@@ -416,7 +424,7 @@ impl<W> Driver<W> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::task::Poll;
+    use std::task::{Poll, Wake};
 
     use super::super::tuning::TICK;
     use super::super::{Interest, Waiter};
@@ -501,10 +509,25 @@ mod tests {
         }
     }
 
-    /// Neither end expects polling to pay: but one of them polls.
+    /// How often somebody was woken.
+    #[derive(Default)]
+    struct Woken(AtomicU32);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Neither end expects polling to pay; but the peer may poll.
     #[tokio::test]
-    async fn whoever_writes_to_a_peer_that_is_awake_polls_as_it_does() {
-        for (name, awake) in [("it polls", true), ("it sleeps", false)] {
+    async fn whoever_answers_a_peer_that_is_awake_polls_as_it_does() {
+        for (name, awake, answers) in [
+            ("it polls", true, 1),
+            ("it sleeps", false, 1),
+            // It was woken by the first one, and nobody knows whether it is awake yet.
+            ("two answers", false, 2),
+        ] {
             let (client, server) = shm_pair(name).await;
             let [peer, core] = [&client, &server].map(|pipe| pipe.core().clone());
             if awake {
@@ -524,7 +547,16 @@ mod tests {
             peer.drive();
             client.send(Message::new("a call")).unwrap();
             core.drive();
-            server.send(Message::new("an answer")).unwrap();
+            let background = Arc::new(Woken::default());
+            core.driver
+                .wakers
+                .set_background(&background.clone().into());
+            for _ in 0..answers {
+                server.send(Message::new("an answer")).unwrap();
+            }
+            // It is a task's, which waits for nothing.
+            let woken = background.0.load(Ordering::Relaxed);
+            assert_eq!(woken, u32::from(awake), "{name}");
             let mut waiter = Waiter::new(core);
             waiter.drive(Waker::noop());
             assert_eq!(waiter.poll_again(Waker::noop()), awake, "{name}");

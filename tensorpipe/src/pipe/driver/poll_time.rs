@@ -11,8 +11,8 @@
 //!
 //! Both ends may be wrong together. Where cores wake slowly, each sees long sleeps, and polling is in vain while the other sleeps: a call
 //! takes two wake-ups, though both have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls once
-//! for as long as these may take. Whoever writes to a reader that is awake polls then, too. Neither end does so for nothing more than rarely.
-//! Over tcp nobody sees whether the reader is awake.
+//! for as long as these may take. Whoever answers a peer that is awake polls then, too. Each is tried after twice as many signs the next time,
+//! until it has paid. Over tcp nobody sees whether the reader is awake.
 //!
 //! The clock is an argument: tests tell the time, and the models of `tensorpipe-loom` have a file in place of this one.
 
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use super::runtime::ThreadCounts;
 use super::tuning::{
-    BUSY_SLICE, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP, SIGNS_MOST, SLOW_WAKES,
-    SLOW_WAKES_MOST, TICK,
+    BUSY_SLICE, PAID_IN_A_ROW, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP,
+    SIGNS_MOST, SLOW_WAKES, SLOW_WAKES_MOST, TICK,
 };
 
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(super) struct PollTime {
     limit: Duration,
     /// A poll has found something since `limit` was raised.
     has_paid: bool,
-    /// It was raised for slow wake-ups last.
-    tries_long: bool,
+    /// Behind a try of slow wake-ups that was not in vain: how often in a row polling has paid. 0 without one.
+    paid_since_long: u32,
     /// The peer sees it when this end polls, and polls then.
     peer_sees: bool,
     short_sleeps: Signs,
@@ -129,7 +129,7 @@ impl PollTime {
         Self {
             limit: POLL_LONGEST,
             has_paid: false,
-            tries_long: false,
+            paid_since_long: 0,
             peer_sees,
             short_sleeps: Signs::new(2, SIGNS_MOST),
             slow_wakes: Signs::new(8, SLOW_WAKES_MOST),
@@ -168,6 +168,7 @@ impl PollTime {
             self.wait = Wait::Polling(0, Some(begun));
             return true;
         }
+        self.paid_since_long = 0;
         self.limit /= 2;
         if !self.has_paid || self.limit < POLL_SHORTEST {
             self.limit = Duration::ZERO;
@@ -189,9 +190,10 @@ impl PollTime {
     pub(super) fn found(&mut self, counts: ThreadCounts, now: impl FnOnce() -> Instant) {
         match self.wait {
             Wait::Not => {}
-            Wait::Polling(..) => {
-                if !self.has_paid || self.limit < POLL_LONGEST {
-                    self.paid();
+            Wait::Polling(_, begun) => {
+                if !self.has_paid || self.limit < POLL_LONGEST || self.paid_since_long > 0 {
+                    let share = |begun: Begun| begun.share(now(), counts);
+                    self.paid(begun.map(share).unwrap_or_default());
                 }
             }
             Wait::Sleeping(begun) => {
@@ -205,26 +207,35 @@ impl PollTime {
         self.wait = Wait::Not;
     }
 
+    /// A poll has found something, after so long.
     #[cold]
-    fn paid(&mut self) {
-        // Whoever polls for longer than usual sees each answer. It pays once the peer polls, too.
-        self.has_paid = self.limit <= POLL_LONGEST;
+    fn paid(&mut self, polled: Duration) {
         self.limit = POLL_LONGEST;
-        if self.has_paid {
-            self.short_sleeps.has_paid();
-            self.peer_polls.has_paid();
-            if std::mem::take(&mut self.tries_long) {
+        if polled > POLL_LONGEST {
+            // Whoever polls for longer than usual sees each answer. It pays once the peer polls, too.
+            self.has_paid = false;
+            self.paid_since_long = 1;
+            return;
+        }
+        self.has_paid = true;
+        self.short_sleeps.has_paid();
+        self.peer_polls.has_paid();
+        if self.paid_since_long > 0 {
+            self.paid_since_long += 1;
+            if self.paid_since_long > PAID_IN_A_ROW {
+                self.paid_since_long = 0;
                 self.slow_wakes.has_paid();
             }
         }
     }
 
-    /// What was written last found the peer awake. Returns whether to poll.
+    /// What was written found the peer awake. Returns whether it is time to try.
     pub(super) fn peer_polls(&mut self) -> bool {
-        if !self.pays() && self.peer_polls.add() {
+        let tries = !self.pays() && self.peer_polls.add();
+        if tries {
             self.tries(POLL_LONGEST);
         }
-        self.pays()
+        tries
     }
 
     /// A sleep is over, of a thread that had no time for it if it `was_busy`.
@@ -245,7 +256,6 @@ impl PollTime {
     fn tries(&mut self, limit: Duration) {
         self.limit = limit;
         self.has_paid = false;
-        self.tries_long = limit > POLL_LONGEST;
     }
 }
 
@@ -481,12 +491,14 @@ mod tests {
             ([20, 300], &[2], 2),
             ([250, 2], &[400], 2),
             ([20, 2], &[900], 2),
+            ([20, 2], &[1, 1, 600, 600, 600], 20),
+            ([20, 2], &[1, 1, 850], 20),
             // The polls between them pay; each pause is polled for as long as always.
             ([20, 2], &[1, 1, 1, 300], 15),
             (
                 [20, 2],
                 &[1, 1, 1, 300, 300, 300, 300, 300, 300, 300, 300, 300, 300],
-                25,
+                18,
             ),
         ] {
             let (hot, polled) = call(10_000, [8, 8], times, pauses);

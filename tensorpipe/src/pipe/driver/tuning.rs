@@ -18,7 +18,7 @@ pub(in crate::pipe) const TICK: Duration = Duration::from_millis(50);
 
 // Busy-polling: how long, and for how many.
 
-/// The longest time to poll. As long as a wake-up at both ends, so that polling in vain costs at most as much again. From
+/// The usual time to poll, at most. As long as a wake-up at both ends, so that polling in vain costs at most as much again. From
 /// measured wake-ups of some 20 µs at each end: `tp-bench limits` (round trips spinning and asleep).
 pub(super) const POLL_LONGEST: Duration = Duration::from_micros(50);
 
@@ -35,13 +35,16 @@ pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 pub(super) const BUSY_SLICE: Duration = Duration::from_micros(15);
 
 /// Signs that polling would pay before it is tried again, at most: short sleeps, or writes that find the peer awake. It doubles each time
-/// that polling was in vain. Chosen between 32 and 2048, which measure the same.
+/// that polling was in vain. Chosen: for short sleeps all between 32 and 2048 measure the same.
 pub(super) const SIGNS_MOST: u32 = 256;
 
 /// A sleep up to this long may be two wake-ups where cores wake slowly, so it is tried once to poll for as long. Below the
 /// millisecond that a runtime's timer takes at least. Measured: where a wake-up takes 60 to 270 µs, calls take 1.7 µs instead of 137 to 558.
 /// `tp-bench callers --callers 1 --parked 0 --pin --wake-us 250`; RESULTS, "Slow wake-ups".
 pub(super) const SLOW_WAKES: Duration = Duration::from_micros(900);
+
+/// Polls that have to pay in a row behind such a try, for the next one to come as soon. Chosen: fewer may be a burst that came anyway.
+pub(super) const PAID_IN_A_ROW: u32 = 8;
 
 /// Such sleeps before that is tried again, at most. Chosen: it costs a 4096th of a core then.
 pub(super) const SLOW_WAKES_MOST: u32 = 4096;

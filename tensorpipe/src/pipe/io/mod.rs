@@ -35,7 +35,7 @@ pub(super) struct Io {
     polled: bool,
     /// How often the connection has woken the peer.
     peer_wakes: u64,
-    /// Bytes have come since then: the peer has been awake.
+    /// Bytes have come since then, and since this was asked last: the peer has been awake.
     heard: bool,
     /// Bytes were written since that was asked.
     wrote: bool,
@@ -151,6 +151,7 @@ impl Io {
         common.counters.woke(wakes);
         self.heard &= std::mem::replace(&mut self.peer_wakes, wakes) == wakes;
         if std::mem::take(&mut self.wrote) && self.heard && !self.polled {
+            self.heard = false;
             common.driver.found_peer_awake();
         }
     }

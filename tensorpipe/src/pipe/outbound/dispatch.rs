@@ -17,9 +17,10 @@ pub enum When {
     /// While so many other operations of its writer's wait for their answers: together with what else is written, if more is likely
     /// to be.
     Beside(usize),
-    /// With the next turn of whoever drives the pipe, where a write is a system call: more is sure to follow. Else at once, so that the peer
-    /// begins.
+    /// With the next turn of whoever drives the pipe: more is sure to follow.
     Soon,
+    /// The same where a write is a system call; else at once, so that the peer begins with what the next messages wait for.
+    Ahead,
 }
 
 /// What became of a message.
@@ -62,7 +63,8 @@ pub(in crate::pipe) fn dispatch(
             let unanswered = core.driver.take_last_batch();
             io.sends.expects_more(under_way, last_batch, unanswered)
         }
-        When::Soon => core.driver.is_costly(),
+        When::Soon => true,
+        When::Ahead => core.driver.is_costly(),
     };
     let left = |over, drive| Submitted {
         id: pushed.id,
@@ -97,10 +99,15 @@ pub(in crate::pipe) fn dispatch(
         return left(false, !idle);
     }
     let sent = io.send_gathered(core);
+    let polls = core.driver.is_to_poll_for_peer();
     // One that is behind others and that nobody asks about counts as written, like what a socket has taken.
     if !sent && (pushed.alone || pushed.watched || pushed.kept) {
         io.push_mark(pushed.id);
         sent_in_part(core, &io, pushed);
+    }
+    drop(io);
+    if polls {
+        core.driver.wakers.wake_background();
     }
     left(sent && !pushed.kept, !sent || !idle)
 }

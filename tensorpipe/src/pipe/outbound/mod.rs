@@ -193,7 +193,7 @@ pub(super) fn submit(
         let batched = match when {
             When::Now => false,
             When::Beside(under_way) => is_many(under_way, core.driver.last_batch()),
-            When::Soon => true,
+            When::Soon | When::Ahead => true,
         };
         let may_wait =
             batched && core.driver.is_costly() && !shared.has_work() && !core.answers_more();
