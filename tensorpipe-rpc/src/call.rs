@@ -96,12 +96,12 @@ impl UnderWay {
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
         // At first there is no waker that would have to be taken back.
         let mut outcome = None;
-        if self.polled || self.slot.is_done() {
-            outcome = self.slot.poll(None);
+        if self.polled || self.slot.outcome.is_done() {
+            outcome = self.slot.outcome.poll(None);
         }
         if outcome.is_none() {
             self.drive(cx);
-            outcome = self.slot.poll(Some(cx.waker()));
+            outcome = self.slot.outcome.poll(Some(cx.waker()));
         }
         match outcome {
             Some(outcome) => {

@@ -4,9 +4,10 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_util::task::AtomicWaker;
 use tensorpipe::ambient;
 use tensorpipe::device::Allocators;
 use tensorpipe::engine::{EnginePipe, Held};
@@ -57,7 +58,7 @@ pub(crate) struct Caller {
     /// Known when it has called: where its pipe is may be decided shortly before.
     known: OnceLock<Known>,
     memory: Allocators,
-    runtime: Handle,
+    pub(crate) runtime: Handle,
     engine: OnceLock<Weak<Engine>>,
 }
 
@@ -123,7 +124,7 @@ impl Caller {
 pub(crate) struct CancelState {
     cancelled: AtomicBool,
     /// The handler's task.
-    task: Mutex<Option<Waker>>,
+    task: AtomicWaker,
     /// Work of the handler's that runs elsewhere.
     told: Notify,
 }
@@ -243,11 +244,6 @@ impl CallContext {
                 .is_some_and(|deadline| ambient::now() >= deadline)
     }
 
-    /// Whether nobody waits, whatever the time.
-    pub(crate) fn was_given_up(&self) -> bool {
-        self.inner.cancel.is_set()
-    }
-
     /// Ends when the call is cancelled, and at its deadline at the latest, answered or not. For work that runs on tasks of
     /// its own. Cancel safe.
     pub async fn cancelled(&self) {
@@ -314,24 +310,9 @@ impl CallContext {
         engine.is_some_and(|engine| engine.stops_serving())
     }
 
-    /// The runtime of its connection.
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.inner.caller.runtime
-    }
-
     /// Runs `work` as part of this call.
     pub(crate) fn within<R>(self, work: impl FnOnce() -> R) -> R {
         CURRENT.sync_scope(self, work)
-    }
-
-    /// Says that nobody waits any more.
-    pub(crate) fn cancel(&self) {
-        self.inner.cancel.set();
-    }
-
-    /// For the handler's task alone.
-    pub(crate) fn poll_cancelled(&self, cx: &Context<'_>) -> Poll<()> {
-        self.inner.cancel.poll(cx)
     }
 }
 
@@ -352,18 +333,12 @@ impl CancelState {
     pub(crate) fn set(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.told.notify_waiters();
-        let task = lock(&self.task).take();
-        if let Some(task) = task {
-            task.wake();
-        }
+        self.task.wake();
     }
 
     /// Has the handler's task polled, for what it alone can know.
     pub(crate) fn nudge(&self) {
-        let task = lock(&self.task).clone();
-        if let Some(task) = task {
-            task.wake();
-        }
+        self.task.wake();
     }
 
     /// For the handler's task alone.
@@ -371,17 +346,11 @@ impl CancelState {
         if self.is_set() {
             return Poll::Ready(());
         }
-        let mut task = lock(&self.task);
-        match &mut *task {
-            Some(known) => known.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
-        drop(task);
+        self.task.register(cx.waker());
         // Set between the first check and the registration.
-        if self.is_set() {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
+        match self.is_set() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     }
 }

@@ -97,29 +97,31 @@ pub(crate) enum Tarpc {
 
 /// Why a call has no result. Travels as one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum FailureCode {
-    Panicked,
+    Panicked = 1,
     /// There is no room for it. The method has not run.
-    Overloaded,
+    Overloaded = 2,
     /// There is no such method.
-    Unimplemented,
+    Unimplemented = 3,
     /// The arguments make no sense, or do not suit the method, which has not run.
-    BadArguments,
-    Deadline,
-    ShuttingDown,
+    BadArguments = 4,
+    Deadline = 5,
+    ShuttingDown = 6,
     /// The method returned what cannot be sent, or what the caller's end does not take.
-    BadReply,
-    Mismatch,
-    NoService,
-    Unresolved,
-    BadItem,
+    BadReply = 7,
+    Mismatch = 8,
+    NoService = 9,
+    Unresolved = 10,
+    BadItem = 11,
     /// A tensor of the arguments cannot be where the caller asked for it.
-    NoPlace,
+    NoPlace = 12,
     /// The same of the result; the method has run.
-    NoPlaceForResult,
+    NoPlaceForResult = 13,
     /// The caller may not call this method.
-    Denied,
-    Other(u8),
+    Denied = 14,
+    /// Of a newer peer.
+    Other,
 }
 
 /// Where a call belongs among others: propagated from call to nested call.
@@ -148,26 +150,6 @@ pub(crate) struct Header {
 }
 
 impl FailureCode {
-    fn code(self) -> u8 {
-        match self {
-            Self::Panicked => 1,
-            Self::Overloaded => 2,
-            Self::Unimplemented => 3,
-            Self::BadArguments => 4,
-            Self::Deadline => 5,
-            Self::ShuttingDown => 6,
-            Self::BadReply => 7,
-            Self::Mismatch => 8,
-            Self::NoService => 9,
-            Self::Unresolved => 10,
-            Self::BadItem => 11,
-            Self::NoPlace => 12,
-            Self::NoPlaceForResult => 13,
-            Self::Denied => 14,
-            Self::Other(code) => code,
-        }
-    }
-
     fn from_code(code: u8) -> Self {
         match code {
             1 => Self::Panicked,
@@ -184,7 +166,7 @@ impl FailureCode {
             12 => Self::NoPlace,
             13 => Self::NoPlaceForResult,
             14 => Self::Denied,
-            other => Self::Other(other),
+            _ => Self::Other,
         }
     }
 }
@@ -195,7 +177,7 @@ impl Kind {
             Self::Call => (1, 0),
             Self::Value => (2, 0),
             Self::ServiceError => (3, 0),
-            Self::Failure(code) => (4, code.code()),
+            Self::Failure(code) => (4, code as u8),
             Self::Bind => (5, 0),
             Self::Tarpc(Tarpc::Request) => (6, 0),
             Self::Tarpc(Tarpc::Cancel) => (7, 0),

@@ -177,7 +177,7 @@ impl Batcher {
                 took: None,
                 reruns: 0,
             };
-            let runtime = callers.context.runtime().clone();
+            let runtime = callers.context.inner.caller.runtime.clone();
             runtime.spawn(run(Run {
                 ending,
                 calls,
@@ -196,7 +196,7 @@ impl Batcher {
         if let Some(callers) = callers
             && callers.left.fetch_sub(1, Ordering::AcqRel) == 1
         {
-            callers.context.cancel();
+            callers.context.inner.cancel.set();
         }
     }
 }

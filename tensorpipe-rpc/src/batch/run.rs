@@ -135,7 +135,7 @@ async fn columns(calls: Vec<Vec<Tensor>>, context: &CallContext) -> Result<Vec<T
 async fn to_end(context: &CallContext, work: BatchFuture) -> Option<Result<Vec<Reply>, String>> {
     let mut work = Box::pin(context.clone().scope(work));
     let ended = poll_fn(|cx| {
-        if context.poll_cancelled(cx).is_ready() {
+        if context.inner.cancel.poll(cx).is_ready() {
             return Poll::Ready(None);
         }
         caught_poll(|| work.as_mut().poll(cx)).map(Some)

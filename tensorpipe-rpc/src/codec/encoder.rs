@@ -154,11 +154,6 @@ impl Encoder {
         })
     }
 
-    /// The values are items of a stream.
-    pub(crate) fn about_items(self) -> Self {
-        self.about(Subject::Item)
-    }
-
     /// What it holds.
     pub(crate) fn mark(&self) -> Mark {
         self.writer.mark()

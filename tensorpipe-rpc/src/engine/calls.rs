@@ -254,7 +254,7 @@ impl Engine {
             self.close_streams(streams);
         }
         // Answered, and nobody took it.
-        self.let_go(slot, slot.abandon());
+        self.let_go(slot, slot.outcome.abandon());
     }
 
     /// Whether tensors or payloads of a call, or of its answer, are on their way. Items of streams are not asked for.
@@ -424,6 +424,6 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
             error: PlaceError::There(text),
             may_have_run: code == FailureCode::NoPlaceForResult,
         },
-        FailureCode::BadItem | FailureCode::Other(_) => CallError::Other(text),
+        FailureCode::BadItem | FailureCode::Other => CallError::Other(text),
     })
 }

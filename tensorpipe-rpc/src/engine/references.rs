@@ -177,7 +177,7 @@ impl Engine {
             tokio::select! {
                 biased;
                 () = context.cancelled() => {
-                    if !context.was_given_up() {
+                    if !context.inner.cancel.is_set() {
                         engine.reply_late(&admitted);
                     }
                 }

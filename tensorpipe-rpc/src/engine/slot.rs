@@ -3,7 +3,6 @@
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Waker;
 use std::time::Duration;
 
 use tensorpipe::{Error, Pipe};
@@ -32,7 +31,8 @@ pub(crate) struct CallSlot {
     /// The number of its reply's.
     reply: AtomicU64,
     pub(super) deadline: Deadline,
-    outcome: Handover<Outcome>,
+    /// [`complete`](Self::complete) brings it.
+    pub(crate) outcome: Handover<Outcome>,
     /// It is in the table no more: whoever has taken it out completes it.
     out: AtomicBool,
     /// Its message leaves with others, or has left: the first poll need not drive.
@@ -190,21 +190,6 @@ impl CallSlot {
     pub(super) fn fail(&self, error: CallError) {
         self.complete(Outcome::Failed(error));
     }
-
-    /// Nobody will take it. Returns the outcome if it is there: one that comes later is given back to who brings it.
-    pub(super) fn abandon(&self) -> Option<Outcome> {
-        self.outcome.abandon()
-    }
-
-    /// Whether there is an outcome to be taken, as far as is seen without the lock.
-    pub(crate) fn is_done(&self) -> bool {
-        self.outcome.is_done()
-    }
-
-    /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<Outcome> {
-        self.outcome.poll(waker)
-    }
 }
 
 #[cfg(test)]
@@ -213,41 +198,6 @@ mod tests {
 
     fn slot() -> CallSlot {
         CallSlot::new(7, None, Beside::default())
-    }
-
-    fn other(text: &str) -> Outcome {
-        Outcome::Failed(CallError::Other(text.into()))
-    }
-
-    /// What it says, if it is there.
-    fn text(outcome: Option<Outcome>) -> Option<String> {
-        match outcome? {
-            Outcome::Failed(error) => Some(error.to_string()),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn an_outcome_goes_to_exactly_one() {
-        // Awaited: to whoever awaits.
-        let awaited = slot();
-        assert!(awaited.complete(other("one")).is_none());
-        assert_eq!(text(awaited.complete(other("two"))).as_deref(), Some("two"));
-        assert_eq!(text(awaited.poll(None)).as_deref(), Some("one"));
-        assert!(awaited.poll(None).is_none() && awaited.abandon().is_none());
-        // Answered and then given up: to whoever gives it up.
-        let answered = slot();
-        assert!(answered.complete(other("one")).is_none());
-        assert_eq!(text(answered.abandon()).as_deref(), Some("one"));
-        assert!(answered.poll(None).is_none());
-        // Given up and then answered: back to whoever brings it.
-        let given_up = slot();
-        assert!(given_up.abandon().is_none());
-        assert_eq!(
-            text(given_up.complete(other("one"))).as_deref(),
-            Some("one")
-        );
-        assert!(given_up.poll(None).is_none() && given_up.abandon().is_none());
     }
 
     #[test]

@@ -71,14 +71,3 @@ fn a_trace_without_an_id_is_not_passed_on() {
     let again = Header::decode(&decoded.to_vec()).unwrap();
     assert_eq!((again.body_at, again.flags), (CALL_LEN, 0));
 }
-
-#[test]
-fn a_reply_is_written_in_place() {
-    let mut bytes = vec![0; REPLY_HEADER + 3];
-    Header::put_reply(&mut bytes, Kind::Value, 77);
-    let header = Header::decode(&bytes).unwrap();
-    assert_eq!(
-        (header.kind, header.call, header.body_at),
-        (Kind::Value, 77, REPLY_HEADER)
-    );
-}

@@ -66,6 +66,6 @@ pub(crate) fn of_failure(code: FailureCode) -> Verdict {
         FailureCode::Mismatch
         | FailureCode::NoService
         | FailureCode::BadItem
-        | FailureCode::Other(_) => ("other", Level::WARN),
+        | FailureCode::Other => ("other", Level::WARN),
     }
 }

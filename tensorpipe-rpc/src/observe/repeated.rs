@@ -26,16 +26,3 @@ pub(crate) fn is_first(kind: Kind) -> bool {
     }
     admitted.is_some()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::is_first;
-
-    #[test]
-    fn the_first_of_each_kind_is_told() {
-        let (one, other) = (("test", "overloaded", "a"), ("test", "overloaded", "b"));
-        let told = (0..92).filter(|_| is_first(one)).count();
-        assert_eq!(told, 1);
-        assert!(is_first(other), "another kind");
-    }
-}

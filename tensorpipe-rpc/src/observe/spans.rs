@@ -120,18 +120,3 @@ fn next(around: TraceContext) -> TraceContext {
 fn random() -> u64 {
     ambient::number().max(1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_trace_goes_on_and_a_new_one_begins_where_there_is_none() {
-        let begun = next(TraceContext::default());
-        assert!(begun.trace_id > u128::from(u64::MAX) && begun.span_id != 0);
-        let inner = next(begun);
-        assert_eq!(inner.trace_id, begun.trace_id);
-        assert_ne!(inner.span_id, begun.span_id);
-        assert_ne!(next(TraceContext::default()).trace_id, begun.trace_id);
-    }
-}

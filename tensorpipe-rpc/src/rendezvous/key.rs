@@ -221,17 +221,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_a_key_are_what_it_was_made_of() {
-        let key = Key::new("a", u64::MAX, "bc", "w/1:0", 9).unwrap();
-        assert_eq!(key.as_str(), "a;ffffffffffffffff;bc;w/1:0;9");
-        assert_eq!(
-            (key.producer(), key.consumer(), key.tensor()),
-            ("a", "bc", "w/1:0")
-        );
-        assert_eq!((key.incarnation(), key.step()), (u64::MAX, 9));
-    }
-
-    #[test]
     fn what_is_no_key_says_why() {
         let parse = |text: &str| text.parse::<Key>().unwrap_err();
         assert_eq!(parse(""), KeyError::Parts);

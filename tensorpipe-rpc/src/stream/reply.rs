@@ -214,7 +214,7 @@ impl<T, E> CallStream<T, E> {
                     return Some(self.end(ended));
                 }
                 // What came before it is looked for once more.
-                None => *outcome = Some(slot.poll(waker)?),
+                None => *outcome = Some(slot.outcome.poll(waker)?),
             }
         }
     }

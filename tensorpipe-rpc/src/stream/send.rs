@@ -13,7 +13,7 @@ use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, PeerLimits};
 use tokio::sync::oneshot;
 
-use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply};
+use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply, Subject};
 use crate::engine::{CallStreams, Engine, Room};
 use crate::error::no_place;
 use crate::header::{Header, Kind, Way};
@@ -103,7 +103,7 @@ impl Batch {
         let mut header = Vec::with_capacity(256);
         header.resize(REPLY_HEADER, 0);
         Self {
-            encoder: Encoder::after(header).about_items(),
+            encoder: Encoder::after(header).about(Subject::Item),
             items: 0,
             begun: ambient::now(),
         }

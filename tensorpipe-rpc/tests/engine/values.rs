@@ -15,6 +15,7 @@ pub(crate) enum Layer {
         bias: Option<Tensor>,
     },
     Stack(Vec<Self>),
+    Pair([Tensor; 2], u8),
     Nothing,
 }
 
@@ -58,6 +59,7 @@ impl Told for Layer {
                 bias.told(out);
             }
             Self::Stack(layers) => layers.told(out),
+            Self::Pair(pair, _) => pair.iter().for_each(|one| one.told(out)),
             Self::Nothing => {}
         }
     }
@@ -210,6 +212,7 @@ async fn tensors_wherever_they_are() {
                     bias: None,
                 },
                 Layer::Nothing,
+                Layer::Pair([tensor(len / 2, 6), one.clone()], 7),
                 Layer::Stack(vec![Layer::Dense {
                     weight: tensor(len / 3, 5),
                     bias: Some(one.clone()),

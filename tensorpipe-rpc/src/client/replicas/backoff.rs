@@ -67,43 +67,12 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn pauses_double_up_to_the_longest() {
-        let backoff = Backoff {
-            first: Duration::from_millis(100),
-            longest: Duration::from_secs(1),
-            factor: 2.0,
-            jitter: 0.0,
-        };
-        let pauses: Vec<u128> = (0..7)
-            .map(|failures| backoff.pause(failures, 0.9).as_millis())
-            .collect();
-        assert_eq!(pauses, [100, 100, 200, 400, 800, 1000, 1000]);
-    }
-
-    #[test]
-    fn a_pause_that_no_clock_has_is_a_day() {
-        let backoff = Backoff {
-            first: Duration::MAX,
-            longest: Duration::MAX,
-            ..Backoff::default()
-        };
-        assert_eq!(backoff.pause(1, 0.0), LONGEST);
-    }
-
-    #[test]
-    fn chance_differs_and_stays_below_one() {
-        let chances: Vec<f64> = (0..100).map(|_| chance()).collect();
-        assert!(chances.iter().all(|chance| (0.0..1.0).contains(chance)));
-        assert!(chances.windows(2).any(|pair| pair[0] != pair[1]));
-    }
-
     proptest! {
         /// Whatever somebody asks for, numbers that are none too, a pause is neither nothing nor longer than the longest.
         #[test]
         fn a_pause_is_within_its_bounds(
-            first in 0u64..1 << 40,
-            longest in 0u64..1 << 40,
+            first in any::<u64>(),
+            longest in any::<u64>(),
             factor in any::<f64>(),
             jitter in any::<f64>(),
             failures in any::<u32>(),
@@ -113,14 +82,6 @@ mod tests {
             let backoff = Backoff { first, longest, factor, jitter };
             let pause = backoff.pause(failures, chance);
             prop_assert!(pause >= SHORTEST && pause <= longest.clamp(SHORTEST, LONGEST), "{pause:?}");
-        }
-
-        #[test]
-        fn jitter_takes_its_part_at_the_most(failures in 0u32..40, chance in 0.0..1.0f64) {
-            let backoff = Backoff::default();
-            let whole = backoff.pause(failures, 0.0);
-            let pause = backoff.pause(failures, chance);
-            prop_assert!(pause <= whole && pause >= whole.mul_f64(0.499), "{pause:?} of {whole:?}");
         }
     }
 }

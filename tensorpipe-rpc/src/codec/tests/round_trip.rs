@@ -1,6 +1,6 @@
 //! Tensors anywhere in a value, values of every kind, and several arguments in one message.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -8,10 +8,8 @@ use serde::ser::{SerializeSeq as _, SerializeTuple as _};
 use serde::{Deserialize, Serialize, Serializer};
 use tensorpipe::{Buffer, Payload, Tensor};
 
-use super::super::{
-    Argument, Arguments, Encoded, Encoder, Fault, REPLY_HEADER, Reply, Returned, decode_reply,
-};
-use super::{bytes_as, decode, encode, number, tensor, there_and_back};
+use super::super::{Encoder, Fault, decode_reply};
+use super::{decode, encode, number, tensor, there_and_back};
 
 #[test]
 fn a_tensor_costs_one_byte_and_is_not_copied() {
@@ -22,77 +20,6 @@ fn a_tensor_costs_one_byte_and_is_not_copied() {
     assert_eq!(at, t.as_bytes().unwrap().as_ptr());
     let back: Vec<Tensor> = decode(encoded).unwrap();
     assert_eq!(back.iter().map(number).collect::<Vec<_>>(), [7, 8]);
-}
-
-#[test]
-fn tensors_anywhere() {
-    #[derive(Serialize, Deserialize)]
-    struct Named<T> {
-        name: String,
-        inner: T,
-    }
-    #[derive(Serialize, Deserialize)]
-    struct Wrapper(Tensor);
-    #[derive(Serialize, Deserialize)]
-    enum Either {
-        Nothing,
-        One(Tensor),
-        Two(Tensor, Wrapper),
-        Fields {
-            left: Option<Tensor>,
-            right: Vec<Self>,
-        },
-    }
-
-    let map: HashMap<String, Tensor> = (0..9).map(|i| (i.to_string(), tensor(i))).collect();
-    for (name, t) in there_and_back(&map) {
-        assert_eq!(name, number(&t).to_string());
-    }
-    assert!(there_and_back(&None::<Tensor>).is_none());
-    assert_eq!(number(&there_and_back(&Some(tensor(3))).unwrap()), 3);
-
-    let value = Named {
-        name: "n".into(),
-        inner: (
-            Wrapper(tensor(1)),
-            [tensor(2), tensor(3)],
-            Either::Fields {
-                left: Some(tensor(4)),
-                right: vec![
-                    Either::Nothing,
-                    Either::One(tensor(5)),
-                    Either::Two(tensor(6), Wrapper(tensor(7))),
-                ],
-            },
-            BTreeMap::from([(8u8, tensor(8))]),
-        ),
-    };
-    let Named { name, inner } = there_and_back(&value);
-    assert_eq!(name, "n");
-    let (Wrapper(one), [two, three], fields, map) = inner;
-    let Either::Fields { left, right } = fields else {
-        panic!("another variant")
-    };
-    let [
-        Either::Nothing,
-        Either::One(five),
-        Either::Two(six, Wrapper(seven)),
-    ] = &right[..]
-    else {
-        panic!("other variants")
-    };
-    let found = [
-        &one,
-        &two,
-        &three,
-        &left.unwrap(),
-        five,
-        six,
-        seven,
-        &map[&8],
-    ]
-    .map(number);
-    assert_eq!(found, [1, 2, 3, 4, 5, 6, 7, 8]);
 }
 
 #[test]
@@ -107,50 +34,6 @@ fn payloads_have_their_own_indices() {
     assert_eq!(&payload.metadata[..], b"meta");
     assert_eq!(payload.data.as_bytes(), Some(&[1, 2][..]));
     assert_eq!(number(&second), 2);
-}
-
-#[test]
-fn arguments_follow_a_header_and_each_other() {
-    let mut encoder = Encoder::after(b"head".to_vec());
-    encoder.push::<String>("name", &"w").unwrap();
-    encoder.push::<Tensor>("x", &&tensor(1)).unwrap();
-    encoder.push::<Vec<u16>>("ids", &&[1u16, 300][..]).unwrap();
-    encoder.push::<Vec<u16>>("ids", &&[5u16]).unwrap();
-    encoder.push::<u64>("n", &9).unwrap();
-    let encoded = encoder.finish();
-    assert_eq!(&encoded.metadata[..4], b"head");
-    let metadata = Bytes::from(encoded.metadata).slice(4..);
-    let mut arguments = Arguments::new(metadata, encoded.payloads, encoded.tensors);
-    assert_eq!(arguments.take::<String>("name").unwrap(), "w");
-    assert_eq!(number(&arguments.take::<Tensor>("x").unwrap()), 1);
-    assert_eq!(arguments.take::<Vec<u16>>("ids").unwrap(), [1, 300]);
-    assert_eq!(arguments.take::<Vec<u16>>("ids").unwrap(), [5]);
-    assert_eq!(arguments.take::<u64>("n").unwrap(), 9);
-    arguments.finish().unwrap();
-}
-
-#[test]
-fn a_stub_takes_values_references_and_borrowed_forms() {
-    /// As the macro writes it.
-    fn stub(
-        name: impl Argument<String>,
-        x: impl Argument<Tensor>,
-        ids: impl Argument<Vec<u16>>,
-        n: impl Argument<Option<u64>>,
-    ) -> Vec<u8> {
-        let mut encoder = Encoder::new();
-        encoder.push("name", &name).unwrap();
-        encoder.push("x", &x).unwrap();
-        encoder.push("ids", &ids).unwrap();
-        encoder.push("n", &n).unwrap();
-        encoder.finish().metadata
-    }
-    let expected = [1, b'w', 0, 2, 1, 2, 1, 5];
-    let (name, x, ids, number) = ("w".to_owned(), tensor(1), vec![1, 2], Some(5));
-    assert_eq!(stub("w", &x, &[1, 2], Some(5)), expected);
-    assert_eq!(stub(&name, &x, &ids, number), expected);
-    assert_eq!(stub(&*name, &x, &ids[..], number), expected);
-    assert_eq!(stub(name, x, ids, number), expected);
 }
 
 #[test]
@@ -174,23 +57,6 @@ fn a_refused_argument_leaves_the_encoder_as_it_was() {
         (&encoded.metadata[..], encoded.tensors.len()),
         (&[1, 2][..], 0)
     );
-}
-
-#[test]
-fn a_reply_says_whether_it_is_the_error() {
-    let body = |encoded: Encoded| encoded.metadata[REPLY_HEADER..].to_vec();
-    match Reply::result::<u8, String>(Err("no".into())).into_outcome() {
-        Returned::Error(encoded) => assert_eq!(bytes_as::<String>(&body(encoded)).unwrap(), "no"),
-        other => panic!("{other:?}"),
-    }
-    match Reply::result::<u8, String>(Ok(3)).into_outcome() {
-        Returned::Value(encoded) => assert_eq!(body(encoded), [3]),
-        other => panic!("{other:?}"),
-    }
-    assert!(matches!(
-        Reply::value(tensor(1)).into_outcome(),
-        Returned::Value(_)
-    ));
 }
 
 #[test]

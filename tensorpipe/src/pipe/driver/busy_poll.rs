@@ -596,22 +596,4 @@ mod tests {
             task.abort();
         }
     }
-
-    #[tokio::test]
-    async fn polls_that_see_a_message_and_let_others_come_with_it_are_not_in_vain() {
-        let (core, slots, [_client, server]) = many_wait("some in sight").await;
-        let (driver, mut polls) = (&core.driver, false);
-        let who = slots[RECEIVE_BATCH_WAITERS].unwrap();
-        let mut again = || driver.poll_again(&core, who, &mut polls, Waker::noop()) && polls;
-        assert!(again());
-        let time = || format!("{:?}", lock(&driver.polling.time));
-        let before = time();
-        server.send(Message::new("one of many")).unwrap();
-        assert!(!driver.poll::<Core>(), "it does not wait for others");
-        assert!(again());
-        assert_eq!(time(), before);
-        // One that sees nothing is.
-        assert!(again());
-        assert_ne!(time(), before);
-    }
 }

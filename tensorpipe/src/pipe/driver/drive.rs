@@ -236,7 +236,6 @@ impl<W> Driver<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
 
     use super::*;
     use crate::sync::lock;
@@ -293,22 +292,5 @@ mod tests {
             assert!(!driver.rounds(round, || (), || true));
             assert_eq!(driver.yielded.swap(false, Ordering::SeqCst), yields);
         }
-    }
-
-    #[test]
-    fn a_kick_while_it_works_is_one_more_round() {
-        let driver = driver();
-        let kicks = Cell::new(2);
-        let round = |rounds: &mut usize| {
-            *rounds += 1;
-            if kicks.get() > 0 {
-                kicks.set(kicks.get() - 1);
-                // Somebody else drives meanwhile.
-                assert!(!driver.rounds(|_| unreachable!(), || (), || false));
-            }
-            Round::Idle
-        };
-        assert!(!driver.rounds(round, || (), || false));
-        assert_eq!(*lock(&driver.work), 3);
     }
 }

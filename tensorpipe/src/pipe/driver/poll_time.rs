@@ -307,16 +307,6 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_come_soon_keep_it_polling() {
-        let (mut time, clock) = (PollTime::new(true), Clock::new());
-        for _ in 0..1000 {
-            assert!(time.pays());
-            assert!(time.in_vain(5, clock.counts, || clock.now));
-            time.found(clock.counts, || clock.now);
-        }
-    }
-
-    #[test]
     fn it_never_polls_longer_than_a_wake_up_takes() {
         let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         assert!(poll_in_vain(&mut time, &mut clock, 0) < POLL_LONGEST + Duration::from_micros(5));
@@ -359,32 +349,6 @@ mod tests {
             }
             assert_eq!(time.pays(), pays, "{others}");
         }
-    }
-
-    #[test]
-    fn where_answers_are_far_apart_it_sleeps_at_once() {
-        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
-        let mut polled = Duration::ZERO;
-        for _ in 0..1000 {
-            polled += poll_in_vain(&mut time, &mut clock, 0);
-            answer_after(&mut time, &mut clock, 1000);
-        }
-        assert!(polled < Duration::from_micros(200), "{polled:?}");
-        assert!(!time.pays());
-    }
-
-    #[test]
-    fn a_burst_brings_it_back() {
-        let (mut time, mut clock) = (PollTime::new(true), Clock::new());
-        poll_in_vain(&mut time, &mut clock, 0);
-        answer_after(&mut time, &mut clock, 1000);
-        let mut sleeps = 0;
-        while !time.pays() {
-            time.sleeps(clock.counts, || clock.now);
-            answer_after(&mut time, &mut clock, 40);
-            sleeps += 1;
-        }
-        assert!(sleeps <= 4, "{sleeps}");
     }
 
     #[test]

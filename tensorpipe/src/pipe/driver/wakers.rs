@@ -374,21 +374,4 @@ mod tests {
         wakers.owe_wake();
         assert!(wakers.is_ticking() && wakers.tick());
     }
-
-    #[test]
-    fn an_operation_that_is_only_counted_waits_until_it_is_counted_no_more() {
-        let wakers = Wakers::default();
-        let (_, w) = waker();
-        for counted in [false, true, false] {
-            if counted {
-                wakers.count();
-            }
-            let mut slot = None;
-            wakers.register(&mut slot, &w);
-            assert_eq!(wakers.leave(&mut slot), counted);
-            if counted {
-                wakers.uncount();
-            }
-        }
-    }
 }

@@ -78,17 +78,6 @@ fn before_its_time_nobody_is_asked_or_given_up() {
     assert!(pair.a.silent.is_some());
 }
 
-#[test]
-fn a_peer_that_only_sends_bulk_is_heard() {
-    let mut pair = pair().rate(1);
-    pair.a.write(&message("slow").tensor(60_000));
-    pair.run_for(5 * SILENCE);
-    assert_together(&pair);
-    let mut pair = pair.rate(usize::MAX);
-    pair.run_for(10);
-    assert_eq!(pair.b.delivered.len(), 1);
-}
-
 /// Its one chunk takes six times as long as a peer may be silent; its answers to pings wait behind it.
 #[test]
 fn a_slow_chunk_counts_as_a_sign_of_life() {

@@ -372,16 +372,4 @@ proptest::proptest! {
         let heard = shake(side(&secret, 1), side(&secret, 2), way).map(|_| ());
         assert_eq!(heard.is_err(), changed.get(), "{message}, {at}");
     }
-
-    #[test]
-    fn any_bytes_are_understood_or_refused(body in proptest::collection::vec(0u8.., 0..100), kind in 0u8..10) {
-        let secret = secret(1);
-        let bytes = [&preface()[..], &frame(kind, 0, &body)].concat();
-        let _ = ServerHandshake::new(true).handle(&bytes);
-        let (mut connector, first) = begins(side(&secret, 1));
-        let _ = connector.handle(&bytes);
-        let (mut listener, _) = challenges(side(&secret, 2), &first).unwrap();
-        let _ = listener.handle(&bytes[12..]);
-        let _ = listener.handle(&[frame(8, 0, &[0; 32]), bytes[12..].to_vec()].concat());
-    }
 }
