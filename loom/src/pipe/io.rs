@@ -41,7 +41,7 @@ impl Line {
     }
 }
 
-/// How many messages are held back is a matter of cost: here all that may be.
+/// What was left to whom.
 #[derive(Default)]
 pub(super) struct Sends {
     /// Something to be sent was left to the background task, which was told.
@@ -49,10 +49,6 @@ pub(super) struct Sends {
 }
 
 impl Sends {
-    pub(super) fn expects_more(&self, under_way: usize, _: u32, _: u32) -> bool {
-        under_way > 0
-    }
-
     pub(super) fn is_due(&self, _: bool) -> bool {
         false
     }

@@ -53,8 +53,6 @@ pub(in crate::pipe) struct BusyPoll {
     polls_for_peer: AtomicBool,
     /// Messages that came together last: none, where a poll has found none since.
     last_batch: AtomicU32,
-    /// The same where some came, until somebody asks.
-    unread_batch: AtomicU32,
     /// The poller's last polls have seen bytes, and let more come together with them.
     some_seen: AtomicBool,
     time: Mutex<PollTime>,
@@ -86,7 +84,6 @@ impl BusyPoll {
             closing: AtomicBool::new(false),
             polls_for_peer: AtomicBool::new(false),
             last_batch: AtomicU32::new(0),
-            unread_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
             time: Mutex::new(PollTime::new(!costly)),
         }
@@ -145,23 +142,9 @@ impl<W> Driver<W> {
         self.polling.last_batch.load(Ordering::Relaxed)
     }
 
-    /// The same, if nobody has asked since.
-    pub(in crate::pipe) fn take_last_batch(&self) -> u32 {
-        let unread = &self.polling.unread_batch;
-        // A load is cheaper than an exchange.
-        match unread.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => unread.swap(0, Ordering::Relaxed),
-        }
-    }
-
     /// So many messages came in one go.
     pub(in crate::pipe) fn came(&self, messages: u32) {
-        let polling = &self.polling;
-        polling.last_batch.store(messages, Ordering::Relaxed);
-        if messages > 0 {
-            polling.unread_batch.store(messages, Ordering::Relaxed);
-        }
+        self.polling.last_batch.store(messages, Ordering::Relaxed);
     }
 
     /// Bytes have come.

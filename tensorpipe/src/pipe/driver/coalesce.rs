@@ -6,8 +6,8 @@
 //! Invariant: a message that is alone waits for nobody, and what waits has somebody who comes for it.
 
 use super::tuning::{
-    BURST, RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH,
-    SEND_BATCH, SEND_BATCH_BYTES, SEND_BATCH_COSTLY, SEND_BATCH_FROM,
+    RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH, SEND_BATCH,
+    SEND_BATCH_BYTES, SEND_BATCH_COSTLY, SEND_BATCH_FROM,
 };
 
 /// Those that leave.
@@ -22,8 +22,6 @@ pub(in crate::pipe) struct Sends {
     batch_ends: bool,
     /// It was left to whoever drives next, who was told.
     owed: bool,
-    /// Messages that are likely to follow the last one.
-    to_follow: u32,
 }
 
 impl Sends {
@@ -37,33 +35,6 @@ impl Sends {
     /// Something has come in.
     pub(in crate::pipe) fn batch_begins(&mut self) {
         self.left = 0;
-    }
-
-    /// A message is written while `under_way` operations of its kind wait for their answers. So many messages came in one go last
-    /// (`last_batch`), and have since the last one was written (`unanswered`). Returns whether others are likely to be written at once.
-    pub(in crate::pipe) fn expects_more(
-        &mut self,
-        under_way: usize,
-        last_batch: u32,
-        unanswered: u32,
-    ) -> bool {
-        self.follows(unanswered) || is_many(under_way, last_batch)
-    }
-
-    /// Whether it follows others that are written because of such a burst: the first of these does not know yet that others will.
-    fn follows(&mut self, unanswered: u32) -> bool {
-        match unanswered {
-            0 => {
-                let follows = self.to_follow > 0;
-                self.to_follow -= u32::from(follows);
-                follows
-            }
-            _ => {
-                let is_burst = unanswered >= BURST;
-                self.to_follow = if is_burst { unanswered - 1 } else { 0 };
-                false
-            }
-        }
     }
 
     pub(in crate::pipe) fn pushed(&mut self) {
@@ -110,8 +81,8 @@ impl Sends {
     }
 }
 
-/// Whether so many operations are under way that what begins another one is likely not to be alone. Where messages come one by one, most
-/// of these are at rest, and the others call in turn.
+/// Whether so many operations are under way that what begins another one is likely not to be alone: others are written at once. Where
+/// messages come one by one (`last_batch`), most of these are at rest, and the others call in turn.
 pub(in crate::pipe) fn is_many(under_way: usize, last_batch: u32) -> bool {
     last_batch != 1 && under_way >= SEND_BATCH_FROM
 }
@@ -210,39 +181,13 @@ mod tests {
         polls
     }
 
-    /// How many of so many messages in a row follow others.
-    fn following(sends: &mut Sends, messages: u32) -> u32 {
-        (0..messages)
-            .map(|_| u32::from(sends.expects_more(0, 0, 0)))
-            .sum()
-    }
-
-    #[test]
-    fn a_burst_is_followed_by_as_many_messages_and_the_first_of_these_follows_none() {
-        let mut sends = Sends::default();
-        assert_eq!(following(&mut sends, 10), 0);
-        assert!(!sends.expects_more(0, BURST, BURST));
-        assert_eq!(following(&mut sends, 1000), BURST - 1);
-        assert!(!sends.expects_more(0, 2 * BURST, 2 * BURST));
-        assert_eq!(following(&mut sends, 3), 3);
-        // Of these one has its answer: others that are written now have nothing to do with the burst.
-        assert!(!sends.expects_more(0, 1, 1));
-        assert_eq!(following(&mut sends, 10), 0);
-    }
-
     #[test]
     fn a_message_beside_many_operations_is_not_alone() {
-        let mut sends = Sends::default();
-        assert!(!sends.expects_more(SEND_BATCH_FROM - 1, 2, 0));
-        assert!(sends.expects_more(SEND_BATCH_FROM, 2, 0));
+        assert!(!is_many(SEND_BATCH_FROM - 1, 2));
+        assert!(is_many(SEND_BATCH_FROM, 2));
         // Nothing has come so far: they may be the first of many.
-        assert!(sends.expects_more(SEND_BATCH_FROM, 0, 0));
-    }
-
-    #[test]
-    fn calls_in_turn_are_alone_beside_any_that_are_at_rest() {
-        let mut sends = Sends::default();
-        assert!(!sends.expects_more(1000, 1, 1));
+        assert!(is_many(SEND_BATCH_FROM, 0));
+        // Calls in turn, beside any that are at rest.
         assert!(!is_many(1000, 1));
     }
 

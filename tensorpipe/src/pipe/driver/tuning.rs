@@ -101,9 +101,6 @@ pub(in crate::pipe) const SEND_BATCH_BYTES: u64 = 128 << 10;
 /// with 6, 0.74 with 4, 3 or 2; over tcp 0.99, 0.98 and 0.98. `tp-bench rpc --case pipeline --size 0 --pin`; RESULTS, "Tuned numbers".
 pub(in crate::pipe) const SEND_BATCH_FROM: usize = 4;
 
-/// Messages that came together, after which as many are likely to be written. Chosen between 8 and 128, which measure the same.
-pub(in crate::pipe) const BURST: u32 = 32;
-
 /// Bytes to be sent from which on a message waits in the protocol's queue, where it is counted and can be taken back. Chosen between 4 and
 /// 64 KiB, which measure the same.
 pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;

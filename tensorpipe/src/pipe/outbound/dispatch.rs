@@ -5,6 +5,7 @@
 //! `tensorpipe-loom` checks it in every order of the threads' steps.
 
 use crate::pipe::core::Core;
+use crate::pipe::driver::is_many;
 use crate::pipe::io::Io;
 use crate::pipe::shared::Shared;
 use crate::sync::{Arc, MutexGuard, lock};
@@ -58,11 +59,7 @@ pub(in crate::pipe) fn dispatch(
 ) -> Submitted {
     let batched = match when {
         When::Now => false,
-        When::Beside(under_way) => {
-            let last_batch = core.driver.last_batch();
-            let unanswered = core.driver.take_last_batch();
-            io.sends.expects_more(under_way, last_batch, unanswered)
-        }
+        When::Beside(under_way) => is_many(under_way, core.driver.last_batch()),
         When::Soon => true,
         When::Ahead => core.driver.is_costly(),
     };
