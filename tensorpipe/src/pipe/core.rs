@@ -213,21 +213,14 @@ impl Core {
         let (mut next, mut gone) = (VecDeque::new(), None);
         let give = || {
             // Not held during the calls, which use the pipe.
-            let (goes_on, answers) = {
+            let goes_on = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
-                let finish = |id| shared.state.take_whole(id);
-                let answers =
-                    self.driver.delivery.finish_accepted(finish) && shared.state.has_control();
                 shared.deliveries.take(&mut next);
-                let goes_on = were_too_many && !self.deliveries.is_too_much();
-                (goes_on, answers)
+                were_too_many && !self.deliveries.is_too_much()
             };
             if goes_on {
                 self.driver.wakers.notify();
-            }
-            if answers {
-                self.send_out();
             }
             if next.is_empty() {
                 return false;
@@ -349,9 +342,6 @@ impl Core {
             let until = ambient::now().checked_add(linger);
             shared.linger_until = until.or_else(|| ambient::now().checked_add(FAR));
             shared.linger = linger;
-            // A handler that closes has accepted these before.
-            let finish = |id| shared.state.take_whole(id);
-            self.driver.delivery.finish_accepted(finish);
             shared.start_closing();
         }
         self.driver.closes();

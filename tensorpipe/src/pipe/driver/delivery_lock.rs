@@ -5,36 +5,11 @@
 
 use std::cell::Cell;
 
-use super::tuning::DELIVERY_BATCH;
 use crate::sync::{AtomicBool, Ordering, thread_local};
 
 thread_local! {
     /// The address of the lock that this thread holds; 0 without one.
     static HERE: Cell<usize> = const { Cell::new(0) };
-}
-
-thread_local! {
-    /// What its handler has accepted, and whose credit has not gone back.
-    static ACCEPTED: Accepted = const { Accepted::new() };
-}
-
-/// Numbers of messages, of as many as a handler is given in one go. Nothing to be dropped: it is there in a thread's last moments.
-#[derive(Debug)]
-struct Accepted {
-    /// The address of the outermost lock that this thread holds: a handler inside another's call is not waited for.
-    lock: Cell<usize>,
-    ids: [Cell<u64>; DELIVERY_BATCH],
-    len: Cell<usize>,
-}
-
-impl Accepted {
-    const fn new() -> Self {
-        Self {
-            lock: Cell::new(0),
-            ids: [const { Cell::new(0) }; DELIVERY_BATCH],
-            len: Cell::new(0),
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -51,34 +26,6 @@ impl DeliveryLock {
     /// Whether any thread holds it.
     pub(in crate::pipe) fn is_held(&self) -> bool {
         self.held.load(Ordering::SeqCst)
-    }
-
-    /// The handler has accepted a message, whose credit goes back when it has returned. `false`, with nothing done, where another
-    /// thread calls it, or another handler, or it has accepted many.
-    pub(in crate::pipe) fn accept(&self, id: u64) -> bool {
-        ACCEPTED.with(|accepted| {
-            if !self.is_held_here() || accepted.lock.get() != self.address() {
-                return false;
-            }
-            let room = accepted.ids.get(accepted.len.get());
-            if let Some(room) = room {
-                room.set(id);
-                accepted.len.set(accepted.len.get() + 1);
-            }
-            room.is_some()
-        })
-    }
-
-    /// Gives each message that it has accepted to `finish`: their credit goes back now. Returns whether there was any.
-    pub(in crate::pipe) fn finish_accepted(&self, finish: impl FnMut(u64)) -> bool {
-        ACCEPTED.with(|accepted| {
-            if accepted.lock.get() != self.address() {
-                return false;
-            }
-            let len = accepted.len.replace(0);
-            accepted.ids[..len].iter().map(Cell::get).for_each(finish);
-            len > 0
-        })
     }
 
     /// While there `is_left` a message: calls `next`, which gives one to the handler, until it finds none; if another thread
@@ -104,12 +51,6 @@ impl DeliveryLock {
             return None;
         }
         let outer = HERE.with(|here| here.replace(self.address()));
-        if outer == 0 {
-            ACCEPTED.with(|accepted| {
-                accepted.lock.set(self.address());
-                accepted.len.set(0);
-            });
-        }
         Some(Guard { lock: self, outer })
     }
 

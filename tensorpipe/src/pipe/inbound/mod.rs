@@ -243,12 +243,9 @@ impl Incoming {
     /// The message, which is here whole.
     fn take_whole(&mut self) -> Option<Result<Message, Error>> {
         let arrival = self.arrival.take()?;
-        // Whoever calls the handler gives the credit of several back at once.
-        if arrival.answer().is_some() || !self.core.driver.delivery.accept(arrival.id) {
-            let answers = finish(&self.core, &mut lock(&self.core.shared), &arrival);
-            if answers {
-                self.core.send_out();
-            }
+        let answers = finish(&self.core, &mut lock(&self.core.shared), &arrival);
+        if answers {
+            self.core.send_out();
         }
         Some(arrival.into_message())
     }

@@ -405,7 +405,7 @@ impl End {
         let incoming = &self.pipe.incoming;
         assert!(incoming.messages.is_empty(), "{incoming:?}");
         assert!(self.pipe.outbox.streams.is_empty());
-        assert!(self.in_hand.is_empty() && self.lane_in.is_empty());
+        assert!(self.in_hand.is_empty());
         assert!(!self.pipe.has_control() && self.pipe.outbox.flush.is_empty());
         assert!(self.backlog.is_empty());
         assert_eq!(self.pipe.receive_window.outstanding(), Default::default());
