@@ -1,6 +1,6 @@
 //! tarpc's messages on the wire: a call header with tarpc's request id, then a body of our codec.
 //!
-//! A request's body is a type of our own and not tarpc's: decoding tarpc's adds the peer's deadline to the clock, which panics
+//! The bodies are types of our own and not tarpc's: decoding tarpc's adds the peer's deadline to the clock, which panics
 //! when it is far enough. Here a deadline travels as microseconds and is cut to [`LONGEST_DEADLINE`].
 
 use std::io::ErrorKind;
@@ -111,6 +111,14 @@ struct Trace {
     sampled: bool,
 }
 
+/// The body of a response. Not tarpc's error: that writes its kind as an `i32` and reads a `u32`, which differ here.
+#[derive(Serialize, Deserialize)]
+enum ResponseBody<T> {
+    Answer(T),
+    /// The server said no. The number is [`code`].
+    Refused(u8, String),
+}
+
 impl<T: Serialize + DeserializeOwned> TarpcMessage for ClientMessage<T> {
     fn call(&self) -> u64 {
         match self {
@@ -179,8 +187,11 @@ impl<T: Serialize + DeserializeOwned> TarpcMessage for Response<T> {
     }
 
     fn encode(self) -> Result<EncodedMessage, EncodeError> {
-        let call = self.request_id;
-        encode(Tarpc::Response, call, Subject::Reply, &self.message)
+        let body = match self.message {
+            Ok(answer) => ResponseBody::Answer(answer),
+            Err(error) => ResponseBody::Refused(code(error.kind), error.detail),
+        };
+        encode(Tarpc::Response, self.request_id, Subject::Reply, &body)
     }
 
     fn is(what: What) -> bool {
@@ -188,9 +199,13 @@ impl<T: Serialize + DeserializeOwned> TarpcMessage for Response<T> {
     }
 
     fn decode(_: What, call: u64, body: Arrived) -> Result<Self, DecodeError> {
+        let message = match decode(Subject::Reply, body)? {
+            ResponseBody::Answer(answer) => Ok(answer),
+            ResponseBody::Refused(code, detail) => Err(ServerError::new(kind(code), detail)),
+        };
         Ok(Self {
             request_id: call,
-            message: decode(Subject::Reply, body)?,
+            message,
         })
     }
 
@@ -256,4 +271,38 @@ impl From<Trace> for trace::Context {
             },
         }
     }
+}
+
+/// Kinds of errors by their number on the wire, which is tarpc's.
+const KINDS: [ErrorKind; 18] = [
+    ErrorKind::NotFound,
+    ErrorKind::PermissionDenied,
+    ErrorKind::ConnectionRefused,
+    ErrorKind::ConnectionReset,
+    ErrorKind::ConnectionAborted,
+    ErrorKind::NotConnected,
+    ErrorKind::AddrInUse,
+    ErrorKind::AddrNotAvailable,
+    ErrorKind::BrokenPipe,
+    ErrorKind::AlreadyExists,
+    ErrorKind::WouldBlock,
+    ErrorKind::InvalidInput,
+    ErrorKind::InvalidData,
+    ErrorKind::TimedOut,
+    ErrorKind::WriteZero,
+    ErrorKind::Interrupted,
+    ErrorKind::Other,
+    ErrorKind::UnexpectedEof,
+];
+
+fn code(kind: ErrorKind) -> u8 {
+    let found = KINDS.iter().position(|known| *known == kind);
+    found.map_or(16, |code| code as u8)
+}
+
+fn kind(code: u8) -> ErrorKind {
+    KINDS
+        .get(usize::from(code))
+        .copied()
+        .unwrap_or(ErrorKind::Other)
 }
