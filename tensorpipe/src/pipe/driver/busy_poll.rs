@@ -179,6 +179,7 @@ impl<W> Driver<W> {
     /// Whether the background task had better come and poll, since nobody awaits what follows an answer: a task wrote it.
     pub(in crate::pipe) fn is_to_poll_for_peer(&self) -> bool {
         self.polling.polls_for_peer.load(Ordering::Relaxed)
+            && !self.is_polling()
             && self.wakers.registered() == 0
             && !self.delivery.is_held_here()
     }
@@ -199,6 +200,7 @@ impl<W> Driver<W> {
             && lock(&polling.time).pays()
         {
             polling.change(OFF, VACANT);
+            polling.polls_for_peer.store(false, Ordering::Relaxed);
             self.wakers.keep_ticking();
         }
     }
@@ -543,6 +545,11 @@ mod tests {
             let mut waiter = Waiter::new(core);
             waiter.drive(Waker::noop());
             assert_eq!(waiter.poll_again(Waker::noop()), awake, "{name}");
+            drop(waiter);
+            let before = background.0.load(Ordering::Relaxed);
+            server.send(Message::new("while it polls")).unwrap();
+            let again = background.0.load(Ordering::Relaxed) - before;
+            assert!(!awake || again == 0, "it is told of what is done already");
         }
     }
 

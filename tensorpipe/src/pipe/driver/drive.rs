@@ -236,7 +236,6 @@ impl<W> Driver<W> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::sync::lock;
 

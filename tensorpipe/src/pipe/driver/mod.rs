@@ -23,6 +23,7 @@
 //! | `Driving` | something has come while a main future waits, on a runtime of one thread | the same | `Driver::come_back` |
 //! | `Driving` | nothing to do, polling is off | `Asleep` | `Driver::rounds` |
 //! | `Driving` | the same, but what was written found the peer awake | `Polling`, by whoever waits | `Driver::poll_again` |
+//! | `Asleep` | a task writes, and finds the peer awake | `Woken`, the background task, which polls | `Driver::is_to_poll_for_peer` |
 //! | `Driving` | nothing to do, polling is on | `Polling`, by whoever waits | `Driver::poll_again` |
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
 //! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |
