@@ -8,7 +8,6 @@ mod compare;
 mod description;
 mod probe;
 mod shape;
-mod tensors;
 mod trace;
 mod tracer;
 
@@ -87,6 +86,13 @@ impl Places {
         stream: None,
         result: None,
     };
+
+    /// The argument whose attribute names this device, if there is only one.
+    pub(crate) fn name(&self, device: Device) -> Option<String> {
+        let mut here = self.arguments.iter().filter(|(_, place)| *place == device);
+        let (name, _) = here.next()?;
+        here.next().is_none().then(|| format!("argument `{name}`"))
+    }
 }
 
 impl Streams {

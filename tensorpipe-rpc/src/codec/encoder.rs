@@ -9,6 +9,7 @@ use tensorpipe::{Device, Payload, Tensor};
 use super::deserializer::Reader;
 use super::error::{EncodeError, Fault, Subject};
 use super::serializer::{Mark, Writer};
+use crate::placement::tensor_of;
 use crate::remote::Met;
 
 /// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
@@ -67,8 +68,27 @@ pub struct Encoded {
     pub tensors: Vec<Tensor>,
     /// Where each tensor is to land; those behind the last have no target.
     pub(crate) targets: Vec<Option<Device>>,
+    pub(crate) owners: Owners,
     /// References in it. Of a reply only: those of arguments go beside them.
     pub(crate) met: Option<Box<Met>>,
+}
+
+/// The arguments that hold tensors, in order: each one's name, and how many tensors there are up to its end. Errors name them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Owners(Vec<(&'static str, usize)>);
+
+impl Owners {
+    /// The argument that holds tensor number `tensor` of the call, and which of its own that is if it has several.
+    pub(crate) fn name(&self, tensor: usize) -> Option<String> {
+        let index = self.0.partition_point(|(_, end)| *end <= tensor);
+        let (name, end) = self.0.get(index)?;
+        let start = index.checked_sub(1).map_or(0, |before| self.0[before].1);
+        Some(tensor_of(
+            &format!("argument `{name}`"),
+            tensor - start,
+            end - start,
+        ))
+    }
 }
 
 /// Encodes the arguments of one call.
@@ -76,6 +96,7 @@ pub struct Encoder {
     writer: Writer,
     subject: Subject,
     targets: Vec<Option<Device>>,
+    owners: Owners,
 }
 
 impl Encoder {
@@ -91,6 +112,7 @@ impl Encoder {
             writer: Writer::after(header),
             subject: Subject::Arguments,
             targets: Vec::new(),
+            owners: Owners::default(),
         }
     }
 
@@ -106,7 +128,13 @@ impl Encoder {
         value: &impl Argument<T>,
     ) -> Result<(), EncodeError> {
         self.subject = Subject::Argument(name);
-        value.encode(self)
+        let before = self.writer.tensors.len();
+        value.encode(self)?;
+        let after = self.writer.tensors.len();
+        if after > before {
+            self.owners.0.push((name, after));
+        }
+        Ok(())
     }
 
     /// The same for an argument whose tensors are to land on this device of the other end.
@@ -191,6 +219,7 @@ impl Encoder {
             payloads,
             tensors,
             targets: self.targets,
+            owners: self.owners,
             met: None,
         }
     }

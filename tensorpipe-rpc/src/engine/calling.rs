@@ -97,7 +97,7 @@ impl Engine {
             header_len = name_places(places, &mut encoded, header_len);
         }
         settle_body(&mut encoded, header_len, &self.pipe.peer_limits());
-        let (placed, tensors) = (!encoded.targets.is_empty(), encoded.tensors.len());
+        let placed = !encoded.targets.is_empty();
         let results = || places.and_then(|places| places.results.clone());
         let streams = method.streams.any().then(|| {
             let asked = trace.as_ref().is_some_and(|trace| trace.asked);
@@ -108,8 +108,8 @@ impl Engine {
             Arc::new(streams)
         });
         let beside = Beside {
-            has_parts: tensors > 0 || !encoded.payloads.is_empty(),
-            called: Some((method, tensors)),
+            has_parts: !encoded.tensors.is_empty() || !encoded.payloads.is_empty(),
+            owners: std::mem::take(&mut encoded.owners),
             streams,
             _met: request.met,
             trace,

@@ -19,6 +19,7 @@ pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerL
         payloads,
         tensors,
         targets: _,
+        owners: _,
         met: _,
     } = encoded;
     if !is_beside(metadata.len(), header_len, payloads, tensors.len(), peer) {
@@ -120,6 +121,7 @@ impl Kept {
             payloads,
             tensors: self.encoded.tensors.clone(),
             targets: self.encoded.targets.clone(),
+            owners: self.encoded.owners.clone(),
             met: None,
         }
     }

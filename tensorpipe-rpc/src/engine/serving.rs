@@ -228,7 +228,7 @@ impl Engine {
         let name = match misuse {
             Misuse::NoAllocator { device, .. } => self
                 .method(admitted)
-                .and_then(|method| method.name_placed(*device)),
+                .and_then(|method| method.places.name(*device)),
             _ => None,
         };
         match name {

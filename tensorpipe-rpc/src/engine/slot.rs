@@ -11,11 +11,11 @@ use super::calling::Deadline;
 use super::calls::Outcome;
 use super::handover::Handover;
 use super::streams::CallStreams;
+use crate::codec::Owners;
 use crate::error::CallError;
 use crate::observe::{CallStats, CallTrace};
 use crate::placement::{ReceivePlacement, naming};
 use crate::remote::Met;
-use crate::schema::Method;
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -47,8 +47,8 @@ pub(crate) struct CallSlot {
 pub(crate) struct Beside {
     /// Whether tensors or payloads go with it, which may leave long after the rest.
     pub(super) has_parts: bool,
-    /// What is called, with so many tensors: for errors that name one.
-    pub(super) called: Option<(&'static Method, usize)>,
+    /// For errors that name a tensor.
+    pub(super) owners: Owners,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps them until it is answered.
@@ -134,10 +134,7 @@ impl CallSlot {
 
     /// The error of its message, with the argument's name in the place of its tensor's number.
     pub(super) fn naming(&self, error: Error) -> Error {
-        match self.called {
-            Some((method, of)) => naming(error, |tensor| method.name_tensor(tensor, of)),
-            None => error,
-        }
+        naming(error, |tensor| self.owners.name(tensor))
     }
 
     /// Returns whether its message is not queued yet: then it is taken back as soon as it is.

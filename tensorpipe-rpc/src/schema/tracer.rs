@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use serde::de::DeserializeOwned;
 
 use super::shape::{Names, Shape};
-use super::tensors::{Count, Counter};
 use super::trace::{SEEDS, Stop, Trace};
 use crate::caught::caught;
 
@@ -81,17 +80,6 @@ impl Tracer {
             }
         }
         Err(first.unwrap_or(Stop::TooLarge))
-    }
-
-    /// How many tensors each argument holds, by its name.
-    pub(super) fn tensors(&self) -> Vec<(String, Count)> {
-        let mut counter = Counter::new(&self.trace.definitions);
-        let arguments = self.roots.iter().filter_map(|(place, shape)| {
-            let name = place.strip_prefix("argument ")?.to_owned();
-            let shape = shape.as_ref();
-            Some((name, shape.map_or(Count::ANY, |shape| counter.count(shape))))
-        });
-        arguments.collect()
     }
 
     /// The structure as text, and what could not be traced.

@@ -37,6 +37,29 @@ fn payloads_have_their_own_indices() {
 }
 
 #[test]
+fn each_tensor_of_a_call_is_named_by_its_argument() {
+    let many = BTreeMap::from([("a".to_owned(), tensor(2)), ("b".to_owned(), tensor(3))]);
+    let mut encoder = Encoder::new();
+    encoder.push::<Tensor>("first", &tensor(1)).unwrap();
+    encoder.push::<String>("key", &"k").unwrap();
+    encoder.push::<Option<Tensor>>("none", &None).unwrap();
+    encoder.push::<BTreeMap<String, Tensor>>("many", &many).unwrap();
+    encoder.push::<Tensor>("last", &tensor(4)).unwrap();
+    let owners = encoder.finish().owners;
+    let names: Vec<_> = (0..5).map(|tensor| owners.name(tensor)).collect();
+    assert_eq!(
+        names,
+        [
+            Some("argument `first`".to_owned()),
+            Some("tensor 0 of argument `many`".to_owned()),
+            Some("tensor 1 of argument `many`".to_owned()),
+            Some("argument `last`".to_owned()),
+            None,
+        ]
+    );
+}
+
+#[test]
 fn a_refused_argument_leaves_the_encoder_as_it_was() {
     struct Broken;
     impl Serialize for Broken {
