@@ -248,18 +248,20 @@ impl Handler for Receiver {
         }
     }
 
-    fn message(&self, id: u64, message: Result<Message, Error>) {
-        self.completes(id, message, MessageStats::default(), None);
-    }
-
-    fn message_with_stats(
-        &self,
-        id: u64,
-        message: Result<Message, Error>,
-        came: MessageStats,
-        held: Held,
-    ) {
-        self.completes(id, message, came, Some(held));
+    fn message(&self, id: u64, message: Result<Message, Error>, came: MessageStats, held: Held) {
+        let Some(engine) = self.engine.upgrade() else {
+            return;
+        };
+        match engine.calls.take_reading(id) {
+            Some((header, Reading::Reply(slot))) => {
+                engine.reply_complete(id, &header, &slot, message, came);
+            }
+            Some((header, Reading::Items(streams))) => {
+                engine.items_complete(&streams, id, header, message, came);
+            }
+            // Its part of the budget is kept while the call waits; replies and items are bounded otherwise.
+            None => engine.call_complete(id, message, came, Some(held)),
+        }
     }
 
     fn reset(&self, id: u64, code: ResetCode, reason: &str) {
@@ -293,30 +295,6 @@ impl Handler for Receiver {
             engine.owned.close();
             engine.abandon_all();
             engine.meter.closed(&engine.pipe);
-        }
-    }
-}
-
-impl Receiver {
-    /// `held`: what it takes of the budget. A call's while it waits; replies and items are bounded otherwise.
-    fn completes(
-        &self,
-        id: u64,
-        message: Result<Message, Error>,
-        came: MessageStats,
-        held: Option<Held>,
-    ) {
-        let Some(engine) = self.engine.upgrade() else {
-            return;
-        };
-        match engine.calls.take_reading(id) {
-            Some((header, Reading::Reply(slot))) => {
-                engine.reply_complete(id, &header, &slot, message, came);
-            }
-            Some((header, Reading::Items(streams))) => {
-                engine.items_complete(&streams, id, header, message, came);
-            }
-            None => engine.call_complete(id, message, came, held),
         }
     }
 }

@@ -148,7 +148,7 @@ impl Drop for Reservation {
 }
 
 /// What a message that is complete goes on taking of [`Limits::receive_budget`](crate::Limits::receive_budget), until this is
-/// dropped: see [`Handler::message_with_stats`](crate::engine::Handler::message_with_stats) and [`EnginePipe::hold`](crate::engine::EnginePipe::hold).
+/// dropped: see [`Handler::message`](crate::engine::Handler::message) and [`EnginePipe::hold`](crate::engine::EnginePipe::hold).
 #[derive(Debug)]
 pub struct Held {
     reservation: Reservation,

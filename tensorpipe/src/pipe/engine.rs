@@ -160,36 +160,30 @@ pub trait Handler: Send + Sync + 'static {
     /// A message is there: take it with [`Incoming::accept`], read it on a task of your own, refuse it, or drop it.
     fn incoming(&self, incoming: Incoming);
 
-    /// A message taken with [`Incoming::accept`] is complete, or never will be.
-    fn message(&self, id: u64, message: Result<Message, Error>);
+    /// A message taken with [`Incoming::accept`] is complete, or never will be. `stats` says how its payloads and tensors came. `held` is
+    /// what they take of [`Limits::receive_budget`](crate::Limits::receive_budget), until it is dropped.
+    fn message(&self, id: u64, message: Result<Message, Error>, stats: MessageStats, held: Held);
 
-    /// The same, with how its payloads and tensors came, and what they take of
-    /// [`Limits::receive_budget`](crate::Limits::receive_budget) for as long as that is kept. Calls [`Handler::message`].
-    fn message_with_stats(
-        &self,
-        id: u64,
-        message: Result<Message, Error>,
-        stats: MessageStats,
-        held: Held,
-    ) {
-        let _ = (stats, held);
-        self.message(id, message);
+    /// The peer abandons message `id`, which may have been read long ago: what it asked for is not wanted any more. By default
+    /// it is ignored, like what follows.
+    fn reset(&self, id: u64, code: ResetCode, reason: &str) {
+        let _ = (id, code, reason);
     }
 
-    /// The peer abandons message `id`, which may have been read long ago: what it asked for is not wanted any more.
-    fn reset(&self, id: u64, code: ResetCode, reason: &str);
-
     /// The peer did not take message `id` of ours, or not all of it.
-    fn refused(&self, id: u64, code: ResetCode, reason: &str);
+    fn refused(&self, id: u64, code: ResetCode, reason: &str) {
+        let _ = (id, code, reason);
+    }
 
-    /// A channel could not send a part of message `id` of ours, which is abandoned: the peer has heard of it as of a reset. By default
-    /// nobody minds.
+    /// A channel could not send a part of message `id` of ours, which is abandoned: the peer has heard of it as of a reset.
     fn failed(&self, id: u64, error: &Error) {
         let _ = (id, error);
     }
 
     /// The peer will not take our messages from `next` on.
-    fn going_away(&self, next: u64, reason: &str);
+    fn going_away(&self, next: u64, reason: &str) {
+        let _ = (next, reason);
+    }
 
     /// The pipe has ended. Nothing follows.
     fn closed(&self, error: &Error);
@@ -201,7 +195,7 @@ impl<H: Handler> Deliver for H {
             Delivery::Incoming(arrival) => self.incoming(Incoming::new(core.clone(), arrival)),
             Delivery::Message(come) => {
                 let (id, message, stats, held) = *come;
-                self.message_with_stats(id, message, stats, held);
+                self.message(id, message, stats, held);
             }
             Delivery::Reset(why) => self.reset(why.message, why.code, &why.text),
             Delivery::Refused(why) => self.refused(why.message, why.code, &why.text),

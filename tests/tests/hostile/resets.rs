@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tensorpipe::engine::{EnginePipe, Handler};
-use tensorpipe::{Error, Incoming, Limits, Message, Pipe, ResetCode, Timeouts};
+use tensorpipe::engine::{EnginePipe, Handler, Held};
+use tensorpipe::{Error, Incoming, Limits, Message, MessageStats, Pipe, ResetCode, Timeouts};
 
 use super::memory::story;
 use super::raw::{RESET, Raw, SOON, message, reason};
@@ -50,7 +50,7 @@ impl Handler for Blocks {
     fn incoming(&self, incoming: Incoming) {
         self.called(Call::Incoming(incoming.id()));
     }
-    fn message(&self, _: u64, _: Result<Message, Error>) {
+    fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {
         self.called(Call::Other);
     }
     fn reset(&self, id: u64, _: ResetCode, _: &str) {

@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use tensorpipe::channels::{BasicChannel, Channel, LeaseChannel};
 use tensorpipe::conformance::pattern;
-use tensorpipe::engine::{EnginePipe, Handler};
+use tensorpipe::engine::{EnginePipe, Handler, Held};
 use tensorpipe::{
-    Buffer, Context, DType, Error, Incoming, Message, Pipe, ResetCode, Tensor, Write,
+    Buffer, Context, DType, Error, Incoming, Message, MessageStats, Pipe, Tensor, Write,
     device::MemoryKind,
 };
 use tensorpipe_tests::pair;
@@ -340,10 +340,7 @@ impl Handler for Answers {
         self.pipe.send(large).unwrap();
         *self.write.lock().unwrap() = Some(self.pipe.write(Message::new("small")));
     }
-    fn message(&self, _: u64, _: Result<Message, Error>) {}
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-    fn going_away(&self, _: u64, _: &str) {}
+    fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
     fn closed(&self, _: &Error) {}
 }
 

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorpipe::engine::{EnginePipe, Handler, Held};
-use tensorpipe::{Allocation, BufferMut, Error, Incoming, MessageStats, Place, ResetCode};
+use tensorpipe::{Allocation, BufferMut, Error, Incoming, MessageStats, Place};
 
 use super::*;
 
@@ -56,26 +56,10 @@ impl Handler for Notes {
         }
     }
 
-    fn message(&self, _: u64, _: Result<Message, Error>) {
-        panic!("the one with figures is called instead");
-    }
-
-    fn message_with_stats(
-        &self,
-        _: u64,
-        message: Result<Message, Error>,
-        stats: MessageStats,
-        _: Held,
-    ) {
+    fn message(&self, _: u64, message: Result<Message, Error>, stats: MessageStats, _: Held) {
         message.unwrap();
         self.0.lock().unwrap().push(stats);
     }
-
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-
-    fn going_away(&self, _: u64, _: &str) {}
 
     fn closed(&self, _: &Error) {}
 }

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
-use tensorpipe::engine::{EnginePipe, Handler, Outbound, When};
+use tensorpipe::engine::{EnginePipe, Handler, Held, Outbound, When};
 use tensorpipe::{
-    Allocation, Error, Incoming, Place, ResetCode, Write,
+    Allocation, Error, Incoming, MessageStats, Place, ResetCode, Write,
     channels::{Pays, Threshold},
 };
 
@@ -61,7 +61,7 @@ impl Handler for Answers {
         self.inside.store(false, Ordering::SeqCst);
     }
 
-    fn message(&self, _: u64, message: Result<Message, Error>) {
+    fn message(&self, _: u64, message: Result<Message, Error>, _: MessageStats, _: Held) {
         match message {
             Ok(message) => self.answer(message),
             Err(error) => self.told(error.to_string()),
@@ -165,10 +165,7 @@ impl Handler for Panics {
     fn incoming(&self, _: Incoming) {
         panic!("over this one");
     }
-    fn message(&self, _: u64, _: Result<Message, Error>) {}
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-    fn going_away(&self, _: u64, _: &str) {}
+    fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
     fn closed(&self, _: &Error) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -214,12 +211,9 @@ impl Handler for Keeps {
     fn incoming(&self, incoming: Incoming) {
         self.kept.lock().unwrap().push(incoming);
     }
-    fn message(&self, _: u64, message: Result<Message, Error>) {
+    fn message(&self, _: u64, message: Result<Message, Error>, _: MessageStats, _: Held) {
         self.complete.lock().unwrap().push(message.unwrap());
     }
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-    fn going_away(&self, _: u64, _: &str) {}
     fn closed(&self, _: &Error) {}
 }
 
@@ -275,13 +269,10 @@ impl Handler for Acknowledges {
         assert!(incoming.accept().is_none());
         *self.write.lock().unwrap() = Some(self.pipe.write(Message::new("accepted")));
     }
-    fn message(&self, _: u64, message: Result<Message, Error>) {
+    fn message(&self, _: u64, message: Result<Message, Error>, _: MessageStats, _: Held) {
         check(&message.unwrap(), 1, 1 << 20);
         self.complete.fetch_add(1, Ordering::SeqCst);
     }
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-    fn going_away(&self, _: u64, _: &str) {}
     fn closed(&self, _: &Error) {}
 }
 

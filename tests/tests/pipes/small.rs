@@ -3,8 +3,8 @@
 
 use std::sync::Mutex;
 
-use tensorpipe::engine::{EnginePipe, Handler, Outbound, When};
-use tensorpipe::{Error, Incoming, ResetCode};
+use tensorpipe::engine::{EnginePipe, Handler, Held, Outbound, When};
+use tensorpipe::{Error, Incoming, MessageStats};
 
 use super::*;
 
@@ -35,13 +35,10 @@ impl Handler for Picky {
         }
     }
 
-    fn message(&self, _: u64, message: Result<Message, Error>) {
+    fn message(&self, _: u64, message: Result<Message, Error>, _: MessageStats, _: Held) {
         message.unwrap();
     }
 
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-    fn going_away(&self, _: u64, _: &str) {}
     fn closed(&self, _: &Error) {}
 }
 

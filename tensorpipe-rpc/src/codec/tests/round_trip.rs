@@ -43,7 +43,9 @@ fn each_tensor_of_a_call_is_named_by_its_argument() {
     encoder.push::<Tensor>("first", &tensor(1)).unwrap();
     encoder.push::<String>("key", &"k").unwrap();
     encoder.push::<Option<Tensor>>("none", &None).unwrap();
-    encoder.push::<BTreeMap<String, Tensor>>("many", &many).unwrap();
+    encoder
+        .push::<BTreeMap<String, Tensor>>("many", &many)
+        .unwrap();
     encoder.push::<Tensor>("last", &tensor(4)).unwrap();
     let owners = encoder.finish().owners;
     let names: Vec<_> = (0..5).map(|tensor| owners.name(tensor)).collect();

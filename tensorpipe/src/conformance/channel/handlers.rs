@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{Subject, eventually, within};
-use crate::engine::{EnginePipe, Handler};
-use crate::error::{Error, ResetCode};
+use crate::MessageStats;
+use crate::engine::{EnginePipe, Handler, Held};
+use crate::error::Error;
 use crate::message::Message;
 use crate::pipe::{Incoming, Pipe};
 
@@ -41,19 +42,13 @@ impl Handler for Echo {
         });
     }
 
-    fn message(&self, _: u64, message: Result<Message, Error>) {
+    fn message(&self, _: u64, message: Result<Message, Error>, _: MessageStats, _: Held) {
         self.call(|_| {
             let message = message.unwrap_or_else(|error| panic!("{error}"));
             self.subject.check(&message, &[(100_000, 4)]);
             self.seen.fetch_add(1, Ordering::SeqCst);
         });
     }
-
-    fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-
-    fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-
-    fn going_away(&self, _: u64, _: &str) {}
 
     fn closed(&self, _: &Error) {}
 }

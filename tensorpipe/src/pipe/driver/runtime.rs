@@ -153,10 +153,10 @@ mod tests {
     use super::super::tuning::LEFT_ALONE;
     use super::*;
     use crate::ambient;
-    use crate::engine::{EnginePipe, Handler};
+    use crate::engine::{EnginePipe, Handler, Held};
     use crate::pipe::tests::{memory_pair, soon};
     use crate::sync::lock;
-    use crate::{Error, Incoming, Message, Pipe, ResetCode};
+    use crate::{Error, Incoming, Message, MessageStats, Pipe};
 
     /// What the handler was told, and whether within a runtime.
     type Told = (&'static str, bool);
@@ -175,10 +175,7 @@ mod tests {
             drop(incoming);
         }
 
-        fn message(&self, _: u64, _: Result<Message, Error>) {}
-        fn reset(&self, _: u64, _: ResetCode, _: &str) {}
-        fn refused(&self, _: u64, _: ResetCode, _: &str) {}
-        fn going_away(&self, _: u64, _: &str) {}
+        fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
 
         fn closed(&self, _: &Error) {
             self.tell("the end");
