@@ -5,7 +5,7 @@
 
 use crate::model::{Input, Method, Outcome, Service};
 use crate::names;
-use crate::place::is_place;
+use crate::place::is_tensor_attr;
 use crate::report::Errors;
 use crate::signature;
 use crate::types::{Opaque, is_reference, opaque, result_arguments};
@@ -58,7 +58,7 @@ fn the_trait(service: &Service<'_>, errors: &mut Errors) {
             "write bounds of a service trait as supertraits instead",
         );
     }
-    for attr in syntax.attrs.iter().filter(|attr| is_place(attr)) {
+    for attr in syntax.attrs.iter().filter(|attr| is_tensor_attr(attr)) {
         errors.at(
             attr,
             "say it of an argument, or of a method for what it answers with",

@@ -5,7 +5,7 @@ use crate::args::Args;
 use crate::expand::{Adapter, Client, trait_method};
 use crate::model::{Input, Method, Service};
 use crate::names::is_reserved;
-use crate::place::is_place;
+use crate::place::is_tensor_attr;
 use crate::report::Errors;
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -51,7 +51,7 @@ fn trait_item(service: &Service<'_>) -> TokenStream {
         ..
     } = service.syntax;
     let where_clause = &generics.where_clause;
-    let attrs = attrs.iter().filter(|attr| !is_place(attr));
+    let attrs = attrs.iter().filter(|attr| !is_tensor_attr(attr));
     let supertraits = supertraits.iter();
     let methods = without_duplicates(service).map(|method| {
         if method.valid {
@@ -84,8 +84,8 @@ fn as_written(method: &Method<'_>) -> TokenStream {
     syntax.attrs = method.attrs().into_iter().cloned().collect();
     for input in &mut syntax.sig.inputs {
         match input {
-            FnArg::Receiver(input) => input.attrs.retain(|attr| !is_place(attr)),
-            FnArg::Typed(input) => input.attrs.retain(|attr| !is_place(attr)),
+            FnArg::Receiver(input) => input.attrs.retain(|attr| !is_tensor_attr(attr)),
+            FnArg::Typed(input) => input.attrs.retain(|attr| !is_tensor_attr(attr)),
         }
     }
     syntax.sig.variadic = None;

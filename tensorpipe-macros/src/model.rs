@@ -5,7 +5,7 @@
 
 use crate::names::Names;
 use crate::options::Options;
-use crate::place::{DeviceName, Placed, is_place};
+use crate::place::{DeviceName, Placed, is_tensor_attr};
 use crate::report::Errors;
 use crate::types::{
     call_context, is_reference, is_tensor, result_arguments, stream_item, streaming,
@@ -116,7 +116,7 @@ impl<'a> Method<'a> {
         let before = errors.len();
         let inputs = syntax.sig.inputs.iter().filter_map(|input| match input {
             FnArg::Receiver(receiver) => {
-                for attr in receiver.attrs.iter().filter(|attr| is_place(attr)) {
+                for attr in receiver.attrs.iter().filter(|attr| is_tensor_attr(attr)) {
                     errors.at(
                         attr,
                         "`&self` is no tensor: put it on an argument, or on the method",
@@ -210,7 +210,7 @@ impl<'a> Method<'a> {
     /// Everything but `#[rpc]` and `#[tensor]`, which are ours.
     pub(crate) fn attrs(&self) -> Vec<&'a Attribute> {
         let attrs = self.syntax.attrs.iter();
-        let ours = |attr: &Attribute| attr.path().is_ident("rpc") || is_place(attr);
+        let ours = |attr: &Attribute| attr.path().is_ident("rpc") || is_tensor_attr(attr);
         attrs.filter(|attr| !ours(attr)).collect()
     }
 
@@ -230,7 +230,7 @@ impl<'a> Method<'a> {
 
 impl<'a> Input<'a> {
     fn read(index: usize, syntax: &'a PatType, errors: &mut Errors) -> Self {
-        for attr in syntax.attrs.iter().filter(|attr| !is_place(attr)) {
+        for attr in syntax.attrs.iter().filter(|attr| !is_tensor_attr(attr)) {
             errors.at(
                 attr,
                 "of attributes on arguments only `#[tensor(device = \"..\")]` is supported: remove it",

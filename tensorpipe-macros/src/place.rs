@@ -23,7 +23,7 @@ pub(crate) struct Placed {
 }
 
 /// Whether the attribute is ours.
-pub(crate) fn is_place(attr: &Attribute) -> bool {
+pub(crate) fn is_tensor_attr(attr: &Attribute) -> bool {
     attr.path().is_ident("tensor")
 }
 
@@ -31,7 +31,7 @@ impl Placed {
     /// Reads the `#[tensor(..)]` among `attrs`; there is one at most.
     pub(crate) fn read(attrs: &[Attribute], errors: &mut Errors) -> Option<Self> {
         let mut found = None;
-        for attr in attrs.iter().filter(|attr| is_place(attr)) {
+        for attr in attrs.iter().filter(|attr| is_tensor_attr(attr)) {
             match DeviceName::read(attr) {
                 Err(error) => errors.push(error),
                 Ok(_) if found.is_some() => {

@@ -44,40 +44,40 @@ enum State<E> {
     Failed(Option<Box<CallError<E>>>),
     /// It needed nobody else.
     Answered(Box<Outcome>),
-    Waiting(UnderWay),
-    Surviving(Surviving, Option<Arc<Attempts>>),
+    Waiting(InFlightCall),
+    Retrying(Retrying, Option<Arc<Attempts>>),
     Done,
 }
 
 /// How a call came to be under way.
-pub(crate) enum Made {
+pub(crate) enum StartedCall {
     /// On one connection, with which it ends.
-    Sent(UnderWay),
+    Sent(InFlightCall),
     /// On replicas: it ends when one of them has answered, or none can. Beside it what its caller wants to know.
-    Surviving(Surviving, Option<Arc<Attempts>>),
+    Retrying(Retrying, Option<Arc<Attempts>>),
 }
 
-impl Made {
+impl StartedCall {
     #[inline]
     pub(crate) fn sent((engine, slot): Sent) -> Self {
-        Self::Sent(UnderWay::new(engine, slot))
+        Self::Sent(InFlightCall::new(engine, slot))
     }
 }
 
 /// Ends with the call's outcome, and if that has references with the attempt that it is of. Dropping it cancels the call.
-pub(crate) type Surviving = Pin<Box<dyn Future<Output = (Outcome, Option<Sent>)> + Send + Sync>>;
+pub(crate) type Retrying = Pin<Box<dyn Future<Output = (Outcome, Option<Sent>)> + Send + Sync>>;
 
 /// A call on its connection.
 pub(crate) type Sent = (Arc<Engine>, Arc<CallSlot>);
 
 /// A call that waits for its answer. Whoever drops it before cancels it.
-pub(crate) struct UnderWay {
+pub(crate) struct InFlightCall {
     pub(crate) slot: Arc<CallSlot>,
     awaiting: Awaiting<Arc<Engine>>,
     polled: bool,
 }
 
-impl UnderWay {
+impl InFlightCall {
     #[inline]
     pub(crate) fn new(engine: Arc<Engine>, slot: Arc<CallSlot>) -> Self {
         Self {
@@ -150,11 +150,11 @@ impl UnderWay {
 }
 
 /// A call that is cancelled when this is dropped before its answer.
-pub(crate) struct Awaited(Option<UnderWay>);
+pub(crate) struct CancelOnDrop(Option<InFlightCall>);
 
-impl Awaited {
+impl CancelOnDrop {
     pub(crate) fn new((engine, slot): Sent) -> Self {
-        Self(Some(UnderWay::new(engine, slot)))
+        Self(Some(InFlightCall::new(engine, slot)))
     }
 
     /// Waits for the outcome, and if that has references says which call they are of.
@@ -172,7 +172,7 @@ impl Awaited {
     }
 }
 
-impl Drop for Awaited {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if let Some(call) = &self.0 {
             call.cancel();
@@ -192,7 +192,7 @@ impl<T, E> Unpin for Call<T, E> {}
 
 impl<T: DeserializeOwned> Call<T> {
     /// A call of a method that returns a `T`.
-    pub(crate) fn of_value(method: &'static Method, made: Result<Made, CallError>) -> Self {
+    pub(crate) fn of_value(method: &'static Method, made: Result<StartedCall, CallError>) -> Self {
         Self::new(method, State::new(made), decode_value)
     }
 
@@ -223,7 +223,7 @@ impl<T: DeserializeOwned> Call<T> {
 
 impl<T: DeserializeOwned, E: DeserializeOwned> Call<T, E> {
     /// A call of a method that returns a `Result<T, E>`.
-    pub(crate) fn of_result(method: &'static Method, made: Result<Made, CallError>) -> Self {
+    pub(crate) fn of_result(method: &'static Method, made: Result<StartedCall, CallError>) -> Self {
         let state = State::new(made.map_err(CallError::without_service));
         Self::new(method, state, decode_result)
     }
@@ -255,7 +255,7 @@ impl<T, E> Call<T, E> {
                 let (engine, slot) = (call.engine().clone(), call.slot.clone());
                 Box::new(move || slot.stats(&engine.pipe))
             }
-            State::Surviving(_, Some(attempts)) => {
+            State::Retrying(_, Some(attempts)) => {
                 let attempts = attempts.clone();
                 Box::new(move || attempts.stats())
             }
@@ -272,7 +272,7 @@ impl<T, E> Call<T, E> {
                 let promised = || Arc::new(Handle::promised(call.engine().clone(), call.slot.id));
                 Ok(self.promised.get_or_init(promised).clone())
             }
-            State::Waiting(_) | State::Surviving(..) => Err(
+            State::Waiting(_) | State::Retrying(..) => Err(
                 "the call's result is no reference by its method's signature: write its type as `Remote<T>`",
             ),
             State::Failed(_) => Err("the call that makes it was not made"),
@@ -293,10 +293,10 @@ impl<T, E> Call<T, E> {
 
 impl<E> State<E> {
     #[inline]
-    fn new(made: Result<Made, CallError<E>>) -> Self {
+    fn new(made: Result<StartedCall, CallError<E>>) -> Self {
         match made {
-            Ok(Made::Sent(call)) => Self::Waiting(call),
-            Ok(Made::Surviving(call, attempts)) => Self::Surviving(call, attempts),
+            Ok(StartedCall::Sent(call)) => Self::Waiting(call),
+            Ok(StartedCall::Retrying(call, attempts)) => Self::Retrying(call, attempts),
             Err(error) => Self::failed(error),
         }
     }
@@ -360,7 +360,7 @@ impl<T, E> Future for Call<T, E> {
                 return Poll::Ready((this.decode)(this.method, *outcome));
             }
             State::Waiting(call) => call.poll(cx).map(|outcome| (outcome, None)),
-            State::Surviving(call, _) => call.as_mut().poll(cx),
+            State::Retrying(call, _) => call.as_mut().poll(cx),
         };
         let Poll::Ready((outcome, from)) = outcome else {
             return Poll::Pending;

@@ -1,19 +1,19 @@
 //! Panics of the user's code, caught.
 //!
-//! Invariant: nothing of a panic goes on behind [`caught`], not even when what it carried panics while it is dropped.
+//! Invariant: nothing of a panic goes on behind [`catch_panic`], not even when what it carried panics while it is dropped.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
 /// Runs `run`. Its panic becomes the text of it.
-pub(crate) fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(text)
 }
 
 /// Polls something. Its panic ends it.
-pub(crate) fn caught_poll<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<Result<T, String>> {
-    match caught(poll) {
+pub(crate) fn catch_panic_poll<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<Result<T, String>> {
+    match catch_panic(poll) {
         Ok(polled) => polled.map(Ok),
         Err(panic) => Poll::Ready(Err(panic)),
     }
@@ -21,7 +21,7 @@ pub(crate) fn caught_poll<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<Result<T, S
 
 /// Drops a value whose panic harms nobody else.
 pub(crate) fn drop_quietly<T>(value: T, what: &str) {
-    if let Err(panic) = caught(|| drop(value)) {
+    if let Err(panic) = catch_panic(|| drop(value)) {
         tracing::warn!(panic, "{what} panicked while it was dropped");
     }
 }
@@ -44,7 +44,7 @@ fn text(panic: Box<dyn Any + Send>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::caught;
+    use super::catch_panic;
 
     /// Its drop panics with another one of these, for ever.
     struct Again(u32);
@@ -57,13 +57,16 @@ mod tests {
 
     #[test]
     fn a_panic_is_its_text_and_nothing_of_it_goes_on() {
-        assert_eq!(caught(|| 1), Ok(1));
-        assert_eq!(caught(|| panic!("plain")), Err::<(), _>("plain".to_owned()));
+        assert_eq!(catch_panic(|| 1), Ok(1));
         assert_eq!(
-            caught(|| panic!("{}", "made")),
+            catch_panic(|| panic!("plain")),
+            Err::<(), _>("plain".to_owned())
+        );
+        assert_eq!(
+            catch_panic(|| panic!("{}", "made")),
             Err::<(), _>("made".to_owned())
         );
-        let again = caught(|| std::panic::panic_any(Again(0)));
+        let again = catch_panic(|| std::panic::panic_any(Again(0)));
         assert_eq!(again, Err::<(), _>("with no message".to_owned()));
     }
 }

@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::lock::lock;
-use crate::observe::Seen;
-use crate::remote::{Met, encoding};
+use crate::observe::HandlerTrace;
+use crate::remote::{EncodedReferences, encoding};
 use crate::service::HandlerFuture;
 
 tokio::task_local! {
@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// Where somebody wants to know what becomes of it.
-    pub(crate) seen: Option<Box<Seen>>,
+    pub(crate) handler_trace: Option<Box<HandlerTrace>>,
 }
 
 /// What all calls of a connection have in common. It does not keep the pipe open.
@@ -152,7 +152,7 @@ impl CallContext {
         trace: TraceContext,
         caller: Arc<Caller>,
         streams: Option<Arc<CallStreams>>,
-        seen: Option<Box<Seen>>,
+        handler_trace: Option<Box<HandlerTrace>>,
     ) -> Self {
         let inner = Inner {
             call: call.into(),
@@ -162,7 +162,7 @@ impl CallContext {
             cancel: CancelState::default(),
             held: HeldSlot::default(),
             streams,
-            seen,
+            handler_trace,
         };
         Self {
             inner: Arc::new(inner),
@@ -217,8 +217,8 @@ impl CallContext {
 
     /// What calls that its handler makes belong to.
     pub(crate) fn around(&self) -> TraceContext {
-        let seen = self.inner.seen.as_ref();
-        seen.map_or(self.inner.trace, |seen| seen.around)
+        let handler_trace = self.inner.handler_trace.as_ref();
+        handler_trace.map_or(self.inner.trace, |handler_trace| handler_trace.around)
     }
 
     /// Warm memory for results. A caller on this machine reads a tensor of it ([`Pool::tensor`]) where it is, without a copy.
@@ -356,7 +356,7 @@ impl CancelState {
 }
 
 /// Encodes what the handler that runs on this task returns.
-pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Option<Box<Met>>) {
+pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Option<Box<EncodedReferences>>) {
     let call = CURRENT.try_with(|context| {
         let engine = context.inner.caller.engine.get()?;
         Some((engine.as_ptr().addr(), context.inner.call?))

@@ -21,7 +21,7 @@
 //! or refuses a call on its header alone, before those of its tensors move that need a go-ahead.
 
 use crate::codec::REPLY_HEADER;
-use crate::spare;
+use crate::scratch;
 
 /// Flag: the body is the last payload.
 pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
@@ -57,11 +57,11 @@ pub(crate) enum Kind {
     /// A message of tarpc's, on a pipe that carries nothing else.
     Tarpc(Tarpc),
     /// So many items of a stream.
-    Items(Way, u8),
+    Items(StreamDirection, u8),
     /// The stream that is an argument ends.
     End,
     /// How many items and bytes of a stream may be sent in all.
-    Credit(Way),
+    Credit(StreamDirection),
     /// The stream that is an argument is not read any more.
     Stop,
     /// Calls made from now on are not handled. Those under way end first.
@@ -78,7 +78,7 @@ pub(crate) enum Kind {
 
 /// Which of a call's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum StreamDirection {
     /// From the caller.
     Argument,
     /// To the caller.
@@ -182,11 +182,11 @@ impl Kind {
             Self::Tarpc(Tarpc::Request) => (6, 0),
             Self::Tarpc(Tarpc::Cancel) => (7, 0),
             Self::Tarpc(Tarpc::Response) => (8, 0),
-            Self::Items(Way::Argument, count) => (9, count),
-            Self::Items(Way::Reply, count) => (10, count),
+            Self::Items(StreamDirection::Argument, count) => (9, count),
+            Self::Items(StreamDirection::Reply, count) => (10, count),
             Self::End => (11, 0),
-            Self::Credit(Way::Argument) => (12, 0),
-            Self::Credit(Way::Reply) => (12, 1),
+            Self::Credit(StreamDirection::Argument) => (12, 0),
+            Self::Credit(StreamDirection::Reply) => (12, 1),
             Self::Stop => (13, 0),
             Self::Draining => (14, 0),
             Self::Fetch => (15, 0),
@@ -241,7 +241,7 @@ impl Header {
 
     /// A vector that begins with the header, with room for a small body.
     pub(crate) fn to_vec(self) -> Vec<u8> {
-        let mut out = spare::take();
+        let mut out = scratch::take();
         let (kind, code) = self.kind.code();
         let is_call = self.kind == Kind::Call;
         let traced = is_call && self.trace.trace_id != 0;
@@ -286,11 +286,11 @@ impl Header {
             6 => Kind::Tarpc(Tarpc::Request),
             7 => Kind::Tarpc(Tarpc::Cancel),
             8 => Kind::Tarpc(Tarpc::Response),
-            9 => Kind::Items(Way::Argument, *code),
-            10 => Kind::Items(Way::Reply, *code),
+            9 => Kind::Items(StreamDirection::Argument, *code),
+            10 => Kind::Items(StreamDirection::Reply, *code),
             11 => Kind::End,
-            12 if *code == 0 => Kind::Credit(Way::Argument),
-            12 => Kind::Credit(Way::Reply),
+            12 if *code == 0 => Kind::Credit(StreamDirection::Argument),
+            12 => Kind::Credit(StreamDirection::Reply),
             13 => Kind::Stop,
             14 => Kind::Draining,
             15 => Kind::Fetch,

@@ -160,9 +160,9 @@ mod lock;
 pub mod observe;
 mod placement;
 pub mod remote;
+mod scratch;
 mod server;
 pub mod service;
-mod spare;
 pub mod stream;
 mod value;
 

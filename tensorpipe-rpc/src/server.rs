@@ -1,8 +1,8 @@
 //! The serving side.
 
 mod call_count;
+mod quotas;
 mod shared;
-mod shares;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::builder::Builder;
 
+pub(crate) use quotas::ConnectionQuota;
 pub(crate) use shared::ServerShared;
-pub(crate) use shares::Member;
 
 /// Makes a [`Server`]: see [`Server::builder`].
 ///

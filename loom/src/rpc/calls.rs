@@ -6,11 +6,11 @@ use std::task::{Poll, Waker};
 use loom::future::block_on;
 use loom::thread;
 
-use super::handover::Handover;
+use super::oneshot::Oneshot;
 use crate::check;
 use crate::sync::Arc;
 
-fn awaited(call: &Handover<u32>) -> u32 {
+fn awaited(call: &Oneshot<u32>) -> u32 {
     block_on(poll_fn(|cx| match call.poll(Some(cx.waker())) {
         Some(outcome) => Poll::Ready(outcome),
         None => Poll::Pending,
@@ -20,7 +20,7 @@ fn awaited(call: &Handover<u32>) -> u32 {
 /// loom finds a caller that would wait for ever.
 pub fn whoever_awaits_an_answer_is_woken() {
     check(None, || {
-        let call = Arc::new(Handover::new());
+        let call = Arc::new(Oneshot::new());
         let (of_caller, of_peer) = (call.clone(), call);
         let peer = thread::spawn(move || assert_eq!(of_peer.complete(7), None));
         // Before, another task looked, which has gone.
@@ -35,7 +35,7 @@ pub fn whoever_awaits_an_answer_is_woken() {
 /// An answer comes as time is up.
 pub fn one_of_two_outcomes_is_the_call_s() {
     check(3, || {
-        let call = Arc::new(Handover::new());
+        let call = Arc::new(Oneshot::new());
         let (by_deadline, by_peer) = (call.clone(), call.clone());
         let deadline = thread::spawn(move || by_deadline.complete(1));
         let peer = thread::spawn(move || by_peer.complete(2));
@@ -50,7 +50,7 @@ pub fn one_of_two_outcomes_is_the_call_s() {
 /// The caller drops its future as the answer comes: what the answer refers to goes back, once.
 pub fn an_outcome_that_nobody_takes_goes_back() {
     check(None, || {
-        let call = Arc::new(Handover::new());
+        let call = Arc::new(Oneshot::new());
         let of_peer = call.clone();
         let peer = thread::spawn(move || of_peer.complete(7));
         let found = call.abandon();

@@ -7,8 +7,8 @@ use loom::future::block_on;
 use loom::thread;
 
 use super::inbox::{Announced, Inbox, ItemsMessage, Received};
-use super::unread::Unread;
-use super::{CallStreams, FIRST, Tally};
+use super::unread::UnreadBudget;
+use super::{CallStreams, INITIAL_WINDOW, Tally};
 use crate::Incoming;
 use crate::check;
 use crate::codec::Arguments;
@@ -18,7 +18,7 @@ use crate::sync::{Arc, AtomicBool};
 /// Two streams of a connection: the first is modelled, the second has used up the room that they share.
 #[derive(Clone)]
 struct Connection {
-    unread: Arc<Unread>,
+    unread: Arc<UnreadBudget>,
     streams: Arc<CallStreams>,
 }
 
@@ -26,10 +26,10 @@ const ROOM: u64 = 1;
 
 impl Connection {
     fn new() -> Self {
-        let unread = Unread::new(ROOM, 1);
+        let unread = UnreadBudget::new(ROOM, 1);
         unread.take_anyway(ROOM);
         let streams = Arc::new(CallStreams {
-            inbox: Some(Inbox::new(FIRST, unread.clone())),
+            inbox: Some(Inbox::new(INITIAL_WINDOW, unread.clone())),
             waits: AtomicBool::new(false),
         });
         Self { unread, streams }
@@ -131,11 +131,11 @@ impl Connection {
 /// What its sender may send ahead: what the stream has to itself, and all of the room.
 const WINDOW: Tally = Tally {
     items: 2,
-    bytes: FIRST.bytes + ROOM,
+    bytes: INITIAL_WINDOW.bytes + ROOM,
 };
 
 /// An item of more than the stream has to itself.
-const LARGE: u64 = FIRST.bytes + ROOM;
+const LARGE: u64 = INITIAL_WINDOW.bytes + ROOM;
 
 /// loom finds a reader that would wait for ever.
 pub fn a_reader_that_waits_for_items_is_woken() {
@@ -184,7 +184,7 @@ pub fn room_that_comes_fetches_what_was_kept() {
 /// The other stream is at its end, whose room was kept for it: a connection of two.
 pub fn an_end_makes_room_for_what_was_kept() {
     check(3, || {
-        let unread = Unread::new(ROOM, 1);
+        let unread = UnreadBudget::new(ROOM, 1);
         let stream = || {
             Arc::new(CallStreams {
                 inbox: Some(Inbox::new(WINDOW, unread.clone())),

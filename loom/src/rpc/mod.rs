@@ -1,14 +1,14 @@
-//! A call as far as its threads hand over to each other: `handover`, `credits`, `inbox` and `unread` are those of `tensorpipe-rpc/src/engine/`.
+//! A call as far as its threads hand over to each other: `oneshot`, `credits`, `inbox` and `unread` are those of `tensorpipe-rpc/src/engine/`.
 
 pub mod calls;
 #[path = "../../../tensorpipe-rpc/src/engine/streams/credits.rs"]
 mod credits;
-#[path = "../../../tensorpipe-rpc/src/engine/handover.rs"]
-mod handover;
 #[allow(dead_code, reason = "applications use all of it")]
 #[path = "../../../tensorpipe-rpc/src/engine/streams/inbox.rs"]
 mod inbox;
 pub mod items;
+#[path = "../../../tensorpipe-rpc/src/engine/oneshot.rs"]
+mod oneshot;
 pub mod streams;
 #[allow(dead_code, reason = "who opens streams is not modelled")]
 #[path = "../../../tensorpipe-rpc/src/engine/streams/unread.rs"]
@@ -24,7 +24,7 @@ struct Tally {
 }
 
 /// What may be sent before the reader has said anything: less than there.
-const FIRST: Tally = Tally {
+const INITIAL_WINDOW: Tally = Tally {
     items: 1,
     bytes: 1 << 10,
 };

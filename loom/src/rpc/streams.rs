@@ -6,8 +6,8 @@ use std::task::Poll;
 use loom::future::block_on;
 use loom::thread;
 
-use super::credits::{Credits, Room};
-use super::{FIRST, Tally};
+use super::credits::{Credits, SendCredit};
+use super::{INITIAL_WINDOW, Tally};
 use crate::check;
 use crate::sync::Arc;
 
@@ -15,9 +15,9 @@ use crate::sync::Arc;
 fn send(credits: &Credits, items: u64) -> u64 {
     for sent in 0..items {
         let has_room = block_on(poll_fn(|cx| match credits.room(cx.waker()) {
-            Room::Items(_) => Poll::Ready(true),
-            Room::None => Poll::Pending,
-            Room::Closed => Poll::Ready(false),
+            SendCredit::Items(_) => Poll::Ready(true),
+            SendCredit::None => Poll::Pending,
+            SendCredit::Closed => Poll::Ready(false),
         }));
         if !has_room {
             return sent;
@@ -28,7 +28,10 @@ fn send(credits: &Credits, items: u64) -> u64 {
 }
 
 fn up_to(items: u64) -> Tally {
-    Tally { items, ..FIRST }
+    Tally {
+        items,
+        ..INITIAL_WINDOW
+    }
 }
 
 /// loom finds a sender that would wait for ever.

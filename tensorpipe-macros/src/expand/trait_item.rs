@@ -1,7 +1,7 @@
 //! The trait itself: `async fn` written as a function that returns a `Send` future.
 
 use crate::model::{Method, Service};
-use crate::place::is_place;
+use crate::place::is_tensor_attr;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
@@ -76,8 +76,8 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
 /// As rustc may see it.
 fn without_place(mut input: FnArg) -> FnArg {
     match &mut input {
-        FnArg::Receiver(input) => input.attrs.retain(|attr| !is_place(attr)),
-        FnArg::Typed(input) => input.attrs.retain(|attr| !is_place(attr)),
+        FnArg::Receiver(input) => input.attrs.retain(|attr| !is_tensor_attr(attr)),
+        FnArg::Typed(input) => input.attrs.retain(|attr| !is_tensor_attr(attr)),
     }
     input
 }

@@ -1,10 +1,10 @@
-//! The calls of one method: seats in the gathering, timers, and who starts a batch.
+//! The calls of one method: slots in the queue, timers, and who starts a batch.
 //!
 //! There is no task of its own. Each call that waits has a timer for the moment when its batch should run. Whoever comes then, fills a
 //! batch, or ends a run, starts what can run. So calls depend on no runtime but their own. When the server of a call stops, nobody else
 //! will come: its batch is due at once.
 //!
-//! Invariant: a call that came is in the gathering, or in a run, or has its answer. One that is dropped leaves where it is, and the last to
+//! Invariant: a call that came is in the queue, or in a run, or has its answer. One that is dropped leaves where it is, and the last to
 //! leave a run cancels it.
 
 use std::fmt;
@@ -22,9 +22,9 @@ use tensorpipe::engine::Held;
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::gather::{Gather, Rules, Seat};
 use super::gathered::Gathered;
 use super::key::BatchKey;
+use super::queue::{BatchQueue, BatchSlot, Rules};
 use super::run::{Run, run};
 use super::stats::BatchStats;
 use crate::codec::Reply;
@@ -45,7 +45,7 @@ pub(super) struct Handler {
 }
 
 /// A call that waits.
-pub(super) struct Gathering {
+pub(super) struct BatchedCall {
     pub(super) tensors: Vec<Tensor>,
     pub(super) rows: u64,
     pub(super) context: CallContext,
@@ -61,9 +61,9 @@ pub(super) struct Batcher {
 }
 
 struct State {
-    gather: Gather<Arc<BatchKey>, Gathering>,
-    /// The run of each seat that is in one.
-    seated: FxHashMap<u64, Arc<Callers>>,
+    queue: BatchQueue<Arc<BatchKey>, BatchedCall>,
+    /// The run of each slot that is in one.
+    in_run: FxHashMap<u64, Arc<Callers>>,
     stats: BatchStats,
 }
 
@@ -84,8 +84,8 @@ impl fmt::Debug for Batcher {
 impl Batcher {
     pub(super) fn new(method: &'static str, rules: Rules) -> Self {
         let state = State {
-            gather: Gather::new(rules),
-            seated: FxHashMap::default(),
+            queue: BatchQueue::new(rules),
+            in_run: FxHashMap::default(),
             stats: BatchStats::default(),
         };
         Self {
@@ -97,8 +97,8 @@ impl Batcher {
     pub(super) fn stats(&self) -> BatchStats {
         let state = lock(&self.state);
         BatchStats {
-            waiting: state.gather.waiting(),
-            running: state.gather.running(),
+            waiting: state.queue.waiting(),
+            running: state.queue.running(),
             ..state.stats
         }
     }
@@ -116,7 +116,7 @@ impl Batcher {
         let (answer, answered) = oneshot::channel();
         let deadline = context.deadline();
         let of = context.clone();
-        let call = Gathering {
+        let call = BatchedCall {
             tensors,
             rows,
             context,
@@ -124,14 +124,14 @@ impl Batcher {
             handle,
         };
         let now = ambient::now();
-        let seat = {
+        let slot = {
             let mut state = lock(&self.state);
-            let gather = &mut state.gather;
-            gather.join(now, Arc::new(key), rows, alone, deadline, call)
+            let queue = &mut state.queue;
+            queue.join(now, Arc::new(key), rows, alone, deadline, call)
         };
         let waiting = Waiting {
             batcher: self.clone(),
-            seat,
+            slot,
             of,
             answered,
             timer: None,
@@ -144,13 +144,13 @@ impl Batcher {
 
     /// Starts what is to run now.
     fn start(self: &Arc<Self>, now: Instant) {
-        if !lock(&self.state).gather.ask(now) {
+        if !lock(&self.state).queue.ask(now) {
             return;
         }
         loop {
             let (batch, callers) = {
                 let mut state = lock(&self.state);
-                let Some(batch) = state.gather.next() else {
+                let Some(batch) = state.queue.next() else {
                     return;
                 };
                 let callers = Arc::new(Callers {
@@ -158,14 +158,14 @@ impl Batcher {
                     context: context_of(&batch),
                 });
                 state.stats.runs += 1;
-                for (seat, call) in &batch {
+                for (slot, call) in &batch {
                     state.stats.calls += 1;
                     state.stats.rows = state.stats.rows.saturating_add(call.rows);
-                    state.seated.insert(*seat, callers.clone());
+                    state.in_run.insert(*slot, callers.clone());
                 }
                 (batch, callers)
             };
-            let seats = batch.iter().map(|(seat, _)| *seat).collect();
+            let slots = batch.iter().map(|(slot, _)| *slot).collect();
             let calls = batch.into_iter().map(|(_, mut call)| {
                 call.handle.held = None;
                 call
@@ -173,7 +173,7 @@ impl Batcher {
             let calls = calls.collect();
             let ending = Ending {
                 batcher: self.clone(),
-                seats,
+                slots,
                 took: None,
                 reruns: 0,
             };
@@ -186,10 +186,10 @@ impl Batcher {
         }
     }
 
-    fn leave(&self, seat: u64) {
+    fn leave(&self, slot: u64) {
         let (call, callers) = {
             let mut state = lock(&self.state);
-            (state.gather.leave(seat), state.seated.remove(&seat))
+            (state.queue.leave(slot), state.in_run.remove(&slot))
         };
         // What it holds is the user's too: not under the lock.
         drop(call);
@@ -202,7 +202,7 @@ impl Batcher {
 }
 
 /// The context of a batch: of its first call, with the latest deadline of all.
-fn context_of(batch: &[(u64, Gathering)]) -> CallContext {
+fn context_of(batch: &[(u64, BatchedCall)]) -> CallContext {
     let deadlines = batch.iter().map(|(_, call)| call.context.deadline());
     let latest = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
     batch[0].1.context.of_batch(latest)
@@ -211,7 +211,7 @@ fn context_of(batch: &[(u64, Gathering)]) -> CallContext {
 /// Ends a run when it is dropped, however it came to that.
 pub(super) struct Ending {
     batcher: Arc<Batcher>,
-    seats: Vec<u64>,
+    slots: Vec<u64>,
     /// How long the handler took, if it ended.
     pub(super) took: Option<Duration>,
     /// Calls of the batch that have run once more, each alone.
@@ -228,10 +228,10 @@ impl Drop for Ending {
     fn drop(&mut self) {
         {
             let mut state = lock(&self.batcher.state);
-            state.gather.ended(self.took);
+            state.queue.ended(self.took);
             state.stats.reruns += self.reruns;
-            for seat in &self.seats {
-                state.seated.remove(seat);
+            for slot in &self.slots {
+                state.in_run.remove(slot);
             }
         }
         self.batcher.start(ambient::now());
@@ -241,7 +241,7 @@ impl Drop for Ending {
 /// A call that waits for its answer. Dropping it leaves the batch.
 pub(super) struct Waiting {
     batcher: Arc<Batcher>,
-    seat: Seat,
+    slot: BatchSlot,
     /// Whose it is.
     of: CallContext,
     answered: oneshot::Receiver<Reply>,
@@ -268,11 +268,11 @@ impl Future for Waiting {
         if !this.is_due && this.of.server_stops() {
             this.is_due = true;
             this.timer = None;
-            lock(&this.batcher.state).gather.hurry(this.seat.number);
+            lock(&this.batcher.state).queue.hurry(this.slot.number);
             this.batcher.start(ambient::now());
         }
         if !this.is_due {
-            let due = this.seat.due;
+            let due = this.slot.due;
             let new = || Box::pin(tokio::time::sleep_until(due.into()));
             let timer = this.timer.get_or_insert_with(new);
             if timer.as_mut().poll(cx).is_ready() {
@@ -288,7 +288,7 @@ impl Future for Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         if !self.is_over {
-            self.batcher.leave(self.seat.number);
+            self.batcher.leave(self.slot.number);
         }
     }
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tensorpipe::Tensor;
 
 use super::batcher::{BatchFuture, Batcher, Handler};
-use super::gather::Rules;
 use super::gathered::Gathered;
 use super::key::BatchKey;
+use super::queue::Rules;
 use super::stats::BatchStats;
 use crate::codec::Reply;
 use crate::context::{CallContext, own_bytes};
@@ -138,8 +138,8 @@ impl Batches {
             again,
             held,
         };
-        if let Some(seen) = &context.inner.seen {
-            seen.gathers();
+        if let Some(handler_trace) = &context.inner.handler_trace {
+            handler_trace.gathers();
         }
         Box::pin(batcher.join(key, alone, tensors, rows, context, handle))
     }

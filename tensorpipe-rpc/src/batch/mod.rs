@@ -85,9 +85,9 @@
 
 mod batcher;
 mod batches;
-mod gather;
 mod gathered;
 mod key;
+mod queue;
 mod rows;
 mod run;
 mod stats;

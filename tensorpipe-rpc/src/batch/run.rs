@@ -7,9 +7,9 @@ use std::task::Poll;
 use tensorpipe::ambient;
 use tensorpipe::{Device, Tensor};
 
-use super::batcher::{BatchFuture, Callers, Ending, Gathering};
+use super::batcher::{BatchFuture, BatchedCall, Callers, Ending};
 use super::gathered::{Gathered, concatenate};
-use crate::caught::{caught, caught_poll, drop_quietly};
+use crate::caught::{catch_panic, catch_panic_poll, drop_quietly};
 use crate::codec::Reply;
 use crate::context::CallContext;
 use crate::header::FailureCode;
@@ -18,7 +18,7 @@ use crate::header::FailureCode;
 pub(super) struct Run {
     /// Ends the run, also one that its runtime drops.
     pub(super) ending: Ending,
-    pub(super) calls: Vec<Gathering>,
+    pub(super) calls: Vec<BatchedCall>,
     pub(super) callers: Arc<Callers>,
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn run(run: Run) {
         return;
     };
     let joined = columns(tensors, &context).await;
-    let made = caught(|| match joined {
+    let made = catch_panic(|| match joined {
         Ok(tensors) => (first.handle.run)(tensors, gathered),
         Err(reason) => {
             let replies = gathered.all(&Reply::failed(FailureCode::Overloaded, reason));
@@ -57,11 +57,11 @@ pub(super) async fn run(run: Run) {
         "a batch runs"
     );
     let begun = ambient::now();
-    for seen in calls
+    for handler_trace in calls
         .iter()
-        .filter_map(|call| call.context.inner.seen.as_ref())
+        .filter_map(|call| call.context.inner.handler_trace.as_ref())
     {
-        seen.begins(begun);
+        handler_trace.begins(begun);
     }
     let ended = match made {
         Ok(work) => to_end(&context, work).await,
@@ -92,10 +92,14 @@ pub(super) async fn run(run: Run) {
 }
 
 /// Runs the handler for one call of a batch that has failed. `None` if all callers have gone.
-async fn alone(context: &CallContext, method: &'static str, call: &mut Gathering) -> Option<Reply> {
+async fn alone(
+    context: &CallContext,
+    method: &'static str,
+    call: &mut BatchedCall,
+) -> Option<Reply> {
     let gathered = Gathered::new(method, context.clone(), [call.rows]);
     let tensors = std::mem::take(&mut call.tensors);
-    let ended = match caught(|| (call.handle.run)(tensors, gathered)) {
+    let ended = match catch_panic(|| (call.handle.run)(tensors, gathered)) {
         Ok(work) => to_end(context, work).await?,
         Err(panic) => Err(panic),
     };
@@ -138,7 +142,7 @@ async fn to_end(context: &CallContext, work: BatchFuture) -> Option<Result<Vec<R
         if context.inner.cancel.poll(cx).is_ready() {
             return Poll::Ready(None);
         }
-        caught_poll(|| work.as_mut().poll(cx)).map(Some)
+        catch_panic_poll(|| work.as_mut().poll(cx)).map(Some)
     });
     let ended = ended.await;
     drop_quietly(work, "a handler");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::call::Awaited;
+use crate::call::CancelOnDrop;
 use crate::codec::decode_reply;
 use crate::engine::{Engine, Outcome, Request, bind_request};
 use crate::error::{CallError, ConnectError};
@@ -43,7 +43,7 @@ pub(super) async fn bind(
         required: None,
     });
     let pipe = engine.pipe.name().into();
-    let (outcome, _) = Awaited::new((engine.clone(), slot)).outcome().await;
+    let (outcome, _) = CancelOnDrop::new((engine.clone(), slot)).outcome().await;
     let body = match outcome {
         Outcome::Value(body) => body,
         Outcome::NotBound(FailureCode::NoService, reason) => {

@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use crate::call::Sent;
 use crate::codec::{EncodeError, Encoder};
-use crate::engine::{Engine, Kept, Request, Terms};
+use crate::engine::{CallOptions, Engine, Request, ResendableCall};
 use crate::error::CallError;
 use crate::placement::CallPlacement;
-use crate::remote::{ANY, Met, encoding, put_references};
+use crate::remote::{ANY, EncodedReferences, encoding, put_references};
 
 /// Encoded arguments, to be sent as often as need be.
 pub(super) struct EncodedCall {
-    pub(super) terms: Terms,
-    kept: Kept,
-    met: Option<Box<Met>>,
+    pub(super) terms: CallOptions,
+    kept: ResendableCall,
+    met: Option<Box<EncodedReferences>>,
 }
 
 impl EncodedCall {
     pub(super) fn new(
-        terms: Terms,
+        terms: CallOptions,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Self, CallError> {
         let mut encoder = Encoder::new();
         let (encoded, met) = encoding(ANY, None, || encode(&mut encoder));
         encoded.map_err(|error| CallError::Encode(error.in_method(terms.method.name)))?;
         let waits = met.as_ref().is_some_and(|met| !met.waits.is_empty());
-        let kept = Kept::new(encoder.finish(), waits);
+        let kept = ResendableCall::new(encoder.finish(), waits);
         Ok(Self { terms, kept, met })
     }
 
@@ -48,7 +48,7 @@ impl EncodedCall {
         service: u32,
         left: Option<Duration>,
     ) -> Result<Sent, CallError> {
-        let terms = Terms {
+        let terms = CallOptions {
             // Each attempt reads other messages.
             places: self.terms.places.as_deref().map(CallPlacement::of_attempt),
             ..self.terms.clone()

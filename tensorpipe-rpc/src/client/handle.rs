@@ -10,12 +10,12 @@ use tensorpipe::ambient;
 
 use super::connection::Connection;
 use super::encoded_call::EncodedCall;
-use super::replicas::Joined;
+use super::replicas::ReplicatedService;
 use super::target::{BoundService, Target};
-use crate::call::{Call, Made, Sent};
+use crate::call::{Call, Sent, StartedCall};
 use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
-use crate::engine::{DEFAULT_DEADLINE, Request, Terms};
+use crate::engine::{CallOptions, DEFAULT_DEADLINE, Request};
 use crate::error::{CallError, ConnectError};
 use crate::placement::{CallPlacement, DeviceMap};
 use crate::remote::{encoding, put_references};
@@ -152,7 +152,7 @@ impl ClientHandle {
         &self,
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
-    ) -> Result<Made, CallError> {
+    ) -> Result<StartedCall, CallError> {
         let terms = self.terms(method)?;
         let sent = match &self.bound.replicas {
             None => self.send(terms, encode)?,
@@ -166,7 +166,7 @@ impl ClientHandle {
                 send_to_one(joined, &call)?
             }
         };
-        Ok(Made::sent(sent))
+        Ok(StartedCall::sent(sent))
     }
 
     /// Makes a call on one connection, with which it ends; of replicas, on one that is there.
@@ -184,7 +184,7 @@ impl ClientHandle {
 
     fn send(
         &self,
-        terms: Terms,
+        terms: CallOptions,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
         let engine = &self.bound.connection.engine;
@@ -219,7 +219,7 @@ impl ClientHandle {
     }
 
     /// What holds for a call that is made now.
-    fn terms(&self, method: &'static Method) -> Result<Terms, CallError> {
+    fn terms(&self, method: &'static Method) -> Result<CallOptions, CallError> {
         let now = ambient::now();
         let outer = CallContext::current();
         // A nested call has at most the time that its caller has left.
@@ -232,7 +232,7 @@ impl ClientHandle {
             });
         }
         let outer = outer.map(|outer| outer.around());
-        Ok(Terms {
+        Ok(CallOptions {
             service: self.name,
             method,
             deadline: now.checked_add(after).map(|at| (at, after)),
@@ -248,7 +248,7 @@ impl ClientHandle {
 }
 
 /// Sends a call to the one that owns what its arguments refer to, or else any.
-fn send_to_one(joined: &Joined, call: &EncodedCall) -> Result<Sent, CallError> {
+fn send_to_one(joined: &ReplicatedService, call: &EncodedCall) -> Result<Sent, CallError> {
     let left = time_of(&call.terms);
     match call.owner() {
         None => {
@@ -266,6 +266,6 @@ fn send_to_one(joined: &Joined, call: &EncodedCall) -> Result<Sent, CallError> {
 }
 
 /// The time that a call has from its beginning.
-fn time_of(terms: &Terms) -> Option<Duration> {
+fn time_of(terms: &CallOptions) -> Option<Duration> {
     terms.deadline.map(|(_, after)| after)
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use super::bind::bind;
 use super::connection::Connection;
-use super::replicas::{Joined, Replicas};
+use super::replicas::{Replicas, ReplicatedService};
 use crate::error::ConnectError;
 use crate::schema::Schema;
 
@@ -32,7 +32,7 @@ pub struct BoundService {
     /// Its server's number for the service.
     pub(super) service: u32,
     /// Then calls go there, and not over the connection.
-    pub(super) replicas: Option<Joined>,
+    pub(super) replicas: Option<ReplicatedService>,
 }
 
 impl Target for Connection {

@@ -10,7 +10,7 @@ use super::deserializer::Reader;
 use super::error::{EncodeError, Fault, Subject};
 use super::serializer::{Mark, Writer};
 use crate::placement::tensor_of;
-use crate::remote::Met;
+use crate::remote::EncodedReferences;
 
 /// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
 /// their borrowed forms.
@@ -68,16 +68,16 @@ pub struct Encoded {
     pub tensors: Vec<Tensor>,
     /// Where each tensor is to land; those behind the last have no target.
     pub(crate) targets: Vec<Option<Device>>,
-    pub(crate) owners: Owners,
+    pub(crate) owners: TensorNames,
     /// References in it. Of a reply only: those of arguments go beside them.
-    pub(crate) met: Option<Box<Met>>,
+    pub(crate) met: Option<Box<EncodedReferences>>,
 }
 
 /// The arguments that hold tensors, in order: each one's name, and how many tensors there are up to its end. Errors name them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Owners(Vec<(&'static str, usize)>);
+pub(crate) struct TensorNames(Vec<(&'static str, usize)>);
 
-impl Owners {
+impl TensorNames {
     /// The argument that holds tensor number `tensor` of the call, and which of its own that is if it has several.
     pub(crate) fn name(&self, tensor: usize) -> Option<String> {
         let index = self.0.partition_point(|(_, end)| *end <= tensor);
@@ -96,7 +96,7 @@ pub struct Encoder {
     writer: Writer,
     subject: Subject,
     targets: Vec<Option<Device>>,
-    owners: Owners,
+    owners: TensorNames,
 }
 
 impl Encoder {
@@ -112,7 +112,7 @@ impl Encoder {
             writer: Writer::after(header),
             subject: Subject::Arguments,
             targets: Vec::new(),
-            owners: Owners::default(),
+            owners: TensorNames::default(),
         }
     }
 

@@ -25,7 +25,7 @@ pub use arguments::decode_reply;
 #[cfg(feature = "tarpc")]
 pub(crate) use arguments::decode_whole;
 #[doc(hidden)]
-pub(crate) use encoder::Owners;
+pub(crate) use encoder::TensorNames;
 pub use encoder::{Argument, Encoded, Encoder};
 pub use error::{DecodeError, EncodeError, Fault, Subject};
 #[doc(hidden)]

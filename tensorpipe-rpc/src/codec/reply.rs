@@ -9,9 +9,9 @@ use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
 use crate::header::FailureCode;
-use crate::observe::Figures;
-use crate::remote::{MINE, Met, Referent};
-use crate::spare;
+use crate::observe::ServerStats;
+use crate::remote::{EncodedReferences, MINE, Referent};
+use crate::scratch;
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
 pub const REPLY_HEADER: usize = 12;
@@ -21,7 +21,7 @@ pub const REPLY_HEADER: usize = 12;
 pub struct Reply {
     outcome: Returned,
     /// What was measured, for a caller who asks.
-    figures: Option<Box<Figures>>,
+    figures: Option<Box<ServerStats>>,
 }
 
 /// See [`Reply`].
@@ -67,9 +67,9 @@ impl Reply {
         let mut reply =
             Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Returned::Value);
         if let Returned::Value(encoded) = &mut reply.outcome {
-            encoded.met = Some(Box::new(Met {
+            encoded.met = Some(Box::new(EncodedReferences {
                 exports: vec![referent],
-                ..Met::default()
+                ..EncodedReferences::default()
             }));
         }
         reply
@@ -123,11 +123,11 @@ impl Reply {
     }
 
     /// Has figures go with it.
-    pub(crate) fn measured(&mut self, figures: Figures) {
+    pub(crate) fn measured(&mut self, figures: ServerStats) {
         self.figures = Some(Box::new(figures));
     }
 
-    pub(crate) fn take_figures(&mut self) -> Option<Box<Figures>> {
+    pub(crate) fn take_figures(&mut self) -> Option<Box<ServerStats>> {
         self.figures.take()
     }
 
@@ -141,7 +141,7 @@ impl Reply {
         outcome: impl FnOnce(Encoded) -> Returned,
     ) -> Self {
         // Room for the call's header, so that it and the value share one vector.
-        let mut header = spare::take();
+        let mut header = scratch::take();
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);
         let (written, met) = within_call(|| encoder.write::<T, T>(value));

@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use tensorpipe::ambient;
 
 use super::serving::{Listed, Serving};
-use super::streams::{CallStreams, Open, Opened};
+use super::streams::{CallStreams, StreamGuard, StreamPermit};
 use crate::context::CallContext;
 use crate::header::{FailureCode, Header, Kind, PLACES, STATS};
-use crate::observe::Seen;
+use crate::observe::HandlerTrace;
 use crate::placement::{Placement, ReceivePlacement, decode_results};
 use crate::remote::Pending;
 use crate::schema::{Method, Places};
-use crate::server::{Member, ServerShared};
+use crate::server::{ConnectionQuota, ServerShared};
 
 /// What is called: the positions of a service and of its method.
 #[derive(Clone, Copy)]
-pub(crate) struct Target {
+pub(crate) struct MethodIndex {
     pub(crate) service: usize,
     pub(crate) method: usize,
 }
@@ -28,12 +28,12 @@ pub(super) struct Admitted {
     /// The caller's number for it.
     pub(super) call: u64,
     /// `None` for a bind.
-    pub(super) target: Option<Target>,
+    pub(super) target: Option<MethodIndex>,
     pub(super) context: CallContext,
     /// When it was admitted, unless it has waited since.
     pub(super) begun: Option<Instant>,
     /// Held until the call is answered.
-    _streams: Option<Box<(Open, Option<Opened>)>>,
+    _streams: Option<Box<(StreamGuard, Option<StreamPermit>)>>,
     /// Others may wait for it.
     pub(super) pending: Option<Pending>,
     /// It waits for others, or its handler runs on a task of its own.
@@ -46,10 +46,12 @@ pub(super) struct Admitted {
 impl Admitted {
     /// It is about to be answered: its caller, who may make the next call as soon as it has the answer, finds this one's place free.
     /// False if its stream broke before: then it has its answer.
-    pub(super) fn answering(&self) -> bool {
+    pub(super) fn begin_answer(&self) -> bool {
         self.busy.leave();
         let streams = &self.context.inner.streams;
-        streams.as_ref().is_none_or(|streams| streams.answering())
+        streams
+            .as_ref()
+            .is_none_or(|streams| streams.begin_answer())
     }
 }
 
@@ -57,7 +59,7 @@ impl Admitted {
 /// the answer is on its way.
 struct Busy {
     server: Arc<ServerShared>,
-    member: Arc<Member>,
+    member: Arc<ConnectionQuota>,
     has_left: Cell<bool>,
 }
 
@@ -79,7 +81,7 @@ impl Drop for Busy {
 
 impl Serving {
     /// The service's name, and the method.
-    pub(super) fn called(&self, target: Target) -> (&'static str, &'static Method) {
+    pub(super) fn called(&self, target: MethodIndex) -> (&'static str, &'static Method) {
         let schema = self.server.services[target.service].service.schema();
         (schema.service, &schema.methods[target.method])
     }
@@ -149,8 +151,8 @@ impl Serving {
             (FailureCode::Overloaded, text)
         })?;
         let caller = &self.caller;
-        let seen =
-            called.and_then(|(service, method)| Seen::of(header, service, method, caller, now));
+        let handler_trace = called
+            .and_then(|(service, method)| HandlerTrace::of(header, service, method, caller, now));
         let asked = header.flags & STATS != 0;
         let ends = streams.any().then(|| {
             let (call, unread) = (header.call, &self.unread);
@@ -166,7 +168,7 @@ impl Serving {
             header.trace,
             self.caller.clone(),
             ends,
-            seen,
+            handler_trace,
         );
         let open = streams.any().then(|| {
             let open = self.streams.open(header.call, &context);

@@ -7,7 +7,7 @@ use tensorpipe::engine::{EnginePipe, Outbound, When};
 use tensorpipe::{Error, ResetCode};
 
 use super::calls::Outcome;
-use super::slot::{Beside, CallSlot};
+use super::slot::{CallData, CallSlot};
 use super::streams::{CallStreams, Required};
 use super::{Engine, outbound, settle_body};
 use crate::codec::Encoded;
@@ -15,7 +15,7 @@ use crate::error::CallError;
 use crate::header::{Header, PLACES, TraceContext, WAITS};
 use crate::observe::CallTrace;
 use crate::placement::CallPlacement;
-use crate::remote::Met;
+use crate::remote::EncodedReferences;
 use crate::schema::Method;
 
 /// When a call ends, and the time that it had; `None` far beyond any clock.
@@ -24,7 +24,7 @@ pub(crate) type Deadline = Option<(Instant, Duration)>;
 /// What holds for a call of a service's method, wherever it is made and however often. Calls that its handler makes inherit the
 /// deadline and the trace, and nothing else.
 #[derive(Clone)]
-pub(crate) struct Terms {
+pub(crate) struct CallOptions {
     /// The service's name.
     pub(crate) service: &'static str,
     pub(crate) method: &'static Method,
@@ -55,7 +55,7 @@ pub(crate) struct Request {
     pub(crate) header_len: usize,
     pub(crate) deadline: Deadline,
     /// References among its arguments.
-    pub(crate) met: Option<Box<Met>>,
+    pub(crate) met: Option<Box<EncodedReferences>>,
     pub(crate) trace: Option<Arc<CallTrace>>,
     pub(crate) places: Option<Arc<CallPlacement>>,
     pub(crate) required: Option<Arc<Vec<String>>>,
@@ -67,7 +67,7 @@ impl Engine {
     pub(crate) fn begin_call(
         &self,
         service: u32,
-        terms: &Terms,
+        terms: &CallOptions,
         left: Option<Duration>,
     ) -> Beginning {
         let id = self.calls.next_id();
@@ -107,7 +107,7 @@ impl Engine {
             streams.required = required.clone().map(Required::new).map(Box::new);
             Arc::new(streams)
         });
-        let beside = Beside {
+        let beside = CallData {
             has_parts: !encoded.tensors.is_empty() || !encoded.payloads.is_empty(),
             owners: std::mem::take(&mut encoded.owners),
             streams,

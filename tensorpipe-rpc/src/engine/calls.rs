@@ -254,7 +254,7 @@ impl Engine {
             self.close_streams(streams);
         }
         // Answered, and nobody took it.
-        self.let_go(slot, slot.outcome.abandon());
+        self.discard_outcome(slot, slot.outcome.abandon());
     }
 
     /// Whether tensors or payloads of a call, or of its answer, are on their way. Items of streams are not asked for.
@@ -284,7 +284,7 @@ impl Engine {
     }
 
     /// Nobody takes this outcome, nor the references in it.
-    pub(crate) fn let_go(&self, slot: &CallSlot, outcome: Option<Outcome>) {
+    pub(crate) fn discard_outcome(&self, slot: &CallSlot, outcome: Option<Outcome>) {
         if outcome.is_some_and(|outcome| outcome.has_references()) {
             self.release(slot.id, None);
         }
@@ -391,7 +391,7 @@ impl Engine {
         };
         // Otherwise with the last item.
         let Some(outcome) = outcome else { return };
-        self.let_go(slot, self.calls.complete(slot, outcome));
+        self.discard_outcome(slot, self.calls.complete(slot, outcome));
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
         {

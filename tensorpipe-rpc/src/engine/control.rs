@@ -14,7 +14,7 @@ use super::Engine;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::header::{Header, Kind};
 use crate::lock::lock;
-use crate::spare;
+use crate::scratch;
 
 /// Control messages that wait at most: no peer makes this side say more that is worth keeping.
 const MOST: usize = 1 << 20;
@@ -50,7 +50,7 @@ impl Control {
         let all = header.iter().chain(body);
         let len = bytes.iter_mut().zip(all).map(|(to, from)| *to = *from);
         let len = len.count();
-        spare::keep(header);
+        scratch::keep(header);
         // What the peer may let go of, nobody waits for.
         let when = match kind {
             Kind::Release => When::Soon,

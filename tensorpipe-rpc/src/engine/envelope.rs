@@ -10,7 +10,7 @@ use tensorpipe::{Buffer, Device, Message, MessageTensor, Payload, PeerLimits, Te
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::own_bytes;
 use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
-use crate::spare;
+use crate::scratch;
 
 /// Makes the body the last payload, where it is too long for the metadata. `encoded` begins with a header of `header_len` bytes.
 pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerLimits) {
@@ -46,7 +46,7 @@ pub(super) fn outbound<T>(encoded: Encoded, send: impl FnOnce(&mut Outbound<'_>)
         }
         send(&mut outbound)
     };
-    spare::keep(encoded.metadata);
+    scratch::keep(encoded.metadata);
     sent
 }
 
@@ -83,13 +83,13 @@ fn is_beside(
 
 /// An encoded call that can be sent several times, behind a header of its own each time. Its tensors and payloads are
 /// handles, and a large body is shared: what it costs is a copy of a small one.
-pub(crate) struct Kept {
+pub(crate) struct ResendableCall {
     encoded: Encoded,
     /// What would be its metadata, if that is large.
     body: Option<Buffer>,
 }
 
-impl Kept {
+impl ResendableCall {
     /// Keeps what was encoded without a header. `waits`: the results that it waits for are named behind its body, so that is not a
     /// payload before they are.
     pub(crate) fn new(mut encoded: Encoded, waits: bool) -> Self {

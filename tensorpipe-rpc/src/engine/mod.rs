@@ -24,7 +24,7 @@ mod calls;
 mod control;
 mod deadlines;
 mod envelope;
-mod handover;
+mod oneshot;
 #[cfg(test)]
 mod races;
 mod references;
@@ -34,17 +34,17 @@ mod serving;
 mod slot;
 mod streams;
 
-pub(crate) use admission::Target;
-pub(crate) use calling::{Deadline, Request, Terms};
+pub(crate) use admission::MethodIndex;
+pub(crate) use calling::{CallOptions, Deadline, Request};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;
-pub(crate) use envelope::{Body, Kept, settle_body, to_body};
+pub(crate) use envelope::{Body, ResendableCall, settle_body, to_body};
 pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
-pub(crate) use streams::{Batch, CallStreams, Received, Room, Unread};
+pub(crate) use streams::{Batch, CallStreams, Received, SendCredit, UnreadBudget};
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -59,8 +59,8 @@ use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
 use crate::limits::ServerLimits;
 use crate::lock::lock;
-use crate::observe::is_first;
 use crate::observe::metrics::Meter;
+use crate::observe::should_log;
 use crate::remote::Owned;
 use crate::schema::Schema;
 use calls::{Calls, Reading};
@@ -72,7 +72,7 @@ pub(crate) struct Engine {
     pub(crate) calls: Arc<Calls>,
     pub(crate) serving: Option<Serving>,
     /// How much more of streams may lie unread.
-    pub(crate) unread: Arc<Unread>,
+    pub(crate) unread: Arc<UnreadBudget>,
     /// The peer's numbers for services that it was asked for, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
     /// The URL by which the peer was reached.
@@ -163,10 +163,10 @@ impl Engine {
 }
 
 /// How much of streams may lie unread of a pipe.
-fn unread_of(pipe: &Pipe, limits: &ServerLimits) -> Arc<Unread> {
+fn unread_of(pipe: &Pipe, limits: &ServerLimits) -> Arc<UnreadBudget> {
     // The pipe takes other messages beside those that wait.
     let most_held = pipe.window_messages() / 4;
-    Unread::new(limits.unread_items, most_held as usize)
+    UnreadBudget::new(limits.unread_items, most_held as usize)
 }
 
 impl Drop for Engine {
@@ -213,7 +213,7 @@ impl Handler for Receiver {
         let header = match Header::decode(incoming.metadata()) {
             Ok(header) => header,
             Err(what) => {
-                if is_first(("refused", what, "")) {
+                if should_log(("refused", what, "")) {
                     tracing::warn!(pipe = %self.pipe, "refused {what}");
                 }
                 return incoming.refuse(what);

@@ -12,7 +12,7 @@ use tensorpipe::{Context, DType, Device, Error, Message, MessageStats, Pipe, Res
 use super::calls::Reading;
 use super::{CallSlot, Engine, Outcome, Received, Request};
 use crate::codec::{Encoded, Reply};
-use crate::header::{FailureCode, Header, Kind, REFERENCES, Way};
+use crate::header::{FailureCode, Header, Kind, REFERENCES, StreamDirection};
 use crate::limits::ServerLimits;
 use crate::placement::CallPlacement;
 use crate::remote::FETCH;
@@ -209,7 +209,10 @@ async fn nothing_is_given_back_of_a_reply_without_references() {
 /// What is here whole may have to go elsewhere, and is read like what is not.
 #[tokio::test]
 async fn what_has_come_where_it_was_to_land_is_read_no_more() {
-    for (method, kind) in [(&FETCH, Kind::Value), (&ITEMS, Kind::Items(Way::Reply, 1))] {
+    for (method, kind) in [
+        (&FETCH, Kind::Value),
+        (&ITEMS, Kind::Items(StreamDirection::Reply, 1)),
+    ] {
         let asked = Asked::of(method, Some(CallPlacement::of_fetched(Device::CPU))).await;
         let tensor = Tensor::zeros(DType::U8, [9]).unwrap();
         let reply = Message::new(Header::plain(kind, asked.slot.id).to_vec());

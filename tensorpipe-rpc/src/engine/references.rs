@@ -9,13 +9,13 @@ use tensorpipe::engine::EnginePipe;
 use super::admission::Admitted;
 use super::calls::DEFAULT_DEADLINE;
 use super::{Body, CallSlot, Engine, Request};
-use crate::caught::caught;
+use crate::caught::catch_panic;
 use crate::codec::{Encoded, Reply};
 use crate::context::CallContext;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
 use crate::placement::CallPlacement;
-use crate::remote::{FETCH, Grant, Handle, Met, UNRESOLVED};
+use crate::remote::{EncodedReferences, FETCH, Grant, Handle, UNRESOLVED};
 
 impl Engine {
     /// Asks the peer something about a reference, which is kept until it has answered.
@@ -47,7 +47,7 @@ impl Engine {
             },
             header_len,
             deadline: ambient::now().checked_add(after).map(|at| (at, after)),
-            met: about.map(Met::pinning),
+            met: about.map(EncodedReferences::pinning),
             trace: None,
             places,
             required: None,
@@ -102,7 +102,7 @@ impl Engine {
         let reference = reference.and_then(|(of, index)| Some((of, index.first_chunk()?)));
         let Some((of, index)) = reference else {
             let text = "which reference is cut short";
-            self.give_up(admitted, FailureCode::BadArguments, text);
+            self.fail_admitted(admitted, FailureCode::BadArguments, text);
             return None;
         };
         Some((u64::from_le_bytes(*of), u32::from_le_bytes(*index)))
@@ -110,15 +110,15 @@ impl Engine {
 
     fn fetch_now(&self, admitted: &Admitted, of: u64, index: u32) {
         let Some(referent) = self.owned.find_at(of, index) else {
-            return self.give_up(admitted, FailureCode::Unresolved, UNRESOLVED);
+            return self.fail_admitted(admitted, FailureCode::Unresolved, UNRESOLVED);
         };
         // Whoever drives the pipe may be the handler of another call: references in the value are in the answer to this one.
         let context = admitted.context.clone();
-        match caught(|| context.within(|| referent.fetched())) {
+        match catch_panic(|| context.within(|| referent.fetched())) {
             Ok(Some(reply)) => self.reply(admitted, reply),
             Ok(None) => {
                 let text = "the value does not travel: call a method of its owner's with it";
-                self.give_up(admitted, FailureCode::Unresolved, text);
+                self.fail_admitted(admitted, FailureCode::Unresolved, text);
             }
             Err(panic) => self.reply_panic(admitted, panic),
         }
@@ -129,7 +129,7 @@ impl Engine {
         let (Some(serving), Some((of, index))) = (&self.serving, self.which(admitted, body)) else {
             return;
         };
-        let unresolved = |text: &str| self.give_up(admitted, FailureCode::Unresolved, text);
+        let unresolved = |text: &str| self.fail_admitted(admitted, FailureCode::Unresolved, text);
         let Some(referent) = self.owned.find_at(of, index) else {
             return unresolved(UNRESOLVED);
         };
@@ -141,7 +141,7 @@ impl Engine {
         let limit = server.limits.references;
         match server.grants.give(referent, limit, self.pipe.runtime()) {
             Ok(token) => self.reply(admitted, Reply::value(Grant { urls, token })),
-            Err(text) => self.give_up(admitted, FailureCode::Overloaded, text),
+            Err(text) => self.fail_admitted(admitted, FailureCode::Overloaded, text),
         }
     }
 
@@ -152,7 +152,7 @@ impl Engine {
         let Some(referent) = token.and_then(|token| serving.server.grants.take(token)) else {
             let text =
                 "nothing was shared under this name, or it was claimed, or not within a minute";
-            return self.give_up(admitted, FailureCode::Unresolved, text);
+            return self.fail_admitted(admitted, FailureCode::Unresolved, text);
         };
         let call = admitted.call;
         self.reply(admitted, Reply::reference(call, referent));
@@ -178,7 +178,7 @@ impl Engine {
                 biased;
                 () = context.cancelled() => {
                     if !context.inner.cancel.is_set() {
-                        engine.reply_late(&admitted);
+                        engine.reply_deadline_exceeded(&admitted);
                     }
                 }
                 () = ended => go_on(&engine, admitted),

@@ -9,7 +9,7 @@ use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, REPLY_HEADER, Reply, Returned};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
-use crate::observe::Figures;
+use crate::observe::ServerStats;
 use crate::placement::{naming, tensor_of};
 use crate::schema::{self, Description};
 
@@ -24,7 +24,7 @@ impl Engine {
         let description: Description = match arguments.take("service") {
             Ok(description) => description,
             Err(error) => {
-                return self.give_up(admitted, FailureCode::BadArguments, error.to_string());
+                return self.fail_admitted(admitted, FailureCode::BadArguments, error.to_string());
             }
         };
         let services = &serving.server.services;
@@ -39,17 +39,19 @@ impl Engine {
                 false => format!("only {}", names.join(", ")),
             };
             let text = format!("has no service `{}`, {there}", asked.escape_debug());
-            return self.give_up(admitted, FailureCode::NoService, text);
+            return self.fail_admitted(admitted, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {
             Ok(()) => self.reply(admitted, Reply::value(index as u32)),
-            Err(mismatch) => self.give_up(admitted, FailureCode::Mismatch, mismatch.to_string()),
+            Err(mismatch) => {
+                self.fail_admitted(admitted, FailureCode::Mismatch, mismatch.to_string())
+            }
         }
     }
 
     /// What became of a call.
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
-        if !admitted.answering() {
+        if !admitted.begin_answer() {
             return;
         }
         let call = admitted.call;
@@ -112,17 +114,22 @@ impl Engine {
     }
 
     /// Time was up before there was a reply.
-    pub(super) fn reply_late(&self, admitted: &Admitted) {
-        self.give_up(admitted, FailureCode::Deadline, "");
+    pub(super) fn reply_deadline_exceeded(&self, admitted: &Admitted) {
+        self.fail_admitted(admitted, FailureCode::Deadline, "");
     }
 
     pub(super) fn reply_panic(&self, admitted: &Admitted, panic: String) {
-        self.give_up(admitted, FailureCode::Panicked, panic);
+        self.fail_admitted(admitted, FailureCode::Panicked, panic);
     }
 
     /// Why a call that was admitted has no result.
-    pub(super) fn give_up(&self, admitted: &Admitted, code: FailureCode, text: impl Into<String>) {
-        if !admitted.answering() {
+    pub(super) fn fail_admitted(
+        &self,
+        admitted: &Admitted,
+        code: FailureCode,
+        text: impl Into<String>,
+    ) {
+        if !admitted.begin_answer() {
             return;
         }
         let figures = admitted.context.figures();
@@ -137,7 +144,7 @@ impl Engine {
     pub(super) fn fail(
         &self,
         call: u64,
-        figures: Option<&Figures>,
+        figures: Option<&ServerStats>,
         code: FailureCode,
         text: impl Into<String>,
     ) {
@@ -158,7 +165,7 @@ impl Engine {
     fn send_failure(
         &self,
         call: u64,
-        figures: Option<&Figures>,
+        figures: Option<&ServerStats>,
         code: FailureCode,
         text: &str,
     ) -> Result<u64, Error> {
@@ -174,7 +181,7 @@ impl Engine {
 
     /// Sends it, and if it has figures has it tell how long it waited for its turn.
     fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
-        let told = Figures::leaving_at(header_len).map(|at| (at, ambient::now()));
+        let told = ServerStats::leaving_at(header_len).map(|at| (at, ambient::now()));
         let sent = self
             .send(encoded, header_len, None, |_, _| ())
             .map(|(message, _)| message);
@@ -186,7 +193,7 @@ impl Engine {
 
     /// Puts figures behind the header of a reply, and returns its length then. A caller whose metadata has no room for them gets its
     /// answer all the same.
-    fn put_figures(&self, figures: Option<&Figures>, metadata: &mut Vec<u8>) -> usize {
+    fn put_figures(&self, figures: Option<&ServerStats>, metadata: &mut Vec<u8>) -> usize {
         let room = self.pipe.peer_limits().metadata as usize;
         let Some(figures) = figures.filter(|figures| figures.header_len() <= room) else {
             return REPLY_HEADER;

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 
 use super::Engine;
 use super::admission::Admitted;
-use crate::caught::{caught_poll, drop_quietly};
+use crate::caught::{catch_panic_poll, drop_quietly};
 use crate::service::HandlerFuture;
 
 /// A method whose first poll takes longer than this runs on tasks of its own. For empty methods all between 5 and 80 µs measure the same.
@@ -126,7 +126,7 @@ impl Future for Running {
             return Poll::Ready(());
         };
         let begun = ambient::now();
-        let polled = caught_poll(|| handler.as_mut().poll(cx));
+        let polled = catch_panic_poll(|| handler.as_mut().poll(cx));
         let took = ambient::since(begun);
         if std::mem::take(&mut this.first) {
             this.speed.measured(took);
@@ -137,7 +137,7 @@ impl Future for Running {
             match ended {
                 // Blocking work that saw it stopped half way: not a result.
                 Ok(_) if this.admitted.context.is_cancelled() => {
-                    this.engine.reply_late(&this.admitted);
+                    this.engine.reply_deadline_exceeded(&this.admitted);
                 }
                 Ok(reply) => this.engine.reply(&this.admitted, reply),
                 Err(panic) => this.engine.reply_panic(&this.admitted, panic),
@@ -152,7 +152,7 @@ impl Future for Running {
         if up {
             this.admitted.context.inner.cancel.set();
             this.drop_handler();
-            this.engine.reply_late(&this.admitted);
+            this.engine.reply_deadline_exceeded(&this.admitted);
             return Poll::Ready(());
         }
         Poll::Pending

@@ -9,11 +9,11 @@ use tensorpipe::ambient;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
-use super::admission::{Admitted, Target};
+use super::admission::{Admitted, MethodIndex};
 use super::running::{A_HANDLER, Running};
-use super::streams::{StreamTable, Unread};
+use super::streams::{StreamTable, UnreadBudget};
 use super::{Body, Engine, to_body, unread_of};
-use crate::caught::{caught, drop_quietly};
+use crate::caught::{catch_panic, drop_quietly};
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::error::no_place;
@@ -22,7 +22,7 @@ use crate::lock::lock;
 use crate::observe::{metrics, of_failure, watched};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
-use crate::server::{Member, ServerShared};
+use crate::server::{ConnectionQuota, ServerShared};
 
 /// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
 const REPLIES_BEYOND: usize = 64;
@@ -38,10 +38,10 @@ pub(crate) struct Serving {
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
     /// Its calls admitted and not about to be answered.
-    pub(super) member: Arc<Member>,
+    pub(super) member: Arc<ConnectionQuota>,
     pub(super) streams: Arc<StreamTable>,
     /// The engine's.
-    pub(super) unread: Arc<Unread>,
+    pub(super) unread: Arc<UnreadBudget>,
 }
 
 /// A call under way that does not run on the connection's task, by the number of its message: until this is dropped, it can be
@@ -73,7 +73,7 @@ impl Serving {
         server: Arc<ServerShared>,
         id: u64,
         pipe: &Pipe,
-        member: Arc<Member>,
+        member: Arc<ConnectionQuota>,
     ) -> Self {
         Self {
             unread: unread_of(pipe, &server.limits),
@@ -136,7 +136,7 @@ impl Engine {
                     admitted.pending = Some(self.owned.begin(header.call));
                 }
                 if incoming.is_whole() {
-                    let came = match &admitted.context.inner.seen {
+                    let came = match &admitted.context.inner.handler_trace {
                         Some(_) => incoming.stats(),
                         None => MessageStats::default(),
                     };
@@ -187,27 +187,27 @@ impl Engine {
         came: MessageStats,
         held: Option<Held>,
     ) {
-        if let Some(seen) = &admitted.context.inner.seen
+        if let Some(handler_trace) = &admitted.context.inner.handler_trace
             && message.is_ok()
         {
-            seen.complete(came);
+            handler_trace.complete(came);
         }
         let body = match message.map(|message| to_body(message, header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
             Err(Error::Reset { .. }) => return,
             Err(error @ Error::OutOfMemory { .. }) => {
-                return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
+                return self.fail_admitted(&admitted, FailureCode::Overloaded, error.to_string());
             }
             Err(error) => {
                 let (code, text) = match no_place(&error) {
                     Some(misuse) => (FailureCode::NoPlace, self.words(&admitted, misuse)),
                     None => (FailureCode::BadArguments, error.to_string()),
                 };
-                return self.give_up(&admitted, code, text);
+                return self.fail_admitted(&admitted, code, text);
             }
             Ok(None) => {
                 let text = "the call's body is missing";
-                return self.give_up(&admitted, FailureCode::BadArguments, text);
+                return self.fail_admitted(&admitted, FailureCode::BadArguments, text);
             }
             Ok(Some(body)) => body,
         };
@@ -253,7 +253,7 @@ impl Engine {
     ) {
         let Some(mut calls) = split_waits(&mut body.metadata) else {
             let text = "which calls it waits for is cut short";
-            return self.give_up(&admitted, FailureCode::BadArguments, text);
+            return self.fail_admitted(&admitted, FailureCode::BadArguments, text);
         };
         calls.retain(|call| self.owned.is_pending(*call) && *call != admitted.call);
         if calls.is_empty() {
@@ -267,7 +267,7 @@ impl Engine {
         let held = match held.and_then(|mut held| held.wait().map(|()| held)) {
             Ok(held) => held,
             Err(error) => {
-                return self.give_up(&admitted, FailureCode::Overloaded, error.to_string());
+                return self.fail_admitted(&admitted, FailureCode::Overloaded, error.to_string());
             }
         };
         self.when_ended(id, admitted, calls, move |engine, mut admitted| {
@@ -290,7 +290,7 @@ impl Engine {
         let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
             return;
         };
-        let Target { service, method } = target;
+        let MethodIndex { service, method } = target;
         let served = &serving.server.services[service];
         let body_refers = body.references;
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
@@ -302,18 +302,18 @@ impl Engine {
         let speed = &served.speed[method];
         let make = || {
             let handler = served.service.call(method, arguments, context);
-            match admitted.context.inner.seen.is_some() {
+            match admitted.context.inner.handler_trace.is_some() {
                 true => watched(admitted.context.clone(), handler),
                 false => handler,
             }
         };
         let made = match body_refers {
-            false => caught(make),
+            false => catch_panic(make),
             true => {
-                let (made, missed) = decoding(self.clone(), None, || caught(make));
+                let (made, missed) = decoding(self.clone(), None, || catch_panic(make));
                 if missed {
                     drop_quietly(made.ok(), A_HANDLER);
-                    return self.give_up(&admitted, FailureCode::Unresolved, UNRESOLVED);
+                    return self.fail_admitted(&admitted, FailureCode::Unresolved, UNRESOLVED);
                 }
                 made
             }
@@ -341,7 +341,7 @@ impl Engine {
                 }
                 polled
             };
-            let polled = caught(|| within.within(poll));
+            let polled = catch_panic(|| within.within(poll));
             let ended = ambient::now();
             let took = ended - begun;
             speed.measured(took);
@@ -352,7 +352,7 @@ impl Engine {
                 let late = admitted.context.deadline().is_some_and(|at| at <= ended);
                 return match polled {
                     Ok(Poll::Pending) => {}
-                    Ok(Poll::Ready(_)) if late => self.reply_late(&admitted),
+                    Ok(Poll::Ready(_)) if late => self.reply_deadline_exceeded(&admitted),
                     Ok(Poll::Ready(reply)) => self.reply(&admitted, reply),
                     Err(panic) => self.reply_panic(&admitted, panic),
                 };
@@ -380,7 +380,7 @@ impl Engine {
         for (id, (_, admitted, _)) in due {
             self.pipe
                 .stop(id, ResetCode::Deadline, "its deadline passed");
-            self.reply_late(&admitted);
+            self.reply_deadline_exceeded(&admitted);
         }
         next
     }

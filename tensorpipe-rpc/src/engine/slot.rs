@@ -9,13 +9,13 @@ use tensorpipe::{Error, Pipe};
 
 use super::calling::Deadline;
 use super::calls::Outcome;
-use super::handover::Handover;
+use super::oneshot::Oneshot;
 use super::streams::CallStreams;
-use crate::codec::Owners;
+use crate::codec::TensorNames;
 use crate::error::CallError;
 use crate::observe::{CallStats, CallTrace};
 use crate::placement::{ReceivePlacement, naming};
-use crate::remote::Met;
+use crate::remote::EncodedReferences;
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -32,27 +32,27 @@ pub(crate) struct CallSlot {
     reply: AtomicU64,
     pub(super) deadline: Deadline,
     /// [`complete`](Self::complete) brings it.
-    pub(crate) outcome: Handover<Outcome>,
+    pub(crate) outcome: Oneshot<Outcome>,
     /// It is in the table no more: whoever has taken it out completes it.
     out: AtomicBool,
     /// Its message leaves with others, or has left: the first poll need not drive.
     soon: AtomicBool,
     /// Nobody awaits it, but others refer to its result.
     orphan: AtomicBool,
-    beside: Beside,
+    beside: CallData,
 }
 
 /// What a slot holds for its call.
 #[derive(Default)]
-pub(crate) struct Beside {
+pub(crate) struct CallData {
     /// Whether tensors or payloads go with it, which may leave long after the rest.
     pub(super) has_parts: bool,
     /// For errors that name a tensor.
-    pub(super) owners: Owners,
+    pub(super) owners: TensorNames,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps them until it is answered.
-    pub(super) _met: Option<Box<Met>>,
+    pub(super) _met: Option<Box<EncodedReferences>>,
     /// Where somebody wants to know what becomes of it.
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.
@@ -60,23 +60,23 @@ pub(crate) struct Beside {
 }
 
 impl Deref for CallSlot {
-    type Target = Beside;
+    type Target = CallData;
 
     #[inline]
-    fn deref(&self) -> &Beside {
+    fn deref(&self) -> &CallData {
         &self.beside
     }
 }
 
 impl CallSlot {
     #[inline]
-    pub(super) fn new(id: u64, deadline: Deadline, beside: Beside) -> Self {
+    pub(super) fn new(id: u64, deadline: Deadline, beside: CallData) -> Self {
         Self {
             id,
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
-            outcome: Handover::new(),
+            outcome: Oneshot::new(),
             out: AtomicBool::new(false),
             soon: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     fn slot() -> CallSlot {
-        CallSlot::new(7, None, Beside::default())
+        CallSlot::new(7, None, CallData::default())
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! WIRE.md shows the call headers that the code writes and reads: each kind has its section and its example.
 
 use super::examples::{WIRE_MD, examples};
-use super::{FailureCode, Header, Kind, STATS, Tarpc, TraceContext, Way};
+use super::{FailureCode, Header, Kind, STATS, StreamDirection, Tarpc, TraceContext};
 
 pub(super) fn headers() -> [(&'static str, Header); 21] {
     let traced = TraceContext {
@@ -32,11 +32,17 @@ pub(super) fn headers() -> [(&'static str, Header); 21] {
         ("TARPC_RESPONSE", tarpc(Tarpc::Response)),
         (
             "ARGUMENT_ITEMS",
-            Header::plain(Kind::Items(Way::Argument, 3), 5),
+            Header::plain(Kind::Items(StreamDirection::Argument, 3), 5),
         ),
-        ("REPLY_ITEMS", Header::plain(Kind::Items(Way::Reply, 1), 5)),
+        (
+            "REPLY_ITEMS",
+            Header::plain(Kind::Items(StreamDirection::Reply, 1), 5),
+        ),
         ("END", Header::plain(Kind::End, 5)),
-        ("CREDIT", Header::plain(Kind::Credit(Way::Reply), 5)),
+        (
+            "CREDIT",
+            Header::plain(Kind::Credit(StreamDirection::Reply), 5),
+        ),
         ("STOP", Header::plain(Kind::Stop, 5)),
         ("DRAINING", Header::plain(Kind::Draining, 0)),
         ("FETCH", Header::plain(Kind::Fetch, 6)),

@@ -13,7 +13,7 @@ use tracing::Span;
 
 use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
-use super::{Attempt, CallStats, Carriage, Carried, Figures, metrics};
+use super::{Attempt, CallStats, ServerStats, StreamTraffic, TransferStats, metrics};
 use crate::engine::{Engine, Outcome};
 use crate::error::CallError;
 use crate::header::{Header, TraceContext};
@@ -126,7 +126,7 @@ impl CallTrace {
         }
         let mut stats = lock(&self.stats);
         stats.reply.bytes = metadata.len() as u64 + parts;
-        if let Some(figures) = Figures::find(header, metadata) {
+        if let Some(figures) = ServerStats::find(header, metadata) {
             stats.server = Some(figures.times);
             if let Some(came) = figures.request {
                 stats.request.travelled(came, pipe);
@@ -200,14 +200,19 @@ impl CallTrace {
     }
 
     /// The same of a call with streams, over which this went.
-    pub(crate) fn stats_with(&self, carried: &Carried, kinds: Streams, pipe: &Pipe) -> CallStats {
+    pub(crate) fn stats_with(
+        &self,
+        carried: &StreamTraffic,
+        kinds: Streams,
+        pipe: &Pipe,
+    ) -> CallStats {
         let mut stats = self.stats();
         if kinds.argument {
             let sent = carried.all_sent();
             let argument = stats.argument.get_or_insert_default();
             if argument.items != sent.items {
                 // Some were not looked at, or their reader has not said yet what became of them.
-                argument.carriage = Carriage::default();
+                argument.carriage = TransferStats::default();
             }
             argument.items = sent.items;
             argument.carriage.bytes = sent.bytes;
@@ -230,7 +235,7 @@ impl Drop for CallTrace {
     }
 }
 
-impl Carriage {
+impl TransferStats {
     fn travelled(&mut self, how: MessageStats, pipe: &Pipe) {
         let MessageStats {
             streamed,

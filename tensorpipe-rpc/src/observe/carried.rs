@@ -10,7 +10,7 @@ use crate::lock::lock;
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(crate) struct Carried {
+pub(crate) struct StreamTraffic {
     sent: Mutex<Counted>,
     came: Mutex<Counted>,
 }
@@ -36,7 +36,7 @@ impl Counted {
     }
 }
 
-impl Carried {
+impl StreamTraffic {
     /// A message of items is queued.
     pub(crate) fn sent(&self, items: u8, bytes: u64) {
         lock(&self.sent).add(items, bytes, MessageStats::default());

@@ -11,7 +11,7 @@ use crate::header::{Header, STATS};
 
 /// See the module's documentation. All numbers, saturating.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct ServerStats {
     pub(super) times: ServerTimes,
     /// How the call's message came, once all of it is here.
     pub(super) request: Option<MessageStats>,
@@ -19,7 +19,7 @@ pub(crate) struct Figures {
     pub(super) argument: Option<Counted>,
 }
 
-impl Figures {
+impl ServerStats {
     const LEN: usize = 56;
 
     /// Of what has come of the stream that is an argument.
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use crate::header::{Kind, examples::examples};
 
-    fn figures() -> Figures {
-        Figures {
+    fn figures() -> ServerStats {
+        ServerStats {
             times: ServerTimes {
                 receiving: Duration::from_micros(2),
                 waiting: Duration::from_nanos(1),
@@ -149,19 +149,19 @@ mod tests {
         travelled(&numbers.map(u64::to_le_bytes))
     }
 
-    fn of_stream() -> Figures {
+    fn of_stream() -> ServerStats {
         let argument = Counted {
             items: 9,
             bytes: 0,
             travelled: of([5, 6, 0, 2]),
         };
-        Figures {
+        ServerStats {
             argument: Some(argument),
             ..figures()
         }
     }
 
-    fn reply(figures: Figures) -> Vec<u8> {
+    fn reply(figures: ServerStats) -> Vec<u8> {
         let mut metadata = Header::plain(Kind::Value, 5).to_vec();
         metadata.extend_from_slice(b"body");
         figures.put(&mut metadata);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn they_stand_between_header_and_body() {
-        let unknown = Figures {
+        let unknown = ServerStats {
             request: None,
             ..figures()
         };
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!((header.kind, header.call), (Kind::Value, 5));
             assert_eq!(header.body_at, figures.header_len());
             assert_eq!(&metadata[header.body_at..], b"body");
-            assert_eq!(Figures::find(&header, &metadata), Some(figures));
+            assert_eq!(ServerStats::find(&header, &metadata), Some(figures));
         }
     }
 
@@ -188,11 +188,11 @@ mod tests {
     fn those_of_an_older_server_do_not_tell_how_long_the_reply_waited() {
         for mut figures in [figures(), of_stream()] {
             let metadata = reply(figures);
-            let mut older = metadata[..figures.header_len() - Figures::LEAVING_LEN].to_vec();
+            let mut older = metadata[..figures.header_len() - ServerStats::LEAVING_LEN].to_vec();
             older[1] = older.len() as u8;
             let header = Header::decode(&older).unwrap();
             figures.times.sending = Duration::ZERO;
-            assert_eq!(Figures::find(&header, &older), Some(figures));
+            assert_eq!(ServerStats::find(&header, &older), Some(figures));
         }
     }
 
@@ -204,13 +204,13 @@ mod tests {
             let header_len = figures.header_len();
             later.splice(header_len..header_len, more);
             if figures.argument.is_none() {
-                let at = header_len - Figures::LEAVING_LEN;
+                let at = header_len - ServerStats::LEAVING_LEN;
                 later.splice(at..at, none);
             }
             later[1] = (later.len() - b"body".len()) as u8;
             let header = Header::decode(&later).unwrap();
             assert_eq!(&later[header.body_at..], b"body");
-            assert_eq!(Figures::find(&header, &later), Some(figures));
+            assert_eq!(ServerStats::find(&header, &later), Some(figures));
         }
     }
 
@@ -234,23 +234,23 @@ mod tests {
             let Ok(header) = Header::decode(&lies) else {
                 continue;
             };
-            let found = Figures::find(&header, &lies);
+            let found = ServerStats::find(&header, &lies);
             assert_eq!(
                 found.is_some(),
-                usize::from(len) >= figures().header_len() - Figures::LEAVING_LEN,
+                usize::from(len) >= figures().header_len() - ServerStats::LEAVING_LEN,
                 "{len}"
             );
         }
         let mut unflagged = metadata;
         unflagged[2] = 0;
         let header = Header::decode(&unflagged).unwrap();
-        assert_eq!(Figures::find(&header, &unflagged), None);
+        assert_eq!(ServerStats::find(&header, &unflagged), None);
         let mut endless = figures();
         endless.times.handling = Duration::MAX;
         let mut metadata = Header::plain(Kind::Value, 5).to_vec();
         endless.put(&mut metadata);
         let header = Header::decode(&metadata).unwrap();
-        let found = Figures::find(&header, &metadata).unwrap();
+        let found = ServerStats::find(&header, &metadata).unwrap();
         assert_eq!(found.times.handling, Duration::from_nanos(u64::MAX));
     }
 }

@@ -12,7 +12,7 @@ use tracing::Span;
 
 use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
-use super::{Carried, Figures, metrics};
+use super::{ServerStats, StreamTraffic, metrics};
 use crate::codec::Reply;
 use crate::context::{CallContext, Caller};
 use crate::header::{Header, STATS, TraceContext};
@@ -21,7 +21,7 @@ use crate::schema::Method;
 use crate::service::HandlerFuture;
 
 /// See the module's documentation.
-pub(crate) struct Seen {
+pub(crate) struct HandlerTrace {
     service: &'static str,
     method: &'static str,
     /// The caller asked for figures.
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
 
 #[derive(Default)]
 struct SoFar {
-    figures: Figures,
+    figures: ServerStats,
     /// When its arguments were complete.
     complete: Option<Instant>,
     /// When its handler was first polled.
@@ -45,7 +45,7 @@ struct SoFar {
     gathers: bool,
 }
 
-impl Seen {
+impl HandlerTrace {
     /// A call that is admitted, if somebody wants to know.
     #[inline]
     pub(crate) fn of(
@@ -142,7 +142,7 @@ impl Seen {
     }
 
     /// What was measured until now, of a caller who asked.
-    fn figures(&self, argument: Option<&Carried>) -> Option<Figures> {
+    fn figures(&self, argument: Option<&StreamTraffic>) -> Option<ServerStats> {
         if !self.asked {
             return None;
         }
@@ -159,7 +159,7 @@ impl Seen {
             (Some(complete), None) => times.waiting = now - complete,
             (Some(_), Some(begun)) => times.handling = now - begun,
         }
-        figures.argument = argument.map(Carried::all_came);
+        figures.argument = argument.map(StreamTraffic::all_came);
         Some(figures)
     }
 
@@ -172,14 +172,14 @@ impl Seen {
 
 impl CallContext {
     /// What was measured of its call until now, if its caller asked.
-    pub(crate) fn figures(&self) -> Option<Figures> {
+    pub(crate) fn figures(&self) -> Option<ServerStats> {
         let inner = &self.inner;
         let streams = inner
             .streams
             .as_ref()
             .filter(|streams| streams.kinds.argument);
         let argument = streams.and_then(|streams| streams.carried.as_ref());
-        inner.seen.as_ref()?.figures(argument)
+        inner.handler_trace.as_ref()?.figures(argument)
     }
 }
 
@@ -195,8 +195,8 @@ impl SoFar {
 
 /// The handler of a call of which somebody wants to know.
 pub(crate) fn watched(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
-    if let Some(seen) = &context.inner.seen {
-        metrics::handler_started(seen.service, seen.method);
+    if let Some(handler_trace) = &context.inner.handler_trace {
+        metrics::handler_started(handler_trace.service, handler_trace.method);
     }
     Box::pin(Watched {
         context,
@@ -224,14 +224,14 @@ impl Future for Watched {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
         let this = &mut *self;
-        let Some(seen) = &this.context.inner.seen else {
+        let Some(handler_trace) = &this.context.inner.handler_trace else {
             return this.handler.as_mut().poll(cx);
         };
         if let Stage::Fresh = std::mem::replace(&mut this.stage, Stage::Polling) {
-            seen.polled();
+            handler_trace.polled();
         }
         let polled = {
-            let _entered = seen.span.enter();
+            let _entered = handler_trace.span.enter();
             this.handler.as_mut().poll(cx)
         };
         match polled {
@@ -241,7 +241,7 @@ impl Future for Watched {
             }
             Poll::Ready(mut reply) => {
                 this.stage = Stage::Ready;
-                seen.ready(&mut reply, &this.context);
+                handler_trace.ready(&mut reply, &this.context);
                 Poll::Ready(reply)
             }
         }
@@ -250,18 +250,18 @@ impl Future for Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let Some(seen) = &self.context.inner.seen else {
+        let Some(handler_trace) = &self.context.inner.handler_trace else {
             return;
         };
         let late = |at| at <= ambient::now();
         match self.stage {
             Stage::Ready => {}
-            Stage::Polling => seen.given_up(outcome::PANICKED, "the handler panicked"),
+            Stage::Polling => handler_trace.given_up(outcome::PANICKED, "the handler panicked"),
             Stage::Fresh | Stage::Waiting if self.context.deadline().is_some_and(late) => {
-                seen.given_up(outcome::DEADLINE, "its deadline passed");
+                handler_trace.given_up(outcome::DEADLINE, "its deadline passed");
             }
             Stage::Fresh | Stage::Waiting => {
-                seen.given_up(outcome::CANCELLED, "nobody waits for it any more");
+                handler_trace.given_up(outcome::CANCELLED, "nobody waits for it any more");
             }
         }
     }

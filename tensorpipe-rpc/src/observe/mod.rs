@@ -83,9 +83,9 @@ mod stats;
 
 pub(crate) use attempts::Attempts;
 pub(crate) use calling::CallTrace;
-pub(crate) use carried::Carried;
-pub(crate) use figures::Figures;
-pub(crate) use handling::{Seen, watched};
+pub(crate) use carried::StreamTraffic;
+pub(crate) use figures::ServerStats;
+pub(crate) use handling::{HandlerTrace, watched};
 pub(crate) use outcome::of_failure;
-pub(crate) use repeated::is_first;
-pub use stats::{Attempt, CallStats, Carriage, ServerTimes, StreamStats};
+pub(crate) use repeated::should_log;
+pub use stats::{Attempt, CallStats, ServerTimes, StreamStats, TransferStats};

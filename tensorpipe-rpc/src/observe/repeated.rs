@@ -14,7 +14,7 @@ use crate::lock::lock;
 pub(crate) type Kind = (&'static str, &'static str, &'static str);
 
 /// Whether to tell of this one; else it is counted.
-pub(crate) fn is_first(kind: Kind) -> bool {
+pub(crate) fn should_log(kind: Kind) -> bool {
     static LIMITS: PerProcess<Mutex<HashMap<Kind, LogLimit>>> = PerProcess::new();
     let admitted = lock(LIMITS.get(Mutex::default))
         .entry(kind)

@@ -7,7 +7,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
 use super::outcome::Verdict;
-use super::repeated::is_first;
+use super::repeated::should_log;
 use crate::header::TraceContext;
 use crate::schema::Method;
 
@@ -73,7 +73,7 @@ pub(super) fn failed(
     let Some(metadata) = span.metadata() else {
         return;
     };
-    let tells = level < Level::DEBUG && is_first((metadata.name(), outcome, method));
+    let tells = level < Level::DEBUG && should_log((metadata.name(), outcome, method));
     let level = if tells { level } else { Level::DEBUG };
     let error = Line(error);
     macro_rules! say {

@@ -64,9 +64,9 @@ pub struct CallStats {
     /// too old to measure.
     pub server: Option<ServerTimes>,
     /// The call's message.
-    pub request: Carriage,
+    pub request: TransferStats,
     /// The message that answered it.
-    pub reply: Carriage,
+    pub reply: TransferStats,
     /// What was sent of the stream that is an argument. `None` where the method has none.
     pub argument: Option<StreamStats>,
     /// What has come of the stream that is the result. `None` where the method has none.
@@ -83,7 +83,7 @@ pub struct StreamStats {
     /// Its items.
     pub items: u64,
     /// The messages that brought them, of one or several items each, taken together.
-    pub carriage: Carriage,
+    pub carriage: TransferStats,
 }
 
 /// One of the times that a call was sent.
@@ -117,7 +117,7 @@ pub struct ServerTimes {
 /// How one message of a call travelled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Carriage {
+pub struct TransferStats {
     /// Its metadata, payloads and tensors, in bytes. Without what frames them.
     pub bytes: u64,
     /// Bytes of its payloads and tensors that went through a connection, in the message's own frame or behind it. That is a socket,
@@ -211,8 +211,8 @@ impl CallStats {
     fn ways(
         &self,
     ) -> (
-        impl Iterator<Item = &Carriage>,
-        impl Iterator<Item = &Carriage>,
+        impl Iterator<Item = &TransferStats>,
+        impl Iterator<Item = &TransferStats>,
     ) {
         let there = self.argument.iter().map(|stream| &stream.carriage);
         let here = self.result.iter().map(|stream| &stream.carriage);
@@ -309,12 +309,12 @@ mod tests {
         assert!(!nothing.is_measured());
         assert!(nothing.to_string().contains("`with_stats`"), "{nothing}");
 
-        let whole = |bytes, streamed| Carriage {
+        let whole = |bytes, streamed| TransferStats {
             bytes,
             streamed: Some(streamed),
             copied: Some(0),
             copied_by_writer: Some(0),
-            ..Carriage::default()
+            ..TransferStats::default()
         };
         let took = Attempt {
             took: ms(20),
@@ -376,12 +376,12 @@ mod tests {
 
     #[test]
     fn each_end_is_charged_for_what_its_own_cpu_copied() {
-        let way = |streamed, copied| Carriage {
+        let way = |streamed, copied| TransferStats {
             bytes: 100,
             streamed: Some(streamed),
             copied: Some(copied),
             copied_by_writer: Some(0),
-            ..Carriage::default()
+            ..TransferStats::default()
         };
         let mut stats = CallStats {
             request: way(1, 10),

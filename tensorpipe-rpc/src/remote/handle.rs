@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use tensorpipe::Device;
 
 use super::{Grant, Id};
-use crate::call::{Call, Made};
+use crate::call::{Call, StartedCall};
 use crate::engine::Engine;
 use crate::header::Kind;
 use crate::placement::CallPlacement;
@@ -76,7 +76,7 @@ impl Handle {
         let mut body = self.id.call.to_le_bytes().to_vec();
         body.extend_from_slice(&self.id.index.to_le_bytes());
         let made = self.engine.ask(kind, &body, Some(self.clone()), places);
-        Call::of_value(&FETCH, made.map(Made::sent))
+        Call::of_value(&FETCH, made.map(StartedCall::sent))
     }
 }
 

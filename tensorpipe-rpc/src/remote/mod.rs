@@ -70,7 +70,7 @@ mod shared;
 pub(crate) use handle::{FETCH, Handle};
 pub(crate) use owned::{Owned, Pending, Referent};
 pub(crate) use promise::{put_references, split_waits};
-pub(crate) use scope::{ANY, Met, UNRESOLVED, decoding, encoding, references_met};
+pub(crate) use scope::{ANY, EncodedReferences, UNRESOLVED, decoding, encoding, references_met};
 pub use shared::Shared;
 pub(crate) use shared::{Grant, Grants};
 
@@ -106,7 +106,7 @@ enum Location<T> {
 /// The value of a [`Remote`] is not in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the value is in another process: fetch it, or call a method there with the reference")]
-pub struct Elsewhere;
+pub struct NotLocal;
 
 /// Which value: the call whose reply brought the reference, and its place in that reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -154,7 +154,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
 
 impl<T: Send + Sync + 'static> Remote<T> {
     /// A reference to a value that does not travel: only methods of its owner's can use it.
-    pub fn fixed(value: T) -> Self {
+    pub fn unfetchable(value: T) -> Self {
         let value = Arc::new(value);
         let location = Location::Here(value.clone(), Arc::new(owned::Fixed(value)));
         Self { location }
@@ -163,11 +163,11 @@ impl<T: Send + Sync + 'static> Remote<T> {
     /// The value, in the process that owns it.
     ///
     /// # Errors
-    /// [`Elsewhere`] in another one.
-    pub fn here(&self) -> Result<Arc<T>, Elsewhere> {
+    /// [`NotLocal`] in another one.
+    pub fn here(&self) -> Result<Arc<T>, NotLocal> {
         match &self.location {
             Location::Here(value, _) => Ok(value.clone()),
-            Location::There(_) | Location::Nowhere => Err(Elsewhere),
+            Location::There(_) | Location::Nowhere => Err(NotLocal),
         }
     }
 }

@@ -30,18 +30,18 @@ struct Encoding {
     /// The call whose reply it is. Arguments give nothing away.
     reply_to: Option<u64>,
     /// Boxed: most values have none.
-    met: Option<Box<Met>>,
+    met: Option<Box<EncodedReferences>>,
 }
 
 impl Encoding {
-    fn met(&mut self) -> &mut Met {
+    fn met(&mut self) -> &mut EncodedReferences {
         self.met.get_or_insert_default()
     }
 }
 
 /// References that an encoding has met, at least one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Met {
+pub(crate) struct EncodedReferences {
     /// Values of this side that the other one now refers to, in the order of their indices.
     pub(crate) exports: Vec<Arc<dyn Referent>>,
     /// References that go back to their owner: it must not let go of them before it has answered.
@@ -83,7 +83,7 @@ fn swap(scope: Scope) -> Scope {
     SCOPE.with(|slot| std::mem::replace(&mut *slot.borrow_mut(), scope))
 }
 
-impl Met {
+impl EncodedReferences {
     /// One reference, that goes back to its owner.
     pub(crate) fn pinning(handle: Arc<Handle>) -> Box<Self> {
         Box::new(Self {
@@ -98,7 +98,7 @@ pub(crate) fn encoding<R>(
     engine: usize,
     reply_to: Option<u64>,
     encode: impl FnOnce() -> R,
-) -> (R, Option<Box<Met>>) {
+) -> (R, Option<Box<EncodedReferences>>) {
     let mut restore = Restore(Some(swap(Scope::Encoding(Encoding {
         engine,
         reply_to,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::owned::{Referent, let_go};
 use super::{Location, Remote};
-use crate::call::{Call, Made};
+use crate::call::{Call, StartedCall};
 use crate::client::Connection;
 use crate::error::CallError;
 use crate::header::Kind;
@@ -225,7 +225,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 }
             };
             let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
-            return Call::of_value(&super::FETCH, made.map(Made::sent)).await;
+            return Call::of_value(&super::FETCH, made.map(StartedCall::sent)).await;
         }
         Err(match unreachable {
             Some(error) => CallError::Connection {

@@ -25,7 +25,7 @@ pub enum SendError {
     #[error(
         "a value was sent as `{0}` before; a key names one value, give the next one another step or name"
     )]
-    Twice(Key),
+    AlreadySent(Key),
     /// There is no room for what nobody has received yet, and was none for as long as the sender would wait.
     #[error(
         "{held} bytes in {values} values wait to be received, {bytes} more are beyond the bound; receive or finish steps, wait \

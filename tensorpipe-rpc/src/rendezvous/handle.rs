@@ -16,9 +16,9 @@ use super::local::Local;
 use super::peers::Peers;
 use super::pull::Pull;
 use super::recv::{self, Recv};
-use super::send::Sending;
+use super::send::PendingSend;
 use super::service::{Answers, TensorRendezvousService};
-use super::table::Give;
+use super::table::ReceiveMode;
 use super::value::Value;
 use crate::client::{Connection, DEFAULT_DEADLINE};
 use crate::placement::DeviceMap;
@@ -247,14 +247,14 @@ impl Rendezvous {
 
     /// The same; where there is no room, what this returns waits for some, in the order of such sends and for as long as
     /// [`RendezvousBuilder::timeout`] says. That is back-pressure: await it.
-    pub fn send_or_wait(&self, key: &Key, value: impl Into<Value>) -> Sending {
+    pub fn send_or_wait(&self, key: &Key, value: impl Into<Value>) -> PendingSend {
         self.send_within(key, value, self.shared.timeout)
     }
 
     /// The same with a bound of its own; beyond it, [`SendError::Full`].
-    pub fn send_within(&self, key: &Key, value: impl Into<Value>, within: Duration) -> Sending {
+    pub fn send_within(&self, key: &Key, value: impl Into<Value>, within: Duration) -> PendingSend {
         let bound = Bound::new(within, &self.shared.runtime);
-        Sending::new(self.shared.local.clone(), key, value.into(), bound)
+        PendingSend::new(self.shared.local.clone(), key, value.into(), bound)
     }
 
     /// Receives a value, which may have been sent before or may be later, from this process or another one. It waits as long as
@@ -304,10 +304,13 @@ impl Rendezvous {
                     found: local.incarnation,
                 });
             }
-            return Ok(recv::State::Here(local.reserve(key, Give::Take)?, bound));
+            return Ok(recv::State::Here(
+                local.reserve(key, ReceiveMode::Take)?,
+                bound,
+            ));
         }
         let peer = peers.find(key.producer())?;
-        let reserved = local.reserve(key, Give::Take)?;
+        let reserved = local.reserve(key, ReceiveMode::Take)?;
         let pull = Pull::start(peer, key, &bound, runtime);
         Ok(recv::State::There(reserved, pull))
     }

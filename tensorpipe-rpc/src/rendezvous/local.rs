@@ -12,10 +12,10 @@ use super::error::{RecvError, SendError};
 use super::key::Key;
 use super::limits::{Limits, Stats};
 use super::service::Hello;
-use super::table::{Give, Table};
+use super::table::{ReceiveMode, Table};
 use super::value::Value;
 use crate::lock::lock;
-use crate::observe::is_first;
+use crate::observe::should_log;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Local {
         const WHAT: &str = "receipts or aborts of who has no part in them";
         if times > 0 {
             self.refused.fetch_add(times, Ordering::Relaxed);
-            if is_first(("refused", WHAT, "")) {
+            if should_log(("refused", WHAT, "")) {
                 tracing::warn!(peer, "refused {WHAT}");
             }
         }
@@ -99,7 +99,7 @@ impl Local {
     pub(super) fn reserve(
         self: &Arc<Self>,
         key: &Key,
-        give: Give,
+        give: ReceiveMode,
     ) -> Result<Reservation, RecvError> {
         let number = self.with(|table| table.recv(key, give))?;
         Ok(Reservation {

@@ -81,5 +81,5 @@ pub use handle::{Rendezvous, RendezvousBuilder};
 pub use key::{Key, KeyError, MAX_NAME, Part};
 pub use limits::{Limits, Stats};
 pub use recv::Recv;
-pub use send::Sending;
+pub use send::PendingSend;
 pub use value::Value;

@@ -14,7 +14,7 @@ use super::value::Value;
 /// Dropping it before takes the value back: then nothing was sent.
 #[must_use = "dropping a send that waits takes its value back"]
 #[derive(Debug)]
-pub struct Sending {
+pub struct PendingSend {
     local: Arc<Local>,
     state: State,
     bound: Bound,
@@ -28,7 +28,7 @@ enum State {
     Done(Result<(), SendError>),
 }
 
-impl Sending {
+impl PendingSend {
     pub(super) fn new(local: Arc<Local>, key: &Key, value: Value, bound: Bound) -> Self {
         let bytes = value.byte_len();
         let parked = local.check_producer(key);
@@ -47,7 +47,7 @@ impl Sending {
     }
 }
 
-impl Future for Sending {
+impl Future for PendingSend {
     type Output = Result<(), SendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -72,7 +72,7 @@ impl Future for Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for PendingSend {
     fn drop(&mut self) {
         if let State::Blocked(number) = self.state {
             self.local.with(|table| table.unpark(number));

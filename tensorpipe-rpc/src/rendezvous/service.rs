@@ -14,7 +14,7 @@ use super::consumers::Consumers;
 use super::error::{Aborted, RecvError};
 use super::key::{Key, KeyError};
 use super::local::Local;
-use super::table::Give;
+use super::table::ReceiveMode;
 use super::value::Value;
 use crate::context::CallContext;
 use crate::error::printable;
@@ -130,7 +130,9 @@ impl Answers {
             return Err(Refusal::Restarted { now });
         }
         // Gives its place up when the call is cancelled, its deadline passes, or its caller is gone.
-        let reserved = local.reserve(&key, Give::Lend).map_err(Refusal::of)?;
+        let reserved = local
+            .reserve(&key, ReceiveMode::Lend)
+            .map_err(Refusal::of)?;
         let value = reserved.await.map_err(Refusal::of)?;
         let loan = local.loan(&key);
         Ok(Pulled::Lent { value, loan })

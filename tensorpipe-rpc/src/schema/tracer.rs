@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::shape::{Names, Shape};
 use super::trace::{SEEDS, Stop, Trace};
-use crate::caught::caught;
+use crate::caught::catch_panic;
 
 /// Collects the structure of one method's types.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Tracer {
         let mut first = None;
         for seed in SEEDS {
             let walk = || self.trace.walk::<T>(seed);
-            let stop = match caught(walk) {
+            let stop = match catch_panic(walk) {
                 Ok(Ok(shape)) => return Ok(shape),
                 Ok(Err(stop)) => stop,
                 Err(_) => Stop::Panicked,

@@ -9,10 +9,10 @@ use tensorpipe::{Misuse, Peer, Pipe, PipeStats};
 use tokio::sync::Notify;
 
 use super::call_count::CallCount;
-use super::shares::{Member, Shares};
+use super::quotas::{CallQuotas, ConnectionQuota};
 use crate::builder::{Authorize, Builder};
-use crate::caught::caught;
-use crate::engine::{Engine, Serving, Speed, Target};
+use crate::caught::catch_panic;
+use crate::engine::{Engine, MethodIndex, Serving, Speed};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
 use crate::lock::lock;
@@ -40,7 +40,7 @@ pub(crate) struct ServerShared {
     /// What pipes did that have ended.
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
-    shares: Shares,
+    quotas: CallQuotas,
     pub(crate) calls: CallCount,
     draining: AtomicBool,
     /// Where it listens.
@@ -92,7 +92,7 @@ impl ServerShared {
             connections: Mutex::default(),
             gone: Mutex::default(),
             next_connection: AtomicU64::new(0),
-            shares: Shares::new(limits.calls),
+            quotas: CallQuotas::new(limits.calls),
             limits,
             authorize,
             denied: LogLimit::new(),
@@ -119,16 +119,16 @@ impl ServerShared {
     pub(super) fn serve(self: &Arc<Self>, pipe: Pipe) -> Result<(), Misuse> {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
-        let member = self.shares.join(id, pipe.peer_addr());
+        let member = self.quotas.join(id, pipe.peer_addr());
         let serving = Serving::new(self.clone(), id, &pipe, member);
         let engine =
-            Engine::start(pipe.clone(), Some(serving)).inspect_err(|_| self.shares.leave(id))?;
+            Engine::start(pipe.clone(), Some(serving)).inspect_err(|_| self.quotas.leave(id))?;
         {
             let mut connections = self.connections();
             if self.is_draining() {
                 // It came while the server was being stopped: dropping the engine closes the pipe in good order.
                 drop(connections);
-                self.shares.leave(id);
+                self.quotas.leave(id);
                 engine.pipe.go_away(GOODBYE);
                 return Ok(());
             }
@@ -163,7 +163,7 @@ impl ServerShared {
     pub(crate) fn forget(&self, id: u64) {
         let engine = self.connections().remove(&id);
         if let Some(engine) = engine {
-            self.shares.leave(id);
+            self.quotas.leave(id);
             *self.gone() += engine.pipe.stats();
         }
     }
@@ -173,8 +173,8 @@ impl ServerShared {
     }
 
     /// Whether a connection that had `busy` calls may have the one that it has begun.
-    pub(crate) fn has_room_for(&self, member: &Member, busy: usize) -> Result<(), String> {
-        self.shares.has_room(member, busy, self.calls.places())
+    pub(crate) fn has_room_for(&self, member: &ConnectionQuota, busy: usize) -> Result<(), String> {
+        self.quotas.has_room(member, busy, self.calls.places())
     }
 
     /// The answer to a call is on its way.
@@ -189,7 +189,7 @@ impl ServerShared {
         let Some(authorize) = &self.authorize else {
             return Ok(());
         };
-        let said = caught(|| authorize(caller, service, method));
+        let said = catch_panic(|| authorize(caller, service, method));
         let said = said.unwrap_or_else(|panic| {
             if let Some(more) = self.undecided.admits() {
                 tracing::error!(panic, %caller, service, method, more, "who decides on calls panicked");
@@ -205,7 +205,11 @@ impl ServerShared {
     }
 
     /// Where a service is, and its method.
-    pub(crate) fn find(&self, service: u32, method: u32) -> Result<Target, (FailureCode, String)> {
+    pub(crate) fn find(
+        &self,
+        service: u32,
+        method: u32,
+    ) -> Result<MethodIndex, (FailureCode, String)> {
         let index = service as usize;
         let Some(served) = self.services.get(index) else {
             return Err((
@@ -214,7 +218,7 @@ impl ServerShared {
             ));
         };
         match served.by_id.get(&method) {
-            Some(position) => Ok(Target {
+            Some(position) => Ok(MethodIndex {
                 service: index,
                 method: *position,
             }),

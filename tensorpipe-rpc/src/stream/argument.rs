@@ -15,12 +15,12 @@ use serde::de::DeserializeOwned;
 use super::in_turn;
 use super::send::{Ended, send_items};
 use crate::call::Call;
-use crate::caught::caught_poll;
+use crate::caught::catch_panic_poll;
 use crate::codec::{Argument, DecodeError};
 use crate::context::CallContext;
 use crate::engine::{Batch, CallStreams, Engine, Received};
 use crate::error::CallError;
-use crate::header::{Kind, Way};
+use crate::header::{Kind, StreamDirection};
 
 /// The stream that a caller gave as an argument: what a method of a service trait names as the type of that argument.
 ///
@@ -195,15 +195,21 @@ where
         let encode = |encoder: &mut crate::codec::Encoder, item: &A| {
             item.encode(encoder).map_err(Ended::Unsendable)
         };
-        let mut sending = pin!(send_items(&engine, &streams, Way::Argument, stream, encode));
+        let mut sending = pin!(send_items(
+            &engine,
+            &streams,
+            StreamDirection::Argument,
+            stream,
+            encode
+        ));
         let mut awaiting = Awaiting::new(engine.clone());
         // Nobody else may be there to read what the server says of the stream.
         let ended = poll_fn(|cx| {
-            if let Poll::Ready(ended) = caught_poll(|| sending.as_mut().poll(cx)) {
+            if let Poll::Ready(ended) = catch_panic_poll(|| sending.as_mut().poll(cx)) {
                 return Poll::Ready(ended);
             }
             awaiting.drive(cx.waker());
-            let ended = caught_poll(|| sending.as_mut().poll(cx));
+            let ended = catch_panic_poll(|| sending.as_mut().poll(cx));
             if ended.is_pending() {
                 awaiting.poll_again(cx.waker());
             }

@@ -13,13 +13,13 @@ use serde::de::DeserializeOwned;
 use super::argument::send_argument;
 use super::in_turn;
 use super::send::{Ended, send_items};
-use crate::call::{Sent, UnderWay, decode_result};
+use crate::call::{InFlightCall, Sent, decode_result};
 use crate::client::ClientHandle;
 use crate::codec::{Argument, DecodeError, EncodeError, Encoder, Reply};
 use crate::context::CallContext;
 use crate::engine::{Batch, Outcome, Received};
 use crate::error::CallError;
-use crate::header::{FailureCode, Way};
+use crate::header::{FailureCode, StreamDirection};
 use crate::observe::CallStats;
 use crate::remote::decoding;
 use crate::schema::Method;
@@ -47,7 +47,7 @@ enum State<E> {
     /// The call was not made.
     Failed(Option<CallError<E>>),
     Streaming {
-        call: UnderWay,
+        call: InFlightCall,
         /// How the call ended, once that is known. Items may still be there.
         outcome: Option<Outcome>,
     },
@@ -92,7 +92,7 @@ impl<E> State<E> {
     fn of(made: Result<Sent, CallError<E>>) -> Self {
         match made {
             Ok((engine, slot)) => Self::Streaming {
-                call: UnderWay::new(engine, slot),
+                call: InFlightCall::new(engine, slot),
                 outcome: None,
             },
             Err(error) => Self::Failed(Some(error)),
@@ -235,7 +235,7 @@ impl<T, E> CallStream<T, E> {
 
     fn cancel(&mut self) {
         if let State::Streaming { call, outcome } = &mut self.state {
-            call.engine().let_go(&call.slot, outcome.take());
+            call.engine().discard_outcome(&call.slot, outcome.take());
             call.cancel();
         }
     }
@@ -292,7 +292,7 @@ async fn send<S: Stream>(
         return Reply::value(());
     };
     let stream = pin!(stream);
-    match send_items(&engine, streams, Way::Reply, stream, encode).await {
+    match send_items(&engine, streams, StreamDirection::Reply, stream, encode).await {
         Ended::Finished | Ended::Closed => Reply::value(()),
         Ended::Service(reply) => *reply,
         Ended::Unsendable(error) => Reply::unsendable(error),

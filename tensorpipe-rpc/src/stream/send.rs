@@ -14,9 +14,9 @@ use tensorpipe::{Error, PeerLimits};
 use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply, Subject};
-use crate::engine::{CallStreams, Engine, Room};
+use crate::engine::{CallStreams, Engine, SendCredit};
 use crate::error::no_place;
-use crate::header::{Header, Kind, Way};
+use crate::header::{Header, Kind, StreamDirection};
 use crate::observe::metrics;
 
 /// Bytes from which on a message of items leaves. Measured, as the next ones, by `tp-bench rpc --case stream --size 4KiB --transport shm
@@ -56,7 +56,7 @@ pub(super) enum Ended {
 pub(super) async fn send_items<S, F>(
     engine: &Engine,
     streams: &CallStreams,
-    way: Way,
+    way: StreamDirection,
     mut stream: Pin<&mut S>,
     encode: F,
 ) -> Ended
@@ -80,7 +80,7 @@ where
 struct Sender<'a> {
     engine: &'a Engine,
     streams: &'a CallStreams,
-    way: Way,
+    way: StreamDirection,
     batch: Option<Batch>,
     /// An item that did not go with those before it, and waits for credit of its own.
     alone: Option<Batch>,
@@ -182,9 +182,9 @@ impl Sender<'_> {
             return Poll::Ready(Err(Ended::Closed));
         };
         self.room = match credits.room(cx.waker()) {
-            Room::Items(room) => room,
-            Room::None => return Poll::Pending,
-            Room::Closed => return Poll::Ready(Err(Ended::Closed)),
+            SendCredit::Items(room) => room,
+            SendCredit::None => return Poll::Pending,
+            SendCredit::Closed => return Poll::Ready(Err(Ended::Closed)),
         };
         // A pipe that moves slowly carries other messages too: they do not stand behind all that a stream has. Nor does it wait
         // for them: their readers may let them lie.

@@ -12,7 +12,7 @@ use tarpc::context::Context;
 use tarpc::trace::{self, SamplingDecision};
 use tarpc::{ClientMessage, Request, Response, ServerError};
 
-use crate::caught::caught;
+use crate::caught::catch_panic;
 use crate::codec::{DecodeError, EncodeError, Encoded, Encoder, Subject, decode_whole};
 use crate::engine::Body;
 use crate::header::{Header, Kind, Tarpc};
@@ -226,7 +226,7 @@ fn encode<B: Serialize + DeserializeOwned>(
     let header = Header::plain(Kind::Tarpc(what), call).to_vec();
     let header_len = header.len();
     // On the task of the whole connection: a panic there would be everybody's.
-    let encoded = caught(|| {
+    let encoded = catch_panic(|| {
         let mut encoder = Encoder::after(header).about(subject);
         encoder.write::<B, B>(body)?;
         Ok(encoder.finish())
@@ -245,7 +245,7 @@ fn decode<B: DeserializeOwned>(subject: Subject, arrived: Arrived) -> Result<B, 
         tensors,
         references: _,
     } = arrived.0;
-    let decoded = caught(|| decode_whole(subject, metadata, payloads, tensors));
+    let decoded = catch_panic(|| decode_whole(subject, metadata, payloads, tensors));
     decoded.unwrap_or_else(|panic| Err(DecodeError::panicked(subject, &panic)))
 }
 

@@ -120,7 +120,9 @@ impl Talk for Talker {
     }
 
     async fn several(&self, many: u8) -> Vec<Remote<Held>> {
-        (0..many).map(|_| Remote::fixed(self.hold())).collect()
+        (0..many)
+            .map(|_| Remote::unfetchable(self.hold()))
+            .collect()
     }
 
     async fn add(

@@ -37,7 +37,7 @@ async fn produce(front: Rendezvous, task: u64) {
             match sent {
                 Ok(Ok(())) => break,
                 // It was let in when it was given up.
-                Ok(Err(SendError::Twice(_))) => break,
+                Ok(Err(SendError::AlreadySent(_))) => break,
                 Ok(Err(SendError::Full { .. })) | Err(_) => {}
                 Ok(Err(error)) => panic!("{error}"),
             }

@@ -101,7 +101,7 @@ async fn a_key_is_sent_and_received_once_where_it_belongs() {
     assert!(matches!(here.recv(&key).await, Err(RecvError::Awaited(_))));
     here.send(&key, bytes(1)).unwrap();
     let error = here.send(&key, bytes(1)).unwrap_err();
-    assert!(matches!(error, SendError::Twice(_)), "{error}");
+    assert!(matches!(error, SendError::AlreadySent(_)), "{error}");
     (&mut first).await.unwrap();
     assert!(matches!(here.recv(&key).await, Err(RecvError::Received(_))));
     assert!(matches!(first.await, Err(RecvError::Received(_))));

@@ -143,7 +143,7 @@ async fn a_key_has_one_value_and_one_receiver_across_processes_too() {
         let again = other.build().unwrap().recv(&key).await;
         assert!(matches!(again, Err(RecvError::Received(_))), "{again:?}");
         let again = both.front.send(&key, bytes(1));
-        assert!(matches!(again, Err(SendError::Twice(_))), "{again:?}");
+        assert!(matches!(again, Err(SendError::AlreadySent(_))), "{again:?}");
         // Of two who wait, the second one may be the first one's next life.
         let other = Rendezvous::builder("back").peer("front", both.server.url());
         let other = other.build().unwrap();

@@ -43,7 +43,7 @@ impl Waits for Patient {
 
     async fn late(&self, ms: u64) -> Remote<u64> {
         tokio::time::sleep(Duration::from_millis(ms)).await;
-        Remote::fixed(ms)
+        Remote::unfetchable(ms)
     }
 
     async fn after(&self, _: Remote<u64>, tensor: Tensor) -> u64 {

@@ -77,7 +77,7 @@ impl Hall {
 
     fn part(&self, size: u64) -> Remote<Part> {
         self.made.fetch_add(1, Ordering::SeqCst);
-        Remote::fixed(Part {
+        Remote::unfetchable(Part {
             size,
             _counted: Counted::new(&self.under_way),
         })

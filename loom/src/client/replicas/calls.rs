@@ -214,14 +214,14 @@ pub fn a_pipe_that_has_gone_takes_no_other_with_it() {
         old.connection.end();
         let (of_task, of_other) = (shared.clone(), (shared.clone(), old.clone()));
         let task = thread::spawn(move || {
-            of_task.take_out(0, &old, ConnectError::ShuttingDown);
+            of_task.mark_lost(0, &old, ConnectError::ShuttingDown);
             let live = comes(&of_task, 0);
             ask(&of_task, 0, &live);
             live
         });
         let other = thread::spawn(move || {
             let (shared, old) = of_other;
-            shared.take_out(0, &old, ConnectError::ShuttingDown);
+            shared.mark_lost(0, &old, ConnectError::ShuttingDown);
         });
         let Pick::Here(picked) = call(&shared) else {
             panic!("its task has it come again");

@@ -35,7 +35,7 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
                 let live = Live::new(connection, on_trial);
                 shared.came(index, &live);
                 let (error, worked_until) = serve(&shared, index, &live).await;
-                shared.take_out(index, &live, error);
+                shared.mark_lost(index, &live, error);
                 let unanswering = live.unanswering.load(Ordering::Relaxed);
                 let answered = live.answered.load(Ordering::Relaxed);
                 let lasted = worked_until - begun >= options.backoff.longest;

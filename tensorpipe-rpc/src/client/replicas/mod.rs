@@ -1,6 +1,6 @@
 //! Several servers of the same services, behind one handle that survives the death of any of them.
 //!
-//! Each replica has a task that keeps it connected (`keeper`). All share a table of who can be called (`table`). A call (`surviving`) picks
+//! Each replica has a task that keeps it connected (`keeper`). All share a table of who can be called (`table`). A call (`retrying`) picks
 //! one there, again and again where that is safe. What decides is pure: `backoff`, `balance`, `budget`, `verdict`. The tasks end with the
 //! last handle: each client and each call holds one.
 //!
@@ -18,8 +18,8 @@ mod budget;
 mod builder;
 mod keeper;
 mod replica;
+mod retrying;
 mod status;
-mod surviving;
 mod table;
 mod verdict;
 
@@ -167,11 +167,11 @@ impl Replicas {
     pub(super) async fn join(
         &self,
         schema: &'static Schema,
-    ) -> Result<(Joined, Connection, u32), ConnectError> {
+    ) -> Result<(ReplicatedService, Connection, u32), ConnectError> {
         let service = self.inner.shared.service(schema);
         let (connection, number) = self.first(Some(service)).await?;
         let replicas = self.clone();
-        let joined = Joined {
+        let joined = ReplicatedService {
             replicas,
             service,
             schema,
@@ -194,14 +194,14 @@ impl Replicas {
 
 /// A client's service on replicas.
 #[derive(Clone)]
-pub(super) struct Joined {
+pub(super) struct ReplicatedService {
     replicas: Replicas,
     /// Its place in the table.
     service: usize,
     pub(super) schema: &'static Schema,
 }
 
-impl fmt::Debug for Joined {
+impl fmt::Debug for ReplicatedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.replicas.fmt(f)
     }

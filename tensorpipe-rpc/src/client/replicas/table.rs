@@ -129,7 +129,7 @@ impl Shared {
             match picked.live.connection.gone() {
                 None => return Pick::Here(picked),
                 // Its task has not run since.
-                Some(error) => self.take_out(picked.index, &picked.live, error),
+                Some(error) => self.mark_lost(picked.index, &picked.live, error),
             }
         }
     }
@@ -170,8 +170,8 @@ impl Shared {
     }
 
     /// It takes no more calls; those under way keep its pipe.
-    pub(super) fn take_out(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
-        self.table().take_out(index, live, error);
+    pub(super) fn mark_lost(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
+        self.table().mark_lost(index, live, error);
     }
 
     /// A call had no answer within its deadline. A replica that answers none is taken out, while there is another one that
@@ -186,7 +186,7 @@ impl Shared {
             && replicas.any(|(other, replica)| other != index && replica.serving(service).is_some())
         {
             live.unanswering.store(true, Ordering::Relaxed);
-            table.take_out(index, live, ConnectError::Unanswered { calls });
+            table.mark_lost(index, live, ConnectError::Unanswered { calls });
         }
     }
 
@@ -286,7 +286,7 @@ impl Shared {
 }
 
 impl Table {
-    fn take_out(&mut self, index: usize, live: &Arc<Live>, error: ConnectError) {
+    fn mark_lost(&mut self, index: usize, live: &Arc<Live>, error: ConnectError) {
         let replica = &mut self.replicas[index];
         if replica.is(live) {
             metrics::replica_lost();

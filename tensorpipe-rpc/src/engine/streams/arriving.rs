@@ -12,12 +12,12 @@ use crate::context::CallContext;
 use crate::engine::calls::{Outcome, Reading};
 use crate::engine::{Engine, to_body};
 use crate::error::{CallError, no_place};
-use crate::header::{FailureCode, Header, Kind, Way};
+use crate::header::{FailureCode, Header, Kind, StreamDirection};
 use crate::observe::metrics;
 use crate::placement::ReceivePlacement;
 
 impl Engine {
-    /// The streams of a call that was made here (`Way::Reply`) or there.
+    /// The streams of a call that was made here (`StreamDirection::Reply`) or there.
     fn streams_of(&self, call: u64, made_here: bool) -> Option<Arc<CallStreams>> {
         if made_here {
             return self.calls.find(call)?.streams.clone();
@@ -26,9 +26,15 @@ impl Engine {
         context.inner.streams.clone()
     }
 
-    pub(crate) fn items_arrive(&self, header: Header, way: Way, count: u8, incoming: Incoming) {
+    pub(crate) fn items_arrive(
+        &self,
+        header: Header,
+        way: StreamDirection,
+        count: u8,
+        incoming: Incoming,
+    ) {
         // Of a call that has ended: dropping the message says that it is not wanted.
-        let Some(streams) = self.streams_of(header.call, way == Way::Reply) else {
+        let Some(streams) = self.streams_of(header.call, way == StreamDirection::Reply) else {
             return;
         };
         let Some(inbox) = &streams.inbox else { return };
@@ -148,7 +154,7 @@ impl Engine {
             && let Some(outcome) = streams.release()
             && let Some(slot) = self.calls.find(streams.call)
         {
-            self.let_go(&slot, self.calls.complete(&slot, outcome));
+            self.discard_outcome(&slot, self.calls.complete(&slot, outcome));
         }
     }
 
@@ -167,7 +173,7 @@ impl Engine {
         let serving = self.serving.as_ref();
         let context = serving.and_then(|serving| serving.streams.context(streams.call));
         let figures = context.as_ref().and_then(CallContext::figures);
-        if streams.answering() {
+        if streams.begin_answer() {
             self.fail(streams.call, figures.as_ref(), code, text);
         }
         // Whoever finds the streams closed finds the call given up.
@@ -189,7 +195,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn credit_arrives(&self, header: Header, way: Way, incoming: Incoming) {
+    pub(crate) fn credit_arrives(&self, header: Header, way: StreamDirection, incoming: Incoming) {
         let metadata = incoming.metadata();
         let body = metadata.get(header.body_at..header.body_at + 16);
         let number = |at| {
@@ -199,7 +205,7 @@ impl Engine {
         let (Some(items), Some(bytes)) = (number(0), number(8)) else {
             return incoming.refuse("a credit is cut short");
         };
-        let streams = self.streams_of(header.call, way == Way::Argument);
+        let streams = self.streams_of(header.call, way == StreamDirection::Argument);
         let _ = incoming.accept();
         if let Some(credits) = streams
             .as_ref()
@@ -227,9 +233,9 @@ impl Engine {
     /// Tells the peer how much it may send of a call's stream.
     pub(crate) fn send_credit(&self, streams: &CallStreams, allowed: Tally) {
         let way = if streams.made_here {
-            Way::Reply
+            StreamDirection::Reply
         } else {
-            Way::Argument
+            StreamDirection::Argument
         };
         let mut body = [0; 16];
         body[..8].copy_from_slice(&allowed.items.to_le_bytes());

@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use super::{FIRST, Tally};
+use super::{INITIAL_WINDOW, Tally};
 use crate::lock::{Mutex, lock};
 
 /// See the module's documentation.
@@ -20,7 +20,7 @@ struct State {
 
 /// Whether an item may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum SendCredit {
     /// So many.
     Items(u64),
     /// Not before the reader says so.
@@ -33,7 +33,7 @@ impl Credits {
     pub(super) fn new() -> Self {
         Self {
             state: Mutex::new(State {
-                allowed: FIRST,
+                allowed: INITIAL_WINDOW,
                 ..State::default()
             }),
         }
@@ -41,18 +41,18 @@ impl Credits {
 
     /// How many items may be sent now. Otherwise `waker` is woken when that changes, and in any case when the stream is
     /// closed.
-    pub(crate) fn room(&self, waker: &Waker) -> Room {
+    pub(crate) fn room(&self, waker: &Waker) -> SendCredit {
         let mut state = lock(&self.state);
         if state.closed {
-            return Room::Closed;
+            return SendCredit::Closed;
         }
         let known = state.waker.get_or_insert_with(|| waker.clone());
         known.clone_from(waker);
         // The last item may be larger than what is left: else one of more than the window would never be sent.
         if state.sent.bytes >= state.allowed.bytes || state.sent.items >= state.allowed.items {
-            return Room::None;
+            return SendCredit::None;
         }
-        Room::Items(state.allowed.items - state.sent.items)
+        SendCredit::Items(state.allowed.items - state.sent.items)
     }
 
     /// A message of so many items was sent.
@@ -95,30 +95,42 @@ mod tests {
     #[test]
     fn an_item_may_be_larger_than_what_is_left_but_nothing_follows_it() {
         let credits = Credits::new();
-        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items));
-        credits.sent(1, FIRST.bytes - 1);
-        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items - 1));
+        assert_eq!(
+            credits.room(Waker::noop()),
+            SendCredit::Items(INITIAL_WINDOW.items)
+        );
+        credits.sent(1, INITIAL_WINDOW.bytes - 1);
+        assert_eq!(
+            credits.room(Waker::noop()),
+            SendCredit::Items(INITIAL_WINDOW.items - 1)
+        );
         credits.sent(1, 1 << 40);
-        assert_eq!(credits.room(Waker::noop()), Room::None);
+        assert_eq!(credits.room(Waker::noop()), SendCredit::None);
         credits.allow(Tally {
-            items: FIRST.items,
-            bytes: FIRST.bytes + (1 << 40),
+            items: INITIAL_WINDOW.items,
+            bytes: INITIAL_WINDOW.bytes + (1 << 40),
         });
-        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items - 2));
+        assert_eq!(
+            credits.room(Waker::noop()),
+            SendCredit::Items(INITIAL_WINDOW.items - 2)
+        );
     }
 
     #[test]
     fn what_was_allowed_is_not_taken_back_and_a_closed_stream_stays_closed() {
         let credits = Credits::new();
         credits.allow(Tally::default());
-        assert_eq!(credits.room(Waker::noop()), Room::Items(FIRST.items));
-        credits.sent(FIRST.items, 0);
-        assert_eq!(credits.room(Waker::noop()), Room::None);
+        assert_eq!(
+            credits.room(Waker::noop()),
+            SendCredit::Items(INITIAL_WINDOW.items)
+        );
+        credits.sent(INITIAL_WINDOW.items, 0);
+        assert_eq!(credits.room(Waker::noop()), SendCredit::None);
         credits.close();
         credits.allow(Tally {
             items: u64::MAX,
             bytes: u64::MAX,
         });
-        assert_eq!(credits.room(Waker::noop()), Room::Closed);
+        assert_eq!(credits.room(Waker::noop()), SendCredit::Closed);
     }
 }

@@ -1,7 +1,7 @@
 //! The receiving end of a stream: items in the order of their messages, whatever the order in which these are complete.
 //!
-//! What its sender may send beyond [`FIRST`], and what has come beyond that, is taken from the room of its connection
-//! ([`Unread`]): `taken` is never less than [`State::needed`].
+//! What its sender may send beyond [`INITIAL_WINDOW`], and what has come beyond that, is taken from the room of its connection
+//! ([`UnreadBudget`]): `taken` is never less than [`State::needed`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use std::task::Waker;
 use serde::de::DeserializeOwned;
 use tensorpipe::Incoming;
 
-use super::unread::Unread;
-use super::{FIRST, Tally};
+use super::unread::UnreadBudget;
+use super::{INITIAL_WINDOW, Tally};
 use crate::codec::{Arguments, DecodeError};
 use crate::header::Header;
 use crate::lock::{Mutex, lock};
@@ -20,7 +20,7 @@ use crate::lock::{Mutex, lock};
 pub(crate) struct Inbox {
     state: Mutex<State>,
     window: Tally,
-    unread: Arc<Unread>,
+    unread: Arc<UnreadBudget>,
 }
 
 #[derive(Default)]
@@ -64,7 +64,9 @@ impl State {
         };
         let excess = self.held.as_ref().map_or(0, |(_, excess)| *excess);
         let ahead = may_come.saturating_sub(self.consumed.bytes);
-        ahead.saturating_sub(excess).saturating_sub(FIRST.bytes)
+        ahead
+            .saturating_sub(excess)
+            .saturating_sub(INITIAL_WINDOW.bytes)
     }
 }
 
@@ -110,10 +112,10 @@ pub(crate) enum Announced {
 }
 
 impl Inbox {
-    pub(super) fn new(window: Tally, unread: Arc<Unread>) -> Self {
+    pub(super) fn new(window: Tally, unread: Arc<UnreadBudget>) -> Self {
         Self {
             state: Mutex::new(State {
-                allowed: FIRST,
+                allowed: INITIAL_WINDOW,
                 ..State::default()
             }),
             window,
@@ -280,10 +282,10 @@ impl Inbox {
         state.allowed.items = allowed.items.max(consumed.items + self.window.items);
         if state.held.is_none() {
             // Beyond what the stream has to itself as much as there is.
-            let most = self.window.bytes.saturating_sub(FIRST.bytes);
+            let most = self.window.bytes.saturating_sub(INITIAL_WINDOW.bytes);
             let wanted = most.saturating_sub(state.taken);
             state.taken += self.unread.take_some(wanted);
-            let ahead = FIRST.bytes + state.taken;
+            let ahead = INITIAL_WINDOW.bytes + state.taken;
             state.allowed.bytes = allowed.bytes.max(consumed.bytes.saturating_add(ahead));
         }
         Some(state.allowed)

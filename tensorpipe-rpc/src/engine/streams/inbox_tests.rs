@@ -15,7 +15,7 @@ fn is_excess(inbox: &Inbox, items: u64, bytes: u64) -> bool {
 
 /// One that has room for itself.
 fn alone() -> Inbox {
-    Inbox::new(WINDOW, Unread::new(u64::MAX, 0))
+    Inbox::new(WINDOW, UnreadBudget::new(u64::MAX, 0))
 }
 
 fn take(inbox: &Inbox) -> Option<Batch> {
@@ -29,11 +29,11 @@ fn take(inbox: &Inbox) -> Option<Batch> {
 fn whoever_sends_more_than_it_may_is_found_out() {
     let inbox = alone();
     assert!(is_excess(&inbox, 0, 0), "no items");
-    assert!(message(&inbox, 0, FIRST.items, 1));
+    assert!(message(&inbox, 0, INITIAL_WINDOW.items, 1));
     assert!(is_excess(&inbox, 1, 1));
 
     let inbox = alone();
-    assert!(message(&inbox, 0, 1, FIRST.bytes - 1));
+    assert!(message(&inbox, 0, 1, INITIAL_WINDOW.bytes - 1));
     assert!(message(&inbox, 1, 1, u64::MAX), "one of any size");
     assert!(is_excess(&inbox, 1, 0));
 
@@ -59,7 +59,7 @@ fn a_closed_stream_wants_nothing_and_names_what_is_on_its_way() {
 fn the_sender_is_told_in_time_and_not_for_each_item() {
     for size in [0, 1, 100, 5000, 300 << 10, 9 << 20] {
         let inbox = alone();
-        let (mut allowed, mut sent, mut told) = (FIRST, Tally::default(), 0);
+        let (mut allowed, mut sent, mut told) = (INITIAL_WINDOW, Tally::default(), 0);
         for id in 0..5000 {
             if sent.items >= allowed.items || sent.bytes >= allowed.bytes {
                 // All that was sent is consumed, bit by bit: then it is told more.
@@ -89,38 +89,45 @@ fn the_sender_is_told_in_time_and_not_for_each_item() {
 #[test]
 fn where_nothing_is_left_a_stream_goes_on_in_small_steps() {
     let most = 2 * WINDOW.bytes;
-    let unread = Unread::new(most, 0);
+    let unread = UnreadBudget::new(most, 0);
     let streams = [(); 3].map(|()| Inbox::new(WINDOW, unread.clone()));
     let step = |inbox: &Inbox, id| {
-        assert!(message(inbox, id, 1, FIRST.bytes));
+        assert!(message(inbox, id, 1, INITIAL_WINDOW.bytes));
         inbox.complete(id, Arguments::default());
         let batch = take(inbox).unwrap();
         inbox.consumed(&batch);
         lock(&inbox.state).allowed.bytes
     };
     let allowed = streams.each_ref().map(|inbox| step(inbox, 0));
-    let full = FIRST.bytes + WINDOW.bytes;
+    let full = INITIAL_WINDOW.bytes + WINDOW.bytes;
     // The third has what the others have left of two windows.
-    assert_eq!(allowed, [full, full, 2 * FIRST.bytes + 2 * FIRST.bytes]);
+    assert_eq!(
+        allowed,
+        [
+            full,
+            full,
+            2 * INITIAL_WINDOW.bytes + 2 * INITIAL_WINDOW.bytes
+        ]
+    );
     assert_eq!(unread.taken(), most);
     // It goes on, and never has more.
     for id in 1..50 {
         let allowed = step(&streams[2], id);
-        assert!(allowed - (id + 1) * FIRST.bytes <= 3 * FIRST.bytes);
+        assert!(allowed - (id + 1) * INITIAL_WINDOW.bytes <= 3 * INITIAL_WINDOW.bytes);
         assert!(unread.taken() <= most);
     }
     let [first, ..] = &streams;
     first.close();
     // There is room again, which it hears of in time.
     let last = (50..53).map(|id| step(&streams[2], id)).max().unwrap();
-    assert!(last > 50 * FIRST.bytes + WINDOW.bytes, "{last}");
+    assert!(last > 50 * INITIAL_WINDOW.bytes + WINDOW.bytes, "{last}");
     drop(streams);
     assert_eq!(unread.taken(), 0);
 }
 
 #[test]
 fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
-    let unread = Unread::new(1 << 20, 8);
+    let unread = UnreadBudget::new(1 << 20, 8);
     let inbox = || Inbox::new(WINDOW, unread.clone());
     let large = Tally {
         items: 1,
@@ -129,7 +136,7 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
     // One gets through alone, however large.
     let first = inbox();
     assert_eq!(first.announced(0, large, false).unwrap(), Announced::Wanted);
-    let excess = large.bytes - FIRST.bytes;
+    let excess = large.bytes - INITIAL_WINDOW.bytes;
     assert_eq!(unread.taken(), excess);
     let second = inbox();
     let announced = second.announced(0, large, false).unwrap();
@@ -149,7 +156,7 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
     // More than there is has been taken: what a stream has to itself is its own all the same.
     let small = Tally {
         items: 1,
-        bytes: FIRST.bytes,
+        bytes: INITIAL_WINDOW.bytes,
     };
     let own = inbox();
     assert_eq!(own.announced(0, small, false).unwrap(), Announced::Wanted);
@@ -162,9 +169,9 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
 fn what_was_taken_for_a_stream_that_has_ended_comes_back_and_its_sender_is_told_nothing() {
     let ends: [fn(&Inbox); 2] = [Inbox::finish, |inbox| drop(inbox.close())];
     for end in ends {
-        let unread = Unread::new(u64::MAX, 0);
+        let unread = UnreadBudget::new(u64::MAX, 0);
         let inbox = Inbox::new(WINDOW, unread.clone());
-        assert!(message(&inbox, 0, FIRST.items, 9 << 20));
+        assert!(message(&inbox, 0, INITIAL_WINDOW.items, 9 << 20));
         inbox.complete(0, Arguments::default());
         let batch = take(&inbox).unwrap();
         end(&inbox);

@@ -2,7 +2,7 @@
 //!
 //! A call has at most one stream each way. Items are messages of their own that name the call. The receiving end says how many items and
 //! bytes it takes in all ([`Tally`]), and says more as the application consumes what has come. So what a stalled reader keeps is bounded,
-//! and nothing of a stream stands before other calls. What all stalled readers of a connection keep is bounded too ([`Unread`]).
+//! and nothing of a stream stands before other calls. What all stalled readers of a connection keep is bounded too ([`UnreadBudget`]).
 //!
 //! - Small items that are ready together share a message. None waits for one that is not ready.
 //! - Credit counts from the beginning of the stream, so nothing needs an answer and nothing is counted twice.
@@ -19,10 +19,10 @@ mod inbox;
 mod required;
 mod unread;
 
-pub(crate) use credits::{Credits, Room};
+pub(crate) use credits::{Credits, SendCredit};
 pub(crate) use inbox::{Batch, Inbox, Received};
 pub(crate) use required::Required;
-pub(crate) use unread::{Opened, Unread};
+pub(crate) use unread::{StreamPermit, UnreadBudget};
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use super::Outcome;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::CallContext;
 use crate::lock::{AtomicBool, Mutex, Ordering, lock};
-use crate::observe::Carried;
+use crate::observe::StreamTraffic;
 use crate::placement::{Placement, ReceivePlacement, naming, tensor_of};
 use crate::schema::Streams;
 
@@ -51,7 +51,7 @@ pub(crate) struct Tally {
 pub(super) const ITEMS: &str = "the stream's items";
 
 /// What may be sent of a stream before its reader has said anything.
-pub(crate) const FIRST: Tally = Tally {
+pub(crate) const INITIAL_WINDOW: Tally = Tally {
     items: 64,
     bytes: 256 << 10,
 };
@@ -80,7 +80,7 @@ pub(crate) struct CallStreams {
     /// The channels over one of which these go, if its caller said so.
     pub(crate) required: Option<Box<Required>>,
     /// Where the caller wants to know what went over them.
-    pub(crate) carried: Option<Carried>,
+    pub(crate) carried: Option<StreamTraffic>,
     /// It stands among those that wait for room.
     waits: AtomicBool,
     /// The call, which is handled here, has its answer.
@@ -98,7 +98,7 @@ impl CallStreams {
         asked: bool,
         receive_placement: Option<Arc<ReceivePlacement>>,
         placement: Option<Placement>,
-        unread: &Arc<Unread>,
+        unread: &Arc<UnreadBudget>,
     ) -> Self {
         let (receives, sends) = match made_here {
             true => (kinds.reply, kinds.argument),
@@ -113,7 +113,7 @@ impl CallStreams {
             receive_placement,
             placement,
             required: None,
-            carried: asked.then(Carried::default),
+            carried: asked.then(StreamTraffic::default),
             waits: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             held: Mutex::default(),
@@ -132,7 +132,7 @@ impl CallStreams {
     }
 
     /// Whether the call has no answer yet: now it gets one.
-    pub(super) fn answering(&self) -> bool {
+    pub(super) fn begin_answer(&self) -> bool {
         !self.answered.swap(true, Ordering::AcqRel)
     }
 
@@ -162,13 +162,13 @@ pub(crate) struct StreamTable {
 
 impl StreamTable {
     /// A call with streams begins. `None` if another of its number is under way.
-    pub(crate) fn open(self: &Arc<Self>, call: u64, context: &CallContext) -> Option<Open> {
+    pub(crate) fn open(self: &Arc<Self>, call: u64, context: &CallContext) -> Option<StreamGuard> {
         match lock(&self.calls).entry(call) {
             Entry::Occupied(_) => return None,
             Entry::Vacant(place) => _ = place.insert(context.clone()),
         }
         let table = self.clone();
-        Some(Open { table, call })
+        Some(StreamGuard { table, call })
     }
 
     /// The call of that number, if it has streams.
@@ -178,12 +178,12 @@ impl StreamTable {
 }
 
 /// The streams of a call that is under way. Dropped when it has ended.
-pub(crate) struct Open {
+pub(crate) struct StreamGuard {
     table: Arc<StreamTable>,
     call: u64,
 }
 
-impl Drop for Open {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         let context = lock(&self.table.calls).remove(&self.call);
         let Some(inner) = context.as_ref().map(|context| &context.inner) else {

@@ -1,6 +1,6 @@
 //! How much may lie unread of all streams of one connection, in bytes.
 //!
-//! Each stream has [`FIRST`](super::FIRST) to itself. What its sender is allowed beyond, and by how much an item exceeds that, is taken
+//! Each stream has [`INITIAL_WINDOW`](super::INITIAL_WINDOW) to itself. What its sender is allowed beyond, and by how much an item exceeds that, is taken
 //! from here, and comes back as items are consumed. Only what is here already, and what a reader waits for, is taken whether there is room
 //! or not. What streams have to themselves is bounded by how many of them the peer may have open.
 
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::inbox::{Inbox, ItemsMessage};
-use super::{CallStreams, FIRST};
+use super::{CallStreams, INITIAL_WINDOW};
 use crate::lock::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
 /// So many streams may be open at once, however little they may let lie.
@@ -16,7 +16,7 @@ const OPEN_AT_LEAST: u64 = 64;
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadBudget {
     most: u64,
     taken: AtomicU64,
     /// Messages that may be kept from being read: they use up what the pipe takes in all.
@@ -25,20 +25,20 @@ pub(crate) struct Unread {
     held: AtomicUsize,
     /// Streams that have one, or had, the longest first: each once.
     waiting: Mutex<VecDeque<Weak<CallStreams>>>,
-    /// Streams that the peer has opened, each of which may send [`FIRST`](super::FIRST) before anybody reads.
+    /// Streams that the peer has opened, each of which may send [`INITIAL_WINDOW`](super::INITIAL_WINDOW) before anybody reads.
     opened: AtomicUsize,
 }
 
 /// The place of a stream that the peer has opened, until it is dropped.
-pub(crate) struct Opened(Arc<Unread>);
+pub(crate) struct StreamPermit(Arc<UnreadBudget>);
 
-impl Drop for Opened {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         self.0.opened.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Unread {
+impl UnreadBudget {
     pub(crate) fn new(most: u64, most_held: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -49,9 +49,9 @@ impl Unread {
 
     /// The peer opens one more stream. What all of them have to themselves is at most as much again as they share, or that of
     /// [`OPEN_AT_LEAST`]. Where so many are open, how many that are.
-    pub(crate) fn open(self: &Arc<Self>) -> Result<Opened, u64> {
-        let most = (self.most / FIRST.bytes).max(OPEN_AT_LEAST);
-        let place = Opened(self.clone());
+    pub(crate) fn open(self: &Arc<Self>) -> Result<StreamPermit, u64> {
+        let most = (self.most / INITIAL_WINDOW.bytes).max(OPEN_AT_LEAST);
+        let place = StreamPermit(self.clone());
         match self.opened.fetch_add(1, Ordering::AcqRel) as u64 {
             before if before < most => Ok(place),
             _ => Err(most),
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn as_many_streams_are_open_at_once_as_have_room_and_some_in_any_case() {
-        for (most, room) in [(100 * FIRST.bytes, 100), (0, OPEN_AT_LEAST)] {
-            let unread = Unread::new(most, 0);
+        for (most, room) in [(100 * INITIAL_WINDOW.bytes, 100), (0, OPEN_AT_LEAST)] {
+            let unread = UnreadBudget::new(most, 0);
             let mut open: Vec<_> = (0..room).map(|_| unread.open().unwrap()).collect();
             for _ in 0..2 {
                 assert_eq!(unread.open().err(), Some(room));
@@ -182,7 +182,7 @@ mod tests {
     /// The first one stays, so nobody behind it is tried.
     #[test]
     fn streams_that_are_gone_do_not_wait() {
-        let unread = Unread::new(0, 0);
+        let unread = UnreadBudget::new(0, 0);
         let kinds = Streams {
             argument: false,
             reply: true,

@@ -48,7 +48,7 @@ impl<W> Table<W> {
         match slot(&self.steps, key) {
             // Empty: somebody has a place.
             Some(slot) if matches!(slot.stage, Stage::Empty) => Ok(true),
-            Some(_) => Err(SendError::Twice(key.clone())),
+            Some(_) => Err(SendError::AlreadySent(key.clone())),
             // Nobody overtakes those who wait for room.
             None => Ok(self.room.is_free() && self.fits(value.byte_len())),
         }

@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::task::Poll;
 
 use self::finished::Finished;
-use self::room::Room;
+use self::room::BlockedSends;
 use super::error::{Aborted, RecvError, SendError};
 use super::key::Key;
 use super::limits::{LENT, Limits, Stats};
@@ -43,7 +43,7 @@ const EARLY: usize = 64;
 pub(super) struct Table<W> {
     limits: Limits,
     steps: Steps<W>,
-    room: Room<W>,
+    room: BlockedSends<W>,
     /// Received, the earliest first.
     received: BTreeMap<u64, Key>,
     finished: Finished,
@@ -124,13 +124,13 @@ enum Stage {
 #[derive(Debug)]
 struct Waiter<W> {
     number: u64,
-    give: Give,
+    give: ReceiveMode,
     wake: Option<W>,
 }
 
 /// How a value is given to who has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Give {
+pub(super) enum ReceiveMode {
     /// It leaves.
     Take,
     /// It stays until [`Table::confirm`].
@@ -142,7 +142,7 @@ impl<W> Table<W> {
         Self {
             limits,
             steps: HashMap::new(),
-            room: Room::default(),
+            room: BlockedSends::default(),
             received: BTreeMap::new(),
             finished: Finished::default(),
             aborted: None,
@@ -222,9 +222,9 @@ impl<W> Table<W> {
 
     /// Takes a place at a key. Among those to whom a value is lent the last one has it. A consumer asks once at a time, so whoever
     /// asked before has given up, or is dead, though that is not known here yet.
-    pub(super) fn recv(&mut self, key: &Key, give: Give) -> Result<u64, RecvError> {
+    pub(super) fn recv(&mut self, key: &Key, give: ReceiveMode) -> Result<u64, RecvError> {
         self.is_open(key.step())?;
-        if give == Give::Lend && self.lent >= LENT && !self.is_lent(key) {
+        if give == ReceiveMode::Lend && self.lent >= LENT && !self.is_lent(key) {
             return Err(RecvError::Unconfirmed { values: self.lent });
         }
         let number = self.next_number();
@@ -232,7 +232,7 @@ impl<W> Table<W> {
         let slot = slots.entry(key.clone()).or_insert(Slot::new(Stage::Empty));
         match (&slot.stage, &slot.waiter) {
             (Stage::Received(_), _) => return Err(RecvError::Received(key.clone())),
-            (_, Some(before)) if give == Give::Take || before.give == Give::Take => {
+            (_, Some(before)) if give == ReceiveMode::Take || before.give == ReceiveMode::Take => {
                 return Err(RecvError::Awaited(key.clone()));
             }
             _ => {}
@@ -261,7 +261,7 @@ impl<W> Table<W> {
         };
         let give = slot.waiter.as_ref().map(|waiter| waiter.give);
         let given = match &mut slot.stage {
-            Stage::Here { value, lent } if give == Some(Give::Lend) => {
+            Stage::Here { value, lent } if give == Some(ReceiveMode::Lend) => {
                 let value = value.clone();
                 let before = std::mem::replace(lent, true);
                 self.lent += usize::from(!before);

@@ -8,7 +8,7 @@ use crate::rendezvous::key::Key;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Room<W> {
+pub(super) struct BlockedSends<W> {
     /// Numbers count up, so the smallest has waited longest. Not all that wait stand here.
     queue: BTreeSet<u64>,
     senders: HashMap<u64, Sender<W>>,
@@ -26,7 +26,7 @@ enum Sender<W> {
     Ended(Result<(), SendError>),
 }
 
-impl<W> Default for Room<W> {
+impl<W> Default for BlockedSends<W> {
     fn default() -> Self {
         Self {
             queue: BTreeSet::new(),
@@ -37,7 +37,7 @@ impl<W> Default for Room<W> {
     }
 }
 
-impl<W> Room<W> {
+impl<W> BlockedSends<W> {
     /// Sends that wait.
     pub(super) fn blocked(&self) -> usize {
         self.blocked

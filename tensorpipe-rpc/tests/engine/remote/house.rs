@@ -79,7 +79,7 @@ impl Default for Keeper {
 
 impl Keeper {
     fn cache(&self, steps: u64) -> Remote<Cache> {
-        Remote::fixed(Cache {
+        Remote::unfetchable(Cache {
             steps,
             _held: AtIt::new(&self.held),
         })

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::{Give, Table};
+use super::super::{ReceiveMode, Table};
 use super::stories::poll;
 use super::{key, table, value};
 use crate::rendezvous::limits::{LENT, REMEMBERED};
@@ -13,7 +13,7 @@ fn what_was_received_is_remembered_up_to_a_bound() {
     let mut table = table(10, 10);
     for i in 0..REMEMBERED as u64 + 5 {
         table.send(&key(i, i / 100), value(1)).unwrap();
-        let place = table.recv(&key(i, i / 100), Give::Take).unwrap();
+        let place = table.recv(&key(i, i / 100), ReceiveMode::Take).unwrap();
         poll(&mut table, &key(i, i / 100), place, 1)
             .unwrap()
             .unwrap();
@@ -22,7 +22,7 @@ fn what_was_received_is_remembered_up_to_a_bound() {
     assert_eq!((known, table.received.len()), (REMEMBERED, REMEMBERED));
     assert!(matches!(
         table.send(&key(5, 0), value(1)),
-        Err(SendError::Twice(_))
+        Err(SendError::AlreadySent(_))
     ));
 }
 
@@ -31,7 +31,7 @@ fn pass(table: &mut Table<u32>, names: std::ops::Range<u64>) -> usize {
     for name in names {
         let key = key(name, 0);
         table.send(&key, value(1)).unwrap();
-        let place = table.recv(&key, Give::Take).unwrap();
+        let place = table.recv(&key, ReceiveMode::Take).unwrap();
         poll(table, &key, place, 1).unwrap().unwrap();
     }
     table.steps[&0].len()
@@ -42,10 +42,10 @@ fn whoever_comes_too_late_keeps_no_key_for_ever() {
     let mut table = table(u64::MAX, usize::MAX);
     let late = key(u64::MAX, 0);
     table.send(&late, value(1)).unwrap();
-    let place = table.recv(&late, Give::Lend).unwrap();
+    let place = table.recv(&late, ReceiveMode::Lend).unwrap();
     poll(&mut table, &late, place, 1).unwrap().unwrap();
     // Asks again, and has not looked when the first one says that it has it.
-    let place = table.recv(&late, Give::Lend).unwrap();
+    let place = table.recv(&late, ReceiveMode::Lend).unwrap();
     table.confirm(&late);
     let many = REMEMBERED as u64;
     assert_eq!(pass(&mut table, 0..2 * many), REMEMBERED + 1);
@@ -59,7 +59,7 @@ fn of_finished_steps_little_is_kept() {
     let mut table = table(10, 10);
     let mut receive = |i, step| {
         table.send(&key(i, step), value(1)).unwrap();
-        let place = table.recv(&key(i, step), Give::Take).unwrap();
+        let place = table.recv(&key(i, step), ReceiveMode::Take).unwrap();
         poll(&mut table, &key(i, step), place, 1).unwrap().unwrap();
         if step > 0 {
             table.finish(step);
@@ -75,7 +75,7 @@ fn of_finished_steps_little_is_kept() {
     // What is of a step that goes on is still known.
     assert!(matches!(
         table.send(&key(5, 0), value(1)),
-        Err(SendError::Twice(_))
+        Err(SendError::AlreadySent(_))
     ));
 }
 
@@ -84,7 +84,7 @@ fn who_never_confirms_is_not_lent_without_end() {
     let mut table = table(1, 1);
     let lend = |table: &mut Table<u32>, name: u64| {
         let key = key(name, 0);
-        let place = table.recv(&key, Give::Lend)?;
+        let place = table.recv(&key, ReceiveMode::Lend)?;
         // Whatever the bound: somebody waits for it.
         table.send(&key, value(1)).unwrap();
         poll(table, &key, place, 1).unwrap().map(drop)
@@ -101,7 +101,7 @@ fn who_never_confirms_is_not_lent_without_end() {
     let full = table.send(&key(LENT as u64, 0), value(1)).unwrap_err();
     assert!(matches!(full, SendError::Full { .. }), "{full}");
     // What is lent can be asked for again, and makes room when it has come.
-    let again = table.recv(&key(3, 0), Give::Lend).unwrap();
+    let again = table.recv(&key(3, 0), ReceiveMode::Lend).unwrap();
     assert_eq!(poll(&mut table, &key(3, 0), again, 1).unwrap().unwrap(), 1);
     table.confirm(&key(3, 0));
     lend(&mut table, LENT as u64).unwrap();
@@ -110,6 +110,6 @@ fn who_never_confirms_is_not_lent_without_end() {
     assert_eq!(table.stats(), Stats::default());
     let key = key(1, 1);
     table.send(&key, value(1)).unwrap();
-    let place = table.recv(&key, Give::Lend).unwrap();
+    let place = table.recv(&key, ReceiveMode::Lend).unwrap();
     assert_eq!(poll(&mut table, &key, place, 1).unwrap().unwrap(), 1);
 }

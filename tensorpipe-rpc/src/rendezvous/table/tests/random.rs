@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use proptest::prelude::*;
 
-use super::super::{Give, Stage, Table};
+use super::super::{ReceiveMode, Stage, Table};
 use super::{key, table, value};
 use crate::rendezvous::{Key, RecvError};
 
@@ -29,7 +29,7 @@ struct Asked {
     key: Key,
     number: u64,
     wake: u32,
-    give: Give,
+    give: ReceiveMode,
     /// Somebody else has it now.
     is_over: bool,
 }
@@ -97,11 +97,11 @@ proptest! {
                 }
                 Step::Recv(name) | Step::Borrow(name) => {
                     let key = named(name);
-                    let give = if matches!(step, Step::Recv(_)) { Give::Take } else { Give::Lend };
+                    let give = if matches!(step, Step::Recv(_)) { ReceiveMode::Take } else { ReceiveMode::Lend };
                     if let Ok(number) = table.recv(&key, give) {
                         for place in &mut places {
                             if place.key == key && !place.is_over {
-                                prop_assert_eq!((place.give, give), (Give::Lend, Give::Lend));
+                                prop_assert_eq!((place.give, give), (ReceiveMode::Lend, ReceiveMode::Lend));
                                 place.is_over = true;
                             }
                         }
@@ -123,7 +123,7 @@ proptest! {
                                     prop_assert_eq!(offered[&key], value.byte_len());
                                     prop_assert!(!is_over);
                                     prop_assert!(!received.contains(&key), "received twice");
-                                    if give == Give::Take {
+                                    if give == ReceiveMode::Take {
                                         received.insert(key);
                                     }
                                 }

@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use super::super::{Give, Table};
+use super::super::{ReceiveMode, Table};
 use super::{key, table, value};
 use crate::rendezvous::{Key, RecvError, SendError, Stats};
 
@@ -28,12 +28,12 @@ fn what_is_lent_leaves_when_that_is_confirmed() {
     assert_eq!(table.stats().bytes, 10, "it was not lent yet");
     for _ in 0..2 {
         // The second one in the place of a first that never said that it has it.
-        let place = table.recv(&key, Give::Lend).unwrap();
+        let place = table.recv(&key, ReceiveMode::Lend).unwrap();
         let lent = table.poll(&key, place, || 1);
         assert!(matches!(lent, Poll::Ready(Ok(_))));
         assert_eq!(table.stats().bytes, 10, "it counts while it is on its way");
     }
-    let late = table.recv(&key, Give::Lend).unwrap();
+    let late = table.recv(&key, ReceiveMode::Lend).unwrap();
     table.confirm(&key);
     assert_eq!((table.stats().bytes, table.stats().values), (0, 0));
     assert!(matches!(
@@ -41,7 +41,7 @@ fn what_is_lent_leaves_when_that_is_confirmed() {
         Some(Err(RecvError::Received(_)))
     ));
     assert!(matches!(
-        table.recv(&key, Give::Take),
+        table.recv(&key, ReceiveMode::Take),
         Err(RecvError::Received(_))
     ));
     assert_eq!(table.stats(), Stats::default());
@@ -51,9 +51,9 @@ fn what_is_lent_leaves_when_that_is_confirmed() {
 fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
     let mut table = table(10, 10);
     let key = key(1, 0);
-    let first = table.recv(&key, Give::Lend).unwrap();
+    let first = table.recv(&key, ReceiveMode::Lend).unwrap();
     assert!(poll(&mut table, &key, first, 1).is_none());
-    let second = table.recv(&key, Give::Lend).unwrap();
+    let second = table.recv(&key, ReceiveMode::Lend).unwrap();
     assert_eq!(table.after().wakes, [1]);
     assert!(matches!(
         poll(&mut table, &key, first, 1),
@@ -67,8 +67,8 @@ fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
     assert_eq!(poll(&mut table, &key, second, 2).unwrap().unwrap(), 3);
     // Whoever took the place may be gone by the time that this is seen.
     let other = super::key(3, 0);
-    let first = table.recv(&other, Give::Lend).unwrap();
-    let second = table.recv(&other, Give::Lend).unwrap();
+    let first = table.recv(&other, ReceiveMode::Lend).unwrap();
+    let second = table.recv(&other, ReceiveMode::Lend).unwrap();
     table.withdraw(&other, second);
     assert!(matches!(
         poll(&mut table, &other, first, 1),
@@ -76,9 +76,9 @@ fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
     ));
     // A receiver of this process yields to nobody.
     let own = super::key(2, 0);
-    table.recv(&own, Give::Take).unwrap();
+    table.recv(&own, ReceiveMode::Take).unwrap();
     assert!(matches!(
-        table.recv(&own, Give::Lend),
+        table.recv(&own, ReceiveMode::Lend),
         Err(RecvError::Awaited(_))
     ));
 }
@@ -108,7 +108,7 @@ fn beyond_the_bound_a_send_is_refused_or_waits_in_its_turn() {
     assert!(table.poll_parked(small, || 2).is_pending());
     assert_eq!(table.stats().blocked, 2);
 
-    let place = table.recv(&keys[0], Give::Take).unwrap();
+    let place = table.recv(&keys[0], ReceiveMode::Take).unwrap();
     poll(&mut table, &keys[0], place, 3).unwrap().unwrap();
     assert_eq!(table.after().wakes, [1, 2]);
     assert!(matches!(
@@ -128,7 +128,7 @@ fn what_somebody_waits_for_is_let_in_whatever_the_bound() {
     table.send(&key(0, 0), value(10)).unwrap();
     // Asked for before it is sent.
     let asked = key(1, 0);
-    let place = table.recv(&asked, Give::Take).unwrap();
+    let place = table.recv(&asked, ReceiveMode::Take).unwrap();
     table.send(&asked, value(50)).unwrap();
     assert_eq!(poll(&mut table, &asked, place, 1).unwrap().unwrap(), 50);
     // And while its sender waits for room, behind another one.
@@ -136,7 +136,7 @@ fn what_somebody_waits_for_is_let_in_whatever_the_bound() {
     let second = table.park(&key(3, 0), value(50)).unwrap().unwrap();
     assert!(table.poll_parked(first, || 1).is_pending());
     assert!(table.poll_parked(second, || 2).is_pending());
-    let place = table.recv(&key(3, 0), Give::Take).unwrap();
+    let place = table.recv(&key(3, 0), ReceiveMode::Take).unwrap();
     assert_eq!(table.after().wakes, [2]);
     assert!(matches!(
         table.poll_parked(second, || 2),
@@ -152,7 +152,7 @@ fn what_is_larger_than_all_the_room_holds_nobody_up() {
     let huge = table.park(&key(0, 0), value(11)).unwrap().unwrap();
     table.send(&key(1, 0), value(10)).unwrap();
     assert!(table.poll_parked(huge, || 1).is_pending());
-    let place = table.recv(&key(0, 0), Give::Take).unwrap();
+    let place = table.recv(&key(0, 0), ReceiveMode::Take).unwrap();
     assert_eq!(poll(&mut table, &key(0, 0), place, 2).unwrap().unwrap(), 11);
 }
 
@@ -177,7 +177,7 @@ fn a_finished_step_is_swept() {
     let mut table = table(10, 10);
     table.send(&key(0, 7), value(5)).unwrap();
     table.send(&key(0, 8), value(4)).unwrap();
-    let waits = table.recv(&key(1, 7), Give::Take).unwrap();
+    let waits = table.recv(&key(1, 7), ReceiveMode::Take).unwrap();
     assert!(poll(&mut table, &key(1, 7), waits, 1).is_none());
     let blocked = table.park(&key(2, 7), value(5)).unwrap().unwrap();
     let other = table.park(&key(2, 8), value(5)).unwrap().unwrap();
@@ -205,7 +205,7 @@ fn a_finished_step_is_swept() {
         Err(SendError::Finished { step: 7 })
     ));
     assert!(matches!(
-        table.recv(&key(0, 7), Give::Take),
+        table.recv(&key(0, 7), ReceiveMode::Take),
         Err(RecvError::Finished { step: 7 })
     ));
     assert_eq!((table.stats().bytes, table.stats().values), (9, 2));

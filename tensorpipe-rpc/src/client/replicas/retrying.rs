@@ -6,22 +6,22 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Joined;
+use super::ReplicatedService;
 use super::table::{Pick, Picked, Shared};
 use super::verdict::{Verdict, verdict};
-use crate::call::{Awaited, Made, Sent};
+use crate::call::{CancelOnDrop, Sent, StartedCall};
 use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Outcome};
 use crate::error::{CallError, ConnectError};
 use crate::observe::Attempts;
 use tensorpipe::ambient;
 
-impl Joined {
+impl ReplicatedService {
     /// Makes a call.
-    pub(in crate::client) fn call(&self, arguments: EncodedCall) -> Made {
+    pub(in crate::client) fn call(&self, arguments: EncodedCall) -> StartedCall {
         let shared = &self.replicas.inner.shared;
         self.replicas.inner.budget.deposit();
-        let call = SurvivingCall {
+        let call = RetryingCall {
             joined: self.clone(),
             left: shared.options.tries,
             tried: Vec::new(),
@@ -35,7 +35,7 @@ impl Joined {
             Pick::Here(picked) => Some(call.send(picked)),
             _ => None,
         };
-        Made::Surviving(Box::pin(call.finish(first)), attempts)
+        StartedCall::Retrying(Box::pin(call.finish(first)), attempts)
     }
 
     /// A replica that is there, for a call that is made once.
@@ -51,8 +51,8 @@ impl Joined {
     }
 }
 
-struct SurvivingCall {
-    joined: Joined,
+struct RetryingCall {
+    joined: ReplicatedService,
     arguments: EncodedCall,
     /// How many times it may still be sent.
     left: u32,
@@ -67,10 +67,10 @@ struct SurvivingCall {
 /// One attempt.
 struct Attempt {
     picked: Picked,
-    call: Awaited,
+    call: CancelOnDrop,
 }
 
-impl SurvivingCall {
+impl RetryingCall {
     fn send(&self, picked: Picked) -> Result<Attempt, CallError> {
         let engine = &picked.live.connection.engine;
         let now = ambient::now();
@@ -79,7 +79,7 @@ impl SurvivingCall {
         if let (Some(attempts), Some(trace)) = (&self.attempts, &sent.1.trace) {
             attempts.add(trace.clone());
         }
-        let call = Awaited::new(sent);
+        let call = CancelOnDrop::new(sent);
         Ok(Attempt { picked, call })
     }
 
@@ -122,7 +122,7 @@ impl SurvivingCall {
         let Picked { index, live, .. } = &attempt.picked;
         let verdict = verdict(error);
         match verdict {
-            Verdict::Gone => shared.take_out(*index, live, to_connect(error.clone())),
+            Verdict::Gone => shared.mark_lost(*index, live, to_connect(error.clone())),
             _ if matches!(error, CallError::Deadline { .. }) => {
                 shared.missed_deadline(*index, live, self.joined.service);
             }

@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use crate::lock::{AtomicBool, Mutex, Ordering, lock};
 
-pub(crate) struct Handover<T> {
+pub(crate) struct Oneshot<T> {
     state: Mutex<State<T>>,
     /// It is there, or was.
     done: AtomicBool,
@@ -16,7 +16,7 @@ enum State<T> {
     Taken,
 }
 
-impl<T> Handover<T> {
+impl<T> Oneshot<T> {
     #[inline]
     pub(crate) fn new() -> Self {
         Self {

@@ -16,7 +16,7 @@ use crate::lock::lock;
 const SEVERAL: usize = 64;
 
 /// See the module's documentation.
-pub(crate) struct Shares {
+pub(crate) struct CallQuotas {
     /// Places in all.
     most: usize,
     peers: Mutex<HashMap<Key, Group>>,
@@ -36,7 +36,7 @@ enum Key {
 #[derive(Default)]
 struct Group {
     peer: Arc<Peer>,
-    members: HashMap<u64, Arc<Member>>,
+    members: HashMap<u64, Arc<ConnectionQuota>>,
 }
 
 #[derive(Debug, Default)]
@@ -48,12 +48,12 @@ struct Peer {
 
 /// A connection among those that share places.
 #[derive(Debug, Default)]
-pub(crate) struct Member {
+pub(crate) struct ConnectionQuota {
     peer: Arc<Peer>,
     busy: AtomicUsize,
 }
 
-impl Member {
+impl ConnectionQuota {
     /// Calls that have a place.
     pub(crate) fn busy(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
@@ -72,7 +72,7 @@ impl Member {
     }
 }
 
-impl Shares {
+impl CallQuotas {
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -83,14 +83,14 @@ impl Shares {
     }
 
     /// Connection number `id`, whose peer the system names so, has a share from now on.
-    pub(super) fn join(&self, id: u64, peer: PeerAddr) -> Arc<Member> {
+    pub(super) fn join(&self, id: u64, peer: PeerAddr) -> Arc<ConnectionQuota> {
         let mut peers = lock(&self.peers);
         // Calls of connections that have ended count until they have ended too.
         peers.retain(|_, group| {
             !group.members.is_empty() || group.peer.busy.load(Ordering::Acquire) > 0
         });
         let group = peers.entry(key(id, peer)).or_default();
-        let member = Arc::new(Member {
+        let member = Arc::new(ConnectionQuota {
             peer: group.peer.clone(),
             busy: AtomicUsize::new(0),
         });
@@ -124,7 +124,7 @@ impl Shares {
     /// why not.
     pub(crate) fn has_room(
         &self,
-        member: &Member,
+        member: &ConnectionQuota,
         busy: usize,
         places: usize,
     ) -> Result<(), String> {
@@ -160,7 +160,7 @@ impl Shares {
     }
 
     /// What others have not taken of their shares.
-    fn kept(&self, member: &Member, share: usize, own: usize) -> usize {
+    fn kept(&self, member: &ConnectionQuota, share: usize, own: usize) -> usize {
         let peers = lock(&self.peers);
         let connected = peers.values().filter(|group| !group.members.is_empty());
         let kept = connected.map(|group| match Arc::ptr_eq(&group.peer, &member.peer) {
@@ -196,10 +196,10 @@ mod tests {
     }
 
     /// Begins as many calls as there is room for; with those that have been begun before.
-    fn fill(shares: &Shares, member: &Member, places: &mut usize) -> usize {
+    fn fill(quotas: &CallQuotas, member: &ConnectionQuota, places: &mut usize) -> usize {
         loop {
             let busy = member.begin();
-            if shares.has_room(member, busy, *places + 1).is_err() {
+            if quotas.has_room(member, busy, *places + 1).is_err() {
                 member.leave();
                 return busy;
             }
@@ -209,34 +209,34 @@ mod tests {
 
     #[test]
     fn a_thousand_connections_of_one_peer_get_no_more_than_one() {
-        let shares = Shares::new(1000);
-        let modest = shares.join(0, PeerAddr::SameProcess);
+        let quotas = CallQuotas::new(1000);
+        let modest = quotas.join(0, PeerAddr::SameProcess);
         let mut places = 0;
         for id in 1..=1000 {
-            let greedy = shares.join(id, GREEDY);
-            fill(&shares, &greedy, &mut places);
+            let greedy = quotas.join(id, GREEDY);
+            fill(&quotas, &greedy, &mut places);
         }
         assert_eq!(places, 750, "all but the share of the other peer");
-        assert_eq!(fill(&shares, &modest, &mut places), 250);
+        assert_eq!(fill(&quotas, &modest, &mut places), 250);
         // It comes back after its connections have ended: its calls have not.
-        (1..=1000).for_each(|id| shares.leave(id));
-        let again = shares.join(2000, GREEDY);
+        (1..=1000).for_each(|id| quotas.leave(id));
+        let again = quotas.join(2000, GREEDY);
         modest.leave();
-        assert_eq!(fill(&shares, &again, &mut { places - 1 }), 0);
+        assert_eq!(fill(&quotas, &again, &mut { places - 1 }), 0);
         // Whoever comes late finds the other half only when calls have ended, and then first.
-        let late = shares.join(2001, process(2));
+        let late = quotas.join(2001, process(2));
         (0..100).for_each(|_| modest.leave());
-        assert_eq!(fill(&shares, &late, &mut { places - 101 }), 101);
+        assert_eq!(fill(&quotas, &late, &mut { places - 101 }), 101);
     }
 
     #[test]
     fn peers_that_the_system_does_not_name_are_their_connections() {
-        let shares = Shares::new(12);
-        let members = [1, 2, 3].map(|id| shares.join(id, PeerAddr::Unknown));
+        let quotas = CallQuotas::new(12);
+        let members = [1, 2, 3].map(|id| quotas.join(id, PeerAddr::Unknown));
         let mut places = 0;
         let found = members
             .each_ref()
-            .map(|member| fill(&shares, member, &mut places));
+            .map(|member| fill(&quotas, member, &mut places));
         assert_eq!(found, [8, 2, 2]);
     }
 }

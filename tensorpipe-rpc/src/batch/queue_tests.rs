@@ -8,9 +8,9 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A gathering with a clock that only this test moves.
+/// A queue with a clock that only this test moves.
 struct Bench {
-    gather: Gather<&'static str, u32>,
+    queue: BatchQueue<&'static str, u32>,
     now: Instant,
 }
 
@@ -22,19 +22,19 @@ impl Bench {
             concurrency,
         };
         Self {
-            gather: Gather::new(rules),
+            queue: BatchQueue::new(rules),
             now: Instant::now(),
         }
     }
 
-    fn join(&mut self, key: &'static str, rows: u64, call: u32) -> Seat {
-        self.gather.join(self.now, key, rows, false, None, call)
+    fn join(&mut self, key: &'static str, rows: u64, call: u32) -> BatchSlot {
+        self.queue.join(self.now, key, rows, false, None, call)
     }
 
     /// With this much time before its deadline.
-    fn hurried(&mut self, left: Duration, call: u32) -> Seat {
+    fn hurried(&mut self, left: Duration, call: u32) -> BatchSlot {
         let deadline = Some(self.now + left);
-        self.gather.join(self.now, "k", 1, false, deadline, call)
+        self.queue.join(self.now, "k", 1, false, deadline, call)
     }
 
     fn pass(&mut self, time: Duration) {
@@ -44,8 +44,8 @@ impl Bench {
     /// The calls of each batch that runs now.
     fn runs(&mut self) -> Vec<Vec<u32>> {
         let mut runs = Vec::new();
-        assert!(self.gather.ask(self.now));
-        while let Some(batch) = self.gather.next() {
+        assert!(self.queue.ask(self.now));
+        while let Some(batch) = self.queue.next() {
             runs.push(batch.into_iter().map(|(_, call)| call).collect());
         }
         runs
@@ -68,7 +68,7 @@ fn a_batch_runs_when_it_is_full_and_else_when_its_first_call_has_waited() {
     assert!(bench.runs().is_empty());
     bench.pass(MS);
     assert_eq!(bench.runs(), [[4, 5]]);
-    assert_eq!((bench.gather.waiting(), bench.gather.running()), (0, 2));
+    assert_eq!((bench.queue.waiting(), bench.queue.running()), (0, 2));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn what_does_not_fit_opens_the_next_batch_and_what_fits_none_runs_alone() {
     bench.pass(2 * MS);
     assert_eq!(bench.runs(), [[2, 4]]);
     let now = bench.now;
-    bench.gather.join(now, "k", 1, true, None, 5);
+    bench.queue.join(now, "k", 1, true, None, 5);
     bench.join("k", 1, 6);
     assert_eq!(bench.runs(), [[5]]);
 }
@@ -118,9 +118,9 @@ fn beyond_its_concurrency_it_goes_on_gathering() {
         bench.join("k", 1, call);
     }
     assert!(bench.runs().is_empty());
-    bench.gather.ended(Some(MS));
+    bench.queue.ended(Some(MS));
     assert_eq!(bench.runs(), [[2, 3, 4, 5]]);
-    bench.gather.ended(None);
+    bench.queue.ended(None);
     assert_eq!(bench.runs(), [[6]]);
 }
 
@@ -130,8 +130,8 @@ fn who_leaves_makes_room_and_its_haste_goes_with_it() {
     let hurried = bench.hurried(4 * MS, 1);
     bench.join("k", 1, 2);
     assert_eq!(hurried.due, bench.now + 2 * MS);
-    assert_eq!(bench.gather.leave(hurried.number), Some(1));
-    assert_eq!(bench.gather.leave(hurried.number), None);
+    assert_eq!(bench.queue.leave(hurried.number), Some(1));
+    assert_eq!(bench.queue.leave(hurried.number), None);
     bench.pass(2 * MS);
     assert!(bench.runs().is_empty(), "the other one may wait");
     bench.join("k", 1, 3);
@@ -140,12 +140,12 @@ fn who_leaves_makes_room_and_its_haste_goes_with_it() {
     assert_eq!(bench.runs(), [[2, 3]]);
 
     let only = bench.join("k", 1, 4);
-    assert_eq!(bench.gather.leave(only.number), Some(4));
-    assert_eq!(bench.gather.waiting(), 0);
+    assert_eq!(bench.queue.leave(only.number), Some(4));
+    assert_eq!(bench.queue.waiting(), 0);
     let ran = bench.join("k", 5, 5);
-    bench.gather.ended(None);
+    bench.queue.ended(None);
     assert_eq!(bench.runs(), [[5]]);
-    assert_eq!(bench.gather.leave(ran.number), None, "it runs");
+    assert_eq!(bench.queue.leave(ran.number), None, "it runs");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn a_deadline_leaves_time_for_the_run() {
     bench.pass(4 * MS);
     assert_eq!(bench.runs(), [[1, 2]], "all of it goes early");
 
-    bench.gather.ended(Some(6 * MS));
+    bench.queue.ended(Some(6 * MS));
     let hurried = bench.hurried(8 * MS, 3);
     assert_eq!(hurried.due, bench.now + MS);
     let late = bench.hurried(5 * MS, 4);
@@ -171,13 +171,13 @@ fn a_deadline_leaves_time_for_the_run() {
 #[test]
 fn who_asks_while_another_one_does_is_heard() {
     let mut bench = Bench::new(9, 2 * MS, 9);
-    let seat = bench.join("k", 1, 1);
-    assert!(bench.gather.ask(bench.now));
-    assert!(!bench.gather.ask(seat.due), "its timer, on another thread");
-    assert!(!bench.gather.ask(bench.now), "which is not forgotten");
-    assert_eq!(bench.gather.next(), Some(vec![(seat.number, 1)]));
-    assert_eq!(bench.gather.next(), None);
-    assert!(bench.gather.ask(bench.now), "nobody is at it any more");
+    let slot = bench.join("k", 1, 1);
+    assert!(bench.queue.ask(bench.now));
+    assert!(!bench.queue.ask(slot.due), "its timer, on another thread");
+    assert!(!bench.queue.ask(bench.now), "which is not forgotten");
+    assert_eq!(bench.queue.next(), Some(vec![(slot.number, 1)]));
+    assert_eq!(bench.queue.next(), None);
+    assert!(bench.queue.ask(bench.now), "nobody is at it any more");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn the_batch_that_was_due_first_runs_first() {
     bench.join("b", 2, 2);
     bench.join("b", 2, 3);
     for wanted in [1, 2, 3] {
-        bench.gather.ended(None);
+        bench.queue.ended(None);
         assert_eq!(bench.runs(), [[wanted]]);
     }
 }
@@ -231,40 +231,40 @@ proptest! {
     ) {
         let max_wait = Duration::from_micros(wait_us);
         let rules = Rules { max_size, max_wait, concurrency };
-        let mut gather = Gather::new(rules);
+        let mut queue = BatchQueue::new(rules);
         let mut now = Instant::now();
-        // Of the calls that wait: key, rows, whether alone, and when they are due. By seat.
+        // Of the calls that wait: key, rows, whether alone, and when they are due. By slot.
         let mut waiting: HashMap<u64, (u8, u64, bool, Instant)> = HashMap::new();
-        let mut seats = Vec::new();
+        let mut slots = Vec::new();
         let mut running = 0;
         for step in steps {
             match step {
                 Step::Join { key, rows, alone, left_us } => {
                     let deadline = left_us.map(|left| now + Duration::from_micros(left));
-                    let seat = gather.join(now, key, rows, alone, deadline, ());
-                    prop_assert!(seat.due >= now && seat.due <= now + max_wait);
-                    prop_assert!(deadline.is_none_or(|at| seat.due <= at));
-                    waiting.insert(seat.number, (key, rows, alone, seat.due));
-                    seats.push(seat.number);
+                    let slot = queue.join(now, key, rows, alone, deadline, ());
+                    prop_assert!(slot.due >= now && slot.due <= now + max_wait);
+                    prop_assert!(deadline.is_none_or(|at| slot.due <= at));
+                    waiting.insert(slot.number, (key, rows, alone, slot.due));
+                    slots.push(slot.number);
                 }
-                Step::Leave(which) if !seats.is_empty() => {
-                    let seat = seats[which.index(seats.len())];
-                    let waited = waiting.remove(&seat).is_some();
-                    prop_assert_eq!(gather.leave(seat).is_some(), waited);
+                Step::Leave(which) if !slots.is_empty() => {
+                    let slot = slots[which.index(slots.len())];
+                    let waited = waiting.remove(&slot).is_some();
+                    prop_assert_eq!(queue.leave(slot).is_some(), waited);
                 }
                 Step::Pass(us) => now += Duration::from_micros(us),
                 Step::End(us) if running > 0 => {
                     running -= 1;
-                    gather.ended(us.is_multiple_of(2).then(|| Duration::from_micros(us)));
+                    queue.ended(us.is_multiple_of(2).then(|| Duration::from_micros(us)));
                 }
                 Step::Leave(_) | Step::End(_) => {}
             }
-            prop_assert!(gather.ask(now));
-            while let Some(batch) = gather.next() {
+            prop_assert!(queue.ask(now));
+            while let Some(batch) = queue.next() {
                 running += 1;
                 prop_assert!(running <= concurrency);
                 let calls: Option<Vec<_>> =
-                    batch.iter().map(|(seat, ())| waiting.remove(seat)).collect();
+                    batch.iter().map(|(slot, ())| waiting.remove(slot)).collect();
                 let calls = calls.expect("each runs once, and none that left");
                 prop_assert!(!calls.is_empty());
                 let rows = |call: &(u8, u64, bool, Instant)| call.1.max(1);
@@ -276,11 +276,11 @@ proptest! {
             if running < concurrency {
                 prop_assert!(waiting.values().all(|call| call.3 > now), "one is late");
             }
-            prop_assert_eq!(gather.waiting(), waiting.len());
-            prop_assert_eq!(gather.running(), running);
-            prop_assert_eq!(gather.due.len(), gather.groups.len());
-            prop_assert!(gather.open.len() <= gather.groups.len());
-            prop_assert!(gather.groups.values().all(|group| !group.members.is_empty()));
+            prop_assert_eq!(queue.waiting(), waiting.len());
+            prop_assert_eq!(queue.running(), running);
+            prop_assert_eq!(queue.due.len(), queue.groups.len());
+            prop_assert!(queue.open.len() <= queue.groups.len());
+            prop_assert!(queue.groups.values().all(|group| !group.members.is_empty()));
         }
     }
 }

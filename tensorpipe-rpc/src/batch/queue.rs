@@ -3,7 +3,7 @@
 //! Calls of one key share a group while it has room. A group runs when it is full, or when the first of its calls has waited for as long as
 //! it may. Beyond `concurrency` runs it goes on gathering until one ends.
 //!
-//! Invariant: each member leaves once, by [`Gather::leave`] or in a batch; a batch has one key, and at most `max_size` rows
+//! Invariant: each member leaves once, by [`BatchQueue::leave`] or in a batch; a batch has one key, and at most `max_size` rows
 //! unless it is one call. Who is due first runs first, so nobody starves. Every step is logarithmic in the number of groups,
 //! which callers choose.
 
@@ -25,7 +25,7 @@ pub(super) struct Rules {
 }
 
 /// Calls that wait for their batch. `K` tells which may share one, `M` is a call.
-pub(super) struct Gather<K, M> {
+pub(super) struct BatchQueue<K, M> {
     rules: Rules,
     /// Of each key the group that has room.
     open: HashMap<K, u64>,
@@ -33,7 +33,7 @@ pub(super) struct Gather<K, M> {
     /// All groups, by when they should run.
     due: BTreeSet<(Instant, u64)>,
     /// The group of each call that waits.
-    seats: FxHashMap<u64, u64>,
+    slots: FxHashMap<u64, u64>,
     numbers: u64,
     running: usize,
     /// Somebody asks for batches, of this moment.
@@ -52,7 +52,7 @@ struct Group<K, M> {
 }
 
 struct Member<M> {
-    seat: u64,
+    slot: u64,
     due: Instant,
     size: u64,
     call: M,
@@ -60,20 +60,20 @@ struct Member<M> {
 
 /// A call's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
+pub(super) struct BatchSlot {
     pub(super) number: u64,
-    /// When its batch should run at the latest: whoever holds the seat looks then.
+    /// When its batch should run at the latest: whoever holds the slot looks then.
     pub(super) due: Instant,
 }
 
-impl<K: Clone + Eq + Hash, M> Gather<K, M> {
+impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
     pub(super) fn new(rules: Rules) -> Self {
         Self {
             rules,
             open: HashMap::new(),
             groups: FxHashMap::default(),
             due: BTreeSet::new(),
-            seats: FxHashMap::default(),
+            slots: FxHashMap::default(),
             numbers: 0,
             running: 0,
             asking: None,
@@ -90,11 +90,11 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
         alone: bool,
         deadline: Option<Instant>,
         call: M,
-    ) -> Seat {
+    ) -> BatchSlot {
         let size = rows.max(1);
         let max = self.rules.max_size;
         let due = self.due_of(now, deadline);
-        let seat = self.number();
+        let slot = self.number();
         let room = match self.open.get(&key) {
             _ if alone || size >= max => None,
             Some(&group) if self.groups[&group].size + size <= max => Some(group),
@@ -128,28 +128,28 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
         group.and_modify(|group| {
             group.size = group.size.saturating_add(size);
             group.members.push(Member {
-                seat,
+                slot,
                 due,
                 size,
                 call,
             });
         });
-        self.seats.insert(seat, number);
+        self.slots.insert(slot, number);
         self.settle(number);
         if self.groups[&number].size >= max || alone {
             self.close(number);
         }
-        Seat { number: seat, due }
+        BatchSlot { number: slot, due }
     }
 
     /// The caller has gone. Returns its call if it was still waiting.
-    pub(super) fn leave(&mut self, seat: u64) -> Option<M> {
-        let number = self.seats.remove(&seat)?;
+    pub(super) fn leave(&mut self, slot: u64) -> Option<M> {
+        let number = self.slots.remove(&slot)?;
         let group = self.groups.get_mut(&number)?;
         let at = group
             .members
             .iter()
-            .position(|member| member.seat == seat)?;
+            .position(|member| member.slot == slot)?;
         let member = group.members.remove(at);
         group.size -= member.size;
         match group.members.is_empty() {
@@ -160,8 +160,8 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
     }
 
     /// Nobody will join the group of this call any more: it runs as soon as it can.
-    pub(super) fn hurry(&mut self, seat: u64) {
-        if let Some(&number) = self.seats.get(&seat) {
+    pub(super) fn hurry(&mut self, slot: u64) {
+        if let Some(&number) = self.slots.get(&slot) {
             self.close(number);
         }
     }
@@ -174,7 +174,7 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
         is_first
     }
 
-    /// A batch that is to run now; for whoever was told to ask. It counts as running until [`Gather::ended`].
+    /// A batch that is to run now; for whoever was told to ask. It counts as running until [`BatchQueue::ended`].
     pub(super) fn next(&mut self) -> Option<Vec<(u64, M)>> {
         let batch = self.take_due();
         if batch.is_none() {
@@ -194,9 +194,9 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
         let group = self.remove(number)?;
         self.running += 1;
         let members = group.members.into_iter();
-        let batch: Vec<_> = members.map(|member| (member.seat, member.call)).collect();
-        for (seat, _) in &batch {
-            self.seats.remove(seat);
+        let batch: Vec<_> = members.map(|member| (member.slot, member.call)).collect();
+        for (slot, _) in &batch {
+            self.slots.remove(slot);
         }
         Some(batch)
     }
@@ -214,7 +214,7 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
 
     /// Calls that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.seats.len()
+        self.slots.len()
     }
 
     /// Batches that run.
@@ -280,5 +280,5 @@ impl<K: Clone + Eq + Hash, M> Gather<K, M> {
 }
 
 #[cfg(test)]
-#[path = "gather_tests.rs"]
+#[path = "queue_tests.rs"]
 mod tests;
