@@ -192,7 +192,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return;
         }
         self.stop_listening();

@@ -30,7 +30,7 @@ pub(crate) type Proof = [u8; 32];
 /// Random, and never used twice.
 pub(crate) type Nonce = [u8; 32];
 
-/// What only the two ends of one connection know: [`Connection::exported`](crate::transports::Connection::exported).
+/// What only the two ends of one connection know: [`Connection::exporter_secret`](crate::transports::Connection::exporter_secret).
 pub(crate) type Binding = [u8; 32];
 
 /// A token: a name, and what both ends know.

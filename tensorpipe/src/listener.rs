@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use self::places::Places;
+use self::places::HandshakeSlots;
 use crate::address::Url;
 use crate::context::Inner;
 use crate::error::{Error, Misuse};
 use crate::log_limit::LogLimit;
-use crate::negotiate::{self, Door, Entrance};
+use crate::negotiate::{self, Door, ListenerState};
 use crate::pipe::Pipe;
 use crate::sync::{AtomicBool, Mutex, lock};
 use crate::sys::fork::Owner;
@@ -67,7 +67,7 @@ impl Tasks {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        if !self.owner.is_elsewhere() {
+        if !self.owner.is_other_process() {
             self.stop();
         }
     }
@@ -110,10 +110,10 @@ impl Listener {
         }
         let (sender, pipes) = mpsc::unbounded_channel();
         let tasks = Arc::new(Tasks::default());
-        let entrance = Arc::new(Entrance::new(context.clone(), side_addresses, sender));
+        let listener_state = Arc::new(ListenerState::new(context.clone(), side_addresses, sender));
         for (way, acceptor) in acceptors {
             let acceptor = Arc::new(Mutex::new(Some(acceptor)));
-            let accepts = accept_loop(entrance.clone(), way, acceptor.clone());
+            let accepts = accept_loop(listener_state.clone(), way, acceptor.clone());
             lock(&tasks.running).push((tokio::spawn(accepts).abort_handle(), acceptor));
         }
         context.add_listener(&tasks);
@@ -154,8 +154,15 @@ impl Listener {
     }
 }
 
-async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: Accepting) {
-    let mut places = Places::new(entrance.limits().handshakes, entrance.greeting());
+async fn accept_loop(
+    listener_state: Arc<ListenerState>,
+    (transport, door): Way,
+    acceptor: Accepting,
+) {
+    let mut places = HandshakeSlots::new(
+        listener_state.limits().handshakes,
+        listener_state.greeting(),
+    );
     let mut handshakes = tokio::task::JoinSet::new();
     let mut in_vain = 0;
     let (refused, full) = (LogLimit::new(), LogLimit::new());
@@ -174,7 +181,7 @@ async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: 
                 let origin = connection.peer().origin();
                 if !places.make_room(origin) {
                     if let Some(more) = full.admits() {
-                        let limit = entrance.limits().handshakes;
+                        let limit = listener_state.limits().handshakes;
                         tracing::warn!(
                             limit,
                             more,
@@ -184,13 +191,14 @@ async fn accept_loop(entrance: Arc<Entrance>, (transport, door): Way, acceptor: 
                     negotiate::turn_away(connection);
                     continue;
                 }
-                let (entrance, transport) = (entrance.clone(), transport.clone());
+                let (listener_state, transport) = (listener_state.clone(), transport.clone());
                 let has_greeted = Arc::<AtomicBool>::default();
                 let greeted = has_greeted.clone();
                 // In a box, which goes when it ends: some 14 KiB. `places` keep what is left of the task for a while.
                 let handshake = handshakes.spawn(Box::pin(async move {
                     let transport = &*transport;
-                    negotiate::receive(&entrance, transport, door, connection, &greeted).await;
+                    negotiate::receive(&listener_state, transport, door, connection, &greeted)
+                        .await;
                 }));
                 places.take(origin, has_greeted, handshake);
             }

@@ -9,7 +9,7 @@ mod threshold;
 
 pub use carried::Carried;
 pub use choice::{Band, Carrier, ChannelChoice};
-pub(crate) use choice::{FrameRoom, Served, Table, Way};
+pub(crate) use choice::{FrameRoom, PartRoute, Served, Table};
 pub use degraded::Degraded;
 pub use diverted::{Diversion, Diverted};
 pub(crate) use requirement::Requirement;
@@ -81,13 +81,13 @@ pub struct Refusal {
 #[derive(Debug)]
 pub(crate) struct Routes {
     chosen: Arc<Route>,
-    stays: Option<Stays>,
+    fallback: Option<Fallback>,
     after: OnceLock<Arc<Route>>,
 }
 
 /// Where a pipe stays if it cannot upgrade.
 #[derive(Debug)]
-pub(crate) struct Stays {
+pub(crate) struct Fallback {
     /// Why it stayed, once it did.
     pub(crate) because: Arc<OnceLock<String>>,
     pub(crate) transport: String,
@@ -124,26 +124,26 @@ impl Route {
 }
 
 impl Routes {
-    pub(crate) fn new(chosen: Route, stays: Option<Stays>) -> Self {
+    pub(crate) fn new(chosen: Route, fallback: Option<Fallback>) -> Self {
         Self {
             chosen: Arc::new(chosen),
-            stays,
+            fallback,
             after: OnceLock::new(),
         }
     }
 
     /// The route as it is now.
     pub(crate) fn now(&self) -> &Arc<Route> {
-        let Some(stays) = &self.stays else {
+        let Some(fallback) = &self.fallback else {
             return &self.chosen;
         };
-        let Some(reason) = stays.because.get() else {
+        let Some(reason) = fallback.because.get() else {
             return &self.chosen;
         };
         self.after.get_or_init(|| {
             let mut route = Route::clone(&self.chosen);
             let refused = format!("transport {}", route.transport);
-            let stayed = format!("transport {}", stays.transport);
+            let stayed = format!("transport {}", fallback.transport);
             route.refused.retain(|refusal| refusal.candidate != stayed);
             route.refused.insert(
                 0,
@@ -152,11 +152,11 @@ impl Routes {
                     reason: reason.as_str().into(),
                 },
             );
-            route.transport = stays.transport.clone();
-            route.address = stays.address.clone();
-            route.peer = stays.peer;
+            route.transport = fallback.transport.clone();
+            route.address = fallback.address.clone();
+            route.peer = fallback.peer;
             route.upgraded_from = None;
-            route.refuse(stays.refused.clone());
+            route.refuse(fallback.refused.clone());
             Arc::new(route)
         })
     }

@@ -91,7 +91,7 @@ fn poll<T>(cx: &mut TaskContext<'_>, done: io::Result<T>) -> Poll<io::Result<T>>
 }
 
 impl Connection for Keen {
-    fn ends(&self) -> String {
+    fn endpoints(&self) -> String {
         "keen".to_owned()
     }
 }

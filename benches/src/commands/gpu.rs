@@ -147,7 +147,7 @@ async fn probe(cuda: &CudaDevices) -> Result<String> {
     let (major, minor) = cuda.version()?;
     let mut lines = vec![format!("driver of CUDA {major}.{minor}")];
     for device in cuda.devices() {
-        lines.push(cuda.facts(device)?.to_string());
+        lines.push(cuda.properties(device)?.to_string());
     }
     let peer = Peer::start("gpu-peer", &Orders { borrows: true })?;
     let context = Context::builder().cuda(cuda).build()?;

@@ -161,7 +161,7 @@ impl UnixConnection {
 }
 
 impl Connection for UnixConnection {
-    fn ends(&self) -> String {
+    fn endpoints(&self) -> String {
         self.path.clone()
     }
 

@@ -2,7 +2,7 @@
 
 use super::dispatch::{Pushed, Submitted, When, dispatch, dispatch_queued};
 use super::driver::runtime;
-use super::driver::{BusyPoll, Driven, Driver, Interest, Round, Seen, Waiting};
+use super::driver::{BusyPoll, Driven, Driver, Interest, Readiness, Round, Waiting};
 use super::io::{Io, Line};
 use super::shared::Shared;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
@@ -274,7 +274,7 @@ impl Driven for Core {
         self.driver.delivery.deliver(next, is_left);
     }
 
-    fn poll(io: &mut Io, _: bool, sends: bool) -> Seen {
+    fn poll(io: &mut Io, _: bool, sends: bool) -> Readiness {
         io.poll(sends)
     }
 

@@ -1,7 +1,7 @@
 //! The model's connection: messages are numbers, and the peer wakes whoever asks for it.
 
 use super::core::Core;
-use super::driver::Seen;
+use super::driver::Readiness;
 use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence, lock};
 
 /// What the peer sees.
@@ -91,11 +91,11 @@ impl Io {
         }
     }
 
-    pub(super) fn poll(&self, sends: bool) -> Seen {
+    pub(super) fn poll(&self, sends: bool) -> Readiness {
         if (sends && self.sends.owed) || self.has_come() {
-            Seen::Enough
+            Readiness::Enough
         } else {
-            Seen::Nothing
+            Readiness::Nothing
         }
     }
 

@@ -87,7 +87,7 @@ pub(crate) struct Engine {
 impl Engine {
     /// Whether this is a forked child's copy: its parent's calls go on, and nobody is told anything from here.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.owner.is_elsewhere()
+        self.owner.is_other_process()
     }
 
     /// Puts an engine on a pipe that has no handler.

@@ -19,7 +19,7 @@ type Join =
 /// How an end of a pipe gets further connections.
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum Further {
+pub enum ConnectionSource {
     /// The end that connected: joins with a token that the other has given out. The future is bounded by
     /// [`Timeouts::handshake`](crate::Timeouts::handshake); it ends when the listener has said yes, or fails. Dropping it
     /// lets go of the connection.
@@ -28,7 +28,7 @@ pub enum Further {
     Expects(Arc<dyn Fn() -> Option<Expected> + Send + Sync>),
 }
 
-impl std::fmt::Debug for Further {
+impl std::fmt::Debug for ConnectionSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Joins(_) => "Joins",

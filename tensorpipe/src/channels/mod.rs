@@ -51,7 +51,7 @@ pub use basic::BasicChannel;
 pub use cma::CmaChannel;
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaBasicChannel, CudaIpcChannel, CudaXthChannel};
-pub use further::{Expected, Further, JoinToken};
+pub use further::{ConnectionSource, Expected, JoinToken};
 pub use lease::LeaseChannel;
 pub use mpt::MptChannel;
 pub use xth::XthChannel;
@@ -136,7 +136,7 @@ pub struct Link {
     /// The connections that it asked for, in the same order at both ends.
     pub connections: Vec<Box<dyn Connection>>,
     /// How to get more of them later.
-    pub further: Further,
+    pub further: ConnectionSource,
     /// For work that is done elsewhere.
     pub handle: LaneHandle,
     /// Whether this is the end that connected.

@@ -150,7 +150,7 @@ pub async fn domain_descriptor(subject: Subject) {
 /// Two ends, with names, and bytes both ways.
 pub async fn connection_initialization(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
-    assert!(!client.ends().is_empty() && !server.ends().is_empty());
+    assert!(!client.endpoints().is_empty() && !server.endpoints().is_empty());
     write(&mut client, b"from the client").await;
     expect(&mut server, b"from the client").await;
     write(&mut server, b"from the server").await;

@@ -271,7 +271,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let free = self.free.get_mut();
         let kept = free.unwrap_or_else(PoisonError::into_inner).evict(0);
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return std::mem::forget(kept);
         }
         // Some of it may be in use by queued work still.
@@ -299,7 +299,7 @@ impl Drop for Pooled {
         };
         let evicted = match self.pool.upgrade() {
             // A forked child has no device, and touches no lock of its parent's.
-            Some(pool) if pool.owner.is_elsewhere() => return std::mem::forget(block),
+            Some(pool) if pool.owner.is_other_process() => return std::mem::forget(block),
             Some(pool) => {
                 let retain = pool.retain.get().copied().unwrap_or_default();
                 pool.lock().keep(block, retain)
@@ -334,7 +334,7 @@ impl Memory for Pooled {
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         self.block.as_mut()?.memory.as_bytes_mut()
     }
-    fn another(&self, len: usize) -> Option<BufferMut> {
+    fn allocate_like(&self, len: usize) -> Option<BufferMut> {
         self.pool.upgrade()?.take(len).ok()
     }
     fn work(&self) -> Option<&QueuedWork> {

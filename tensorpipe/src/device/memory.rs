@@ -46,7 +46,7 @@ pub trait Memory: Send + Sync + 'static {
         None
     }
     /// Memory of the same sort, to fill: where a copy should go. `None` for ordinary memory.
-    fn another(&self, len: usize) -> Option<BufferMut> {
+    fn allocate_like(&self, len: usize) -> Option<BufferMut> {
         let _ = len;
         None
     }

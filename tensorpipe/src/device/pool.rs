@@ -278,7 +278,7 @@ impl Shared {
     }
 
     fn give_back(&self, block: Block) {
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return;
         }
         let evicted = self.lock().keep(block, self.retain);

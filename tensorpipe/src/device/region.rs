@@ -134,7 +134,7 @@ impl Buffer {
     pub fn make_mut(&mut self) -> Option<&mut [u8]> {
         if self.as_bytes_mut().is_none() {
             let bytes = self.as_bytes()?;
-            *self = match self.memory.another(bytes.len()) {
+            *self = match self.memory.allocate_like(bytes.len()) {
                 Some(mut copy) => {
                     copy.as_bytes_mut()?.copy_from_slice(bytes);
                     copy.freeze()

@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::error::PeerFault;
 use crate::keys::Secret;
 use crate::proto::handshake::{
-    ClientHandshake, ExpectAnswer, ExpectChallenge, ExpectProof, Heard, Proven, Reply,
+    ClientHandshake, ExpectAnswer, ExpectChallenge, ExpectProof, FirstFrame, Proven, Reply,
     ServerHandshake,
 };
 use crate::proto::sim;
@@ -35,12 +35,12 @@ fn listener(bytes: &[u8], asks: bool) {
         move |input: &[u8]| handshake.handle(input)
     };
     let heard = accepted(bytes, make, |heard| match heard {
-        Heard::Hello(purpose) => ClientHandshake::hello(purpose),
-        Heard::Key(opened) => opened.said.clone(),
-        Heard::Unproven => ClientHandshake::hello(&sim::purpose(OURS)),
+        FirstFrame::Hello(purpose) => ClientHandshake::hello(purpose),
+        FirstFrame::Key(opened) => opened.said.clone(),
+        FirstFrame::Unproven => ClientHandshake::hello(&sim::purpose(OURS)),
     });
-    assert!(asks || heard != Some(Heard::Unproven));
-    if let Some(Heard::Hello(Purpose::Pipe { brochure, .. })) = heard {
+    assert!(asks || heard != Some(FirstFrame::Unproven));
+    if let Some(FirstFrame::Hello(Purpose::Pipe { brochure, .. })) = heard {
         assert!(!asks, "who asks for a pipe proves a token first");
         let answer = answer(&brochure);
         let said = ServerHandshake::answer(&answer);
@@ -74,7 +74,7 @@ pub(super) fn proving() -> (ExpectChallenge, ExpectProof, [Vec<u8>; 2]) {
     let secret = secret.unwrap_or_else(|misuse| panic!("{misuse}"));
     let (connector, first) = ExpectChallenge::begin(&secret, &[1; 32], None);
     let opened = match ServerHandshake::new(true).handle(&first) {
-        Ok((_, Some(Heard::Key(opened)))) => opened,
+        Ok((_, Some(FirstFrame::Key(opened)))) => opened,
         other => panic!("{other:?}"),
     };
     let (listener, challenge) = ExpectProof::challenge(&opened, &secret, &[2; 32], None);

@@ -16,7 +16,7 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// See the module's documentation. Oldest first.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct HandshakeSlots {
     most: usize,
     /// How long who has said what it wants keeps its place whoever comes.
     time: Duration,
@@ -41,7 +41,7 @@ struct Taken {
     since: Instant,
 }
 
-impl Places {
+impl HandshakeSlots {
     pub(super) fn new(most: usize, time: Duration) -> Self {
         Self {
             most,
@@ -136,7 +136,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn comes(places: &mut Places, uid: u32) -> Option<Handshake> {
+    fn comes(places: &mut HandshakeSlots, uid: u32) -> Option<Handshake> {
         let origin = PeerAddr::Process { pid: None, uid };
         places.make_room(origin).then(|| {
             let handshake = tokio::spawn(std::future::pending());
@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_that_says_nothing_goes_first() {
-        let mut places = Places::new(3, LONG);
+        let mut places = HandshakeSlots::new(3, LONG);
         let [first, second, third] = [(); 3].map(|()| comes(&mut places, 1).unwrap());
         first.greets();
         let fourth = comes(&mut places, 1).unwrap();
@@ -169,7 +169,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_origin_does_not_keep_another_out() {
-        let mut places = Places::new(4, LONG);
+        let mut places = HandshakeSlots::new(4, LONG);
         let patient = comes(&mut places, 2).unwrap();
         let [first, second, _third] = [(); 3].map(|()| comes(&mut places, 1).unwrap());
         // Older, but alone.
@@ -192,7 +192,7 @@ mod tests {
     /// Else who comes again and again would drive out whoever is slow to prove who it is.
     #[tokio::test]
     async fn a_silent_one_does_not_go_for_an_origin_that_has_more() {
-        let mut places = Places::new(4, LONG);
+        let mut places = HandshakeSlots::new(4, LONG);
         let many = [(); 3].map(|()| comes(&mut places, 1).unwrap());
         many.iter().for_each(Handshake::greets);
         let slow = comes(&mut places, 2).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     /// Unproven peers of many origins, each of which has one place. Who has just come may be honest.
     #[tokio::test(start_paused = true)]
     async fn who_has_a_few_still_takes_the_place_of_a_silent_one() {
-        let mut places = Places::new(5, LONG);
+        let mut places = HandshakeSlots::new(5, LONG);
         let [first, ..] = [1, 2, 3].map(|uid| comes(&mut places, uid).unwrap());
         let own = [(); 2].map(|()| comes(&mut places, 4).unwrap());
         own.iter().for_each(Handshake::greets);
@@ -218,7 +218,7 @@ mod tests {
     /// However many places its origin has.
     #[tokio::test(start_paused = true)]
     async fn one_that_has_just_come_does_not_keep_the_places_of_others() {
-        let mut places = Places::new(6, LONG);
+        let mut places = HandshakeSlots::new(6, LONG);
         let slow = comes(&mut places, 1).unwrap();
         tokio::time::sleep(MAY_BE_SILENT).await;
         let _fresh = [(); 2].map(|()| comes(&mut places, 2).unwrap());
@@ -230,7 +230,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_has_had_its_time_makes_room_for_its_own_origin() {
-        let mut places = Places::new(1, LONG);
+        let mut places = HandshakeSlots::new(1, LONG);
         let first = comes(&mut places, 1).unwrap();
         first.greets();
         assert!(comes(&mut places, 1).is_none());

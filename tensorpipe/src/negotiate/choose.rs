@@ -1,19 +1,19 @@
 //! What a listener chooses of a brochure: its context, in the terms of [`select`].
 
 use super::reaches;
-use super::receive::Entrance;
+use super::receive::ListenerState;
 use crate::device::{Device, DeviceOffer};
 use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, select};
 use crate::proto::wire::hello::Brochure;
 
 /// For a connection that came over `bootstrap`, where each channel of the context says this of its devices.
 pub(super) fn choose(
-    entrance: &Entrance,
+    listener_state: &ListenerState,
     bootstrap: &str,
     brochure: &Brochure,
     devices: &[Vec<(Device, Vec<u8>)>],
 ) -> Selection {
-    let context = &entrance.context;
+    let context = &listener_state.context;
     type TransportVerdict<'a> = Box<dyn Fn(&[u8]) -> Result<(), String> + 'a>;
     type ChannelVerdict<'a> =
         Box<dyn Fn(&str, DeviceOffer<'_>, DeviceOffer<'_>) -> Result<(), String> + 'a>;
@@ -29,7 +29,7 @@ pub(super) fn choose(
         .iter()
         .zip(&transports_reach)
         .map(|(transport, reaches)| {
-            let side = entrance
+            let side = listener_state
                 .side_addresses
                 .iter()
                 .find(|(name, _)| *name == transport.name());

@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::task::JoinSet;
 
-use super::establish::{Established, OpenChannel, Stays, establish};
+use super::establish::{Established, Fallback, OpenChannel, establish};
 use super::further::{self, join};
-use super::joining::{First, Joining};
+use super::joining::{Joining, OriginalConnection};
 use super::{Handshaking, brochure, identified, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
@@ -75,7 +75,7 @@ async fn handshake(
             (answer, Some(key))
         }
     };
-    let key = key.or_else(|| Some(PipeKey::of_connection(&conn.connection.exported()?)));
+    let key = key.or_else(|| Some(PipeKey::of_connection(&conn.connection.exporter_secret()?)));
     stop::at(stop::ANSWER_RECEIVED);
     let better = answer.upgrade.as_ref();
     let better = better.map(|(name, ..)| upgrade(context, &**transport, name));
@@ -88,12 +88,12 @@ async fn handshake(
     let mut route = first.clone();
     let mut upgraded_from = None;
     let identity = identified(&conn, secret.map(|secret| secret.name().clone()));
-    let mut stays = None;
+    let mut fallback = None;
     // Set once a pipe that has upgraded turns out to stay.
     let because = Arc::new(OnceLock::new());
     let settled = SettledPeer::default();
     if let Some(((name, address, token), better)) = answer.upgrade.as_ref().zip(better) {
-        let ask = Ask {
+        let ask = JoinRequest {
             token: *token,
             kind: JoinKind::Upgrade,
             key: key.clone(),
@@ -120,10 +120,10 @@ async fn handshake(
                 // It goes back to the first connection if the listener rejects it.
                 upgraded_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
-                stays = Some(Stays {
+                fallback = Some(Fallback {
                     because: because.clone(),
                     transport: transport.name().to_owned(),
-                    address: conn.connection.ends(),
+                    address: conn.connection.endpoints(),
                     refused: Vec::new(),
                     peer: conn.connection.peer(),
                     settled: settled.clone(),
@@ -133,7 +133,11 @@ async fn handshake(
                     input,
                     name,
                 } = conn;
-                let first = First::new(Joining::joined(input, first), because.clone(), settled);
+                let first = OriginalConnection::new(
+                    Joining::joined(input, first),
+                    because.clone(),
+                    settled,
+                );
                 let joining = Joining::new(connection, name.clone(), Some(first));
                 conn = Handshaking::new(Box::new(joining), name);
             }
@@ -163,7 +167,7 @@ async fn handshake(
         upgraded_from,
         identity,
         key,
-        stays,
+        fallback,
         peer_name: answer.name,
         peer_limits: answer.limits,
         credit,
@@ -189,7 +193,7 @@ async fn prove(
     secret: &Secret,
     purpose: &Purpose,
 ) -> Result<(Answer, PipeKey), Error> {
-    let binding = conn.connection.exported();
+    let binding = conn.connection.exporter_secret();
     let begun = ExpectChallenge::begin(secret, &random_nonce()?, binding.as_ref());
     let (mut challenge, first) = begun;
     conn.send(&first).await?;
@@ -333,7 +337,7 @@ async fn join_channels(
         for (j, token) in chosen.tokens.iter().copied().enumerate() {
             let (transport, address) = (transport.clone(), address.to_owned());
             let peer: Arc<str> = answer.name.as_str().into();
-            let ask = Ask {
+            let ask = JoinRequest {
                 token,
                 kind: JoinKind::Channel,
                 key: key.cloned(),
@@ -365,7 +369,7 @@ async fn join_channels(
 }
 
 /// What a connection joins a pipe with.
-pub(super) struct Ask {
+pub(super) struct JoinRequest {
     pub(super) token: Token,
     pub(super) kind: JoinKind,
     /// The pipe's.
@@ -377,11 +381,11 @@ pub(super) struct Ask {
 pub(super) async fn ask_to_join(
     transport: &dyn Transport,
     address: &str,
-    ask: &Ask,
+    ask: &JoinRequest,
 ) -> Result<(Handshaking, ClientHandshake), Error> {
     let connection = transport.connect(address).await?;
     stop::at(stop::JOIN_CONNECTED);
-    let binding = connection.exported();
+    let binding = connection.exporter_secret();
     let join = Join {
         kind: ask.kind,
         over: transport.name(),

@@ -7,15 +7,15 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{is_proven, unproven as unproven_words};
 use crate::address::{Identity, PeerAddr, SettledPeer};
 use crate::ambient;
-use crate::channels::{Channel, Further, Link};
+use crate::channels::{Channel, ConnectionSource, Link};
 use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
 use crate::keys::PipeKey;
-use crate::pipe::{Core, Credit, LaneHandle, LaneSlot, Parts, Pipe, spawn_background};
+use crate::pipe::{Core, CoreParts, Credit, LaneHandle, LaneSlot, Pipe, spawn_background};
 use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
-pub(super) use crate::route::Stays;
+pub(super) use crate::route::Fallback;
 use crate::route::{
     Carried, ChannelChoice, ChannelRoute, Degraded, Diverted, FrameRoom, Refusal, Requirement,
     Route, Routes, Served, Table,
@@ -43,14 +43,14 @@ pub(super) struct Established {
     /// What the two ends of the pipe have, and nobody else.
     pub(super) key: Option<PipeKey>,
     /// Where it stays if the connection that it was upgraded to may not join.
-    pub(super) stays: Option<Stays>,
+    pub(super) fallback: Option<Fallback>,
     pub(super) peer_name: String,
     pub(super) peer_limits: WireLimits,
     pub(super) channels: Vec<OpenChannel>,
     pub(super) refusals: Vec<(String, String)>,
     pub(super) connector: bool,
     /// How channels get more connections later.
-    pub(super) further: Further,
+    pub(super) further: ConnectionSource,
     /// What the peer was told that it may send ahead.
     pub(super) credit: Credit,
     /// Its place among the pipes of its listener.
@@ -94,7 +94,7 @@ fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connecti
         connection.peer(),
         PeerAddr::Process { .. } | PeerAddr::SameProcess
     );
-    let is_exposed = has_token && !is_here && connection.exported().is_none();
+    let is_exposed = has_token && !is_here && connection.exporter_secret().is_none();
     if is_exposed && !HAS_WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             transport = over,
@@ -136,13 +136,13 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         refused.collect::<Vec<_>>()
     };
     let transport = context.transport(&established.transport)?;
-    let mut stays = established.stays;
-    let stayed = match &mut stays {
+    let mut fallback = established.fallback;
+    let stayed = match &mut fallback {
         None => None,
-        Some(stays) => {
-            let first = context.transport(&stays.transport)?;
-            stays.refused = unproven_over(&**first);
-            Some((stays.because.clone(), over(&**first)))
+        Some(fallback) => {
+            let first = context.transport(&fallback.transport)?;
+            fallback.refused = unproven_over(&**first);
+            Some((fallback.because.clone(), over(&**first)))
         }
     };
     let choice = ChannelChoice::new(over(&**transport), stayed, &context.required);
@@ -153,7 +153,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     );
     let mut route = Route {
         transport: established.transport,
-        address: established.connection.ends(),
+        address: established.connection.endpoints(),
         peer: established.connection.peer(),
         exposed,
         identity: established.identity,
@@ -172,7 +172,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     // The peer knows only that they are not there.
     route.refuse(context.unavailable.clone());
     route.refuse(context.required.iter().map(Requirement::refusal).collect());
-    let peer = stays.as_ref().map(|stays| stays.settled.clone());
+    let peer = fallback.as_ref().map(|fallback| fallback.settled.clone());
     let peer = peer.unwrap_or_else(|| {
         let certain = SettledPeer::default();
         certain.settle(established.connection.peer());
@@ -188,10 +188,10 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         channels.len(),
         keep_alive,
     );
-    let core = Arc::new(Core::new(Parts {
+    let core = Arc::new(Core::new(CoreParts {
         name,
         peer_name,
-        route: Routes::new(route, stays),
+        route: Routes::new(route, fallback),
         settled: peer.clone(),
         state,
         choice,

@@ -1,4 +1,4 @@
-//! Connections that join a pipe after its handshake, because a channel asks for them ([`Further`]).
+//! Connections that join a pipe after its handshake, because a channel asks for them ([`ConnectionSource`]).
 //!
 //! Invariant: a token is expected for as long as the future that waits for it lives. Neither end keeps its listener or its
 //! context alive.
@@ -6,11 +6,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::connect::{Ask, ask_to_join};
-use super::receive::Entrance;
+use super::connect::{JoinRequest, ask_to_join};
+use super::receive::ListenerState;
 use super::ticket::Ticket;
 use crate::address::PeerAddr;
-use crate::channels::{Expected, Further};
+use crate::channels::{ConnectionSource, Expected};
 use crate::error::{Error, PeerFault};
 use crate::keys::{JoinKind, PipeKey};
 use crate::proto::handshake::Reply;
@@ -22,10 +22,10 @@ pub(super) fn joins(
     peer: Arc<str>,
     key: Option<PipeKey>,
     after: Duration,
-) -> Further {
-    Further::Joins(Arc::new(move |token| {
+) -> ConnectionSource {
+    ConnectionSource::Joins(Arc::new(move |token| {
         let ((transport, address), peer) = (at(), peer.clone());
-        let ask = Ask {
+        let ask = JoinRequest {
             token,
             kind: JoinKind::Further,
             key: key.clone(),
@@ -46,18 +46,24 @@ pub(super) fn joins(
 
 /// For the end that accepted, on a pipe over `transport`.
 pub(super) fn expects(
-    entrance: &Arc<Entrance>,
+    listener_state: &Arc<ListenerState>,
     transport: &str,
     peer: Arc<str>,
     address: PeerAddr,
     key: Option<PipeKey>,
-) -> Further {
-    let entrance: Weak<Entrance> = Arc::downgrade(entrance);
+) -> ConnectionSource {
+    let listener_state: Weak<ListenerState> = Arc::downgrade(listener_state);
     let transport = transport.to_owned();
-    Further::Expects(Arc::new(move || {
+    ConnectionSource::Expects(Arc::new(move || {
         let peer = peer.clone();
         let over: &[&str] = &[&transport];
-        let issued = Ticket::issue(&entrance, JoinKind::Further, over, key.as_ref(), address);
+        let issued = Ticket::issue(
+            &listener_state,
+            JoinKind::Further,
+            over,
+            key.as_ref(),
+            address,
+        );
         // Without a token the channel goes on with the connections that it has.
         let (ticket, joined) = issued.ok().flatten()?;
         Some(Expected {
@@ -79,7 +85,7 @@ pub(super) async fn join(
     transport: &dyn Transport,
     address: &str,
     peer: Arc<str>,
-    ask: &Ask,
+    ask: &JoinRequest,
 ) -> Result<Box<dyn Connection>, Error> {
     let (mut conn, mut handshake) = ask_to_join(transport, address, ask).await?;
     match conn.read(|input| handshake.handle(input)).await? {

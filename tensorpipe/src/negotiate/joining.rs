@@ -50,11 +50,11 @@ struct Asking {
     /// Who it is, for errors.
     peer: Arc<str>,
     /// Where the pipe can stay.
-    first: Option<First>,
+    first: Option<OriginalConnection>,
 }
 
 /// The connection that the pipe began on.
-pub(super) struct First {
+pub(super) struct OriginalConnection {
     pub(super) connection: Box<dyn Connection>,
     /// Hears why the pipe stayed there, if it does.
     pub(super) stayed: Arc<OnceLock<String>>,
@@ -71,7 +71,7 @@ struct Stayed {
     because: Option<Error>,
 }
 
-impl First {
+impl OriginalConnection {
     pub(super) fn new(
         connection: Box<dyn Connection>,
         stayed: Arc<OnceLock<String>>,
@@ -88,7 +88,11 @@ impl First {
 
 impl Joining {
     /// `joined` has sent its HELLO. Without a first connection to stay on a rejection is its end.
-    pub(super) fn new(joined: Box<dyn Connection>, peer: Arc<str>, first: Option<First>) -> Self {
+    pub(super) fn new(
+        joined: Box<dyn Connection>,
+        peer: Arc<str>,
+        first: Option<OriginalConnection>,
+    ) -> Self {
         let asking = Asking {
             handshake: ClientHandshake::joining(None),
             peer,
@@ -297,8 +301,8 @@ impl Stayed {
 // What the connection can do, this one can: also what a later version of the traits lets it do.
 #[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Connection for Joining {
-    fn ends(&self) -> String {
-        self.connection.ends()
+    fn endpoints(&self) -> String {
+        self.connection.endpoints()
     }
 
     fn peer(&self) -> PeerAddr {
@@ -309,8 +313,8 @@ impl Connection for Joining {
         self.connection.identity()
     }
 
-    fn exported(&self) -> Option<[u8; 32]> {
-        self.connection.exported()
+    fn exporter_secret(&self) -> Option<[u8; 32]> {
+        self.connection.exporter_secret()
     }
 
     fn wakes(&self) -> u64 {

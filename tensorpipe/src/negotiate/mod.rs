@@ -20,7 +20,7 @@ mod receive;
 mod ticket;
 
 pub(crate) use connect::connect;
-pub(crate) use receive::{Door, Entrance, receive, turn_away};
+pub(crate) use receive::{Door, ListenerState, receive, turn_away};
 
 use std::sync::Arc;
 

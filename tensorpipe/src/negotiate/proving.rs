@@ -52,7 +52,7 @@ pub(super) async fn prove(
     conn: &mut Handshaking,
     opened: &Opened,
 ) -> Result<(Purpose, Answering), Error> {
-    let binding = conn.connection.exported();
+    let binding = conn.connection.exporter_secret();
     let secret = tokens.named(&opened.name);
     let (mut proof, challenge) =
         ExpectProof::challenge(opened, secret, &random_nonce()?, binding.as_ref());

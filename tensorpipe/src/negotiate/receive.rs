@@ -23,14 +23,14 @@ use crate::keys::{JoinKind, PipeKey};
 use crate::log_limit::LogLimit;
 use crate::pipe::Pipe;
 use crate::process::process_id;
-use crate::proto::handshake::{Heard, ServerHandshake};
+use crate::proto::handshake::{FirstFrame, ServerHandshake};
 use crate::proto::wire::hello::{Answer, ChosenChannel, Purpose, Reject, Token};
 use crate::stop;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transports::{Connection, Transport};
 
 /// What the handshakes of one listener share.
-pub(crate) struct Entrance {
+pub(crate) struct ListenerState {
     pub(super) context: Arc<Inner>,
     /// What pipes can be upgraded to: transport, address or why there is none.
     pub(super) side_addresses: Vec<(&'static str, Result<String, String>)>,
@@ -41,7 +41,7 @@ pub(crate) struct Entrance {
     warnings: Warnings,
 }
 
-impl Entrance {
+impl ListenerState {
     pub(crate) fn new(
         context: Arc<Inner>,
         side_addresses: Vec<(&'static str, Result<String, String>)>,
@@ -92,16 +92,16 @@ pub(crate) enum Door {
 /// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing. `has_greeted` becomes
 /// true when its HELLO is here, and its proof, where the listener asks for one.
 pub(crate) async fn receive(
-    entrance: &Arc<Entrance>,
+    listener_state: &Arc<ListenerState>,
     transport: &dyn Transport,
     door: Door,
     connection: Box<dyn Connection>,
     has_greeted: &AtomicBool,
 ) {
-    let ends = connection.ends();
-    let context = &entrance.context;
+    let ends = connection.endpoints();
+    let context = &listener_state.context;
     let mut conn = Handshaking::new(connection, ends.as_str());
-    let (greeting, begun) = (entrance.greeting(), ambient::now());
+    let (greeting, begun) = (listener_state.greeting(), ambient::now());
     match tokio::time::timeout(greeting, conn.has_spoken()).await {
         Ok(Ok(true)) => {}
         // Whoever looks whether somebody listens does this.
@@ -109,14 +109,14 @@ pub(crate) async fn receive(
             tracing::debug!(peer = %ends, "a connection ended before it said anything");
             return;
         }
-        Ok(Err(error)) => return entrance.warnings.failed(&ends, &error),
-        Err(_) => return entrance.warnings.silent(&ends, greeting),
+        Ok(Err(error)) => return listener_state.warnings.failed(&ends, &error),
+        Err(_) => return listener_state.warnings.silent(&ends, greeting),
     }
     let what = || {
         let hint = "whoever connected does not go on with it; raise `Timeouts::handshake` if it is only slow";
         (format!("the handshake of {ends}"), hint)
     };
-    let handshake = handshake(entrance, transport, door, conn, has_greeted);
+    let handshake = handshake(listener_state, transport, door, conn, has_greeted);
     let left = context
         .timeouts
         .handshake
@@ -124,11 +124,11 @@ pub(crate) async fn receive(
     match within_handshake(left, what, handshake).await {
         Ok(Some(established)) => match establish(context, established) {
             // Nobody accepts any more: the pipe closes as it drops.
-            Ok(pipe) => drop(entrance.pipes.send(pipe)),
+            Ok(pipe) => drop(listener_state.pipes.send(pipe)),
             Err(error) => tracing::warn!(peer = %ends, %error, "a pipe could not be opened"),
         },
         Ok(None) => {}
-        Err(error) => entrance.warnings.failed(&ends, &error),
+        Err(error) => listener_state.warnings.failed(&ends, &error),
     }
 }
 
@@ -166,13 +166,13 @@ impl Warnings {
 }
 
 async fn handshake(
-    entrance: &Arc<Entrance>,
+    listener_state: &Arc<ListenerState>,
     transport: &dyn Transport,
     door: Door,
     mut conn: Handshaking,
     has_greeted: &AtomicBool,
 ) -> Result<Option<Established>, Error> {
-    let tokens = &entrance.context.tokens;
+    let tokens = &listener_state.context.tokens;
     let mut handshake = ServerHandshake::new(tokens.are_asked_for());
     let heard = match conn.read(|input| handshake.handle(input)).await {
         Err(error @ Error::Peer { .. }) => {
@@ -193,9 +193,15 @@ async fn handshake(
         other => other?,
     };
     let (purpose, answering) = match heard {
-        Heard::Hello(Purpose::Join { token, proof }) => {
+        FirstFrame::Hello(Purpose::Join { token, proof }) => {
             stop::at(stop::JOIN_RECEIVED);
-            let redeemed = redeem(entrance, &token, proof.as_ref(), transport.name(), conn);
+            let redeemed = redeem(
+                listener_state,
+                &token,
+                proof.as_ref(),
+                transport.name(),
+                conn,
+            );
             if let Err((mut conn, reason)) = redeemed {
                 conn.turn_away(ServerHandshake::reject, reason).await?;
             }
@@ -206,24 +212,24 @@ async fn handshake(
                 .await?;
             return Ok(None);
         }
-        Heard::Unproven => {
+        FirstFrame::Unproven => {
             conn.turn_away(ServerHandshake::reject, ASKS).await?;
             let what = "a token".to_owned();
             return Err(conn.fault(PeerFault::Unproven { what }));
         }
-        Heard::Key(_) if !tokens.are_asked_for() => {
+        FirstFrame::Key(_) if !tokens.are_asked_for() => {
             conn.turn_away(ServerHandshake::reject, HAS_NONE).await?;
             return Ok(None);
         }
-        Heard::Key(opened) => prove(tokens, &mut conn, &opened).await?,
-        Heard::Hello(purpose) => (purpose, Answering::Plainly),
+        FirstFrame::Key(opened) => prove(tokens, &mut conn, &opened).await?,
+        FirstFrame::Hello(purpose) => (purpose, Answering::Plainly),
     };
     has_greeted.store(true, Ordering::Relaxed);
     stop::at(stop::HELLO_RECEIVED);
-    let Ok(permit) = entrance.places.clone().try_acquire_owned() else {
+    let Ok(permit) = listener_state.places.clone().try_acquire_owned() else {
         let reason = format!(
             "it has {} pipes already; try again later",
-            entrance.limits().pipes
+            listener_state.limits().pipes
         );
         conn.send(&answering.reject(&Reject {
             transient: true,
@@ -233,7 +239,7 @@ async fn handshake(
         let _ = conn.connection.shutdown().await;
         return Ok(None);
     };
-    let established = welcome(entrance, transport, conn, purpose, answering, permit);
+    let established = welcome(listener_state, transport, conn, purpose, answering, permit);
     established.await.map(Some)
 }
 
@@ -251,7 +257,7 @@ const HAS_NONE: &str =
 
 /// Chooses, answers, and waits for the connections that the answer asks for.
 async fn welcome(
-    entrance: &Arc<Entrance>,
+    listener_state: &Arc<ListenerState>,
     transport: &dyn Transport,
     mut conn: Handshaking,
     purpose: Purpose,
@@ -268,16 +274,16 @@ async fn welcome(
         let (frame, when) = ("HELLO to join", "behind a proof");
         return Err(conn.fault(PeerFault::Unexpected { frame, when }));
     };
-    let context = &entrance.context;
+    let context = &listener_state.context;
     let (token, key) = answering.proved().unzip();
     let identity = identified(&conn, token.map(Arc::from));
-    let of_connection = || Some(PipeKey::of_connection(&conn.connection.exported()?));
+    let of_connection = || Some(PipeKey::of_connection(&conn.connection.exporter_secret()?));
     let key = key.cloned().or_else(of_connection);
     let devices: Vec<_> = (context.channels.iter())
         .map(|channel| channel.devices())
         .collect();
-    let selection = choose(entrance, transport.name(), &brochure, &devices);
-    let still = Arc::downgrade(entrance);
+    let selection = choose(listener_state, transport.name(), &brochure, &devices);
+    let still = Arc::downgrade(listener_state);
     // What is not used by the end of the handshake is void.
     let mut tickets = Vec::new();
     let (issued_key, peer) = (key.as_ref(), conn.connection.peer());
@@ -393,7 +399,7 @@ async fn welcome(
     }
     Ok(Established {
         further: further::expects(
-            entrance,
+            listener_state,
             &final_transport,
             peer_name.as_str().into(),
             conn.connection.peer(),
@@ -405,7 +411,7 @@ async fn welcome(
         upgraded_from,
         identity,
         key,
-        stays: None,
+        fallback: None,
         peer_name,
         peer_limits,
         credit,

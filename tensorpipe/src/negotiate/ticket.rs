@@ -11,7 +11,7 @@ use std::sync::Weak;
 use tokio::sync::oneshot;
 
 use super::Handshaking;
-use super::receive::Entrance;
+use super::receive::ListenerState;
 use crate::address::PeerAddr;
 use crate::error::{Error, SystemError};
 use crate::keys::{Join, JoinKind, PipeKey, Proof, is_same};
@@ -50,7 +50,7 @@ impl Arrived {
 
 /// A token given out, good until this is dropped.
 pub(super) struct Ticket {
-    entrance: Weak<Entrance>,
+    listener_state: Weak<ListenerState>,
     token: Token,
 }
 
@@ -60,7 +60,7 @@ impl Ticket {
     /// # Errors
     /// The system has no random numbers.
     pub(super) fn issue(
-        entrance: &Weak<Entrance>,
+        listener_state: &Weak<ListenerState>,
         kind: JoinKind,
         over: &[&str],
         key: Option<&PipeKey>,
@@ -75,12 +75,18 @@ impl Ticket {
             peer,
             joins,
         };
-        let Some(open) = entrance.upgrade() else {
+        let Some(open) = listener_state.upgrade() else {
             return Ok(None);
         };
         lock(&open.expected).insert(token, waiting);
-        let entrance = entrance.clone();
-        Ok(Some((Self { entrance, token }, receiver)))
+        let listener_state = listener_state.clone();
+        Ok(Some((
+            Self {
+                listener_state,
+                token,
+            },
+            receiver,
+        )))
     }
 
     pub(super) fn token(&self) -> Token {
@@ -90,14 +96,14 @@ impl Ticket {
 
 /// Gives a connection to who waits for it; back with the reason if it may not join.
 pub(super) fn redeem(
-    entrance: &Entrance,
+    listener_state: &ListenerState,
     token: &Token,
     proof: Option<&Proof>,
     transport: &str,
     conn: Handshaking,
 ) -> Result<(), (Handshaking, String)> {
     let unknown = || "this token is unknown, or was used, or came too late".to_owned();
-    let mut expected = lock(&entrance.expected);
+    let mut expected = lock(&listener_state.expected);
     let (waiting, joined) = match expected.entry(*token) {
         Entry::Vacant(_) => return Err((conn, unknown())),
         Entry::Occupied(entry) => {
@@ -108,7 +114,7 @@ pub(super) fn redeem(
                 peer,
                 ..
             } = entry.get();
-            let binding = conn.connection.exported();
+            let binding = conn.connection.exporter_secret();
             let join = Join {
                 kind: *kind,
                 over: transport,
@@ -149,8 +155,8 @@ fn may_be_one(one: PeerAddr, other: PeerAddr) -> bool {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(entrance) = self.entrance.upgrade() {
-            drop(lock(&entrance.expected).remove(&self.token));
+        if let Some(listener_state) = self.listener_state.upgrade() {
+            drop(lock(&listener_state.expected).remove(&self.token));
         }
     }
 }
@@ -168,27 +174,27 @@ mod tests {
 
     const PEER: PeerAddr = PeerAddr::SameProcess;
 
-    fn entrance() -> Arc<Entrance> {
+    fn listener_state() -> Arc<ListenerState> {
         let (pipes, _) = mpsc::unbounded_channel();
-        Arc::new(Entrance::new(Context::new().inner, Vec::new(), pipes))
+        Arc::new(ListenerState::new(Context::new().inner, Vec::new(), pipes))
     }
 
     /// A connection with this proof that comes over this transport.
     fn comes(
-        entrance: &Entrance,
+        listener_state: &ListenerState,
         token: &Token,
         proof: Option<&Proof>,
         over: &str,
     ) -> Result<(), String> {
         let (connection, _) = duplex(100);
         let conn = Handshaking::new(Box::new(connection), "a");
-        redeem(entrance, token, proof, over, conn).map_err(|(_, reason)| reason)
+        redeem(listener_state, token, proof, over, conn).map_err(|(_, reason)| reason)
     }
 
     #[test]
     fn a_ticket_of_a_pipe_with_a_key_is_good_with_its_proof_alone_and_once() {
-        let entrance = entrance();
-        let still = Arc::downgrade(&entrance);
+        let listener_state = listener_state();
+        let still = Arc::downgrade(&listener_state);
         let (key, other) = ([1; 32], [2; 32]);
         let (key, other) = (PipeKey::of_connection(&key), PipeKey::of_connection(&other));
         let kind = JoinKind::Channel;
@@ -221,30 +227,30 @@ mod tests {
                 ..join
             })),
         ] {
-            let reason = comes(&entrance, &token, proof.as_ref(), "tcp").unwrap_err();
+            let reason = comes(&listener_state, &token, proof.as_ref(), "tcp").unwrap_err();
             assert!(reason.contains("unknown"), "{reason}");
         }
         let proof = key.join(&join);
-        comes(&entrance, &token, Some(&proof), "tcp").unwrap();
+        comes(&listener_state, &token, Some(&proof), "tcp").unwrap();
         let arrived = joined.try_recv().unwrap();
         assert!(arrived.joined.ends_with(&key.joined(&join)));
-        comes(&entrance, &token, Some(&proof), "tcp").unwrap_err();
+        comes(&listener_state, &token, Some(&proof), "tcp").unwrap_err();
     }
 
     #[test]
     fn of_a_pipe_without_a_key_the_token_is_enough() {
-        let entrance = entrance();
-        let still = Arc::downgrade(&entrance);
+        let listener_state = listener_state();
+        let still = Arc::downgrade(&listener_state);
         for proof in [None, Some([7; 32])] {
             let issued = Ticket::issue(&still, JoinKind::Upgrade, &["tcp"], None, PEER);
             let (ticket, _joined) = issued.unwrap().unwrap();
-            comes(&entrance, &ticket.token(), proof.as_ref(), "tcp").unwrap();
+            comes(&listener_state, &ticket.token(), proof.as_ref(), "tcp").unwrap();
         }
     }
 
     #[tokio::test]
     async fn another_process_does_not_join_whatever_it_proves() {
-        let entrance = entrance();
+        let listener_state = listener_state();
         let key = PipeKey::of_connection(&[1; 32]);
         let shm = ShmTransport::new();
         let own = std::process::id();
@@ -263,7 +269,7 @@ mod tests {
             let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
             let (here, there) = tokio::join!(shm.connect(&address), accepts);
             let (_here, there) = (here.unwrap(), there.unwrap());
-            let still = Arc::downgrade(&entrance);
+            let still = Arc::downgrade(&listener_state);
             let kind = JoinKind::Further;
             let issued = Ticket::issue(&still, kind, &["shm"], Some(&key), peer);
             let (ticket, _joined) = issued.unwrap().unwrap();
@@ -276,7 +282,7 @@ mod tests {
             };
             let proof = key.join(&join);
             let conn = Handshaking::new(there, "a");
-            let redeemed = redeem(&entrance, &token, Some(&proof), "shm", conn);
+            let redeemed = redeem(&listener_state, &token, Some(&proof), "shm", conn);
             assert_eq!(redeemed.is_ok(), joins, "{peer}");
         }
     }

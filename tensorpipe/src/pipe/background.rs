@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use super::core::Core;
-use super::driver::runtime::Home;
+use super::driver::runtime::RuntimeGuard;
 use super::driver::tuning::TICK;
 use super::heartbeat;
-use super::shared::{Goodbye, Shared};
+use super::shared::{Shared, ShutdownState};
 use crate::ambient;
 use crate::sync::{Arc, lock};
 
@@ -44,7 +44,7 @@ impl Future for Background {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let _home = Home::of(Some(this.core.id));
+        let _home = RuntimeGuard::of(Some(this.core.id));
         let driver = &this.core.driver;
         if driver.drive_in_background(&this.core, &mut this.polls, cx.waker()) {
             // Its clock can wait that long.
@@ -55,7 +55,7 @@ impl Future for Background {
         loop {
             this.finish_closing();
             if lock(&core.shared).is_over() {
-                return this.see_off(cx);
+                return this.poll_shutdown(cx);
             }
             let now = ambient::now();
             // Its end is what this poll is for.
@@ -94,17 +94,17 @@ impl Future for Background {
 
 impl Background {
     /// Until the connection of a pipe that has ended has said goodbye, or had its time: a thread may be held up with it.
-    fn see_off(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.core.drive();
             let goodbye = lock(&self.core.shared).goodbye;
             let until = match goodbye {
-                Goodbye::Until(until) if until > ambient::now() => until,
-                Goodbye::Until(_) | Goodbye::None => {
-                    self.core.update(Shared::said_goodbye);
+                ShutdownState::Until(until) if until > ambient::now() => until,
+                ShutdownState::Until(_) | ShutdownState::None => {
+                    self.core.update(Shared::shutdown_done);
                     continue;
                 }
-                Goodbye::Said => return Poll::Ready(()),
+                ShutdownState::Said => return Poll::Ready(()),
             };
             self.sleep.as_mut().reset(until.into());
             if self.sleep.as_mut().poll(cx).is_pending() {
@@ -136,7 +136,7 @@ impl Drop for Background {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
         }
         // Nobody keeps the time any more.
-        core.update(Shared::said_goodbye);
+        core.update(Shared::shutdown_done);
         // Also where it had ended before: a thread in its last moments may have left it to this task to tell the handler.
         core.drive();
     }

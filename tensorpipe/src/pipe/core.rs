@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 
 use super::budget::{Announcements, Budget};
 use super::credit_ahead::Credit;
-use super::driver::{self, BusyPoll, Driven, Driver, Round, Seen, runtime, wake_all};
+use super::driver::{self, BusyPoll, Driven, Driver, Readiness, Round, runtime, wake_all};
 use super::io::{Common, Io};
-use super::shared::{Brought, Delivery, Shared};
+use super::shared::{Delivery, Shared, SharedParts};
 use super::stats::Counters;
 use crate::address::SettledPeer;
 use crate::ambient;
@@ -62,7 +62,7 @@ pub(super) trait Deliver: Send + Sync {
 }
 
 /// What a [`Core`] is made of.
-pub(crate) struct Parts {
+pub(crate) struct CoreParts {
     pub(crate) name: Arc<str>,
     pub(crate) peer_name: Arc<str>,
     pub(crate) route: Routes,
@@ -83,7 +83,7 @@ pub(crate) struct Parts {
 }
 
 impl Core {
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(parts: CoreParts) -> Self {
         let polling = BusyPoll::new(
             parts.connection.can_poll(),
             parts.connection.poll_is_syscall(),
@@ -93,7 +93,7 @@ impl Core {
         });
         let peer_limits = *parts.state.peer_limits();
         let allocators = parts.allocators.clone();
-        let shared = Shared::new(Brought {
+        let shared = Shared::new(SharedParts {
             name: parts.name.clone(),
             wakers: driver.wakers.clone(),
             state: parts.state,
@@ -130,7 +130,7 @@ impl Core {
 
     /// Whether this is a forked child's copy, which lets go of everything without a word: see [`Owner`].
     pub(super) fn is_inherited(&self) -> bool {
-        self.owner.is_elsewhere()
+        self.owner.is_other_process()
     }
 
     /// Changes what all operations share, and wakes whom that concerns without the lock.
@@ -227,7 +227,7 @@ impl Core {
             }
             let mut handler = lock(&self.handler);
             // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
-            let _runtime = enters.then(|| (self.runtime.enter(), runtime::Home::of(None)));
+            let _runtime = enters.then(|| (self.runtime.enter(), runtime::RuntimeGuard::of(None)));
             given_so_far.set(given_so_far.get() + next.len() as u32);
             self.counters.gave(next.len());
             while let Some(delivery) = next.pop_front() {
@@ -383,7 +383,7 @@ impl Driven for Core {
         self.call_handler();
     }
 
-    fn poll(io: &mut Io, many: bool, sends: bool) -> Seen {
+    fn poll(io: &mut Io, many: bool, sends: bool) -> Readiness {
         io.poll(many, sends)
     }
 

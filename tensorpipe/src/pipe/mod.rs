@@ -64,7 +64,7 @@ mod tests;
 pub(crate) use self::background::spawn_background;
 pub(crate) use self::budget::Budget;
 pub use self::budget::Held;
-pub(crate) use self::core::{Core, Parts};
+pub(crate) use self::core::{Core, CoreParts};
 pub(crate) use self::credit_ahead::{Credit, CreditAhead};
 pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
 pub(crate) use self::lane::Work;
@@ -81,7 +81,7 @@ use std::time::Duration;
 use self::core::Waiter;
 use self::driver::Interest;
 use self::outbound::submit_message;
-use self::shared::{Arrival, Goodbye};
+use self::shared::{Arrival, ShutdownState};
 use crate::address::{Peer, PeerAddr};
 use crate::device::Pool;
 use crate::error::Error;
@@ -345,7 +345,7 @@ impl Pipe {
         let mut waiter = Waiter::new(self.core().clone());
         let gone = |shared: &mut Shared| {
             let ended = shared.ended.clone()?;
-            (shared.goodbye == Goodbye::Said).then_some(ended)
+            (shared.goodbye == ShutdownState::Said).then_some(ended)
         };
         std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, gone)).await
     }

@@ -25,20 +25,20 @@ pub(super) const DONE: u64 = 1 << 63;
 /// A pair of cache lines for itself: neighbouring lines are fetched together.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-pub(super) struct Alone<T>(pub(super) T);
+pub(super) struct CachePadded<T>(pub(super) T);
 
 /// What the two ends tell each other.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     /// Bytes written so far, and [`DONE`] when none will follow.
-    pub(super) written: Alone<AtomicU64>,
+    pub(super) written: CachePadded<AtomicU64>,
     /// Bytes read so far, and [`DONE`] when nobody reads any more.
-    pub(super) read: Alone<AtomicU64>,
+    pub(super) read: CachePadded<AtomicU64>,
     // Apart from the counters: these change only when somebody sleeps. By exchanges only, which have one order that the
     // model checker knows of, too.
-    pub(super) consumer_sleeps: Alone<AtomicU32>,
-    pub(super) producer_sleeps: Alone<AtomicU32>,
+    pub(super) consumer_sleeps: CachePadded<AtomicU32>,
+    pub(super) producer_sleeps: CachePadded<AtomicU32>,
 }
 
 /// Where a ring lives.

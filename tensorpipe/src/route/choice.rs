@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::degraded::Degraded;
 use super::requirement::Requirement;
-use super::threshold::{Pays, Threshold, counts};
+use super::threshold::{Pays, Threshold, effective_threshold};
 use crate::device::{Device, MemoryKind};
 
 /// What carries the parts that this side sends over a pipe, by size and by where they lie.
@@ -125,7 +125,7 @@ type Bands = Vec<(u64, Carrier)>;
 
 /// How a part goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum PartRoute {
     /// In the message's frame.
     Frame,
     /// By the channel of this number.
@@ -159,7 +159,9 @@ impl Table {
                 for memory in kinds {
                     let own = own.iter().filter(|(name, _)| name == served.name);
                     let own = own.map(|(_, threshold)| threshold);
-                    let Some(counts) = counts(&served.thresholds, own, transport, *memory) else {
+                    let Some(counts) =
+                        effective_threshold(&served.thresholds, own, transport, *memory)
+                    else {
                         continue;
                     };
                     let at = rows
@@ -174,7 +176,7 @@ impl Table {
                         channel: channel as u8,
                         name: served.name,
                         pays: counts.pays,
-                        stays: counts.of_just_this || !moves_bytes,
+                        stays: counts.is_specific || !moves_bytes,
                         degraded: served.degraded.clone(),
                     };
                     rows[at].is_strict = !about.is_empty();
@@ -220,11 +222,11 @@ impl Row {
     }
 
     /// `room`: what a frame takes of a part.
-    fn choose(&self, room: u64, len: u64, carries: impl Fn(u8) -> bool) -> Option<Way> {
+    fn choose(&self, room: u64, len: u64, carries: impl Fn(u8) -> bool) -> Option<PartRoute> {
         let rides = len == 0 || self.rides && len <= room;
         // As most parts do: there is nothing more to be looked at.
         if rides && len < self.pays_from {
-            return Some(Way::Frame);
+            return Some(PartRoute::Frame);
         }
         let mut soonest: Option<(u64, u8)> = None;
         for candidate in &self.candidates {
@@ -235,15 +237,15 @@ impl Row {
             }
             let misses_by = pays.misses_by(len);
             if len > 0 && pays.beats_frame(len) || !rides && misses_by == 0 {
-                return Some(Way::Channel(channel));
+                return Some(PartRoute::Channel(channel));
             }
             if soonest.is_none_or(|(least, _)| misses_by < least) {
                 soonest = Some((misses_by, channel));
             }
         }
         match rides {
-            true => Some(Way::Frame),
-            false => soonest.map(|(_, channel)| Way::Channel(channel)),
+            true => Some(PartRoute::Frame),
+            false => soonest.map(|(_, channel)| PartRoute::Channel(channel)),
         }
     }
 
@@ -262,8 +264,8 @@ impl Row {
     fn carrier(&self, frame: FrameRoom, len: u64) -> Carrier {
         match self.choose(frame.alone(), len, |_| true) {
             None => Carrier::Nothing,
-            Some(Way::Frame) => Carrier::Frame,
-            Some(Way::Channel(channel)) => {
+            Some(PartRoute::Frame) => Carrier::Frame,
+            Some(PartRoute::Channel(channel)) => {
                 let mut candidates = self.candidates.iter();
                 let chosen = candidates.find(|candidate| candidate.channel == channel);
                 chosen.map_or(Carrier::Nothing, |chosen| Carrier::Channel(chosen.name))
@@ -325,7 +327,7 @@ impl ChannelChoice {
         len: u64,
         riding: u64,
         carries: impl Fn(u8) -> bool,
-    ) -> Option<Way> {
+    ) -> Option<PartRoute> {
         let table = self.table();
         let row = table.row(source, memory, target)?;
         let left = table.frame.message.saturating_sub(riding);
@@ -339,7 +341,7 @@ impl ChannelChoice {
         memory: MemoryKind,
         len: u64,
         carries: impl Fn(u8) -> bool,
-    ) -> Option<(Way, Device)> {
+    ) -> Option<(PartRoute, Device)> {
         let rows = self.table().rows.iter();
         let mut rows = rows.filter(|row| row.source == source && row.memory == memory);
         rows.find_map(|row| Some((row.choose(0, len, &carries)?, row.target)))

@@ -83,26 +83,26 @@ impl Threshold {
 
 /// What counts of a channel, for one kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct EffectiveThreshold {
     pub(super) pays: Pays,
     /// The channel, or the context, speaks of just this memory, and not of all of it.
-    pub(super) of_just_this: bool,
+    pub(super) is_specific: bool,
 }
 
 /// What counts of a channel whose own entries are `shipped` and about which a context says `own`, the last word first. `None`: it
 /// does not carry such memory, whatever the context says.
-pub(super) fn counts<'a>(
+pub(super) fn effective_threshold<'a>(
     shipped: &[Threshold],
     own: impl DoubleEndedIterator<Item = &'a Threshold>,
     transport: &str,
     memory: MemoryKind,
-) -> Option<Counts> {
+) -> Option<EffectiveThreshold> {
     let fits = |threshold: &&Threshold| threshold.fits(transport, memory);
     let shipped = shipped.iter().find(fits)?;
     let said = own.rev().find(fits).unwrap_or(shipped);
-    Some(Counts {
+    Some(EffectiveThreshold {
         pays: said.pays,
-        of_just_this: shipped.memory.is_some() || said.memory.is_some(),
+        is_specific: shipped.memory.is_some() || said.memory.is_some(),
     })
 }
 
@@ -134,7 +134,7 @@ mod tests {
             Threshold::new(Pays::From(200)).of(MemoryKind::Pool),
         ];
         let said = |own: &[Threshold], transport, memory| {
-            let counts = counts(&shipped, own.iter(), transport, memory);
+            let counts = effective_threshold(&shipped, own.iter(), transport, memory);
             counts.map(|counts| counts.pays)
         };
         assert_eq!(said(&[], "shm", MemoryKind::Pool), Some(Pays::LastResort));

@@ -13,7 +13,7 @@
 
 use std::ptr;
 
-use super::fork::Known;
+use super::fork::OnceBox;
 
 /// Bytes of a piece: less than glibc's least threshold.
 const PIECE: usize = 2 << 10;
@@ -63,8 +63,8 @@ fn collide(from: *const u8, to: *const u8) -> bool {
 
 /// Whether this is a processor of AMD's.
 fn strings_are_slow() -> bool {
-    static SLOW: Known<bool> = Known::new();
-    *SLOW.get_or(is_amd)
+    static SLOW: OnceBox<bool> = OnceBox::new();
+    *SLOW.get_or_init(is_amd)
 }
 
 #[cfg(target_arch = "x86_64")]

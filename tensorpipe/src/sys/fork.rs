@@ -3,7 +3,7 @@
 //! The kernel wipes one page at a fork: a child finds 0 there, and takes a number that no ancestor had.
 //!
 //! A static that a child inherits may be locked by a thread that the child does not have, for ever. What [`PerProcess`] holds is made anew
-//! there, and [`Known`] has no lock.
+//! there, and [`OnceBox`] has no lock.
 
 #![allow(
     unsafe_code,
@@ -51,7 +51,7 @@ impl Owner {
 
     /// Whether this is a forked child of that process.
     #[inline]
-    pub fn is_elsewhere(self) -> bool {
+    pub fn is_other_process(self) -> bool {
         self.0.is_some_and(|origin| !origin.is_here())
     }
 }
@@ -111,9 +111,9 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
 /// What is found out once, for a process and its children. As a `OnceLock`, but nobody waits for who was faster: a
 /// child may not have that thread.
 #[derive(Debug)]
-pub(crate) struct Known<T>(AtomicPtr<T>);
+pub(crate) struct OnceBox<T>(AtomicPtr<T>);
 
-impl<T: Send + Sync> Known<T> {
+impl<T: Send + Sync> OnceBox<T> {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
@@ -124,7 +124,7 @@ impl<T: Send + Sync> Known<T> {
     }
 
     /// Finds it out, unless it is known. Of two threads that do at once, one is right.
-    pub(crate) fn get_or(&self, find: impl FnOnce() -> T) -> &T {
+    pub(crate) fn get_or_init(&self, find: impl FnOnce() -> T) -> &T {
         if let Some(known) = self.get() {
             return known;
         }
@@ -144,7 +144,7 @@ impl<T: Send + Sync> Known<T> {
     }
 }
 
-impl<T> Drop for Known<T> {
+impl<T> Drop for OnceBox<T> {
     fn drop(&mut self) {
         let known = self.0.load(Ordering::Acquire);
         if !known.is_null() {
@@ -170,8 +170,8 @@ fn current(page: &AtomicU64) -> u64 {
 static NUMBER: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
 fn page() -> Result<&'static &'static AtomicU64, SystemError> {
-    static PAGE: Known<Result<&'static AtomicU64, SystemError>> = Known::new();
-    let page = PAGE.get_or(make).as_ref().map_err(Clone::clone)?;
+    static PAGE: OnceBox<Result<&'static AtomicU64, SystemError>> = OnceBox::new();
+    let page = PAGE.get_or_init(make).as_ref().map_err(Clone::clone)?;
     NUMBER.store(ptr::from_ref(*page).cast_mut(), Ordering::Relaxed);
     Ok(page)
 }
@@ -285,22 +285,22 @@ pub(crate) mod tests {
     /// With a `OnceLock` that a thread is about to fill, the child waits for a thread that it does not have.
     #[test]
     fn a_forked_child_finds_out_what_was_being_found_out() {
-        static NUMBER: Known<u32> = Known::new();
+        static NUMBER: OnceBox<u32> = OnceBox::new();
         let [begun, end] = [(); 2].map(|()| std::sync::Barrier::new(2));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                NUMBER.get_or(|| {
+                NUMBER.get_or_init(|| {
                     begun.wait();
                     end.wait();
                     1
                 })
             });
             begun.wait();
-            let childs = in_a_child(|| *NUMBER.get_or(|| 2) == 2 && NUMBER.get() == Some(&2));
+            let childs = in_a_child(|| *NUMBER.get_or_init(|| 2) == 2 && NUMBER.get() == Some(&2));
             end.wait();
             assert!(childs);
         });
-        assert_eq!(*NUMBER.get_or(|| 3), 1);
+        assert_eq!(*NUMBER.get_or_init(|| 3), 1);
     }
 
     #[test]

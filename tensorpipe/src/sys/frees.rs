@@ -15,11 +15,11 @@ const BEHIND: u64 = 1 << 30;
 
 /// See the module's documentation. The thread starts with the first thing to drop, and ends behind the last one.
 #[derive(Default)]
-pub(crate) struct Frees(Mutex<Option<Sender<Box<dyn Any + Send>>>>);
+pub(crate) struct DropThread(Mutex<Option<Sender<Box<dyn Any + Send>>>>);
 
-impl Frees {
+impl DropThread {
     /// Drops it there; here where the system has no thread for that.
-    pub(crate) fn elsewhere(&self, what: impl Send + 'static) {
+    pub(crate) fn drop_later(&self, what: impl Send + 'static) {
         let thread = {
             let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             thread.get_or_insert_with(start).clone()
@@ -31,7 +31,7 @@ impl Frees {
 /// What waits for the thread of the whole process, where memory is of no one device.
 #[derive(Default)]
 struct OfAll {
-    frees: Frees,
+    frees: DropThread,
     /// Of pinned main memory.
     bytes: AtomicU64,
 }
@@ -42,12 +42,12 @@ fn of_all() -> &'static OfAll {
 }
 
 /// Drops it on the thread of the whole process. Until then it keeps so many bytes of main memory pinned.
-pub(crate) fn elsewhere(bytes: usize, what: impl Send + 'static) {
+pub(crate) fn drop_later(bytes: usize, what: impl Send + 'static) {
     let all = of_all();
     all.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     let counted = Counted(bytes as u64);
     // In this order.
-    all.frees.elsewhere((what, counted));
+    all.frees.drop_later((what, counted));
 }
 
 /// Whether so much waits there that nobody should pin more: what is not pinned is copied once more, and freed at once.

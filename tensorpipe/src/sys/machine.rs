@@ -4,11 +4,11 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use super::fork::Known;
+use super::fork::OnceBox;
 
 /// What two processes must have in common to meet at an abstract Unix socket and trust each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Surroundings {
+pub(crate) struct IpcDomain {
     /// Random, made by the kernel at boot.
     pub(crate) boot: [u8; 16],
     /// Device and inode of the network namespace, to which abstract sockets belong.
@@ -17,8 +17,8 @@ pub(crate) struct Surroundings {
     pub(crate) user: u32,
 }
 
-impl Surroundings {
-    /// Of what [`Surroundings::encode`] makes, in bytes.
+impl IpcDomain {
+    /// Of what [`IpcDomain::encode`] makes, in bytes.
     pub(crate) const LEN: usize = 36;
 
     /// Where this process is.
@@ -45,7 +45,7 @@ impl Surroundings {
         bytes
     }
 
-    /// The opposite of [`Surroundings::encode`].
+    /// The opposite of [`IpcDomain::encode`].
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (boot, rest) = bytes.split_first_chunk::<16>()?;
         let (device, rest) = rest.split_first_chunk::<8>()?;
@@ -75,16 +75,16 @@ impl Surroundings {
     }
 }
 
-/// See [`Surroundings::boot`]. Read once: each pipe is told it several times.
+/// See [`IpcDomain::boot`]. Read once: each pipe is told it several times.
 fn boot() -> Result<[u8; 16], String> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
-    static KNOWN: Known<[u8; 16]> = Known::new();
+    static KNOWN: OnceBox<[u8; 16]> = OnceBox::new();
     if let Some(known) = KNOWN.get() {
         return Ok(*known);
     }
     let read = std::fs::read_to_string(PATH).map_err(|error| format!("{PATH}: {error}"))?;
     let boot = parse(&read).ok_or_else(|| format!("{PATH} is no id"))?;
-    Ok(*KNOWN.get_or(|| boot))
+    Ok(*KNOWN.get_or_init(|| boot))
 }
 
 /// Device and inode of the namespace that numbers of processes belong to.
@@ -111,8 +111,8 @@ pub(crate) fn user() -> u32 {
 pub(crate) fn knows_users() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     // Read once, since an administrator sets it for all of a machine's life, if ever.
-    static UNMAPPED: Known<u32> = Known::new();
-    let unmapped = UNMAPPED.get_or(|| {
+    static UNMAPPED: OnceBox<u32> = OnceBox::new();
+    let unmapped = UNMAPPED.get_or_init(|| {
         let number = read("/proc/sys/kernel/overflowuid").trim().parse();
         number.unwrap_or(OVERFLOW)
     });
@@ -157,27 +157,27 @@ mod tests {
 
     #[test]
     fn a_place_is_told_and_compared() {
-        let here = Surroundings::here().unwrap();
-        assert_eq!(Surroundings::decode(&here.encode()), Some(here));
-        assert_eq!(Surroundings::decode(&here.encode()[1..]), None);
+        let here = IpcDomain::here().unwrap();
+        assert_eq!(IpcDomain::decode(&here.encode()), Some(here));
+        assert_eq!(IpcDomain::decode(&here.encode()[1..]), None);
         assert_eq!(here.meets(&here, false), Ok(()));
         assert_eq!(pid_namespace().unwrap(), pid_namespace().unwrap());
-        let says = |theirs: Surroundings, word: &str| {
+        let says = |theirs: IpcDomain, word: &str| {
             let reason = here.meets(&theirs, false).unwrap_err();
             assert!(reason.contains(word), "{reason}");
         };
         let user = here.user + 1;
-        says(Surroundings { user, ..here }, "another user");
-        assert_eq!(here.meets(&Surroundings { user, ..here }, true), Ok(()));
+        says(IpcDomain { user, ..here }, "another user");
+        assert_eq!(here.meets(&IpcDomain { user, ..here }, true), Ok(()));
         says(
-            Surroundings {
+            IpcDomain {
                 network: (0, 0),
                 ..here
             },
             "namespace",
         );
         says(
-            Surroundings {
+            IpcDomain {
                 boot: [0; 16],
                 ..here
             },

@@ -24,7 +24,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::fstat;
 use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
-use super::fork::Known;
+use super::fork::OnceBox;
 use super::huge_pages::HUGE_PAGE;
 use super::probe::Probe;
 use crate::error::SystemError;
@@ -71,8 +71,8 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
 
 /// Whether a page that is not there yet may never be, as the system has been since the first time that it was asked.
 fn is_strict() -> bool {
-    static STRICT: Known<bool> = Known::new();
-    *STRICT.get_or(|| overcommit().is_ok_and(|mode| forbids_overcommit(&mode)))
+    static STRICT: OnceBox<bool> = OnceBox::new();
+    *STRICT.get_or_init(|| overcommit().is_ok_and(|mode| forbids_overcommit(&mode)))
 }
 
 fn overcommit() -> std::io::Result<String> {

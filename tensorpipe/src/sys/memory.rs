@@ -4,12 +4,12 @@ use std::path::Path;
 
 use nix::unistd::{SysconfVar, sysconf};
 
-use super::fork::Known;
+use super::fork::OnceBox;
 
 /// In bytes; looked up once, since it hardly ever changes. `None` where the system does not tell.
 pub(crate) fn available() -> Option<u64> {
-    static AVAILABLE: Known<Option<u64>> = Known::new();
-    *AVAILABLE.get_or(|| {
+    static AVAILABLE: OnceBox<Option<u64>> = OnceBox::new();
+    *AVAILABLE.get_or_init(|| {
         let read = |path: &str| std::fs::read_to_string(path).ok();
         let groups = read("/proc/self/cgroup").unwrap_or_default();
         let mounts = read("/proc/self/mountinfo").unwrap_or_default();

@@ -40,13 +40,13 @@ pub(crate) fn of_socket(socket: impl AsFd) -> Result<Peer, SystemError> {
 /// Tells a process from others that run at the same time, wherever its number means something; since Linux 6.9 from all
 /// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
+pub(crate) struct ProcessIdentity {
     pid: i32,
     /// Device and inode of its pidfd. Before, all have the same.
     file: (u64, u64),
 }
 
-impl Identity {
+impl ProcessIdentity {
     pub(crate) fn is(&self, pid: u32) -> bool {
         u32::try_from(self.pid) == Ok(pid)
     }
@@ -54,18 +54,18 @@ impl Identity {
 
 impl Peer {
     /// With its [`pidfd`].
-    pub(crate) fn identity(&self, process: impl AsFd) -> Result<Identity, SystemError> {
+    pub(crate) fn identity(&self, process: impl AsFd) -> Result<ProcessIdentity, SystemError> {
         if self.pid <= 0 {
             // Of another pid namespace: before Linux 6.9 nothing tells two of them apart, so each time it is another one.
             static NEXT: AtomicU64 = AtomicU64::new(0);
-            return Ok(Identity {
+            return Ok(ProcessIdentity {
                 pid: 0,
                 file: (0, NEXT.fetch_add(1, Ordering::Relaxed)),
             });
         }
         let stat = fstat(process);
         let stat = stat.map_err(|errno| SystemError::new("fstat", "a pidfd", errno.into()))?;
-        Ok(Identity {
+        Ok(ProcessIdentity {
             pid: self.pid,
             file: (stat.st_dev, stat.st_ino),
         })

@@ -1,16 +1,16 @@
 //! Whether the system has something: found by doing it, once.
 
-use super::fork::Known;
+use super::fork::OnceBox;
 use crate::error::SystemError;
 
 /// The outcome of an attempt. It is kept, unless it may be another one in a moment (no descriptors are left): then the next who
 /// asks tries again.
 #[derive(Debug)]
-pub(crate) struct Probe(Known<Result<(), SystemError>>);
+pub(crate) struct Probe(OnceBox<Result<(), SystemError>>);
 
 impl Probe {
     pub(crate) const fn new() -> Self {
-        Self(Known::new())
+        Self(OnceBox::new())
     }
 
     /// The known outcome, or that of this attempt.
@@ -24,7 +24,7 @@ impl Probe {
         let found = attempt();
         if !matches!(&found, Err(error) if !error.is_lasting()) {
             // Whoever was faster has found the same.
-            self.0.get_or(|| found.clone());
+            self.0.get_or_init(|| found.clone());
         }
         found
     }

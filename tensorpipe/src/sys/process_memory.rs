@@ -27,7 +27,7 @@ pub(crate) struct Process {
 
 /// Why memory was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub(crate) enum MemoryReadError {
     /// The process has ended.
     Ended,
     /// It has no memory there, or none that can be read this way.
@@ -58,10 +58,11 @@ impl Process {
     /// end whether it still [runs](Self::runs): else it was perhaps another one.
     ///
     /// # Errors
-    /// See [`Unread`].
-    pub(crate) fn read(&self, from: u64, dest: &mut [u8]) -> Result<(), Unread> {
-        let from = usize::try_from(from).map_err(|_| Unread::Unmapped)?;
-        from.checked_add(dest.len()).ok_or(Unread::Unmapped)?;
+    /// See [`MemoryReadError`].
+    pub(crate) fn read(&self, from: u64, dest: &mut [u8]) -> Result<(), MemoryReadError> {
+        let from = usize::try_from(from).map_err(|_| MemoryReadError::Unmapped)?;
+        from.checked_add(dest.len())
+            .ok_or(MemoryReadError::Unmapped)?;
         let mut done = 0;
         while done < dest.len() {
             let remote = RemoteIoVec {
@@ -70,11 +71,13 @@ impl Process {
             };
             let mut local = [IoSliceMut::new(&mut dest[done..])];
             match process_vm_readv(self.pid, &mut local, &[remote]) {
-                Ok(0) | Err(Errno::EFAULT) => return self.runs().and(Err(Unread::Unmapped)),
+                Ok(0) | Err(Errno::EFAULT) => {
+                    return self.runs().and(Err(MemoryReadError::Unmapped));
+                }
                 Ok(len) => done += len,
                 Err(Errno::EINTR) => {}
-                Err(Errno::ESRCH) => return Err(Unread::Ended),
-                Err(errno) => return self.runs().and(Err(Unread::Denied(errno))),
+                Err(Errno::ESRCH) => return Err(MemoryReadError::Ended),
+                Err(errno) => return self.runs().and(Err(MemoryReadError::Denied(errno))),
             }
         }
         Ok(())
@@ -83,17 +86,17 @@ impl Process {
     /// Whether it has not ended.
     ///
     /// # Errors
-    /// [`Unread::Ended`].
-    pub(crate) fn runs(&self) -> Result<(), Unread> {
+    /// [`MemoryReadError::Ended`].
+    pub(crate) fn runs(&self) -> Result<(), MemoryReadError> {
         let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         loop {
             match poll(&mut fds, PollTimeout::ZERO) {
                 Ok(0) => return Ok(()),
-                Ok(_) => return Err(Unread::Ended),
+                Ok(_) => return Err(MemoryReadError::Ended),
                 // A signal was pending.
                 Err(Errno::EINTR) => {}
                 // Without an answer it may be anybody.
-                Err(errno) => return Err(Unread::Denied(errno)),
+                Err(errno) => return Err(MemoryReadError::Denied(errno)),
             }
         }
     }
@@ -187,7 +190,10 @@ mod tests {
     fn addresses_of_nothing_are_refused() {
         let mut dest = [0; 64];
         for from in [0, 8, u64::MAX - 8, u64::MAX - 100, 1 << 63] {
-            assert_eq!(myself().read(from, &mut dest), Err(Unread::Unmapped));
+            assert_eq!(
+                myself().read(from, &mut dest),
+                Err(MemoryReadError::Unmapped)
+            );
         }
     }
 
@@ -222,14 +228,14 @@ mod tests {
         // Not waited for: it is a zombie until `wait`.
         let mut ended = [PollFd::new(gone.pidfd.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut ended, PollTimeout::from(10_000_u16)), Ok(1));
-        assert_eq!(read(&gone, &mut dest), Err(Unread::Ended));
+        assert_eq!(read(&gone, &mut dest), Err(MemoryReadError::Ended));
         child.wait().unwrap();
-        assert_eq!(read(&gone, &mut dest), Err(Unread::Ended));
-        assert_eq!(read(&reused, &mut dest), Err(Unread::Ended));
+        assert_eq!(read(&gone, &mut dest), Err(MemoryReadError::Ended));
+        assert_eq!(read(&reused, &mut dest), Err(MemoryReadError::Ended));
         let nowhere = reused.read(8, &mut dest);
         assert_eq!(
             nowhere,
-            Err(Unread::Ended),
+            Err(MemoryReadError::Ended),
             "it is not its memory that is missing"
         );
     }

@@ -64,7 +64,7 @@ impl Registrations {
         let kept = std::mem::take(kept.unwrap_or_else(PoisonError::into_inner));
         if !kept.is_empty() {
             // Dropped in this order.
-            frees::elsewhere(len, (kept, memory));
+            frees::drop_later(len, (kept, memory));
         }
     }
 

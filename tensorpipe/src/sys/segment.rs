@@ -40,7 +40,7 @@ pub(crate) enum Pages {
 }
 
 /// Whoever wants to hear that a segment is gone, while it is there itself.
-pub(crate) trait Outlives: Send + Sync {
+pub(crate) trait SegmentObserver: Send + Sync {
     /// Told by whichever thread lets go of the segment: it must not block.
     fn gone(self: Arc<Self>, segment: SegmentId);
 }
@@ -57,7 +57,7 @@ pub(crate) struct Segment {
     fd: OwnedFd,
     pages: Pages,
     /// To be told when it is gone.
-    told: Mutex<Vec<Weak<dyn Outlives>>>,
+    told: Mutex<Vec<Weak<dyn SegmentObserver>>>,
 }
 
 impl std::fmt::Debug for Segment {
@@ -153,7 +153,7 @@ impl Segment {
 
     /// Whether this is the process that made it.
     pub(crate) fn is_here(&self) -> bool {
-        !self.owner.is_elsewhere()
+        !self.owner.is_other_process()
     }
 
     pub(crate) fn pages(&self) -> Pages {
@@ -177,7 +177,7 @@ impl Segment {
     }
 
     /// Has `who` told when the segment is gone.
-    pub(crate) fn when_gone(&self, who: Weak<dyn Outlives>) {
+    pub(crate) fn add_observer(&self, who: Weak<dyn SegmentObserver>) {
         let mut told = lock(&self.told);
         if told.len() == told.capacity() {
             told.retain(|who| who.strong_count() > 0);

@@ -139,7 +139,7 @@ impl Drop for SimConnection {
 }
 
 impl Connection for SimConnection {
-    fn ends(&self) -> String {
+    fn endpoints(&self) -> String {
         self.ends.clone()
     }
 

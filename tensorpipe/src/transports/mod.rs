@@ -50,7 +50,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// (the `close_notify` of TLS). Then the connection is dropped.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
-    fn ends(&self) -> String;
+    fn endpoints(&self) -> String;
 
     /// Who is at the other end, as the system says and not as the peer does; it does not change.
     ///
@@ -72,7 +72,7 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// A secret of this connection, where it has keys of its own, as RFC 5705 exports it from TLS. Both ends have the same one, which
     /// does not change, and no other connection has it. What a pipe proves is bound to it. The connector has it as soon as it is
     /// connected, the listener once something has been read.
-    fn exported(&self) -> Option<[u8; 32]> {
+    fn exporter_secret(&self) -> Option<[u8; 32]> {
         None
     }
 
@@ -111,7 +111,7 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
 
 /// In-memory streams serve tests and custom transports.
 impl Connection for DuplexStream {
-    fn ends(&self) -> String {
+    fn endpoints(&self) -> String {
         "in this process".to_owned()
     }
 

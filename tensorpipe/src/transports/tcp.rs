@@ -245,7 +245,7 @@ impl TcpConnection {
 }
 
 impl Connection for TcpConnection {
-    fn ends(&self) -> String {
+    fn endpoints(&self) -> String {
         format!("{} -> {}", self.here, self.peer)
     }
 

@@ -174,7 +174,7 @@ impl Transport for TlsTransport {
             let tcp = self.tcp.connect(address).await?;
             // Again: connecting may have taken long.
             let (client, name) = lock(&self.now).connects(address)?;
-            let (ends, peer) = (tcp.ends(), tcp.peer());
+            let (ends, peer) = (tcp.endpoints(), tcp.peer());
             let connector = TlsConnector::from(client.config.clone());
             let connected = connector.connect(name.clone(), Shaking::new(tcp)).await;
             let checked = connected.and_then(|stream| {

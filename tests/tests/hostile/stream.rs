@@ -80,7 +80,7 @@ impl From<Box<dyn Connection>> for Over {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.connection.ends())
+        f.write_str(&self.connection.endpoints())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{Further, LaneIo, MptChannel, OpId, Want};
+use tensorpipe::channels::{ConnectionSource, LaneIo, MptChannel, OpId, Want};
 use tensorpipe::transports::TcpTransport;
 use tensorpipe::{
     Buffer, Error, Message, PeerFault, Tensor,
@@ -34,11 +34,11 @@ fn frame(kind: u8, len: u64, offset: u64) -> Vec<u8> {
     out
 }
 
-struct LiarLane(Lie, Further);
+struct LiarLane(Lie, ConnectionSource);
 
 impl LiarLane {
     fn lie(&self, op: OpId, says: u8, io: &mut LaneIo<'_>) {
-        let Further::Expects(expect) = &self.1 else {
+        let ConnectionSource::Expects(expect) = &self.1 else {
             panic!("the liar accepts");
         };
         match self.0.clone() {

@@ -79,8 +79,8 @@ impl Lossy {
 }
 
 impl Connection for Lossy {
-    fn ends(&self) -> String {
-        self.inner.ends()
+    fn endpoints(&self) -> String {
+        self.inner.endpoints()
     }
 }
 

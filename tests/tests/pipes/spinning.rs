@@ -16,8 +16,8 @@ use super::*;
 struct CountedConnection(Box<dyn Connection>, Arc<AtomicU64>);
 
 impl Connection for CountedConnection {
-    fn ends(&self) -> String {
-        self.0.ends()
+    fn endpoints(&self) -> String {
+        self.0.endpoints()
     }
     fn wakes(&self) -> u64 {
         self.0.wakes()

@@ -82,8 +82,8 @@ impl Veiled {
 }
 
 impl Connection for Veiled {
-    fn ends(&self) -> String {
-        format!("veiled {}", self.inner.ends())
+    fn endpoints(&self) -> String {
+        format!("veiled {}", self.inner.endpoints())
     }
 
     fn identity(&self) -> Option<Identity> {

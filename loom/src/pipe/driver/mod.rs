@@ -23,7 +23,7 @@ pub(super) fn is_many(under_way: usize, _: u32) -> bool {
     under_way > 0
 }
 
-pub(super) use self::busy_poll::{BusyPoll, Seen};
+pub(super) use self::busy_poll::{BusyPoll, Readiness};
 pub(super) use self::delivery_lock::DeliveryLock;
 pub(super) use self::drive::{Driven, Driver, Round};
 pub(super) use self::waiter::{Interest, Waiter, Waiting};

@@ -115,7 +115,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.owner.is_elsewhere() {
+        if !self.owner.is_other_process() {
             self.keepers.iter().for_each(AbortHandle::abort);
         }
     }

@@ -2,14 +2,14 @@
 //! says stop.
 
 use super::frame::{Refusal, Ticket};
-use super::neighbour::Met;
+use super::peer_process::PeerMemory;
 use super::{LaneHandle, LaneIo, OpId};
 use crate::device::BufferMut;
 use crate::pipe::Work;
 use crate::stop;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
 use crate::sys::fork::PerProcess;
-use crate::sys::process_memory::{Process, Unread};
+use crate::sys::process_memory::{MemoryReadError, Process};
 use crate::sys::processors::Processors;
 
 /// What is read at once, in bytes: some tens of microseconds, between which it checks whether the copy is still wanted, and others
@@ -33,7 +33,7 @@ pub(super) enum Outcome {
 /// A tensor that is read: reads the export, copies, reads it again, and then checks whether it was this process all the while.
 #[derive(Debug)]
 pub(super) struct Reading {
-    met: Arc<Met>,
+    met: Arc<PeerMemory>,
     ticket: Ticket,
     dest: BufferMut,
     /// Where it lies, once that is known.
@@ -43,22 +43,22 @@ pub(super) struct Reading {
 }
 
 #[derive(Debug)]
-enum Trouble {
+enum CopyError {
     Refused(Refusal),
     Ended,
 }
 
-impl From<Unread> for Trouble {
-    fn from(unread: Unread) -> Self {
+impl From<MemoryReadError> for CopyError {
+    fn from(unread: MemoryReadError) -> Self {
         match unread {
-            Unread::Ended => Self::Ended,
+            MemoryReadError::Ended => Self::Ended,
             other => Self::Refused(other.into()),
         }
     }
 }
 
 impl Reading {
-    pub(super) fn new(met: Arc<Met>, ticket: Ticket, dest: BufferMut) -> Self {
+    pub(super) fn new(met: Arc<PeerMemory>, ticket: Ticket, dest: BufferMut) -> Self {
         Self {
             met,
             ticket,
@@ -69,7 +69,7 @@ impl Reading {
     }
 
     /// Reads one piece more; `true`: that was the last.
-    fn step(&mut self) -> Result<bool, Trouble> {
+    fn step(&mut self) -> Result<bool, CopyError> {
         let from = match self.from {
             Some(from) => from,
             None => *self.from.insert(read_export(&self.met, self.ticket)?),
@@ -78,7 +78,9 @@ impl Reading {
         let dest = bytes(&mut self.dest)?;
         let len = dest.len();
         let piece = &mut dest[self.done..len.min(self.done + PIECE)];
-        self.met.process.read(at.ok_or(Unread::Unmapped)?, piece)?;
+        self.met
+            .process
+            .read(at.ok_or(MemoryReadError::Unmapped)?, piece)?;
         self.done += piece.len();
         if self.done < len {
             return Ok(false);
@@ -87,7 +89,7 @@ impl Reading {
     }
 
     /// All of it, with a second thread.
-    fn read_together(&mut self, cancelled: &AtomicBool) -> Result<(), Trouble> {
+    fn read_together(&mut self, cancelled: &AtomicBool) -> Result<(), CopyError> {
         let from = read_export(&self.met, self.ticket)?;
         let dest = bytes(&mut self.dest)?;
         copy_together(&self.met.process, from, dest, cancelled)?;
@@ -95,33 +97,33 @@ impl Reading {
     }
 
     /// Whether what was read is what was meant.
-    fn settle(&self) -> Result<(), Trouble> {
+    fn settle(&self) -> Result<(), CopyError> {
         fence(Ordering::SeqCst);
         read_export(&self.met, self.ticket)?;
         Ok(self.met.process.runs()?)
     }
 
-    fn outcome(self, read: Result<(), Trouble>) -> Outcome {
+    fn outcome(self, read: Result<(), CopyError>) -> Outcome {
         match read {
             Ok(()) => Outcome::Read(self.dest),
-            Err(Trouble::Ended) => Outcome::Ended,
-            Err(Trouble::Refused(refusal)) => Outcome::Refused(self.dest, refusal),
+            Err(CopyError::Ended) => Outcome::Ended,
+            Err(CopyError::Refused(refusal)) => Outcome::Refused(self.dest, refusal),
         }
     }
 }
 
-fn read_export(met: &Met, ticket: Ticket) -> Result<u64, Trouble> {
+fn read_export(met: &PeerMemory, ticket: Ticket) -> Result<u64, CopyError> {
     met.read_export(ticket)?.ok_or_else(|| {
-        Trouble::Refused(Refusal {
+        CopyError::Refused(Refusal {
             reason: "the writer has taken its export down".to_owned(),
             lasting: false,
         })
     })
 }
 
-fn bytes(dest: &mut BufferMut) -> Result<&mut [u8], Trouble> {
+fn bytes(dest: &mut BufferMut) -> Result<&mut [u8], CopyError> {
     dest.as_bytes_mut().ok_or_else(|| {
-        Trouble::Refused(Refusal {
+        CopyError::Refused(Refusal {
             reason: "the place for it is not main memory".to_owned(),
             lasting: false,
         })
@@ -134,7 +136,7 @@ fn copy_together(
     from: u64,
     dest: &mut [u8],
     cancelled: &AtomicBool,
-) -> Result<(), Unread> {
+) -> Result<(), MemoryReadError> {
     let pieces = Mutex::new(dest.chunks_mut(PIECE).enumerate());
     let failed = AtomicBool::new(false);
     let work = || {
@@ -143,7 +145,7 @@ fn copy_together(
                 break;
             };
             let at = from.checked_add((i * PIECE) as u64);
-            let read = at.ok_or(Unread::Unmapped);
+            let read = at.ok_or(MemoryReadError::Unmapped);
             if let Err(unread) = read.and_then(|at| process.read(at, piece)) {
                 failed.store(true, Ordering::Relaxed);
                 return Err(unread);
@@ -158,7 +160,7 @@ fn copy_together(
         let theirs = thread.spawn_scoped(scope, work).ok();
         let ours = work();
         let theirs = theirs.map_or(Ok(()), |thread| {
-            thread.join().unwrap_or(Err(Unread::Unmapped))
+            thread.join().unwrap_or(Err(MemoryReadError::Unmapped))
         });
         ours.and(theirs)
     })
@@ -278,7 +280,7 @@ impl Work for Copy {
         false
     }
 
-    fn elsewhere(mut self: Box<Self>) {
+    fn finish_on_thread(mut self: Box<Self>) {
         let (op, handle) = (self.op, self.handle.clone());
         handle.resume_after(op, move || while self.step() {});
     }

@@ -96,7 +96,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        if self.exports.owner.is_elsewhere() {
+        if self.exports.owner.is_other_process() {
             return;
         }
         let number = &self.exports.slots[self.slot as usize].number;

@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use super::copy::{Copy, Job, Outcome, Reading};
 use super::exports::{Export, ExportTable};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
-use super::neighbour::{Met, Neighbour};
+use super::peer_process::{PeerMemory, PeerProcess};
 use super::{Degraded, Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Pass, Want};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::sync::Arc;
 
 pub(super) struct CmaLane {
-    neighbour: Arc<Neighbour>,
+    peer_process: Arc<PeerProcess>,
     /// By which the peer comes to the exchange, where the pipe has a key.
     _pass: Option<Arc<Pass>>,
     handle: LaneHandle,
@@ -52,9 +52,9 @@ enum SentAs {
 }
 
 impl CmaLane {
-    pub(super) fn new(neighbour: Arc<Neighbour>, link: Link) -> Self {
+    pub(super) fn new(peer_process: Arc<PeerProcess>, link: Link) -> Self {
         Self {
-            neighbour,
+            peer_process,
             _pass: link.key.map(|key| Exchange::here().lets_pass(&key)),
             handle: link.handle,
             degraded: link.degraded,
@@ -129,14 +129,14 @@ impl CmaLane {
         let Some(dest) = room(op, want, io) else {
             return Ok(());
         };
-        match self.neighbour.known() {
+        match self.peer_process.known() {
             Some(met) => self.copy(op, met, ticket, dest, io),
             None => {
                 self.reading.insert(op, UnderWay::Meeting(ticket, dest));
-                let (neighbour, handle) = (self.neighbour.clone(), self.handle.clone());
+                let (peer_process, handle) = (self.peer_process.clone(), self.handle.clone());
                 io.spawn(async move {
                     // What came of it is known then.
-                    let _ = neighbour.meet().await;
+                    let _ = peer_process.meet().await;
                     handle.resume(op);
                 });
             }
@@ -148,7 +148,7 @@ impl CmaLane {
     fn copy(
         &mut self,
         op: OpId,
-        met: Result<Arc<Met>, Refusal>,
+        met: Result<Arc<PeerMemory>, Refusal>,
         ticket: Ticket,
         dest: BufferMut,
         io: &mut LaneIo<'_>,
@@ -249,7 +249,7 @@ impl Lane for CmaLane {
         let job = match self.reading.remove(&op) {
             Some(UnderWay::Copying(job)) => job,
             Some(UnderWay::Meeting(ticket, dest)) => {
-                let met = self.neighbour.known().unwrap_or_else(|| {
+                let met = self.peer_process.known().unwrap_or_else(|| {
                     Err(Refusal {
                         reason: "the writer's exchange was not met in time".to_owned(),
                         lasting: false,

@@ -1,9 +1,9 @@
 //! Main memory of another process on this machine: the reader copies it, once, out of the writer's memory into its own.
 //!
 //! ```text
-//!   lane ── export, "done" ── lane            on the pipe, between two lanes              lane.rs, frame.rs
-//!   exports <── process_vm_readv ── neighbour   what there is to read; who reads it         exports.rs, neighbour.rs, copy.rs
-//!   exchange ── "where is your export table?" ──   the kernel says who it is      channels/exchange/
+//!   lane ── export, "done" ── lane                 on the pipe, between two lanes         lane.rs, frame.rs
+//!   exports <── process_vm_readv ── peer process   what there is to read; who reads it    exports.rs, peer_process.rs, copy.rs
+//!   exchange ── "where is your export table?" ──   the kernel says who it is              channels/exchange/
 //! ```
 //!
 //! The writer keeps the memory of an operation, puts an *export* with its address into an export table of its own process, and tells the
@@ -30,10 +30,10 @@ mod copy;
 mod exports;
 mod frame;
 mod lane;
-mod neighbour;
+mod peer_process;
 
 use self::lane::CmaLane;
-use self::neighbour::Neighbour;
+use self::peer_process::PeerProcess;
 use super::costs;
 use super::exchange::{Access, Exchange, Pass};
 use super::{
@@ -115,8 +115,8 @@ impl Channel for CmaChannel {
         // Who has the pipe's key is met by it, else whoever says that it is the peer.
         let key = link.key.as_ref();
         let to = key.map_or(peer.process, |key| key.pass(&peer.exchange));
-        let neighbour = Neighbour::of(to, &peer.exchange);
-        Ok(Box::new(CmaLane::new(neighbour, link)))
+        let peer_process = PeerProcess::of(to, &peer.exchange);
+        Ok(Box::new(CmaLane::new(peer_process, link)))
     }
 }
 

@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use super::copy::{Outcome, Reading};
 use super::exports::{ExportTable, SLOTS};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
-use super::neighbour::{Met, Neighbour};
+use super::peer_process::{PeerMemory, PeerProcess};
 use super::*;
 use crate::channels::exchange::{ANSWER_TIMEOUT, PACKET_MAX, Packet};
 use crate::device::{Buffer, BufferMut};
@@ -13,12 +13,12 @@ use crate::sync::Arc;
 use crate::sys::unix_fds::PacketSocket;
 use crate::wire_md::examples;
 
-/// This process, as a neighbour of itself.
-fn myself() -> Arc<Neighbour> {
+/// This process, as a peer process of itself.
+fn myself() -> Arc<PeerProcess> {
     let exchange = Exchange::here();
     exchange.publish_exports(ExportTable::here().address());
     exchange.open().unwrap();
-    Neighbour::of(exchange.process(), exchange.name())
+    PeerProcess::of(exchange.process(), exchange.name())
 }
 
 fn shown(source: &Buffer) -> (exports::Export, Ticket) {
@@ -31,16 +31,16 @@ fn shown(source: &Buffer) -> (exports::Export, Ticket) {
     (export, ticket)
 }
 
-fn meet(neighbour: &Arc<Neighbour>) -> Result<Arc<Met>, Refusal> {
+fn meet(peer_process: &Arc<PeerProcess>) -> Result<Arc<PeerMemory>, Refusal> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build();
-    runtime.unwrap().block_on(neighbour.meet())
+    runtime.unwrap().block_on(peer_process.meet())
 }
 
-fn try_fetch(neighbour: &Arc<Neighbour>, ticket: Ticket) -> Outcome {
+fn try_fetch(peer_process: &Arc<PeerProcess>, ticket: Ticket) -> Outcome {
     let dest = BufferMut::zeroed(ticket.len as usize);
-    match meet(neighbour) {
+    match meet(peer_process) {
         Ok(met) => Reading::new(met, ticket, dest).read(),
         Err(refusal) => Outcome::Refused(dest, refusal),
     }
@@ -56,24 +56,24 @@ fn refusal(outcome: Outcome) -> Refusal {
 
 #[test]
 fn what_an_export_names_is_read() {
-    let neighbour = myself();
+    let peer_process = myself();
     for len in [1, 4096, (2 << 20) - 1, (9 << 20) + 5] {
         let bytes: Vec<u8> = (0..len).map(|i: usize| (i * 31 / 7) as u8).collect();
         let source = Buffer::from_vec(bytes.clone());
         let (export, ticket) = shown(&source);
-        match try_fetch(&neighbour, ticket) {
+        match try_fetch(&peer_process, ticket) {
             Outcome::Read(dest) => assert!(dest.freeze().as_bytes().unwrap() == bytes),
             other => panic!("{other:?}"),
         }
         drop(export);
-        let refusal = refusal(try_fetch(&neighbour, ticket));
+        let refusal = refusal(try_fetch(&peer_process, ticket));
         assert!(refusal.reason.contains("export") && !refusal.lasting);
     }
 }
 
 #[test]
 fn an_export_of_another_number_or_length_is_not_read() {
-    let neighbour = myself();
+    let peer_process = myself();
     let source = Buffer::copy_from_slice(&[7; 1000]);
     let (_notice, ticket) = shown(&source);
     let number = Ticket {
@@ -82,13 +82,13 @@ fn an_export_of_another_number_or_length_is_not_read() {
     };
     let len = Ticket { len: 999, ..ticket };
     for other in [number, len] {
-        assert!(!refusal(try_fetch(&neighbour, other)).lasting);
+        assert!(!refusal(try_fetch(&peer_process, other)).lasting);
     }
 }
 
 #[test]
 fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
-    let neighbour = myself();
+    let peer_process = myself();
     let (send, tickets) = std::sync::mpsc::sync_channel(0);
     let writer = std::thread::spawn(move || {
         let mut memory = BufferMut::zeroed(3 << 20);
@@ -110,7 +110,7 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
     });
     let mut taken = 0;
     for (round, ticket) in tickets {
-        match try_fetch(&neighbour, ticket) {
+        match try_fetch(&peer_process, ticket) {
             Outcome::Read(dest) => {
                 let dest = dest.freeze();
                 let bytes = dest.as_bytes().unwrap();
@@ -125,11 +125,11 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
     println!("{taken} of 200 were taken whole");
 }
 
-/// What a neighbour says whose exchange answers like this.
+/// What a peer process says whose exchange answers like this.
 fn met_with(answer: Option<Vec<u8>>) -> Refusal {
     let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
     let listener = PacketSocket::listen(&name).unwrap();
-    let neighbour = Neighbour::of(crate::process::random_token().unwrap(), &name);
+    let peer_process = PeerProcess::of(crate::process::random_token().unwrap(), &name);
     let exchange = std::thread::spawn(move || {
         let socket = loop {
             match listener.accept() {
@@ -148,7 +148,7 @@ fn met_with(answer: Option<Vec<u8>>) -> Refusal {
     });
     let source = Buffer::copy_from_slice(&[7; 1000]);
     let (_notice, ticket) = shown(&source);
-    let refusal = refusal(try_fetch(&neighbour, ticket));
+    let refusal = refusal(try_fetch(&peer_process, ticket));
     exchange.join().unwrap();
     refusal
 }
@@ -163,10 +163,10 @@ fn an_exchange_that_lies_is_not_believed() {
         let refusal = met_with(Some(Packet::Here(wild).encode()));
         assert!(refusal.reason.contains("cannot be read"), "{refusal:?}");
     }
-    let absent = Neighbour::of([9; 16], "tensorpipe-nobody");
+    let absent = PeerProcess::of([9; 16], "tensorpipe-nobody");
     assert!(!meet(&absent).unwrap_err().lasting, "it may come");
     // Somebody who is not asked for says nothing.
-    let other = Neighbour::of([8; 16], Exchange::here().name());
+    let other = PeerProcess::of([8; 16], Exchange::here().name());
     myself();
     assert!(meet(&other).is_err());
 }
@@ -176,13 +176,13 @@ fn an_exchange_that_lies_is_not_believed() {
 fn a_silent_exchange_keeps_one_thread_busy() {
     let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
     let listener = PacketSocket::listen(&name).unwrap();
-    let neighbour = Neighbour::of(crate::process::random_token().unwrap(), &name);
+    let peer_process = PeerProcess::of(crate::process::random_token().unwrap(), &name);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_time().build();
     let runtime = runtime.unwrap();
     for _ in 0..16 {
-        let neighbour = neighbour.clone();
-        runtime.spawn(async move { neighbour.meet().await });
+        let peer_process = peer_process.clone();
+        runtime.spawn(async move { peer_process.meet().await });
     }
     // The one that meets has come.
     while listener.accept().is_err() {
@@ -197,10 +197,10 @@ fn a_silent_exchange_keeps_one_thread_busy() {
 #[test]
 fn a_meeting_that_failed_is_not_tried_at_once() {
     let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
-    let neighbour = Neighbour::of(crate::process::random_token().unwrap(), &name);
-    assert!(!meet(&neighbour).unwrap_err().lasting);
+    let peer_process = PeerProcess::of(crate::process::random_token().unwrap(), &name);
+    assert!(!meet(&peer_process).unwrap_err().lasting);
     let listener = PacketSocket::listen(&name).unwrap();
-    assert!(meet(&neighbour).is_err() && neighbour.known().is_some());
+    assert!(meet(&peer_process).is_err() && peer_process.known().is_some());
     assert_eq!(listener.accept().unwrap_err(), Errno::EAGAIN);
 }
 

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{LaneHandle, LaneIo, OpId};
-use crate::device::cuda::Current;
+use crate::device::cuda::ContextGuard;
 use crate::error::DeviceError;
 use crate::pipe::Work;
 
 /// Where a job leaves what came of it; the operation is resumed then.
-pub(super) struct Slot<T>(Arc<Mutex<Option<Result<T, DeviceError>>>>);
+pub(super) struct JobHandle<T>(Arc<Mutex<Option<Result<T, DeviceError>>>>);
 
-impl<T: Send + 'static> Slot<T> {
+impl<T: Send + 'static> JobHandle<T> {
     /// What came of it, if it is done.
     pub(super) fn take(&self) -> Option<Result<T, DeviceError>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -27,7 +27,7 @@ impl<T: Send + 'static> Slot<T> {
         let slot = Self(Arc::default());
         let into = slot.0.clone();
         let act = move || {
-            let _mine = Current::keep();
+            let _mine = ContextGuard::keep();
             // Where nobody waits any more, what came of it ends here, while this thread's context is kept.
             let into = into;
             let done = act();
@@ -93,7 +93,7 @@ where
         false
     }
 
-    fn elsewhere(mut self: Box<Self>) {
+    fn finish_on_thread(mut self: Box<Self>) {
         let (op, handle) = (self.op, self.handle.clone());
         handle.resume_after(op, move || while self.step() {});
     }
@@ -110,5 +110,5 @@ impl<F: FnOnce() + Send> Work for Quick<F> {
     }
 
     /// It has one step.
-    fn elsewhere(self: Box<Self>) {}
+    fn finish_on_thread(self: Box<Self>) {}
 }

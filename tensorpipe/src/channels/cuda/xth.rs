@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::handover::{self, HandOver, Take};
-use super::job::Slot;
+use super::job::JobHandle;
 use super::{Channel, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
 use crate::device::{Buffer, BufferMut, Device, DeviceOffer, MemoryKind};
 use crate::error::Error;
@@ -63,7 +63,7 @@ impl Channel for CudaXthChannel {
 struct Copied {
     cuda: CudaDevices,
     handle: LaneHandle,
-    copying: HashMap<OpId, Slot<Buffer>>,
+    copying: HashMap<OpId, JobHandle<Buffer>>,
 }
 
 impl Copied {
@@ -71,7 +71,7 @@ impl Copied {
         let cuda = self.cuda.clone();
         io.copied(source.len() as u64);
         let is_quick = cuda.has_stream(dest.device());
-        let copying = Slot::of(op, is_quick, &self.handle, io, move || {
+        let copying = JobHandle::of(op, is_quick, &self.handle, io, move || {
             let stream = cuda.stream(dest.device())?;
             cuda.copy(&source, dest, &stream)
         });
@@ -95,7 +95,7 @@ impl Take for Copied {
     }
 
     fn resume(&mut self, op: OpId, io: &mut LaneIo<'_>) {
-        let Some(copied) = self.copying.get(&op).and_then(Slot::take) else {
+        let Some(copied) = self.copying.get(&op).and_then(JobHandle::take) else {
             return;
         };
         self.copying.remove(&op);

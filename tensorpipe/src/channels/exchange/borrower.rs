@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use super::copies::Copies;
 use super::offer::Offer;
-use super::{Command, Exchange, Unlent};
+use super::{Command, Exchange, LendError};
 use crate::device::{Buffer, BufferMut, LendableBlock, Memory};
 use crate::error::SystemError;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
@@ -19,7 +19,7 @@ use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::ledger::Loan;
 use crate::sys::ledger::{LOANS, Ledger, Open, Pinned};
 use crate::sys::peer;
-use crate::sys::segment::{Outlives, Segment, SegmentId};
+use crate::sys::segment::{Segment, SegmentId, SegmentObserver};
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -91,11 +91,11 @@ impl Borrower {
     pub(in crate::channels) fn lend(
         self: &Arc<Self>,
         source: &Buffer,
-    ) -> Result<(Offer, Open), Unlent> {
+    ) -> Result<(Offer, Open), LendError> {
         let block = source.memory().as_any().downcast_ref::<LendableBlock>();
         let place = block.and_then(|block| Some((block, block.place()?)));
         let (block, (segment, start)) =
-            place.ok_or_else(|| Unlent::now("it lies in ordinary memory"))?;
+            place.ok_or_else(|| LendError::now("it lies in ordinary memory"))?;
         let ledger = self.made_ledger()?;
         self.tell(segment);
         let part = source.offset()..source.offset() + source.len();
@@ -118,7 +118,7 @@ impl Borrower {
         segment: &Arc<Segment>,
         behind: &[Arc<Segment>],
         range: std::ops::Range<usize>,
-    ) -> Result<(Offer, Loan), Unlent> {
+    ) -> Result<(Offer, Loan), LendError> {
         let ledger = self.made_ledger()?;
         self.tell(segment);
         behind.iter().for_each(|segment| self.tell(segment));
@@ -148,13 +148,13 @@ impl Borrower {
         Returned::new(pinned?)
     }
 
-    fn is_full(&self) -> Unlent {
+    fn is_full(&self) -> LendError {
         let reason =
             format!("the peer's process has {LOANS} loans, which is as many as it can have");
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!("{reason}: tensors are copied until some are given back");
         }
-        Unlent::now(reason)
+        LendError::now(reason)
     }
 
     /// The ledger, if anything was ever lent.
@@ -186,7 +186,7 @@ impl Borrower {
             segments.insert(id, told);
         }
         let borrower = Arc::downgrade(self);
-        segment.when_gone(borrower);
+        segment.add_observer(borrower);
     }
 
     /// The segment that it asks for, if it was told of it.
@@ -215,7 +215,7 @@ impl Borrower {
     }
 }
 
-impl Outlives for Borrower {
+impl SegmentObserver for Borrower {
     fn gone(self: Arc<Self>, segment: SegmentId) {
         let told = lock(&self.segments).remove(&segment);
         if let (Some(Told { fetched: true, .. }), Some(exchange)) = (told, self.exchange.upgrade())

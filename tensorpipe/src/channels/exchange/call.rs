@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::broker::{ANSWER_TIMEOUT, BURST};
 use super::lender::Lender;
 use super::packet::{PACKET_MAX, Packet};
-use super::{Unlent, Unmet, Wanted};
+use super::{ExchangeError, LendError, Wanted};
 use crate::process::Token;
 use crate::sync::{Arc, Weak};
 use crate::sys::ledger::Debts;
@@ -28,7 +28,7 @@ pub(super) struct Call {
 struct Asked {
     what: What,
     until: Instant,
-    tell: oneshot::Sender<Result<(), Unlent>>,
+    tell: oneshot::Sender<Result<(), LendError>>,
 }
 
 /// What an answer is about.
@@ -40,7 +40,7 @@ enum What {
 
 impl Call {
     /// Connects.
-    pub(super) fn begin(lender: &Arc<Lender>) -> Result<Self, Unlent> {
+    pub(super) fn begin(lender: &Arc<Lender>) -> Result<Self, LendError> {
         let (socket, who) = super::meet(lender.name())?;
         lender.met(who.pid);
         Ok(Self {
@@ -70,7 +70,7 @@ impl Call {
         &mut self,
         invitation: Token,
         segment: Option<Wanted>,
-        tell: oneshot::Sender<Result<(), Unlent>>,
+        tell: oneshot::Sender<Result<(), LendError>>,
     ) {
         let lender = self.lender.upgrade();
         let has = |segment| lender.as_ref().is_some_and(|lender| lender.has(segment));
@@ -88,7 +88,7 @@ impl Call {
             What::Invitation(_) => Ok(()),
         });
         if let Err(errno) = sent {
-            let _ = tell.send(Err(Unmet::Absent(errno).into()));
+            let _ = tell.send(Err(ExchangeError::Absent(errno).into()));
             return;
         }
         self.asked.push(Asked {
@@ -125,7 +125,7 @@ impl Call {
         for asked in late {
             lender.failed();
             let reason = format!("the peer's exchange says nothing for {ANSWER_TIMEOUT:?}");
-            let _ = asked.tell.send(Err(Unlent::now(reason)));
+            let _ = asked.tell.send(Err(LendError::now(reason)));
         }
         self.welcome || !self.asked.is_empty()
     }
@@ -139,7 +139,7 @@ impl Call {
                 lender.lost();
             }
             for asked in self.asked.drain(..) {
-                let _ = asked.tell.send(Err(Unlent::now(reason.as_str())));
+                let _ = asked.tell.send(Err(LendError::now(reason.as_str())));
             }
         }
         result
@@ -180,12 +180,12 @@ impl Call {
                     });
                     let got = got.unwrap_or_else(|reason| {
                         lender.failed();
-                        Err(Unlent::now(reason))
+                        Err(LendError::now(reason))
                     });
                     self.answer_about(id, &got);
                 }
                 (Some(Packet::None(id)), _) => {
-                    let refused = Err(Unlent::now("the peer does not lend it"));
+                    let refused = Err(LendError::now("the peer does not lend it"));
                     self.answer(What::Invitation(id), &refused);
                     self.answer_about(id, &refused);
                 }
@@ -196,12 +196,12 @@ impl Call {
         Ok(())
     }
 
-    fn answer_about(&mut self, segment: SegmentId, answer: &Result<(), Unlent>) {
+    fn answer_about(&mut self, segment: SegmentId, answer: &Result<(), LendError>) {
         self.answer(What::Segment(Wanted::Main(segment)), answer);
         self.answer(What::Segment(Wanted::Device(segment)), answer);
     }
 
-    fn answer(&mut self, what: What, answer: &Result<(), Unlent>) {
+    fn answer(&mut self, what: What, answer: &Result<(), LendError>) {
         for asked in self.asked.extract_if(.., |asked| asked.what == what) {
             let _ = asked.tell.send(answer.clone());
         }

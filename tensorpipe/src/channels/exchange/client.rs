@@ -13,14 +13,14 @@ use super::packet::{PACKET_MAX, Packet};
 use crate::process::Token;
 use crate::sync::Arc;
 use crate::sys::machine;
-use crate::sys::peer::{self, Identity};
+use crate::sys::peer::{self, ProcessIdentity};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 
 /// A borrower that has closed its connection and still has something.
 pub(super) struct Watched {
     pub(super) process: Arc<OwnedFd>,
-    pub(super) who: Identity,
+    pub(super) who: ProcessIdentity,
     pub(super) borrower: Arc<Borrower>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Watched {
 pub(super) struct Client {
     pub(super) socket: PacketSocket,
     pub(super) process: Arc<OwnedFd>,
-    who: Identity,
+    who: ProcessIdentity,
     /// `None` until it has said who it is.
     pub(super) borrower: Option<Arc<Borrower>>,
     /// Segments that are gone, and of which there was no room yet to tell it.

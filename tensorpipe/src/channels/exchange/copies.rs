@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::{BufferMut, Pool, PoolOptions};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::sys::fork::Known;
+use crate::sys::fork::OnceBox;
 
 /// A borrower's share is this part of what a pool may lend: 256 MiB of 4 GiB.
 const SHARE: u64 = 16;
@@ -45,8 +45,8 @@ impl Copies {
     /// The most that a borrower can ever keep, in bytes.
     pub(in crate::channels) fn share() -> u64 {
         // What the system says of its memory is in files.
-        static SHARE_OF_ALL: Known<u64> = Known::new();
-        *SHARE_OF_ALL.get_or(|| PoolOptions::default().lendable / SHARE)
+        static SHARE_OF_ALL: OnceBox<u64> = OnceBox::new();
+        *SHARE_OF_ALL.get_or_init(|| PoolOptions::default().lendable / SHARE)
     }
 
     /// Whether there is room for `len` bytes.

@@ -11,7 +11,7 @@ use super::offer::Offer;
 #[cfg(feature = "cuda")]
 use super::spans::Found;
 use super::spans::Spans;
-use super::{Command, Exchange, Unlent, Wanted};
+use super::{Command, Exchange, LendError, Wanted};
 use crate::device::{BufferMut, Memory, MemoryKind, Pool};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
@@ -106,7 +106,7 @@ impl Drop for Debt {
 
 /// What became of an offer.
 #[derive(Debug)]
-pub(in crate::channels) enum Taking {
+pub(in crate::channels) enum TakeResult {
     Taken(Borrowed),
     /// Its segment or the ledger is not mapped here.
     Unknown,
@@ -148,22 +148,22 @@ impl Lender {
         offer: &Offer,
         lane: u64,
         pool: &Pool,
-    ) -> Taking {
+    ) -> TakeResult {
         let (segment, debts) = {
             let has = lock(&self.has);
             match (has.segments.get(&offer.segment), &has.debts) {
                 (Some(segment), Some(debts)) => (segment.clone(), debts.clone()),
-                _ => return Taking::Unknown,
+                _ => return TakeResult::Unknown,
             }
         };
         let end = offer.offset.checked_add(offer.len);
         let Some(end) = end.filter(|end| *end <= segment.memory.len() as u64) else {
-            return Taking::Outside;
+            return TakeResult::Outside;
         };
         if !debts.take(offer.entry) {
-            return Taking::Withdrawn;
+            return TakeResult::Withdrawn;
         }
-        Taking::Taken(Borrowed {
+        TakeResult::Taken(Borrowed {
             range: offer.offset as usize..end as usize,
             segment,
             debts,
@@ -179,15 +179,15 @@ impl Lender {
 
     /// Memory of its device, where all descriptors were fetched. To unmap what had to make room takes the driver long.
     #[cfg(feature = "cuda")]
-    pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Result<Found, Unlent> {
+    pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Result<Found, LendError> {
         let mut has = lock(&self.has);
         if has.debts.is_none() {
-            return Err(Unlent::now("the peer's exchange is not there any more"));
+            return Err(LendError::now("the peer's exchange is not there any more"));
         }
         let found = has.spans.of(ids);
         found.map_err(|(reason, is_full)| match is_full {
             true => has.full(reason, "longer allocations there"),
-            false => Unlent::now(reason),
+            false => LendError::now(reason),
         })
     }
 
@@ -214,7 +214,7 @@ impl Lender {
         self: &Arc<Self>,
         invitation: Token,
         segment: Option<Wanted>,
-    ) -> Result<(), Unlent> {
+    ) -> Result<(), LendError> {
         if segment.is_some() {
             lock(&self.has).room()?;
         }
@@ -226,7 +226,7 @@ impl Lender {
             segment,
             tell,
         });
-        let gone = || Err(Unlent::now("the exchange of this process is gone"));
+        let gone = || Err(LendError::now("the exchange of this process is gone"));
         let told = tokio::time::timeout(FETCH_TIMEOUT, told).await;
         told.map_or_else(|_| gone(), |told| told.unwrap_or_else(|_| gone()))
     }
@@ -235,7 +235,7 @@ impl Lender {
         lock(&self.has).debts = Some(Arc::new(debts));
     }
 
-    pub(super) fn mapped(&self, id: SegmentId, memory: Foreign) -> Result<(), Unlent> {
+    pub(super) fn mapped(&self, id: SegmentId, memory: Foreign) -> Result<(), LendError> {
         let mapped = Mapped::new(memory, &self.exchange);
         let mut has = lock(&self.has);
         has.room()?;
@@ -252,7 +252,7 @@ impl Lender {
     }
 
     /// A descriptor of memory of its device has come.
-    pub(super) fn was_passed(&self, id: SegmentId, fd: OwnedFd) -> Result<(), Unlent> {
+    pub(super) fn was_passed(&self, id: SegmentId, fd: OwnedFd) -> Result<(), LendError> {
         let mut has = lock(&self.has);
         has.room()?;
         has.spans.was_passed(id, fd);
@@ -300,7 +300,7 @@ impl Lender {
 impl Has {
     /// Whether one more may be mapped. It is no fault of the lender's if not, and what is mapped goes on being
     /// borrowed.
-    fn room(&mut self) -> Result<(), Unlent> {
+    fn room(&mut self) -> Result<(), LendError> {
         if self.segments.len() + self.spans.passed() < SEGMENTS {
             return Ok(());
         }
@@ -309,11 +309,11 @@ impl Has {
         Err(self.full(reason, "fewer contexts there, or larger tensors"))
     }
 
-    fn full(&mut self, reason: String, remedy: &str) -> Unlent {
+    fn full(&mut self, reason: String, remedy: &str) -> LendError {
         if !std::mem::replace(&mut self.has_warned, true) {
             tracing::warn!("{reason}: tensors in others are copied; {remedy} would help");
         }
-        Unlent::now(reason)
+        LendError::now(reason)
     }
 }
 
@@ -411,7 +411,7 @@ impl Memory for Borrowed {
     fn len(&self) -> usize {
         self.range.len()
     }
-    fn another(&self, len: usize) -> Option<BufferMut> {
+    fn allocate_like(&self, len: usize) -> Option<BufferMut> {
         self.pool.try_take(len).ok()
     }
     fn as_bytes(&self) -> Option<&[u8]> {

@@ -5,7 +5,7 @@
 //! listening socket under a random name, and one connection for each process on either side, for as long as the process runs.
 //!
 //! ```text
-//!   Whereabouts ── in device descriptors ──  who can meet, and under which name       whereabouts.rs
+//!   ProcessDescriptor ── in device descriptors ──  who can meet, and under which name       process_descriptor.rs
 //!   Exchange, its thread ── packets ──       descriptors passed, questions answered   broker.rs, call.rs, packet.rs
 //!   Invitation                               which process is at a pipe's other end   invitation.rs
 //!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, copies.rs, lender.rs, spans.rs, offer.rs
@@ -22,8 +22,8 @@ mod invitation;
 mod lender;
 mod offer;
 mod packet;
+mod process_descriptor;
 mod spans;
-mod whereabouts;
 
 pub(super) use self::borrower::{Borrower, Returned};
 pub(super) use self::broker::ANSWER_TIMEOUT;
@@ -31,14 +31,14 @@ pub(super) use self::copies::Copies;
 pub(super) use self::invitation::{Invitation, Pass};
 #[cfg(feature = "cuda")]
 pub(super) use self::lender::FETCH_TIMEOUT;
-pub(super) use self::lender::{Borrowed, Lender, Taking};
+pub(super) use self::lender::{Borrowed, Lender, TakeResult};
 #[cfg(feature = "cuda")]
 pub(super) use self::lender::{Debt, Owing};
 pub(super) use self::offer::{OFFER_LEN, Offer};
 pub(super) use self::packet::{PACKET_MAX, Packet};
+pub(super) use self::process_descriptor::{Access, ProcessDescriptor};
 #[cfg(feature = "cuda")]
 pub(super) use self::spans::{Passed, Span};
-pub(super) use self::whereabouts::{Access, Whereabouts};
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -55,7 +55,7 @@ use crate::keys::PipeKey;
 use crate::process::{Token, process_id};
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::{Owner, PerProcess};
-use crate::sys::peer::{Identity, Peer};
+use crate::sys::peer::{Peer, ProcessIdentity};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::{machine, peer};
@@ -79,7 +79,7 @@ pub(in crate::channels) struct Exchange {
     invitations: Mutex<HashMap<Token, Weak<Invitation>>>,
     /// By which processes ask that have the key of a pipe.
     passes: Mutex<HashMap<Token, Weak<Pass>>>,
-    borrowers: Mutex<HashMap<Identity, Weak<Borrower>>>,
+    borrowers: Mutex<HashMap<ProcessIdentity, Weak<Borrower>>>,
     /// By the name of their exchange, which only one process can have.
     lenders: Mutex<HashMap<String, Weak<Lender>>>,
     /// Where this process says what there is to read, for those of the same user who ask.
@@ -118,7 +118,7 @@ enum Command {
         lender: Arc<Lender>,
         invitation: Token,
         segment: Option<Wanted>,
-        tell: oneshot::Sender<Result<(), Unlent>>,
+        tell: oneshot::Sender<Result<(), LendError>>,
     },
     /// Tell a borrower that a segment is gone.
     Retire {
@@ -139,7 +139,8 @@ impl Exchange {
     }
 
     fn new() -> Self {
-        let known = process_id().and_then(|process| Ok((process, whereabouts::exchange_name()?)));
+        let known =
+            process_id().and_then(|process| Ok((process, process_descriptor::exchange_name()?)));
         let nameless = known.as_ref().err().cloned();
         let (process, name) = known.unwrap_or_default();
         Self {
@@ -197,7 +198,7 @@ impl Exchange {
 
     /// Asks the broker, who must run or has nothing to do with it; not from a forked child, whose eventfd is its parent's.
     fn ask(&self, command: Command) {
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return;
         }
         let Some(eventfd) = self.eventfd.get() else {
@@ -251,7 +252,7 @@ impl Exchange {
     pub(in crate::channels) fn invite(
         self: &Arc<Self>,
         key: Option<&PipeKey>,
-    ) -> Result<Arc<Invitation>, Unlent> {
+    ) -> Result<Arc<Invitation>, LendError> {
         self.open()?;
         Ok(Invitation::new(self, key)?)
     }
@@ -272,7 +273,7 @@ impl Exchange {
     }
 
     /// A process to lend to, as the kernel knows it; with its pidfd.
-    fn borrower(self: &Arc<Self>, who: Identity, process: &Arc<OwnedFd>) -> Arc<Borrower> {
+    fn borrower(self: &Arc<Self>, who: ProcessIdentity, process: &Arc<OwnedFd>) -> Arc<Borrower> {
         let make = || Borrower::new(self, process.clone());
         let mut borrowers = lock(&self.borrowers);
         if let Some(known) = borrowers.get(&who).and_then(Weak::upgrade)
@@ -300,7 +301,7 @@ impl Exchange {
 
 /// Why another process's exchange is not to be had.
 #[derive(Debug)]
-pub(in crate::channels) enum Unmet {
+pub(in crate::channels) enum ExchangeError {
     /// It is not there, or this machine has no more to give: later it may be better.
     Absent(Errno),
     /// Whoever has its name is somebody else.
@@ -308,12 +309,13 @@ pub(in crate::channels) enum Unmet {
 }
 
 /// Connects to the exchange of another process of this user; which one it is, the kernel says.
-pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), Unmet> {
-    let socket = PacketSocket::connect(name).map_err(Unmet::Absent)?;
-    let who = peer::of_socket(&socket).map_err(|error| Unmet::Untrusted(error.to_string()))?;
+pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), ExchangeError> {
+    let socket = PacketSocket::connect(name).map_err(ExchangeError::Absent)?;
+    let who =
+        peer::of_socket(&socket).map_err(|error| ExchangeError::Untrusted(error.to_string()))?;
     if who.user != machine::user() {
         let user = who.user;
-        return Err(Unmet::Untrusted(format!(
+        return Err(ExchangeError::Untrusted(format!(
             "the peer's exchange is one of user {user}"
         )));
     }
@@ -322,13 +324,13 @@ pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), Unme
 
 /// Why nothing was lent.
 #[derive(Clone, Debug)]
-pub(in crate::channels) struct Unlent {
+pub(in crate::channels) struct LendError {
     pub(in crate::channels) reason: String,
     /// Later attempts are no better.
     pub(in crate::channels) lasting: bool,
 }
 
-impl Unlent {
+impl LendError {
     /// Perhaps the next time.
     fn now(reason: impl Into<String>) -> Self {
         Self {
@@ -338,7 +340,7 @@ impl Unlent {
     }
 }
 
-impl From<SystemError> for Unlent {
+impl From<SystemError> for LendError {
     fn from(error: SystemError) -> Self {
         Self {
             reason: error.to_string(),
@@ -347,16 +349,16 @@ impl From<SystemError> for Unlent {
     }
 }
 
-impl From<Unmet> for Unlent {
-    fn from(unmet: Unmet) -> Self {
+impl From<ExchangeError> for LendError {
+    fn from(unmet: ExchangeError) -> Self {
         Self {
             reason: unmet.to_string(),
-            lasting: matches!(unmet, Unmet::Untrusted(_)),
+            lasting: matches!(unmet, ExchangeError::Untrusted(_)),
         }
     }
 }
 
-impl std::fmt::Display for Unmet {
+impl std::fmt::Display for ExchangeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Absent(errno) => write!(f, "the peer's exchange: {errno}"),

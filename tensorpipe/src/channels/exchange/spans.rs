@@ -122,7 +122,7 @@ impl Drop for Spans {
 /// See the module's documentation.
 fn let_go(mapped: Vec<Arc<Span>>, passed: Vec<Arc<Passed>>) {
     if !(mapped.is_empty() && passed.is_empty()) {
-        frees::elsewhere(0, (mapped, passed));
+        frees::drop_later(0, (mapped, passed));
     }
 }
 

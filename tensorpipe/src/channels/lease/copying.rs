@@ -104,7 +104,7 @@ impl Work for Copying {
         false
     }
 
-    fn elsewhere(mut self: Box<Self>) {
+    fn finish_on_thread(mut self: Box<Self>) {
         let (op, handle) = (self.op, self.handle.clone());
         handle.resume_after(op, move || while self.step() {});
     }

@@ -14,9 +14,9 @@ use rustc_hash::FxHashMap;
 
 use super::copying::Job;
 use super::frame::{FromReader, FromWriter};
-use super::writing::Told;
+use super::writing::PendingOffer;
 use super::{Adopted, Degraded, Fault, Lane, LaneHandle, LaneIo, Link, OpId, PartKind, Want};
-use super::{Exchange, Invitation, Lender, Offer, Taking, Wanted, Whereabouts};
+use super::{Exchange, Invitation, Lender, Offer, ProcessDescriptor, TakeResult, Wanted};
 use crate::address::SettledPeer;
 use crate::device::{Buffer, Memory, MemoryKind, Pool};
 use crate::keys::PipeKey;
@@ -48,7 +48,7 @@ pub(super) struct LeaseLane {
     pool: Pool,
     pub(super) copying: FxHashMap<OpId, Job>,
     /// What the peer was told of.
-    pub(super) offered: FxHashMap<OpId, Told>,
+    pub(super) offered: FxHashMap<OpId, PendingOffer>,
     wanted: FxHashMap<OpId, Want>,
     offers: FxHashMap<OpId, FromWriter>,
     fetching: FxHashMap<OpId, (FromWriter, Want)>,
@@ -57,7 +57,7 @@ pub(super) struct LeaseLane {
 impl LeaseLane {
     pub(super) fn new(
         exchange: &Arc<Exchange>,
-        peer: &Whereabouts,
+        peer: &ProcessDescriptor,
         borrows: bool,
         link: Link,
     ) -> Self {
@@ -128,10 +128,10 @@ impl LeaseLane {
     }
 
     /// Takes an offer, without a system call.
-    fn borrow(&self, offer: &Offer) -> Taking {
+    fn borrow(&self, offer: &Offer) -> TakeResult {
         match self.borrows {
             true => self.lender.take(offer, self.id, &self.pool),
-            false => Taking::Unknown,
+            false => TakeResult::Unknown,
         }
     }
 
@@ -181,19 +181,21 @@ impl LeaseLane {
         };
         check(&offer, &want)?;
         match self.borrow(&offer) {
-            Taking::Taken(borrowed) => {
+            TakeResult::Taken(borrowed) => {
                 if is_copy {
                     io.copied_by_writer(offer.len);
                 }
                 self.taken(op, borrowed, want, io);
             }
-            Taking::Unknown if fetched || self.cannot_fetch() => self.ask_for_bytes(op, want, io),
-            Taking::Unknown => {
+            TakeResult::Unknown if fetched || self.cannot_fetch() => {
+                self.ask_for_bytes(op, want, io)
+            }
+            TakeResult::Unknown => {
                 self.fetch(op, told, want, Some(offer.segment), io);
             }
             // The writer's RESET, or the end of the pipe, is behind this.
-            Taking::Withdrawn => {}
-            Taking::Outside => {
+            TakeResult::Withdrawn => {}
+            TakeResult::Outside => {
                 return Err(Fault("an offer that lies outside its segment".to_owned()));
             }
         }
@@ -256,8 +258,10 @@ impl Lane for LeaseLane {
         let (memory, urgent) = match told {
             FromWriter::Offer(offer) | FromWriter::Copy(offer) if offer.len == len => {
                 match self.borrow(&offer) {
-                    Taking::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
-                    Taking::Unknown | Taking::Withdrawn | Taking::Outside => return None,
+                    TakeResult::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
+                    TakeResult::Unknown | TakeResult::Withdrawn | TakeResult::Outside => {
+                        return None;
+                    }
                 }
             }
             FromWriter::Yours(offer) if offer.len == len => {

@@ -41,8 +41,8 @@ mod writing;
 
 use self::lane::LeaseLane;
 use super::exchange::{
-    Access, Borrowed, Borrower, Copies, Exchange, Invitation, Lender, OFFER_LEN, Offer, Returned,
-    Taking, Unlent, Wanted, Whereabouts,
+    Access, Borrowed, Borrower, Copies, Exchange, Invitation, LendError, Lender, OFFER_LEN, Offer,
+    ProcessDescriptor, Returned, TakeResult, Wanted,
 };
 use super::{
     Adopted, Channel, ChannelFault as Fault, Degraded, Lane, LaneHandle, LaneIo, Link, OpId,

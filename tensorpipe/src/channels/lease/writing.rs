@@ -3,7 +3,9 @@
 use super::copying::{AT_ONCE, Copying, Job, UNASKED};
 use super::frame::{FromReader, FromWriter};
 use super::lane::LeaseLane;
-use super::{Borrowed, Borrower, Copies, Fault, Invitation, LaneIo, Offer, OpId, Returned, Unlent};
+use super::{
+    Borrowed, Borrower, Copies, Fault, Invitation, LaneIo, LendError, Offer, OpId, Returned,
+};
 use crate::device::{Buffer, BufferMut, MemoryKind};
 use crate::process::Token;
 use crate::sync::Arc;
@@ -11,7 +13,7 @@ use crate::sys::copy;
 use crate::sys::ledger::Open;
 
 /// What the peer was told of a tensor, and what it takes to send its bytes instead.
-pub(super) enum Told {
+pub(super) enum PendingOffer {
     /// Of the tensor, or (`true`) of a copy.
     Offer(Offer, Open, bool),
     Cannot(Buffer),
@@ -19,7 +21,7 @@ pub(super) enum Told {
     Invite(Token, Buffer),
 }
 
-impl Told {
+impl PendingOffer {
     fn words(&self) -> FromWriter {
         match self {
             Self::Offer(offer, _, false) => FromWriter::Offer(*offer),
@@ -48,17 +50,18 @@ impl LeaseLane {
             return Ok(());
         };
         match (answer, told) {
-            (FromReader::Taken, Told::Offer(offer, open, is_copy)) => {
+            (FromReader::Taken, PendingOffer::Offer(offer, open, is_copy)) => {
                 let ledger = self.borrower().and_then(|borrower| borrower.ledger());
                 if ledger.is_none_or(|ledger| ledger.is_open(offer.entry)) {
-                    self.offered.insert(op, Told::Offer(offer, open, is_copy));
+                    self.offered
+                        .insert(op, PendingOffer::Offer(offer, open, is_copy));
                     return Err(Fault("an offer that is not taken in the ledger".to_owned()));
                 }
                 io.lent(offer.len);
                 io.sent(op);
             }
             // From here on the lender sees to it itself.
-            (FromReader::Taken, Told::Yours(offer, source)) => {
+            (FromReader::Taken, PendingOffer::Yours(offer, source)) => {
                 let arrived = self.borrowed(&source).is_none_or(Borrowed::arrived);
                 if !arrived {
                     return Err(Fault(
@@ -68,10 +71,10 @@ impl LeaseLane {
                 io.lent(offer.len);
                 io.sent(op);
             }
-            (FromReader::Taken, Told::Cannot(_) | Told::Invite(..)) => {
+            (FromReader::Taken, PendingOffer::Cannot(_) | PendingOffer::Invite(..)) => {
                 return Err(Fault("an offer is taken that was not made".to_owned()));
             }
-            (FromReader::Came, Told::Invite(_, source)) if self.borrower().is_some() => {
+            (FromReader::Came, PendingOffer::Invite(_, source)) if self.borrower().is_some() => {
                 self.offer(op, source, true, io);
             }
             (FromReader::Came, told) => {
@@ -87,23 +90,23 @@ impl LeaseLane {
                         reason
                     }
                     _ => String::from(match &told {
-                        Told::Cannot(_) => "this end could not lend it just then",
+                        PendingOffer::Cannot(_) => "this end could not lend it just then",
                         _ => "the peer could not borrow it just then",
                     }),
                 };
                 let source = match told {
-                    Told::Offer(offer, open, _) => {
+                    PendingOffer::Offer(offer, open, _) => {
                         let borrower = self.borrower();
                         let source = borrower.and_then(|borrower| borrower.recall(&offer, open));
                         let taken = || Fault("bytes are asked for of what was taken".to_owned());
                         source.ok_or_else(taken)?
                     }
-                    Told::Yours(_, source) => {
+                    PendingOffer::Yours(_, source) => {
                         let is_here = self.borrowed(&source).is_none_or(Borrowed::stays);
                         let gone = || Fault("bytes are asked for of what has gone back".to_owned());
                         is_here.then_some(source).ok_or_else(gone)?
                     }
-                    Told::Cannot(source) | Told::Invite(_, source) => source,
+                    PendingOffer::Cannot(source) | PendingOffer::Invite(_, source) => source,
                 };
                 if io.divert(op, "basic", source.len() as u64, &why) {
                     io.stream(op, source);
@@ -113,19 +116,19 @@ impl LeaseLane {
         Ok(())
     }
 
-    pub(super) fn withdraw(&self, told: &Told) {
+    pub(super) fn withdraw(&self, told: &PendingOffer) {
         match told {
-            Told::Offer(offer, ..) => {
+            PendingOffer::Offer(offer, ..) => {
                 if let Some(ledger) = self.borrower().and_then(|borrower| borrower.ledger()) {
                     ledger.withdraw(offer.entry);
                 }
             }
-            Told::Yours(_, source) => {
+            PendingOffer::Yours(_, source) => {
                 if let Some(borrowed) = self.borrowed(source) {
                     borrowed.contest();
                 }
             }
-            Told::Cannot(_) | Told::Invite(..) => {}
+            PendingOffer::Cannot(_) | PendingOffer::Invite(..) => {}
         }
     }
 
@@ -142,20 +145,26 @@ impl LeaseLane {
         self.say(op, told, io);
     }
 
-    fn say(&mut self, op: OpId, told: Told, io: &mut LaneIo<'_>) {
+    fn say(&mut self, op: OpId, told: PendingOffer, io: &mut LaneIo<'_>) {
         io.control(op, told.words().encode(io.is_awaited()));
         self.offered.insert(op, told);
     }
 
     /// Lends a copy of ordinary memory. `None`: it is being made.
-    fn copy(&mut self, op: OpId, source: Buffer, asked: bool, io: &mut LaneIo<'_>) -> Option<Told> {
+    fn copy(
+        &mut self,
+        op: OpId,
+        source: Buffer,
+        asked: bool,
+        io: &mut LaneIo<'_>,
+    ) -> Option<PendingOffer> {
         let invitation = match self.invitation() {
             Ok(invitation) => invitation,
             Err(unlent) => return Some(self.cannot(unlent, source)),
         };
         let len = source.len();
         let Some(borrower) = invitation.borrower().filter(|_| asked || len <= UNASKED) else {
-            return Some(Told::Invite(invitation.number(), source));
+            return Some(PendingOffer::Invite(invitation.number(), source));
         };
         // What is mapped from a file may have to be read from it first.
         let is_short = len <= AT_ONCE && source.memory().is_private();
@@ -173,11 +182,11 @@ impl LeaseLane {
     }
 
     /// Lends a copy that is made.
-    fn lend_copy(&mut self, source: Buffer, dest: BufferMut, io: &mut LaneIo<'_>) -> Told {
+    fn lend_copy(&mut self, source: Buffer, dest: BufferMut, io: &mut LaneIo<'_>) -> PendingOffer {
         io.copied(source.len() as u64);
         match self.lend(&dest.freeze()) {
-            Ok(Lent::Offer(offer, open)) => Told::Offer(offer, open, true),
-            Ok(Lent::WhenItComes(number)) => Told::Invite(number, source),
+            Ok(Lent::Offer(offer, open)) => PendingOffer::Offer(offer, open, true),
+            Ok(Lent::WhenItComes(number)) => PendingOffer::Invite(number, source),
             Err(unlent) => self.cannot(unlent, source),
         }
     }
@@ -186,45 +195,45 @@ impl LeaseLane {
     pub(super) fn copied(&mut self, op: OpId, job: &Job, io: &mut LaneIo<'_>) {
         let told = match job.take() {
             None => return,
-            Some((source, None)) => Told::Cannot(source),
+            Some((source, None)) => PendingOffer::Cannot(source),
             Some((source, Some(dest))) => self.lend_copy(source, dest, io),
         };
         self.say(op, told, io);
     }
 
-    fn cannot(&self, unlent: Unlent, source: Buffer) -> Told {
+    fn cannot(&self, unlent: LendError, source: Buffer) -> PendingOffer {
         tracing::debug!(unlent.reason, "a tensor is copied instead of lent");
         if unlent.lasting {
             self.degraded.cannot_send(unlent.reason);
         }
-        Told::Cannot(source)
+        PendingOffer::Cannot(source)
     }
 
     /// What the peer is told of a tensor.
-    fn tell(&mut self, mut source: Buffer) -> Told {
+    fn tell(&mut self, mut source: Buffer) -> PendingOffer {
         let is_last = source.is_only_handle();
         if let Some(borrowed) = self.borrowed(&source) {
             if is_last && !borrowed.is_contested() {
                 borrowed.send_back();
             }
             let offer = borrowed.as_offer(source.offset(), source.len());
-            return Told::Yours(offer, source);
+            return PendingOffer::Yours(offer, source);
         }
         match self.lend(&source) {
-            Ok(Lent::Offer(offer, open)) => Told::Offer(offer, open, false),
-            Ok(Lent::WhenItComes(number)) => Told::Invite(number, source),
+            Ok(Lent::Offer(offer, open)) => PendingOffer::Offer(offer, open, false),
+            Ok(Lent::WhenItComes(number)) => PendingOffer::Invite(number, source),
             Err(unlent) => self.cannot(unlent, source),
         }
     }
 
-    fn invitation(&mut self) -> Result<&Arc<Invitation>, Unlent> {
+    fn invitation(&mut self) -> Result<&Arc<Invitation>, LendError> {
         Ok(match &mut self.invitation {
             Some(invitation) => invitation,
             none => none.insert(self.exchange.invite(self.key.as_ref())?),
         })
     }
 
-    fn lend(&mut self, source: &Buffer) -> Result<Lent, Unlent> {
+    fn lend(&mut self, source: &Buffer) -> Result<Lent, LendError> {
         let invitation = self.invitation()?;
         match invitation.borrower() {
             Some(borrower) => {

@@ -56,7 +56,7 @@ pub(super) async fn run(
     stripes: Arc<Stripes>,
     mut over: watch::Receiver<()>,
 ) {
-    let ends = connection.ends();
+    let ends = connection.endpoints();
     let line = Line::new();
     // At most 16.
     let by = number as u8;

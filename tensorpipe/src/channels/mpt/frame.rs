@@ -74,7 +74,7 @@ impl Frame {
 
 /// On the pipe's connection, about one tensor: a byte that says what, then tokens, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Say {
+pub(super) enum ControlMessage {
     /// Reader: its memory is there. With tokens if it can give some out and is not connected yet.
     Go(Vec<JoinToken>),
     /// Writer: join with these.
@@ -89,7 +89,7 @@ pub(super) enum Say {
     Done,
 }
 
-impl Say {
+impl ControlMessage {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (kind, tokens): (u8, &[JoinToken]) = match self {
             Self::Go(tokens) => (0, tokens),
@@ -141,13 +141,18 @@ mod tests {
         }
         let tokens = vec![[7; 16], [8; 16]];
         let says = [
-            Say::Go(tokens.clone()),
-            Say::Go(vec![]),
-            Say::Tokens(tokens),
+            ControlMessage::Go(tokens.clone()),
+            ControlMessage::Go(vec![]),
+            ControlMessage::Tokens(tokens),
         ];
-        let others = [Say::Alone, Say::Whole, Say::Stream, Say::Done];
+        let others = [
+            ControlMessage::Alone,
+            ControlMessage::Whole,
+            ControlMessage::Stream,
+            ControlMessage::Done,
+        ];
         for say in says.into_iter().chain(others) {
-            assert_eq!(Say::decode(&say.encode()), Ok(say));
+            assert_eq!(ControlMessage::decode(&say.encode()), Ok(say));
         }
     }
 
@@ -163,7 +168,7 @@ mod tests {
         assert!(Frame::decode(&Frame::Taken(0).encode()).is_err());
         assert!(Frame::decode(&[9; HEADER_LEN]).is_err());
         for body in [&[][..], &[9], &[0, 1], &[1], &[5; 17], &[0; 1 + 17 * 16]] {
-            assert!(Say::decode(body).is_err(), "{body:?}");
+            assert!(ControlMessage::decode(body).is_err(), "{body:?}");
         }
     }
 }

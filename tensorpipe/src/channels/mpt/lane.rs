@@ -7,9 +7,11 @@ use tokio::sync::watch;
 
 use super::arriving::Arriving;
 use super::connection::run;
-use super::frame::Say;
-use super::stripes::{Road, Stripes};
-use super::{Buffer, ChannelFault, Expected, Further, JoinToken, Lane, LaneIo, Link, OpId, Want};
+use super::frame::ControlMessage;
+use super::stripes::{ConnectionState, Stripes};
+use super::{
+    Buffer, ChannelFault, ConnectionSource, Expected, JoinToken, Lane, LaneIo, Link, OpId, Want,
+};
 use crate::device::{Destination, Pool};
 use crate::error::Misuse;
 use crate::sync::AtomicU64;
@@ -20,7 +22,7 @@ const OPEN_WITHIN: Duration = Duration::from_secs(15);
 pub(super) struct MptLane {
     pool: Pool,
     stripes: Arc<Stripes>,
-    further: Further,
+    further: ConnectionSource,
     connections: u8,
     /// What this end has given out.
     tokens: Option<Vec<JoinToken>>,
@@ -45,12 +47,12 @@ impl MptLane {
 
     /// What the peer may join with, unless it is there, or cannot come.
     fn offer(&mut self, io: &LaneIo<'_>) -> Vec<JoinToken> {
-        let Further::Expects(expect) = &self.further else {
+        let ConnectionSource::Expects(expect) = &self.further else {
             return Vec::new();
         };
-        match self.stripes.state().road {
-            Road::Unused | Road::Opening => {}
-            Road::Open | Road::Closed => return Vec::new(),
+        match self.stripes.state().connection_state {
+            ConnectionState::Unused | ConnectionState::Opening => {}
+            ConnectionState::Open | ConnectionState::Closed => return Vec::new(),
         }
         // The same ones for each tensor until it is there: any of these frames may be about one that is given up.
         if let Some(tokens) = &self.tokens {
@@ -75,7 +77,7 @@ impl MptLane {
 
     /// Joins with the first tokens that the peer has ever sent.
     fn join(&mut self, tokens: Vec<JoinToken>, io: &LaneIo<'_>) -> Result<(), ChannelFault> {
-        let Further::Joins(join) = self.further.clone() else {
+        let ConnectionSource::Joins(join) = self.further.clone() else {
             return Err(ChannelFault(
                 "tokens from the end that has connected".to_owned(),
             ));
@@ -103,7 +105,7 @@ impl MptLane {
     }
 
     fn begin_opening(&self, io: &LaneIo<'_>) {
-        self.stripes.state().road = Road::Opening;
+        self.stripes.state().connection_state = ConnectionState::Opening;
         self.spawn_for(io, |stripes, _| async move {
             tokio::time::sleep(OPEN_WITHIN).await;
             stripes.give_up();
@@ -132,15 +134,15 @@ impl MptLane {
     fn go(&self, op: OpId, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         let mut state = self.stripes.state();
         state.sending.go(op)?;
-        match state.road {
-            Road::Opening => {}
-            Road::Open => {
+        match state.connection_state {
+            ConnectionState::Opening => {}
+            ConnectionState::Open => {
                 state.sending.stripe();
                 drop(state);
                 self.stripes.work.notify_waiters();
             }
             // The peer cannot take part, either.
-            Road::Unused | Road::Closed => {
+            ConnectionState::Unused | ConnectionState::Closed => {
                 let says = state.close_road("the peer has no connections to go over");
                 drop(state);
                 say(says, io);
@@ -153,11 +155,11 @@ impl MptLane {
         let arriving = Arc::new(Arriving::new(dest, self.pool.clone()));
         self.stripes.state().arriving.insert(op, arriving);
         let tokens = self.offer(io);
-        io.control(op, Say::Go(tokens).encode());
+        io.control(op, ControlMessage::Go(tokens).encode());
     }
 }
 
-fn say(says: Vec<(OpId, Say)>, io: &mut LaneIo<'_>) {
+fn say(says: Vec<(OpId, ControlMessage)>, io: &mut LaneIo<'_>) {
     for (op, say) in says {
         io.control(op, say.encode());
     }
@@ -168,7 +170,7 @@ impl Lane for MptLane {
         self.stripes.state().sending.hold(op, source);
         let tokens = self.offer(io);
         if !tokens.is_empty() {
-            io.control(op, Say::Tokens(tokens).encode());
+            io.control(op, ControlMessage::Tokens(tokens).encode());
         }
     }
 
@@ -187,39 +189,39 @@ impl Lane for MptLane {
     }
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
-        let what = Say::decode(body)?;
-        let by_writer = matches!(what, Say::Tokens(_) | Say::Whole);
+        let what = ControlMessage::decode(body)?;
+        let by_writer = matches!(what, ControlMessage::Tokens(_) | ControlMessage::Whole);
         if by_writer == op.outgoing {
             return Err(ChannelFault(format!("{what:?} from the wrong end")));
         }
         match what {
-            Say::Go(tokens) => {
+            ControlMessage::Go(tokens) => {
                 if !tokens.is_empty() {
                     self.join(tokens, io)?;
                 }
                 self.go(op, io)?;
             }
-            Say::Tokens(tokens) => {
+            ControlMessage::Tokens(tokens) => {
                 self.join(tokens, io)?;
-                if self.stripes.state().road == Road::Closed {
-                    io.control(op, Say::Alone.encode());
+                if self.stripes.state().connection_state == ConnectionState::Closed {
+                    io.control(op, ControlMessage::Alone.encode());
                 }
             }
-            Say::Alone => {
+            ControlMessage::Alone => {
                 let reason = "the peer could make no connections";
                 let says = self.stripes.state().close_road(reason);
                 say(says, io);
             }
-            Say::Whole => {
+            ControlMessage::Whole => {
                 let arriving = self.stripes.state().arriving.remove(&op);
                 if let Some(arriving) = arriving
                     && let Some(dest) = arriving.take_untouched()?
                 {
                     io.expect_in(op, dest);
-                    io.control(op, Say::Stream.encode());
+                    io.control(op, ControlMessage::Stream.encode());
                 }
             }
-            Say::Stream => {
+            ControlMessage::Stream => {
                 let source = self.stripes.state().sending.stream(op)?;
                 if let Some(source) = source {
                     let why = "there are no connections of its own";
@@ -228,7 +230,7 @@ impl Lane for MptLane {
                     }
                 }
             }
-            Say::Done => {
+            ControlMessage::Done => {
                 if self.stripes.state().sending.done(op)? {
                     io.sent(op);
                 }

@@ -37,7 +37,7 @@ struct Sent {
     unconfirmed: VecDeque<Unconfirmed>,
     /// When the peer confirmed the last one, or the first of these was begun.
     since: Instant,
-    took: Option<Took>,
+    took: Option<RttEstimate>,
 }
 
 #[derive(Debug)]
@@ -50,12 +50,12 @@ struct Unconfirmed {
 
 /// How long chunks have taken from their first byte to the peer's confirmation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Took {
+pub(super) struct RttEstimate {
     smoothed: Duration,
     variation: Duration,
 }
 
-impl Took {
+impl RttEstimate {
     /// The estimator of RFC 6298, section 2.
     fn and(before: Option<Self>, took: Duration) -> Self {
         let Some(Self {
@@ -120,7 +120,7 @@ impl Line {
             unconfirmed, took, ..
         } = &mut *sent;
         for chunk in unconfirmed.drain(..chunks) {
-            *took = Some(Took::and(*took, now - chunk.begun));
+            *took = Some(RttEstimate::and(*took, now - chunk.begun));
             were_late |= chunk.is_late;
         }
         sent.since = now;
@@ -166,13 +166,13 @@ impl Line {
     }
 
     /// How long its chunks have taken, once one was confirmed.
-    pub(super) fn took(&self) -> Option<Took> {
+    pub(super) fn took(&self) -> Option<RttEstimate> {
         lock(&self.sent).took
     }
 
     /// If the oldest chunk should have been confirmed by now: it and those behind it, each once. A connection that has confirmed
     /// none is measured by what chunks took on `others`.
-    pub(super) fn take_late(&self, others: Option<Took>) -> Vec<ChunkId> {
+    pub(super) fn take_late(&self, others: Option<RttEstimate>) -> Vec<ChunkId> {
         let mut sent = lock(&self.sent);
         let late_after = sent.took.or(others).map_or(LATE_AFTER_FIRST, |took| {
             (took.smoothed + 4 * took.variation).max(LATE_AFTER_LEAST)
@@ -253,7 +253,7 @@ mod tests {
         fresh.sends(chunk(0));
         pass(20 * MS).await;
         assert!(fresh.take_late(line.took()).is_empty(), "they took 1 s");
-        let quick = Took::and(None, 4 * MS);
+        let quick = RttEstimate::and(None, 4 * MS);
         assert_eq!(fresh.take_late(Some(quick)), [chunk(0)]);
 
         for (each, late_after) in [(100, 100), (1, 20)] {

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! - The connections are opened when the first tensor is sent, not before. The end that accepted the pipe gives out tokens, the other joins
-//!   with them at the pipe's address ([`Further`]). That may fail, since the listener has stopped or something between the two is full, or
+//!   with them at the pipe's address ([`ConnectionSource`]). That may fail, since the listener has stopped or something between the two is full, or
 //!   take longer than 15 s. Then the tensors that wait for them travel on the pipe's own connection, with a round trip more than by
 //!   `basic`. Later ones travel by the next channel.
 //! - No split beforehand: whichever connection has room takes the next chunk of 512 KiB. So a slow one carries less.
@@ -37,7 +37,9 @@ mod stripes;
 
 use std::sync::Arc;
 
-use super::{Channel, ChannelFault, Expected, Further, JoinToken, Lane, LaneHandle, LaneIo, Link};
+use super::{
+    Channel, ChannelFault, ConnectionSource, Expected, JoinToken, Lane, LaneHandle, LaneIo, Link,
+};
 use super::{Degraded, OpId, Threshold, Want, costs};
 use crate::device::{Buffer, Device, DeviceOffer};
 use crate::error::{Error, Misuse};

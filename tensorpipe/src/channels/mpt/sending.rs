@@ -37,7 +37,7 @@ enum Stage {
     /// For the reader's memory.
     WaitsForGo,
     /// For the connections.
-    WaitsForRoad,
+    WaitsForConnections,
     /// Pulled up to here.
     Striped(u64),
     /// The reader has been asked to take it on the pipe's connection.
@@ -75,7 +75,7 @@ impl Sending {
             // Cancelled meanwhile.
             None => Ok(()),
             Some(tensor) if tensor.stage == Stage::WaitsForGo => {
-                tensor.stage = Stage::WaitsForRoad;
+                tensor.stage = Stage::WaitsForConnections;
                 Ok(())
             }
             Some(_) => Err(ChannelFault(format!("a second go-ahead for {op:?}"))),
@@ -85,7 +85,7 @@ impl Sending {
     /// There are connections: chunks may be pulled.
     pub(super) fn stripe(&mut self) {
         for (op, tensor) in &mut self.tensors {
-            if tensor.stage == Stage::WaitsForRoad {
+            if tensor.stage == Stage::WaitsForConnections {
                 tensor.stage = Stage::Striped(0);
                 self.queue.push_back(*op);
             }
@@ -96,7 +96,7 @@ impl Sending {
     pub(super) fn ask(&mut self) -> Vec<OpId> {
         let mut asked = Vec::new();
         for (op, tensor) in &mut self.tensors {
-            if matches!(tensor.stage, Stage::WaitsForRoad | Stage::Striped(0)) {
+            if matches!(tensor.stage, Stage::WaitsForConnections | Stage::Striped(0)) {
                 tensor.stage = Stage::Asked;
                 asked.push(*op);
             }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::arriving::Arriving;
-use super::frame::Say;
-use super::line::{Line, Took};
+use super::frame::ControlMessage;
+use super::line::{Line, RttEstimate};
 use super::sending::{Chunk, Sending};
 use super::{Degraded, LaneHandle, OpId};
 use crate::device::BufferMut;
@@ -31,18 +31,18 @@ pub(super) struct State {
     degraded: Degraded,
     pub(super) sending: Sending,
     pub(super) arriving: HashMap<OpId, Arc<Arriving>>,
-    pub(super) road: Road,
+    pub(super) connection_state: ConnectionState,
     /// Open ones.
     connections: usize,
     /// Attempts to join under way.
     pub(super) joins: usize,
     /// How long chunks took on the connection that has confirmed one last.
-    took: Option<Took>,
+    took: Option<RttEstimate>,
 }
 
 /// Whether there are connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Road {
+pub(super) enum ConnectionState {
     /// Nobody has needed any.
     #[default]
     Unused,
@@ -75,7 +75,7 @@ impl Stripes {
         {
             let mut state = self.state();
             state.connections += 1;
-            state.road = Road::Open;
+            state.connection_state = ConnectionState::Open;
             state.sending.stripe();
         }
         self.work.notify_waiters();
@@ -113,7 +113,7 @@ impl Stripes {
         self.state().arriving.remove(&op);
         self.handle.streamed(op, memory.len() as u64);
         self.handle
-            .received_and_tell(op, memory.freeze(), Say::Done.encode());
+            .received_and_tell(op, memory.freeze(), ControlMessage::Done.encode());
     }
 
     /// The peer has confirmed chunks of a connection.
@@ -143,7 +143,10 @@ impl Stripes {
             let says = state.close_road("its connections have ended");
             let is_torn = state.sending.is_torn()
                 || state.arriving.values().any(|arriving| arriving.has_begun());
-            (state.road == Road::Closed && is_torn, says)
+            (
+                state.connection_state == ConnectionState::Closed && is_torn,
+                says,
+            )
         };
         self.work.notify_waiters();
         self.say(says);
@@ -168,15 +171,15 @@ impl Stripes {
     pub(super) fn give_up(&self) {
         let says = {
             let mut state = self.state();
-            match state.road {
-                Road::Opening => state.close_road("no connection came in time"),
+            match state.connection_state {
+                ConnectionState::Opening => state.close_road("no connection came in time"),
                 _ => Vec::new(),
             }
         };
         self.say(says);
     }
 
-    fn say(&self, says: Vec<(OpId, Say)>) {
+    fn say(&self, says: Vec<(OpId, ControlMessage)>) {
         for (op, say) in says {
             self.handle.control(op, say.encode());
         }
@@ -185,14 +188,18 @@ impl Stripes {
 
 impl State {
     /// Unless there are connections: tensors go on the pipe's own from now on, for this reason. What the peer has to hear.
-    pub(super) fn close_road(&mut self, reason: &str) -> Vec<(OpId, Say)> {
+    pub(super) fn close_road(&mut self, reason: &str) -> Vec<(OpId, ControlMessage)> {
         if self.connections > 0 {
             return Vec::new();
         }
-        self.road = Road::Closed;
+        self.connection_state = ConnectionState::Closed;
         self.degraded.cannot_send(reason);
-        let whole = self.sending.ask().into_iter().map(|op| (op, Say::Whole));
-        let alone = self.arriving.keys().map(|op| (*op, Say::Alone));
+        let whole = self
+            .sending
+            .ask()
+            .into_iter()
+            .map(|op| (op, ControlMessage::Whole));
+        let alone = self.arriving.keys().map(|op| (*op, ControlMessage::Alone));
         whole.chain(alone).collect()
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::arriving::Arriving;
 use super::arriving::tests::{claim, of, read};
-use super::frame::{CHUNK, ChunkHead, Frame, HEADER_LEN, Say};
+use super::frame::{CHUNK, ChunkHead, ControlMessage, Frame, HEADER_LEN};
 use super::line::Line;
 use super::sending::Sending;
 use super::*;
@@ -14,7 +14,7 @@ use crate::wire_md::examples;
 fn the_examples_are_what_is_sent() {
     let examples = examples("mpt");
     assert_eq!(examples.len(), 3);
-    let tokens = Say::Tokens(vec![[0x11; 16]]);
+    let tokens = ControlMessage::Tokens(vec![[0x11; 16]]);
     assert_eq!(tokens.encode(), examples["TOKENS"]);
     let chunk = Frame::Chunk(ChunkHead {
         op: OpId::incoming(5, 2),

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::memory::CudaMemory;
-use super::{CudaDevices, Current, Opened, bind, enter, failed, wait_for};
+use super::{ContextGuard, CudaDevices, Opened, bind, enter, failed, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
@@ -197,10 +197,10 @@ impl DeviceRead {
 impl Drop for DeviceRead {
     fn drop(&mut self) {
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.cuda.is_elsewhere() {
+        if self.cuda.is_other_process() {
             return std::mem::forget((self.buffer.clone(), self.stream.clone(), self.cuda.clone()));
         }
-        let _mine = Current::keep();
+        let _mine = ContextGuard::keep();
         match self.cuda.fence(&self.stream) {
             Ok(fence) => self.buffer.use_until(&fence),
             // Nobody knows when the work ends: it is never used again.
@@ -299,10 +299,10 @@ impl Drop for DeviceWrite {
             return;
         };
         // As above.
-        if self.cuda.is_elsewhere() {
+        if self.cuda.is_other_process() {
             return std::mem::forget((memory, self.stream.clone(), self.cuda.clone()));
         }
-        let _mine = Current::keep();
+        let _mine = ContextGuard::keep();
         // Given up: work may be queued on it all the same.
         match (self.cuda.fence(&self.stream), memory.memory_mut()) {
             (Ok(fence), Some(memory)) => {

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::access::foreign;
 use super::memory::CudaMemory;
-use super::{CudaDevices, Current, bind, failed};
+use super::{ContextGuard, CudaDevices, bind, failed};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory, MemoryKind};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -91,7 +91,7 @@ impl CudaDevices {
     ) -> Result<(), DeviceError> {
         let (source, at) = self.source(from, stream)?;
         let target = self.opened(there)?;
-        self.introduce(source.opened(), target);
+        self.enable_peer_access(source.opened(), target);
         bind(stream)?;
         let (here, there_too) = (source.opened().context.cu_ctx(), target.context.cu_ctx());
         let (len, stream) = (from.len(), stream.cu_stream());
@@ -203,7 +203,7 @@ impl CudaDevices {
                 }
             }
         }
-        let _mine = Current::keep();
+        let _mine = ContextGuard::keep();
         let (write, _stream) = under_way;
         write.finish()
     }
@@ -281,7 +281,7 @@ impl CudaDevices {
         let is_quick = len <= COPIED && self.has_stream(device);
         let cuda = self.clone();
         let act = move || {
-            let _mine = Current::keep();
+            let _mine = ContextGuard::keep();
             act(&cuda)
         };
         if is_quick {
@@ -400,7 +400,7 @@ impl Drop for Download {
     fn drop(&mut self) {
         let Some(to) = self.to.take() else { return };
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return std::mem::forget((to, self.fence.clone()));
         }
         let fence = self.fence.clone();

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::{CudaDevices, Current, failed, probe};
+use super::{ContextGuard, CudaDevices, failed, probe};
 use crate::device::Device;
 use crate::error::DeviceError;
 
 /// What the driver says of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct DeviceFacts {
+pub struct DeviceProperties {
     /// By its number here.
     pub device: Device,
     /// What it is called.
@@ -39,12 +39,12 @@ impl CudaDevices {
     ///
     /// # Errors
     /// There is no such device, or it cannot be used.
-    pub fn facts(&self, device: Device) -> Result<DeviceFacts, DeviceError> {
-        let _mine = Current::keep();
+    pub fn properties(&self, device: Device) -> Result<DeviceProperties, DeviceError> {
+        let _mine = ContextGuard::keep();
         let opened = self.opened(device)?;
         let name = opened.context.name();
         let peers = opened.slabs.peers().iter();
-        Ok(DeviceFacts {
+        Ok(DeviceProperties {
             device,
             name: name.map_err(|error| failed(device, "cuDeviceGetName", error))?,
             uuid: self.uuid(device).unwrap_or_default(),
@@ -57,7 +57,7 @@ impl CudaDevices {
 }
 
 /// One line, the UUID as nvidia-smi has it.
-impl fmt::Display for DeviceFacts {
+impl fmt::Display for DeviceProperties {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}, GPU-", self.device, self.name)?;
         for (at, byte) in self.uuid.iter().enumerate() {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaEvent, DriverError};
 
-use super::{Current, failed};
+use super::{ContextGuard, failed};
 use crate::device::{Device, Fence};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -56,7 +56,7 @@ impl CudaFence {
 impl Fence for CudaFence {
     fn reached(&self) -> Option<Result<(), DeviceError>> {
         // CUDA does not outlive a fork: what a child has inherited it must not ask.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return None;
         }
         let reached = reached(&self.event)?;
@@ -64,7 +64,7 @@ impl Fence for CudaFence {
     }
 
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return std::mem::forget(act);
         }
         if self.reached().is_some() {
@@ -90,10 +90,10 @@ impl Fence for CudaFence {
 impl Drop for CudaFence {
     fn drop(&mut self) {
         // As above.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             return;
         }
-        let _mine = Current::keep();
+        let _mine = ContextGuard::keep();
         // SAFETY: nobody uses it from now on.
         unsafe { ManuallyDrop::drop(&mut self.event) };
     }

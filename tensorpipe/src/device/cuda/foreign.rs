@@ -15,7 +15,7 @@ use super::fence::Watcher;
 use super::physical::{self, Handle};
 use super::probe;
 use super::sharing::Shared;
-use crate::sys::frees::Frees;
+use crate::sys::frees::DropThread;
 use crate::sys::segment::Segment;
 
 /// So many allocations a tensor spans at most to be lent as it is. Chosen: each costs a descriptor at both ends; of PyTorch's large
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Allocations of other libraries on one device.
 pub(super) struct Foreign {
     context: Arc<CudaContext>,
-    frees: Arc<Frees>,
+    frees: Arc<DropThread>,
     known: Mutex<BTreeMap<sys::CUmemGenericAllocationHandle, Known>>,
 }
 
@@ -45,7 +45,7 @@ struct Known {
 }
 
 impl Foreign {
-    pub(super) fn new(context: &Arc<CudaContext>, frees: &Arc<Frees>) -> Arc<Self> {
+    pub(super) fn new(context: &Arc<CudaContext>, frees: &Arc<DropThread>) -> Arc<Self> {
         Arc::new(Self {
             context: context.clone(),
             frees: frees.clone(),
@@ -166,7 +166,7 @@ impl Foreign {
         let is_empty = known.is_empty();
         drop(known);
         if !over.is_empty() {
-            self.frees.elsewhere(over);
+            self.frees.drop_later(over);
         }
         is_empty
     }

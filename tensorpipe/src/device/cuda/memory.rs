@@ -8,7 +8,7 @@ use cudarc::driver::{CudaSlice, CudaStream, sys};
 
 use super::physical::Physical;
 use super::slabs::Block;
-use super::{Current, Opened, enter, failed, wait_for};
+use super::{ContextGuard, Opened, enter, failed, wait_for};
 use crate::device::{Device, Fence, Memory, QueuedWork, Registrable, Registrations};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -202,12 +202,12 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         let source = std::mem::replace(&mut self.source, Source::Gone);
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             let work = std::mem::take(&mut self.work);
             std::mem::forget((source, work, self.opened.clone()));
             return;
         }
-        let _mine = Current::keep();
+        let _mine = ContextGuard::keep();
         self.registrations.clear();
         let Source::Slice(slice) = source else {
             let unfinished = self.work.unfinished();
@@ -249,16 +249,16 @@ fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn 
     match source {
         Source::Own(block) => {
             if let Some(unused) = opened.slabs.give_back(block) {
-                frees.elsewhere((unused, opened));
+                frees.drop_later((unused, opened));
             }
         }
         Source::Lent { debt, physical } => {
             drop(debt);
             if let Some(unused) = Arc::into_inner(physical) {
-                frees.elsewhere((unused, opened));
+                frees.drop_later((unused, opened));
             }
         }
-        Source::Foreign { owner } => frees.elsewhere((owner, opened)),
+        Source::Foreign { owner } => frees.drop_later((owner, opened)),
         // Freed in its stream's order, or somebody else's.
         Source::Slice(_) | Source::Gone => {}
     }

@@ -50,7 +50,7 @@ mod windows;
 
 pub use access::{DeviceRead, DeviceWrite};
 pub use copies::Download;
-pub use facts::DeviceFacts;
+pub use facts::DeviceProperties;
 pub(crate) use foreign::MOST as MOST_SPANNED;
 pub(crate) use physical::{Handle, Physical};
 pub use probe::Unavailable;
@@ -74,7 +74,7 @@ use self::streams::Streams;
 use super::{Allocator, Buffer, BufferMut, Copying, Device, DeviceKind, Fence, Memory};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
-use crate::sys::frees::Frees;
+use crate::sys::frees::DropThread;
 
 /// The CUDA devices that this process sees, and their allocator. Cloning clones a handle.
 #[derive(Clone)]
@@ -96,7 +96,7 @@ struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             std::mem::forget(std::mem::take(&mut self.devices));
         }
     }
@@ -109,7 +109,7 @@ pub(super) struct Opened {
     slabs: Slabs,
     /// What others map of other libraries' memory.
     foreign: Arc<Foreign>,
-    frees: Arc<Frees>,
+    frees: Arc<DropThread>,
     /// For transfers.
     streams: Streams,
     /// Nothing is queued there. Without it cudarc would wait for all work of the device when it makes the first stream.
@@ -218,8 +218,8 @@ impl CudaDevices {
     }
 
     /// Whether this is a forked child, which has inherited them.
-    fn is_elsewhere(&self) -> bool {
-        self.shared.owner.is_elsewhere()
+    fn is_other_process(&self) -> bool {
+        self.shared.owner.is_other_process()
     }
 
     fn opened(&self, device: Device) -> Result<&Arc<Opened>, DeviceError> {
@@ -229,7 +229,7 @@ impl CudaDevices {
             let reason = format!("there are {} devices here", self.shared.devices.len());
             return Err(DeviceError::new(device, "cuDeviceGet", reason));
         };
-        if self.shared.owner.is_elsewhere() {
+        if self.shared.owner.is_other_process() {
             let reason = "CUDA does not outlive a fork: start a new process instead";
             return Err(DeviceError::new(device, "cuCtxSetCurrent", reason));
         }
@@ -272,14 +272,14 @@ impl Allocator for CudaDevices {
 
 impl Opened {
     fn new(device: Device) -> Result<Self, DeviceError> {
-        let _mine = Current::keep();
+        let _mine = ContextGuard::keep();
         let refused = |call| move |error| failed(device, call, error);
         let context = CudaContext::new(device.index as usize);
         let context = context.map_err(refused("cuDevicePrimaryCtxRetain"))?;
         let peers = peers::of(&context).map_err(refused("cuDeviceCanAccessPeer"))?;
         let slabs = Slabs::new(&context, peers);
         let first = context.default_stream().fork();
-        let frees = Arc::<Frees>::default();
+        let frees = Arc::<DropThread>::default();
         Ok(Self {
             device,
             _first: first.map_err(refused("cuStreamCreate"))?,
@@ -311,9 +311,9 @@ fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
 }
 
 /// This thread's context, put back when this is dropped: whoever drives a pipe may be a program's thread.
-pub(crate) struct Current(sys::CUcontext);
+pub(crate) struct ContextGuard(sys::CUcontext);
 
-impl Current {
+impl ContextGuard {
     pub(crate) fn keep() -> Self {
         // Where there is none, none is put back.
         let current = result::ctx::get_current().ok().flatten();
@@ -322,7 +322,7 @@ impl Current {
 }
 
 #[allow(unsafe_code, reason = "a context is a handle")]
-impl Drop for Current {
+impl Drop for ContextGuard {
     fn drop(&mut self) {
         // SAFETY: it was this thread's, or is none.
         let _ = unsafe { result::ctx::set_current(self.0) };
@@ -332,8 +332,8 @@ impl Drop for Current {
 /// Makes a context this thread's until the result is dropped, before memory of it is freed: whatever cudarc has to say of its state.
 /// Where that fails, the driver refuses what follows.
 #[allow(unsafe_code, reason = "a context is a handle")]
-fn enter(context: &CudaContext) -> Current {
-    let before = Current::keep();
+fn enter(context: &CudaContext) -> ContextGuard {
+    let before = ContextGuard::keep();
     // SAFETY: the context is there.
     let _ = unsafe { result::ctx::set_current(context.cu_ctx()) };
     before

@@ -35,7 +35,7 @@ fn can_reach(from: sys::CUdevice, to: sys::CUdevice) -> Result<bool, DriverError
 impl CudaDevices {
     /// Lets the devices reach each other's memory, where the machine can do that: once. It takes the driver a while. Copies need it not:
     /// where it cannot be, they are slower. Memory of this process's own needs it not either.
-    pub(super) fn introduce(&self, one: &Opened, other: &Opened) {
+    pub(super) fn enable_peer_access(&self, one: &Opened, other: &Opened) {
         for (from, to) in [(one, other), (other, one)] {
             let pair = (from.device.index, to.device.index);
             let known = &self.shared.peers.0;

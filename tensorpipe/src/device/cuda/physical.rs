@@ -311,7 +311,7 @@ pub(super) fn is_refusal(error: DriverError) -> bool {
 impl Drop for Physical {
     fn drop(&mut self) {
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             let _kept = ManuallyDrop::new(self.context.clone());
             return;
         }
@@ -340,7 +340,7 @@ impl Drop for Physical {
 impl Drop for Handle {
     fn drop(&mut self) {
         // As above.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             let _kept = ManuallyDrop::new(self.context.clone());
             return;
         }

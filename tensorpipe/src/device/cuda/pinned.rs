@@ -102,7 +102,7 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             std::mem::forget(self.context.clone());
             return;
         }
@@ -163,14 +163,14 @@ impl Drop for Pinned {
             return;
         };
         // A child may find the pool's lock held by a thread that it has not got.
-        if allocation.owner.is_elsewhere() {
+        if allocation.owner.is_other_process() {
             return drop(allocation);
         }
         let mut free = self.pool.lock();
         // Whoever drops it may be who hears of all events, for whom the driver is too slow.
         if free.bytes + allocation.len > RETAIN && !frees::are_behind() {
             drop(free);
-            return frees::elsewhere(allocation.len, allocation);
+            return frees::drop_later(allocation.len, allocation);
         }
         free.bytes += allocation.len;
         free.by_len

@@ -119,7 +119,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.owner.is_elsewhere() {
+        if self.owner.is_other_process() {
             std::mem::forget(self.context.clone());
             return;
         }

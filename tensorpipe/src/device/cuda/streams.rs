@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::CudaStream;
 
-use super::{CudaDevices, Current, Opened, failed};
+use super::{ContextGuard, CudaDevices, Opened, failed};
 use crate::device::Device;
 use crate::error::DeviceError;
 
@@ -78,11 +78,11 @@ impl std::ops::Deref for Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         // CUDA does not outlive a fork: what a child has inherited it must not call.
-        if self.cuda.is_elsewhere() {
+        if self.cuda.is_other_process() {
             let kept = (self.stream.clone(), self.opened.clone(), self.cuda.clone());
             return std::mem::forget(kept);
         }
-        let _mine = Current::keep();
+        let _mine = ContextGuard::keep();
         // One that the driver has no event for is not used again.
         if let Ok(fence) = self.cuda.fence(&self.stream) {
             let (opened, stream) = (self.opened.clone(), self.stream.clone());

@@ -9,7 +9,7 @@ use crate::proto::wire::hello::Reject;
 /// A connection that asks to join, the listener's end of it, and that of the first.
 fn asking() -> (Joining, DuplexStream, DuplexStream) {
     let ((joined, there), (first, stays)) = (duplex(1 << 20), duplex(1 << 20));
-    let first = First::new(Box::new(first), Arc::default(), SettledPeer::default());
+    let first = OriginalConnection::new(Box::new(first), Arc::default(), SettledPeer::default());
     let joining = Joining::new(Box::new(joined), "b".into(), Some(first));
     (joining, there, stays)
 }

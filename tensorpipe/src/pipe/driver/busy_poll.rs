@@ -60,7 +60,7 @@ pub(in crate::pipe) struct BusyPoll {
 
 /// What a poll has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pipe) enum Seen {
+pub(in crate::pipe) enum Readiness {
     Nothing,
     /// Something that waits for more, for a short while.
     Some,
@@ -218,8 +218,8 @@ impl<W> Driver<W> {
         let mut some = false;
         let found = self.poll_work(POLLS_PER_WAKE, |work| {
             let seen = C::poll(work, many, sends);
-            some |= seen == Seen::Some;
-            seen == Seen::Enough
+            some |= seen == Readiness::Some;
+            seen == Readiness::Enough
         });
         if some && !found {
             self.polling.some_seen.store(true, Ordering::Relaxed);
@@ -458,7 +458,7 @@ mod tests {
         core.driver.hold().unwrap().sends.owe();
         core.drive();
         let mut io = core.driver.hold().unwrap();
-        assert_eq!(io.poll(false, true), Seen::Nothing);
+        assert_eq!(io.poll(false, true), Readiness::Nothing);
         assert!(io.sends.owe(), "nobody is told again");
     }
 

@@ -5,7 +5,7 @@
 
 use std::task::Waker;
 
-use super::busy_poll::{BusyPoll, Seen};
+use super::busy_poll::{BusyPoll, Readiness};
 use super::delivery_lock::DeliveryLock;
 use super::runtime;
 use super::tuning::ROUNDS;
@@ -48,7 +48,7 @@ pub(in crate::pipe) trait Driven: Sized {
 
     /// Asks the connection whether there is something to do. Where `many` wait, a few bytes may be left to grow; what is to be
     /// sent counts only if the poller `sends`.
-    fn poll(work: &mut Self::Work, many: bool, sends: bool) -> Seen;
+    fn poll(work: &mut Self::Work, many: bool, sends: bool) -> Readiness;
 
     /// Whether work that is left can wait for whoever is woken. Once the pipe has ended, its background task may be no more, and
     /// nobody is left to come back.

@@ -69,7 +69,7 @@ pub(super) mod tuning;
 mod waiter;
 mod wakers;
 
-pub(super) use self::busy_poll::{BusyPoll, Seen};
+pub(super) use self::busy_poll::{BusyPoll, Readiness};
 pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, is_many};
 pub(super) use self::drive::{Driven, Driver, Round};
 pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting};

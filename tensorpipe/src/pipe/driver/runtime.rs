@@ -73,15 +73,15 @@ pub(in crate::pipe) fn is_home(pipe: u64) -> bool {
 }
 
 /// As long as it lives, this thread is within the runtime of this pipe, or it is not known of which.
-pub(in crate::pipe) struct Home(Option<u64>);
+pub(in crate::pipe) struct RuntimeGuard(Option<u64>);
 
-impl Home {
+impl RuntimeGuard {
     pub(in crate::pipe) fn of(pipe: Option<u64>) -> Self {
         Self(HOME.replace(pipe))
     }
 }
 
-impl Drop for Home {
+impl Drop for RuntimeGuard {
     fn drop(&mut self) {
         HOME.set(self.0);
     }

@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 
 /// What a reader has given to its pipe, and what its allocation was.
 #[derive(Default)]
-pub(super) struct Loans {
+pub(super) struct LentAllocation {
     payloads: Vec<Kept>,
     tensors: Vec<Kept>,
 }
@@ -26,7 +26,7 @@ enum Kept {
     Place(Place),
 }
 
-impl Loans {
+impl LentAllocation {
     /// Lends the memory of `allocation`, in which it is replaced.
     pub(super) fn of(allocation: &mut Allocation, runtime: &tokio::runtime::Handle) -> Self {
         let lend = |places: &mut Vec<Place>| {
@@ -95,34 +95,34 @@ impl Loans {
 struct Lent {
     /// `None` only while dropping.
     memory: Option<Arc<dyn Memory>>,
-    doorstep: Arc<Mutex<Doorstep>>,
+    return_slot: Arc<Mutex<ReturnSlot>>,
     runtime: tokio::runtime::Handle,
 }
 
 /// Where it comes back to.
 struct Home {
-    doorstep: Arc<Mutex<Doorstep>>,
+    return_slot: Arc<Mutex<ReturnSlot>>,
     /// The address of the [`Lent`]: compared, never followed.
     lent: usize,
     len: usize,
 }
 
 #[derive(Default)]
-struct Doorstep {
+struct ReturnSlot {
     memory: Option<Arc<dyn Memory>>,
     waiting: Option<Waker>,
 }
 
 fn lend(own: BufferMut, runtime: tokio::runtime::Handle) -> (BufferMut, Home) {
     let (memory, len) = own.into_memory();
-    let doorstep = Arc::new(Mutex::new(Doorstep::default()));
+    let return_slot = Arc::new(Mutex::new(ReturnSlot::default()));
     let lent: Arc<dyn Memory> = Arc::new(Lent {
         memory: Some(memory),
-        doorstep: doorstep.clone(),
+        return_slot: return_slot.clone(),
         runtime,
     });
     let home = Home {
-        doorstep,
+        return_slot,
         lent: address(&lent),
         len,
     };
@@ -138,15 +138,15 @@ fn address(memory: &Arc<dyn Memory>) -> usize {
 impl Home {
     /// Whether the memory is back; else `waker` is woken when it is.
     fn is_full(&self, waker: &Waker) -> bool {
-        let mut doorstep = lock(&self.doorstep);
-        if doorstep.memory.is_none() {
-            doorstep.waiting = Some(waker.clone());
+        let mut return_slot = lock(&self.return_slot);
+        if return_slot.memory.is_none() {
+            return_slot.waiting = Some(waker.clone());
         }
-        doorstep.memory.is_some()
+        return_slot.memory.is_some()
     }
 
     fn take(self) -> Option<BufferMut> {
-        let memory = lock(&self.doorstep).memory.take()?;
+        let memory = lock(&self.return_slot).memory.take()?;
         // As it was lent: the only handle.
         BufferMut::from_memory(memory, self.len).ok()
     }
@@ -166,9 +166,9 @@ impl Home {
 impl Drop for Lent {
     fn drop(&mut self) {
         let waiting = {
-            let mut doorstep = lock(&self.doorstep);
-            doorstep.memory = self.memory.take();
-            doorstep.waiting.take()
+            let mut return_slot = lock(&self.return_slot);
+            return_slot.memory = self.memory.take();
+            return_slot.waiting.take()
         };
         if let Some(waiting) = waiting {
             // From a task of its own: this may be under a lock of the pipe's, and a waker may do what it likes.
@@ -207,8 +207,8 @@ impl Memory for Lent {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    fn another(&self, len: usize) -> Option<BufferMut> {
-        self.memory.as_ref()?.another(len)
+    fn allocate_like(&self, len: usize) -> Option<BufferMut> {
+        self.memory.as_ref()?.allocate_like(len)
     }
     fn work(&self) -> Option<&QueuedWork> {
         self.memory.as_ref()?.work()
@@ -232,7 +232,7 @@ impl Memory for Lent {
         // The only handle, by the invariant of the `BufferMut` that it was made of.
         match self.memory.as_mut().and_then(Arc::get_mut) {
             Some(memory) => memory.as_any_mut(),
-            None => &mut self.doorstep,
+            None => &mut self.return_slot,
         }
     }
 }
@@ -268,7 +268,7 @@ mod tests {
         fn len(&self) -> usize {
             self.bytes.len()
         }
-        fn another(&self, len: usize) -> Option<BufferMut> {
+        fn allocate_like(&self, len: usize) -> Option<BufferMut> {
             Some(BufferMut::zeroed(len))
         }
         fn work(&self) -> Option<&QueuedWork> {
@@ -310,7 +310,10 @@ mod tests {
         assert_eq!((memory.len(), memory.is_empty()), (8, false));
         assert!(memory.is_private() && memory.kind() == MemoryKind::Pool);
         assert_eq!(memory.as_bytes(), Some(&[0, 1, 2, 3, 4, 5, 6, 7][..]));
-        assert_eq!(memory.another(3).map(|another| another.len()), Some(3));
+        assert_eq!(
+            memory.allocate_like(3).map(|another| another.len()),
+            Some(3)
+        );
         assert_eq!(memory.registrable().map(|found| found.len), Some(8));
         let own = memory.as_any().downcast_ref::<Own>().unwrap();
         assert!(
@@ -331,7 +334,7 @@ mod tests {
             payloads: vec![Place::Into(payload), Place::Pool],
             tensors: vec![Place::Into(tensor)],
         };
-        let loans = Loans::of(&mut allocation, &Handle::current());
+        let loans = LentAllocation::of(&mut allocation, &Handle::current());
         let mut read = allocation.payloads.into_iter().chain(allocation.tensors);
         let mut read = || match read.next() {
             Some(Place::Into(lent)) => lent.freeze(),
@@ -374,7 +377,7 @@ mod tests {
             payloads: vec![Place::Into(memory), Place::Skip],
             tensors: vec![Place::On(Device::CPU)],
         };
-        let mut loans = Loans::of(&mut allocation, &Handle::current());
+        let mut loans = LentAllocation::of(&mut allocation, &Handle::current());
         let first = poll_fn(|cx| Poll::Ready(loans.poll_home(cx).is_ready()));
         assert!(!first.await, "it is lent");
         let back = tokio::spawn(async move { poll_fn(|cx| loans.poll_home(cx)).await });

@@ -11,14 +11,14 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use self::delayed_ack::delay_ack;
-use self::loan::Loans;
+use self::loan::LentAllocation;
 use self::plan::Plan;
 use self::read::Stage;
 pub(super) use self::read::stop;
 pub use self::read::{Read, ReadError, ReadInto};
 use super::core::Core;
 use super::lane_handle::{Copy, LaneHandle};
-use super::shared::{Answer, Arrival, Reader, Shared};
+use super::shared::{Answer, Arrival, Recipient, Shared};
 use super::stats::MessageStats;
 use crate::channels::Want;
 use crate::descriptor::Descriptor;
@@ -117,7 +117,7 @@ impl Incoming {
     /// skipped; else it is what ended the message or the pipe.
     pub fn read_into(self, mut allocation: Allocation) -> ReadInto {
         let core = self.core.clone();
-        let loans = Loans::of(&mut allocation, &core.runtime);
+        let loans = LentAllocation::of(&mut allocation, &core.runtime);
         let fences = allocation.held();
         let stage = match fences.is_empty() {
             true => self.begin(allocation),
@@ -133,7 +133,7 @@ impl Incoming {
 
     /// Starts reading for whoever waits for it.
     fn begin(mut self, allocation: Allocation) -> Stage {
-        match self.start(allocation, Reader::Waits) {
+        match self.start(allocation, Recipient::Waits) {
             Err(error) => Stage::Ended(Err(error)),
             Ok(None) => self.take_whole().map_or(Stage::Over, Stage::Ended),
             Ok(Some(id)) => {
@@ -159,7 +159,7 @@ impl Incoming {
     /// # Errors
     /// As [`Incoming::read_into`]; what is known at once is returned at once.
     pub fn accept_into(mut self, allocation: Allocation) -> Option<Result<Message, Error>> {
-        match self.start(allocation, Reader::Handler) {
+        match self.start(allocation, Recipient::Handler) {
             Err(error) => Some(Err(error)),
             Ok(None) => self.take_whole(),
             Ok(Some(id)) => self.accepted(id),
@@ -211,14 +211,14 @@ impl Incoming {
     }
 
     /// Starts reading. `None`: the message is whole and still in `arrival`.
-    fn start(&mut self, allocation: Allocation, reader: Reader) -> Result<Option<u64>, Error> {
+    fn start(&mut self, allocation: Allocation, reader: Recipient) -> Result<Option<u64>, Error> {
         let Some(arrival) = &mut self.arrival else {
             return Ok(None);
         };
         // What has come since is as good as what was here. A handler that was told otherwise is called, while there is one.
         if !arrival.is_whole() {
             let mut shared = lock(&self.core.shared);
-            if reader == Reader::Waits || shared.is_over() {
+            if reader == Recipient::Waits || shared.is_over() {
                 shared.complete(arrival);
             }
         }
@@ -265,7 +265,7 @@ fn start_reading(
     incoming: &mut Option<Arrival>,
     plan: &mut Plan,
     undone: &mut Option<Arrival>,
-    reader: Reader,
+    reader: Recipient,
     shared: &mut Shared,
     wakes: &mut Vec<Waker>,
 ) -> Result<Option<u64>, Error> {
@@ -356,7 +356,7 @@ fn start_reading(
         places,
         std::mem::take(&mut plan.skipped),
         std::mem::take(&mut plan.elsewhere),
-        if over { Reader::Waits } else { reader },
+        if over { Recipient::Waits } else { reader },
     );
     for copy in copies {
         // What came ahead is whole: it is not lost where its writer closes meanwhile.

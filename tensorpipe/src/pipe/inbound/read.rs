@@ -5,13 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use super::loan::Loans;
+use super::loan::LentAllocation;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::{Allocation, Message};
 use crate::pipe::core::{Core, Waiter};
 use crate::pipe::driver::Interest;
 use crate::pipe::driver::tuning::DRAIN_UP_TO;
-use crate::pipe::shared::{Reader, Shared};
+use crate::pipe::shared::{Recipient, Shared};
 
 /// A read into memory of the caller's failed; the memory is back.
 ///
@@ -62,7 +62,7 @@ impl From<ReadError> for Error {
 pub struct ReadInto {
     waiter: Waiter,
     stage: Stage,
-    loans: Loans,
+    loans: LentAllocation,
 }
 
 /// What a read waits for.
@@ -89,7 +89,7 @@ impl std::fmt::Debug for ReadInto {
 }
 
 impl ReadInto {
-    pub(super) fn new(core: Arc<Core>, stage: Stage, loans: Loans) -> Self {
+    pub(super) fn new(core: Arc<Core>, stage: Stage, loans: LentAllocation) -> Self {
         let waiter = Waiter::new(core);
         Self {
             waiter,
@@ -165,7 +165,7 @@ impl Drop for ReadInto {
             };
             let comes = !reading.is_finished();
             if comes && shared.state.bytes_to_come(id) <= DRAIN_UP_TO {
-                reading.reader = Reader::Gone;
+                reading.reader = Recipient::Gone;
             } else {
                 shared.reads.remove(&id);
                 if comes {
@@ -216,7 +216,7 @@ mod tests {
         let (client, _server) = memory_pair("panics").await;
         let fence = std::future::poll_fn(|_| -> Poll<Stage> { panic!("a fence of somebody's") });
         let held_up = Stage::HeldUp(Box::pin(fence));
-        let mut read = ReadInto::new(client.core().clone(), held_up, Loans::default());
+        let mut read = ReadInto::new(client.core().clone(), held_up, LentAllocation::default());
         let poll = || Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop()));
         assert!(catch_unwind(AssertUnwindSafe(poll)).is_err());
         let error = soon(read).await.unwrap_err().error;

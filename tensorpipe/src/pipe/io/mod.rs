@@ -16,9 +16,9 @@ use std::time::Instant;
 pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use super::driver::tuning::{PASSES, RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW};
-use super::driver::{Reads, Round, Seen, Sends, wake};
+use super::driver::{Readiness, Reads, Round, Sends, wake};
 use super::lane::Work;
-use super::shared::{Goodbye, Shared};
+use super::shared::{Shared, ShutdownState};
 use crate::ambient;
 use crate::device::Buffer;
 use crate::error::{Error, with_advice};
@@ -167,23 +167,23 @@ impl Io {
 
     /// Polls whether there is something to read, or, if it `sends`, to be sent; where `many` wait for what comes, whether there is
     /// enough for a read.
-    pub(super) fn poll(&mut self, many: bool, sends: bool) -> Seen {
+    pub(super) fn poll(&mut self, many: bool, sends: bool) -> Readiness {
         self.reads.set(many);
         // Without a connection there is nothing to wait for: whoever polls should see why.
         let Some(connection) = &mut self.connection else {
-            return Seen::Enough;
+            return Readiness::Enough;
         };
         let wanted = self.reads.wanted();
         if !self.work.is_empty()
             || (self.sends.is_owed() && sends)
             || connection.is_ready_for(wanted)
         {
-            return Seen::Enough;
+            return Readiness::Enough;
         }
         match wanted > 1 && connection.is_ready() {
-            false => Seen::Nothing,
-            true if self.reads.is_over() => Seen::Enough,
-            true => Seen::Some,
+            false => Readiness::Nothing,
+            true if self.reads.is_over() => Readiness::Enough,
+            true => Readiness::Some,
         }
     }
 
@@ -253,7 +253,7 @@ impl Io {
             if work.step() {
                 match ambient::since(begun) < SLOW_STEP {
                     true => self.work.push_back((op, work)),
-                    false => work.elsewhere(),
+                    false => work.finish_on_thread(),
                 }
                 continue;
             }
@@ -311,13 +311,13 @@ impl Io {
             }
         };
         let mut shared = lock(&common.shared);
-        if let (true, Goodbye::Until(until)) = (waits, shared.goodbye)
+        if let (true, ShutdownState::Until(until)) = (waits, shared.goodbye)
             && ambient::now() < until
         {
             self.ending = Some(connection);
             return;
         }
-        shared.said_goodbye(&mut self.wakes);
+        shared.shutdown_done(&mut self.wakes);
         drop(shared);
         drop(connection);
         common.driver.wakers.wake_background();

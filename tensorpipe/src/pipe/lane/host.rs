@@ -62,7 +62,7 @@ pub(in crate::pipe) trait LaneHost {
 
 /// What is wanted of a message's parts.
 #[derive(Debug)]
-pub(in crate::pipe) struct Wishes {
+pub(in crate::pipe) struct SendOptions {
     /// The channels over one of which its tensors go, or not at all.
     pub(in crate::pipe) required: Option<Arc<Vec<String>>>,
     /// Where it is told what of it goes another way.
@@ -85,7 +85,7 @@ pub(in crate::pipe) struct PipeHost<'a> {
     /// Where it is told what the lane sends as other channels would.
     pub(in crate::pipe) diverted: &'a Diverted,
     /// What is wanted of messages.
-    pub(in crate::pipe) by_message: &'a FxHashMap<u64, Wishes>,
+    pub(in crate::pipe) by_message: &'a FxHashMap<u64, SendOptions>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
     /// Where the main memory of a piece lies, until it is taken for that.
@@ -191,8 +191,10 @@ impl LaneHost for PipeHost<'_> {
     fn diverts(&mut self, op: OpId, over: &str, bytes: u64, why: &str) {
         self.stats.diverted += bytes;
         self.diverted.count(over, bytes, why);
-        let wishes = self.by_message.get(&op.message);
-        if let Some(of_message) = wishes.and_then(|wishes| wishes.diverted.as_ref()) {
+        let send_options = self.by_message.get(&op.message);
+        if let Some(of_message) =
+            send_options.and_then(|send_options| send_options.diverted.as_ref())
+        {
             of_message.count(over, bytes, why);
         }
     }

@@ -4,7 +4,7 @@ mod host;
 #[cfg(all(test, feature = "conformance"))]
 mod tests;
 
-pub(super) use self::host::{LaneHost, PipeHost, Wishes};
+pub(super) use self::host::{LaneHost, PipeHost, SendOptions};
 
 use std::cell::Cell;
 
@@ -69,7 +69,7 @@ pub(crate) trait Work: Send {
 
     /// A step took so long that the driver would hold others up: goes on with it on another thread, and resumes the operation by
     /// its lane's handle.
-    fn elsewhere(self: Box<Self>);
+    fn finish_on_thread(self: Box<Self>);
 }
 
 /// A lane's access to its pipe, from inside one of its methods.

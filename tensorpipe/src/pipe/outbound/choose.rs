@@ -5,7 +5,7 @@ use crate::device::{Buffer, Device};
 use crate::error::Misuse;
 use crate::pipe::shared::{LaneSlot, Shared};
 use crate::proto::OutgoingParts;
-use crate::route::{ChannelChoice, Requirement, Routes, Way};
+use crate::route::{ChannelChoice, PartRoute, Requirement, Routes};
 
 /// Says so of each of them. `required`: the channels over one of which its tensors go.
 pub(super) fn choose(
@@ -83,11 +83,11 @@ impl Sender<'_> {
             .choice
             .choose(source, kind_of_memory, wanted, len, riding, carries)
         {
-            Some(Way::Frame) => {
+            Some(PartRoute::Frame) => {
                 self.riding += len;
                 return Ok(None);
             }
-            Some(Way::Channel(channel)) => return Ok(Some(channel)),
+            Some(PartRoute::Channel(channel)) => return Ok(Some(channel)),
             None => {}
         }
         let by_context = self.choice.required(source, wanted);
@@ -104,8 +104,8 @@ impl Sender<'_> {
             Some((way, theirs)) => {
                 *target = Some(theirs);
                 Ok(match way {
-                    Way::Channel(channel) => Some(channel),
-                    Way::Frame => None,
+                    PartRoute::Channel(channel) => Some(channel),
+                    PartRoute::Frame => None,
                 })
             }
             None if len == 0 => Ok(None),
@@ -117,7 +117,7 @@ impl Sender<'_> {
                         .choice
                         .choose(source, kind_of_memory, wanted, len, riding, able)
                     {
-                        Some(Way::Channel(channel)) => Some(channel),
+                        Some(PartRoute::Channel(channel)) => Some(channel),
                         // A context's choice has no others.
                         _ => (0..lanes.len() as u8).find(|channel| {
                             let serves = lanes[usize::from(*channel)]

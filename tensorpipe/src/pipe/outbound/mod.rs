@@ -22,7 +22,7 @@ pub use self::dispatch::{Submitted, When};
 use super::core::Core;
 use super::driver::{is_many, wake_all};
 use super::io::Io;
-use super::lane::Wishes;
+use super::lane::SendOptions;
 use super::shared::Shared;
 use crate::device::Buffer;
 use crate::error::{Error, Misuse};
@@ -182,7 +182,7 @@ pub(super) fn submit(
     if written.kept {
         if message.required.is_some() || message.diverted.is_some() {
             let (required, diverted) = (message.required.take(), message.diverted.take());
-            shared.want(id, Wishes { required, diverted });
+            shared.want(id, SendOptions { required, diverted });
         }
         core.has_unwritten();
         if watched {

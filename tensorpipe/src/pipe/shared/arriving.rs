@@ -6,7 +6,7 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use super::reading::{Eager, Reading};
-use super::{Arrival, Delivery, Reader, Shared};
+use super::{Arrival, Delivery, Recipient, Shared};
 use crate::channels::{Adopted, Want};
 use crate::device::{Destination, Device};
 use crate::error::{Error, ResetCode, SystemError};
@@ -76,7 +76,7 @@ impl Shared {
     pub(in crate::pipe) fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
         match self.reads.get_mut(&message) {
             // Whoever reads it hears of it then, and may refuse it for reasons of their own.
-            Some(reading) if reading.reader == Reader::None => {
+            Some(reading) if reading.reader == Recipient::None => {
                 reading.finish(Err(error));
                 self.state.throw_away(message);
             }
@@ -89,7 +89,11 @@ impl Shared {
     }
 
     /// What comes of a message ahead that is to be read: why there was no memory for it. Its writer is told.
-    pub(in crate::pipe) fn take_failed(&mut self, message: u64, reader: Reader) -> Option<Error> {
+    pub(in crate::pipe) fn take_failed(
+        &mut self,
+        message: u64,
+        reader: Recipient,
+    ) -> Option<Error> {
         let error = self.reads.get(&message)?.failed()?.clone();
         self.reads.remove(&message);
         let code = refusal(Some(reader));
@@ -315,9 +319,9 @@ impl Shared {
 }
 
 /// A handler answers in its own way.
-fn refusal(reader: Option<Reader>) -> ResetCode {
+fn refusal(reader: Option<Recipient>) -> ResetCode {
     match reader {
-        Some(Reader::Handler) => ResetCode::Skipped,
+        Some(Recipient::Handler) => ResetCode::Skipped,
         _ => ResetCode::Failed,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use super::{Delivery, Reader, Shared};
+use super::{Delivery, Recipient, Shared};
 use crate::ambient;
 use crate::channels::{ChannelFault, Lane, PieceEvent};
 use crate::device::{Buffer, Destination};
@@ -204,7 +204,7 @@ impl Shared {
             runtime: &self.runtime,
             required: &slot.required,
             diverted: &slot.diverted,
-            by_message: &self.wishes,
+            by_message: &self.send_options,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
             within: None,
         };
@@ -286,7 +286,7 @@ impl Shared {
         }
         let (code, reason) = (why.code, why.text.as_str().into());
         match self.reads.get(&message).map(|reading| reading.reader) {
-            Some(Reader::None) => drop(self.reads.remove(&message)),
+            Some(Recipient::None) => drop(self.reads.remove(&message)),
             _ => self.end_read(message, Err(Error::Reset { code, reason }), wakes),
         }
         self.deliver(Delivery::Reset(why));

@@ -23,13 +23,13 @@ use rustc_hash::FxHashMap;
 use self::ahead::Ahead;
 pub(super) use self::arrival::{Answer, Arrival};
 pub(super) use self::deliveries::{Deliveries, Delivery, Waiting};
-pub(super) use self::reading::{Reader, Reading};
+pub(super) use self::reading::{Reading, Recipient};
 pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
 use super::credit_ahead::Credit;
 use super::driver::tuning::GOODBYE;
 use super::driver::{DelayedAcks, Interest, Wakers};
-use super::lane::{LaneResult, Wishes, Work};
+use super::lane::{LaneResult, SendOptions, Work};
 use super::stats::LaneStats;
 use crate::ambient;
 use crate::channels::{Channel, Lane};
@@ -59,7 +59,7 @@ pub(super) type OnSending = Box<dyn FnOnce() + Send>;
 
 /// Whether the connection of a pipe has said goodbye.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goodbye {
+pub(super) enum ShutdownState {
     /// The pipe has not ended.
     None,
     /// It may go on with that until then, and whoever closes waits for it.
@@ -105,7 +105,7 @@ pub(crate) struct Shared {
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
     /// What becomes of its connection then.
-    pub(super) goodbye: Goodbye,
+    pub(super) goodbye: ShutdownState,
     /// Closing: until when at most.
     pub(super) linger_until: Option<Instant>,
     /// And how long that is.
@@ -122,11 +122,11 @@ pub(crate) struct Shared {
     /// Messages that tell how long they waited.
     pub(super) stamps: Stamps,
     /// What is wanted of messages that a channel has to carry some of; some of them are over.
-    wishes: FxHashMap<u64, Wishes>,
+    send_options: FxHashMap<u64, SendOptions>,
 }
 
 /// What a pipe brings to it.
-pub(super) struct Brought {
+pub(super) struct SharedParts {
     pub(super) name: Arc<str>,
     pub(super) wakers: Arc<Wakers>,
     pub(super) state: PipeState<Buffer, Destination>,
@@ -139,23 +139,23 @@ pub(super) struct Brought {
 }
 
 impl Shared {
-    pub(super) fn new(brought: Brought) -> Self {
+    pub(super) fn new(parts: SharedParts) -> Self {
         Self {
-            name: brought.name,
-            wakers: brought.wakers,
-            state: brought.state,
-            choice: brought.choice,
-            permit: brought.permit,
+            name: parts.name,
+            wakers: parts.wakers,
+            state: parts.state,
+            choice: parts.choice,
+            permit: parts.permit,
             lanes: Vec::new(),
             retired_lanes: Vec::new(),
             lane_results: Vec::new(),
             lane_work: Vec::new(),
             lane_stats: LaneStats::default(),
-            allocators: brought.allocators,
-            announcements: brought.announcements,
-            ahead: Ahead::new(brought.credit),
+            allocators: parts.allocators,
+            announcements: parts.announcements,
+            ahead: Ahead::new(parts.credit),
             announced: Vec::new(),
-            runtime: brought.runtime,
+            runtime: parts.runtime,
             arrived: VecDeque::new(),
             arriving: None,
             waiting: Vec::new(),
@@ -165,7 +165,7 @@ impl Shared {
             pushes: false,
             deliveries: Deliveries::default(),
             ended: None,
-            goodbye: Goodbye::None,
+            goodbye: ShutdownState::None,
             linger_until: None,
             linger: Duration::ZERO,
             ignored_from: None,
@@ -173,7 +173,7 @@ impl Shared {
             on_sending: BTreeMap::new(),
             delayed_acks: DelayedAcks::default(),
             stamps: Stamps::new(),
-            wishes: FxHashMap::default(),
+            send_options: FxHashMap::default(),
         }
     }
 
@@ -240,16 +240,16 @@ impl Shared {
             return;
         };
         match reading.get().reader {
-            Reader::None | Reader::Waits => {
+            Recipient::None | Recipient::Waits => {
                 reading.get_mut().finish(result);
                 self.wake(Interest::Read(message), wakes);
             }
-            Reader::Handler => {
+            Recipient::Handler => {
                 let reading = reading.remove();
                 let (stats, held) = (reading.stats, reading.into_held());
                 self.deliver(Delivery::Message(Box::new((message, result, stats, held))));
             }
-            Reader::Gone => drop(reading.remove()),
+            Recipient::Gone => drop(reading.remove()),
         }
     }
 
@@ -262,21 +262,22 @@ impl Shared {
 
     /// So it is wanted of this message.
     #[cold]
-    pub(super) fn want(&mut self, message: u64, wishes: Wishes) {
-        if self.wishes.len() == self.wishes.capacity() {
-            self.wishes.retain(|known, _| self.state.is_writing(*known));
+    pub(super) fn want(&mut self, message: u64, send_options: SendOptions) {
+        if self.send_options.len() == self.send_options.capacity() {
+            self.send_options
+                .retain(|known, _| self.state.is_writing(*known));
             // Those that are over are searched for when there are twice as many as were left.
-            let room = 2 * self.wishes.len() + 16;
-            self.wishes.shrink_to(room);
-            self.wishes.reserve(room - self.wishes.len());
+            let room = 2 * self.send_options.len() + 16;
+            self.send_options.shrink_to(room);
+            self.send_options.reserve(room - self.send_options.len());
         }
-        self.wishes.insert(message, wishes);
+        self.send_options.insert(message, send_options);
     }
 
     /// How many such messages are remembered without making room for more.
     #[cfg(test)]
     pub(super) fn room_for_required(&self) -> usize {
-        self.wishes.capacity()
+        self.send_options.capacity()
     }
 
     pub(super) fn end_write(
@@ -292,8 +293,8 @@ impl Shared {
     }
 
     /// The connection of a pipe that has ended is gone, or nobody waits for it any more.
-    pub(super) fn said_goodbye(&mut self, wakes: &mut Vec<Waker>) {
-        self.goodbye = Goodbye::Said;
+    pub(super) fn shutdown_done(&mut self, wakes: &mut Vec<Waker>) {
+        self.goodbye = ShutdownState::Said;
         self.permit = None;
         let unread = self.reads.values().map(Reading::bytes_come).sum();
         self.ahead.end(unread);
@@ -367,7 +368,7 @@ impl Shared {
             return;
         }
         self.ended = Some(error.clone());
-        self.goodbye = Goodbye::Until(ambient::now() + GOODBYE);
+        self.goodbye = ShutdownState::Until(ambient::now() + GOODBYE);
         self.on_sending.clear();
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.

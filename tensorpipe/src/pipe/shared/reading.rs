@@ -22,7 +22,7 @@ pub(in crate::pipe) struct Reading {
     /// `None` while parts come ahead of the application's read, and once it is complete.
     head: Option<Head>,
     /// Who gets it.
-    pub(in crate::pipe) reader: Reader,
+    pub(in crate::pipe) reader: Recipient,
     /// How many parts have bytes, and are wanted: counted once, since there may be thousands. Before it has a reader, how many come
     /// ahead.
     wanted: usize,
@@ -49,7 +49,7 @@ pub(in crate::pipe) struct Reading {
 
 /// Who gets a message once it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pipe) enum Reader {
+pub(in crate::pipe) enum Recipient {
     /// Parts come ahead of the application's read.
     None,
     /// Whoever called read, and waits.
@@ -74,7 +74,7 @@ impl Reading {
     pub(in crate::pipe) fn new(reservation: Reservation) -> Self {
         Self {
             head: None,
-            reader: Reader::None,
+            reader: Recipient::None,
             wanted: 0,
             ahead: Ahead::No,
             parts: Vec::new(),
@@ -102,13 +102,13 @@ impl Reading {
     /// All of it is here, and nobody has read it.
     pub(in crate::pipe) fn has_come(&self) -> bool {
         let all = self.ahead == Ahead::All && self.parts.len() == self.wanted;
-        all && self.reader == Reader::None && self.result.is_none()
+        all && self.reader == Recipient::None && self.result.is_none()
     }
 
     /// Why nothing can be made of it, although nobody has read it.
     pub(in crate::pipe) fn failed(&self) -> Option<&Error> {
         let result = self.result.as_ref();
-        let unread = result.filter(|_| self.reader == Reader::None);
+        let unread = result.filter(|_| self.reader == Recipient::None);
         unread.and_then(|result| result.as_ref().err())
     }
 
@@ -125,7 +125,7 @@ impl Reading {
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
         elsewhere: Vec<(u16, Device, Device)>,
-        reader: Reader,
+        reader: Recipient,
     ) {
         let (head, here, came) = arrival.into_parts();
         let wanted = (0..head.carriages().len())
@@ -193,7 +193,7 @@ impl Reading {
 
     /// What came ahead of a message that its handler may keep, and so counts once it is complete.
     pub(in crate::pipe) fn to_hold(&self) -> u64 {
-        if !self.is_ahead() || self.reader != Reader::Handler {
+        if !self.is_ahead() || self.reader != Recipient::Handler {
             return 0;
         }
         let placed = |part: u16| self.places.iter().any(|(place, _)| *place == part);
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&home), 1, "nobody keeps it");
         assert!(failed.is_finished() && failed.take_result().is_some());
         let mut read = ahead(true);
-        start(&mut read, &[3, 5], Vec::new(), Reader::Waits);
+        start(&mut read, &[3, 5], Vec::new(), Recipient::Waits);
         assert!(!read.has_come() && read.failed().is_none());
         let message = read.take_complete().unwrap().unwrap();
         assert_eq!(message.payloads[1].data.len(), 5);
@@ -412,7 +412,12 @@ mod tests {
         assert!(read.failed().is_none(), "its reader has heard");
     }
 
-    fn start(reading: &mut Reading, lens: &[u64], places: Vec<(u16, BufferMut)>, reader: Reader) {
+    fn start(
+        reading: &mut Reading,
+        lens: &[u64],
+        places: Vec<(u16, BufferMut)>,
+        reader: Recipient,
+    ) {
         let arrival = Arrival::new(0, head(lens), false);
         reading.start(arrival, places, Vec::new(), Vec::new(), reader);
     }
@@ -435,10 +440,10 @@ mod tests {
             reading.received(OpId::incoming(0, 2), borrowed);
             reading.to_hold()
         };
-        assert_eq!(to_hold(true, Reader::Handler, &[]), 8);
-        assert_eq!(to_hold(true, Reader::Handler, &[1]), 3);
-        assert_eq!(to_hold(true, Reader::Waits, &[]), 0);
-        assert_eq!(to_hold(false, Reader::Handler, &[]), 0);
+        assert_eq!(to_hold(true, Recipient::Handler, &[]), 8);
+        assert_eq!(to_hold(true, Recipient::Handler, &[1]), 3);
+        assert_eq!(to_hold(true, Recipient::Waits, &[]), 0);
+        assert_eq!(to_hold(false, Recipient::Handler, &[]), 0);
     }
 
     /// What pieces of a part have taken is what the part takes, in main memory; else it is free when the part is there.
@@ -447,7 +452,7 @@ mod tests {
         let announcements = announcements();
         let piece = |number| OpId::incoming(0, 0).piece(std::num::NonZeroU16::new(number).unwrap());
         let mut reading = Reading::new(announcements.reservation());
-        start(&mut reading, &[90], Vec::new(), Reader::Waits);
+        start(&mut reading, &[90], Vec::new(), Recipient::Waits);
         reading.grow(piece(1), 40).unwrap();
         reading.grow(piece(2), 50).unwrap();
         reading.grow(piece(3), 11).unwrap_err();

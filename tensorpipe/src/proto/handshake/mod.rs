@@ -39,7 +39,7 @@ pub(crate) enum Reply {
 
 /// What a connector has said first.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum FirstFrame {
     /// What the connection is for.
     Hello(Purpose),
     /// It wants a new pipe and proves nothing, where a token is asked for. What else it said was not read.
@@ -139,16 +139,21 @@ impl ServerHandshake {
     }
 
     /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more.
-    pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Heard>), PeerFault> {
+    pub(crate) fn handle(
+        &mut self,
+        input: &[u8],
+    ) -> Result<(usize, Option<FirstFrame>), PeerFault> {
         let (used, frame) = self.opening.handle(input)?;
         let heard = match frame {
             None => return Ok((used, None)),
-            Some((Kind::Hello, body)) if self.asks && Purpose::is_pipe(body) => Heard::Unproven,
-            Some((Kind::Hello, body)) => Heard::Hello(Purpose::decode(body)?),
+            Some((Kind::Hello, body)) if self.asks && Purpose::is_pipe(body) => {
+                FirstFrame::Unproven
+            }
+            Some((Kind::Hello, body)) => FirstFrame::Hello(Purpose::decode(body)?),
             Some((Kind::Key, body)) => {
                 let (name, _) = decode_key(body)?;
                 let frame = &input[..used][used - HEADER_LEN - body.len()..];
-                Heard::Key(Opened {
+                FirstFrame::Key(Opened {
                     name,
                     said: [&self.opening.preface.unwrap_or_default(), frame].concat(),
                 })

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::end::{Chunk, Delivered, End, Out, Phase, Source};
 use super::{CHANNELS, Link, answer};
 use crate::error::{PeerFault, TEXT_MAX};
-use crate::proto::handshake::{Heard, Reply, ServerHandshake};
+use crate::proto::handshake::{FirstFrame, Reply, ServerHandshake};
 use crate::proto::wire::descriptor::Carriage;
 use crate::proto::wire::frame::Header;
 use crate::proto::wire::hello::Purpose;
@@ -251,7 +251,7 @@ impl End {
                 (used, _) => (used, None),
             },
             Phase::Listening(handshake) => match handshake.handle(&self.input)? {
-                (used, Some(Heard::Hello(Purpose::Pipe { limits, .. }))) => {
+                (used, Some(FirstFrame::Hello(Purpose::Pipe { limits, .. }))) => {
                     let answer = ServerHandshake::answer(&answer(self.ours));
                     self.backlog.push_back(Out::Bytes(answer));
                     (used, Some(limits))

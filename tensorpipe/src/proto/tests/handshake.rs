@@ -3,7 +3,7 @@
 use super::proving::each;
 use crate::device::{Device, DeviceKind};
 use crate::error::PeerFault;
-use crate::proto::handshake::{ClientHandshake, Heard, Reply, ServerHandshake, select};
+use crate::proto::handshake::{ClientHandshake, FirstFrame, Reply, ServerHandshake, select};
 use crate::proto::sim::frames::frame;
 use crate::proto::sim::{End, Pair, answer, hello, limits, message, reject};
 use crate::proto::wire::hello::{
@@ -44,7 +44,7 @@ fn a_join_may_be_followed_by_data() {
         let hello = ClientHandshake::hello(&join);
         let bytes = [&hello[..], b"data"].concat();
         let heard = ServerHandshake::default().handle(&bytes).unwrap();
-        let join = Heard::Hello(join);
+        let join = FirstFrame::Hello(join);
         let mut server = ServerHandshake::default();
         assert_eq!(
             each(&hello, |input| server.handle(input)).as_ref(),
@@ -212,7 +212,7 @@ fn channel(name: String, devices: usize) -> ChannelOffer {
 
 fn hear(bytes: &[u8]) -> Result<(String, Brochure), PeerFault> {
     match ServerHandshake::default().handle(bytes)? {
-        (_, Some(Heard::Hello(Purpose::Pipe { name, brochure, .. }))) => Ok((name, brochure)),
+        (_, Some(FirstFrame::Hello(Purpose::Pipe { name, brochure, .. }))) => Ok((name, brochure)),
         (_, other) => panic!("{other:?}"),
     }
 }

@@ -4,7 +4,7 @@
 use crate::error::PeerFault;
 use crate::keys::{Join, JoinKind, PipeKey, Secret};
 use crate::proto::handshake::{
-    ClientHandshake, ExpectAnswer, ExpectChallenge, ExpectProof, Heard, Opened, Proven, Reply,
+    ClientHandshake, ExpectAnswer, ExpectChallenge, ExpectProof, FirstFrame, Opened, Proven, Reply,
     ServerHandshake,
 };
 use crate::proto::sim::frames::frame;
@@ -77,7 +77,7 @@ fn begins(here: Side<'_>) -> (ExpectChallenge, Vec<u8>) {
 fn opened(first: &[u8]) -> Result<Opened, PeerFault> {
     let mut server = ServerHandshake::new(true);
     match each(first, |input| server.handle(input))? {
-        Heard::Key(opened) => Ok(opened),
+        FirstFrame::Key(opened) => Ok(opened),
         other => panic!("{other:?}"),
     }
 }
@@ -199,15 +199,15 @@ fn a_listener_that_asks_for_a_token_lets_only_joins_do_without() {
     let hear = |bytes: &[u8]| ServerHandshake::new(true).handle(bytes).unwrap().1;
     assert_eq!(
         hear(&ClientHandshake::hello(&purpose(limits()))),
-        Some(Heard::Unproven)
+        Some(FirstFrame::Unproven)
     );
     // Of what could not be read, too: it was not checked.
     let nonsense = [&preface()[..], &frame(1, 0, &[0, 0xff, 0xff])].concat();
-    assert_eq!(hear(&nonsense), Some(Heard::Unproven));
+    assert_eq!(hear(&nonsense), Some(FirstFrame::Unproven));
     let (token, proof) = ([3; 16], None);
     let join = Purpose::Join { token, proof };
     let heard = hear(&ClientHandshake::hello(&join));
-    assert_eq!(heard, Some(Heard::Hello(join)));
+    assert_eq!(heard, Some(FirstFrame::Hello(join)));
     // The longest name, and those that no token has.
     let longest = Secret::new("a".repeat(64), SECRET.to_vec()).unwrap();
     let (_, first) = begins(side(&longest, 1));

@@ -9,7 +9,7 @@ use crate::device::{Device, DeviceKind};
 use crate::error::{PeerFault, ResetCode};
 use crate::keys::{Join, JoinKind, Nonce, Proof, Secret};
 use crate::proto::OpId;
-use crate::proto::handshake::{ExpectChallenge, ExpectProof, Heard, Proven, ServerHandshake};
+use crate::proto::handshake::{ExpectChallenge, ExpectProof, FirstFrame, Proven, ServerHandshake};
 use crate::proto::sim::frames::{bulk, frame};
 use crate::proto::sim::reject;
 use crate::proto::wire::descriptor::{Carriage, Carriages, Head};
@@ -97,7 +97,7 @@ struct Proofs {
 fn proofs() -> Proofs {
     let secret = Secret::new("trainer".into(), (0x80..0x90).collect()).unwrap();
     let (mut connector, first) = ExpectChallenge::begin(&secret, &[0x55; 32], None);
-    let Ok((_, Some(Heard::Key(opened)))) = ServerHandshake::new(true).handle(&first) else {
+    let Ok((_, Some(FirstFrame::Key(opened)))) = ServerHandshake::new(true).handle(&first) else {
         panic!("no KEY");
     };
     let (mut listener, challenge) = ExpectProof::challenge(&opened, &secret, &[0x66; 32], None);

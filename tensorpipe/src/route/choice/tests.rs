@@ -186,16 +186,16 @@ fn what_cannot_be_carried_goes_to_the_next() {
     let memory = MemoryKind::Borrowed;
     let but_the_first = |channel| channel != 0;
     for (len, way) in [
-        (KIB, Way::Frame),
-        (MIB, Way::Channel(2)),
-        (4 * MIB, Way::Channel(1)),
+        (KIB, PartRoute::Frame),
+        (MIB, PartRoute::Channel(2)),
+        (4 * MIB, PartRoute::Channel(1)),
     ] {
         let found = choice.choose(CPU, memory, CPU, len, 0, but_the_first);
         assert_eq!(found, Some(way));
     }
     assert_eq!(choice.choose(CPU, memory, CPU, MIB, 0, |_| false), None);
     let found = choice.choose(CPU, memory, CPU, KIB, 0, |_| false);
-    assert_eq!(found, Some(Way::Frame));
+    assert_eq!(found, Some(PartRoute::Frame));
 }
 
 #[test]
@@ -204,11 +204,18 @@ fn a_full_frame_is_none() {
     let chosen = |memory, len, riding| choice.choose(CPU, memory, CPU, len, riding, |_| true);
     let full = FRAME.message - KIB;
     for (memory, channel) in [(MemoryKind::Heap, 2), (MemoryKind::Pool, 0)] {
-        assert_eq!(chosen(memory, KIB, full), Some(Way::Frame));
+        assert_eq!(chosen(memory, KIB, full), Some(PartRoute::Frame));
         for (len, riding) in [(KIB + 1, full), (1, FRAME.message), (1, u64::MAX)] {
-            assert_eq!(chosen(memory, len, riding), Some(Way::Channel(channel)));
+            assert_eq!(
+                chosen(memory, len, riding),
+                Some(PartRoute::Channel(channel))
+            );
         }
-        assert_eq!(chosen(memory, 0, u64::MAX), Some(Way::Frame), "no bytes");
+        assert_eq!(
+            chosen(memory, 0, u64::MAX),
+            Some(PartRoute::Frame),
+            "no bytes"
+        );
     }
 }
 
@@ -282,7 +289,7 @@ fn devices_have_places_of_their_own() {
     let memory = MemoryKind::Device(GPU.kind);
     assert_eq!(choice.choose(GPU, memory, CPU, 1, 0, |_| true), None);
     let (way, target) = choice.elsewhere(GPU, memory, 2 * MIB, |_| true).unwrap();
-    assert_eq!((way, target), (Way::Channel(0), GPU));
+    assert_eq!((way, target), (PartRoute::Channel(0), GPU));
     assert_eq!(choice.carrier(GPU, memory, CPU, 1), Carrier::Nothing);
 }
 

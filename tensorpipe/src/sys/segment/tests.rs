@@ -6,7 +6,7 @@ use crate::sys::fork::tests::in_a_child;
 
 /// How often it is told.
 struct Counts(AtomicU64);
-impl Outlives for Counts {
+impl SegmentObserver for Counts {
     fn gone(self: Arc<Self>, _: SegmentId) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -97,7 +97,7 @@ fn who_wants_to_hear_of_the_end_is_told_with_the_last_piece() {
     let told = Arc::new(Counts(AtomicU64::new(0)));
     let mut pieces = Segment::cut(8192, 4096).unwrap();
     let weak = Arc::downgrade(&told);
-    pieces[0].segment().when_gone(weak);
+    pieces[0].segment().add_observer(weak);
     pieces.pop();
     assert_eq!(told.0.load(Ordering::SeqCst), 0);
     pieces.pop();
@@ -152,7 +152,7 @@ fn a_forked_child_tells_nobody_that_its_copy_is_gone() {
     let told = Arc::new(Counts(AtomicU64::new(0)));
     let mut pieces = Some(Segment::cut(8192, 8192).unwrap());
     let weak = Arc::downgrade(&told);
-    pieces.as_ref().unwrap()[0].segment().when_gone(weak);
+    pieces.as_ref().unwrap()[0].segment().add_observer(weak);
     assert!(in_a_child(|| {
         drop(pieces.take());
         told.0.load(Ordering::SeqCst) == 0

@@ -186,7 +186,7 @@ fn drained<T: std::os::fd::AsRawFd>(ready: &mut AsyncFdReadyGuard<'_, T>, len: u
 }
 
 impl Connection for ShmConnection {
-    fn ends(&self) -> String {
+    fn endpoints(&self) -> String {
         super::ends(&self.peer)
     }
 

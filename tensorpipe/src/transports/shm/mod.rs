@@ -33,7 +33,7 @@ use crate::address::PeerAddr;
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
 use crate::sys::fork::PerProcess;
-use crate::sys::machine::{self, Surroundings};
+use crate::sys::machine::{self, IpcDomain};
 use crate::sys::{memfd, peer};
 
 /// In front of every name: other programs have abstract sockets, too.
@@ -65,10 +65,10 @@ impl ShmTransport {
 }
 
 /// Where this process is, or why there is no shared memory here. A forked child may be elsewhere, or somebody else.
-fn here() -> Result<Surroundings, String> {
-    static HERE: PerProcess<Result<Surroundings, String>> = PerProcess::new();
+fn here() -> Result<IpcDomain, String> {
+    static HERE: PerProcess<Result<IpcDomain, String>> = PerProcess::new();
     memfd::probe().map_err(|error| format!("this system gives no shared memory: {error}"))?;
-    HERE.get(Surroundings::here).clone()
+    HERE.get(IpcDomain::here).clone()
 }
 
 impl Transport for ShmTransport {
@@ -85,7 +85,7 @@ impl Transport for ShmTransport {
 
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
         let ours = here()?;
-        let theirs = Surroundings::decode(theirs)
+        let theirs = IpcDomain::decode(theirs)
             .ok_or_else(|| "the peer has no shared memory to offer".to_owned())?;
         if !self.any_user {
             machine::knows_users()?;

@@ -28,7 +28,7 @@ impl Connects {
         session: &ClientConnection,
         name: &ServerName<'_>,
     ) -> io::Result<()> {
-        speaks(session.alpn_protocol())?;
+        check_alpn(session.alpn_protocol())?;
         if session.handshake_kind() != Some(HandshakeKind::Resumed) {
             return Ok(());
         }
@@ -44,7 +44,7 @@ impl Connects {
 }
 
 /// Whether the peer has agreed to this protocol.
-pub(super) fn speaks(protocol: Option<&[u8]>) -> io::Result<()> {
+pub(super) fn check_alpn(protocol: Option<&[u8]>) -> io::Result<()> {
     match protocol == Some(PROTOCOL) {
         true => Ok(()),
         false => Err(refused(Error::NoApplicationProtocol)),

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::{LazyConfigAcceptor, client, server};
 
 use super::Now;
-use super::checks::speaks;
+use super::checks::check_alpn;
 use super::names::names;
 use super::session::Open;
 use super::shaking::Shaking;
@@ -74,7 +74,7 @@ impl TlsConnection {
 
     /// Within a runtime. It shakes hands by the configuration that is there when the connector has said hello.
     pub(super) fn accepted(now: Arc<Mutex<Now>>, tcp: Box<dyn Connection>) -> Self {
-        let (ends, peer) = (tcp.ends(), tcp.peer());
+        let (ends, peer) = (tcp.endpoints(), tcp.peer());
         let tcp = Shaking::new(tcp);
         let task = async move {
             let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
@@ -82,7 +82,7 @@ impl TlsConnection {
             // One without a certificate has come since this end began to listen.
             let gone = || io::Error::other("this end has no certificate any more");
             let stream = hello.into_stream(listens.ok_or_else(gone)?).await?;
-            speaks(stream.get_ref().1.alpn_protocol())?;
+            check_alpn(stream.get_ref().1.alpn_protocol())?;
             Ok(stream)
         };
         Self {
@@ -204,7 +204,7 @@ fn hint_of(alert: AlertDescription) -> &'static str {
 }
 
 impl Connection for TlsConnection {
-    fn ends(&self) -> String {
+    fn endpoints(&self) -> String {
         self.ends.clone()
     }
 
@@ -220,7 +220,7 @@ impl Connection for TlsConnection {
         })
     }
 
-    fn exported(&self) -> Option<[u8; 32]> {
+    fn exporter_secret(&self) -> Option<[u8; 32]> {
         let session = self.session()?;
         let exported = session.export_keying_material([0; 32], EXPORTED, None);
         exported.ok()

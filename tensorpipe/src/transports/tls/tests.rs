@@ -55,7 +55,7 @@ async fn talk(tls: &TlsTransport) -> (HandshakeKind, [Option<[u8; 32]>; 2]) {
     client.flush().await.unwrap();
     server.read_exact(&mut [0; 5]).await.unwrap();
     assert!(client.identity().is_some());
-    (kind, [client.exported(), server.exported()])
+    (kind, [client.exporter_secret(), server.exporter_secret()])
 }
 
 #[tokio::test]

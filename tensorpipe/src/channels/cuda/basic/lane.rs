@@ -3,11 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::receiving::Receiving;
-use super::sending::{Ends, Sending};
-use super::{Buffer, ChannelFault, Lane, LaneIo, OpId, PartKind, PieceEvent, Tools, Want};
+use super::sending::{Sending, TransferStatus};
+use super::{Buffer, ChannelFault, Lane, LaneContext, LaneIo, OpId, PartKind, PieceEvent, Want};
 
 pub(in crate::channels::cuda) struct CudaBasicLane {
-    tools: Tools,
+    tools: LaneContext,
     sending: HashMap<OpId, Sending>,
     receiving: HashMap<OpId, Receiving>,
     /// Parts that wait for main memory which others have.
@@ -15,7 +15,7 @@ pub(in crate::channels::cuda) struct CudaBasicLane {
 }
 
 impl CudaBasicLane {
-    pub(super) fn new(tools: Tools) -> Self {
+    pub(super) fn new(tools: LaneContext) -> Self {
         Self {
             tools,
             sending: HashMap::new(),
@@ -49,18 +49,18 @@ impl CudaBasicLane {
         }
     }
 
-    fn ended(&mut self, op: OpId, ends: Ends, io: &mut LaneIo<'_>) {
+    fn ended(&mut self, op: OpId, ends: TransferStatus, io: &mut LaneIo<'_>) {
         match ends {
-            Ends::GoesOn => {}
-            Ends::Sent => {
+            TransferStatus::GoesOn => {}
+            TransferStatus::Sent => {
                 self.sending.remove(&op);
                 io.sent(op);
             }
-            Ends::Received(memory) => {
+            TransferStatus::Received(memory) => {
                 self.receiving.remove(&op);
                 io.received(op, memory);
             }
-            Ends::Failed(error) => {
+            TransferStatus::Failed(error) => {
                 self.cancel(op, io);
                 io.failed(op, error);
             }
@@ -119,7 +119,7 @@ impl Lane for CudaBasicLane {
             (Some(sending), _) => sending.piece(op, number, event, tools, io)?,
             (None, Some(receiving)) => receiving.piece(op, number, event, tools, io)?,
             // It crossed the end of the operation.
-            (None, None) => Ends::GoesOn,
+            (None, None) => TransferStatus::GoesOn,
         };
         self.ended(op, ends, io);
         self.queue(op);

@@ -28,7 +28,7 @@ mod sending;
 use std::sync::Arc;
 
 pub(super) use self::lane::CudaBasicLane;
-use super::job::Slot;
+use super::job::JobHandle;
 use super::{
     Channel, ChannelFault, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Outcome, PartKind,
     PieceEvent, Want,
@@ -145,7 +145,7 @@ impl CudaBasicChannel {
         let main = main.collect();
         let (handle, pool) = (link.handle.clone(), link.pool.clone());
         let inner = self.inner.open(link.inner(main))?;
-        Ok(CudaBasicLane::new(Tools {
+        Ok(CudaBasicLane::new(LaneContext {
             channel: self.name,
             cuda: self.cuda.clone(),
             handle,
@@ -161,7 +161,7 @@ impl CudaBasicChannel {
 const STAGING: MemoryKind = MemoryKind::Pool;
 
 /// What every transfer of a lane works with.
-struct Tools {
+struct LaneContext {
     channel: &'static str,
     /// There where anything is on a device here.
     cuda: Option<CudaDevices>,
@@ -175,7 +175,7 @@ struct Tools {
     staged: usize,
 }
 
-impl Tools {
+impl LaneContext {
     /// The lane inside hears what goes on about a piece that it has. Main memory that it takes for that is `place`.
     fn inside(
         &mut self,

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Want;
 use super::frame::{Cut, Say, WINDOW};
-use super::sending::{Ends, OwnStream, piece};
+use super::sending::{OwnStream, TransferStatus, piece};
 use super::{
-    Buffer, BufferMut, ChannelFault, Device, LaneIo, OpId, Outcome, PieceEvent, Slot, Tools,
+    Buffer, BufferMut, ChannelFault, Device, JobHandle, LaneContext, LaneIo, OpId, Outcome,
+    PieceEvent,
 };
 use crate::device::cuda::{CudaDevices, DeviceWrite, Windows};
 use crate::device::{Destination, Fence};
@@ -55,9 +56,9 @@ enum Piece {
     /// The inner lane has it.
     Inside,
     /// The CPU copies it to its place in main memory.
-    Placing(Slot<()>),
+    Placing(JobHandle<()>),
     /// Its copy to the device is being queued.
-    Queueing(Slot<Queued>),
+    Queueing(JobHandle<Queued>),
     /// It is queued up to this.
     Copying(Arc<dyn Fence>),
 }
@@ -77,7 +78,7 @@ impl Receiving {
     pub(super) fn begin(
         op: OpId,
         want: Want,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<Self, Error> {
         let (len, device) = match &want {
@@ -135,7 +136,7 @@ impl Receiving {
         Ok(receiving)
     }
 
-    fn allow_one(&mut self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
+    fn allow_one(&mut self, op: OpId, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
         self.allowed += 1;
         let number = self.allowed;
         self.pieces.insert(number, Piece::Inside);
@@ -155,9 +156,9 @@ impl Receiving {
         op: OpId,
         number: NonZeroU16,
         event: PieceEvent<'_>,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
-    ) -> Result<Ends, ChannelFault> {
+    ) -> Result<TransferStatus, ChannelFault> {
         let named = op.piece(number);
         let number = number.get();
         let place = || self.dest.place(self.cut.range(number));
@@ -169,17 +170,19 @@ impl Receiving {
                 match (outcome, &mut self.dest) {
                     (Outcome::Failed(error), _) => {
                         self.pieces.remove(&number);
-                        return Ok(Ends::Failed(error));
+                        return Ok(TransferStatus::Failed(error));
                     }
-                    (Outcome::Received(memory), Dest::Inside) => return Ok(Ends::Received(memory)),
+                    (Outcome::Received(memory), Dest::Inside) => {
+                        return Ok(TransferStatus::Received(memory));
+                    }
                     (Outcome::Received(memory), Dest::Main(windows, _)) => {
                         let range = self.cut.range(number);
                         if !windows.has(range.clone(), &memory) {
                             match put(named, memory, windows.range(range), tools, io) {
                                 Ok(placing) => *at = Piece::Placing(placing),
-                                Err(error) => return Ok(Ends::Failed(error)),
+                                Err(error) => return Ok(TransferStatus::Failed(error)),
                             }
-                            return Ok(Ends::GoesOn);
+                            return Ok(TransferStatus::GoesOn);
                         }
                         drop(memory);
                         return Ok(self.placed(op, number, tools, io));
@@ -196,11 +199,17 @@ impl Receiving {
             // It crossed the end of the piece.
             _ => {}
         }
-        Ok(Ends::GoesOn)
+        Ok(TransferStatus::GoesOn)
     }
 
     /// A piece is where it belongs in main memory.
-    fn placed(&mut self, op: OpId, number: u16, tools: &mut Tools, io: &mut LaneIo<'_>) -> Ends {
+    fn placed(
+        &mut self,
+        op: OpId,
+        number: u16,
+        tools: &mut LaneContext,
+        io: &mut LaneIo<'_>,
+    ) -> TransferStatus {
         self.pieces.remove(&number);
         if let Dest::Main(_, missing) = &mut self.dest {
             *missing -= 1;
@@ -212,20 +221,24 @@ impl Receiving {
             io.control(op, Say::Allow(self.allowed + 1).encode());
             self.allow_one(op, tools, io);
         }
-        Ends::GoesOn
+        TransferStatus::GoesOn
     }
 
     /// All pieces are in their windows.
-    fn whole(&mut self, tools: &Tools) -> Ends {
+    fn whole(&mut self, tools: &LaneContext) -> TransferStatus {
         let whole = match std::mem::replace(&mut self.dest, Dest::Inside) {
             Dest::Main(windows, _) => windows.into_whole(),
             _ => None,
         };
         match whole {
-            Some(whole) => Ends::Received(whole.freeze()),
+            Some(whole) => TransferStatus::Received(whole.freeze()),
             None => {
                 let reason = "a channel keeps part of what it has filled";
-                Ends::Failed(tools.failed(&DeviceError::new(Device::CPU, "receive", reason)))
+                TransferStatus::Failed(tools.failed(&DeviceError::new(
+                    Device::CPU,
+                    "receive",
+                    reason,
+                )))
             }
         }
     }
@@ -236,39 +249,39 @@ impl Receiving {
         op: OpId,
         named: OpId,
         number: u16,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
-    ) -> Ends {
-        let failed = |error: DeviceError| Ends::Failed(tools.failed(&error));
+    ) -> TransferStatus {
+        let failed = |error: DeviceError| TransferStatus::Failed(tools.failed(&error));
         let Some(at) = self.pieces.get_mut(&number) else {
-            return Ends::GoesOn;
+            return TransferStatus::GoesOn;
         };
         if let Piece::Placing(slot) = at {
             return match slot.take() {
-                None => Ends::GoesOn,
+                None => TransferStatus::GoesOn,
                 Some(Err(error)) => failed(error),
                 Some(Ok(())) => self.placed(op, number, tools, io),
             };
         }
         if let Piece::Queueing(slot) = at {
             match slot.take() {
-                None => return Ends::GoesOn,
+                None => return TransferStatus::GoesOn,
                 Some(Err(error)) => return failed(error),
                 Some(Ok(Queued {
                     whole: Some(whole), ..
-                })) => return Ends::Received(whole),
+                })) => return TransferStatus::Received(whole),
                 Some(Ok(Queued { fence, .. })) => *at = Piece::Copying(fence),
             }
         }
         let Piece::Copying(fence) = at else {
-            return Ends::GoesOn;
+            return TransferStatus::GoesOn;
         };
         match fence.reached() {
             // Whoever sends the rest is not waiting for this.
             _ if self.allowed == self.cut.count() => {}
             None => {
                 tools.handle.resume_at(named, fence);
-                return Ends::GoesOn;
+                return TransferStatus::GoesOn;
             }
             Some(Err(error)) => return failed(error),
             Some(Ok(())) => {
@@ -278,11 +291,11 @@ impl Receiving {
         }
         self.pieces.remove(&number);
         io.release(named);
-        Ends::GoesOn
+        TransferStatus::GoesOn
     }
 
     /// Nobody waits for it any more.
-    pub(super) fn cancel(self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
+    pub(super) fn cancel(self, op: OpId, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
         for (number, state) in self.pieces {
             if let Piece::Inside = state {
                 tools.inner.cancel(piece(op, number), io);
@@ -296,9 +309,9 @@ fn put(
     piece: OpId,
     memory: Buffer,
     place: Destination,
-    tools: &Tools,
+    tools: &LaneContext,
     io: &mut LaneIo<'_>,
-) -> Result<Slot<()>, Error> {
+) -> Result<JobHandle<()>, Error> {
     let len = memory.len();
     if place.len() != len {
         let text = format!("a piece of {len} bytes came for a place of {}", place.len());
@@ -309,7 +322,7 @@ fn put(
     })?;
     io.copied(len as u64);
     let mut done = 0;
-    Ok(Slot::by_steps(piece, &tools.handle, io, move || {
+    Ok(JobHandle::by_steps(piece, &tools.handle, io, move || {
         let end = len.min(done + AT_ONCE);
         let (Some(from), Some(to)) = (memory.as_bytes(), room.as_bytes_mut()) else {
             let reason = "a piece of main memory came in other memory";
@@ -362,14 +375,14 @@ impl Filling {
         piece: OpId,
         start: usize,
         staged: Buffer,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
-    ) -> Slot<Queued> {
+    ) -> JobHandle<Queued> {
         let is_reached = staged.len() <= COPIED_AT_ONCE || self.cuda.reach(&**staged.memory());
         let is_quick = is_reached && self.stream.is_warm(&self.cuda, self.device);
         let (cuda, device) = (self.cuda.clone(), self.device);
         let (stream, state) = (self.stream.clone(), self.state.clone());
-        Slot::of(piece, is_quick, &tools.handle, io, move || {
+        JobHandle::of(piece, is_quick, &tools.handle, io, move || {
             let staged = cuda.reached(&staged, device, true)?;
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(dest) = state.untouched.take() {

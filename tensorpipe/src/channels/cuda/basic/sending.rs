@@ -5,7 +5,9 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::frame::{self, Cut, Say, WINDOW};
-use super::{Buffer, BufferMut, ChannelFault, LaneIo, OpId, Outcome, PieceEvent, Slot, Tools};
+use super::{
+    Buffer, BufferMut, ChannelFault, JobHandle, LaneContext, LaneIo, OpId, Outcome, PieceEvent,
+};
 use crate::device::cuda::{BorrowedStream, CudaDevices, Download};
 use crate::device::{Device, Fence, Pool};
 use crate::error::{DeviceError, Error};
@@ -62,7 +64,7 @@ pub(super) struct Sending {
 /// A piece on its way.
 enum Piece {
     /// Its copy to main memory is being queued.
-    Queueing(Slot<Download>),
+    Queueing(JobHandle<Download>),
     /// It is queued.
     Copying(Download),
     /// The inner lane has it.
@@ -71,7 +73,7 @@ enum Piece {
 
 /// What becomes of a transfer.
 #[derive(Debug)]
-pub(super) enum Ends {
+pub(super) enum TransferStatus {
     GoesOn,
     Sent,
     Received(Buffer),
@@ -97,7 +99,7 @@ impl Sending {
         &mut self,
         op: OpId,
         body: &[u8],
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         let said = Say::decode(body)?;
@@ -114,7 +116,7 @@ impl Sending {
     pub(super) fn go_on(
         &mut self,
         op: OpId,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         let Some((cut, allowed)) = self.told else {
@@ -162,7 +164,7 @@ impl Sending {
         op: OpId,
         number: u16,
         source: Buffer,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         let named = piece(op, number);
@@ -181,14 +183,14 @@ impl Sending {
         piece: OpId,
         source: Buffer,
         cuda: CudaDevices,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
-    ) -> Slot<Download> {
+    ) -> JobHandle<Download> {
         let (pool, stream) = (tools.pool.clone(), self.stream.clone());
         let warm = pool.take_free_lendable(source.len());
         let warm = warm.filter(|warm| cuda.reach(warm.memory()));
         let is_quick = warm.is_some() && stream.is_warm(&cuda, source.device());
-        Slot::of(piece, is_quick, &tools.handle, io, move || {
+        JobHandle::of(piece, is_quick, &tools.handle, io, move || {
             let device = source.device();
             let room = match warm {
                 Some(warm) => warm,
@@ -206,9 +208,9 @@ impl Sending {
         op: OpId,
         number: NonZeroU16,
         event: PieceEvent<'_>,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
-    ) -> Result<Ends, ChannelFault> {
+    ) -> Result<TransferStatus, ChannelFault> {
         let named = op.piece(number);
         let number = number.get();
         let allowed = self.told.map_or(0, |(_, allowed)| allowed);
@@ -216,11 +218,11 @@ impl Sending {
             (Some(Piece::Inside), PieceEvent::Ended(outcome)) => {
                 self.end(number, tools);
                 match outcome {
-                    Outcome::Failed(error) => return Ok(Ends::Failed(error)),
+                    Outcome::Failed(error) => return Ok(TransferStatus::Failed(error)),
                     Outcome::Sent | Outcome::Received(_) => self.sent += 1,
                 }
                 if self.told.is_some_and(|(cut, _)| self.sent == cut.count()) {
-                    return Ok(Ends::Sent);
+                    return Ok(TransferStatus::Sent);
                 }
                 self.go_on(op, tools, io)?;
             }
@@ -239,7 +241,7 @@ impl Sending {
             // It crossed the end of the piece.
             _ => {}
         }
-        Ok(Ends::GoesOn)
+        Ok(TransferStatus::GoesOn)
     }
 
     /// A piece's copy to main memory has got further.
@@ -247,34 +249,34 @@ impl Sending {
         &mut self,
         op: OpId,
         number: u16,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
-    ) -> Result<Ends, ChannelFault> {
+    ) -> Result<TransferStatus, ChannelFault> {
         let Some(at) = self.pieces.get_mut(&number) else {
-            return Ok(Ends::GoesOn);
+            return Ok(TransferStatus::GoesOn);
         };
         if let Piece::Queueing(slot) = at {
             match slot.take() {
-                None => return Ok(Ends::GoesOn),
-                Some(Err(error)) => return Ok(Ends::Failed(tools.failed(&error))),
+                None => return Ok(TransferStatus::GoesOn),
+                Some(Err(error)) => return Ok(TransferStatus::Failed(tools.failed(&error))),
                 Some(Ok(copy)) => *at = Piece::Copying(copy),
             }
         }
         let Piece::Copying(copy) = at else {
-            return Ok(Ends::GoesOn);
+            return Ok(TransferStatus::GoesOn);
         };
         match copy.take() {
-            Err(error) => return Ok(Ends::Failed(tools.failed(&error))),
+            Err(error) => return Ok(TransferStatus::Failed(tools.failed(&error))),
             Ok(None) => {
                 tools.handle.resume_at(piece(op, number), copy.fence());
             }
             Ok(Some(staged)) => self.hand_in(op, number, staged.freeze(), tools, io)?,
         }
-        Ok(Ends::GoesOn)
+        Ok(TransferStatus::GoesOn)
     }
 
     /// A piece needs no main memory of this side's any more.
-    fn end(&mut self, number: u16, tools: &mut Tools) {
+    fn end(&mut self, number: u16, tools: &mut LaneContext) {
         self.pieces.remove(&number);
         tools.staged -= self.staged_by(number);
     }
@@ -288,7 +290,7 @@ impl Sending {
     }
 
     /// Nobody waits for it any more.
-    pub(super) fn cancel(self, op: OpId, tools: &mut Tools, io: &mut LaneIo<'_>) {
+    pub(super) fn cancel(self, op: OpId, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
         let staged = self.pieces.keys().map(|number| self.staged_by(*number));
         tools.staged -= staged.sum::<usize>();
         for (number, state) in self.pieces {

@@ -9,7 +9,7 @@ use crate::sys::segment::SegmentId;
 
 /// Where a tensor lies, on this device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lies {
+pub(super) struct MemoryLocation {
     /// Its range is one of all allocations together.
     pub(super) offer: Offer,
     pub(super) device: Uuid,
@@ -19,7 +19,7 @@ pub(super) struct Lies {
     pub(super) behind: Vec<(SegmentId, u64)>,
 }
 
-impl Lies {
+impl MemoryLocation {
     /// All allocations that it spans, and their lengths.
     pub(super) fn all(&self) -> impl Iterator<Item = (SegmentId, u64)> {
         let first = (self.offer.segment, self.len);
@@ -30,9 +30,9 @@ impl Lies {
 /// From the writer's lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FromWriter {
-    Offer(Lies),
+    Offer(MemoryLocation),
     /// Of this device nothing was offered yet: memory that holds this number, of one allocation.
-    Prove(Lies, Number),
+    Prove(MemoryLocation, Number),
     /// It is offered to whoever brings this to the writer's exchange.
     Invite(Token),
     /// It cannot be lent.
@@ -69,7 +69,7 @@ fn nonsense(body: &[u8]) -> ChannelFault {
     ChannelFault(format!("{} bytes that make no sense", body.len()))
 }
 
-fn place(first: u8, lies: &Lies) -> Vec<u8> {
+fn place(first: u8, lies: &MemoryLocation) -> Vec<u8> {
     let (offer, len) = (lies.offer.encode(), lies.len.to_le_bytes());
     let mut place = [&[first], &offer[..], &lies.device, &len].concat();
     for (segment, len) in &lies.behind {
@@ -106,7 +106,7 @@ impl FromWriter {
                 let (offer, rest) = rest.split_at_checked(OFFER_LEN)?;
                 let (device, rest) = rest.split_first_chunk()?;
                 let (len, rest) = rest.split_first_chunk()?;
-                let mut lies = Lies {
+                let mut lies = MemoryLocation {
                     offer: Offer::decode(offer)?,
                     device: *device,
                     len: u64::from_le_bytes(*len),
@@ -179,7 +179,7 @@ mod tests {
                 number: 0x8877_6655_4433_2211,
             },
         };
-        let mut lies = Lies {
+        let mut lies = MemoryLocation {
             offer,
             device: [0x22; 16],
             len: 2 << 20,
@@ -204,7 +204,7 @@ mod tests {
                 number: 1 << 60,
             },
         };
-        let lies = |behind| Lies {
+        let lies = |behind| MemoryLocation {
             offer,
             device: [7; 16],
             len: 2 << 20,

@@ -3,10 +3,10 @@
 use super::frame::{FromReader, FromWriter};
 use super::reading::Reader;
 use super::writing::Writer;
-use super::{Buffer, ChannelFault, Lane, LaneIo, OpId, PieceEvent, Tools, Want};
+use super::{Buffer, ChannelFault, Lane, LaneContext, LaneIo, OpId, PieceEvent, Want};
 
 pub(super) struct CudaIpcLane {
-    pub(super) tools: Tools,
+    pub(super) tools: LaneContext,
     pub(super) writer: Writer,
     pub(super) reader: Reader,
 }

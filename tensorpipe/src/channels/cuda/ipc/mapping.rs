@@ -1,7 +1,7 @@
 //! How memory of the writer's gets here: its exchange passes descriptors, the driver opens each once, and maps them side by side, once for
 //! all tensors that lie there.
 
-use super::{Arc, CudaDevices, Device, DeviceError, Lender, Passed, Span, Unlent, Wanted};
+use super::{Arc, CudaDevices, Device, DeviceError, LendError, Lender, Passed, Span, Wanted};
 use crate::channels::exchange::FETCH_TIMEOUT;
 use crate::device::cuda::Handle;
 use crate::process::Token;
@@ -12,7 +12,7 @@ pub(super) async fn fetch(
     lender: &Arc<Lender>,
     invitation: Token,
     wanted: &[Wanted],
-) -> Result<(), Unlent> {
+) -> Result<(), LendError> {
     let [first, behind @ ..] = wanted else {
         return lender.fetch(invitation, None).await;
     };
@@ -24,7 +24,7 @@ pub(super) async fn fetch(
         Ok(())
     };
     let late = |_| {
-        Err(Unlent {
+        Err(LendError {
             reason: "the peer's exchange is slow".to_owned(),
             lasting: false,
         })

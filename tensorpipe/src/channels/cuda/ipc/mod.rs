@@ -31,10 +31,10 @@ mod reading;
 mod writing;
 
 use super::super::exchange::{
-    Access, Borrower, Debt, Exchange, Invitation, Lender, OFFER_LEN, Offer, Owing, Passed, Span,
-    Unlent, Wanted,
+    Access, Borrower, Debt, Exchange, Invitation, LendError, Lender, OFFER_LEN, Offer, Owing,
+    Passed, Span, Wanted,
 };
-use super::job::Slot;
+use super::job::JobHandle;
 use super::{
     Arc, Channel, ChannelFault, CudaBasicChannel, CudaDevices, Degraded, Lane, LaneHandle, LaneIo,
     Link, OpId, PieceEvent, Want,
@@ -144,7 +144,7 @@ impl Channel for CudaIpcChannel {
         let key = link.key.clone();
         let detour = CudaBasicChannel::over(BasicChannel::new(), &self.cuda).open_lane(link)?;
         Ok(Box::new(lane::CudaIpcLane {
-            tools: Tools {
+            tools: LaneContext {
                 cuda: self.cuda.clone(),
                 handle,
                 degraded,
@@ -157,7 +157,7 @@ impl Channel for CudaIpcChannel {
 }
 
 /// What both directions of a lane work with.
-struct Tools {
+struct LaneContext {
     cuda: CudaDevices,
     handle: LaneHandle,
     degraded: Degraded,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::frame::FromWriter;
 use super::proof::{self, Number};
 use super::writing::{Part, Writer, lend, not_now};
-use super::{Arc, Buffer, Device, LaneIo, OpId, Slot, Tools, Unlent};
+use super::{Arc, Buffer, Device, JobHandle, LaneContext, LaneIo, LendError, OpId};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// What a lane's writer knows of proofs, for each device.
@@ -76,7 +76,7 @@ impl Writer {
         &mut self,
         op: OpId,
         source: Buffer,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Part {
         let is_paused = self.proofs.is_paused(source.device());
@@ -105,15 +105,15 @@ impl Writer {
     }
 
     /// Begins a proof with this part. Its memory is made for it: that takes a driver long.
-    fn numbering(op: OpId, source: Buffer, tools: &Tools, io: &mut LaneIo<'_>) -> Part {
+    fn numbering(op: OpId, source: Buffer, tools: &LaneContext, io: &mut LaneIo<'_>) -> Part {
         let (cuda, device) = (tools.cuda.clone(), source.device());
         let made = move || proof::made(&cuda, device);
-        Part::Numbering(Slot::of(op, false, &tools.handle, io, made), source)
+        Part::Numbering(JobHandle::of(op, false, &tools.handle, io, made), source)
     }
 
     /// Whoever was to prove something about this device is given up: another one does, and the rest wait on. The last one, since the parts
     /// of a message are given up from its front.
-    pub(super) fn pass_on(&mut self, device: Device, tools: &Tools, io: &mut LaneIo<'_>) {
+    pub(super) fn pass_on(&mut self, device: Device, tools: &LaneContext, io: &mut LaneIo<'_>) {
         let mut proof = self.proofs.underway.remove(&device).unwrap_or_default();
         while let Some(op) = proof.waiting.pop() {
             match self.parts.remove(&op) {
@@ -136,7 +136,7 @@ impl Writer {
         numbered: Buffer,
         number: Number,
         source: Buffer,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         if let Some(ready) = numbered.ready() {
@@ -153,7 +153,7 @@ impl Writer {
         let lent = match (tools.cuda.share(&numbered), self.borrower()) {
             _ if asked.is_late.load(Ordering::Acquire) => Err(late()),
             (Some(Ok(shared)), Ok(Some(borrower))) => lend(&borrower, shared, &numbered, tools),
-            (Some(Err((reason, lasting))), _) => Err(Unlent { reason, lasting }),
+            (Some(Err((reason, lasting))), _) => Err(LendError { reason, lasting }),
             (_, Err(unlent)) => Err(unlent),
             (None, _) | (_, Ok(None)) => Err(not_now(&"the reader has gone")),
         };
@@ -168,7 +168,13 @@ impl Writer {
     }
 
     /// The reader's time begins when it is asked about a device, and goes on where another part asks instead.
-    fn ask(&mut self, op: OpId, device: Device, tools: &Tools, io: &LaneIo<'_>) -> Arc<Asked> {
+    fn ask(
+        &mut self,
+        op: OpId,
+        device: Device,
+        tools: &LaneContext,
+        io: &LaneIo<'_>,
+    ) -> Arc<Asked> {
         let proof = self.proofs.underway.entry(device).or_default();
         if let Some(asked) = &proof.asked {
             *lock(&asked.by) = op;
@@ -195,8 +201,8 @@ impl Writer {
         &mut self,
         op: OpId,
         source: Buffer,
-        unlent: Unlent,
-        tools: &Tools,
+        unlent: LendError,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         let (device, reason) = (source.device(), Arc::from(unlent.reason.as_str()));
@@ -210,7 +216,7 @@ impl Writer {
         &mut self,
         device: Device,
         reason: &Arc<str>,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         let unproved = self.proofs.unproved.entry(device).or_default();
@@ -229,7 +235,7 @@ impl Writer {
         &mut self,
         device: Device,
         failed: Option<&Arc<str>>,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         let proof = self.proofs.underway.remove(&device).unwrap_or_default();
@@ -249,7 +255,7 @@ impl Writer {
 }
 
 /// The reader does not say whether it maps what it was asked about.
-pub(super) fn late() -> Unlent {
+pub(super) fn late() -> LendError {
     let within = proof::WITHIN.as_secs();
     not_now(&format!(
         "the peer gave no proof within {within} s that it maps this memory"

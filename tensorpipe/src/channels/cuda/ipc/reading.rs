@@ -6,8 +6,8 @@ use super::frame::{FromReader, FromWriter};
 use super::mapping;
 use super::proof::{self, Number, OTHER_MEMORY};
 use super::{
-    Arc, Buffer, BufferMut, ChannelFault, Debt, Device, DeviceError, Lane, LaneIo, Lender, Offer,
-    OpId, Owing, Slot, Tools, Want, Wanted, failed,
+    Arc, Buffer, BufferMut, ChannelFault, Debt, Device, DeviceError, JobHandle, Lane, LaneContext,
+    LaneIo, Lender, Offer, OpId, Owing, Want, Wanted, failed,
 };
 use crate::device::cuda::{Download, Physical};
 use crate::keys::PipeKey;
@@ -40,13 +40,13 @@ enum Part {
     /// The exchange is asked for what is needed to take this.
     Fetching(FromWriter, Want),
     /// The memory is being mapped.
-    Mapping(FromWriter, Want, Slot<Result<(), (DeviceError, bool)>>),
+    Mapping(FromWriter, Want, JobHandle<Result<(), (DeviceError, bool)>>),
     /// The reading of a number is being queued.
-    Queueing(Proof, Slot<Download>),
+    Queueing(Proof, JobHandle<Download>),
     /// A number is being read.
     Proving(Proof, Download),
     /// It is copied to where it is wanted.
-    Copying(Slot<Buffer>),
+    Copying(JobHandle<Buffer>),
 }
 
 /// A number that is to lie in memory of a device, and the part that waits for it.
@@ -86,7 +86,7 @@ impl Reader {
         &mut self,
         op: OpId,
         told: FromWriter,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         if let FromWriter::Invite(number) = told
@@ -121,7 +121,7 @@ impl Reader {
         told: FromWriter,
         want: Want,
         fetched: bool,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         // Where nothing is taken any more nothing is fetched either.
@@ -177,7 +177,7 @@ impl Reader {
         op: OpId,
         told: FromWriter,
         want: Want,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         let (lies, number) = match &told {
@@ -205,7 +205,7 @@ impl Reader {
         let mapped = mapped.map_or(None, |mapped| mapped.clone());
         let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
             let cuda = tools.cuda.clone();
-            let slot = Slot::of(op, false, &tools.handle, io, move || {
+            let slot = JobHandle::of(op, false, &tools.handle, io, move || {
                 // It makes room: to unmap takes the driver as long.
                 drop(unused);
                 Ok(mapping::map(&cuda, local, &span, &lens))
@@ -232,7 +232,7 @@ impl Reader {
         };
         let cuda = tools.cuda.clone();
         let is_quick = cuda.has_stream(local);
-        let reading = Slot::of(op, is_quick, &tools.handle, io, move || {
+        let reading = JobHandle::of(op, is_quick, &tools.handle, io, move || {
             proof::read(&cuda, local, &borrowed)
         });
         let proof = Proof {
@@ -250,7 +250,7 @@ impl Reader {
         op: OpId,
         offered: &Offered<'_>,
         want: Want,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         let local = offered.local;
@@ -285,7 +285,7 @@ impl Reader {
         offered: &Offered<'_>,
         len: u64,
         want: Want,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<Option<(Buffer, Want)>, ChannelFault> {
         let Offered {
@@ -327,7 +327,7 @@ impl Reader {
         op: OpId,
         proof: Proof,
         mut read: Download,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         match read.take().map(|read| read.map(BufferMut::freeze)) {
@@ -354,13 +354,13 @@ impl Reader {
         op: OpId,
         borrowed: Buffer,
         dest: BufferMut,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         io.copied(borrowed.len() as u64);
         let cuda = tools.cuda.clone();
         let is_quick = cuda.has_stream(dest.device());
-        let copying = Slot::of(op, is_quick, &tools.handle, io, move || {
+        let copying = JobHandle::of(op, is_quick, &tools.handle, io, move || {
             let stream = cuda.stream(dest.device())?;
             cuda.copy(&borrowed, dest, &stream)
         });
@@ -378,7 +378,7 @@ impl Reader {
         op: OpId,
         proof: Proof,
         error: &dyn std::fmt::Display,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         tracing::debug!(%error, "nothing is borrowed yet: the proof could not be read");
@@ -392,7 +392,7 @@ impl Reader {
         self.detour(op, proof.want, tools, io);
     }
 
-    fn detour(&self, op: OpId, want: Want, tools: &mut Tools, io: &mut LaneIo<'_>) {
+    fn detour(&self, op: OpId, want: Want, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
         let reason = tools.degraded.receiving().map(str::to_owned);
         io.control(op, FromReader::Detour(reason).encode());
         tools.detour.recv(op, want, io);
@@ -402,7 +402,7 @@ impl Reader {
     pub(super) fn resume(
         &mut self,
         op: OpId,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         match self.parts.remove(&op) {

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::frame::{FromReader, FromWriter, Lies};
+use super::frame::{FromReader, FromWriter, MemoryLocation};
 use super::loan::LoanFence;
 use super::proof::Number;
 use super::proving::{Asked, Proofs, late};
 use super::{
-    Arc, Borrower, Buffer, ChannelFault, Error, Exchange, Invitation, Lane, LaneIo, Offer, OpId,
-    Slot, Tools, Unlent, failed,
+    Arc, Borrower, Buffer, ChannelFault, Error, Exchange, Invitation, JobHandle, Lane, LaneContext,
+    LaneIo, LendError, Offer, OpId, failed,
 };
 use crate::device::Fence;
 use crate::device::cuda::SharedMemory;
@@ -34,13 +34,13 @@ pub(super) enum Part {
     /// Its bytes are not there yet.
     NotReady(Buffer),
     /// The driver is asked what others may map of it.
-    Sharing(Slot<Shared>, Buffer),
+    Sharing(JobHandle<Shared>, Buffer),
     /// It is copied to memory that can be lent.
-    Copied(Slot<Buffer>, Buffer),
+    Copied(JobHandle<Buffer>, Buffer),
     /// The proof that another part has begun is about its device, too.
     Waits(Buffer),
     /// Memory for a proof is being filled.
-    Numbering(Slot<(Buffer, Number)>, Buffer),
+    Numbering(JobHandle<(Buffer, Number)>, Buffer),
     /// The reader is to read a number there.
     Numbered(Buffer, Number, Buffer),
     /// It is about to.
@@ -66,7 +66,13 @@ impl Writer {
     }
 
     /// Offers a part, as soon as it is there.
-    pub(super) fn send(&mut self, op: OpId, source: Buffer, tools: &Tools, io: &mut LaneIo<'_>) {
+    pub(super) fn send(
+        &mut self,
+        op: OpId,
+        source: Buffer,
+        tools: &LaneContext,
+        io: &mut LaneIo<'_>,
+    ) {
         if let Some(ready) = source.ready() {
             return match ready.reached() {
                 Some(Err(error)) => io.failed(op, failed(&error)),
@@ -81,7 +87,7 @@ impl Writer {
             return self.offer(op, source, shared, tools, io);
         }
         let (cuda, lies) = (tools.cuda.clone(), source.clone());
-        let sharing = Slot::of(op, true, &tools.handle, io, move || Ok(cuda.share(&lies)));
+        let sharing = JobHandle::of(op, true, &tools.handle, io, move || Ok(cuda.share(&lies)));
         self.parts.insert(op, Part::Sharing(sharing, source));
     }
 
@@ -91,7 +97,7 @@ impl Writer {
         op: OpId,
         source: Buffer,
         shared: Shared,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         let part = match shared {
@@ -118,7 +124,7 @@ impl Writer {
                 Err(unlent) => Self::cannot(op, source, unlent, tools, io),
             },
             Some(Err((reason, lasting))) => {
-                Self::cannot(op, source, Unlent { reason, lasting }, tools, io)
+                Self::cannot(op, source, LendError { reason, lasting }, tools, io)
             }
             None => match Self::copy(op, source.clone(), tools, io) {
                 Ok(copying) => Part::Copied(copying, source),
@@ -129,7 +135,7 @@ impl Writer {
     }
 
     /// The process at the other end, once it is known.
-    pub(super) fn borrower(&mut self) -> Result<Option<Arc<Borrower>>, Unlent> {
+    pub(super) fn borrower(&mut self) -> Result<Option<Arc<Borrower>>, LendError> {
         let invitation = match &self.invitation {
             Some(invitation) => invitation,
             None => {
@@ -144,14 +150,14 @@ impl Writer {
     fn copy(
         op: OpId,
         source: Buffer,
-        tools: &Tools,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
-    ) -> Result<Slot<Buffer>, Error> {
+    ) -> Result<JobHandle<Buffer>, Error> {
         let (cuda, device) = (tools.cuda.clone(), source.device());
         let room = io.allocate(op, device, source.len() as u64)?;
         io.copied(source.len() as u64);
         let is_quick = cuda.has_stream(device);
-        Ok(Slot::of(op, is_quick, &tools.handle, io, move || {
+        Ok(JobHandle::of(op, is_quick, &tools.handle, io, move || {
             let stream = cuda.stream(device)?;
             cuda.copy(&source, room, &stream)
         }))
@@ -160,8 +166,8 @@ impl Writer {
     pub(super) fn cannot(
         op: OpId,
         source: Buffer,
-        unlent: Unlent,
-        tools: &Tools,
+        unlent: LendError,
+        tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Part {
         tracing::debug!(unlent.reason, "a tensor of a device is not lent");
@@ -173,7 +179,7 @@ impl Writer {
     }
 
     /// A part has got further.
-    pub(super) fn resume(&mut self, op: OpId, tools: &Tools, io: &mut LaneIo<'_>) {
+    pub(super) fn resume(&mut self, op: OpId, tools: &LaneContext, io: &mut LaneIo<'_>) {
         match self.parts.remove(&op) {
             Some(Part::NotReady(source)) => self.send(op, source, tools, io),
             Some(Part::Sharing(slot, source)) => match slot.take() {
@@ -217,7 +223,7 @@ impl Writer {
         &mut self,
         op: OpId,
         said: FromReader,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         match (self.parts.remove(&op), said) {
@@ -285,7 +291,7 @@ impl Writer {
         source: Buffer,
         ours: Option<Arc<str>>,
         theirs: Option<String>,
-        tools: &mut Tools,
+        tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) {
         if let Some(reason) = &theirs {
@@ -312,7 +318,7 @@ impl Writer {
     }
 
     /// Nobody waits for it any more. If it was to prove something, the next one does.
-    pub(super) fn cancel(&mut self, op: OpId, tools: &Tools, io: &mut LaneIo<'_>) {
+    pub(super) fn cancel(&mut self, op: OpId, tools: &LaneContext, io: &mut LaneIo<'_>) {
         let Some(part) = self.parts.remove(&op) else {
             return;
         };
@@ -336,13 +342,13 @@ pub(super) fn lend(
     borrower: &Arc<Borrower>,
     shared: SharedMemory,
     buffer: &Buffer,
-    tools: &Tools,
-) -> Result<Lies, Unlent> {
+    tools: &LaneContext,
+) -> Result<MemoryLocation, LendError> {
     let SharedMemory { first, rest, range } = shared;
     let (offer, loan) = borrower.lend_range(&first, &rest, range)?;
     let behind = rest.iter();
     let behind = behind.map(|segment| (segment.id(), segment.len() as u64));
-    let lies = Lies {
+    let lies = MemoryLocation {
         offer,
         device: tools.cuda.uuid(buffer.device()).unwrap_or_default(),
         len: first.len() as u64,
@@ -355,8 +361,8 @@ pub(super) fn lend(
 }
 
 /// There is no memory for a copy, say: another time there may be.
-pub(super) fn not_now(error: &dyn std::fmt::Display) -> Unlent {
-    Unlent {
+pub(super) fn not_now(error: &dyn std::fmt::Display) -> LendError {
+    LendError {
         reason: error.to_string(),
         lasting: false,
     }

@@ -88,7 +88,7 @@ impl Memory for LendableBlock {
             len: piece.segment().len(),
         })
     }
-    fn another(&self, len: usize) -> Option<BufferMut> {
+    fn allocate_like(&self, len: usize) -> Option<BufferMut> {
         self.pool.upgrade()?.take(len).map(|(buffer, _)| buffer)
     }
     fn as_any(&self) -> &dyn Any {

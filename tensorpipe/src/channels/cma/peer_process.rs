@@ -15,17 +15,17 @@ use tokio::sync::Notify;
 
 use super::exports::SLOT;
 use super::frame::{Refusal, Ticket};
-use crate::channels::exchange::{self, ANSWER_TIMEOUT, PACKET_MAX, Packet, Unmet};
+use crate::channels::exchange::{self, ANSWER_TIMEOUT, ExchangeError, PACKET_MAX, Packet};
 use crate::process::Token;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
-use crate::sys::process_memory::{self, Process, Unread};
+use crate::sys::process_memory::{self, MemoryReadError, Process};
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::workers;
 
 /// See the module's documentation. Lanes hold it.
 #[derive(Debug)]
-pub(super) struct Neighbour {
+pub(super) struct PeerProcess {
     /// By which it knows that it is meant.
     to: Token,
     exchange: String,
@@ -39,22 +39,22 @@ pub(super) struct Neighbour {
 /// How the last meeting went.
 #[derive(Debug)]
 struct Meeting {
-    result: Result<Arc<Met>, Refusal>,
+    result: Result<Arc<PeerMemory>, Refusal>,
     /// A failure after which it may be better.
     over: Option<Instant>,
 }
 
-/// A neighbour that was met.
+/// A peer process that was met.
 #[derive(Debug)]
-pub(super) struct Met {
+pub(super) struct PeerMemory {
     pub(super) process: Process,
     exports: u64,
 }
 
-impl Neighbour {
+impl PeerProcess {
     /// The one whose exchange has this name, and which knows this token: its id, or the [`Pass`](exchange::Pass) of a pipe.
     pub(super) fn of(to: Token, exchange: &str) -> Arc<Self> {
-        static ALL: PerProcess<Mutex<HashMap<Token, Weak<Neighbour>>>> = PerProcess::new();
+        static ALL: PerProcess<Mutex<HashMap<Token, Weak<PeerProcess>>>> = PerProcess::new();
         let mut all = lock(ALL.get(Mutex::default));
         if let Some(known) = all.get(&to).and_then(Weak::upgrade)
             && known.exchange == exchange
@@ -74,7 +74,7 @@ impl Neighbour {
     }
 
     /// How the last meeting went, unless it is to be tried (again).
-    pub(super) fn known(&self) -> Option<Result<Arc<Met>, Refusal>> {
+    pub(super) fn known(&self) -> Option<Result<Arc<PeerMemory>, Refusal>> {
         let last = lock(&self.last);
         let is_over = |over: Instant| over <= Instant::now();
         let last = last.as_ref().filter(|last| !last.over.is_some_and(is_over));
@@ -82,7 +82,7 @@ impl Neighbour {
     }
 
     /// Meets it, unless that was done. Waits for its exchange, for a bounded time.
-    pub(super) async fn meet(self: &Arc<Self>) -> Result<Arc<Met>, Refusal> {
+    pub(super) async fn meet(self: &Arc<Self>) -> Result<Arc<PeerMemory>, Refusal> {
         let over = self.over.notified();
         let mut over = pin!(over);
         over.as_mut().enable();
@@ -103,7 +103,7 @@ impl Neighbour {
         })
     }
 
-    fn introduce(&self) -> Result<Met, Refusal> {
+    fn introduce(&self) -> Result<PeerMemory, Refusal> {
         let lasting = |reason| Refusal {
             reason,
             lasting: true,
@@ -114,7 +114,7 @@ impl Neighbour {
         };
         let (socket, _) = exchange::meet(&self.exchange).map_err(|unmet| Refusal {
             reason: unmet.to_string(),
-            lasting: matches!(unmet, Unmet::Untrusted(_)),
+            lasting: matches!(unmet, ExchangeError::Untrusted(_)),
         })?;
         let process = Process::behind(&socket).map_err(|error| Refusal {
             lasting: error.is_lasting(),
@@ -130,14 +130,14 @@ impl Neighbour {
         };
         // It has answered: so the pidfd, which is older, is its.
         match Packet::decode(&bytes[..len]) {
-            Some(Packet::Here(exports)) => Ok(Met { process, exports }),
+            Some(Packet::Here(exports)) => Ok(PeerMemory { process, exports }),
             _ => Err(lasting("the writer's exchange makes no sense".to_owned())),
         }
     }
 }
 
-/// To meet a neighbour. Whoever waits is woken when it is dropped, also by a runtime that ends.
-struct Turn(Arc<Neighbour>);
+/// To meet a peer process. Whoever waits is woken when it is dropped, also by a runtime that ends.
+struct Turn(Arc<PeerProcess>);
 
 impl Turn {
     fn meet(self) {
@@ -183,11 +183,14 @@ fn answer(socket: &PacketSocket, bytes: &mut [u8]) -> Result<Option<usize>, Errn
     }
 }
 
-impl Met {
+impl PeerMemory {
     /// Where the memory of an export lies; `None` if the export does not stand there (any more).
-    pub(super) fn read_export(&self, ticket: Ticket) -> Result<Option<u64>, Unread> {
+    pub(super) fn read_export(&self, ticket: Ticket) -> Result<Option<u64>, MemoryReadError> {
         let at = u64::from(ticket.slot) * SLOT as u64;
-        let at = self.exports.checked_add(at).ok_or(Unread::Unmapped)?;
+        let at = self
+            .exports
+            .checked_add(at)
+            .ok_or(MemoryReadError::Unmapped)?;
         let mut slot = [0; SLOT];
         self.process.read(at, &mut slot)?;
         let mut words = slot.as_chunks::<8>().0.iter().copied();
@@ -197,15 +200,15 @@ impl Met {
     }
 }
 
-impl From<Unread> for Refusal {
-    fn from(unread: Unread) -> Self {
+impl From<MemoryReadError> for Refusal {
+    fn from(unread: MemoryReadError) -> Self {
         let (reason, lasting) = match unread {
-            Unread::Ended => ("the writer's process has ended".to_owned(), false),
-            Unread::Unmapped => {
+            MemoryReadError::Ended => ("the writer's process has ended".to_owned(), false),
+            MemoryReadError::Unmapped => {
                 let reason = "the writer's memory cannot be read from outside its process";
                 (reason.to_owned(), false)
             }
-            Unread::Denied(errno) => {
+            MemoryReadError::Denied(errno) => {
                 let lasting = matches!(errno, Errno::EPERM | Errno::ENOSYS | Errno::EACCES);
                 (process_memory::why(errno), lasting)
             }
@@ -221,8 +224,14 @@ mod tests {
 
     #[test]
     fn a_forked_child_knows_nobody() {
-        let known = Neighbour::of([7; 16], "an exchange");
-        assert!(Arc::ptr_eq(&known, &Neighbour::of([7; 16], "an exchange")));
-        assert!(children_can(|| drop(Neighbour::of([7; 16], "an exchange"))));
+        let known = PeerProcess::of([7; 16], "an exchange");
+        assert!(Arc::ptr_eq(
+            &known,
+            &PeerProcess::of([7; 16], "an exchange")
+        ));
+        assert!(children_can(|| drop(PeerProcess::of(
+            [7; 16],
+            "an exchange"
+        ))));
     }
 }

@@ -1,6 +1,6 @@
 //! Where a process is, as it tells its peers: who is at the same place can be lent memory, and may be able to read it.
 //!
-//! A device descriptor begins with a byte: 1, or 2 of who lends and does not borrow. Then come the [`machine::Surroundings`], for [`Access::Read`]
+//! A device descriptor begins with a byte: 1, or 2 of who lends and does not borrow. Then come the [`machine::IpcDomain`], for [`Access::Read`]
 //! what only a [`Reader`] needs, the process's random id, and the name of its exchange. A process that cannot do it says 0 and why.
 
 use crate::channels::Link;
@@ -25,8 +25,8 @@ pub(in crate::channels) enum Access {
 
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::channels) struct Whereabouts {
-    machine: machine::Surroundings,
+pub(in crate::channels) struct ProcessDescriptor {
+    machine: machine::IpcDomain,
     /// Whether it takes what is lent to it.
     pub(in crate::channels) borrows: bool,
     /// For [`Access::Read`].
@@ -52,12 +52,12 @@ impl Access {
         name: &str,
         borrows: bool,
     ) -> Vec<(Device, Vec<u8>)> {
-        let mut place = Whereabouts::here(self, process, name);
+        let mut place = ProcessDescriptor::here(self, process, name);
         if let Ok(place) = &mut place {
             place.borrows = borrows;
         }
         let place = place.as_ref().map_err(String::as_str);
-        vec![(Device::CPU, Whereabouts::describe(place))]
+        vec![(Device::CPU, ProcessDescriptor::describe(place))]
     }
 
     /// Whether two descriptors say that it works between them, or why not.
@@ -68,9 +68,9 @@ impl Access {
         within_process: bool,
     ) -> Result<(), String> {
         let ours =
-            Whereabouts::parse(self, ours).map_err(|reason| format!("this end: {reason}"))?;
-        let theirs =
-            Whereabouts::parse(self, theirs).map_err(|reason| format!("the peer: {reason}"))?;
+            ProcessDescriptor::parse(self, ours).map_err(|reason| format!("this end: {reason}"))?;
+        let theirs = ProcessDescriptor::parse(self, theirs)
+            .map_err(|reason| format!("the peer: {reason}"))?;
         ours.reaches(&theirs, within_process)
     }
 
@@ -79,7 +79,7 @@ impl Access {
         self,
         channel: &str,
         link: &Link,
-    ) -> Result<Whereabouts, Error> {
+    ) -> Result<ProcessDescriptor, Error> {
         self.place(&link.peer_devices).map_err(|reason| {
             Misuse::Other(format!("channel {channel}: the peer: {reason}")).into()
         })
@@ -89,10 +89,10 @@ impl Access {
     pub(in crate::channels) fn place(
         self,
         devices: &[(Device, Vec<u8>)],
-    ) -> Result<Whereabouts, String> {
+    ) -> Result<ProcessDescriptor, String> {
         let descriptor = devices.iter().find(|(device, _)| device.is_cpu());
         let descriptor = descriptor.map_or(&[][..], |(_, descriptor)| descriptor);
-        Whereabouts::parse(self, descriptor)
+        ProcessDescriptor::parse(self, descriptor)
     }
 
     fn cannot(self) -> &'static str {
@@ -103,7 +103,7 @@ impl Access {
     }
 }
 
-impl Whereabouts {
+impl ProcessDescriptor {
     /// Of this process, whose exchange has this name; or why it cannot do that.
     fn here(access: Access, process: Token, exchange: &str) -> Result<Self, String> {
         machine::knows_users()?;
@@ -126,7 +126,7 @@ impl Whereabouts {
             }
         };
         Ok(Self {
-            machine: machine::Surroundings::here()?,
+            machine: machine::IpcDomain::here()?,
             borrows: true,
             reader,
             process,
@@ -174,7 +174,7 @@ impl Whereabouts {
     }
 
     fn decode(access: Access, borrows: bool, rest: &[u8]) -> Option<Self> {
-        let (machine, mut rest) = rest.split_at_checked(machine::Surroundings::LEN)?;
+        let (machine, mut rest) = rest.split_at_checked(machine::IpcDomain::LEN)?;
         let mut reader = None;
         if access == Access::Read {
             let (device, inode, processors);
@@ -192,7 +192,7 @@ impl Whereabouts {
             return None;
         }
         Some(Self {
-            machine: machine::Surroundings::decode(machine)?,
+            machine: machine::IpcDomain::decode(machine)?,
             borrows,
             reader,
             process: *process,
@@ -237,38 +237,38 @@ mod tests {
 
     const BOTH: [Access; 2] = [Access::Lend, Access::Read];
 
-    fn place(access: Access) -> Whereabouts {
-        Whereabouts::here(access, [0xa5; 16], &exchange_name().unwrap()).unwrap()
+    fn place(access: Access) -> ProcessDescriptor {
+        ProcessDescriptor::here(access, [0xa5; 16], &exchange_name().unwrap()).unwrap()
     }
 
     #[test]
     fn a_place_is_told_and_understood() {
         for access in BOTH {
             let here = place(access);
-            let told = Whereabouts::describe(Ok(&here));
+            let told = ProcessDescriptor::describe(Ok(&here));
             assert!(told.len() < 1024);
-            assert_eq!(Whereabouts::parse(access, &told), Ok(here.clone()));
-            let lends_only = Whereabouts {
+            assert_eq!(ProcessDescriptor::parse(access, &told), Ok(here.clone()));
+            let lends_only = ProcessDescriptor {
                 borrows: false,
                 ..here
             };
-            let told = Whereabouts::describe(Ok(&lends_only));
+            let told = ProcessDescriptor::describe(Ok(&lends_only));
             assert_eq!(
-                Whereabouts::parse(access, &told).is_ok_and(|place| !place.borrows),
+                ProcessDescriptor::parse(access, &told).is_ok_and(|place| !place.borrows),
                 access == Access::Lend
             );
-            let cannot = Whereabouts::describe(Err("a filter"));
-            let reason = Whereabouts::parse(access, &cannot).unwrap_err();
+            let cannot = ProcessDescriptor::describe(Err("a filter"));
+            let reason = ProcessDescriptor::parse(access, &cannot).unwrap_err();
             assert_eq!(reason, format!("{}: a filter", access.cannot()));
-            assert!(Whereabouts::describe(Err(&"ü".repeat(2000))).len() < 1024);
+            assert!(ProcessDescriptor::describe(Err(&"ü".repeat(2000))).len() < 1024);
         }
     }
 
     #[test]
     fn words_of_who_cannot_have_no_lines_of_their_own() {
         for access in BOTH {
-            let told = Whereabouts::describe(Err("no\n  channel cma: all well"));
-            let reason = Whereabouts::parse(access, &told).unwrap_err();
+            let told = ProcessDescriptor::describe(Err("no\n  channel cma: all well"));
+            let reason = ProcessDescriptor::parse(access, &told).unwrap_err();
             assert!(!reason.contains(char::is_control), "{reason:?}");
         }
     }
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn nonsense_is_refused_in_words() {
         for access in BOTH {
-            let told = Whereabouts::describe(Ok(&place(access)));
+            let told = ProcessDescriptor::describe(Ok(&place(access)));
             for bad in [
                 &[][..],
                 &[2],
@@ -288,7 +288,7 @@ mod tests {
                 &[&told[..told.len() - 5], b"/dbus"].concat(),
                 &[&told, &b"0"[..]].concat(),
             ] {
-                let reason = Whereabouts::parse(access, bad).unwrap_err();
+                let reason = ProcessDescriptor::parse(access, bad).unwrap_err();
                 assert!(reason.contains("no sense"), "{reason}");
             }
         }
@@ -298,13 +298,13 @@ mod tests {
     fn every_difference_has_its_reason() {
         for access in BOTH {
             let here = place(access);
-            let there = Whereabouts {
+            let there = ProcessDescriptor {
                 process: [1; 16],
                 ..place(access)
             };
             assert_eq!(here.reaches(&there, false), Ok(()));
-            let other_user = Whereabouts {
-                machine: machine::Surroundings {
+            let other_user = ProcessDescriptor {
+                machine: machine::IpcDomain {
                     user: there.machine.user + 1,
                     ..there.machine
                 },
