@@ -7,14 +7,14 @@ use syn::meta::{self, ParseNestedMeta};
 use syn::parse::Parser;
 use syn::{LitStr, Path};
 
-/// What the attribute says.
+/// The attribute's arguments.
 pub(crate) struct Args {
     /// Path of the runtime's private module; every generated path into the runtime begins with it.
     pub(crate) private: TokenStream,
 }
 
 impl Args {
-    /// Reads the attribute; a wrong argument is reported and the default taken.
+    /// Reads the arguments. A wrong one is reported, and the default taken.
     pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut runtime = None;
         let parser = meta::parser(|meta| {

@@ -1,7 +1,7 @@
-//! Every rule of a service trait that syntax alone can decide.
+//! Every rule for a service trait that can be decided from syntax alone.
 //!
-//! Invariant: a service that passes expands to code in which rustc can find fault only with the
-//! user's own types (unknown, not serializable, not `Send`).
+//! Invariant: if a service passes, rustc can find fault with the expansion only because of the user's own types (unknown, not
+//! serializable, not `Send`).
 
 use crate::model::{Input, Method, Outcome, Service};
 use crate::names;
@@ -18,7 +18,7 @@ use syn::{
     TypeTraitObject,
 };
 
-/// Reports every mistake and marks the methods that have one.
+/// Reports every mistake, and marks the methods that have one.
 pub(crate) fn check(service: &mut Service<'_>, errors: &mut Errors) {
     the_trait(service, errors);
     let mut ids = HashMap::new();
@@ -90,7 +90,7 @@ fn qualifiers(method: &Method<'_>, errors: &mut Errors) {
             "a stream waits item by item: remove `async`, and await inside the stream",
         ),
         (Outcome::Stream { .. }, None) | (_, Some(_)) => {}
-        // That is said where it is written.
+        // The mistake is reported at the type.
         (Outcome::Value(ty), None) if opaque(ty).is_some() => {}
         (_, None) => errors.at(
             sig.fn_token,
@@ -214,7 +214,7 @@ fn batch(method: &Method<'_>, errors: &mut Errors) {
     }
 }
 
-/// Where `#[tensor(..)]` says nothing about any tensor, or cannot be had.
+/// Reports a `#[tensor(..)]` that applies to no tensor, or that cannot be honoured.
 fn places(method: &Method<'_>, errors: &mut Errors) {
     for argument in method.arguments() {
         let Some(placed) = &argument.placed else {
@@ -262,7 +262,7 @@ fn name<'a>(method: &Method<'a>, ids: &mut HashMap<u32, &'a Ident>, errors: &mut
                 );
                 errors.at(ident, message);
             } else if method.cfgs().is_empty() {
-                // A `#[cfg]` may leave only one of them: rustc knows.
+                // With a `#[cfg]`, only one of them may exist: rustc knows.
                 let message = format!("there is another method `{name}`: rename one of them");
                 errors.at(ident, message);
             }
@@ -270,7 +270,7 @@ fn name<'a>(method: &Method<'a>, ids: &mut HashMap<u32, &'a Ident>, errors: &mut
     }
 }
 
-/// Finds tensors, payloads and references that are written out in a type.
+/// Whether a type, as written, holds tensors, payloads or references.
 struct Parts(bool);
 
 impl Parts {
@@ -290,7 +290,7 @@ impl<'ast> Visit<'ast> for Parts {
     }
 }
 
-/// What to write instead of a future or stream whose type has no name.
+/// What to write instead of an unnamed future or stream.
 fn instead(role: &str, opaque: Opaque<'_>) -> Option<String> {
     let (Opaque::Future(ty) | Opaque::Stream(ty)) = opaque;
     let ty = ty.map_or_else(|| "T".to_owned(), signature::text);
@@ -308,11 +308,11 @@ fn instead(role: &str, opaque: Opaque<'_>) -> Option<String> {
     })
 }
 
-/// Finds what a type must not hold to cross to another process.
+/// Reports the parts of a type that cannot travel to another process.
 struct Owned<'e> {
     /// "argument" or "result".
     role: &'static str,
-    /// The method was told already to drop its lifetimes: naming each use again helps nobody.
+    /// The method was already told to drop its lifetimes. Reporting each use as well would not help.
     lifetimes_declared: bool,
     errors: &'e mut Errors,
 }

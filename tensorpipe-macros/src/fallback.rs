@@ -1,5 +1,5 @@
-//! What is written when the trait has mistakes: the errors, and placeholders for every generated item. So code that uses the trait, the
-//! client or the server is not blamed as well.
+//! The expansion of a trait with mistakes: the errors, and placeholders for every generated item. With these, rustc does not also
+//! blame code that uses the trait, the client or the server.
 
 use crate::args::Args;
 use crate::expand::{Adapter, Client, trait_method};
@@ -78,7 +78,7 @@ fn without_duplicates<'a>(service: &'a Service<'a>) -> impl Iterator<Item = &'a 
     methods.filter(move |method| seen.insert(method.name()))
 }
 
-/// The method as the user wrote it, less what rustc would complain about once more.
+/// The method as the user wrote it, without the parts that rustc would report a second time.
 fn as_written(method: &Method<'_>) -> TokenStream {
     let mut syntax = method.syntax.clone();
     syntax.attrs = method.attrs().into_iter().cloned().collect();
@@ -125,7 +125,7 @@ fn client(service: &Service<'_>, args: &Args) -> TokenStream {
     let vis = &service.syntax.vis;
     let client = Client::new(service, args);
     let generic = !service.syntax.generics.params.is_empty();
-    // A method of a reserved name would be a second error: the client has the first of that name.
+    // A method with a reserved name would be a second error, because the client already has an item of that name.
     let methods = without_duplicates(service).filter(|method| !is_reserved(&method.name()));
     let methods = methods.map(|method| {
         if method.valid && !generic {

@@ -1,13 +1,11 @@
-//! `#[tensor_service]`: turns a trait into the client and server stubs of `tensorpipe-rpc`. Use it through that crate, whose page
-//! of it begins with an example.
+//! `#[tensor_service]` turns a trait into the client and server stubs of `tensorpipe-rpc`. Use it through that crate, whose
+//! documentation of it begins with an example.
 //!
-//! The way of a trait through this crate: `args` and `model` read the tokens, `check` finds every mistake and puts it into the one bag of
-//! `report`. `expand` writes the code, and `fallback` writes placeholders instead when the bag is not empty. `names` owns every generated
-//! name.
+//! How a trait passes through this crate: `args` and `model` read the tokens, and `check` reports every mistake to `report`. If
+//! there are none, `expand` writes the code; otherwise `fallback` writes placeholders. `names` owns every generated name.
 //!
-//! Invariant: nothing generated can be meant by accident. Paths are absolute, local variables have
-//! macro hygiene, and the user's own tokens keep their spans, so that rustc's errors about a type
-//! point into the trait.
+//! Invariant: user code cannot refer to generated names by accident. Paths are absolute, and local variables have macro hygiene.
+//! The user's own tokens keep their spans, so rustc's errors about a type point into the trait.
 #![forbid(unsafe_code)]
 
 use proc_macro::TokenStream;
@@ -24,20 +22,20 @@ mod report;
 mod signature;
 mod types;
 
-/// Beside the trait `Foo`, it writes `FooClient` (a method for each of the trait's, which returns a `Call`) and `FooService<S>`
-/// (serves any `S: Foo`).
+/// For a trait `Foo` it also writes `FooClient`, with a method for each of the trait's that returns a `Call`, and `FooService<S>`,
+/// which serves any `S: Foo`.
 ///
 /// # The trait
 ///
-/// - Methods take `&self` and have no generics. They are `async fn`, or plain `fn` where they return a stream.
-/// - Supertraits and default bodies are allowed. `#[cfg]`, `#[deprecated]`, `#[must_use]` and doc comments of a method reach the
-///   client.
+/// - Methods take `&self` and have no generics. They are `async fn`, or plain `fn` if they return a stream.
+/// - Supertraits and default bodies are allowed. The client's methods take over `#[cfg]`, `#[deprecated]`, `#[must_use]` and doc
+///   comments.
 /// - Implementations write plain `async fn`; their futures must be `Send`.
 ///
 /// # Arguments
 ///
-/// The client's method takes each argument as `T` or `&T`, a `String` also as `&str`, a `Vec<E>` also as `&[E]`. A `&Tensor` clones the
-/// handle, not the bytes.
+/// The client's method takes each argument as `T` or `&T`, a `String` also as `&str`, and a `Vec<E>` also as `&[E]`. Passing a
+/// `&Tensor` clones the handle, not the bytes.
 ///
 /// | written | what it is |
 /// |---|---|
@@ -55,11 +53,12 @@ mod types;
 /// | `-> Remote<T>`, `-> Result<Remote<T>, E>` | a reference; the call itself can be given to other calls |
 /// | `-> impl Stream<Item = T>`, `-> impl Stream<Item = Result<T, E>>` | a `CallStream`; an `Err` ends it. No `async` |
 ///
-/// `?` on a call turns its error into `anyhow::Error` or `Box<dyn Error>` where `E` is `Debug` and `Display`: derive `thiserror::Error`.
+/// `?` on a call turns its error into `anyhow::Error` or `Box<dyn Error>` if `E` is `Debug` and `Display`: derive
+/// `thiserror::Error`.
 ///
 /// # The client
 ///
-/// Beside the trait's methods, which cannot have these names, `FooClient` has:
+/// Besides the trait's methods, which cannot have these names, `FooClient` has:
 ///
 /// | | |
 /// |---|---|
@@ -75,7 +74,7 @@ mod types;
 /// | `clone()` | the same client; each `with_…` and each clone shares the connection |
 /// | `SCHEMA` | the definition of the service, which both ends compare |
 ///
-/// `FooService` has `new(implementation)`, `from_arc(implementation)`, and `batches()` where a method is batched.
+/// `FooService` has `new(implementation)` and `from_arc(implementation)`, and `batches()` if a method is batched.
 ///
 /// # Attributes
 ///
@@ -87,11 +86,11 @@ mod types;
 /// | `#[tensor(device = "cuda:0")]` | an argument | its tensors land on that device of the server |
 /// | `#[tensor(device = "cuda:0")]` | a method | the tensors of its result land on that device of the client |
 ///
-/// `#[tensor]` holds for each item of a stream, is part of the definition that both ends compare, and goes before a client's device
-/// map. Where a tensor cannot land, the call fails with `CallError::NoPlace`.
+/// `#[tensor]` applies to each item of a stream. It is part of the definition that both ends compare, and overrides a client's
+/// device map. If a tensor cannot land on the device, the call fails with `CallError::NoPlace`.
 ///
-/// `#[tensor_service(crate = "path")]` names the runtime crate where it is not `::tensorpipe_rpc`, for example because another
-/// crate re-exports it.
+/// `#[tensor_service(crate = "path")]` names the runtime crate if it is not `::tensorpipe_rpc`, for example because another crate
+/// re-exports it.
 #[proc_macro_attribute]
 pub fn tensor_service(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::tensor_service(args.into(), item.into()).into()

@@ -1,7 +1,7 @@
-//! What a service is, read from the trait's syntax and borrowing it.
+//! The model of a service, read from the trait's syntax and borrowing from it.
 //!
-//! Reading is lenient. Whatever has no place in the model is reported, and replaced by the nearest thing that has one. So `check` sees
-//! every method, and `fallback` can stand in for it.
+//! Reading is lenient. Syntax that the model cannot express is reported, and replaced by the nearest thing that it can. So `check`
+//! sees every method, and `fallback` can write a placeholder for each.
 
 use crate::names::Names;
 use crate::options::Options;
@@ -30,15 +30,15 @@ pub(crate) struct Method<'a> {
     pub(crate) inputs: Vec<Input<'a>>,
     pub(crate) outcome: Outcome<'a>,
     pub(crate) options: Options,
-    /// Where tensors of what it answers with land.
+    /// The device where tensors of its result land.
     pub(crate) placed: Option<Placed>,
-    /// No check found anything wrong with it. Set by `check`.
+    /// Whether no check found a mistake in it. Set by `check`.
     pub(crate) valid: bool,
-    /// The same of its return type alone.
+    /// Whether no check found a mistake in its return type.
     pub(crate) valid_output: bool,
 }
 
-/// What stands between the parentheses after `&self`.
+/// A parameter after `&self`.
 pub(crate) enum Input<'a> {
     Argument(Argument<'a>),
     /// `Streaming<T>`: a stream of items of that type.
@@ -58,24 +58,24 @@ pub(crate) enum Input<'a> {
 pub(crate) struct Argument<'a> {
     pub(crate) ident: Ident,
     pub(crate) ty: &'a Type,
-    /// Where its tensors land.
+    /// The device where its tensors land.
     pub(crate) placed: Option<Placed>,
 }
 
-/// What a call answers.
+/// The return type of a method.
 pub(crate) enum Outcome<'a> {
     Nothing,
     Value(&'a Type),
     Result {
         ok: &'a Type,
         error: &'a Type,
-        /// Both in what the user wrote: `anyhow::Result<T, E>`, say.
+        /// Both types as the user wrote them, for example `anyhow::Result<T, E>`.
         written: &'a Type,
     },
     /// `impl Stream<Item = T>`, or `impl Stream<Item = Result<T, E>>`.
     Stream {
         item: &'a Type,
-        /// Both, if an item is a `Result`.
+        /// The two types of the `Result`, if an item is one.
         result: Option<(&'a Type, &'a Type)>,
         written: &'a Type,
     },
@@ -100,7 +100,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// `#[cfg]`s of the trait: what is generated exists only where the trait does.
+    /// The trait's `#[cfg]`s: generated items exist only where the trait does.
     pub(crate) fn cfgs(&self) -> Vec<&'a Attribute> {
         of_kind(&self.syntax.attrs, &["cfg"])
     }
@@ -160,7 +160,7 @@ impl<'a> Method<'a> {
         })
     }
 
-    /// Whether its calls are gathered, and the argument is one of those that are.
+    /// Whether the method is batched, and this argument is joined.
     pub(crate) fn gathers(&self, argument: &Argument<'_>) -> bool {
         self.options.batch.is_some() && is_tensor(argument.ty)
     }
@@ -173,7 +173,7 @@ impl<'a> Method<'a> {
         })
     }
 
-    /// Where the tensors of that land.
+    /// The device where the tensors of that stream land.
     pub(crate) fn stream_place(&self) -> Option<&DeviceName> {
         self.inputs.iter().find_map(|input| match input {
             Input::Stream { placed, .. } => placed.as_ref().map(|placed| &placed.place),
@@ -181,12 +181,12 @@ impl<'a> Method<'a> {
         })
     }
 
-    /// Where tensors of what it answers with land.
+    /// The device where tensors of the result land.
     pub(crate) fn result_place(&self) -> Option<&DeviceName> {
         self.placed.as_ref().map(|placed| &placed.place)
     }
 
-    /// The types of which `#[tensor(..)]` says where their tensors land.
+    /// The types with a `#[tensor(..)]`.
     pub(crate) fn placed_types(&self) -> impl Iterator<Item = &'a Type> {
         let inputs = self.inputs.iter().filter_map(|input| match input {
             Input::Argument(Argument { ty, placed, .. }) => placed.as_ref().map(|_| *ty),
@@ -207,7 +207,7 @@ impl<'a> Method<'a> {
         self.stream().is_some() || self.outcome.is_stream()
     }
 
-    /// Everything but `#[rpc]` and `#[tensor]`, which are ours.
+    /// All attributes but our own `#[rpc]` and `#[tensor]`.
     pub(crate) fn attrs(&self) -> Vec<&'a Attribute> {
         let attrs = self.syntax.attrs.iter();
         let ours = |attr: &Attribute| attr.path().is_ident("rpc") || is_tensor_attr(attr);
@@ -222,7 +222,7 @@ impl<'a> Method<'a> {
         of_kind(&self.syntax.attrs, &["doc"])
     }
 
-    /// The attributes that the client's method takes over, beside the docs.
+    /// The attributes that the client's method takes over, besides the docs.
     pub(crate) fn client_attrs(&self) -> Vec<&'a Attribute> {
         of_kind(&self.syntax.attrs, &["cfg", "deprecated", "must_use"])
     }
@@ -299,7 +299,7 @@ impl<'a> Outcome<'a> {
         }
     }
 
-    /// Whether it is a `Remote`, which other calls can be given before it is there.
+    /// Whether it is a `Remote`, which other calls may take as an argument before the call has returned.
     pub(crate) fn is_reference(&self) -> bool {
         let ty = match self {
             Self::Value(ty) => ty,
@@ -309,7 +309,7 @@ impl<'a> Outcome<'a> {
         is_reference(ty)
     }
 
-    /// The types of a value or of an item; two where it is a `Result`, none of nothing.
+    /// The types of a value or of an item: two if it is a `Result`, none if there is no value.
     pub(crate) fn types(&self) -> Vec<&'a Type> {
         match self {
             Self::Nothing => Vec::new(),
@@ -331,7 +331,7 @@ impl<'a> Outcome<'a> {
         matches!(self, Self::Stream { .. })
     }
 
-    /// The whole type that the handler answers with.
+    /// The handler's whole return type.
     pub(crate) fn written(&self) -> TokenStream {
         match self {
             Self::Nothing => quote!(()),
@@ -361,7 +361,7 @@ mod tests {
     use quote::quote;
     use syn::{ItemTrait, parse_quote};
 
-    /// Reads a method with this argument list and return type, and shows what became of it.
+    /// Reads the first method of the trait, and shows it.
     fn with_method<R>(syntax: &ItemTrait, show: impl FnOnce(&Method<'_>) -> R) -> R {
         let mut errors = Errors::default();
         let service = Service::read(syntax, &mut errors);

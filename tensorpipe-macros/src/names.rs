@@ -1,7 +1,7 @@
-//! Every name that the expansion makes up.
+//! The names that the expansion makes up.
 //!
-//! Items are named after the trait (`FooClient`, `FooService`, `FooClientRequest`); local variables
-//! come from [`local`] and so can never be mixed up with an argument of the same spelling.
+//! Items are named after the trait (`FooClient`, `FooService`, `FooClientRequest`). Local variables come from [`local`], so they
+//! never clash with an argument of the same spelling.
 
 use crate::model::Method;
 use proc_macro2::{Ident, Span};
@@ -13,7 +13,7 @@ use syn::ext::IdentExt;
 pub(crate) struct Names {
     pub(crate) client: Ident,
     pub(crate) service: Ident,
-    /// A call as a value, for tarpc's stubs. Not `FooRequest`: people name argument types so.
+    /// A call as a value, for tarpc's stubs. It is not named `FooRequest`, because users often name argument types so.
     pub(crate) request: Ident,
     pub(crate) response: Ident,
 }
@@ -34,13 +34,13 @@ pub(crate) fn local(name: &str) -> Ident {
     Ident::new(name, Span::mixed_site())
 }
 
-/// The type parameter of the generated service. Its `impl` names types of the user's, and type parameters have no hygiene: a plain
-/// `S` would capture a type `S`.
+/// The type parameter of the generated service. Type parameters have no hygiene, and its `impl` names the user's types: a plain `S`
+/// would capture a user's type `S`.
 pub(crate) fn implementor() -> Ident {
     Ident::new("__Service", Span::mixed_site())
 }
 
-/// What each generated client has beside the methods of its trait, in order. The page of the macro lists it.
+/// The items of each generated client besides the methods of its trait, in order. The macro's documentation lists them.
 pub(crate) const RESERVED: [&str; 11] = [
     "SCHEMA",
     "clone",
@@ -83,7 +83,7 @@ pub(crate) fn variants(methods: &[Method<'_>]) -> Vec<Ident> {
         .collect()
 }
 
-/// `add_one` becomes `AddOne`. What is no identifier then (`Self`, a leading digit) gets a prefix.
+/// `add_one` becomes `AddOne`. A result that is no identifier (`Self`, a leading digit) gets a prefix.
 fn camel_case(name: &str) -> String {
     let mut camel = String::with_capacity(name.len());
     for word in name.split('_') {

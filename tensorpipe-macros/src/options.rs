@@ -1,4 +1,4 @@
-//! What `#[rpc(..)]` says about a method.
+//! The options in a method's `#[rpc(..)]`.
 
 use crate::report::Errors;
 use proc_macro2::Span;
@@ -6,20 +6,20 @@ use syn::meta::ParseNestedMeta;
 use syn::spanned::Spanned;
 use syn::{Attribute, LitInt, LitStr, Token};
 
-/// The longest that a call may wait for others: an hour, in nanoseconds.
+/// The longest `max_wait`: an hour, in nanoseconds.
 const LONGEST_WAIT: u64 = 3_600_000_000_000;
 
 /// The options of a method.
 #[derive(Default)]
 pub(crate) struct Options {
     pub(crate) idempotent: bool,
-    /// Its calls are gathered.
+    /// Set if its calls are batched.
     pub(crate) batch: Option<Batch>,
 }
 
 /// `batch(max_size = 32, max_wait = "2ms", concurrency = 1)`.
 pub(crate) struct Batch {
-    /// Of the word `batch`.
+    /// The span of the word `batch`.
     pub(crate) span: Span,
     pub(crate) max_size: u64,
     /// In nanoseconds.
@@ -111,7 +111,7 @@ fn once<T>(
     Ok(())
 }
 
-/// A number from 1 on.
+/// A number, at least 1.
 fn number(meta: &ParseNestedMeta<'_>, what: &str) -> syn::Result<u32> {
     let literal: LitInt = meta.value()?.parse()?;
     match literal.base10_parse() {

@@ -1,5 +1,5 @@
-//! What `#[tensor(..)]` says: on an argument where its tensors land at the server, on a method where those of its result land at the
-//! client.
+//! The device in a `#[tensor(..)]`. On an argument, its tensors land there at the server. On a method, its result's tensors land
+//! there at the client.
 
 use crate::report::Errors;
 use proc_macro2::TokenStream;
@@ -9,26 +9,26 @@ use syn::{Attribute, LitStr};
 
 const EXAMPLE: &str = "write `#[tensor(device = \"cuda:0\")]`";
 
-/// A device that is written out.
+/// A device, as written in the attribute.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DeviceName {
     kind: String,
     index: u32,
 }
 
-/// An attribute, and what it says.
+/// A `#[tensor(..)]` attribute, and its device.
 pub(crate) struct Placed {
     pub(crate) attr: Attribute,
     pub(crate) place: DeviceName,
 }
 
-/// Whether the attribute is ours.
+/// Whether the attribute is `#[tensor]`.
 pub(crate) fn is_tensor_attr(attr: &Attribute) -> bool {
     attr.path().is_ident("tensor")
 }
 
 impl Placed {
-    /// Reads the `#[tensor(..)]` among `attrs`; there is one at most.
+    /// Reads the `#[tensor(..)]` among `attrs`. More than one is an error.
     pub(crate) fn read(attrs: &[Attribute], errors: &mut Errors) -> Option<Self> {
         let mut found = None;
         for attr in attrs.iter().filter(|attr| is_tensor_attr(attr)) {
@@ -73,7 +73,7 @@ impl DeviceName {
         })
     }
 
-    /// As the runtime's `Device` parses it, of what a tensor can be on.
+    /// Parses a device on which a tensor can be, in the runtime's `Device` syntax.
     fn parse(text: &str) -> Option<Self> {
         let (kind, index) = text.split_once(':')?;
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -83,11 +83,11 @@ impl DeviceName {
         }
         let kind = kind.to_owned();
         let index = index.parse().ok()?;
-        // There is one main memory.
+        // There is only one main memory.
         (kind != "cpu" || index == 0).then_some(Self { kind, index })
     }
 
-    /// As it is written.
+    /// The attribute, as a user writes it.
     pub(crate) fn text(&self) -> String {
         format!("#[tensor(device = \"{}:{}\")]", self.kind, self.index)
     }
@@ -99,7 +99,7 @@ impl DeviceName {
     }
 }
 
-/// The same of one that may not be there.
+/// An `Option` of the device, as a constant expression.
 pub(crate) fn optional(place: Option<&DeviceName>, private: &TokenStream) -> TokenStream {
     match place {
         Some(place) => {

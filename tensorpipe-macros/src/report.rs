@@ -1,4 +1,4 @@
-//! The bag of errors: every check adds to it, so that the user repairs all mistakes in one go.
+//! The list of errors. Every check adds to it, so that the user can repair all mistakes at once.
 
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
@@ -9,7 +9,7 @@ use std::fmt::Display;
 pub(crate) struct Errors(Vec<syn::Error>);
 
 impl Errors {
-    /// Points at all of `tokens`.
+    /// Adds an error that points at all of `tokens`.
     pub(crate) fn at(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.0.push(syn::Error::new_spanned(tokens, message));
     }

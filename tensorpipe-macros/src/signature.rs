@@ -1,5 +1,5 @@
-//! Tokens as text with one fixed spacing: what a person would write, whatever rustc's own printer
-//! does in this version. The text is part of the schema, so equal tokens must give equal text.
+//! Tokens as text with one fixed spacing, as a person would write them, independent of rustc's own printer. The text is part of the
+//! schema, so equal tokens must give equal text.
 
 use crate::model::{Argument, Input, Method, Outcome};
 use crate::place::DeviceName;
@@ -52,9 +52,9 @@ pub(crate) fn text(tokens: impl ToTokens) -> String {
 #[derive(Default)]
 struct Printer {
     out: String,
-    /// The last token was a word, and a word that follows needs a space.
+    /// The last token was a word, so a word that follows needs a space.
     after_word: bool,
-    /// A comma was seen and is written when something follows it.
+    /// A comma was seen. It is written when something follows it.
     comma: bool,
 }
 
@@ -93,7 +93,7 @@ impl Printer {
                 self.comma = true;
                 return;
             }
-            // A trailing comma says nothing.
+            // A trailing comma has no meaning.
             ">" => self.comma = false,
             _ => self.pending_comma(),
         }
@@ -112,13 +112,13 @@ impl Printer {
             Delimiter::Parenthesis => ("(", ")"),
             Delimiter::Bracket => ("[", "]"),
             Delimiter::Brace => ("{", "}"),
-            // Left by macro_rules around `$ty`; not visible in the source.
+            // A group that macro_rules leaves around `$ty`; it is not visible in the source.
             Delimiter::None => return self.stream(stream),
         };
         self.out.push_str(open);
         self.after_word = false;
         self.stream(stream);
-        // Kept: it makes the tuple in `(u8,)`.
+        // A trailing comma is kept here, because it makes the tuple in `(u8,)`.
         if std::mem::take(&mut self.comma) {
             self.out.push(',');
         }

@@ -1,9 +1,9 @@
-//! Types that mean something in the signature of a call, recognised by how they are written: a macro sees no more.
+//! Types with a meaning in the signature of a call, recognised by spelling: a macro sees nothing else.
 
 use syn::visit::{self, Visit};
 use syn::{GenericArgument, Path, PathArguments, TraitBound, Type, TypeParamBound};
 
-/// The type arguments when `ty` is a path that ends in `Result`.
+/// The type arguments if `ty` is a path that ends in `Result`.
 pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
     let last = as_path(ty)?.segments.last()?;
     if last.ident != "Result" {
@@ -58,15 +58,15 @@ pub(crate) fn stream_item(ty: &Type) -> Option<&Type> {
     })
 }
 
-/// A type that stands for one without a name: `impl Future<Output = T>`, `Pin<Box<dyn Stream<Item = T>>>`, `BoxStream<'_, T>`.
+/// A future or stream without a name of its own: `impl Future<Output = T>`, `Pin<Box<dyn Stream<Item = T>>>`, `BoxStream<'_, T>`.
 #[derive(Clone, Copy)]
 pub(crate) enum Opaque<'a> {
-    /// And the `T`, if it is written.
+    /// With the `T`, if it is written.
     Future(Option<&'a Type>),
     Stream(Option<&'a Type>),
 }
 
-/// The first of them in a type.
+/// The first such type in a type.
 pub(crate) fn opaque(ty: &Type) -> Option<Opaque<'_>> {
     struct Find<'a>(Option<Opaque<'a>>);
 
@@ -112,7 +112,7 @@ fn last_argument(path: &Path) -> Option<&Type> {
     types.last()
 }
 
-/// Those of its last segment.
+/// The generic arguments of the path's last segment.
 fn arguments(path: &Path) -> impl Iterator<Item = &GenericArgument> {
     let arguments = path.segments.last().map(|last| &last.arguments);
     let arguments = match arguments {
@@ -122,7 +122,7 @@ fn arguments(path: &Path) -> impl Iterator<Item = &GenericArgument> {
     arguments.into_iter().flatten()
 }
 
-/// `Some(by_reference)` when the type is `CallContext` or `&CallContext`.
+/// `Some(by_reference)` if the type is `CallContext` or `&CallContext`.
 pub(crate) fn call_context(ty: &Type) -> Option<bool> {
     match ungrouped(ty) {
         Type::Reference(reference)

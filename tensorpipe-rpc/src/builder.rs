@@ -1,4 +1,4 @@
-//! What serves is made of: services, how much is done at once, and a context.
+//! The settings of everything that serves: services, limits, and a context.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use tensorpipe::{Context, Peer};
 use crate::limits::ServerLimits;
 use crate::service::Service;
 
-/// Whether a caller may call a method of a service; else why not.
+/// Decides whether a caller may call a method of a service. The error is the reason why not.
 pub(crate) type Authorize = dyn Fn(&Peer, &str, &str) -> Result<(), String> + Send + Sync;
 
 /// Makes a `T` that serves: see [`ServerBuilder`](crate::ServerBuilder) and [`ConnectionBuilder`](crate::ConnectionBuilder).
@@ -22,7 +22,7 @@ pub struct Builder<T> {
 }
 
 impl<T> Builder<T> {
-    /// Serves a service, beside those that were named before.
+    /// Adds a service.
     pub fn service(mut self, service: impl Service) -> Self {
         self.services.push(Arc::new(service));
         self
@@ -34,24 +34,25 @@ impl<T> Builder<T> {
         self
     }
 
-    /// How much is done at once for others.
+    /// Sets how much is done at once for callers.
     pub fn limits(mut self, limits: ServerLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Asks `authorize` about each call, with who calls, the service and the method. Where that says no, with a
-    /// reason, the method does not run, and the caller gets [`CallError::Denied`](crate::CallError::Denied): as whom it was seen,
-    /// and the reason. By default whoever has a connection may call everything.
+    /// Asks `authorize` about each call, with the caller, the service and the method. If it returns an error, the method does not
+    /// run. The caller gets [`CallError::Denied`](crate::CallError::Denied), with the identity under which it was seen, and the
+    /// reason. By default every caller may call everything.
     ///
-    /// - It is asked on the call's header. Tensors that wait for this side's go-ahead do not move before. Small ones ride with the header,
-    ///   and others may be under way within the credit that the pipe has ([`Limits::window_ahead`](tensorpipe::Limits::window_ahead)): they
-    ///   are thrown away.
-    /// - Who calls is known as well as the pipe knows it: over a network without TLS, see [`Route::exposed`](tensorpipe::Route::exposed).
-    /// - It runs while the connection waits: decide by what is in memory. A panic of it says no.
-    /// - It is about calls. Whoever has a connection can learn which methods there are, and use the [`Remote`](crate::Remote)
-    ///   values that calls have given it, or that others have shared with it. It does not see arguments, such as the key of a rendezvous.
-    /// - It is of this server or connection alone: another one, or [tarpc](mod@crate::tarpc), on the same context has its own.
+    /// - It decides on the call's header. Tensors that need a go-ahead have not moved then. Small tensors come with the header, and
+    ///   others may be under way within the pipe's credit ([`Limits::window_ahead`](tensorpipe::Limits::window_ahead)); they are
+    ///   thrown away.
+    /// - The caller is known only as well as the pipe knows it: over a network without TLS, see
+    ///   [`Route::exposed`](tensorpipe::Route::exposed).
+    /// - The connection waits while it runs, so decide from memory, without I/O. If it panics, the call is denied.
+    /// - It covers calls alone. Any caller can learn which methods there are, and use [`Remote`](crate::Remote) values that calls
+    ///   have given it, or that others have shared with it. It does not see arguments, such as the key of a rendezvous.
+    /// - It holds for this server or connection alone: another one, or [tarpc](mod@crate::tarpc), on the same context has its own.
     ///
     /// ```
     /// # use tensorpipe::{Context, Tensor};

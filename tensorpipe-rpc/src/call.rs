@@ -19,41 +19,40 @@ use crate::observe::{Attempts, CallStats};
 use crate::remote::{FETCH, Handle, decoding};
 use crate::schema::Method;
 
-/// What a stub returns: the call is on its way from the moment it is made, polled or not. Awaiting it gives the method's
-/// result; dropping it cancels the call: what of its tensors has not moved does not move, and its handler is dropped at its
-/// next await.
+/// A call as stubs return it: it is on its way from the moment it is made, polled or not. Awaiting it gives the method's result.
+/// Dropping it cancels the call: tensors that have not moved do not move, and the handler is dropped at its next await.
 ///
-/// It has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)), from when it is made, unless the client says otherwise
-/// (`client.with_deadline(..)`). Within a handler it has what is left of the handler's time, if that is less. Then it ends with
+/// A call has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)) from when it is made, unless the client says otherwise
+/// (`client.with_deadline(..)`). Within a handler it has at most the time that the handler has left. When time is up it ends with
 /// [`CallError::Deadline`].
 ///
-/// Over [`Replicas`](crate::Replicas) it is made at once if one of them is there; what comes after that, waiting for one and
-/// being made again, happens while it is awaited.
+/// Over [`Replicas`](crate::Replicas) it is sent at once if one of them is live. Waiting for a replica, and retries, happen only
+/// while the call is awaited.
 #[must_use = "dropping a call cancels it"]
 pub struct Call<T, E = Infallible> {
     method: &'static Method,
     state: State<E>,
     decode: fn(&'static Method, Outcome) -> Result<T, CallError<E>>,
-    /// The reference that it returns, if other calls were given it.
+    /// The reference that the call returns, if other calls were given it.
     promised: OnceLock<Arc<Handle>>,
 }
 
-/// What is rare is boxed: calls are moved often.
+/// Rare states are boxed, because calls are moved often.
 enum State<E> {
-    /// It was not made.
+    /// The call was not sent.
     Failed(Option<Box<CallError<E>>>),
-    /// It needed nobody else.
+    /// The outcome was known at once, without a server.
     Answered(Box<Outcome>),
     Waiting(InFlightCall),
     Retrying(Retrying, Option<Arc<Attempts>>),
     Done,
 }
 
-/// How a call came to be under way.
+/// A call that was started.
 pub(crate) enum StartedCall {
-    /// On one connection, with which it ends.
+    /// On one connection: it fails if that ends.
     Sent(InFlightCall),
-    /// On replicas: it ends when one of them has answered, or none can. Beside it what its caller wants to know.
+    /// On replicas: it ends when one of them has answered, or none can. The attempts are recorded if the caller asked for figures.
     Retrying(Retrying, Option<Arc<Attempts>>),
 }
 
@@ -64,13 +63,13 @@ impl StartedCall {
     }
 }
 
-/// Ends with the call's outcome, and if that has references with the attempt that it is of. Dropping it cancels the call.
+/// Gives the call's outcome and, if that has references, the attempt that it came from. Dropping it cancels the call.
 pub(crate) type Retrying = Pin<Box<dyn Future<Output = (Outcome, Option<Sent>)> + Send + Sync>>;
 
 /// A call on its connection.
 pub(crate) type Sent = (Arc<Engine>, Arc<CallSlot>);
 
-/// A call that waits for its answer. Whoever drops it before cancels it.
+/// A call that waits for its answer. Dropping it earlier cancels the call.
 pub(crate) struct InFlightCall {
     pub(crate) slot: Arc<CallSlot>,
     awaiting: Awaiting<Arc<Engine>>,
@@ -94,7 +93,7 @@ impl InFlightCall {
 
     /// Takes the outcome, driving the pipe for it.
     pub(crate) fn poll(&mut self, cx: &Context<'_>) -> Poll<Outcome> {
-        // At first there is no waker that would have to be taken back.
+        // On the first poll no waker of this call is registered, so there is none to take back.
         let mut outcome = None;
         if self.polled || self.slot.outcome.is_done() {
             outcome = self.slot.outcome.poll(None);
@@ -115,13 +114,14 @@ impl InFlightCall {
         }
     }
 
-    /// Its task does something else next: whoever else waits must not wait for it to poll.
+    /// Stops driving: this task may not poll for a while, so other waiting tasks must drive.
     #[inline]
     pub(crate) fn rest(&mut self) {
         self.awaiting.rest();
     }
 
-    /// Drives the pipe, and leaves a waker there; at first, where its message left with others, others drive.
+    /// Drives the pipe, and registers a waker there. On the first poll of a call whose message leaves with others, other tasks
+    /// drive.
     #[inline]
     pub(crate) fn drive(&mut self, cx: &Context<'_>) {
         self.polled = true;
@@ -132,18 +132,18 @@ impl InFlightCall {
         }
     }
 
-    /// What was waited for is not there yet.
+    /// The outcome is not here yet: drive again when polled.
     #[inline]
     pub(crate) fn poll_again(&mut self, cx: &Context<'_>) {
         self.awaiting.poll_again(cx.waker());
     }
 
-    /// What is known of it, if its caller asked.
+    /// The call's figures, if its caller asked for them.
     pub(crate) fn stats(&self) -> CallStats {
         self.slot.stats(&self.engine().pipe)
     }
 
-    /// Nobody waits any more.
+    /// Cancels the call.
     pub(crate) fn cancel(&self) {
         self.engine().cancel(&self.slot);
     }
@@ -157,7 +157,7 @@ impl CancelOnDrop {
         Self(Some(InFlightCall::new(engine, slot)))
     }
 
-    /// Waits for the outcome, and if that has references says which call they are of.
+    /// Waits for the outcome. If it has references, also returns the call that they came with.
     pub(crate) async fn outcome(&mut self) -> (Outcome, Option<Sent>) {
         let outcome = poll_fn(|cx| match &mut self.0 {
             Some(call) => call.poll(cx),
@@ -196,7 +196,7 @@ impl<T: DeserializeOwned> Call<T> {
         Self::new(method, State::new(made), decode_value)
     }
 
-    /// A copy of a value that is here, with its tensors on this device.
+    /// A finished call: a copy of a local value, with its tensors on this device.
     pub(crate) fn of_copy_on(value: &T, device: Option<Device>) -> Self
     where
         T: Serialize,
@@ -215,7 +215,7 @@ impl<T: DeserializeOwned> Call<T> {
         Self::new(&FETCH, state, decode_value)
     }
 
-    /// A call that was not made.
+    /// A call that was not sent.
     pub(crate) fn failed(error: CallError) -> Self {
         Self::new(&FETCH, State::failed(error), decode_value)
     }
@@ -246,9 +246,8 @@ impl<T, E> Call<T, E> {
 }
 
 impl<T, E> Call<T, E> {
-    /// Its result, or why there is none, and what happened: for calls made through `with_stats` of a client. Of others nothing is known,
-    /// and [`CallStats::is_measured`] says so.
-    /// Dropping the future cancels the call.
+    /// The result, or why there is none, and what happened on the way. Only calls made through `with_stats` of a client are
+    /// measured; [`CallStats::is_measured`] tells. Dropping the future cancels the call.
     pub async fn stats(self) -> (Result<T, CallError<E>>, CallStats) {
         let told: Box<dyn FnOnce() -> CallStats + Send + Sync> = match &self.state {
             State::Waiting(call) if call.slot.trace.is_some() => {
@@ -265,7 +264,7 @@ impl<T, E> Call<T, E> {
         (result, told())
     }
 
-    /// The reference that it will return.
+    /// The reference that the call will return.
     pub(crate) fn promise(&self) -> Result<Arc<Handle>, &'static str> {
         match &self.state {
             State::Waiting(call) if self.method.promises => {
@@ -282,7 +281,7 @@ impl<T, E> Call<T, E> {
         }
     }
 
-    /// Its streams, unless it was not made.
+    /// The call's streams, unless the call was not sent.
     pub(crate) fn streams(&self) -> Option<(Arc<Engine>, Arc<CallStreams>)> {
         match &self.state {
             State::Waiting(call) => Some((call.engine().clone(), call.slot.streams.clone()?)),
@@ -378,14 +377,14 @@ impl<T, E> Future for Call<T, E> {
         let decode = || (this.decode)(this.method, outcome);
         let (decoded, _) = decoding(engine.clone(), promised, decode);
         if decoded.is_err() {
-            // Some of them may not have been looked at.
+            // Decoding may have stopped before it met all references.
             engine.release(slot.id, None);
         }
         Poll::Ready(decoded)
     }
 }
 
-/// Whether tensors of this process's are on this device, if somebody wants them there.
+/// Checks that tensors of this process are on the wanted device, if there is one.
 fn is_on(tensors: &[Tensor], device: Option<Device>) -> Result<(), Misuse> {
     let Some(device) = device else { return Ok(()) };
     let elsewhere = |tensor: &Tensor| tensor.device() != device;

@@ -1,4 +1,4 @@
-//! Calls back: a client that serves its server, over the same pipe.
+//! Callbacks: a client that serves its server, over the same pipe.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ impl ConnectionBuilder {
     /// Connects, and serves from now on.
     ///
     /// # Errors
-    /// As [`Context::connect`](tensorpipe::Context::connect); [`Misuse`](tensorpipe::Misuse) for two services of one name, or one with a type
-    /// that no call can carry (`serde_json::Value`).
+    /// As [`Context::connect`](tensorpipe::Context::connect); [`Misuse`](tensorpipe::Misuse) for two services of one name, or one
+    /// with a type that no call can carry (`serde_json::Value`).
     pub async fn connect(self, url: impl AsRef<str>) -> Result<Connection, Error> {
         let pipe = self.chosen_context().connect(url.as_ref()).await?;
         let connection = self.over(pipe)?;
@@ -28,7 +28,7 @@ impl ConnectionBuilder {
         Ok(connection)
     }
 
-    /// The same on a pipe that came another way. Inside a tokio runtime.
+    /// Serves on a pipe that was made another way. Must be called inside a tokio runtime.
     ///
     /// # Errors
     /// [`Misuse`](tensorpipe::Misuse) for two services of one name, or one with a type
@@ -40,7 +40,7 @@ impl ConnectionBuilder {
 }
 
 impl Connection {
-    /// Begins a connection whose other end calls back: this end serves it, over the same pipe.
+    /// Begins a connection on which the server can call back: this end serves it, over the same pipe.
     ///
     /// ```
     /// use tensorpipe_rpc::{CallContext, Connection, Server, tensor_service};
@@ -97,8 +97,8 @@ impl Connection {
 }
 
 impl CallContext {
-    /// The connection that the call came over: for calls of services that its caller serves
-    /// ([`Connection::builder`](crate::Connection::builder)). `None` when it is gone. Whoever keeps it keeps the pipe open.
+    /// The connection that the call came over, to call services that the caller serves
+    /// ([`Connection::builder`](crate::Connection::builder)). `None` when it is gone. Holding it keeps the pipe open.
     pub fn connection(&self) -> Option<Connection> {
         let engine = self.inner.caller.engine()?;
         Some(Connection { engine })

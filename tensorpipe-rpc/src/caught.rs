@@ -1,17 +1,17 @@
 //! Panics of the user's code, caught.
 //!
-//! Invariant: nothing of a panic goes on behind [`catch_panic`], not even when what it carried panics while it is dropped.
+//! Invariant: no panic passes [`catch_panic`], not even when the panic's payload panics while it is dropped.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Poll;
 
-/// Runs `run`. Its panic becomes the text of it.
+/// Runs `run`. A panic becomes an error with its text.
 pub(crate) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(run)).map_err(text)
 }
 
-/// Polls something. Its panic ends it.
+/// Polls a future. A panic ends it, as an error with its text.
 pub(crate) fn catch_panic_poll<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<Result<T, String>> {
     match catch_panic(poll) {
         Ok(polled) => polled.map(Ok),
@@ -33,7 +33,7 @@ fn text(panic: Box<dyn Any + Send>) -> String {
             Ok(text) => (*text).to_owned(),
             Err(panic) => {
                 if let Err(next) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-                    // It could go on like this for ever.
+                    // Each drop may panic anew, for ever: leak this one.
                     std::mem::forget(next);
                 }
                 "with no message".to_owned()
@@ -46,7 +46,7 @@ fn text(panic: Box<dyn Any + Send>) -> String {
 mod tests {
     use super::catch_panic;
 
-    /// Its drop panics with another one of these, for ever.
+    /// A payload whose drop panics with another one of these, for ever.
     struct Again(u32);
 
     impl Drop for Again {

@@ -1,4 +1,4 @@
-//! What a handler can know of its call: time left, who calls and over what, whether anybody still waits.
+//! What a handler can know of its call: the time left, who calls and over what route, and whether the caller still waits.
 
 use std::fmt;
 use std::future::Future;
@@ -26,13 +26,13 @@ use crate::remote::{EncodedReferences, encoding};
 use crate::service::HandlerFuture;
 
 tokio::task_local! {
-    /// The call whose handler runs: calls that it makes inherit its deadline and trace.
+    /// The call whose handler runs. Calls that the handler makes inherit its deadline and trace.
     static CURRENT: CallContext;
 }
 
 /// A call being handled. Cheap to clone.
 ///
-/// A method that names a `&CallContext` or `CallContext` among its parameters gets it; it is no argument of the client's.
+/// A method gets it by naming a parameter `&CallContext` or `CallContext`. It is not an argument for the client.
 #[derive(Clone)]
 pub struct CallContext {
     pub(crate) inner: Arc<Inner>,
@@ -45,17 +45,17 @@ pub(crate) struct Inner {
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
     pub(crate) cancel: CancelState,
-    /// What it takes of the receive budget, while its handler is being made.
+    /// The call's part of the receive budget, while its handler is being made.
     pub(crate) held: HeldSlot,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
-    /// Where somebody wants to know what becomes of it.
+    /// Set if somebody wants to know what becomes of the call.
     pub(crate) handler_trace: Option<Box<HandlerTrace>>,
 }
 
-/// What all calls of a connection have in common. It does not keep the pipe open.
+/// What all calls of a connection share. It does not keep the pipe open.
 pub(crate) struct Caller {
-    /// Known when it has called: where its pipe is may be decided shortly before.
+    /// Set at the peer's first call: the pipe's route may be decided only shortly before.
     known: OnceLock<Known>,
     memory: Allocators,
     pub(crate) runtime: Handle,
@@ -64,7 +64,7 @@ pub(crate) struct Caller {
 
 struct Known {
     peer: Peer,
-    /// What it has proved to be, in words for spans.
+    /// The peer's proven identity, as text for spans.
     identity: Option<String>,
     route: Arc<Route>,
 }
@@ -79,7 +79,7 @@ impl Caller {
         }
     }
 
-    /// A call of it has come over this pipe.
+    /// Records the peer and the route at its first call over this pipe.
     pub(crate) fn has_called(&self, pipe: &Pipe) {
         self.known.get_or_init(|| {
             let peer = pipe.peer();
@@ -92,7 +92,7 @@ impl Caller {
     }
 
     fn known(&self) -> &Known {
-        // There is no context of a call before there is a call.
+        // A call's context exists only once there is a call.
         let Some(known) = self.known.get() else {
             unreachable!("nobody has called");
         };
@@ -103,12 +103,12 @@ impl Caller {
         &self.known().peer
     }
 
-    /// What it has proved to be, in words.
+    /// The peer's proven identity, as text.
     pub(crate) fn identity(&self) -> Option<&str> {
         self.known().identity.as_deref()
     }
 
-    /// Says once which engine handles the calls.
+    /// Sets, once, the engine that handles the calls.
     pub(crate) fn set_engine(&self, engine: &Arc<Engine>) {
         let _ = self.engine.set(Arc::downgrade(engine));
     }
@@ -119,13 +119,13 @@ impl Caller {
     }
 }
 
-/// Set once, when nobody waits for the call any more.
+/// Set once, when the caller no longer waits for the call.
 #[derive(Default)]
 pub(crate) struct CancelState {
     cancelled: AtomicBool,
     /// The handler's task.
     task: AtomicWaker,
-    /// Work of the handler's that runs elsewhere.
+    /// Wakes work of the handler on other tasks.
     told: Notify,
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct CancelState {
 pub(crate) struct HeldSlot(Mutex<Option<Held>>);
 
 impl HeldSlot {
-    /// Puts it there; what was there is let go of.
+    /// Replaces the content. The old content is dropped outside the lock.
     pub(crate) fn keep(&self, held: Option<Held>) {
         let before = std::mem::replace(&mut *lock(&self.0), held);
         drop(before);
@@ -174,7 +174,7 @@ impl CallContext {
         CURRENT.try_with(Self::clone).ok()
     }
 
-    /// When nobody waits any more.
+    /// When the caller stops waiting.
     pub fn deadline(&self) -> Option<Instant> {
         self.inner.deadline
     }
@@ -186,7 +186,7 @@ impl CallContext {
             .map(|deadline| deadline.saturating_duration_since(ambient::now()))
     }
 
-    /// Who calls: as it has proved to be, and where the system sees it.
+    /// The caller: its proven identity, and its address as the system sees it.
     ///
     /// ```
     /// # use tensorpipe_rpc::CallContext;
@@ -204,24 +204,24 @@ impl CallContext {
         &self.inner.caller.peer().name
     }
 
-    /// Which transport and channels carry the call, and why not the others: a handler can tell a caller in its own process
-    /// from one far away.
+    /// Which transport and channels carry the call, and why the others do not. So a handler can tell a caller in its own process
+    /// from a remote one.
     pub fn route(&self) -> &Route {
         &self.inner.caller.known().route
     }
 
-    /// Where the call belongs among others: as its caller says.
+    /// The trace that the call belongs to, as its caller gave it.
     pub fn trace(&self) -> TraceContext {
         self.inner.trace
     }
 
-    /// What calls that its handler makes belong to.
+    /// The trace context of calls that the handler makes.
     pub(crate) fn around(&self) -> TraceContext {
         let handler_trace = self.inner.handler_trace.as_ref();
         handler_trace.map_or(self.inner.trace, |handler_trace| handler_trace.around)
     }
 
-    /// Warm memory for results. A caller on this machine reads a tensor of it ([`Pool::tensor`]) where it is, without a copy.
+    /// Warm memory for results. A caller on this machine reads a tensor from it ([`Pool::tensor`]) in place, without a copy.
     pub fn pool(&self) -> &Pool {
         self.inner.caller.memory.main()
     }
@@ -234,8 +234,8 @@ impl CallContext {
         self.inner.caller.memory.on(device)
     }
 
-    /// Whether nobody waits any more: the caller dropped the call or is gone, or time is up. Blocking work looks here now
-    /// and then; an async handler is dropped at its next await anyway.
+    /// Whether the caller no longer waits: it dropped the call or is gone, or time is up. Blocking work should check this now and
+    /// then. An async handler is dropped at its next await anyway.
     pub fn is_cancelled(&self) -> bool {
         self.inner.cancel.is_set()
             || self
@@ -244,14 +244,14 @@ impl CallContext {
                 .is_some_and(|deadline| ambient::now() >= deadline)
     }
 
-    /// Ends when the call is cancelled, and at its deadline at the latest, answered or not. For work that runs on tasks of
-    /// its own. Cancel safe.
+    /// Completes when the call is cancelled, and at the deadline at the latest, even if the call was answered. For work that runs
+    /// on tasks of its own. Cancel safe.
     pub async fn cancelled(&self) {
         let Inner {
             cancel, deadline, ..
         } = &*self.inner;
         let told = cancel.told.notified();
-        // Set between the two: `told` would not hear of it.
+        // Checked after `notified`: a cancel before that does not wake it.
         if cancel.is_set() {
             return;
         }
@@ -259,7 +259,7 @@ impl CallContext {
             return told.await;
         };
         let up = {
-            // Whoever waits may be on a thread without a runtime.
+            // The future may be polled on a thread without a runtime.
             let _runtime = self.inner.caller.runtime.enter();
             tokio::time::sleep_until(at.into())
         };
@@ -277,34 +277,35 @@ impl CallContext {
     }
 }
 
-/// What tensors take of this process's memory: not those that another process has lent.
+/// How much of this process's memory the tensors take. Tensors that another process has lent do not count.
 pub(crate) fn own_bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> u64 {
     let is_own = |tensor: &&Tensor| tensor.buffer().memory().kind() == MemoryKind::Heap;
     let own = tensors.into_iter().filter(is_own);
     own.map(|tensor| tensor.byte_len() as u64).sum()
 }
 
-/// Of calls that run otherwise than as one handler.
+/// For calls that do not run as one plain handler: batches and waiting calls.
 impl CallContext {
-    /// The context of a batch whose first call this is, and that somebody waits for until `deadline`.
+    /// The context of a batch that begins with this call. Some caller of the batch waits until `deadline`.
     pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
         let caller = self.inner.caller.clone();
         Self::new(None, deadline, self.around(), caller, None, None)
     }
 
-    /// Counts what the call takes for as long as it waits: as it came, or the `bytes` of one that was here whole when it came.
+    /// Counts a waiting call in the receive budget. A call whose parts came later is counted already; for one that came whole,
+    /// `bytes` are added.
     pub(crate) fn hold(&self, bytes: u64) -> Result<Option<Held>, Error> {
         let mut held = match (self.inner.held.take(), self.inner.caller.engine()) {
             (Some(held), _) => held,
             (None, Some(engine)) => engine.pipe.hold(bytes)?,
-            // Its connection has ended, and the call with it.
+            // The connection has ended, and with it the call.
             (None, None) => return Ok(None),
         };
         held.wait()?;
         Ok(Some(held))
     }
 
-    /// Whether its server handles no further calls.
+    /// Whether the server takes no further calls.
     pub(crate) fn server_stops(&self) -> bool {
         let engine = self.inner.caller.engine();
         engine.is_some_and(|engine| engine.stops_serving())
@@ -336,18 +337,18 @@ impl CancelState {
         self.task.wake();
     }
 
-    /// Has the handler's task polled, for what it alone can know.
+    /// Wakes the handler's task, so that it checks for changes that no waker reports, such as [`CallContext::server_stops`].
     pub(crate) fn nudge(&self) {
         self.task.wake();
     }
 
-    /// For the handler's task alone.
+    /// Polled by the handler's task alone.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         if self.is_set() {
             return Poll::Ready(());
         }
         self.task.register(cx.waker());
-        // Set between the first check and the registration.
+        // Checked again: it may have been set between the first check and the registration.
         match self.is_set() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -355,7 +356,7 @@ impl CancelState {
     }
 }
 
-/// Encodes what the handler that runs on this task returns.
+/// Encodes a result of the handler that runs on this task.
 pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Option<Box<EncodedReferences>>) {
     let call = CURRENT.try_with(|context| {
         let engine = context.inner.caller.engine.get()?;
@@ -367,7 +368,7 @@ pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Option<Box<Encod
     }
 }
 
-/// Each poll of the handler is one within its call.
+/// Runs each poll of the handler as part of its call.
 pub(crate) fn scoped(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
     Box::pin(CURRENT.scope(context, handler))
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::codec::{DecodeError, EncodeError};
 
-/// Why a call has no result. `E` is the method's own error, where it has one: an [`Error`](std::error::Error), which `?` takes into
-/// `anyhow::Error` or a `Box<dyn Error>`, where `E` is `Debug` and `Display`. Derive `thiserror::Error` for it.
+/// Why a call has no result. `E` is the method's own error, if it has one; derive `thiserror::Error` for it. If `E` is `Debug` and
+/// `Display`, this is an [`Error`](std::error::Error), so `?` converts it into `anyhow::Error` or a `Box<dyn Error>`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CallError<E = Infallible> {
@@ -16,49 +16,48 @@ pub enum CallError<E = Infallible> {
     Service(E),
     /// The method panicked, with this message. It ran in part; the server goes on.
     Panicked(Arc<str>),
-    /// The server has enough to do; the method did not run. In the server's words.
+    /// The server has too much to do; the method did not run. The text is the server's.
     Overloaded(Arc<str>),
-    /// The server does not let this caller call the method ([`Builder::authorize`](crate::Builder::authorize)), which did not run. In the
-    /// server's words: as whom it saw the caller.
+    /// The server does not let this caller call the method ([`Builder::authorize`](crate::Builder::authorize)); it did not run. The
+    /// text is the server's, and names the identity under which it saw the caller.
     Denied(Arc<str>),
     /// The server has no such method: it is older than this client.
     Unimplemented(Arc<str>),
-    /// Time was up: 60 s, or what `with_deadline` of the client says, for a call and for the whole of a stream. The method may have
-    /// run. Where time was up because no replica was there, the error is [`CallError::Unavailable`].
+    /// Time was up for a call, or for the whole of a stream: 60 s, or what the client's `with_deadline` says. The method may have
+    /// run. If no replica was live in that time, the error is [`CallError::Unavailable`].
     Deadline {
         /// The bound.
         after: Duration,
-        /// Tensors or payloads of the call, or of its answer, were still on their way: the network may be slow, or drop large packets
-        /// without a word.
+        /// Tensors or payloads of the call, or of its answer, were still on their way: the network may be slow, or silently drop
+        /// large packets.
         moving: bool,
     },
     /// The server is shutting down; the method did not run. Call another server.
     ShuttingDown,
-    /// An argument cannot be sent; nothing was.
+    /// An argument cannot be sent, so nothing was sent.
     Encode(EncodeError),
-    /// The server could not make sense of the arguments; the method did not run. In the server's words.
+    /// The server could not decode the arguments; the method did not run. The text is the server's.
     BadArguments(Arc<str>),
-    /// The method ran, but the server could not send what it returned. In the server's words.
+    /// The method ran, but the server could not send its result. The text is the server's.
     BadReply(Arc<str>),
-    /// The method ran, but its reply makes no sense here.
+    /// The method ran, but its reply cannot be decoded here.
     Decode(DecodeError),
-    /// The connection ended first, or did not take the call.
+    /// The connection ended before the answer, or did not take the call.
     Connection {
-        /// How.
+        /// How it failed.
         error: tensorpipe::Error,
         /// Whether the method may have run.
         may_have_run: bool,
     },
-    /// None of the replicas could be called in time, and none can be as long as that stays so. Calls with a stream do not wait for one:
-    /// they fail at once.
+    /// No replica could be called in time. Calls with a stream do not wait for one: they fail at once.
     Unavailable {
-        /// What is known of each.
+        /// The last error of each replica.
         replicas: Arc<[ReplicaError]>,
-        /// Whether the method may have run on one that was lost.
+        /// Whether the method may have run on a replica that was lost.
         may_have_run: bool,
     },
-    /// An argument refers to a value that is not there: the call that was to make it failed, or its owner has let go of it. The
-    /// method did not run. In the server's words.
+    /// An argument refers to a value that does not exist: the call that was to make it failed, or its owner has released it. The
+    /// method did not run. The text is the server's.
     Unresolved(Arc<str>),
     /// A tensor cannot be where the caller wants it: by a `#[tensor(device = "…")]`, a [`DeviceMap`](crate::DeviceMap) or
     /// [`Remote::fetch_to`](crate::Remote::fetch_to).
@@ -68,7 +67,7 @@ pub enum CallError<E = Infallible> {
         /// Whether the method may have run.
         may_have_run: bool,
     },
-    /// Another reason: an item of a stream that was given made no sense there, for example. In the server's words.
+    /// Another reason, for example an item of a stream argument that the server could not decode. The text is the server's.
     Other(Arc<str>),
 }
 
@@ -76,11 +75,11 @@ pub enum CallError<E = Infallible> {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// It could not be sent there, or, of a result, not be received there:
+    /// This end could not send it there, or could not receive a result there:
     /// [`Misuse::OutOfReach`](tensorpipe::Misuse::OutOfReach), [`Misuse::NotAsRequired`](tensorpipe::Misuse::NotAsRequired) or [`Misuse::NoAllocator`](tensorpipe::Misuse::NoAllocator).
     #[error(transparent)]
     Here(tensorpipe::Misuse),
-    /// The server could not receive it there, or, of a result, not send it there. In the server's words.
+    /// The server could not receive it there, or could not send a result from there. The text is the server's.
     #[error("at the server {0}")]
     There(Arc<str>),
 }
@@ -89,14 +88,14 @@ pub enum PlaceError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReplicaError {
-    /// Where it is.
+    /// The replica's URL.
     pub url: Arc<str>,
-    /// What happened last; `None` while nothing has yet.
+    /// The last error; `None` if there was none yet.
     pub error: Option<ConnectError>,
 }
 
 impl<E> CallError<E> {
-    /// Whether the method may have run, in part or whole: then only an idempotent method can simply be called again.
+    /// Whether the method may have run, in part or whole. If so, only an idempotent method can simply be called again.
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Service(_)
@@ -120,7 +119,7 @@ impl<E> CallError<E> {
 }
 
 impl<E> CallError<E> {
-    /// The same with the method's own error made into something else.
+    /// Converts the method's own error.
     pub fn map_service<F>(self, map: impl FnOnce(E) -> F) -> CallError<F> {
         match self {
             Self::Service(error) => CallError::Service(map(error)),
@@ -162,7 +161,7 @@ impl<E> CallError<E> {
 }
 
 impl CallError {
-    /// What the pipe said of a call's message; `placed`: its caller wants tensors somewhere.
+    /// The error of a call whose message failed on the pipe. `placed`: the caller wants tensors on a device.
     pub(crate) fn of_pipe(error: tensorpipe::Error, placed: bool, may_have_run: bool) -> Self {
         match no_place(&error) {
             Some(misuse) if placed => Self::NoPlace {
@@ -176,7 +175,7 @@ impl CallError {
         }
     }
 
-    /// The same for a method that has an error of its own.
+    /// The same error, for a method that has an error of its own.
     pub(crate) fn without_service<E>(self) -> CallError<E> {
         self.map_service(|never| match never {})
     }
@@ -247,7 +246,7 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {}
 
-/// A peer's words, to be shown to a person: so many bytes of them, without what moves the cursor of a terminal.
+/// A peer's text, to be shown to a person: at most `most` bytes of it, without what moves a terminal's cursor.
 pub(crate) fn printable(words: &[u8], most: usize) -> String {
     let words = &words[..words.len().min(most)];
     let mut shown = String::with_capacity(words.len());
@@ -261,7 +260,7 @@ pub(crate) fn printable(words: &[u8], most: usize) -> String {
     shown
 }
 
-/// Whether the error is that a tensor cannot be where it was asked to be.
+/// The misuse in this error, if it says that a tensor cannot be where it was asked to be.
 pub(crate) fn no_place(error: &tensorpipe::Error) -> Option<&tensorpipe::Misuse> {
     use tensorpipe::{Error, Misuse};
     match error {
@@ -282,14 +281,14 @@ fn ran(may_have_run: bool) -> &'static str {
     }
 }
 
-/// Each replica, and what is known of it.
+/// Lists each replica with its last error.
 fn none_of(replicas: &[ReplicaError]) -> impl fmt::Display {
     fmt::from_fn(move |f| {
         f.write_str("no server can be called")?;
         for (i, ReplicaError { url, error }) in replicas.iter().enumerate() {
             f.write_str(if i == 0 { ": " } else { ", " })?;
             match error {
-                // It names the URL.
+                // This error names the URL itself.
                 Some(ConnectError::Pipe(error @ tensorpipe::Error::Connect { .. })) => {
                     write!(f, "{error}")?;
                 }
@@ -313,27 +312,27 @@ pub enum ConnectError {
     NoService {
         /// The pipe.
         pipe: Arc<str>,
-        /// What it has, in its words.
+        /// What it has. The text is the server's.
         reason: Arc<str>,
     },
     /// Client and server were built from different definitions of the service.
     #[error("{0}")]
     Mismatch(Arc<str>),
-    /// The server did not say whether it has the service.
+    /// The server did not answer whether it has the service.
     #[error("the server did not answer the first question: {0}")]
     Call(CallError),
-    /// A replica is there and does not answer: it gets no further calls for a while.
+    /// A replica is connected but does not answer calls: it gets no further ones for a while.
     #[error(
         "the server is there and left {calls} calls in a row without an answer; see what its methods wait for"
     )]
     Unanswered {
-        /// Calls that had no answer within their deadlines.
+        /// Calls that were not answered within their deadlines.
         calls: u32,
     },
     /// A replica's server shuts down: it takes no more calls.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// None of the replicas has the service, or none was there in time.
+    /// No replica has the service, or none was live in time.
     #[error("{}", none_of(.0))]
     Unavailable(Arc<[ReplicaError]>),
 }

@@ -1,5 +1,5 @@
-//! What the target `call` in `fuzz/` runs (feature `fuzzing`): what a peer's message may hold, and what must be true whatever that is.
-//! Panics where it is not. Not for anybody else: it changes without notice.
+//! The fuzz target `call` in `fuzz/` (feature `fuzzing`): decodes hostile messages, checks invariants, and panics if one does not hold.
+//! Private: it changes without notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::header::{FailureCode, Header, Kind, PLACES, TRACE};
 use crate::placement::decode_results;
 use crate::schema::{self, Description, MethodDescription};
 
-/// The first byte says what the rest is: a message with a header, arguments, or the description of a service.
+/// The first byte selects the kind of the rest: a message with a header, arguments, or the description of a service.
 pub fn call(data: &[u8]) {
     match data.split_first() {
         None => {}
@@ -25,7 +25,7 @@ pub fn call(data: &[u8]) {
     }
 }
 
-/// Inputs to begin with: the target's name, and one of its inputs.
+/// Initial inputs: the name of a target, and one of its inputs.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut all = Vec::new();
     for header in [
@@ -67,7 +67,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     calls.chain(talk).collect()
 }
 
-/// Whatever is accepted as a header, its body begins inside the message.
+/// Any accepted header has its body inside the message.
 fn message(bytes: &[u8]) {
     let Ok(header) = Header::decode(bytes) else {
         return;
@@ -78,12 +78,12 @@ fn message(bytes: &[u8]) {
     let _ = decode_results(places);
     let mut again = header.to_vec();
     if header.body_at > usize::from(bytes[1]) {
-        // Whoever calls puts places behind the header.
+        // The caller puts its places behind the header.
         again.extend_from_slice(&header.places_len.to_le_bytes());
         again.extend_from_slice(places);
     }
     let decoded = Header::decode(&again).unwrap_or_else(|what| panic!("{what}"));
-    // A later version's fields, and a trace without an id, are not sent on.
+    // Unknown fields, and a trace without an id, are not sent on.
     let traced = header.trace.trace_id != 0;
     let known = Header {
         body_at: again.len(),
@@ -106,7 +106,7 @@ fn message(bytes: &[u8]) {
     let _ = decode_reply::<Tree>(body.metadata, body.payloads, body.tensors);
 }
 
-/// What is decoded is encoded again, decoded to the same, and encoded to the same.
+/// Decoded arguments are encoded again, and that decodes and encodes to the same.
 fn arguments(bytes: &[u8]) {
     let tensors = || vec![number(1), number(2), number(3)];
     let payloads = || vec![payload()];
@@ -122,13 +122,13 @@ fn arguments(bytes: &[u8]) {
         .unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(encoded(&tree).metadata, once.metadata);
     if whole {
-        // Types that other bytes fit, too.
+        // Other types that the bytes may fit, too.
         let _ = decode_reply::<Vec<Vec<Vec<String>>>>(bytes.to_vec(), payloads(), tensors());
         let _ = decode_reply::<Vec<Option<Payload>>>(bytes.to_vec(), payloads(), tensors());
     }
 }
 
-/// A client's description: compared with ours, shown to people, and agreed with by itself.
+/// A client's description: it can be compared with ours, shown to people, and agrees with itself.
 fn description(bytes: &[u8]) {
     let Ok(theirs) = decode_reply::<Description>(bytes.to_vec(), vec![], vec![]) else {
         return;
@@ -147,7 +147,7 @@ fn description(bytes: &[u8]) {
     assert_eq!(again, theirs);
 }
 
-/// A value with something of everything that serde knows; its maps are ordered, so that it has one encoding.
+/// A value of every kind that serde knows. Its maps are ordered, so it has only one encoding.
 #[derive(Serialize, Deserialize)]
 enum Tree {
     Leaf,
@@ -234,7 +234,7 @@ fn encoded<T: Serialize + DeserializeOwned>(value: &T) -> crate::codec::Encoded 
 
 #[cfg(test)]
 mod tests {
-    /// Each seed, and each seed cut anywhere and with one byte changed, is an input that the target bears.
+    /// The target accepts each seed, even if it is cut anywhere or one byte is changed.
     #[test]
     fn seeds_and_what_is_near_them_hold() {
         let calls = super::seeds()

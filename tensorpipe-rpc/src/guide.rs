@@ -152,16 +152,16 @@
 //! # }
 //! ```
 //!
-//! With several URLs ([`ReplicasBuilder::urls`](crate::replicas::ReplicasBuilder::urls)) a call goes to the one that
-//! [`Balance`](crate::replicas::Balance) says, and moves to another where that is safe.
+//! With several URLs ([`ReplicasBuilder::urls`](crate::replicas::ReplicasBuilder::urls)) [`Balance`](crate::replicas::Balance)
+//! picks the server of each call. A call moves to another server where that is safe.
 //!
-//! - **No server is there:** a call waits for one within its deadline, then fails with
-//!   [`CallError::Unavailable`](crate::CallError::Unavailable). **A call with a stream or a reference does not wait:** it fails with that at
-//!   once, and is made once.
+//! - **No server is live:** a call waits for one until its deadline, then fails with
+//!   [`CallError::Unavailable`](crate::CallError::Unavailable). **A call with a stream or a reference does not wait:** it fails
+//!   with that error at once, and is sent only once.
 //! - **A server that comes back** is found within [`Backoff::longest`](crate::replicas::Backoff::longest), 5 s by default.
-//!   [`Replicas::reconnect`](crate::Replicas::reconnect) looks at once.
-//! - **Which servers are there,** and over which route, is in [`Replicas::status`](crate::Replicas::status). `client.connection()` stays
-//!   that of the first server found.
+//!   [`Replicas::reconnect`](crate::Replicas::reconnect) tries at once.
+//! - **The live servers,** and the route to each, are in [`Replicas::status`](crate::Replicas::status). `client.connection()` stays
+//!   the connection to the first server found.
 //!
 //! # Who calls
 //!
@@ -212,14 +212,15 @@
 //!
 //! - **Without a token** a server over `shm` lets in processes of its own user on its machine: the kernel says who they are
 //!   ([`Peer::addr`](tensorpipe::Peer::addr)). A server over `tcp` lets in everybody.
-//! - **Over `tcp`** a token tells who connects. It hides nothing, and who can change bytes on the network can change calls: use `tls`
-//!   (feature `tls`), with or without a token. An identity then has certificates as well ([`Identity::over`](tensorpipe::Identity::over)).
+//! - **Over `tcp`** a token proves who connects. It hides nothing, and an attacker who can change bytes on the network can change
+//!   calls: use `tls` (feature `tls`), with or without a token. An identity then has certificates as well
+//!   ([`Identity::over`](tensorpipe::Identity::over)).
 //! - **Channels.** `lease`, `cuda_ipc` and `cma` work between processes of one user, which the kernel names, and of one pipe, whose key both have
 //!   where there is one. `xth` works within a process. `basic` and `mpt` trust their connections.
 //!
 //! # Tensors on devices
 //!
-//! The trait or the client names the device on which a tensor lands. The channel is chosen by it, before the bytes move.
+//! The trait or the client names the device on which a tensor lands. The pipe then chooses a channel for it, before the bytes move.
 //!
 //! ```
 //! use tensorpipe::{Device, DeviceKind, Tensor};
@@ -265,12 +266,12 @@
 //! # }
 //! ```
 //!
-//! - Both ends compare the attribute when they connect. It goes before the map, and holds for the items of streams.
+//! - Both ends compare the attribute when they connect. It overrides the map, and applies to items of streams, too.
 //! - A tensor that cannot be there is an error of its call. It never lands elsewhere instead, and the connection goes on.
 //! - The context of each end has the GPUs: `Context::builder().try_cuda(&CudaDevices::open())`, with the feature `cuda` of `tensorpipe`.
-//! - [`ContextBuilder::require`](tensorpipe::ContextBuilder::require) names the channels that tensors of a kind of device must go
-//!   over, if a slower one is worse than an error. `client.with_requirement(["lease"])` does so for the arguments of calls, streams
-//!   among them.
+//! - [`ContextBuilder::require`](tensorpipe::ContextBuilder::require) names the channels that tensors of a kind of device must use,
+//!   if a slower channel is worse than an error. `client.with_requirement(["lease"])` does so for the arguments of calls, including
+//!   streams.
 //! - [`Tensor::to`](tensorpipe::Tensor::to) copies a tensor to a device and back.
 //!
 //! # Tensors that are lent
@@ -319,15 +320,15 @@
 //!
 //! What costs a copy:
 //!
-//! - **Writing while something is lent.** [`Tensor::make_mut`](tensorpipe::Tensor::make_mut) copies the whole tensor while any part of it is
-//!   lent or has another handle. 64 MiB took 132 ms instead of 1 µs, and some 10 ms where the pool had warm memory for the copy. Make the blocks of a cache tensors of their own, as the
-//!   example `kv_blocks` does.
-//! - **Writing to what was borrowed.** The reader gets a copy in its own pool.
-//! - **Passing on.** What was borrowed goes back to its lender without a copy. To a third process it is copied.
-//! - **More than 4096 loans** of one process to another at once, or more than 256 MiB of copies that a reader keeps. The next tensors are
-//!   copied, or go over another channel. [`LendableStats`](tensorpipe::device::LendableStats) and
-//!   [`PipeStats::bytes_diverted`](tensorpipe::PipeStats::bytes_diverted) count it; over which channel it went, and why, is in the route
-//!   ([`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted)).
+//! - **Writing while something is lent.** [`Tensor::make_mut`](tensorpipe::Tensor::make_mut) copies the whole tensor while any part
+//!   of it is lent or has another handle. 64 MiB took 132 ms instead of 1 µs, and some 10 ms where the pool had warm memory for the
+//!   copy. So make each block of a cache a tensor of its own, as the example `kv_blocks` does.
+//! - **Writing to a borrowed tensor.** The reader gets a copy in its own pool.
+//! - **Passing on.** A borrowed tensor goes back to its lender without a copy. For a third process it is copied.
+//! - **More than 4096 loans** of one process to another at once, or more than 256 MiB of copies that a reader keeps. The next
+//!   tensors are copied, or go over another channel. [`LendableStats`](tensorpipe::device::LendableStats) and
+//!   [`PipeStats::bytes_diverted`](tensorpipe::PipeStats::bytes_diverted) count them. The route says which channel they took, and
+//!   why ([`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted)).
 //!
 //! # A context of one's own
 //!
@@ -375,8 +376,8 @@
 //! # }
 //! ```
 //!
-//! The pipe between two processes of one machine is upgraded from `tcp` to `shm`, and `lease` and `cma` also serve a pipe that stays on `tcp`. A context for tests
-//! and measurements that behaves as between two machines has neither:
+//! The pipe between two processes of one machine is upgraded from `tcp` to `shm`. `lease` and `cma` also serve a pipe that stays on
+//! `tcp`. For tests and measurements, a context that behaves as if between two machines has neither:
 //!
 //! ```
 //! use std::sync::Arc;

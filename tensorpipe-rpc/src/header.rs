@@ -17,8 +17,8 @@
 //!     20     8  time left in microseconds, 0 without bound   (kind call)
 //!     28    24  trace id and span id                         (kind call, flag 2)
 //! ```
-//! Integers are little-endian. A further field goes to the end, behind the trace if there is one, under a flag of its own. The server admits
-//! or refuses a call on its header alone, before those of its tensors move that need a go-ahead.
+//! Integers are little-endian. A new field goes to the end, behind the trace if there is one, under a flag of its own. The server
+//! admits or refuses a call on its header alone, before tensors that need a go-ahead move.
 
 use crate::codec::REPLY_HEADER;
 use crate::scratch;
@@ -28,12 +28,12 @@ pub(crate) const BODY_IN_PAYLOAD: u8 = 1;
 pub(crate) const TRACE: u8 = 2;
 /// Flag: the body holds references.
 pub(crate) const REFERENCES: u8 = 4;
-/// Flag: behind the body stands which calls this one waits for.
+/// Flag: the numbers of calls that this one waits for stand behind the body.
 pub(crate) const WAITS: u8 = 8;
-/// Flag: the caller wants figures; they end the reply's header, whose length counts them.
+/// Flag: the caller wants figures. They stand at the end of the reply's header, whose length includes them.
 pub(crate) const STATS: u8 = 16;
 
-/// Flag: behind the header stands where the caller wants tensors of the result: a length of two bytes, and so many bytes.
+/// Flag: the caller's places for the result follow the header: a length of two bytes, and so many bytes.
 pub(crate) const PLACES: u8 = 32;
 
 const CALL_LEN: usize = 28;
@@ -41,38 +41,38 @@ const CALL_LEN: usize = 28;
 /// Bodies up to this size stay in the metadata, in bytes.
 pub(crate) const INLINE_BODY: usize = 32 << 10;
 
-/// What a message is.
+/// The kinds of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Calls a method.
     Call,
-    /// What the method returned.
+    /// The method's result.
     Value,
-    /// The error that the method returned.
+    /// The method's own error.
     ServiceError,
-    /// Why the call has no result.
+    /// The reason why the call has no result.
     Failure(FailureCode),
-    /// Asks for a service: the body is its description.
+    /// Asks for a service; the body is the client's description of it.
     Bind,
     /// A message of tarpc's, on a pipe that carries nothing else.
     Tarpc(Tarpc),
-    /// So many items of a stream.
+    /// Items of a stream, and how many.
     Items(StreamDirection, u8),
-    /// The stream that is an argument ends.
+    /// The stream argument has ended.
     End,
-    /// How many items and bytes of a stream may be sent in all.
+    /// How many items and bytes of a stream the peer may send in all.
     Credit(StreamDirection),
-    /// The stream that is an argument is not read any more.
+    /// The stream argument is no longer read.
     Stop,
     /// Calls made from now on are not handled. Those under way end first.
     Draining,
-    /// Asks for a copy of what a reference refers to.
+    /// Asks for a copy of a reference's value.
     Fetch,
-    /// Nobody refers any more to what the reply to a call gave away.
+    /// Releases references that the reply to a call gave away.
     Release,
-    /// Asks for what lets a third process have a reference.
+    /// Asks for a token with which a third process can claim a reference.
     Share,
-    /// Asks for a reference that somebody else has shared.
+    /// Claims a reference that somebody else has shared.
     Claim,
 }
 
@@ -91,7 +91,7 @@ pub(crate) enum Tarpc {
     Request,
     Cancel,
     Response,
-    /// Any of them within a type of the application's.
+    /// Any of these, wrapped in a type of the application's.
     Wrapped,
 }
 
@@ -100,15 +100,15 @@ pub(crate) enum Tarpc {
 #[repr(u8)]
 pub(crate) enum FailureCode {
     Panicked = 1,
-    /// There is no room for it. The method has not run.
+    /// The server has no room for the call. The method has not run.
     Overloaded = 2,
-    /// There is no such method.
+    /// The service has no such method.
     Unimplemented = 3,
-    /// The arguments make no sense, or do not suit the method, which has not run.
+    /// The arguments cannot be decoded, or do not suit the method. It has not run.
     BadArguments = 4,
     Deadline = 5,
     ShuttingDown = 6,
-    /// The method returned what cannot be sent, or what the caller's end does not take.
+    /// The server cannot send the method's result, or the caller does not take it.
     BadReply = 7,
     Mismatch = 8,
     NoService = 9,
@@ -116,18 +116,18 @@ pub(crate) enum FailureCode {
     BadItem = 11,
     /// A tensor of the arguments cannot be where the caller asked for it.
     NoPlace = 12,
-    /// The same of the result; the method has run.
+    /// A tensor of the result cannot be where the caller asked for it. The method has run.
     NoPlaceForResult = 13,
     /// The caller may not call this method.
     Denied = 14,
-    /// Of a newer peer.
+    /// A code of a newer peer.
     Other,
 }
 
-/// Where a call belongs among others: propagated from call to nested call.
+/// The trace that a call belongs to. Calls pass it on to the calls that they cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TraceContext {
-    /// The same for everything that one outermost call caused; 0 for none.
+    /// Shared by all calls that one outermost call caused; 0 for none.
     pub trace_id: u128,
     /// The calling span.
     pub span_id: u64,
@@ -143,9 +143,9 @@ pub(crate) struct Header {
     pub(crate) method: u32,
     pub(crate) time_left_us: u64,
     pub(crate) trace: TraceContext,
-    /// Where the body begins: behind the header, and behind the places.
+    /// Where the body begins: after the header, and after the caller's places.
     pub(crate) body_at: usize,
-    /// So many bytes in front of the body say where the caller wants tensors of the result.
+    /// How many bytes in front of the body say where the caller wants tensors of the result.
     pub(crate) places_len: u16,
 }
 
@@ -216,7 +216,7 @@ impl Header {
         }
     }
 
-    /// Whether figures are asked for.
+    /// Sets whether the caller wants figures.
     pub(crate) fn asking(mut self, asked: bool) -> Self {
         if asked {
             self.flags |= STATS;
@@ -224,7 +224,7 @@ impl Header {
         self
     }
 
-    /// The header of anything else.
+    /// The header of a message other than a call.
     pub(crate) fn plain(kind: Kind, call: u64) -> Self {
         Self {
             kind,
@@ -262,14 +262,14 @@ impl Header {
         out
     }
 
-    /// Writes the header of a reply over the room that [`Reply`](crate::codec::Reply) left for it.
+    /// Writes the header of a reply over the space that [`Reply`](crate::codec::Reply) left for it.
     pub(crate) fn put_reply(metadata: &mut [u8], kind: Kind, call: u64) {
         let (kind, code) = kind.code();
         metadata[..4].copy_from_slice(&[kind, REPLY_HEADER as u8, 0, code]);
         metadata[4..REPLY_HEADER].copy_from_slice(&call.to_le_bytes());
     }
 
-    /// The header at the front of `metadata`; in words what is wrong with it otherwise.
+    /// Decodes the header at the front of `metadata`. The error says what is wrong with it.
     pub(crate) fn decode(metadata: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "a message whose call header is cut short";
         let Some(([kind, len, flags, code], _)) = metadata.split_first_chunk::<4>() else {
@@ -335,7 +335,7 @@ impl Header {
 }
 
 impl Header {
-    /// What the caller says of places, in the metadata that it was read from.
+    /// The bytes of `metadata` in which the caller says where it wants results.
     pub(crate) fn places<'a>(&self, metadata: &'a [u8]) -> &'a [u8] {
         let begin = self.body_at - usize::from(self.places_len);
         metadata.get(begin..self.body_at).unwrap_or_default()
@@ -356,7 +356,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
         .map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// What reads the examples of WIRE.md.
+/// Reads the examples of WIRE.md.
 #[cfg(test)]
 #[path = "../../tensorpipe/src/wire_md.rs"]
 pub(crate) mod examples;

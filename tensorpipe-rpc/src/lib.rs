@@ -53,7 +53,8 @@
 //! # }
 //! ```
 //!
-//! Both ends are in one process here, and as well may be in two, on one machine or on two: [`tensorpipe`] says how tensors travel then.
+//! Both ends are in one process here. They may also be in two processes, on one machine or on two: [`tensorpipe`] says how tensors
+//! travel then.
 //!
 //! `#[tensor_service]` writes `ParameterServerService`, which serves any `S: ParameterServer`, and `ParameterServerClient`. The
 //! page of the macro, [`tensor_service`], lists what a trait may have. [`guide`] has an example for each task.
@@ -75,21 +76,21 @@
 //! - **Calls run side by side.** A [`Call`] is on its way when it is made. Several clients may share a [`Connection`], several
 //!   services a [`Server`].
 //! - **Deadlines.** Each call has one, [`DEFAULT_DEADLINE`] (60 s) unless `with_deadline` says otherwise. A stream as a whole has
-//!   it, too. It travels as the time left, and bounds the calls that the handler makes in turn.
-//! - **Cancel.** Dropping a [`Call`] cancels it. Tensors that have not moved do not move; the handler is dropped at its next
-//!   await. Work on other threads looks at [`CallContext::is_cancelled`].
+//!   one, too. Deadlines travel as the time left, and bound the calls that the handler makes in turn.
+//! - **Cancel.** Dropping a [`Call`] cancels it. Tensors that have not moved do not move; the handler is dropped at its next await.
+//!   Work on other threads should check [`CallContext::is_cancelled`].
 //! - **Errors.** [`CallError::Service`] is the method's own error. [`CallError::may_have_run`] says whether the method may have had
 //!   an effect. A panic in a handler is that call's error.
 //! - **Connections.** A client does not reconnect: when its connection ends, its calls fail with [`CallError::Connection`].
 //!   [`Replicas`] reconnects, to one server or several.
 //! - **Definitions** are compared when a client connects: names, signatures, types. A difference is [`ConnectError::Mismatch`], which
 //!   shows it. A method that only the client has is [`CallError::Unimplemented`].
-//! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS whoever connects may call. [`Builder::authorize`] says who may
-//!   call what. `SECURITY.md` says what is promised.
+//! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS, anybody who can connect may call.
+//!   [`Builder::authorize`] decides who may call what. `SECURITY.md` lists the guarantees.
 //!
 //! A handler that computes for long without an await holds up its thread, and perhaps all pipes of its runtime: use
-//! `spawn_blocking`. A warning names a method that does so for a second. A runtime that is blocked for
-//! [`tensorpipe::Timeouts::blocked`] (60 s) is given up by its peers.
+//! `spawn_blocking`. The server logs a warning that names the method when one does so for a second. When a runtime is blocked for
+//! [`tensorpipe::Timeouts::blocked`] (60 s), its peers give it up.
 //!
 //! # More than a call
 //!
@@ -239,7 +240,7 @@ pub use stream::{CallStream, Interrupted, Streaming};
 pub use tensorpipe_macros::tensor_service;
 pub use value::CallValue;
 
-/// What generated code names. Not for anybody else: it changes without notice.
+/// Items that generated code names. They are private: they change without notice.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::__tarpc_stub as tarpc_stub;

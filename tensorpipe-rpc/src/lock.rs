@@ -1,4 +1,4 @@
-//! Locks whose holder may have panicked, atomics and tokio's `Notify`, of which `tensorpipe-loom` has its own by the same names.
+//! Locks that survive a panic of their holder, atomics, and tokio's `Notify`. `tensorpipe-loom` replaces all of them.
 
 use std::sync::PoisonError;
 
@@ -6,7 +6,7 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering}
 pub(crate) use std::sync::{Mutex, MutexGuard};
 pub(crate) use tokio::sync::Notify;
 
-/// Locks. What a panicking thread left behind is used as it is: nothing here runs foreign code under a lock.
+/// Locks a mutex, even if its holder panicked. No foreign code runs under these locks, so the state is still usable.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

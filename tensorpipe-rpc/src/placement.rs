@@ -6,15 +6,16 @@
 //! | the caller's [`DeviceMap`] | the caller alone needs it | travels behind the call's header |
 //! | nobody | the receiver's choice | the receiver's choice |
 //!
-//! The sender names each tensor's target ([`Placement::name_targets`]), and the pipe chooses the channel by it. The receiver asks for the
-//! same place ([`ReceivePlacement::allocation`]), and checks where the tensor has come ([`ReceivePlacement::check`]). Invariant: a tensor is
-//! where it was asked to be, or there is an error.
+//! The sender names each tensor's target ([`Placement::name_targets`]), and the pipe chooses a channel for it. The receiver asks
+//! for the same place ([`ReceivePlacement::allocation`]), and checks where the tensor has arrived ([`ReceivePlacement::check`]).
+//! Invariant: a tensor is where it was asked to be, or there is an error.
 //!
-//! - An attribute is part of the method's signature, so nothing of it travels. Of a client's map the way back stands behind the call's
-//!   header, and only there: no round trip, nothing to keep in step.
-//! - A peer's word about a device is not believed. A device that it names and this side lacks costs an error, whose words are found once.
-//! - Whoever asked gets the error: `FailureCode::NoPlace` is about arguments, and the method has not run; `NoPlaceForResult` is about a result.
-//! - A call without any of this costs one test of an `Option` at each step.
+//! - Both ends know an attribute from the method's signature, so it does not travel. A client's map for results travels behind the
+//!   call's header: no extra round trip, and no state to keep in step.
+//! - A peer's claim about a device is not believed. A device that the peer names and this end lacks is an error.
+//! - The end that asked gets the error. `FailureCode::NoPlace` is about arguments: the method has not run. `NoPlaceForResult` is
+//!   about a result.
+//! - A call without placements costs one test of an `Option` at each step.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -29,14 +30,14 @@ use crate::codec::Encoded;
 use crate::lock::lock;
 use crate::schema::Method;
 
-/// Which device of the server goes with which device of the client. A tensor of the arguments that lies on the client's lands on the
-/// server's, a tensor of the result the other way round. Given to a generated client's `with_device_map`.
+/// Pairs of devices, the client's and the server's. A tensor of the arguments on the client's device lands on the server's, and a
+/// tensor of the result the other way round. Given to a generated client's `with_device_map`.
 ///
-/// Each device stands in it once on either side. A tensor on a device that it does not name lands where its receiver wants it, as
-/// without a map. A method's own `#[tensor(device = "…")]` goes before the map.
+/// Each device occurs once on its side. A tensor on a device outside the map lands where its receiver wants it, as without a map. A
+/// method's own `#[tensor(device = "…")]` overrides the map.
 ///
-/// Where a tensor cannot land, the call fails with [`CallError::NoPlace`](crate::CallError::NoPlace): before the method runs if an
-/// argument cannot, behind it if a result cannot.
+/// If a tensor cannot land there, the call fails with [`CallError::NoPlace`](crate::CallError::NoPlace): before the method runs for
+/// an argument, afterwards for a result.
 ///
 /// ```
 /// use tensorpipe::{Device, DeviceKind};
@@ -50,20 +51,20 @@ use crate::schema::Method;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceMap {
-    /// The client's, the server's.
+    /// Client device, server device.
     pairs: Arc<[(Device, Device)]>,
-    /// The other way round.
+    /// Server device, client device.
     back: Arc<[(Device, Device)]>,
 }
 
 impl DeviceMap {
-    /// How many devices a map may name: it travels with each call.
+    /// How many devices a map may name: a map travels with each call.
     pub const MAX: usize = 64;
 
-    /// Of pairs: a device of the client's, the server's that goes with it.
+    /// Makes a map of pairs: a device of the client's, and the server's device for it.
     ///
     /// # Errors
-    /// [`Misuse::Config`] where a device of either side stands in it twice, or there are more than [`DeviceMap::MAX`].
+    /// [`Misuse::Config`] if one side names a device twice, or there are more than [`DeviceMap::MAX`] pairs.
     pub fn new(pairs: impl IntoIterator<Item = (Device, Device)>) -> Result<Self, Misuse> {
         let pairs: Arc<[_]> = pairs.into_iter().collect();
         let wrong = |wanted: &str, found: String| Misuse::Config {
@@ -90,7 +91,7 @@ impl DeviceMap {
         Ok(Self { pairs, back })
     }
 
-    /// The pairs: a device of the client's, the server's that goes with it.
+    /// The pairs: a device of the client's, and the server's device for it.
     pub fn pairs(&self) -> &[(Device, Device)] {
         &self.pairs
     }
@@ -111,12 +112,12 @@ impl fmt::Display for DeviceMap {
 pub(crate) enum Placement {
     /// All of them.
     All(Device),
-    /// By where they lie: the sender's device, the receiver's.
+    /// By the tensor's device: the sender's, and the receiver's for it.
     Each(Arc<[(Device, Device)]>),
 }
 
 impl Placement {
-    /// Where a tensor lands that lies on `source`; `None` leaves it to the receiver.
+    /// Where a tensor on device `source` lands; `None` leaves it to the receiver.
     fn of(&self, source: Device) -> Option<Device> {
         match self {
             Self::All(device) => Some(*device),
@@ -139,21 +140,21 @@ impl Placement {
     }
 }
 
-/// What a caller asks for of one call.
+/// The placements of one call.
 #[derive(Clone, Debug)]
 pub(crate) struct CallPlacement {
-    /// Of its arguments, beside what their attributes say.
+    /// For its arguments, besides their attributes.
     pub(crate) arguments: Option<Placement>,
-    /// Of the stream among them.
+    /// For its stream argument.
     pub(crate) stream: Option<Placement>,
-    /// Of its results.
+    /// For its results.
     pub(crate) results: Option<Arc<ReceivePlacement>>,
-    /// Whether the server has to be told of that: it knows its methods' attributes.
+    /// Whether the server must be told about `results`. It knows its methods' attributes.
     sends_results: bool,
 }
 
 impl CallPlacement {
-    /// Those of a call of `method` through a client with this map. `None` for nearly all of them.
+    /// The placements of a call of `method` through a client with this map. `None` for nearly all calls.
     pub(crate) fn of(method: &Method, map: Option<&DeviceMap>) -> Option<Arc<Self>> {
         let (stream, result) = (method.places.stream, method.places.result);
         if map.is_none() && stream.is_none() && result.is_none() {
@@ -170,7 +171,7 @@ impl CallPlacement {
         }))
     }
 
-    /// Those of a value that is fetched.
+    /// The placements of a value that is fetched.
     pub(crate) fn of_fetched(device: Device) -> Arc<Self> {
         Arc::new(Self {
             arguments: None,
@@ -180,7 +181,7 @@ impl CallPlacement {
         })
     }
 
-    /// The same for another attempt, which reads other messages.
+    /// A copy for another attempt, which reads other messages.
     pub(crate) fn of_attempt(&self) -> Arc<Self> {
         let results = self.results.as_ref();
         let results = results.map(|results| ReceivePlacement::new(results.placement.clone()));
@@ -190,7 +191,7 @@ impl CallPlacement {
         })
     }
 
-    /// What stands behind the header of the call: where its results are to land, unless the server knows.
+    /// Encodes where results are to land, for the bytes behind the call's header. `None` if the server knows.
     pub(crate) fn encode_results(&self) -> Option<Vec<u8>> {
         let results = self.results.as_ref().filter(|_| self.sends_results)?;
         let mut out = vec![0; 2];
@@ -208,7 +209,7 @@ impl CallPlacement {
         Some(out)
     }
 
-    /// Whether all of it is out of the question on a pipe with this route.
+    /// Fails if no channel of this route can bring results to the wanted device.
     pub(crate) fn check(&self, route: &Route) -> Result<(), Misuse> {
         let Some(Placement::All(device)) = self.results.as_ref().map(|results| &results.placement)
         else {
@@ -227,11 +228,11 @@ impl CallPlacement {
     }
 }
 
-/// Where what comes is to land, and whether it did.
+/// Where incoming tensors are to land, and the check that they did.
 #[derive(Debug)]
 pub(crate) struct ReceivePlacement {
     placement: Placement,
-    /// Messages that are being read, by number: where each tensor is to be.
+    /// Messages being read, by number, with the wanted device of each tensor.
     reading: Mutex<FxHashMap<u64, Box<[Option<Device>]>>>,
 }
 
@@ -243,7 +244,7 @@ impl ReceivePlacement {
         })
     }
 
-    /// Where to read the message of this number.
+    /// Where the tensors of message number `message` are read to.
     fn allocation(&self, message: u64, descriptor: &Descriptor) -> Allocation {
         let tensors = descriptor.tensors.iter();
         let wanted: Box<[_]> = tensors
@@ -277,7 +278,7 @@ impl ReceivePlacement {
         }
     }
 
-    /// Looks where its tensors are: a peer may have sent them elsewhere than it said. `whole` is what they are of.
+    /// Checks where a message's tensors are: a peer may have sent them elsewhere than it said. `whole` names them in errors.
     pub(crate) fn check(
         &self,
         number: u64,
@@ -299,7 +300,7 @@ impl ReceivePlacement {
     }
 }
 
-/// Tensor number `tensor` of `count` in a value.
+/// The name of tensor number `tensor` of `count` in a value.
 pub(crate) fn tensor_of(whole: &str, tensor: usize, count: usize) -> String {
     match count {
         1 => whole.to_owned(),
@@ -307,7 +308,7 @@ pub(crate) fn tensor_of(whole: &str, tensor: usize, count: usize) -> String {
     }
 }
 
-/// Puts a tensor's name in the place of its number in the message, by which the pipe calls it.
+/// Replaces a tensor's number, as the pipe's errors have it, by a name.
 pub(crate) fn naming(mut error: Error, name: impl FnOnce(usize) -> Option<String>) -> Error {
     let named = |what: &str| {
         let numbered = what.strip_prefix("tensor ")?;
@@ -336,7 +337,7 @@ pub(crate) fn naming(mut error: Error, name: impl FnOnce(usize) -> Option<String
     error
 }
 
-/// Whether a tensor that has come is where it was to be.
+/// Checks that a tensor that has arrived is on the wanted device.
 pub(crate) fn check_device(
     tensor: &Tensor,
     wanted: Device,
@@ -476,7 +477,7 @@ mod tests {
         assert_eq!(examples.len(), 2);
     }
 
-    /// What a peer says of a tensor is no more than that: it looks at the tensor.
+    /// A peer may claim any device: the check looks at the tensor itself.
     #[test]
     fn what_has_come_elsewhere_is_found() {
         let receive_placement = ReceivePlacement::new(Placement::Each([(gpu(1), gpu(0))].into()));
@@ -507,7 +508,7 @@ mod tests {
             "{error}"
         );
         assert!(error.to_string().contains("sent it to cpu:0"), "{error}");
-        // Nobody asked about this one.
+        // No device was asked for in this message.
         assert!(receive_placement.check(6, message(), "the result").is_ok());
     }
 
@@ -536,7 +537,7 @@ mod tests {
         }
         assert_eq!(decode_results(b"\x04CUDA\0\0\0\0"), None);
         assert_eq!(decode_results(&[0; 200]), None);
-        // Three devices are neither.
+        // Three devices are neither one device nor pairs.
         assert_eq!(decode_results(&[0; 3]), None);
     }
 }

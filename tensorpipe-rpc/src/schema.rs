@@ -1,8 +1,8 @@
-//! What a service offers, in a form that both ends can compare before the first call.
+//! The schema of a service: what it offers, in a form that both ends can compare before the first call.
 //!
-//! The macro writes a [`Schema`] as a constant: names, signatures, and a function per method that walks its types.
-//! [`Schema::describe`] walks them, once per process, into a [`Description`] that travels; [`compare`] says where two
-//! of them disagree. A method that only one end has is no disagreement: it is refused when called.
+//! The macro writes a [`Schema`] as a constant: names, signatures, and for each method a function that visits its types.
+//! [`Schema::describe`] traces them, once per process, into a [`Description`] that travels. [`compare`] says where two descriptions
+//! disagree. A method that only one end has is no disagreement: calls of it are refused.
 
 mod compare;
 mod description;
@@ -24,7 +24,7 @@ use tensorpipe::{Device, Misuse};
 
 use crate::lock::lock;
 
-/// A service as its trait says it.
+/// A service as its trait defines it.
 #[derive(Debug)]
 pub struct Schema {
     /// The trait's name.
@@ -38,18 +38,18 @@ pub struct Schema {
 pub struct Method {
     /// Its name.
     pub name: &'static str,
-    /// What it is called by on the wire: a hash of its name.
+    /// Its identifier on the wire: a hash of its name.
     pub id: u32,
     /// Its declaration with normalised whitespace, without the call context.
     pub signature: &'static str,
-    /// Whether a call may be made again when it is not known to have been executed.
+    /// Whether a call may be retried although it may have run.
     pub idempotent: bool,
-    /// Whether it returns a [`Remote`](crate::Remote), which other calls can be given before it is there.
+    /// Whether it returns a [`Remote`](crate::Remote), which other calls may take as an argument before it has returned.
     pub promises: bool,
-    /// Which of its argument and result are streams.
+    /// Which streams it has.
     #[doc(hidden)]
     pub streams: Streams,
-    /// Where it wants tensors.
+    /// Where its attributes want tensors.
     #[doc(hidden)]
     pub places: Places,
     /// Shows the type of each argument and result to the tracer.
@@ -71,16 +71,16 @@ pub struct Streams {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Those of plain arguments, by name, at the server.
+    /// Of plain arguments, by name: devices at the server.
     pub arguments: &'static [(&'static str, Device)],
-    /// Those of the stream that is an argument, at the server.
+    /// Of the stream argument: a device at the server.
     pub stream: Option<Device>,
-    /// Those of what it answers with, at the client.
+    /// Of the result: a device at the client.
     pub result: Option<Device>,
 }
 
 impl Places {
-    /// Of a method without any.
+    /// The places of a method without any.
     pub(crate) const NOWHERE: Self = Self {
         arguments: &[],
         stream: None,
@@ -104,8 +104,8 @@ impl Streams {
 impl Schema {
     /// The description of this service, with its types traced. Traced at the first call, remembered afterwards.
     pub fn describe(&'static self) -> Arc<Description> {
-        // A constant schema has no room for a cache of its own; its address stays its own for good. A forked child must not find it
-        // locked.
+        // A constant has no room for a cache, so this one is keyed by its address, which never changes. It is per process, because
+        // a forked child must not find it locked.
         static KNOWN: PerProcess<Mutex<BTreeMap<usize, Arc<Description>>>> = PerProcess::new();
         let key = std::ptr::from_ref(self).addr();
         let known = KNOWN.get(Mutex::default);
@@ -117,10 +117,10 @@ impl Schema {
         Arc::clone(lock(known).entry(key).or_insert(description))
     }
 
-    /// Whether calls can carry all its types: else each call would fail where it is first read.
+    /// Checks that calls can carry all types of the service. Otherwise each call of such a method would fail when it is decoded.
     ///
     /// # Errors
-    /// The first that they cannot.
+    /// Names the first type that calls cannot carry.
     pub(crate) fn check(&'static self) -> Result<(), Misuse> {
         match &self.describe().unsuitable {
             None => Ok(()),

@@ -1,5 +1,5 @@
-//! One vector a thread for what is encoded next. A small call or reply is copied among the bytes to be sent, and what it was encoded in is
-//! free again.
+//! One spare vector for each thread, for the next encoding. The pipe copies a small call or reply into its own buffer, so the
+//! vector is free again at once.
 
 use std::cell::Cell;
 
@@ -15,13 +15,13 @@ thread_local! {
 
 /// An empty vector with some room.
 pub(crate) fn take() -> Vec<u8> {
-    // A thread that ends has none.
+    // While a thread ends, its spare vector may be gone.
     let mut spare = SPARE.try_with(Cell::take).unwrap_or_default();
     spare.reserve(ROOM);
     spare
 }
 
-/// What is in it is needed no more.
+/// Keeps a vector for the next encoding, unless it is large. Its content is cleared.
 pub(crate) fn keep(mut vector: Vec<u8>) {
     if vector.capacity() <= KEPT {
         vector.clear();
@@ -41,7 +41,7 @@ mod tests {
         keep(vector);
         let again = take();
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
-        // Nested: there is only one.
+        // `again` is taken, and there is no second spare.
         let other = take();
         assert_ne!(other.as_ptr(), place);
         keep(again);

@@ -19,8 +19,9 @@ pub(crate) use shared::ServerShared;
 
 /// Makes a [`Server`]: see [`Server::builder`].
 ///
-/// Beside [`listen`](Self::listen) and what follows here it has the methods of [`Builder`]: [`service`](Builder::service),
-/// [`context`](Builder::context), [`limits`](Builder::limits) for how much is done at once, and [`authorize`](Builder::authorize).
+/// Besides [`listen`](Self::listen) and [`listen_at`](Self::listen_at), it has the methods of [`Builder`]:
+/// [`service`](Builder::service), [`context`](Builder::context), [`limits`](Builder::limits) for how much is done at once, and
+/// [`authorize`](Builder::authorize).
 pub type ServerBuilder = Builder<Server>;
 
 impl ServerBuilder {
@@ -33,7 +34,7 @@ impl ServerBuilder {
         self.listen_at([url]).await
     }
 
-    /// The same at several URLs.
+    /// Listens at several URLs, and serves from now on.
     ///
     /// # Errors
     /// As [`ServerBuilder::listen`].
@@ -63,8 +64,8 @@ impl ServerBuilder {
     }
 }
 
-/// Serves services at one or several URLs. Dropping it stops, and frees these at once: calls under way end first,
-/// within their deadlines, and their replies have [`ServerLimits::drain`](crate::ServerLimits::drain) to get across.
+/// Serves services at one or several URLs. Dropping it stops listening and frees the URLs at once. Calls under way end first,
+/// within their deadlines. Their replies have [`ServerLimits::drain`](crate::ServerLimits::drain) to get across.
 pub struct Server {
     owner: Owner,
     shared: Arc<ServerShared>,
@@ -86,27 +87,26 @@ impl Server {
         ServerBuilder::default()
     }
 
-    /// Where it listens first; a port 0 has become a real one.
+    /// The first URL that it listens at. A port 0 has been replaced by the real one.
     pub fn url(&self) -> &Url {
         self.listener.url()
     }
 
-    /// Where it listens.
+    /// All URLs that it listens at.
     pub fn urls(&self) -> &[Url] {
         self.listener.urls()
     }
 
-    /// Serves a pipe that came another way.
+    /// Serves a pipe that was made another way.
     ///
     /// # Errors
-    /// [`Misuse::Other`] where the pipe has a handler already, as one that another server or a connection has.
+    /// [`Misuse::Other`] if the pipe already has a handler, such as another server's or a connection's.
     pub fn serve(&self, pipe: Pipe) -> Result<(), Misuse> {
         self.shared.serve(pipe)
     }
 
-    /// The pipes being served: to look at them, or to end those of a peer that is trusted no longer, once
-    /// [`authorize`](Builder::authorize) refuses it. Calls under way end with their pipe. One that
-    /// has just begun may be missing for a moment.
+    /// The pipes being served, for inspection, or to close those of a peer that [`authorize`](Builder::authorize) refuses from now
+    /// on. Calls under way end with their pipe. A pipe that has just begun may be missing for a moment.
     ///
     /// ```
     /// # use tensorpipe_rpc::Server;
@@ -127,10 +127,10 @@ impl Server {
             .collect()
     }
 
-    /// What its pipes have done, those that have ended too.
+    /// The counters of all its pipes, including those that have ended.
     pub fn stats(&self) -> PipeStats {
         let shared = &self.shared;
-        // In this order a pipe that ends meanwhile is missing for a moment, and never counted twice.
+        // Read in this order, a pipe that ends meanwhile is missing for a moment, but never counted twice.
         let mut stats = *shared.gone();
         for pipe in self.pipes() {
             stats += pipe.stats();
@@ -143,7 +143,7 @@ impl Server {
         self.shared.calls.unanswered()
     }
 
-    /// Values that clients refer to ([`Remote`](crate::Remote)), and those that were shared and not claimed yet.
+    /// How many values clients refer to ([`Remote`](crate::Remote)), including those that were shared and not claimed yet.
     pub fn references(&self) -> usize {
         let connections = self.shared.connections();
         let held = connections.values().map(|engine| engine.owned.count());
@@ -155,10 +155,10 @@ impl Server {
         let _ = (&mut self.accept).await;
     }
 
-    /// Stops in good order. New pipes and calls are refused, and callers learn that theirs did not run. Calls under way end first
-    /// and their replies get across, for [`ServerLimits::drain`](crate::ServerLimits::drain) at most. Then the pipes close, within
-    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) and a second for their connections' goodbyes. Where it listened is free
-    /// from the beginning. Returns how many calls had to be given up.
+    /// Stops in good order, and returns how many calls had to be given up. New pipes and calls are refused; their callers learn
+    /// that they did not run. Calls under way end and their replies get across, within
+    /// [`ServerLimits::drain`](crate::ServerLimits::drain). Then the pipes close, within
+    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) and a second for their goodbyes. The URLs are free from the beginning.
     pub async fn shutdown(self) -> usize {
         self.stop_listening();
         let shared = &self.shared;
@@ -173,17 +173,17 @@ impl Server {
             }
         }
         let given_up = shared.calls.unanswered();
-        // Replies may still be on their way. Together, not one after another.
+        // Replies may still be on their way. Close all pipes at once, not one after another.
         let left = until.saturating_duration_since(Instant::now());
         engines.iter().for_each(|engine| engine.start_closing(left));
         for engine in &engines {
-            // It closes already: what is waited for is its end, and its connection's goodbye.
+            // The pipe closes already: this waits for its end, and for its connection's goodbye.
             let _ = engine.pipe.close().await;
         }
         given_up
     }
 
-    /// Its addresses are free when this returns; the aborted task lets go of what it holds later.
+    /// The addresses are free when this returns. The aborted task drops its resources later.
     fn stop_listening(&self) {
         self.accept.abort();
         self.listener.close();
@@ -196,7 +196,7 @@ impl Drop for Server {
             return;
         }
         self.stop_listening();
-        // Calls under way, those too whose tensors are on their way, hold their engine, and with it the pipe.
+        // Calls under way keep their engine, and with it the pipe, even while their tensors are on their way.
         let engines = self.shared.drain();
         let connections = std::mem::take(&mut *self.shared.connections());
         drop((engines, connections));

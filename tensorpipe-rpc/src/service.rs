@@ -1,4 +1,4 @@
-//! What a server serves.
+//! The trait of services that a server serves.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
 /// A service as a server sees it.
 ///
-/// `#[tensor_service]` implements it on `FooService`. By hand one stands in front of another:
+/// `#[tensor_service]` implements it on `FooService`. A hand-written one can wrap another service:
 ///
 /// ```
 /// use tensorpipe_rpc::codec::{Arguments, Reply};
@@ -37,15 +37,15 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 /// }
 /// ```
 pub trait Service: Send + Sync + 'static {
-    /// Its name and methods.
+    /// The service's name and methods.
     fn schema(&self) -> &'static Schema;
 
     /// Handles a call of the method at this position of the schema.
     fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture;
 }
 
-/// The reply to a call whose arguments make no sense; those that do are dropped first. Not by the caller when it returns: if
-/// that panics, rustc forgets what was about to be returned (rust-lang/rust#47949).
+/// The reply to a call whose arguments cannot be decoded. The arguments `taken` so far are dropped here. If a caller dropped them
+/// on its return and that panicked, rustc would leak the future that it returns (rust-lang/rust#47949).
 pub fn bad_arguments<T>(error: DecodeError, taken: T) -> HandlerFuture {
     drop(taken);
     Box::pin(ready(Reply::bad_arguments(error)))

@@ -1,4 +1,4 @@
-//! What may be an argument or a result of a call.
+//! The types that may be arguments and results of calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
@@ -8,11 +8,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tensorpipe::Payload;
 
-/// What may be an argument or a result of a call: serde knows it, it may move to the task that handles the call, and owns what it
-/// holds. Derive `serde::Serialize` and `serde::Deserialize` for a type of yours.
+/// A type that may be an argument or a result of a call: serde can encode and decode it, it can move between tasks, and it owns
+/// what it holds. Derive `serde::Serialize` and `serde::Deserialize` for your own types.
 pub trait CallValue: Serialize + DeserializeOwned + Send + 'static {
-    /// The type itself. Generated code names a type so. Where it is no `CallValue`, rustc gives up there and tells the user once,
-    /// at the type in the trait. (A message of `on_unimplemented` here is not shown, or makes rustc go on.)
+    /// The type itself. Generated code names each type through it. If the type is no `CallValue`, rustc stops there and reports one
+    /// error, at the type in the trait. (A message of `on_unimplemented` here is not shown, or makes rustc go on.)
     #[doc(hidden)]
     type Itself;
 }
@@ -21,32 +21,33 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> CallValue for T {
     type Itself = T;
 }
 
-/// What rustc knows of a type in a trait, whatever it is called there: a constant of a type's own goes before one of a trait's.
+/// Tells properties of a type, even through an alias: rustc prefers an inherent constant of `Known<T>` to the trait constant of
+/// [`Unknown`].
 #[derive(Debug)]
 pub struct Known<T>(PhantomData<T>);
 
 impl<T, E> Known<Result<T, E>> {
-    /// It is one.
+    /// The type is a `Result`.
     pub const IS_RESULT: bool = true;
 }
 
 impl<T: WithoutTensors> Known<T> {
-    /// It holds none.
+    /// The type holds no tensor.
     pub const HOLDS_NO_TENSOR: bool = true;
 }
 
 /// See [`Known`].
 pub trait Unknown {
-    /// It is none.
+    /// The type is no `Result`.
     const IS_RESULT: bool = false;
-    /// It may hold some.
+    /// The type may hold tensors.
     const HOLDS_NO_TENSOR: bool = false;
 }
 
 impl<T> Unknown for Known<T> {}
 
-/// A type that holds no tensor, whatever its value. Types of others are none of these: their `Deserialize` may read a tensor behind
-/// bytes that say so.
+/// A type that never holds a tensor, whatever its value. Users' types do not count: their `Deserialize` may read a tensor,
+/// depending on bytes before it.
 pub trait WithoutTensors {}
 
 macro_rules! without_tensors {

@@ -1,4 +1,4 @@
-//! Methods whose calls are gathered: what the adapter holds for them, and how it hands a call over.
+//! Batched methods: what the adapter holds for them, and how it hands a call over.
 
 use super::schema::Index;
 use super::travelling;
@@ -10,16 +10,16 @@ use syn::Type;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
-/// What stands in the adapter of a service with batched methods; nothing in that of another.
+/// The additions to the adapter of a service with batched methods; empty for other services.
 #[derive(Default)]
 pub(super) struct Parts {
-    /// In the struct.
+    /// The struct's field.
     pub(super) field: TokenStream,
-    /// Its value in a new one.
+    /// The field's value in a new adapter.
     pub(super) make: TokenStream,
-    /// And in a clone.
+    /// The field's value in a clone.
     pub(super) copy: TokenStream,
-    /// The method that shows it.
+    /// The method that returns the batching statistics.
     pub(super) reader: TokenStream,
 }
 
@@ -100,7 +100,7 @@ pub(super) fn gathered(
             quote_spanned!(span=> #batch.result::<#ok, #error>)
         }
     };
-    // An idempotent method may run again, for each caller alone: it then needs what it was given once more.
+    // An idempotent method may run again for each caller alone, so its other arguments must be cloned.
     let (gather, again) = match method.options.idempotent {
         false => (quote!(gather), TokenStream::new()),
         true => {
@@ -136,7 +136,7 @@ pub(super) fn gathered(
     }
 }
 
-/// Where rustc points when the type cannot be cut into rows.
+/// The span at which rustc reports a type that cannot be cut into rows.
 fn first(ty: &Type) -> Span {
     let mut tokens = ty.to_token_stream().into_iter();
     tokens

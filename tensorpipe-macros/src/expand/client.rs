@@ -135,7 +135,7 @@ impl<'a> Client<'a> {
             })
             .collect();
         let types = answers(&method.outcome, self.private);
-        // Two of each, since the error of a call that has none of its own is not deserializable.
+        // Separate functions, because the error of a call without one of its own cannot be deserialized.
         let start = match (method.outcome.is_stream(), types.len()) {
             (false, 2) => quote!(call_result),
             (false, _) => quote!(call_value),

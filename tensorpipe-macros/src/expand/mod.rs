@@ -1,4 +1,4 @@
-//! From tokens to tokens: the whole way, and the order in which the generated items stand.
+//! The expansion of the attribute, from tokens to tokens, and the order of the generated items.
 
 mod batch;
 mod client;
@@ -18,7 +18,7 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Item, ItemTrait, Type};
 
-/// The attribute, on tokens that a unit test can make too.
+/// The attribute, on tokens that unit tests can make, too.
 pub(crate) fn tensor_service(args: TokenStream, item: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let args = Args::parse(args, &mut errors);
@@ -53,8 +53,8 @@ fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
     quote!(#trait_item #client #adapter #stub)
 }
 
-/// The same type, but rustc gives up on it where it is not a `CallValue`. A type that cannot travel is then one error, at the type
-/// in the trait, instead of one for each use.
+/// The same type, written so that rustc stops at it if it is not a `CallValue`. A type that cannot travel is then one error, at the
+/// type in the trait, instead of one for each use.
 fn travelling(ty: &Type, private: &TokenStream) -> TokenStream {
     let tokens: Vec<_> = ty.to_token_stream().into_iter().collect();
     let span = |token: Option<&TokenTree>| token.map_or_else(Span::call_site, TokenTree::span);
@@ -63,7 +63,7 @@ fn travelling(ty: &Type, private: &TokenStream) -> TokenStream {
     quote!(#open #ty as #private::CallValue> #close)
 }
 
-/// The types of what a call answers with, and of its error if it has one, as [`travelling`].
+/// The types of a call's result, and of its error if it has one, as [`travelling`].
 fn answers(outcome: &Outcome<'_>, private: &TokenStream) -> Vec<TokenStream> {
     match outcome.types() {
         types if types.is_empty() => vec![quote!(())],
@@ -71,7 +71,7 @@ fn answers(outcome: &Outcome<'_>, private: &TokenStream) -> Vec<TokenStream> {
     }
 }
 
-/// Lints that a user sets for code that people write; the reason is for whoever expands the macro.
+/// Allows lints that users set for hand-written code. Someone who expands the macro sees the reason.
 fn allow_generated() -> TokenStream {
     quote! {
         #[allow(

@@ -1,4 +1,4 @@
-//! The schema: what both processes compare before the first call, as a constant of the client.
+//! The schema, which both processes compare before the first call, as a constant of the client.
 
 use super::{answers, travelling};
 use crate::model::{Argument, Method, Service};
@@ -48,8 +48,7 @@ pub(super) fn expand(service: &Service<'_>, private: &TokenStream) -> TokenStrea
     }
 }
 
-/// The place of a method in `SCHEMA.methods`: a number, plus one for each method before it whose
-/// `#[cfg]` holds.
+/// The index of a method in `SCHEMA.methods`: a number, plus one for each earlier method whose `#[cfg]` holds.
 pub(super) struct Index {
     certain: usize,
     perhaps: Vec<TokenStream>,
@@ -79,7 +78,7 @@ impl Index {
         quote!(#certain #(+ #perhaps as ::core::primitive::usize)*)
     }
 
-    /// What stands before `=>`.
+    /// The pattern before `=>`.
     pub(super) fn pattern(&self) -> TokenStream {
         if self.perhaps.is_empty() {
             return self.expression();
@@ -147,8 +146,8 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
     }
 }
 
-/// Nothing, unless rustc finds that a type which is not written `Result` is one: an alias, of which the macro sees the name alone.
-/// Its error would be a value to the caller.
+/// A check that fails to compile if a type that is not written `Result` is one. The macro sees only an alias's name, and the caller
+/// would get the alias's error as a value.
 fn no_result(ty: &Type, private: &TokenStream) -> TokenStream {
     let message = format!(
         "`{}` is a `Result` by another name: write `Result<T, E>` out",
@@ -157,7 +156,7 @@ fn no_result(ty: &Type, private: &TokenStream) -> TokenStream {
     unless(ty, &quote!(IS_RESULT), &message, private)
 }
 
-/// Nothing, unless rustc knows that a type whose tensors are to land somewhere holds none.
+/// A check that fails to compile if a type with a device holds no tensor, as far as rustc knows.
 fn holds_tensors(ty: &Type, private: &TokenStream) -> TokenStream {
     let message = format!(
         "`{}` holds no tensor: put `#[tensor(..)]` on what does, or remove it",
@@ -166,7 +165,7 @@ fn holds_tensors(ty: &Type, private: &TokenStream) -> TokenStream {
     unless(ty, &quote!(HOLDS_NO_TENSOR), &message, private)
 }
 
-/// Nothing, unless this is known of the type.
+/// A check that fails to compile if `known` is true of the type.
 fn unless(ty: &Type, known: &TokenStream, message: &str, private: &TokenStream) -> TokenStream {
     quote_spanned! {ty.span()=>
         const _: () = {
@@ -178,7 +177,7 @@ fn unless(ty: &Type, known: &TokenStream, message: &str, private: &TokenStream) 
     }
 }
 
-/// The predicates of all `#[cfg(..)]`s as one.
+/// The predicates of all `#[cfg(..)]`s, joined into one.
 fn predicate(cfgs: &[&Attribute]) -> Option<TokenStream> {
     let predicates = cfgs.iter().filter_map(|cfg| match &cfg.meta {
         syn::Meta::List(list) => Some(&list.tokens),

@@ -76,8 +76,8 @@ impl<'a> Adapter<'a> {
         )
     }
 
-    /// The struct and its impls. `bound` is what the implementation must be, `call` the method of
-    /// the runtime's trait that makes a call.
+    /// The struct and its impls. `bound` is the bound on the implementation, `call` the method of the runtime's trait that makes a
+    /// call.
     pub(crate) fn item(&self, bound: &TokenStream, call: &TokenStream) -> TokenStream {
         let (private, implementor) = (self.private, &self.implementor);
         let vis = &self.service.syntax.vis;
@@ -202,7 +202,7 @@ impl<'a> Adapter<'a> {
             Input::Context {
                 by_reference: true, ..
             } => quote!(&#context),
-            // Others may need it, too.
+            // The context may be needed again, so clone it.
             Input::Context { .. } if method.streams() => {
                 quote!(::core::clone::Clone::clone(&#context))
             }

@@ -1,5 +1,5 @@
-//! The input of `tarpc_stub!`, a macro_rules of the runtime that expands to nothing without the
-//! runtime's feature `tarpc`: only the runtime knows its own features.
+//! The input of `tarpc_stub!`, a macro_rules of the runtime. Only the runtime knows its own features: without its feature `tarpc`
+//! the macro expands to nothing.
 
 use crate::args::Args;
 use crate::model::{Argument, Outcome, Service};
@@ -65,7 +65,7 @@ pub(super) fn expand(service: &Service<'_>, args: &Args) -> TokenStream {
             }
         }
     });
-    // A type of a method under `#[cfg]` may not be there, and a bound takes no attribute.
+    // Types of methods under `#[cfg]` are left out: they may not exist, and a bound takes no attribute.
     let travelling = service.methods.iter();
     let travelling = travelling.filter(|method| method.cfgs().is_empty() && !method.streams());
     let travelling = travelling.flat_map(|method| method.arguments().map(|argument| argument.ty));

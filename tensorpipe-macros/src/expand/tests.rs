@@ -1,4 +1,4 @@
-//! What the page of these macros promises, compared with what they expand to.
+//! Compares the macro's documentation with its expansion.
 
 use super::tensor_service;
 use crate::names::RESERVED;

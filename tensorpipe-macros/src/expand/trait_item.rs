@@ -52,7 +52,7 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
         ..
     } = &method.syntax.sig;
     let written = method.outcome.written();
-    // With the span of the user's method: lints about it then point at it, and not at the attribute.
+    // Take the span of the user's method, so that lints about it do not point at the attribute.
     let stream = method.outcome.is_stream();
     let output = match stream {
         true => quote_spanned!(ident.span()=> -> #written + ::core::marker::Send),
@@ -63,7 +63,7 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
     let body = match &method.syntax.default {
         None => method.syntax.semi_token.to_token_stream(),
         Some(block) if stream => quote!(#block),
-        // As rustc does for an `async fn`, the future owns every argument, also one that it never uses.
+        // As with rustc's `async fn`, the future owns every argument, even an unused one.
         Some(block) => {
             let names = inputs.iter().filter_map(owned_name);
             quote!({ async move { #(let #names = #names;)* #block } })
@@ -73,7 +73,7 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
     quote!(#(#attrs)* #fn_token #ident(#(#inputs),*) #output #body)
 }
 
-/// As rustc may see it.
+/// The parameter without our attribute, which rustc does not know.
 fn without_place(mut input: FnArg) -> FnArg {
     match &mut input {
         FnArg::Receiver(input) => input.attrs.retain(|attr| !is_tensor_attr(attr)),

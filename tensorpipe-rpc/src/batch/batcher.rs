@@ -1,11 +1,11 @@
-//! The calls of one method: slots in the queue, timers, and who starts a batch.
+//! Gathers the calls of one method: the queue, its timers, and the start of batches.
 //!
-//! There is no task of its own. Each call that waits has a timer for the moment when its batch should run. Whoever comes then, fills a
-//! batch, or ends a run, starts what can run. So calls depend on no runtime but their own. When the server of a call stops, nobody else
-//! will come: its batch is due at once.
+//! It has no task of its own. Each waiting call has a timer for the moment when its batch should run. A call that arrives, fills a
+//! batch, reaches its time, or ends a run also starts the batches that can run. So calls depend on no runtime but their own. When
+//! the server of a call stops, no further calls come, so its batch is due at once.
 //!
-//! Invariant: a call that came is in the queue, or in a run, or has its answer. One that is dropped leaves where it is, and the last to
-//! leave a run cancels it.
+//! Invariant: each call is in the queue, or in a run, or has its answer. A dropped call leaves its place, and the last one to leave
+//! a run cancels it.
 
 use std::fmt;
 use std::future::Future;
@@ -35,12 +35,12 @@ use crate::lock::lock;
 /// A batch being handled: one reply for each of its calls.
 pub type BatchFuture = Pin<Box<dyn Future<Output = Vec<Reply>> + Send>>;
 
-/// Calls the method with the tensors of a batch.
+/// The call of the method, with the tensors of a batch.
 pub(super) struct Handler {
     pub(super) run: Box<dyn FnMut(Vec<Tensor>, Gathered) -> BatchFuture + Send>,
-    /// Whether it may, after a batch that has failed, once more.
+    /// Whether it may run a second time, after a batch that failed.
     pub(super) again: bool,
-    /// What its call takes of the receive budget until its batch runs.
+    /// The call's part of the receive budget, until its batch runs.
     pub(super) held: Option<Held>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct BatchedCall {
     pub(super) rows: u64,
     pub(super) context: CallContext,
     pub(super) answer: oneshot::Sender<Reply>,
-    /// With this call's other arguments: used if it is the first of its batch.
+    /// Holds this call's other arguments. Only the handler of a batch's first call runs.
     pub(super) handle: Handler,
 }
 
@@ -67,7 +67,7 @@ struct State {
     stats: BatchStats,
 }
 
-/// Who still waits for a run.
+/// The callers that still wait for a run.
 pub(super) struct Callers {
     left: AtomicUsize,
     pub(super) context: CallContext,
@@ -103,7 +103,7 @@ impl Batcher {
         }
     }
 
-    /// A call comes; its answer. One that is `alone` shares its batch with nobody.
+    /// Adds a call, and returns a future of its answer. If `alone`, it shares its batch with no other.
     pub(super) fn join(
         self: &Arc<Self>,
         key: BatchKey,
@@ -142,7 +142,7 @@ impl Batcher {
         waiting
     }
 
-    /// Starts what is to run now.
+    /// Starts the batches that are to run now.
     fn start(self: &Arc<Self>, now: Instant) {
         if !lock(&self.state).queue.ask(now) {
             return;
@@ -191,7 +191,7 @@ impl Batcher {
             let mut state = lock(&self.state);
             (state.queue.leave(slot), state.in_run.remove(&slot))
         };
-        // What it holds is the user's too: not under the lock.
+        // A call holds values of the user's, so drop it outside the lock.
         drop(call);
         if let Some(callers) = callers
             && callers.left.fetch_sub(1, Ordering::AcqRel) == 1
@@ -201,14 +201,14 @@ impl Batcher {
     }
 }
 
-/// The context of a batch: of its first call, with the latest deadline of all.
+/// The context of a batch: its first call's, with the latest deadline of all.
 fn context_of(batch: &[(u64, BatchedCall)]) -> CallContext {
     let deadlines = batch.iter().map(|(_, call)| call.context.deadline());
     let latest = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
     batch[0].1.context.of_batch(latest)
 }
 
-/// Ends a run when it is dropped, however it came to that.
+/// Ends a run when it is dropped, whether the run finished or not.
 pub(super) struct Ending {
     batcher: Arc<Batcher>,
     slots: Vec<u64>,
@@ -242,7 +242,7 @@ impl Drop for Ending {
 pub(super) struct Waiting {
     batcher: Arc<Batcher>,
     slot: BatchSlot,
-    /// Whose it is.
+    /// The context of this call.
     of: CallContext,
     answered: oneshot::Receiver<Reply>,
     timer: Option<Pin<Box<Sleep>>>,

@@ -1,4 +1,4 @@
-//! The batched methods of a service, as the generated adapter and its owner see them.
+//! The batched methods of a service, for generated code and for the service's owner.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::context::{CallContext, own_bytes};
 use crate::header::FailureCode;
 use crate::service::{HandlerFuture, unknown_method};
 
-/// What batching does for the methods of one service. Cheap to clone: `FooService::batches` gives one, which stays true
-/// when the service is given to a server.
+/// The batching statistics of one service's methods. Cheap to clone. `FooService::batches` gives one, which stays valid after the
+/// service is given to a server.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    /// Few: found by looking at each.
+    /// A short list, searched linearly.
     methods: Arc<[(usize, Arc<Batcher>)]>,
 }
 
@@ -56,7 +56,7 @@ impl Batches {
         }
     }
 
-    /// What has come of a method's batching; `None` if it has no batched method of this name.
+    /// The statistics of a method; `None` if there is no batched method of this name.
     pub fn stats(&self, method: &str) -> Option<BatchStats> {
         let mut batchers = self.methods.iter().map(|(_, batcher)| batcher);
         let batcher = batchers.find(|batcher| batcher.method == method)?;
@@ -81,7 +81,7 @@ impl Batches {
         self.join(method, context, key, named, once, false)
     }
 
-    /// The same for a method that may run again: after a batch of several calls that has failed, for each of them alone. For
+    /// As `gather`, for a method that may run again: if a batch of several calls fails, it runs for each of them alone. For
     /// generated code.
     #[doc(hidden)]
     pub fn gather_again<const N: usize>(
@@ -123,14 +123,14 @@ impl Batches {
         };
         key.of(context.caller().identity.as_ref());
         named.iter().for_each(|(_, tensor)| key.push(tensor));
-        // On a device whose allocator copies nothing, nothing is gathered.
+        // Gathering needs an allocator that can copy on the tensors' device. Without one, the call runs alone.
         let mut devices = named.iter().map(|(_, tensor)| tensor.device());
         let gathers = |device| (context.allocator(device)).is_ok_and(|pool| pool.gathers());
         let alone = devices.any(|device| !device.is_cpu() && !gathers(device));
         let tensors = named.map(|(_, tensor)| tensor).into();
         let handle = move |tensors: Vec<Tensor>, gathered: Gathered| match tensors.try_into() {
             Ok(tensors) => handle(tensors, gathered),
-            // A batch has as many tensors as each of its calls.
+            // A batch has one tensor for each tensor of a call, so this does not happen.
             Err(_) => Box::pin(ready(gathered.all(&Reply::unknown_method(method)))),
         };
         let handle = Handler {
@@ -145,7 +145,7 @@ impl Batches {
     }
 }
 
-/// How many rows the tensors of a call have: all the same number, or the call fits into no batch.
+/// The number of rows of a call's tensors. All must have the same number, or the call fits into no batch.
 fn rows_of(method: &str, named: &[(&'static str, Tensor)]) -> Result<u64, String> {
     let mut first: Option<(&str, u64)> = None;
     for (name, tensor) in named {

@@ -1,4 +1,4 @@
-//! A batch on its way through the handler: the tensors of all callers as one, the result as the reply to each.
+//! One batch at its handler: joins the tensors of all callers, and cuts the result into a reply for each.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::codec::Reply;
 use crate::context::CallContext;
 use crate::header::FailureCode;
 
-/// What the handler's side knows of its batch. For generated code.
+/// The callers of one batch, and their rows. For generated code.
 #[derive(Debug)]
 pub struct Gathered {
     method: &'static str,
@@ -21,7 +21,7 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// `rows` of each caller.
+    /// `rows`: the number of rows of each caller.
     pub(super) fn new(
         method: &'static str,
         context: CallContext,
@@ -30,7 +30,7 @@ impl Gathered {
         let mut end = 0u64;
         let ranges = rows.into_iter().map(|rows| {
             let begin = end;
-            // Several calls together have few rows; one alone may claim any number of empty ones.
+            // Saturates: a single call may claim any number of empty rows, although several calls together have few.
             end = end.saturating_add(rows);
             begin..end
         });
@@ -46,7 +46,7 @@ impl Gathered {
         &self.context
     }
 
-    /// The replies of a method that returned a `T`.
+    /// The replies to all callers of a method that returned a `T`.
     pub fn value<T: Rows + Serialize + DeserializeOwned>(&self, value: T) -> Vec<Reply> {
         let total = self.ranges.last().map_or(0, |last| last.end);
         let mut replies = Vec::with_capacity(self.ranges.len());
@@ -65,7 +65,7 @@ impl Gathered {
         replies
     }
 
-    /// The replies of a method that returned a `Result`. Its error is that of every caller.
+    /// The replies to all callers of a method that returned a `Result`. Every caller gets the error.
     pub fn result<T, E>(&self, result: Result<T, E>) -> Vec<Reply>
     where
         T: Rows + Serialize + DeserializeOwned,
@@ -82,8 +82,8 @@ impl Gathered {
     }
 }
 
-/// Puts the rows of all callers behind each other, in memory of their device's `pool`: one copy of each. Those of a single caller are
-/// passed on as they are.
+/// Joins the rows of all callers, in memory of their device's `pool`, with one copy of each. The rows of a single caller are passed
+/// on as they are.
 pub(super) async fn concatenate(
     pool: &DevicePool,
     mut parts: Vec<Tensor>,

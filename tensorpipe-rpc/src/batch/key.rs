@@ -1,15 +1,15 @@
-//! Which calls may share a batch.
+//! The key that decides which calls may share a batch.
 
 use serde::de::DeserializeOwned;
 use tensorpipe::{DType, Device, Identity, Shape, Tensor};
 
 use crate::codec::{Arguments, DecodeError};
 
-/// What all calls of a batch have in common. That is who makes them, as far as it was proved; the encoded arguments that are no
-/// tensors; and the tensors' devices, element types and shapes behind the first dimension.
+/// What the calls of a batch must share: the caller's proven identity; the encoded arguments other than tensors; and the tensors'
+/// devices, element types and shapes after the first dimension.
 ///
-/// Bytes of one type after another are read in one way only, so that equal bytes are equal values. A peer that writes a value
-/// in two ways gets two batches.
+/// The codec reads each type's bytes in only one way, so equal bytes are equal values. If a peer encodes a value in two ways, it
+/// gets two batches.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 pub struct BatchKey {
     identity: Option<Identity>,
@@ -18,10 +18,10 @@ pub struct BatchKey {
 }
 
 impl BatchKey {
-    /// Decodes the next argument, which is the same for all calls of a batch.
+    /// Decodes the next argument, which all calls of a batch must share.
     ///
     /// # Errors
-    /// As [`Arguments::take`]; for a value that holds tensors or payloads, which its bytes do not tell from others.
+    /// As [`Arguments::take`]; also for a value with tensors or payloads, because its bytes do not determine it.
     pub fn take<T: DeserializeOwned>(
         &mut self,
         arguments: &mut Arguments,
@@ -30,17 +30,17 @@ impl BatchKey {
         arguments.take_plain(name, &mut self.values)
     }
 
-    /// Who calls: the handler takes all of its batch for one caller's.
+    /// Adds the caller's identity: the handler treats its whole batch as one caller's.
     pub(super) fn of(&mut self, identity: Option<&Identity>) {
         self.identity = identity.cloned();
     }
 
-    /// Bytes of the values.
+    /// The length of the encoded values.
     pub(super) fn len(&self) -> u64 {
         self.values.len() as u64
     }
 
-    /// Takes a tensor in, of which the calls of a batch share all but the first dimension.
+    /// Adds a tensor. The calls of a batch share all of its dimensions but the first.
     pub(super) fn push(&mut self, tensor: &Tensor) {
         let shape = tensor.shape().get(1..).unwrap_or_default();
         self.tensors

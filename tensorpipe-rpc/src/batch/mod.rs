@@ -1,4 +1,4 @@
-//! Calls of many clients, handled as one: `#[rpc(batch(..))]` on a method whose tensors have a row for each thing asked.
+//! Batching: calls of many clients, handled as one. `#[rpc(batch(..))]` goes on a method whose tensors have a row for each request.
 //!
 //! ```
 //! use tensorpipe::{Misuse, Tensor};
@@ -44,42 +44,43 @@
 //!
 //! # When a batch runs
 //!
-//! - As soon as it has `max_size` rows (the first dimensions, summed; a call without rows counts as one). A call that does
-//!   not fit any more opens the next batch; one of more than `max_size` rows runs alone.
-//! - Else when its first call has waited for `max_wait` (`"500us"`, `"2ms"`, `"1s"`; timers tick in milliseconds). A call with
-//!   a deadline waits no longer than half of what its deadline leaves beside a run. The server measures how long runs take.
-//! - Not while `concurrency` batches of the method run; calls go on gathering then. The default is 1, as in Triton and Ray Serve:
-//!   one batch keeps a model busy, and what waits makes the next batch larger. So `max_wait = "0s"` never waits when the method is
-//!   idle, and gathers under load.
+//! - A batch runs as soon as it has `max_size` rows (the sum of the first dimensions; a call without rows counts as one). A call
+//!   that does not fit opens the next batch; one of more than `max_size` rows runs alone.
+//! - Otherwise it runs when its first call has waited for `max_wait` (`"500us"`, `"2ms"`, `"1s"`; timers tick in milliseconds). A
+//!   call with a deadline waits at most half of the time that its deadline leaves besides a run, as measured so far.
+//! - It does not run while `concurrency` batches of the method do; calls are gathered meanwhile. The default is 1, as in Triton and Ray
+//!   Serve: one batch keeps a model busy, and calls that wait make the next batch larger. So `max_wait = "0s"` never waits when the
+//!   method is idle, and gathers under load.
 //!
-//! That wait is [`ServerTimes::waiting`](crate::observe::ServerTimes::waiting) of a call's figures.
+//! The figures of a call report this wait as [`ServerTimes::waiting`](crate::observe::ServerTimes::waiting).
 //!
 //! # What shares a batch
 //!
-//! Arguments written `Tensor` are gathered, each along its first dimension, in memory of the connection's context, with one copy of each. A
-//! batch of one call is passed on as it came. Calls whose tensors differ in device, element type or another dimension, or whose other
-//! arguments differ in a bit, share no batch. `#[tensor(device = "cuda:0")]` on the argument gathers the rows of all callers on that
-//! device, behind what brings them, without a CPU that waits. On a device whose [`Allocator`](tensorpipe::device::Allocator) copies
-//! nothing, calls run alone. The method returns a [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller
-//! gets its rows, which share the memory of the whole result. References ([`Remote`](crate::Remote)) belong to one caller, and neither go
-//! in nor come out.
+//! - Arguments written `Tensor` are joined along their first dimension, in memory of the connection's context, with one copy of
+//!   each. A batch of one call is passed on as it came.
+//! - Calls share no batch if their tensors differ in device, element type or another dimension, or if another argument differs.
+//! - `#[tensor(device = "cuda:0")]` on an argument joins all callers' rows on that device, after the transfers, without a waiting
+//!   CPU. If the device's [`Allocator`](tensorpipe::device::Allocator) cannot copy, calls run alone.
+//! - The method returns [`Rows`]: tensors with a row for each row that it was given, or an `Err`. Each caller gets its own rows,
+//!   which share the memory of the whole result. Arguments and results hold no references ([`Remote`](crate::Remote)): these belong
+//!   to one caller.
 //!
-//! # Who is touched by what
+//! # Failures and cancellation
 //!
-//! - A call that cannot be gathered (a tensor without dimensions, unequal numbers of rows) is
-//!   [`CallError::BadArguments`](crate::CallError::BadArguments), and in no batch.
-//! - A caller that cancels, or whose deadline passes, leaves; the others do not notice. The handler is dropped when all have
-//!   gone.
-//! - What the method does as a whole happens to every call of the batch: its `Err`, its panic, and, as
-//!   [`CallError::BadReply`](crate::CallError::BadReply), a result of another number of rows.
-//! - Unless it is idempotent, too: `#[rpc(idempotent, batch(max_size = 32, max_wait = "2ms"))]`. Then it runs once more for each call
-//!   alone, and only the one at fault fails. Its other arguments must be `Clone`. One bad row then costs a run for each call
+//! - A call that cannot be joined (a tensor without dimensions, unequal numbers of rows) fails with
+//!   [`CallError::BadArguments`](crate::CallError::BadArguments), and is in no batch.
+//! - A caller that cancels, or whose deadline passes, leaves the batch; the others do not notice. The handler is dropped when all
+//!   have left.
+//! - Every call of a batch shares the method's failure: its `Err`, its panic, or a result with a wrong number of rows, which is
+//!   [`CallError::BadReply`](crate::CallError::BadReply).
+//! - An idempotent method, `#[rpc(idempotent, batch(max_size = 32, max_wait = "2ms"))]`, instead runs once more for each call
+//!   alone, so that only the faulty call fails. Its other arguments must be `Clone`. One bad row then costs a run for each call
 //!   ([`BatchStats::reruns`]): validate before batching.
-//! - **The handler's [`CallContext`] is the batch's.** Cancelled means that all callers have gone, and the deadline is the latest of
-//!   theirs. **Peer, connection, route, pool and trace are those of the first call.** Calls of peers that have proved different
+//! - **The handler's [`CallContext`] is the batch's.** It is cancelled when all callers have left, and has the latest of their
+//!   deadlines. **Peer, connection, route, pool and trace are those of the first call.** Peers with different proven
 //!   [identities](tensorpipe::Identity) share no batch, so the identity is that of all.
-//! - Calls that wait count as under way: limits and the drain of a shutdown apply to them. When their server shuts down they wait
-//!   for no others.
+//! - Waiting calls count as under way: limits and the drain of a shutdown apply to them. When their server shuts down, they wait
+//!   for no further calls.
 //!
 //! [`CallContext`]: crate::CallContext
 

@@ -1,11 +1,11 @@
-//! Which calls make a batch, and when it runs: decided here, without a clock, a task or a tensor.
+//! Decides which calls make a batch, and when it runs: without a clock, a task or a tensor.
 //!
-//! Calls of one key share a group while it has room. A group runs when it is full, or when the first of its calls has waited for as long as
-//! it may. Beyond `concurrency` runs it goes on gathering until one ends.
+//! Calls of one key share a group while it has room. A group runs when it is full, or when the first of its calls has waited long
+//! enough. If `concurrency` batches run already, it goes on gathering until one ends.
 //!
-//! Invariant: each member leaves once, by [`BatchQueue::leave`] or in a batch; a batch has one key, and at most `max_size` rows
-//! unless it is one call. Who is due first runs first, so nobody starves. Every step is logarithmic in the number of groups,
-//! which callers choose.
+//! Invariant: each call leaves once, through [`BatchQueue::leave`] or in a batch. A batch has one key, and at most `max_size` rows
+//! unless it is one call. The group that is due first runs first, so none starves. Callers choose the number of groups, so every
+//! step is logarithmic in it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
-/// What the method's author asked for.
+/// The settings in the method's attribute.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// Rows of a batch; a call without rows counts as one.
@@ -24,10 +24,10 @@ pub(super) struct Rules {
     pub(super) concurrency: usize,
 }
 
-/// Calls that wait for their batch. `K` tells which may share one, `M` is a call.
+/// Calls that wait for their batch. `K` is the key that calls of a batch share, `M` is a call.
 pub(super) struct BatchQueue<K, M> {
     rules: Rules,
-    /// Of each key the group that has room.
+    /// The group with room, for each key.
     open: HashMap<K, u64>,
     groups: FxHashMap<u64, Group<K, M>>,
     /// All groups, by when they should run.
@@ -36,9 +36,9 @@ pub(super) struct BatchQueue<K, M> {
     slots: FxHashMap<u64, u64>,
     numbers: u64,
     running: usize,
-    /// Somebody asks for batches, of this moment.
+    /// Set while some thread takes batches out: the latest time for which it was asked to.
     asking: Option<Instant>,
-    /// How long a run takes: a running mean.
+    /// A running mean of how long runs take.
     run: Option<Duration>,
 }
 
@@ -58,11 +58,11 @@ struct Member<M> {
     call: M,
 }
 
-/// A call's place.
+/// A waiting call's place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchSlot {
     pub(super) number: u64,
-    /// When its batch should run at the latest: whoever holds the slot looks then.
+    /// When its batch should run at the latest. The call's timer starts the batch then.
     pub(super) due: Instant,
 }
 
@@ -81,7 +81,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         }
     }
 
-    /// A call comes. One that is `alone` shares its batch with nobody.
+    /// Adds a call. If `alone`, it shares its batch with no other.
     pub(super) fn join(
         &mut self,
         now: Instant,
@@ -98,7 +98,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         let room = match self.open.get(&key) {
             _ if alone || size >= max => None,
             Some(&group) if self.groups[&group].size + size <= max => Some(group),
-            // It takes no more: this call needs more room than is left.
+            // The group has too little room for this call, so it is closed.
             Some(&group) => {
                 self.close(group);
                 None
@@ -142,7 +142,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         BatchSlot { number: slot, due }
     }
 
-    /// The caller has gone. Returns its call if it was still waiting.
+    /// Removes a call whose caller has gone. Returns it if it was still waiting.
     pub(super) fn leave(&mut self, slot: u64) -> Option<M> {
         let number = self.slots.remove(&slot)?;
         let group = self.groups.get_mut(&number)?;
@@ -159,22 +159,23 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         Some(member.call)
     }
 
-    /// Nobody will join the group of this call any more: it runs as soon as it can.
+    /// Closes the group of this call, so that it runs as soon as it can.
     pub(super) fn hurry(&mut self, slot: u64) {
         if let Some(&number) = self.slots.get(&slot) {
             self.close(number);
         }
     }
 
-    /// Whether whoever calls this has to ask for batches until there is none. If not, somebody else is at it, and goes on
-    /// for this moment too.
+    /// Asks to take batches out. Returns `true` if the caller must do it, with [`BatchQueue::next`] until there are none. Otherwise
+    /// another thread is doing it, and now includes this moment.
     pub(super) fn ask(&mut self, now: Instant) -> bool {
         let is_first = self.asking.is_none();
         self.asking = self.asking.max(Some(now));
         is_first
     }
 
-    /// A batch that is to run now; for whoever was told to ask. It counts as running until [`BatchQueue::ended`].
+    /// Takes out a batch that is to run now. It counts as running until [`BatchQueue::ended`]. Only for the thread that
+    /// [`BatchQueue::ask`] chose.
     pub(super) fn next(&mut self) -> Option<Vec<(u64, M)>> {
         let batch = self.take_due();
         if batch.is_none() {
@@ -201,7 +202,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         Some(batch)
     }
 
-    /// A run has ended. It took so long, unless it was given up.
+    /// A run has ended, after this time; `None` if it was given up.
     pub(super) fn ended(&mut self, took: Option<Duration>) {
         self.running -= 1;
         if let Some(took) = took {
@@ -212,17 +213,17 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         }
     }
 
-    /// Calls that wait.
+    /// How many calls wait.
     pub(super) fn waiting(&self) -> usize {
         self.slots.len()
     }
 
-    /// Batches that run.
+    /// How many batches run.
     pub(super) fn running(&self) -> usize {
         self.running
     }
 
-    /// A call waits at most for half of what its deadline leaves beside the run itself.
+    /// When a call is due. It waits at most half of the time that its deadline leaves besides the run itself.
     fn due_of(&self, now: Instant, deadline: Option<Instant>) -> Instant {
         let wait = match deadline {
             None => self.rules.max_wait,
@@ -240,7 +241,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         self.numbers
     }
 
-    /// Takes no more, and runs when there is a place, before those that are due later than it was opened.
+    /// Closes a group: it takes no more calls, and is due as of when it was opened.
     fn close(&mut self, number: u64) {
         let Some(group) = self.groups.get_mut(&number) else {
             return;
@@ -252,7 +253,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         self.settle(number);
     }
 
-    /// Says anew when a group is due.
+    /// Computes anew when a group is due.
     fn settle(&mut self, number: u64) {
         let Some(group) = self.groups.get_mut(&number) else {
             return;

@@ -1,4 +1,4 @@
-//! Stories on a clock of their own, and any order of steps against what must hold.
+//! Stories on a test clock, and random steps that check the invariants.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ impl Bench {
         self.queue.join(self.now, key, rows, false, None, call)
     }
 
-    /// With this much time before its deadline.
+    /// Adds a call with this much time before its deadline.
     fn hurried(&mut self, left: Duration, call: u32) -> BatchSlot {
         let deadline = Some(self.now + left);
         self.queue.join(self.now, "k", 1, false, deadline, call)
@@ -233,7 +233,7 @@ proptest! {
         let rules = Rules { max_size, max_wait, concurrency };
         let mut queue = BatchQueue::new(rules);
         let mut now = Instant::now();
-        // Of the calls that wait: key, rows, whether alone, and when they are due. By slot.
+        // The waiting calls, by slot: key, rows, whether alone, and when they are due.
         let mut waiting: HashMap<u64, (u8, u64, bool, Instant)> = HashMap::new();
         let mut slots = Vec::new();
         let mut running = 0;

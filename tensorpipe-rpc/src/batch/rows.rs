@@ -1,4 +1,4 @@
-//! What a batched method may return: values that can be cut into the rows of each caller.
+//! Results of batched methods: values that can be cut into the rows of each caller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
@@ -8,7 +8,8 @@ use tensorpipe::Tensor;
 
 /// A result with a row for each row of the arguments.
 ///
-/// Tensors have it, and whatever is made of them alone: tuples, arrays, `Vec`, `Option`, `Box`, maps. For a struct it is a line a field:
+/// Tensors implement it, and so do types made only of tensors: tuples, arrays, `Vec`, `Option`, `Box`, maps. For a struct it takes
+/// a line for each field:
 ///
 /// ```
 /// use tensorpipe::Tensor;
@@ -42,11 +43,11 @@ pub trait Rows: Sized {
     fn cut(&self, cut: &mut Cut) -> Self;
 }
 
-/// The rows of one caller, cut out of those of all.
+/// Cuts the rows of one caller out of those of all callers.
 #[derive(Debug)]
 pub struct Cut {
     range: Range<u64>,
-    /// Of all callers.
+    /// The number of rows of all callers.
     total: u64,
     wrong: Option<String>,
 }
@@ -60,7 +61,7 @@ impl Cut {
         }
     }
 
-    /// The caller's rows of a tensor whose first dimension is that of the arguments. They share its memory.
+    /// The caller's rows of a tensor that has a row for each row of the arguments. They share its memory.
     pub fn tensor(&mut self, tensor: &Tensor) -> Tensor {
         let shape = tensor.shape();
         let rows = match shape.first() == Some(&self.total) {
@@ -83,12 +84,12 @@ impl Cut {
         items[self.range.start as usize..self.range.end as usize].to_vec()
     }
 
-    /// The caller's rows: for what is neither.
+    /// The range of the caller's rows, for values that are neither tensors nor lists.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// What did not have a row for each row of the arguments.
+    /// Names the first value that did not have a row for each row of the arguments.
     pub(super) fn into_wrong(self) -> Option<String> {
         self.wrong
     }

@@ -1,4 +1,4 @@
-//! One batch: from the tensors of its calls to the reply to each.
+//! Runs one batch: from the tensors of its calls to the reply to each.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::header::FailureCode;
 
 /// A batch that is to be handled.
 pub(super) struct Run {
-    /// Ends the run, also one that its runtime drops.
+    /// Ends the run when it is dropped, even if the runtime drops the run.
     pub(super) ending: Ending,
     pub(super) calls: Vec<BatchedCall>,
     pub(super) callers: Arc<Callers>,
@@ -33,13 +33,13 @@ pub(super) async fn run(run: Run) {
     let rows = calls.iter().map(|call| call.rows);
     let gathered = Gathered::new(ending.method(), context.clone(), rows);
     let mut calls = calls;
-    // Kept for those that may run again alone: handles of tensors, not their bytes.
+    // Calls that may run again alone keep their tensors. That copies handles, not bytes.
     let tensors = calls.iter_mut().map(|call| match call.handle.again {
         true => call.tensors.clone(),
         false => std::mem::take(&mut call.tensors),
     });
     let tensors = tensors.collect();
-    // Of the others only the tensors differ.
+    // The first call's handler serves for all: calls of a batch differ only in their tensors.
     let Some(first) = calls.first_mut() else {
         return;
     };
@@ -74,7 +74,7 @@ pub(super) async fn run(run: Run) {
     let failed = replies.first().is_some_and(Reply::is_of_the_method);
     if failed && calls.len() > 1 {
         for (call, reply) in calls.iter_mut().zip(&mut replies) {
-            // One of them may be at fault: the others are not to hear of it.
+            // One of the calls may be at fault: run each alone, so that the others do not fail with it.
             if call.handle.again && !call.answer.is_closed() {
                 ending.reruns += 1;
                 if let Some(own) = alone(&context, ending.method(), call).await {
@@ -83,10 +83,10 @@ pub(super) async fn run(run: Run) {
             }
         }
     }
-    // A place is free, for those who wait, before the answers are on their way.
+    // End the run before the answers are sent, so that waiting calls find its place free.
     drop(ending);
     for (call, reply) in calls.into_iter().zip(replies) {
-        // Whoever has gone does not want it.
+        // A caller that has gone does not want the reply.
         let _ = call.answer.send(reply);
     }
 }
@@ -109,7 +109,7 @@ async fn alone(
     }
 }
 
-/// From the tensors of each call to each tensor of all calls.
+/// Turns the tensors of each call into each tensor of all calls.
 async fn columns(calls: Vec<Vec<Tensor>>, context: &CallContext) -> Result<Vec<Tensor>, String> {
     let width = calls.first().map_or(0, Vec::len);
     let mut columns: Vec<_> = (0..width)

@@ -1,4 +1,4 @@
-//! What batching has come to.
+//! Statistics of batching.
 
 /// What one batched method has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -6,11 +6,11 @@
 pub struct BatchStats {
     /// Batches handed to the method.
     pub runs: u64,
-    /// Calls handed to the method once more, each alone: those of batches of an idempotent method that failed. Not among the `runs`.
+    /// Calls of failed batches of an idempotent method that were handed to it once more, each alone. Not counted in `runs`.
     pub reruns: u64,
-    /// Calls in them.
+    /// Calls in these batches.
     pub calls: u64,
-    /// Rows in them: the sum of the tensors' first dimensions.
+    /// Rows in these batches: the sum of the tensors' first dimensions.
     pub rows: u64,
     /// Calls that wait for their batch to run.
     pub waiting: usize,

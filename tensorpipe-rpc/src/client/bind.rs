@@ -12,7 +12,7 @@ use crate::remote::FETCH;
 use crate::schema::Schema;
 use tensorpipe::ambient;
 
-/// The time that a server has to say whether it has a service.
+/// How long a server has to say whether it has a service.
 pub(super) const BIND_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The server's number for a service.

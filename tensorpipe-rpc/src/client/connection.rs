@@ -46,17 +46,17 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Makes calls on a pipe, which must not be used for anything else from now on. Inside a tokio runtime.
+    /// Makes calls on a pipe, which must not be used for anything else from now on. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// [`Misuse::Other`] where the pipe has a handler already, as one that another connection or a server has.
+    /// [`Misuse::Other`] if the pipe already has a handler, such as another connection's or a server's.
     pub fn over(pipe: Pipe) -> Result<Self, Misuse> {
         Ok(Self {
             engine: Engine::start(pipe, None)?,
         })
     }
 
-    /// Remembers by which URL the other end was reached: others may reach it there, too.
+    /// Remembers the URL of the other end, so that a third process can be sent there.
     pub(crate) fn was_reached_at(&self, url: &str) {
         let _ = self.engine.reached_at.set(url.to_owned());
     }
@@ -71,7 +71,7 @@ impl Connection {
         self.engine.pipe.route()
     }
 
-    /// Who is at the other end: as it has proved to be, and where the system sees it.
+    /// The peer: its proven identity, and its address as the system sees it.
     pub fn peer(&self) -> Peer {
         self.engine.pipe.peer()
     }
@@ -81,18 +81,18 @@ impl Connection {
         self.engine.calls.under_way()
     }
 
-    /// Values of this side's that the other end refers to ([`Remote`](crate::Remote)): those of services that are served on this
-    /// connection ([`Connection::builder`]).
+    /// How many values of this end the other end refers to ([`Remote`](crate::Remote)): results of services that this connection
+    /// serves ([`Connection::builder`]).
     pub fn references(&self) -> usize {
         self.engine.owned.count()
     }
 
-    /// Calls in a row that had no answer in time.
+    /// How many calls in a row had no answer in time.
     pub(super) fn missed_in_a_row(&self) -> u32 {
         self.engine.calls.missed_in_a_row()
     }
 
-    /// Why it takes no calls any more, if so.
+    /// Why the connection takes no more calls, if so.
     pub(super) fn gone(&self) -> Option<ConnectError> {
         let engine = &self.engine;
         if engine.pipe.has_ended() {

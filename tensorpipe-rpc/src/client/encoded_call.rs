@@ -1,4 +1,4 @@
-//! A call that is encoded before it is known which server it goes to.
+//! A call that is encoded before its server is chosen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +30,18 @@ impl EncodedCall {
         Ok(Self { terms, kept, met })
     }
 
-    /// Whether they refer to values that a server owns.
+    /// Whether the arguments refer to values that a server owns.
     pub(super) fn refers(&self) -> bool {
         self.met.is_some()
     }
 
-    /// The connection to that server.
+    /// The connection to the server that owns those values.
     pub(super) fn owner(&self) -> Option<Arc<Engine>> {
         let pin = self.met.as_ref()?.pins.first()?;
         Some(pin.engine().clone())
     }
 
-    /// Sends them once, so much before the call's deadline.
+    /// Sends the call once, with `left` until its deadline.
     pub(super) fn send(
         &self,
         engine: &Arc<Engine>,
@@ -49,7 +49,7 @@ impl EncodedCall {
         left: Option<Duration>,
     ) -> Result<Sent, CallError> {
         let terms = CallOptions {
-            // Each attempt reads other messages.
+            // Each attempt has messages of its own, whose tensors are placed anew.
             places: self.terms.places.as_deref().map(CallPlacement::of_attempt),
             ..self.terms.clone()
         };

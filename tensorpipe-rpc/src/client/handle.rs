@@ -1,4 +1,4 @@
-//! What generated clients hold: a service, what its calls are made on, and what they have in common.
+//! The core of generated clients: a service, the target of its calls, and the options that its calls share.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::placement::{CallPlacement, DeviceMap};
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
-/// A client of one service on one connection or on replicas: what generated clients hold.
+/// A client of one service, on one connection or on replicas. Generated clients wrap it.
 #[derive(Clone)]
 pub struct ClientHandle {
     bound: BoundService,
@@ -29,7 +29,7 @@ pub struct ClientHandle {
     trace: TraceContext,
     /// The service's name.
     name: &'static str,
-    /// Whether its callers want figures.
+    /// Whether callers want figures ([`Call::stats`]).
     stats: bool,
     devices: Option<DeviceMap>,
     required: Option<Arc<Vec<String>>>,
@@ -65,10 +65,11 @@ impl ClientHandle {
         Self::on(&Connection::connect_with(context, url).await?, schema).await
     }
 
-    /// Asks for a service on a connection or replicas that are there.
+    /// Asks for a service on a connection or replicas that exist.
     ///
     /// # Errors
-    /// [`ConnectError::NoService`], [`ConnectError::Mismatch`], [`ConnectError::Unavailable`], or why there was no answer;
+    /// [`ConnectError::NoService`], [`ConnectError::Mismatch`], [`ConnectError::Unavailable`], or the reason why there was no
+    /// answer;
     /// [`Misuse`](tensorpipe::Misuse) in [`ConnectError::Pipe`] for a service with a type that no call can carry.
     pub async fn on(target: &dyn Target, schema: &'static Schema) -> Result<Self, ConnectError> {
         schema.check().map_err(tensorpipe::Error::from)?;
@@ -83,13 +84,13 @@ impl ClientHandle {
         })
     }
 
-    /// The connection that calls are made on. Over [`Replicas`](crate::Replicas), that of the first server found: it is not replaced
-    /// after a reconnect. [`Replicas::status`](crate::Replicas::status) has the route to each.
+    /// The connection that calls are made on. Over [`Replicas`](crate::Replicas) it is the connection of the first server found,
+    /// and is not replaced after a reconnect. [`Replicas::status`](crate::Replicas::status) has the route to each server.
     pub fn connection(&self) -> &Connection {
         &self.bound.connection
     }
 
-    /// The same client; calls made through it have so much time.
+    /// The same client, whose calls have this much time.
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self {
             deadline,
@@ -97,7 +98,7 @@ impl ClientHandle {
         }
     }
 
-    /// The same client; calls made through it belong to this trace, and so do the calls that they cause.
+    /// The same client, whose calls belong to this trace, and so do the calls that they cause.
     pub fn with_trace(&self, trace: TraceContext) -> Self {
         Self {
             trace,
@@ -105,7 +106,7 @@ impl ClientHandle {
         }
     }
 
-    /// The same client; of calls made through it [`Call::stats`] says what happened.
+    /// The same client, whose calls report what happened ([`Call::stats`]).
     pub fn with_stats(&self) -> Self {
         Self {
             stats: true,
@@ -113,7 +114,7 @@ impl ClientHandle {
         }
     }
 
-    /// The same client; tensors of calls made through it land where this map says.
+    /// The same client, whose tensors land where this map says.
     pub fn with_device_map(&self, map: DeviceMap) -> Self {
         Self {
             devices: Some(map),
@@ -121,8 +122,8 @@ impl ClientHandle {
         }
     }
 
-    /// The same client, for calls whose tensors must go over one of these channels: those of arguments, and of items of a stream
-    /// that is one ([`Message::require`](tensorpipe::Message::require)).
+    /// The same client, whose tensors must go over one of these channels ([`Message::require`](tensorpipe::Message::require)). That
+    /// holds for arguments, and for items of a stream argument.
     pub fn with_requirement(&self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             required: Some(Arc::new(channels.into_iter().map(Into::into).collect())),
@@ -158,7 +159,7 @@ impl ClientHandle {
             None => self.send(terms, encode)?,
             Some(joined) => {
                 let call = EncodedCall::new(terms, encode)?;
-                // A stream is given away as it is sent, and references are to one server: these cannot be made again.
+                // These cannot be sent twice: a stream is consumed as it is sent, and references belong to one server.
                 let once = method.streams.any() || method.promises || call.refers();
                 if !once {
                     return Ok(joined.call(call));
@@ -169,7 +170,7 @@ impl ClientHandle {
         Ok(StartedCall::sent(sent))
     }
 
-    /// Makes a call on one connection, with which it ends; of replicas, on one that is there.
+    /// Makes a call on one connection; the call fails if that ends. On replicas, one that is live is chosen.
     pub(crate) fn call_once(
         &self,
         method: &'static Method,
@@ -218,7 +219,7 @@ impl ClientHandle {
         Ok((engine.clone(), slot))
     }
 
-    /// What holds for a call that is made now.
+    /// The options of a call that is made now.
     fn terms(&self, method: &'static Method) -> Result<CallOptions, CallError> {
         let now = ambient::now();
         let outer = CallContext::current();
@@ -247,7 +248,7 @@ impl ClientHandle {
     }
 }
 
-/// Sends a call to the one that owns what its arguments refer to, or else any.
+/// Sends a call to the server that owns the values its arguments refer to; without such values, to any server.
 fn send_to_one(joined: &ReplicatedService, call: &EncodedCall) -> Result<Sent, CallError> {
     let left = time_of(&call.terms);
     match call.owner() {
@@ -265,7 +266,7 @@ fn send_to_one(joined: &ReplicatedService, call: &EncodedCall) -> Result<Sent, C
     }
 }
 
-/// The time that a call has from its beginning.
+/// How much time a call has when it begins.
 fn time_of(terms: &CallOptions) -> Option<Duration> {
     terms.deadline.map(|(_, after)| after)
 }

@@ -1,4 +1,4 @@
-//! What a client can be made on.
+//! The targets of calls, on which clients are made.
 
 use std::pin::Pin;
 
@@ -8,15 +8,15 @@ use super::replicas::{Replicas, ReplicatedService};
 use crate::error::ConnectError;
 use crate::schema::Schema;
 
-/// What calls are made on: a [`Connection`] or [`Replicas`]. Nothing else can be: nobody outside can name what
-/// it has to return.
+/// A target of calls: a [`Connection`] or [`Replicas`]. The trait is sealed: outside this crate nobody can name the type that
+/// `bind` returns.
 #[diagnostic::on_unimplemented(
     message = "calls cannot be made on a `{Self}`",
     label = "neither a `Connection` nor `Replicas`"
 )]
 pub trait Target: Send + Sync {
-    /// Asks for a service. In a box, so that a target is no type parameter of an `async fn`: a wrong one is one error, not
-    /// three.
+    /// Asks for a service. The future is boxed so that no `async fn` is generic over the target: a wrong target is then one error,
+    /// not three.
     #[doc(hidden)]
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a>;
 }
@@ -27,11 +27,11 @@ type Binding<'a> = Pin<Box<dyn Future<Output = Result<BoundService, ConnectError
 #[expect(unnameable_types, reason = "so that the trait is sealed")]
 #[derive(Clone, Debug)]
 pub struct BoundService {
-    /// Of replicas the one that was there first.
+    /// On replicas: the connection of the one that was there first.
     pub(super) connection: Connection,
     /// Its server's number for the service.
     pub(super) service: u32,
-    /// Then calls go there, and not over the connection.
+    /// If set, calls go to these replicas, and not over the connection.
     pub(super) replicas: Option<ReplicatedService>,
 }
 

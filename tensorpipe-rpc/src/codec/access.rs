@@ -24,7 +24,7 @@ impl<'de> Elements<'_, 'de, '_> {
         self.reader.element(seed).map(Some)
     }
 
-    /// What a collection may reserve: no more than can be there.
+    /// How much a collection may reserve: no more elements than can still come.
     #[inline]
     fn hint(&self) -> Option<usize> {
         Some((*self.left).min(self.reader.left()))
@@ -71,7 +71,7 @@ impl<'de> MapAccess<'de> for Elements<'_, 'de, '_> {
     }
 }
 
-/// The fields of a tuple or struct: as many as the type says.
+/// The fields of a tuple or struct. The type fixes their number.
 pub(super) struct Fields<'r, 'de, 'p> {
     pub(super) reader: &'r mut Reader<'de, 'p>,
     pub(super) left: usize,

@@ -1,4 +1,4 @@
-//! Bytes to arguments, one after another.
+//! Decodes bytes to arguments, one after another.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use super::deserializer::Reader;
 use super::error::{DecodeError, Fault, Subject};
 use crate::remote::references_met;
 
-/// The arguments of one call as they came, taken in order.
+/// The arguments of one call as they arrived, taken in order.
 #[derive(Default)]
 pub struct Arguments {
     metadata: Bytes,
     read: usize,
     payloads: Vec<Option<Payload>>,
     tensors: Vec<Option<Tensor>>,
-    /// Where the tensors that are taken must be, if that was asked for.
+    /// The device on which tensors that are taken must be, if there is one.
     on: Option<Device>,
 }
 
 impl Arguments {
-    /// The values in `metadata` (without the call's header), with what came beside them.
+    /// The values in `metadata` (without the call's header), with the parts that came beside them.
     pub fn new(metadata: impl Into<Bytes>, payloads: Vec<Payload>, tensors: Vec<Tensor>) -> Self {
         Self {
             metadata: metadata.into(),
@@ -36,16 +36,16 @@ impl Arguments {
     /// Decodes the next argument.
     ///
     /// # Errors
-    /// [`DecodeError`] naming it; nothing can be taken after that.
+    /// [`DecodeError`], which names it. Nothing more can be taken afterwards.
     #[inline]
     pub fn take<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<T, DecodeError> {
         self.read(Subject::Argument(name))
     }
 
-    /// The same for an argument whose tensors must be on this device.
+    /// Decodes an argument whose tensors must be on this device.
     ///
     /// # Errors
-    /// As [`Arguments::take`], and where the caller has sent one elsewhere.
+    /// As [`Arguments::take`], and if the caller has sent a tensor to another device.
     pub fn take_on<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
@@ -57,8 +57,8 @@ impl Arguments {
         value
     }
 
-    /// The same for an argument that its bytes tell from every other one: without tensors, payloads and references. Appends
-    /// its encoding to `bytes`.
+    /// Decodes an argument that its bytes alone identify: one without tensors, payloads and references. Appends its encoding to
+    /// `bytes`.
     pub(crate) fn take_plain<T: DeserializeOwned>(
         &mut self,
         name: &'static str,
@@ -91,7 +91,7 @@ impl Arguments {
         Ok(item)
     }
 
-    /// To be called after the last argument.
+    /// Checks that nothing is left over. Call it after the last argument.
     ///
     /// # Errors
     /// [`DecodeError`] when bytes, tensors or payloads are left over.
@@ -112,7 +112,7 @@ impl Arguments {
                 Ok(value)
             }
             Err(fault) => {
-                // What follows cannot be found any more.
+                // The next value's position is unknown after an error.
                 self.metadata.clear();
                 self.read = 0;
                 Err(DecodeError::new(subject, fault))
@@ -152,7 +152,7 @@ pub fn decode_reply<T: DeserializeOwned>(
     decode_whole(Subject::Reply, metadata, payloads, tensors)
 }
 
-/// The same for any `subject`.
+/// Decodes a whole value, about any `subject`.
 pub(crate) fn decode_whole<T: DeserializeOwned>(
     subject: Subject,
     metadata: impl Into<Bytes>,

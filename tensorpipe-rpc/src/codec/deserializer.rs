@@ -1,7 +1,8 @@
-//! postcard's deserializer with tensors put back and everything limited that a peer's bytes could blow up.
+//! postcard's deserializer, with tensors put back, and with limits on all that a peer's bytes could blow up.
 //!
-//! Every leaf is read by postcard; this layer follows the nesting. A length is believed only as far as bytes are left for the elements.
-//! Elements without bytes and the memory of all elements have a budget. Depth is bounded, by levels and by the stack that they take.
+//! postcard reads every leaf; this layer follows the nesting. A length is accepted only if enough bytes are left for its elements.
+//! Elements without bytes, and the memory of all elements, have a budget. Depth is bounded, both by levels and by the stack that
+//! they take.
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
 use tensorpipe::tensor::lift::{self, Lifted};
@@ -11,21 +12,21 @@ use super::access::{Elements, Fields, Variant};
 use super::error::Fault;
 use super::{MAX_DEPTH, MAX_EMPTY, MAX_STACK, MEMORY_FACTOR, MEMORY_FLOOR};
 
-/// Where a value is read from.
+/// The source of a value, and what is left of its budgets.
 pub(super) struct Reader<'de, 'p> {
     rest: &'de [u8],
     tensors: &'p mut [Option<Tensor>],
     payloads: &'p mut [Option<Payload>],
     depth: u32,
-    /// Where the stack was at the outermost level.
+    /// The stack's address at the outermost level.
     stack: usize,
     empty_left: u32,
     memory_left: u64,
-    /// Where its tensors must be.
+    /// The device on which its tensors must be, if there is one.
     on: Option<Device>,
 }
 
-/// About where the stack is.
+/// Roughly the stack's address.
 #[inline(never)]
 fn stack() -> usize {
     let here = 0u8;
@@ -51,7 +52,7 @@ impl<'de, 'p> Reader<'de, 'p> {
         }
     }
 
-    /// The same, whose tensors must be on this device.
+    /// Requires the tensors to be on this device.
     #[inline]
     pub(super) fn on(mut self, on: Option<Device>) -> Self {
         self.on = on;
@@ -90,7 +91,7 @@ impl<'de, 'p> Reader<'de, 'p> {
         Ok(value)
     }
 
-    /// The length of a sequence or map, if that many elements can still come.
+    /// Reads the length of a sequence or map, if that many elements can still come.
     fn len(&mut self) -> Result<usize, Fault> {
         let len = self.leaf::<u64>()?;
         let without_bytes = len.saturating_sub(self.rest.len() as u64);
@@ -103,7 +104,7 @@ impl<'de, 'p> Reader<'de, 'p> {
         }
     }
 
-    /// Reads an element, charging its memory, and its number if it has no bytes.
+    /// Reads an element. Charges its memory and, if it takes no bytes, counts it against that limit.
     #[inline]
     pub(super) fn element<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
         self.charge::<S::Value>()?;
@@ -310,12 +311,12 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        // The variant's body is the next level, as for the writer.
+        // The variant's body counts as the next level, as in the writer.
         visitor.visit_enum(Variant { reader: self })
     }
 }
 
-/// A type that stops early would read what follows out of the middle of its elements.
+/// Fails if elements are left. Otherwise the next value would be read from the middle of them.
 #[inline]
 fn all_read<T>(left: usize, value: T) -> Result<T, Fault> {
     match left {

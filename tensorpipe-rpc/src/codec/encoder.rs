@@ -1,4 +1,4 @@
-//! Arguments to bytes: one after another into one vector.
+//! Encodes arguments, one after another, into one vector.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use super::serializer::{Mark, Writer};
 use crate::placement::tensor_of;
 use crate::remote::EncodedReferences;
 
-/// What can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors
+/// A value that can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors also
 /// their borrowed forms.
 pub trait Argument<T> {
-    /// Appends itself, in the encoding of a `T`.
+    /// Appends this value, in the encoding of a `T`.
     ///
     /// # Errors
-    /// [`EncodeError`] when the value does not suit calls.
+    /// [`EncodeError`] when calls cannot carry the value.
     fn encode(&self, encoder: &mut Encoder) -> Result<(), EncodeError>;
 }
 
@@ -57,28 +57,29 @@ impl<E: Serialize + DeserializeOwned, const N: usize> Argument<Vec<E>> for &[E; 
     }
 }
 
-/// Values encoded, ready to be a message.
+/// Encoded values, ready to become a message.
 #[derive(Clone, Debug, Default)]
 pub struct Encoded {
-    /// What the encoder began with, then the values.
+    /// The encoder's initial bytes, then the values.
     pub metadata: Vec<u8>,
     /// Payloads, in the order of their indices.
     pub payloads: Vec<Payload>,
     /// Tensors, in the order of their indices.
     pub tensors: Vec<Tensor>,
-    /// Where each tensor is to land; those behind the last have no target.
+    /// The device where each tensor is to land. Tensors beyond the end have no target.
     pub(crate) targets: Vec<Option<Device>>,
     pub(crate) owners: TensorNames,
-    /// References in it. Of a reply only: those of arguments go beside them.
+    /// References in a reply. Those of arguments are kept beside the arguments.
     pub(crate) met: Option<Box<EncodedReferences>>,
 }
 
-/// The arguments that hold tensors, in order: each one's name, and how many tensors there are up to its end. Errors name them.
+/// The arguments that hold tensors, in order: each one's name, and how many tensors there are up to its end. For errors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TensorNames(Vec<(&'static str, usize)>);
 
 impl TensorNames {
-    /// The argument that holds tensor number `tensor` of the call, and which of its own that is if it has several.
+    /// Names the argument that holds tensor number `tensor` of the call, and which of the argument's tensors it is, if there are
+    /// several.
     pub(crate) fn name(&self, tensor: usize) -> Option<String> {
         let index = self.0.partition_point(|(_, end)| *end <= tensor);
         let (name, end) = self.0.get(index)?;
@@ -102,7 +103,7 @@ pub struct Encoder {
 impl Encoder {
     /// An encoder whose metadata begins with the first value.
     pub fn new() -> Self {
-        // A small call in one allocation.
+        // Large enough for a small call, so that it takes one allocation.
         Self::after(Vec::with_capacity(64))
     }
 
@@ -116,11 +117,11 @@ impl Encoder {
         }
     }
 
-    /// Appends an argument. After an error the encoder is as before.
+    /// Appends an argument. An error leaves the encoder as it was before.
     ///
     /// # Errors
-    /// [`EncodeError`] naming the argument. Debug builds also decode what they encoded, and fail here rather than on
-    /// the other end.
+    /// [`EncodeError`], which names the argument. Debug builds also decode what they have encoded, so that they fail here and not
+    /// at the other end.
     #[inline]
     pub fn push<T>(
         &mut self,
@@ -137,7 +138,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// The same for an argument whose tensors are to land on this device of the other end.
+    /// Appends an argument whose tensors are to land on this device of the other end.
     ///
     /// # Errors
     /// As [`Encoder::push`].
@@ -182,17 +183,17 @@ impl Encoder {
         })
     }
 
-    /// What it holds.
+    /// How much it holds.
     pub(crate) fn mark(&self) -> Mark {
         self.writer.mark()
     }
 
-    /// Forgets what was put in since.
+    /// Drops all that was written since `mark`.
     pub(crate) fn truncate(&mut self, mark: Mark) {
         self.writer.truncate(mark);
     }
 
-    /// The size of what was put in since, parts included.
+    /// The size of all that was written since `mark`, parts included.
     pub(crate) fn bytes_since(&self, mark: Mark) -> usize {
         let writer = &self.writer;
         let tensors = writer.tensors[mark.tensors..].iter().map(Tensor::byte_len);
@@ -211,7 +212,7 @@ impl Encoder {
         self
     }
 
-    /// All values.
+    /// The encoded values.
     pub fn finish(self) -> Encoded {
         let (metadata, payloads, tensors) = self.writer.into_parts();
         Encoded {
@@ -241,8 +242,7 @@ impl fmt::Debug for Encoder {
     }
 }
 
-/// Decodes what was written since `mark`, as the other end will: a type that needs a self-describing format is found
-/// where its author sees it.
+/// Decodes what was written since `mark`, as the other end will. So its author notices a type that needs a self-describing format.
 fn read_back<T: DeserializeOwned>(writer: &Writer, mark: Mark) -> Result<(), Fault> {
     let mut tensors = since(mark.tensors, &writer.tensors);
     let mut payloads = since(mark.payloads, &writer.payloads);
@@ -252,7 +252,7 @@ fn read_back<T: DeserializeOwned>(writer: &Writer, mark: Mark) -> Result<(), Fau
     super::arguments::nothing_left(left, &tensors, &payloads)
 }
 
-/// The parts from `start` on, at their indices.
+/// The parts from index `start` on, each at its index; earlier ones are `None`.
 fn since<P: Clone>(start: usize, parts: &[P]) -> Vec<Option<P>> {
     let earlier = std::iter::repeat_n(None, start);
     earlier

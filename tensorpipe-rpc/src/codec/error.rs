@@ -1,6 +1,6 @@
 //! Why a value could not be encoded or decoded.
 //!
-//! A [`Fault`] says what is wrong, [`EncodeError`] and [`DecodeError`] with which value of which method.
+//! A [`Fault`] says what is wrong. [`EncodeError`] and [`DecodeError`] add the value and the method.
 
 use std::fmt;
 
@@ -9,25 +9,25 @@ use tensorpipe::Device;
 
 use super::{MAX_DEPTH, MAX_EMPTY, MAX_STACK};
 
-/// A value that this side could not encode: its type, or its size, does not suit calls.
+/// A value that this end could not encode: calls cannot carry its type, or it is too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodeError {
     pub(super) method: Option<&'static str>,
     pub(super) subject: Subject,
     pub(super) fault: Fault,
-    /// It was encoded, and its own encoding does not decode.
+    /// The value was encoded, but its own encoding does not decode.
     pub(super) one_way: bool,
 }
 
 impl EncodeError {
-    /// The same, naming the method.
+    /// Adds the method's name.
     #[must_use]
     pub fn in_method(mut self, method: &'static str) -> Self {
         self.method = Some(method);
         self
     }
 
-    /// Its `Serialize` panicked.
+    /// The value's `Serialize` panicked.
     #[cfg(feature = "tarpc")]
     pub(crate) fn panicked(subject: Subject, panic: &str) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl EncodeError {
         }
     }
 
-    /// Which value.
+    /// The value that could not be encoded.
     pub fn subject(&self) -> Subject {
         self.subject
     }
@@ -73,7 +73,7 @@ impl fmt::Display for EncodeError {
 
 impl std::error::Error for EncodeError {}
 
-/// Bytes of the peer that are not the value that this side expects.
+/// Bytes from the peer that do not decode to the value that this end expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
     pub(super) method: Option<&'static str>,
@@ -90,21 +90,21 @@ impl DecodeError {
         }
     }
 
-    /// The same, naming the method.
+    /// Adds the method's name.
     #[must_use]
     pub fn in_method(mut self, method: &'static str) -> Self {
         self.method = Some(method);
         self
     }
 
-    /// Its `Deserialize` panicked.
+    /// The value's `Deserialize` panicked.
     #[cfg(feature = "tarpc")]
     pub(crate) fn panicked(subject: Subject, panic: &str) -> Self {
         let fault = Fault::custom(&format_args!("its `Deserialize` panicked: {panic}"));
         Self::new(subject, fault)
     }
 
-    /// Which value.
+    /// The value that could not be decoded.
     pub fn subject(&self) -> Subject {
         self.subject
     }
@@ -169,7 +169,7 @@ impl fmt::Display for Subject {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Said by the type's own `Serialize` or `Deserialize`.
+    /// An error of the type's own `Serialize` or `Deserialize`.
     #[error("{0}")]
     Custom(Box<str>),
     /// More than [`MAX_DEPTH`] levels.
@@ -196,12 +196,12 @@ pub enum Fault {
         u32::MAX
     )]
     TooManyParts,
-    /// A map whose length is not known when it begins.
+    /// A map that does not know its length when it begins.
     #[error(
         "a map of unknown length cannot be sent, and `#[serde(flatten)]` makes one; make the flattened struct a plain field"
     )]
     Flattened,
-    /// A field was left out, which the reader cannot see.
+    /// A field was left out, which the reader cannot notice.
     #[error(
         "field `{0}` was left out, which the other end cannot see; remove `#[serde(skip_serializing_if)]` from it"
     )]
@@ -214,21 +214,21 @@ pub enum Fault {
         /// The number of elements.
         written: usize,
     },
-    /// The type wants to be told what comes.
+    /// The type asks the format what comes next.
     #[error(
         "its `Deserialize` asks the format what comes next ({0}), as `#[serde(untagged)]`, `#[serde(tag = ..)]`, \
          `#[serde(flatten)]` and `serde_json::Value` do; use a plain enum or struct"
     )]
     SelfDescribing(&'static str),
-    /// The name of the newtype struct is taken.
+    /// A newtype struct has a name that is reserved.
     #[error("the name `{0}` belongs to tensorpipe; rename this newtype struct")]
     ReservedName(&'static str),
-    /// A batch cannot tell its value from others.
+    /// Batches compare the value's bytes, but it holds parts beside them.
     #[error(
         "it holds a tensor, payload or reference, and calls are batched by its value; make each tensor an argument of its own"
     )]
     PartInBatchKey,
-    /// A tensor is elsewhere than its method says.
+    /// A tensor is on another device than its method requires.
     #[error(
         "a tensor was sent to {found}, and the trait says `#[tensor(device = \"{wanted}\")]`: name that device as its target"
     )]
@@ -262,7 +262,7 @@ pub enum Fault {
         /// The index.
         index: u32,
     },
-    /// More came than the types hold.
+    /// The message has more than the types hold.
     #[error("{bytes} bytes, {tensors} tensors and {payloads} payloads are left over")]
     LeftOver {
         /// Bytes that nobody read.
@@ -275,7 +275,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether its text already says what to change.
+    /// Whether the fault's text already says what to change.
     fn names_the_cause(&self) -> bool {
         !matches!(
             self,

@@ -1,14 +1,14 @@
-//! Values to bytes and back, tensors and payloads beside them.
+//! Values to bytes and back. Tensors and payloads travel beside the bytes.
 //!
-//! The bytes are postcard's: arguments one after another, no names, no types. A `Tensor` or `Payload` anywhere in
-//! a value travels beside the bytes, which hold its index (see [`tensorpipe::tensor::lift`]). Bytes come from a peer:
-//! depth, elements without bytes and the memory that a value takes are limited, and an index is good for one use.
+//! The bytes are postcard's: arguments one after another, without names or types. A `Tensor` or `Payload` anywhere in a value
+//! travels beside the bytes, which hold its index (see [`tensorpipe::tensor::lift`]). A peer wrote the bytes, so depth, empty
+//! elements and the memory of a value are limited, and each index can be used only once.
 //!
-//! `Tensor` and `Payload` serialize as a newtype struct with a name that nobody else has. The codec recognises it and arms a thread-local
-//! slot for exactly that nested call. To any other serializer they are plain data.
+//! `Tensor` and `Payload` serialize as a newtype struct with a reserved name. The codec recognises it and arms a thread-local slot
+//! for exactly that nested call. To any other serializer they are plain data.
 //!
-//! Types that need a self-describing format do not survive postcard: a service with one is refused where it is served or asked for. Debug builds
-//! decode what they have encoded, and name the method.
+//! Types that need a self-describing format cannot be read back from postcard. A service with such a type is refused when it is
+//! served or bound. Debug builds decode all that they encode, and name the method on a failure.
 
 mod access;
 mod arguments;
@@ -36,14 +36,14 @@ pub(crate) use reply::Returned;
 /// How deep values may nest, counting every struct, sequence, option and variant on the way.
 pub const MAX_DEPTH: u32 = 128;
 
-/// How much of the stack decoding a value may take, in bytes: what [`MAX_DEPTH`] levels of a large type would be more than
-/// the 2 MiB that a thread has.
+/// How much of the stack decoding a value may take, in bytes. [`MAX_DEPTH`] levels of a large type alone would need more than the 2
+/// MiB that a thread has.
 pub const MAX_STACK: usize = 1 << 20;
 
-/// How many elements of a message's sequences and maps may have no bytes, as those of a `Vec<()>`.
+/// How many elements of a message's sequences and maps may take no bytes, such as those of a `Vec<()>`.
 pub const MAX_EMPTY: u32 = 1 << 20;
 
-/// How much memory the elements of a value's sequences and maps may take in bytes, whatever its encoding says...
+/// The memory, in bytes, that the elements of a value's sequences and maps may take, however short its encoding is...
 pub const MEMORY_FLOOR: u64 = 256 << 20;
 
 /// ...and how much more per encoded byte.

@@ -1,4 +1,4 @@
-//! What a handler returned, encoded on the spot: its value need not be `Send` or live any longer.
+//! A handler's result, encoded at once: the value need not be `Send`, nor outlive that.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::scratch;
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
 pub const REPLY_HEADER: usize = 12;
 
-/// What became of a call: what its method returned, or why it was not run.
+/// The outcome of a call: the method's result, or why it was not run.
 #[derive(Clone, Debug)]
 pub struct Reply {
     outcome: Returned,
-    /// What was measured, for a caller who asks.
+    /// The measurements, for a caller who asked for them.
     figures: Option<Box<ServerStats>>,
 }
 
@@ -29,11 +29,11 @@ pub struct Reply {
 pub(crate) enum Returned {
     /// The method returned this value. The metadata begins with [`REPLY_HEADER`] zero bytes.
     Value(Encoded),
-    /// The method returned this error of its own. Likewise.
+    /// The method returned this error of its own. The metadata begins with the same zero bytes.
     Error(Encoded),
-    /// The method returned what cannot be sent.
+    /// The method returned a value that cannot be sent.
     Unsendable(EncodeError),
-    /// The method was not run: its arguments make no sense.
+    /// The method was not run, because its arguments cannot be decoded.
     BadArguments(DecodeError),
     /// There is no result, for this reason.
     Failed(FailureCode, String),
@@ -45,7 +45,7 @@ impl Reply {
         Self::of(&value)
     }
 
-    /// A copy of a value that stays.
+    /// The reply with a copy of a value that stays here.
     pub(crate) fn of<T: Serialize + DeserializeOwned>(value: &T) -> Self {
         Self::encode(Subject::Reply, value, Returned::Value)
     }
@@ -62,7 +62,7 @@ impl Reply {
         }
     }
 
-    /// A reference to a value of this side's, as the reply to `call`.
+    /// A reference to a value of this end, as the reply to `call`.
     pub(crate) fn reference(call: u64, referent: Arc<dyn Referent>) -> Self {
         let mut reply =
             Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Returned::Value);
@@ -80,7 +80,7 @@ impl Reply {
         Self::encode(Subject::Error, error, Returned::Error)
     }
 
-    /// The reply of a method whose result does not suit calls.
+    /// The reply of a method whose result calls cannot carry.
     pub(crate) fn unsendable(error: EncodeError) -> Self {
         Self::ended(Returned::Unsendable(error))
     }
@@ -90,7 +90,7 @@ impl Reply {
         Self::ended(Returned::Failed(code, reason))
     }
 
-    /// The reply to a call whose arguments make no sense.
+    /// The reply to a call whose arguments cannot be decoded.
     pub fn bad_arguments(error: DecodeError) -> Self {
         Self::ended(Returned::BadArguments(error))
     }
@@ -110,7 +110,7 @@ impl Reply {
         }
     }
 
-    /// Whether the method ran, and returned no value: running it again may end otherwise.
+    /// Whether the call gave no value, for another reason than overload: running it again may end otherwise.
     pub(crate) fn is_of_the_method(&self) -> bool {
         !matches!(
             self.outcome,
@@ -122,7 +122,7 @@ impl Reply {
         &self.outcome
     }
 
-    /// Has figures go with it.
+    /// Adds measurements.
     pub(crate) fn measured(&mut self, figures: ServerStats) {
         self.figures = Some(Box::new(figures));
     }
@@ -140,7 +140,7 @@ impl Reply {
         value: &T,
         outcome: impl FnOnce(Encoded) -> Returned,
     ) -> Self {
-        // Room for the call's header, so that it and the value share one vector.
+        // Leave room for the call's header, so that header and value share one vector.
         let mut header = scratch::take();
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);

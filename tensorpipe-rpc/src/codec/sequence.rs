@@ -5,7 +5,7 @@ use serde::ser::{self, Serialize};
 use super::error::Fault;
 use super::serializer::Writer;
 
-/// A sequence or map being written. Its length stands before it, and is put there at the end where it was not known.
+/// A sequence or map being written. Its length stands before it; if that was not known, it is inserted at the end.
 pub(super) struct Sequence<'a> {
     writer: &'a mut Writer,
     start: usize,

@@ -1,7 +1,6 @@
 //! postcard's serializer with tensors lifted out and depth limited.
 //!
-//! Every leaf is written by postcard; this layer only follows the nesting. After an error the bytes are garbage: the
-//! encoder cuts them off.
+//! postcard writes every leaf; this layer follows the nesting. After an error the bytes are garbage, and the encoder cuts them off.
 
 use std::fmt::{Display, Write as _};
 
@@ -13,7 +12,7 @@ use super::error::Fault;
 use super::sequence::{Fields, Sequence};
 use super::{MAX_DEPTH, MAX_EMPTY};
 
-/// Where a message is written to.
+/// The destination of a message.
 pub(super) struct Writer {
     postcard: postcard::Serializer<Output>,
     pub(super) tensors: Vec<Tensor>,
@@ -60,7 +59,7 @@ impl Writer {
         }
     }
 
-    /// Back to what it held earlier, and to the outermost level.
+    /// Goes back to an earlier state, at the outermost level.
     pub(super) fn truncate(&mut self, to: Mark) {
         self.postcard.output.0.truncate(to.bytes);
         self.tensors.truncate(to.tensors);
@@ -82,7 +81,7 @@ impl Writer {
         self.depth -= 1;
     }
 
-    /// Writes an element, which counts against the limit if it takes no bytes.
+    /// Writes an element. If it takes no bytes, it counts against that limit.
     #[inline]
     pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Fault> {
         let before = self.bytes().len();
@@ -215,7 +214,7 @@ impl<'a> Serializer for &'a mut Writer {
 
     #[inline]
     fn serialize_map(self, len: Option<usize>) -> Result<Sequence<'a>, Fault> {
-        // `flatten` writes such a map, and would read it back only from a self-describing format.
+        // `#[serde(flatten)]` writes such a map, and reads it back only from a self-describing format.
         let len = len.ok_or(Fault::Flattened)?;
         self.postcard.serialize_u64(len as u64)?;
         Sequence::begin(self, Some(len))
@@ -260,7 +259,7 @@ impl<'a> Serializer for &'a mut Writer {
         Fields::begin(self)
     }
 
-    /// In one pass: postcard formats twice, and trusts a `Display` to say the same both times.
+    /// Formats once. postcard's own version formats twice, and relies on `Display` to write the same both times.
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<(), Fault> {
         let start = self.bytes().len();
         write!(self.postcard.output, "{value}")

@@ -1,4 +1,4 @@
-//! Whether a call is handled at all. Its header alone decides, before those of its tensors move that need a go-ahead.
+//! Admission: whether a call is handled at all. Its header alone decides, before tensors that need a go-ahead move.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ pub(crate) struct MethodIndex {
     pub(crate) method: usize,
 }
 
-/// A call that will be handled. Short: it is moved from step to step.
+/// A call that will be handled. Kept small, because it is moved from step to step.
 pub(super) struct Admitted {
     /// The caller's number for it.
     pub(super) call: u64,
     /// `None` for a bind.
     pub(super) target: Option<MethodIndex>,
     pub(super) context: CallContext,
-    /// When it was admitted, unless it has waited since.
+    /// When it was admitted; `None` once it has waited.
     pub(super) begun: Option<Instant>,
     /// Held until the call is answered.
     _streams: Option<Box<(StreamGuard, Option<StreamPermit>)>>,
-    /// Others may wait for it.
+    /// Lets later calls wait for this one's result.
     pub(super) pending: Option<Pending>,
-    /// It waits for others, or its handler runs on a task of its own.
+    /// Set while it waits for other calls, or its handler runs on a task of its own.
     pub(super) listed: Option<Listed>,
     /// Where tensors of its result are to land.
     pub(super) placement: Option<Box<Placement>>,
@@ -44,8 +44,8 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// It is about to be answered: its caller, who may make the next call as soon as it has the answer, finds this one's place free.
-    /// False if its stream broke before: then it has its answer.
+    /// Frees the call's place just before its answer is sent, because its caller may then make the next call at once. Returns
+    /// `false` if it has an answer already, because its stream broke.
     pub(super) fn begin_answer(&self) -> bool {
         self.busy.leave();
         let streams = &self.context.inner.streams;
@@ -55,8 +55,7 @@ impl Admitted {
     }
 }
 
-/// Counts a call: among those that the limits bound, until it is about to be answered; for who shuts the server down, until
-/// the answer is on its way.
+/// Counts a call. The limits count it until it is about to be answered; a shutdown waits until the answer is on its way.
 struct Busy {
     server: Arc<ServerShared>,
     member: Arc<ConnectionQuota>,
@@ -100,7 +99,7 @@ impl Serving {
             member: self.member.clone(),
             has_left: Cell::new(false),
         };
-        // Counted first: whoever shuts down either sees this call, or is seen here.
+        // Counted before the check: either the shutdown sees this call, or this call sees the shutdown.
         if server.is_draining() {
             return Err((FailureCode::ShuttingDown, String::new()));
         }
@@ -126,7 +125,7 @@ impl Serving {
             0 => longest,
             left => left.min(longest),
         };
-        // Far beyond any clock there is no deadline.
+        // A deadline beyond any clock is none.
         let now = ambient::now();
         let deadline = now.checked_add(Duration::from_micros(left));
         let places = called.map_or(Places::NOWHERE, |(_, method)| method.places);

@@ -1,4 +1,4 @@
-//! Making a call: what is sent of it, and when that leaves.
+//! Making a call: encoding it, and deciding when its message leaves.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,24 +18,24 @@ use crate::placement::CallPlacement;
 use crate::remote::EncodedReferences;
 use crate::schema::Method;
 
-/// When a call ends, and the time that it had; `None` far beyond any clock.
+/// When a call must end, and how long it had in all. `None` if that is beyond any clock.
 pub(crate) type Deadline = Option<(Instant, Duration)>;
 
-/// What holds for a call of a service's method, wherever it is made and however often. Calls that its handler makes inherit the
-/// deadline and the trace, and nothing else.
+/// What the caller settled for a call of a service's method, wherever and however often it is made. Calls that its handler makes
+/// inherit only the deadline and the trace.
 #[derive(Clone)]
 pub(crate) struct CallOptions {
     /// The service's name.
     pub(crate) service: &'static str,
     pub(crate) method: &'static Method,
     pub(crate) deadline: Deadline,
-    /// What it belongs to.
+    /// The trace that the call belongs to.
     pub(crate) trace: TraceContext,
-    /// Its caller wants to know what happened.
+    /// Its caller asked for figures.
     pub(crate) asked: bool,
     /// Where its tensors are to land, if its caller said so.
     pub(crate) places: Option<Arc<CallPlacement>>,
-    /// The channels over one of which its tensors go, if its caller said so.
+    /// If its caller said so, its tensors go over one of these channels.
     pub(crate) required: Option<Arc<Vec<String>>>,
 }
 
@@ -46,10 +46,10 @@ pub(crate) struct Beginning {
     pub(crate) header: Vec<u8>,
 }
 
-/// A message that is answered.
+/// A message that the peer answers.
 pub(crate) struct Request {
     pub(crate) id: u64,
-    /// As errors call it.
+    /// The method that errors name.
     pub(crate) method: &'static Method,
     pub(crate) encoded: Encoded,
     pub(crate) header_len: usize,
@@ -62,7 +62,8 @@ pub(crate) struct Request {
 }
 
 impl Engine {
-    /// Begins a call of the service that has this number there, `left` before its deadline: what is encoded goes behind its header.
+    /// Begins a call of the service with this number at the peer, `left` before its deadline. Arguments are encoded behind its
+    /// header.
     #[inline]
     pub(crate) fn begin_call(
         &self,
@@ -139,7 +140,7 @@ impl Engine {
         slot
     }
 
-    /// Why a call cannot be made at all.
+    /// The reason why a call cannot be made at all, if there is one.
     fn refuses(&self, places: Option<&CallPlacement>) -> Option<CallError> {
         if self.calls.is_draining() {
             return Some(CallError::ShuttingDown);
@@ -148,7 +149,7 @@ impl Engine {
         Some(CallError::of_pipe(misuse.into(), true, false))
     }
 
-    /// `waits`: for the result of another one.
+    /// `waits`: whether the call waits for the result of another one.
     fn send_call(
         &self,
         slot: &Arc<CallSlot>,
@@ -162,7 +163,7 @@ impl Engine {
             let earlier = slot.deadline.is_some_and(|(at, _)| table.check_by(at));
             (earlier, under_way)
         };
-        // A call that was given the result of another one is seldom the last of its chain.
+        // A call that takes the result of another one is seldom the last of its chain.
         let when = if waits {
             When::Ahead
         } else {
@@ -176,7 +177,7 @@ impl Engine {
         let numbered = |message| late = !slot.sent_as(message);
         let submitted = self.pipe.submit(outbound, when, numbered)?;
         let message = submitted.id;
-        // Its caller, who may be the last of the chain, drives for one that waits.
+        // A waiting call is driven by its caller: it may be the last of the chain, so nothing else sends it.
         slot.set_leaves_soon(submitted.batched && !waits);
         if late {
             self.pipe
@@ -188,15 +189,15 @@ impl Engine {
     }
 }
 
-/// The time left as it travels: 0 is without bound.
+/// The time left as it travels: 0 means no deadline.
 fn micros(left: Option<Duration>) -> u64 {
     left.map_or(0, |left| {
         u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1)
     })
 }
 
-/// Names the targets of its arguments, and says behind its header where its results are to land. Returns how long that is then.
-/// Apart: a call of which nobody says so should not pay for it.
+/// Names the targets of the arguments, and writes behind the header where results are to land. Returns the new header length. Not
+/// inlined: calls without places should not pay for it.
 #[inline(never)]
 fn name_places(places: &CallPlacement, encoded: &mut Encoded, header_len: usize) -> usize {
     if let Some(arguments) = &places.arguments {

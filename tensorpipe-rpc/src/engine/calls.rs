@@ -1,5 +1,4 @@
-//! Calls made from here: the table of those that wait for an answer, and everything that ends one. Making one is
-//! `calling.rs`.
+//! Calls made from here: the table of calls that wait for an answer, and all that ends a call. `calling.rs` makes calls.
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -19,7 +18,7 @@ use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::lock::lock;
 use crate::placement::{ReceivePlacement, naming};
 
-/// The time that a call has where nobody says otherwise.
+/// How long a call may take where nobody says otherwise.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How much of a server's words is shown, in bytes.
@@ -30,7 +29,7 @@ pub(crate) enum Outcome {
     Value(Body),
     ServiceError(Body),
     Failed(CallError),
-    /// Only for the question whether the server has a service.
+    /// The answer to a bind alone: the server does not have the service.
     NotBound(FailureCode, Arc<str>),
 }
 
@@ -49,13 +48,13 @@ pub(crate) struct Calls {
     /// Calls without streams in a row that had no answer in time.
     missed: AtomicU32,
     table: Mutex<Table>,
-    /// Wakes whoever watches deadlines: there is an earlier one.
+    /// Wakes the watcher of deadlines: an earlier one was added.
     pub(super) earlier: Notify,
-    /// Tells the one that waits for it that the pipe has ended, or that the peer handles no further calls.
+    /// Wakes the task that waits for the pipe to end, or for the peer to stop taking calls.
     pub(crate) over: Notify,
 }
 
-/// A message of the peer's that is being read: all but the calls that it makes.
+/// What a message of the peer's belongs to while it is being read. The peer's own calls are not among these.
 pub(super) enum Reading {
     Reply(Arc<CallSlot>),
     /// Items of a stream.
@@ -72,7 +71,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Returns whether that is earlier than the watcher of deadlines knows.
+    /// Returns whether `at` is earlier than the time for which the watcher is set.
     pub(super) fn check_by(&mut self, at: Instant) -> bool {
         let earlier = self.check_at.is_none_or(|check_at| at < check_at);
         if earlier {
@@ -97,7 +96,7 @@ impl Calls {
         self.table().slots.len()
     }
 
-    /// A message is complete or will never be.
+    /// A message is complete, or will never be.
     pub(super) fn take_reading(&self, message: u64) -> Option<(Header, Reading)> {
         self.table().reading.remove(&message)
     }
@@ -122,7 +121,8 @@ impl Calls {
         self.missed.load(Ordering::Relaxed)
     }
 
-    /// One more, unless it has streams: these take as long as their items do, and their server may have answered all the while.
+    /// Counts one more, unless it has streams. A stream takes as long as its items do, and its server may have answered all the
+    /// while.
     pub(super) fn missed_deadline(&self, slot: &CallSlot) {
         if slot.streams.is_none() {
             self.missed.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Calls {
 
     /// The peer has answered a call in time.
     fn is_in_time(&self) {
-        // A load is cheaper than a store that others have to see.
+        // A load is cheaper than a store, which other cores have to see.
         if self.missed_in_a_row() > 0 {
             self.missed.store(0, Ordering::Relaxed);
         }
@@ -166,7 +166,7 @@ impl Calls {
     /// The peer did not take message number `id`.
     pub(super) fn refused(&self, id: u64, code: ResetCode, reason: &str) {
         if code == ResetCode::Skipped {
-            // The tensors are not wanted: the reply says why.
+            // The peer does not want the tensors: its reply says why.
             return;
         }
         self.complete_where(|slot| {
@@ -206,14 +206,14 @@ impl Calls {
             })
         });
         let reading = std::mem::take(&mut self.table().reading);
-        // Not under the lock: a call may be the last to hold a reference, and what a stream holds may be another's.
+        // Not under the lock: dropping a call may drop the last handle of a reference, and a stream may hold another call's.
         drop(reading);
         self.over.notify_one();
     }
 }
 
 impl Engine {
-    /// A channel did not send all of message number `id`: of a call, or of items about which something is required.
+    /// A channel failed to send all of message number `id`. It is a call's, or holds stream items that must go over named channels.
     pub(super) fn unsent(&self, id: u64, error: &Error) {
         let is_call = |slot: &CallSlot| slot.message() == Some(id);
         let is_of = |slot: &&Arc<CallSlot>| {
@@ -232,7 +232,7 @@ impl Engine {
         }
         let failed = CallError::Connection {
             error: slot.naming(error.clone()),
-            // Only what is refused before a byte moves has certainly not come.
+            // Only a message that was refused before a byte moved has certainly not arrived.
             may_have_run: !matches!(error, Error::Misuse(_)),
         };
         self.calls.complete(&slot, Outcome::Failed(failed));
@@ -253,18 +253,18 @@ impl Engine {
         if let Some(streams) = &slot.streams {
             self.close_streams(streams);
         }
-        // Answered, and nobody took it.
+        // If the call was answered meanwhile, nobody took the answer.
         self.discard_outcome(slot, slot.outcome.abandon());
     }
 
-    /// Whether tensors or payloads of a call, or of its answer, are on their way. Items of streams are not asked for.
+    /// Whether tensors or payloads of a call, or of its answer, are on their way. False for calls with streams.
     pub(super) fn is_moving(&self, slot: &CallSlot) -> bool {
         let message = slot.message();
         let leaves = || message.is_some_and(|message| self.pipe.is_unwritten(message));
         slot.streams.is_none() && (slot.reply().is_some() || slot.has_parts && leaves())
     }
 
-    /// Takes back the request, and what of the reply is on its way.
+    /// Takes back the request, and stops a reply that is on its way.
     pub(super) fn reset_call(&self, slot: &CallSlot, code: ResetCode, reason: &str) {
         if slot.give_up() {
             return;
@@ -277,13 +277,13 @@ impl Engine {
         {
             self.pipe.stop(reply, code, reason);
             if header.flags & REFERENCES != 0 {
-                // Nobody will find them in it.
+                // The reply is not read, so nobody finds its references.
                 self.release(slot.id, None);
             }
         }
     }
 
-    /// Nobody takes this outcome, nor the references in it.
+    /// Nobody takes this outcome: gives the references in it back to their owner.
     pub(crate) fn discard_outcome(&self, slot: &CallSlot, outcome: Option<Outcome>) {
         if outcome.is_some_and(|outcome| outcome.has_references()) {
             self.release(slot.id, None);
@@ -294,7 +294,7 @@ impl Engine {
         let (id, mut is_whole) = (incoming.id(), incoming.is_whole());
         let slot = {
             let mut table = self.calls.table();
-            // A call that was given up meanwhile: its reply is skipped.
+            // The call was given up meanwhile, so its reply is skipped.
             let Entry::Occupied(slot) = table.slots.entry(header.call) else {
                 drop(table);
                 if header.flags & REFERENCES != 0 {
@@ -303,13 +303,13 @@ impl Engine {
                 return;
             };
             if !slot.get().answered_by(id) {
-                // It is being answered already.
+                // Another message answers the call already.
                 return;
             }
-            // What is here whole may still have to go elsewhere.
+            // Even a message that is here whole may have to move to another device.
             is_whole &= slot.get().receive_placement.is_none();
             if is_whole && slot.get().streams.is_none() {
-                // Completed below: nobody need find it any more.
+                // Completed below: nobody needs to find it any more.
                 slot.get().take_out();
                 slot.remove()
             } else {
@@ -338,7 +338,7 @@ impl Engine {
                 }
                 self.reply_complete(id, &header, &slot, message, whole);
             }
-            // Given up between the look-up in the table and the read.
+            // The call was given up between the look-up in the table and the read.
             None if !self.calls.is_reading(id) => {
                 self.pipe
                     .stop(id, ResetCode::Cancelled, "the call was dropped");
@@ -380,7 +380,7 @@ impl Engine {
             },
         };
         match outcome {
-            // Its server has noticed first.
+            // The server noticed the missed deadline before this end did.
             Outcome::Failed(CallError::Deadline { .. }) => self.calls.missed_deadline(slot),
             Outcome::Failed(CallError::Connection { .. }) => {}
             _ => self.calls.is_in_time(),
@@ -389,21 +389,21 @@ impl Engine {
             Some(streams) => streams.hold(outcome),
             None => Some(outcome),
         };
-        // Otherwise with the last item.
+        // `hold` keeps the outcome until the last item is here.
         let Some(outcome) = outcome else { return };
         self.discard_outcome(slot, self.calls.complete(slot, outcome));
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
         {
-            // A server that answers what it has not read does not make this side keep it.
+            // If the server answers before it has read the request, this end need not keep the request.
             self.pipe
                 .reset(message, ResetCode::Cancelled, "the call was answered");
         }
     }
 }
 
-/// How a call has ended that its server answers with this. The words are a peer's: they are shortened, and do not move the cursor of a
-/// terminal.
+/// How a call ends that the server answers with a failure. The text is the peer's, so it is shortened, and stripped of what moves a
+/// terminal's cursor.
 fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
     let text: Arc<str> = printable(&body.metadata, SHOWN).into();
     Outcome::Failed(match code {

@@ -1,7 +1,7 @@
-//! Control messages: messages of a header and a few bytes, which say something about a call and are not answered.
+//! Control messages: a header and a few bytes that say something about a call. They are not answered.
 //!
-//! None is lost as long as the pipe is there: where its queue is full, as after many references were dropped at once, they wait
-//! here until it has moved.
+//! None is lost while the pipe lives. When its queue is full, as after many references were dropped at once, they wait here until
+//! the queue moves.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -16,13 +16,13 @@ use crate::header::{Header, Kind};
 use crate::lock::lock;
 use crate::scratch;
 
-/// Control messages that wait at most: no peer makes this side say more that is worth keeping.
+/// The most control messages that may wait. No honest peer makes this end queue more.
 const MOST: usize = 1 << 20;
 
-/// Messages in the pipe's queue from which on those that wait go on waiting: others have room beside them.
+/// With so many messages in the pipe's queue, deferred control messages go on waiting, so that others have room.
 const AT_ONCE: usize = 1024;
 
-/// How long until those that wait are tried again, at most.
+/// How long until deferred messages are tried again, at most.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// The longest control message: a header and two numbers.
@@ -51,7 +51,7 @@ impl Control {
         let len = bytes.iter_mut().zip(all).map(|(to, from)| *to = *from);
         let len = len.count();
         scratch::keep(header);
-        // What the peer may let go of, nobody waits for.
+        // The peer may free a released value at leisure: nobody waits for that.
         let when = match kind {
             Kind::Release => When::Soon,
             _ => When::Now,
@@ -134,13 +134,13 @@ impl Engine {
     }
 }
 
-/// Holds the engine for moments only: what waits does not keep a connection open.
+/// Sends deferred messages. Holds the engine for moments only, so that they do not keep a connection open.
 async fn send_late(engine: Weak<Engine>) {
     loop {
         let Some(flush) = engine.upgrade().map(|engine| engine.pipe.flush()) else {
             return;
         };
-        // Its error is the next message's too. A message that its reader lets lie holds it up, and makes room for others all the same.
+        // If the flush fails, the next send fails, too. If a slow reader holds it up, the queue may still have got room.
         let _ = tokio::time::timeout(RETRY, flush).await;
         if !engine.upgrade().is_some_and(|engine| engine.send_waiting()) {
             return;

@@ -1,4 +1,4 @@
-//! Who watches deadlines: one task for a whole connection.
+//! The watcher of deadlines: one task for a whole connection.
 //!
 //! It checks them at `check_at` or before, which is never later than the first deadline in the tables.
 
@@ -19,7 +19,7 @@ impl Calls {
         let runtime = engine.pipe.runtime().clone();
         let (calls, engine) = (engine.calls.clone(), Arc::downgrade(engine));
         runtime.spawn(async move {
-            // The engine is held for a moment only: this task does not keep a connection open.
+            // Holds the engine only while it checks, so this task does not keep a connection open.
             while let Some(check_at) = check_deadlines(&engine) {
                 let told = calls.earlier.notified();
                 match check_at {
@@ -40,7 +40,7 @@ impl Calls {
     }
 }
 
-/// Fails what is due. Returns when to check next (`Some(None)`: when told), `None` when the connection is gone.
+/// Fails calls that are due. Returns when to check next, `Some(None)` if only when notified, `None` when the connection is gone.
 fn check_deadlines(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     let engine = engine.upgrade()?;
     let now = ambient::now();
@@ -61,7 +61,7 @@ fn check_deadlines(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     for slot in due {
         let after = slot.bound();
         let moving = engine.is_moving(&slot);
-        // Before whoever awaits it hears of it.
+        // Counted before the caller learns of it.
         engine.calls.missed_deadline(&slot);
         slot.fail(CallError::Deadline { after, moving });
         engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");

@@ -1,7 +1,7 @@
-//! How encoded values become a message, and a message values again.
+//! How encoded values become a message, and how a message becomes values again.
 //!
-//! The values' bytes, the *body*, stand behind the header in the metadata, or are the last payload. That moves large ones without copies,
-//! and small ones to a peer whose metadata is too short for them.
+//! The values' bytes, the *body*, stand behind the header in the metadata, or are the last payload. As a payload, a large body
+//! moves without copies, and a small one reaches a peer whose metadata is too short for it.
 
 use bytes::{Buf, Bytes};
 use tensorpipe::engine::Outbound;
@@ -28,15 +28,15 @@ pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerL
     metadata[2] |= BODY_IN_PAYLOAD;
     let header = metadata[..header_len].to_vec();
     let body = Buffer::from_vec(std::mem::replace(metadata, header));
-    // Behind the others, so that their indices stay.
+    // Last, so that the other payloads keep their indices.
     payloads.push(Payload::from(body.slice(header_len..body.len())));
 }
 
-/// Gives the message of `encoded`, whose body is [settled](settle_body), to `send`, and keeps the vector that it was encoded in for the
-/// next.
+/// Gives the message of `encoded`, whose body is [settled](settle_body), to `send`. Keeps the vector it was encoded in for the next
+/// message.
 pub(super) fn outbound<T>(encoded: Encoded, send: impl FnOnce(&mut Outbound<'_>) -> T) -> T {
     let sent = {
-        // Dropped where it is: it is 800 bytes long.
+        // Built and dropped in place: it is 800 bytes long.
         let mut outbound = Outbound::new(&encoded.metadata);
         if encoded.targets.is_empty() {
             outbound.extend(encoded.payloads, encoded.tensors);
@@ -50,7 +50,7 @@ pub(super) fn outbound<T>(encoded: Encoded, send: impl FnOnce(&mut Outbound<'_>)
     sent
 }
 
-/// Tensors and where they go, as far as that is said.
+/// Pairs tensors with their target devices, where those are given.
 #[inline(never)]
 fn with_targets(tensors: Vec<Tensor>, targets: Vec<Option<Device>>) -> Vec<MessageTensor> {
     let targets = targets.into_iter().chain(std::iter::repeat(None));
@@ -62,7 +62,7 @@ fn with_targets(tensors: Vec<Tensor>, targets: Vec<Option<Device>>) -> Vec<Messa
     targeted.collect()
 }
 
-/// Whether the body is a payload. Where the peer takes it neither way, the pipe says which limit is in the way.
+/// Whether the body is a payload. If the peer takes it neither way, the pipe's error names the limit.
 fn is_beside(
     len: usize,
     header_len: usize,
@@ -81,17 +81,17 @@ fn is_beside(
     }
 }
 
-/// An encoded call that can be sent several times, behind a header of its own each time. Its tensors and payloads are
-/// handles, and a large body is shared: what it costs is a copy of a small one.
+/// An encoded call that can be sent several times, each time behind a new header. Its tensors and payloads are handles, and a large
+/// body is shared: only a small body is copied.
 pub(crate) struct ResendableCall {
     encoded: Encoded,
-    /// What would be its metadata, if that is large.
+    /// The encoded body, if it is large; `encoded.metadata` is empty then.
     body: Option<Buffer>,
 }
 
 impl ResendableCall {
-    /// Keeps what was encoded without a header. `waits`: the results that it waits for are named behind its body, so that is not a
-    /// payload before they are.
+    /// Keeps a call that was encoded without a header. `waits`: the names of the results that it waits for still go behind its
+    /// body, so the body is not a payload yet.
     pub(crate) fn new(mut encoded: Encoded, waits: bool) -> Self {
         encoded.met = None;
         let is_large = !waits && encoded.metadata.len() > INLINE_BODY;
@@ -137,7 +137,7 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// Of a value that never left.
+    /// The body of a value that never left this process.
     pub(crate) fn here(encoded: Encoded) -> Self {
         let mut metadata = Bytes::from(encoded.metadata);
         metadata.advance(REPLY_HEADER);
@@ -149,7 +149,7 @@ impl Body {
         }
     }
 
-    /// What it takes of this process's memory.
+    /// How much of this process's memory it takes.
     pub(super) fn own_bytes(&self) -> u64 {
         let payloads = self.payloads.iter().map(|part| part.as_bytes().len());
         let values = self.metadata.len() + payloads.sum::<usize>();
@@ -166,10 +166,10 @@ pub(crate) fn to_body(message: Message, header: &Header) -> Option<Body> {
         ..
     } = message;
     let metadata = if header.flags & BODY_IN_PAYLOAD != 0 {
-        // Private: what is checked in it must be what is used.
+        // `into_bytes` copies memory that a peer shares: it must not change between check and use.
         payloads.pop()?.into_bytes()
     } else {
-        // In place: a slice would be a second handle, for which the bytes need a count.
+        // In place: a slice would be a second handle, for which the bytes need a reference count.
         metadata.advance(header.body_at);
         metadata
     };

@@ -1,9 +1,10 @@
 //! The call engine of one pipe: calls made from here, and calls handled here.
 //!
-//! The task that drives the pipe calls the engine through [`Handler`]. There headers are decoded, calls admitted,
-//! handlers polled once and calls completed. A short call needs no other task.
+//! The task that drives the pipe calls the engine through [`Handler`]. On that task the engine decodes headers, admits calls, polls
+//! each handler once and completes calls. A short call needs no other task.
 //!
-//! - **Header**, at the front of the message's metadata: `crate::header` lists its fields. The body follows. A body above 32 KiB, or beyond what the peer takes as metadata, is a payload.
+//! - **Header**, at the front of the message's metadata: `crate::header` lists its fields. The body follows. A body becomes a
+//!   payload when it is above 32 KiB, or longer than the peer takes as metadata.
 //! - **Bind.** A client first sends its description of the service. The server answers with a number, or with the difference.
 //! - **Admission**, on the header: draining, service and method known, calls of this connection, calls of all. A refused call's
 //!   tensors are skipped.
@@ -11,7 +12,7 @@
 //!   drives the pipe polls it once. It is spawned only if it is not ready then. Panics are caught in both places.
 //! - **Deadlines** travel as time left. A client has one watcher for each connection, not a timer for each call. The server clamps
 //!   them.
-//! - **Cancel** is a RESET of the call's message, also long after it was read. It needs no credit.
+//! - **Cancel** is a RESET of the call's message. It also works long after the message was read, and needs no credit.
 //! - **Shutdown** sends GOAWAY, lets calls under way end and their replies get across, then closes. Calls that arrive after
 //!   GOAWAY fail with `ShuttingDown`; they did not run.
 //!
@@ -73,7 +74,7 @@ pub(crate) struct Engine {
     pub(crate) serving: Option<Serving>,
     /// How much more of streams may lie unread.
     pub(crate) unread: Arc<UnreadBudget>,
-    /// The peer's numbers for services that it was asked for, by the address of their schema.
+    /// The peer's numbers for the services that this end has bound, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
     /// The URL by which the peer was reached.
     pub(crate) reached_at: OnceLock<String>,
@@ -85,7 +86,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Whether this is a forked child's copy: its parent's calls go on, and nobody is told anything from here.
+    /// Whether this engine is a forked child's copy. The parent's calls go on, so the child sends nothing.
     pub(crate) fn is_inherited(&self) -> bool {
         self.owner.is_other_process()
     }
@@ -117,14 +118,14 @@ impl Engine {
             serves: engine.serving.is_some(),
             pipe: pipe.name().into(),
         };
-        // What the pipe does is another engine's, if this fails.
+        // If this fails, another engine handles the pipe and meters it.
         pipe.set_handler(Arc::new(receiver))
             .inspect_err(|_| engine.meter.close())?;
         Calls::watch_deadlines(&engine);
         Ok(engine)
     }
 
-    /// The peer's number for a service, if it was asked before.
+    /// The peer's number for a service, if this end has bound it before.
     pub(crate) fn bound(&self, schema: &'static Schema) -> Option<u32> {
         lock(&self.bound)
             .get(&std::ptr::from_ref(schema).addr())
@@ -135,8 +136,8 @@ impl Engine {
         lock(&self.bound).insert(std::ptr::from_ref(schema).addr(), service);
     }
 
-    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes, and its tensors over one of the channels that are
-    /// `required`. `numbered` hears the message's number and length before anybody can answer it. Returns both.
+    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes. Its tensors go over one of the `required`
+    /// channels. `numbered` gets the message's number and length before anybody can answer it. Returns both.
     pub(crate) fn send(
         &self,
         mut encoded: Encoded,
@@ -153,8 +154,8 @@ impl Engine {
         })
     }
 
-    /// Begins to close the pipe. What was written, a reply of many seconds perhaps, has so much time to get across, and
-    /// never less than the pipe lingers.
+    /// Begins to close the pipe. Data already written, perhaps a reply of many seconds, has `at_least` to get across, and never
+    /// less than the pipe lingers.
     pub(crate) fn start_closing(&self, at_least: Duration) {
         let within = at_least.max(self.pipe.linger());
         // Goes on in the background.
@@ -162,9 +163,9 @@ impl Engine {
     }
 }
 
-/// How much of streams may lie unread of a pipe.
+/// The budget for unread items of one pipe's streams.
 fn unread_of(pipe: &Pipe, limits: &ServerLimits) -> Arc<UnreadBudget> {
-    // The pipe takes other messages beside those that wait.
+    // A held message uses one of the pipe's message slots, so at most a quarter of them may be held.
     let most_held = pipe.window_messages() / 4;
     UnreadBudget::new(limits.unread_items, most_held as usize)
 }
@@ -199,7 +200,7 @@ impl AsRef<Pipe> for Engine {
 }
 
 impl Handler for Receiver {
-    /// A client hears of nothing but its calls, which are awaited.
+    /// A client needs no callbacks outside its calls: whoever awaits a call drives the pipe.
     fn listens(&self) -> bool {
         self.serves
     }
@@ -223,8 +224,8 @@ impl Handler for Receiver {
             Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim | Kind::Tarpc(_)
                 if engine.is_behind() =>
             {
-                // A reply that says so would be one more. A refused message keeps its credit until the peer reads that it
-                // is refused, which bounds this.
+                // A failure reply would add to the backlog. A refused message keeps its credit until the peer has read the refusal,
+                // which bounds this.
                 incoming.refuse("too many replies wait to be read by their caller");
             }
             Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim => {
@@ -241,7 +242,7 @@ impl Handler for Receiver {
                 let _ = incoming.accept();
                 engine.calls.draining();
             }
-            // An answer, since whoever sent a small message does not hear of its refusal.
+            // Answer with a failure: the sender of a small message does not hear that it was refused.
             Kind::Tarpc(_) => {
                 engine.reply_failure(header.call, FailureCode::NoService, "no tarpc here")
             }
@@ -259,7 +260,7 @@ impl Handler for Receiver {
             Some((header, Reading::Items(streams))) => {
                 engine.items_complete(&streams, id, header, message, came);
             }
-            // Its part of the budget is kept while the call waits; replies and items are bounded otherwise.
+            // A waiting call keeps its part of the budget. Replies and items have other bounds.
             None => engine.call_complete(id, message, came, Some(held)),
         }
     }

@@ -1,4 +1,4 @@
-//! An outcome on its way from whoever brings it to whoever awaits it, each of whom may be gone.
+//! An outcome on its way from the task that completes it to the task that awaits it. Either may be gone.
 
 use std::task::Waker;
 
@@ -6,7 +6,7 @@ use crate::lock::{AtomicBool, Mutex, Ordering, lock};
 
 pub(crate) struct Oneshot<T> {
     state: Mutex<State<T>>,
-    /// It is there, or was.
+    /// The outcome is here, or was.
     done: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ impl<T> Oneshot<T> {
         }
     }
 
-    /// Gives the outcome back if there is one already, or nobody waits for it.
+    /// Gives `outcome` back if there is one already, or nobody waits for it.
     pub(crate) fn complete(&self, outcome: T) -> Option<T> {
         let waker = {
             let mut state = lock(&self.state);
@@ -43,7 +43,7 @@ impl<T> Oneshot<T> {
         None
     }
 
-    /// Nobody will take it. Returns the outcome if it is there: one that comes later is given back to who brings it.
+    /// Nobody will take the outcome. Returns it if it is here; a later [`complete`](Self::complete) gets its own back.
     pub(crate) fn abandon(&self) -> Option<T> {
         let before = std::mem::replace(&mut *lock(&self.state), State::Taken);
         match before {
@@ -52,12 +52,12 @@ impl<T> Oneshot<T> {
         }
     }
 
-    /// Whether it is there, or was, as far as is seen without the lock.
+    /// Whether the outcome is here, or was. Reads no lock, so the answer may be out of date.
     pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Takes the outcome. Otherwise `waker` is woken when it is there, or, with `None`, nobody.
+    /// Takes the outcome if it is here. Otherwise wakes `waker` when it comes; `None` wakes nobody.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<T> {
         let mut state = lock(&self.state);
         match &mut *state {

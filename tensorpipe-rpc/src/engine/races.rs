@@ -1,5 +1,5 @@
-//! What several threads may do at once, one after another in each order. References in a reply that nobody takes go back, nothing is
-//! kept of what is over, and a caller that has its answer may make the next call.
+//! Races between threads, replayed one step after another in each order. References in a reply that nobody takes are released, an
+//! ended call leaves nothing behind, and a caller with its answer may make the next call.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::remote::FETCH;
 use crate::schema::{Method, Places, Streams};
 use crate::server::{Server, ServerShared};
 
-/// An engine that has asked for something, and the other end.
+/// An engine that has sent a request, and the other end of its pipe.
 struct Asked {
     engine: Arc<Engine>,
     slot: Arc<CallSlot>,
@@ -29,7 +29,7 @@ struct Asked {
 /// The number of the peer's first message.
 const REPLY: u64 = 0;
 
-/// What is asked for is a stream of items.
+/// A method whose result is a stream of items.
 static ITEMS: Method = Method {
     name: "items",
     id: 0,
@@ -88,7 +88,7 @@ impl Asked {
         Header::decode(&header.to_vec()).unwrap()
     }
 
-    /// All of a reply is here, or never will be.
+    /// A reply is complete, or fails with `error`.
     fn ends(&self, kind: Kind, flags: u8, error: Option<Error>) {
         let header = self.header(kind, flags);
         let message = error.map_or_else(|| Ok(Message::new(header.to_vec())), Err);
@@ -101,7 +101,7 @@ impl Asked {
         self.ends(Kind::Value, REFERENCES, None);
     }
 
-    /// Of a reply the header is here.
+    /// The header of a reply is here, and its tensors are on their way.
     fn is_being_answered(&self, flags: u8) {
         assert!(self.slot.answered_by(REPLY));
         let reading = Reading::Reply(self.slot.clone());
@@ -114,7 +114,7 @@ impl Asked {
         self.engine.calls.is_reading(REPLY)
     }
 
-    /// Nobody waits for it any more.
+    /// The call's future is dropped.
     fn is_dropped(&self) {
         self.engine.cancel(&self.slot);
     }
@@ -126,7 +126,7 @@ impl Asked {
         header
     }
 
-    /// The peer hears that nobody refers to what it gave away, all of it.
+    /// The peer reads a release of all references that it gave away.
     async fn gives_back(&self) {
         let header = self.said().await;
         assert_eq!((header.kind, header.call), (Kind::Release, self.slot.id));
@@ -149,7 +149,7 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 #[tokio::test]
 async fn a_reply_whose_call_is_given_up_while_it_comes_is_given_back() {
     let asked = Asked::new().await;
-    // Whoever drives the pipe has found the call; then another thread drops it.
+    // The task that drives the pipe has found the call; then another thread drops it.
     asked.engine.cancel(&asked.slot);
     asked.is_answered();
     asked.gives_back().await;
@@ -200,13 +200,13 @@ async fn nothing_is_given_back_of_a_reply_without_references() {
             false => asked.is_being_answered(0),
         }
         asked.is_dropped();
-        // What it hears next is something else.
+        // The next message that the peer reads is not a release.
         asked.engine.send_control(Kind::Draining, 0, &[]);
         assert_eq!(asked.said().await.kind, Kind::Draining);
     }
 }
 
-/// What is here whole may have to go elsewhere, and is read like what is not.
+/// A message that is here whole may have to move to another device. It is then read like one that is not whole.
 #[tokio::test]
 async fn what_has_come_where_it_was_to_land_is_read_no_more() {
     for (method, kind) in [
@@ -246,9 +246,9 @@ async fn an_answer_in_time_ends_a_row_of_calls_that_had_none() {
         asked.engine.calls.missed_in_a_row()
     };
     asked.engine.calls.missed_deadline(&asked.slot);
-    // Its server has noticed first.
+    // The server noticed the missed deadline before this end did.
     assert_eq!(late(Kind::Failure(FailureCode::Deadline), None), 2);
-    // Whether it was in time nobody knows.
+    // Nobody knows whether this call would have been in time.
     assert_eq!(late(Kind::Value, gone()), 2);
     assert_eq!(late(Kind::Value, None), 0);
 }
@@ -264,7 +264,7 @@ async fn serving(calls: usize) -> (Arc<Engine>, Pipe) {
     (Arc::new(server).connect(near).unwrap(), peer)
 }
 
-/// Its handler, or what is left of it, may still be there.
+/// The first call's handler, or what is left of it, may still be there.
 #[tokio::test]
 async fn a_caller_that_has_its_answer_may_make_the_next_call() {
     let (engine, _peer) = serving(1).await;

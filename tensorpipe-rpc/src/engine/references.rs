@@ -1,4 +1,4 @@
-//! References in calls and replies: what is given away, asked for, shared with a third process and let go of.
+//! References in calls and replies: given away, fetched, shared with a third process and released.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::placement::CallPlacement;
 use crate::remote::{EncodedReferences, FETCH, Grant, Handle, UNRESOLVED};
 
 impl Engine {
-    /// Asks the peer something about a reference, which is kept until it has answered.
+    /// Asks the peer something about a reference, whose handle is kept until the peer has answered.
     pub(crate) fn ask(
         self: &Arc<Self>,
         kind: Kind,
@@ -55,7 +55,7 @@ impl Engine {
         Ok((self.clone(), slot))
     }
 
-    /// Nobody here refers any more to what the reply to `call` brought, or will bring: one reference, or all.
+    /// This end no longer refers to what the reply to `call` brought, or will bring: reference `index`, or all of them.
     pub(crate) fn release(&self, call: u64, index: Option<u32>) {
         if self.is_inherited() {
             return;
@@ -63,7 +63,7 @@ impl Engine {
         if let Some(slot) = self.calls.find(call)
             && slot.is_orphan()
         {
-            // It was under way for the reference alone.
+            // The call was under way for this reference alone.
             self.cancel(&slot);
         }
         let body = index.map(u32::to_le_bytes);
@@ -71,7 +71,7 @@ impl Engine {
         self.send_control(Kind::Release, call, body);
     }
 
-    /// The peer does not refer to something any more.
+    /// The peer has released one reference that a call gave it, or all of them.
     pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
         let body = incoming.metadata().get(header.body_at..);
         let index = match (body, body.and_then(<[u8]>::first_chunk)) {
@@ -96,7 +96,7 @@ impl Engine {
         });
     }
 
-    /// The reference that is asked about. Otherwise that is answered.
+    /// Reads which reference a request names. Answers with a failure if it names none.
     fn which(&self, admitted: &Admitted, body: &Body) -> Option<(u64, u32)> {
         let reference = body.metadata.split_first_chunk::<8>();
         let reference = reference.and_then(|(of, index)| Some((of, index.first_chunk()?)));
@@ -112,7 +112,7 @@ impl Engine {
         let Some(referent) = self.owned.find_at(of, index) else {
             return self.fail_admitted(admitted, FailureCode::Unresolved, UNRESOLVED);
         };
-        // Whoever drives the pipe may be the handler of another call: references in the value are in the answer to this one.
+        // A handler of another call may be driving the pipe here. The value's references belong to this answer, so use its context.
         let context = admitted.context.clone();
         match catch_panic(|| context.within(|| referent.fetched())) {
             Ok(Some(reply)) => self.reply(admitted, reply),
@@ -124,7 +124,7 @@ impl Engine {
         }
     }
 
-    /// Answers with what lets a third process have a reference.
+    /// Answers with a token that lets a third process claim a reference.
     pub(super) fn share(&self, admitted: &Admitted, body: &Body) {
         let (Some(serving), Some((of, index))) = (&self.serving, self.which(admitted, body)) else {
             return;
@@ -157,7 +157,7 @@ impl Engine {
         let call = admitted.call;
         self.reply(admitted, Reply::reference(call, referent));
     }
-    /// Goes on with a call when those that it waits for have ended.
+    /// Runs `go_on` for a call when the calls that it waits for have ended.
     pub(super) fn when_ended(
         self: &Arc<Self>,
         id: u64,

@@ -49,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// What became of a call.
+    /// Answers a call with the outcome of its handler.
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
         if !admitted.begin_answer() {
             return;
@@ -90,7 +90,7 @@ impl Engine {
             let limit = limit.map_or(0, |serving| serving.server.limits.references);
             if !self.owned.give(call, met.exports, limit) {
                 let text = format!("{limit} references of this connection's are held, the limit");
-                // The method has run: not an overload, after which it may be called again.
+                // Not an overload, which invites a retry: the method has run.
                 return fail(FailureCode::BadReply, text);
             }
         }
@@ -101,7 +101,7 @@ impl Engine {
         }
         let Err(error) = sent else { return };
         match naming(error, |tensor| Some(tensor_of("the result", tensor, count))) {
-            // The caller has asked for it.
+            // The caller asked for that place.
             error if admitted.placement.is_some() && no_place(&error).is_some() => {
                 fail(FailureCode::NoPlaceForResult, error.to_string());
             }
@@ -122,7 +122,7 @@ impl Engine {
         self.fail_admitted(admitted, FailureCode::Panicked, panic);
     }
 
-    /// Why a call that was admitted has no result.
+    /// Answers an admitted call with a failure.
     pub(super) fn fail_admitted(
         &self,
         admitted: &Admitted,
@@ -136,7 +136,7 @@ impl Engine {
         self.fail(admitted.call, figures.as_ref(), code, text);
     }
 
-    /// The same of any, of which nothing was measured.
+    /// Answers any call with a failure, without figures.
     pub(super) fn reply_failure(&self, call: u64, code: FailureCode, text: impl Into<String>) {
         self.fail(call, None, code, text);
     }
@@ -152,7 +152,7 @@ impl Engine {
         text.truncate(text.floor_char_boundary(REASON_MAX));
         let mut sent = self.send_failure(call, figures, code, &text);
         if let Err(Error::Misuse(_)) = sent {
-            // Of a caller that takes hardly anything: what fits, rather than no answer.
+            // The caller takes hardly any metadata: send what fits rather than no answer.
             let room = self.pipe.peer_limits().metadata as usize;
             let room = room.saturating_sub(REPLY_HEADER);
             sent = self.send_failure(call, None, code, &text[..text.floor_char_boundary(room)]);
@@ -179,7 +179,7 @@ impl Engine {
         self.send_reply(encoded, header_len)
     }
 
-    /// Sends it, and if it has figures has it tell how long it waited for its turn.
+    /// Sends a reply. If it has figures, the pipe stamps into it how long it waited to be written.
     fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
         let told = ServerStats::leaving_at(header_len).map(|at| (at, ambient::now()));
         let sent = self
@@ -191,8 +191,8 @@ impl Engine {
         sent
     }
 
-    /// Puts figures behind the header of a reply, and returns its length then. A caller whose metadata has no room for them gets its
-    /// answer all the same.
+    /// Puts figures behind the header of a reply, and returns the header's new length. They are left out when the caller's metadata
+    /// has no room for them.
     fn put_figures(&self, figures: Option<&ServerStats>, metadata: &mut Vec<u8>) -> usize {
         let room = self.pipe.peer_limits().metadata as usize;
         let Some(figures) = figures.filter(|figures| figures.header_len() <= room) else {
@@ -203,7 +203,7 @@ impl Engine {
     }
 }
 
-/// What a client says first.
+/// A client's first message about a service: its description.
 pub(crate) fn bind_request(
     call: u64,
     description: &Description,

@@ -18,19 +18,19 @@ use crate::service::HandlerFuture;
 /// A method whose first poll takes longer than this runs on tasks of its own. For empty methods all between 5 and 80 µs measure the same.
 const SHORT: Duration = Duration::from_micros(20);
 
-/// Whoever keeps a thread of the runtime for longer than this is told of.
+/// A method that keeps a thread of the runtime for longer than this gets a warning.
 const BLOCKING: Duration = Duration::from_secs(1);
 
-/// What panicked.
+/// The name of a handler in messages about panics.
 pub(super) const A_HANDLER: &str = "a handler";
 
 /// How long the polls of a method take.
 pub(crate) struct Speed {
     service: &'static str,
     method: &'static str,
-    /// The first ones: a running mean, in nanoseconds. `u32::MAX` before the first.
+    /// The running mean of the first polls, in nanoseconds. `u32::MAX` before the first.
     first: AtomicU32,
-    /// It was told that one was [`BLOCKING`].
+    /// A warning about a [`BLOCKING`] poll was logged.
     has_warned: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl Speed {
         self.first.load(Ordering::Relaxed) < SHORT.as_nanos() as u32
     }
 
-    /// Any poll took so long.
+    /// Warns, once, if any poll took too long.
     pub(super) fn polled(&self, took: Duration) {
         if took < BLOCKING || self.has_warned.swap(true, Ordering::Relaxed) {
             return;
@@ -61,7 +61,7 @@ impl Speed {
         );
     }
 
-    /// Takes in how long a first poll took. One long poll outweighs many short ones: it held up a connection.
+    /// Adds the time of a first poll. One long poll outweighs many short ones, because it held up a connection.
     pub(super) fn measured(&self, took: Duration) {
         let took = u32::try_from(took.as_nanos())
             .unwrap_or(u32::MAX - 1)
@@ -118,7 +118,7 @@ impl Future for Running {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         if this.admitted.context.inner.cancel.poll(cx).is_ready() {
-            // Nobody waits: no reply. Dropping the handler ends it at its await.
+            // Nobody waits for a reply. Dropping the handler ends it at its await.
             this.drop_handler();
             return Poll::Ready(());
         }
@@ -135,7 +135,7 @@ impl Future for Running {
         if let Poll::Ready(ended) = polled {
             this.drop_handler();
             match ended {
-                // Blocking work that saw it stopped half way: not a result.
+                // Blocking work stops half way when it sees that the call is cancelled: that is no result.
                 Ok(_) if this.admitted.context.is_cancelled() => {
                     this.engine.reply_deadline_exceeded(&this.admitted);
                 }
@@ -162,7 +162,7 @@ impl Future for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.answered {
-            // Given up, perhaps because its runtime shuts down: what it has spawned may stop, too.
+            // Given up, perhaps because its runtime shuts down: work that the handler spawned may stop, too.
             self.admitted.context.inner.cancel.set();
             self.drop_handler();
         }

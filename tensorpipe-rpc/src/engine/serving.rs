@@ -24,10 +24,10 @@ use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
 use crate::server::{ConnectionQuota, ServerShared};
 
-/// Replies that may wait for a caller who does not take them, beyond the limit on calls: those just finished.
+/// How many replies may wait for a caller who does not take them, beyond the limit on calls: room for calls just finished.
 const REPLIES_BEYOND: usize = 64;
 
-/// The longest description of a service that is read, in bytes. It is decoded and compared while its connection waits.
+/// The longest description of a service that is read, in bytes. Its connection waits while it is decoded and compared.
 const BIND_MAX: u64 = 4 << 20;
 
 /// What one connection of a server handles.
@@ -37,15 +37,14 @@ pub(crate) struct Serving {
     id: u64,
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
-    /// Its calls admitted and not about to be answered.
+    /// Counts the connection's calls that are admitted and not about to be answered.
     pub(super) member: Arc<ConnectionQuota>,
     pub(super) streams: Arc<StreamTable>,
-    /// The engine's.
+    /// The budget that it shares with the engine.
     pub(super) unread: Arc<UnreadBudget>,
 }
 
-/// A call under way that does not run on the connection's task, by the number of its message: until this is dropped, it can be
-/// given up.
+/// Lists a call in `running`, by the number of its message, while it waits or runs on a task of its own. A cancel finds it there.
 pub(super) struct Listed {
     engine: Arc<Engine>,
     id: u64,
@@ -61,10 +60,10 @@ impl Drop for Listed {
 
 #[derive(Default)]
 struct Table {
-    /// Admitted, their tensors on their way; by message number. The engine stays for them even when its server is gone: each
-    /// leaves the table when it is complete, at its deadline, or when the pipe ends.
+    /// Admitted calls whose tensors are on their way, by message number. They keep the engine alive, even when its server is gone.
+    /// Each leaves the table when it is complete, at its deadline, or when the pipe ends.
     receiving: FxHashMap<u64, (Header, Admitted, Arc<Engine>)>,
-    /// Their handlers run.
+    /// Calls that wait, or whose handlers run.
     running: FxHashMap<u64, CallContext>,
 }
 
@@ -90,7 +89,7 @@ impl Serving {
         lock(&self.table)
     }
 
-    /// Calls whose handlers run, to be told something without the lock.
+    /// A copy of the calls that run, so that they are told without the lock.
     fn running(&self) -> Vec<CallContext> {
         self.table().running.values().cloned().collect()
     }
@@ -102,7 +101,7 @@ impl Engine {
         let serving = self.serving.as_ref();
         let calls = serving.map_or(0, |serving| serving.server.limits.calls_per_connection);
         let (unwritten, most) = (self.pipe.unwritten(), calls + REPLIES_BEYOND);
-        // What this side asks for itself does not count: each call, and a message of the stream that goes with it.
+        // Requests of this end do not count as replies: each call under way, and a message of the stream that goes with it.
         unwritten > most && unwritten > most + 2 * self.calls.under_way()
     }
 
@@ -127,7 +126,7 @@ impl Engine {
         match serving.admit(&header, incoming.metadata()) {
             Err((code, text)) => {
                 metrics::refused(of_failure(code).0);
-                // The tensors are not wanted: dropping the message says so.
+                // Dropping the message tells the peer that the tensors are not wanted.
                 drop(incoming);
                 self.reply_failure(header.call, code, text);
             }
@@ -150,7 +149,7 @@ impl Engine {
                 serving.table().receiving.insert(id, call);
                 match incoming.accept() {
                     Some(message) => self.call_complete(id, message, MessageStats::default(), None),
-                    // Given up between its admission and the read.
+                    // The call was given up between its admission and the read.
                     None if !serving.table().receiving.contains_key(&id) => {
                         self.pipe
                             .stop(id, ResetCode::Deadline, "its deadline passed");
@@ -177,7 +176,7 @@ impl Engine {
         self.handle(id, &header, admitted, message, came, held);
     }
 
-    /// `held`: what its message takes of the receive budget.
+    /// `held`: the call's part of the receive budget.
     fn handle(
         self: &Arc<Self>,
         id: u64,
@@ -223,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// Why a tensor of a call's arguments cannot be where it was to be, with the argument's name.
+    /// Says why an argument's tensor cannot be on its device, with the argument's name.
     fn words(&self, admitted: &Admitted, misuse: &Misuse) -> String {
         let name = match misuse {
             Misuse::NoAllocator { device, .. } => self
@@ -259,7 +258,7 @@ impl Engine {
         if calls.is_empty() {
             return self.run(id, admitted, body, held);
         }
-        // What its body takes counts until those have ended.
+        // The body stays counted in the receive budget until those calls have ended.
         let held = match held {
             Some(held) => Ok(held),
             None => self.pipe.hold(body.own_bytes()),
@@ -276,7 +275,7 @@ impl Engine {
         });
     }
 
-    /// Has a call be found that waits, or runs elsewhere than on the connection's task.
+    /// Lists a call that waits, or runs on a task of its own, so that a cancel finds it.
     pub(super) fn list(self: &Arc<Self>, id: u64, admitted: &mut Admitted) {
         if let (Some(serving), None) = (&self.serving, &admitted.listed) {
             let context = admitted.context.clone();
@@ -319,7 +318,7 @@ impl Engine {
             }
         };
         if was_held {
-            // Unless it waits for its batch it is the handler's from now on.
+            // A batched handler has taken it out by now. For any other the count ends here: the handler owns the arguments.
             admitted.context.inner.held.keep(None);
         }
         let mut handler = match made {
@@ -329,7 +328,7 @@ impl Engine {
         if speed.is_short() {
             let begun = admitted.begun.unwrap_or_else(ambient::now);
             let mut cx = Context::from_waker(Waker::noop());
-            // Most are ready then: a future that keeps its call would be one allocation more.
+            // Most handlers are ready at the first poll. A future that wraps the handler would cost one more allocation.
             let within = admitted.context.clone();
             let poll = || {
                 let Some(running) = &mut handler else {
@@ -346,7 +345,7 @@ impl Engine {
             let took = ended - begun;
             speed.measured(took);
             speed.polled(took);
-            // A reply is large: it stays where it is.
+            // A reply is large, so it is not moved out of `polled`.
             if !matches!(polled, Ok(Poll::Pending)) {
                 drop_quietly(handler, A_HANDLER);
                 let late = admitted.context.deadline().is_some_and(|at| at <= ended);
@@ -365,7 +364,7 @@ impl Engine {
         self.pipe.runtime().spawn(running);
     }
 
-    /// Gives up calls whose time passed before all of them was here. Returns when the next one's passes.
+    /// Gives up calls whose time passed before all their bytes were here. Returns when the next one is due.
     pub(super) fn give_up_receiving(&self, now: Instant) -> Option<Instant> {
         let serving = self.serving.as_ref()?;
         let is_due = |admitted: &Admitted| admitted.context.deadline().is_some_and(|at| at <= now);
@@ -391,7 +390,7 @@ impl Engine {
         serving.is_some_and(|serving| serving.server.is_draining())
     }
 
-    /// No further calls come: those that wait for others to come need not.
+    /// No further calls come: wakes handlers that wait for more calls, such as batches.
     pub(crate) fn tell_running(&self) {
         let Some(serving) = &self.serving else { return };
         for context in serving.running() {
@@ -399,7 +398,7 @@ impl Engine {
         }
     }
 
-    /// Nobody waits for the answer to message number `id` any more.
+    /// The caller no longer waits for the answer to message number `id`.
     pub(super) fn call_abandoned(&self, id: u64) {
         let Some(serving) = &self.serving else { return };
         let (receiving, running) = {

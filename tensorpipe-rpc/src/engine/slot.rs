@@ -28,16 +28,16 @@ pub(crate) struct CallSlot {
     pub(crate) id: u64,
     /// The number of its message on the pipe.
     message: AtomicU64,
-    /// The number of its reply's.
+    /// The message number of its reply.
     reply: AtomicU64,
     pub(super) deadline: Deadline,
     /// [`complete`](Self::complete) brings it.
     pub(crate) outcome: Oneshot<Outcome>,
-    /// It is in the table no more: whoever has taken it out completes it.
+    /// The slot has left the table: whoever took it out completes it.
     out: AtomicBool,
-    /// Its message leaves with others, or has left: the first poll need not drive.
+    /// The call's message leaves with others, or has left: the first poll need not drive the pipe.
     soon: AtomicBool,
-    /// Nobody awaits it, but others refer to its result.
+    /// Nobody awaits the call, but later calls refer to its result.
     orphan: AtomicBool,
     beside: CallData,
 }
@@ -45,15 +45,15 @@ pub(crate) struct CallSlot {
 /// What a slot holds for its call.
 #[derive(Default)]
 pub(crate) struct CallData {
-    /// Whether tensors or payloads go with it, which may leave long after the rest.
+    /// Whether the call has tensors or payloads, which may leave long after the rest.
     pub(super) has_parts: bool,
-    /// For errors that name a tensor.
+    /// Argument names, for errors about a tensor.
     pub(super) owners: TensorNames,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
-    /// References among its arguments: their owner keeps them until it is answered.
+    /// References among its arguments: their owner keeps the values until this call is answered.
     pub(super) _met: Option<Box<EncodedReferences>>,
-    /// Where somebody wants to know what becomes of it.
+    /// Set if the caller, a span or a metric wants to know what becomes of the call.
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.
     pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
@@ -84,7 +84,7 @@ impl CallSlot {
         }
     }
 
-    /// What is known of it, if its caller asked.
+    /// The figures of this call, if its caller asked for them.
     pub(crate) fn stats(&self, pipe: &Pipe) -> CallStats {
         let Some(trace) = &self.trace else {
             return CallStats::default();
@@ -109,7 +109,7 @@ impl CallSlot {
         self.soon.store(soon, Ordering::Relaxed);
     }
 
-    /// Whether its message leaves without this poll's help. Once; only its caller asks.
+    /// Whether its message leaves without this poll's help. True once only; only the call's future asks.
     pub(crate) fn leaves_soon(&self) -> bool {
         let soon = self.soon.load(Ordering::Relaxed);
         if soon {
@@ -118,7 +118,7 @@ impl CallSlot {
         soon
     }
 
-    /// The table forgets it, and whoever says so completes it.
+    /// Marks the slot as removed from the table. Whoever removed it completes it.
     pub(super) fn take_out(&self) {
         self.out.store(true, Ordering::Relaxed);
     }
@@ -127,17 +127,17 @@ impl CallSlot {
         self.out.load(Ordering::Relaxed)
     }
 
-    /// The time that it has.
+    /// How long the call may take in all.
     pub(super) fn bound(&self) -> Duration {
         self.deadline.map(|(_, after)| after).unwrap_or_default()
     }
 
-    /// The error of its message, with the argument's name in the place of its tensor's number.
+    /// Puts the argument's name into an error about its message, in place of the tensor's number.
     pub(super) fn naming(&self, error: Error) -> Error {
         naming(error, |tensor| self.owners.name(tensor))
     }
 
-    /// Returns whether its message is not queued yet: then it is taken back as soon as it is.
+    /// Returns whether its message is not queued yet: the sender then takes it back as soon as it is queued.
     pub(super) fn give_up(&self) -> bool {
         self.sent_as(GIVEN_UP)
     }
@@ -157,8 +157,8 @@ impl CallSlot {
         (message < GIVEN_UP).then_some(message)
     }
 
-    /// Message number `reply` of the peer's answers it. Returns `false` if another one does. Said under the lock of the table
-    /// of calls, by one at a time.
+    /// Message number `reply` of the peer's answers the call. Returns `false` if another message already does. Callers hold the
+    /// lock of the table of calls.
     pub(super) fn answered_by(&self, reply: u64) -> bool {
         let first = self.reply.load(Ordering::Relaxed) == UNSENT;
         if first {
@@ -173,7 +173,7 @@ impl CallSlot {
         (reply != UNSENT).then_some(reply)
     }
 
-    /// Gives the outcome back if it has ended already, or nobody waits for it.
+    /// Gives the outcome back if the call has ended already, or nobody waits for it.
     pub(super) fn complete(&self, outcome: Outcome) -> Option<Outcome> {
         if let Some(streams) = &self.streams {
             streams.no_more_sent();

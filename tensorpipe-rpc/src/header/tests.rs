@@ -1,4 +1,4 @@
-//! Headers there and back, and what is cut short.
+//! Headers survive a round trip, and headers cut short are refused.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn headers_come_back_and_short_ones_are_refused() {
         trace_id: 7 << 100 | 3,
         span_id: 9,
     };
-    // One of each kind, and a trace of which every byte counts.
+    // One header of each kind, and one in which every byte of the trace counts.
     let each = wire_md::headers().map(|(_, header)| header);
     let traced = Header::call(u64::MAX, 1, 2, 3, trace);
     let denied = Header::plain(Kind::Failure(FailureCode::Denied), 8);
@@ -35,7 +35,7 @@ fn headers_come_back_and_short_ones_are_refused() {
     }
 }
 
-/// What stands behind the header is part of it to whoever looks for the body.
+/// The places behind the header count as part of it, so the body begins after them.
 #[test]
 fn places_stand_between_the_header_and_the_body() {
     for header in [
@@ -53,7 +53,7 @@ fn places_stand_between_the_header_and_the_body() {
             assert!(Header::decode(&bytes[..cut]).is_err(), "{cut}");
         }
     }
-    // To other kinds the flag means nothing.
+    // Other kinds ignore the flag.
     let mut bytes = Header::plain(Kind::Value, 5).to_vec();
     bytes[2] |= PLACES;
     assert_eq!(Header::decode(&bytes).unwrap().body_at, REPLY_HEADER);

@@ -1,4 +1,4 @@
-//! A call over replicas, of which its caller wants to know: each time that it was sent.
+//! The attempts of a call over replicas whose caller asked for figures.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -22,12 +22,12 @@ impl Attempts {
         })
     }
 
-    /// It is sent once more.
+    /// Adds an attempt.
     pub(crate) fn add(&self, trace: Arc<CallTrace>) {
         lock(&self.traces).push(trace);
     }
 
-    /// What is known now that it has ended: of the last attempt, and how often it was made.
+    /// The figures after the call has ended: those of the last attempt, and a list of all attempts.
     pub(crate) fn stats(&self) -> CallStats {
         let round_trip = ambient::since(self.made);
         let each = lock(&self.traces);

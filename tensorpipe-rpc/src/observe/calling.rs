@@ -1,6 +1,6 @@
-//! A call made here, where somebody wants to know what becomes of it.
+//! The trace of a call made here, if somebody watches it.
 //!
-//! It is told from whichever task drives the pipe. Its end is told once: what comes later changes nothing.
+//! The task that drives the pipe reports what happens. The end is reported once; later reports change nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,12 +30,12 @@ pub(crate) struct CallTrace {
     span: Span,
     stats: Mutex<CallStats>,
     ended: AtomicBool,
-    /// What of its message goes another way, of a caller who asked.
+    /// Tensors of the call's message that went another way than planned. Only if the caller asked for figures.
     diverted: Option<Diverted>,
 }
 
 impl CallTrace {
-    /// That of a call that is about to be made, if somebody wants to know, and what the call is sent as part of.
+    /// The trace of a call that is about to be made, if somebody watches, and the trace context that it sends.
     #[inline]
     pub(crate) fn of(
         id: u64,
@@ -95,12 +95,12 @@ impl CallTrace {
         (Some(Arc::new(trace)), belongs_to)
     }
 
-    /// Where it is told what of its message goes another way.
+    /// The list to which the pipe adds tensors that go another way than planned.
     pub(crate) fn diverted(&self) -> Option<Diverted> {
         self.diverted.clone()
     }
 
-    /// It is a message now, of so many bytes.
+    /// The call's message is encoded, and has this many bytes.
     pub(crate) fn becomes(&self, bytes: u64) {
         if self.asked {
             lock(&self.stats).request.bytes = bytes;
@@ -119,7 +119,7 @@ impl CallTrace {
         }
     }
 
-    /// The reply's metadata is here, before as many bytes of `parts`.
+    /// The reply's metadata is here. `parts` bytes follow.
     pub(crate) fn reply_arrives(&self, header: &Header, metadata: &[u8], parts: u64, pipe: &Pipe) {
         if !self.asked {
             return;
@@ -139,14 +139,14 @@ impl CallTrace {
         }
     }
 
-    /// All of the reply is here, and came like this.
+    /// The reply is complete. `came` says how it travelled.
     pub(crate) fn reply_came(&self, came: MessageStats, pipe: &Pipe) {
         if self.asked {
             lock(&self.stats).reply.travelled(came, pipe);
         }
     }
 
-    /// It has ended like this.
+    /// The call has ended with this outcome.
     pub(crate) fn ended(&self, outcome: &Outcome) {
         match outcome {
             Outcome::Value(_) => self.end(None, &""),
@@ -158,12 +158,12 @@ impl CallTrace {
         }
     }
 
-    /// It failed, or was not made.
+    /// The call failed, or was not made.
     pub(crate) fn failed(&self, error: &CallError) {
         self.end(Some(outcome::of_error(error)), error);
     }
 
-    /// Nobody waits for it any more.
+    /// The call was dropped.
     pub(crate) fn cancelled(&self) {
         self.end(Some(outcome::CANCELLED), &"nobody waits for it any more");
     }
@@ -188,7 +188,7 @@ impl CallTrace {
         }
     }
 
-    /// What is known, of a caller who asked.
+    /// The figures so far, if the caller asked.
     pub(crate) fn stats(&self) -> CallStats {
         if !self.asked {
             return CallStats::default();
@@ -199,7 +199,7 @@ impl CallTrace {
         stats
     }
 
-    /// The same of a call with streams, over which this went.
+    /// The figures of a call with streams, which carried this traffic.
     pub(crate) fn stats_with(
         &self,
         carried: &StreamTraffic,
@@ -211,7 +211,7 @@ impl CallTrace {
             let sent = carried.all_sent();
             let argument = stats.argument.get_or_insert_default();
             if argument.items != sent.items {
-                // Some were not looked at, or their reader has not said yet what became of them.
+                // The reader skipped some items, or has not yet reported on them.
                 argument.carriage = TransferStats::default();
             }
             argument.items = sent.items;
@@ -229,7 +229,7 @@ impl CallTrace {
 }
 
 impl Drop for CallTrace {
-    /// However it ends.
+    /// Counts the call as cancelled unless it has ended already.
     fn drop(&mut self) {
         self.cancelled();
     }

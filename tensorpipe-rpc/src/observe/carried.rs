@@ -1,6 +1,6 @@
-//! What went each way of a call's streams, counted at one of its ends, for a caller who asked.
+//! The traffic of a call's streams in each direction, counted at one end, if the caller asked.
 //!
-//! What leaves is counted by items and bytes; how it travelled only its reader knows.
+//! The sender counts items and bytes. Only the reader knows how they travelled.
 
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ pub(crate) struct StreamTraffic {
     came: Mutex<Counted>,
 }
 
-/// One way.
+/// The traffic of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(super) items: u64,
@@ -42,7 +42,7 @@ impl StreamTraffic {
         lock(&self.sent).add(items, bytes, MessageStats::default());
     }
 
-    /// All of a message of items is here, and came like this.
+    /// A message of items is complete. `how` says how it travelled.
     pub(crate) fn came(&self, items: u8, bytes: u64, how: MessageStats) {
         lock(&self.came).add(items, bytes, how);
     }

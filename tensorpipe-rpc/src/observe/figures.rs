@@ -1,4 +1,4 @@
-//! What a server measured of a call, as it travels: the end of the reply's header, for callers who ask.
+//! The wire form of a server's measurements: they end the reply's header, for callers who ask.
 
 use std::time::Duration;
 
@@ -9,38 +9,37 @@ use super::stats::ServerTimes;
 use crate::codec::REPLY_HEADER;
 use crate::header::{Header, STATS};
 
-/// See the module's documentation. All numbers, saturating.
+/// See the module's documentation. All numbers saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerStats {
     pub(super) times: ServerTimes,
-    /// How the call's message came, once all of it is here.
+    /// How the call's message travelled, once it is complete.
     pub(super) request: Option<MessageStats>,
-    /// What has come of the stream that is an argument, if the method has one.
+    /// How much of the stream argument has come, if the method has one.
     pub(super) argument: Option<Counted>,
 }
 
 impl ServerStats {
     const LEN: usize = 56;
 
-    /// Of what has come of the stream that is an argument.
+    /// The length of the figures about the stream argument.
     const ARGUMENT_LEN: usize = 40;
 
-    /// Of how long the reply waited for its turn, behind all others.
+    /// The length of the last field: how long the reply waited to leave.
     const LEAVING_LEN: usize = 8;
 
-    /// The length of a reply's header with these.
+    /// The length of a reply's header with these figures.
     pub(crate) fn header_len(&self) -> usize {
         let argument = self.argument.map_or(0, |_| Self::ARGUMENT_LEN);
         REPLY_HEADER + Self::LEN + argument + Self::LEAVING_LEN
     }
 
-    /// Where in a reply whose header has this length it is to be told how long it waited for its turn. `None` for one without
-    /// figures.
+    /// Where a reply's header has the field for how long the reply waited to leave. `None` if the header has no figures.
     pub(crate) fn leaving_at(header_len: usize) -> Option<usize> {
         (header_len > REPLY_HEADER).then(|| header_len - Self::LEAVING_LEN)
     }
 
-    /// Puts them behind the header that `metadata` begins with. What follows moves.
+    /// Inserts the figures after the header at the front of `metadata`. The bytes behind it move.
     pub(crate) fn put(&self, metadata: &mut Vec<u8>) {
         let Self {
             times,
@@ -65,7 +64,7 @@ impl ServerStats {
         metadata.splice(REPLY_HEADER..REPLY_HEADER, bytes);
     }
 
-    /// Those that a reply brings.
+    /// The figures in a reply's metadata, if it has some.
     pub(crate) fn find(header: &Header, metadata: &[u8]) -> Option<Self> {
         if header.flags & STATS == 0 {
             return None;
@@ -77,7 +76,7 @@ impl ServerStats {
         let request = travelled(request);
         let known = numbers(request) != UNKNOWN;
         let (argument, more) = match more.split_first_chunk::<5>() {
-            // A later version that has more to tell says so where there is no such stream.
+            // A later version that sends more fields marks a missing stream argument in this way.
             Some((argument, more)) => ((*argument != NO_ARGUMENT).then_some(argument), more),
             None => (None, more),
         };
@@ -86,13 +85,13 @@ impl ServerStats {
                 receiving: time(receiving),
                 waiting: time(waiting),
                 handling: time(handling),
-                // Older servers do not tell.
+                // Older servers do not send it.
                 sending: more.first().map_or(Duration::ZERO, time),
             },
             request: known.then_some(request),
             argument: argument.map(|[items, came @ ..]| Counted {
                 items: u64::from_le_bytes(*items),
-                // The caller knows what it sent.
+                // Not on the wire: the caller knows how much it sent.
                 bytes: 0,
                 travelled: travelled(came),
             }),
@@ -100,10 +99,10 @@ impl ServerStats {
     }
 }
 
-/// Stands for an argument, where there is none and more follows.
+/// Marks that there is no stream argument, if more fields follow.
 const NO_ARGUMENT: [[u8; 8]; 5] = [[u8::MAX; 8]; 5];
 
-/// Stands for what is not known.
+/// Marks unknown numbers.
 const UNKNOWN: [u64; 4] = [u64::MAX; 4];
 
 fn numbers(travelled: MessageStats) -> [u64; 4] {

@@ -1,4 +1,4 @@
-//! A call handled here, where somebody wants to know what becomes of it.
+//! The trace of a call handled here, if somebody watches it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,9 +27,9 @@ pub(crate) struct HandlerTrace {
     /// The caller asked for figures.
     asked: bool,
     span: Span,
-    /// What calls of its handler belong to.
+    /// The trace context of calls that the handler makes.
     pub(crate) around: TraceContext,
-    /// When its header was here.
+    /// When the call's header came.
     arrived: Instant,
     so_far: Mutex<SoFar>,
 }
@@ -37,16 +37,16 @@ pub(crate) struct HandlerTrace {
 #[derive(Default)]
 struct SoFar {
     figures: ServerStats,
-    /// When its arguments were complete.
+    /// When the arguments were complete.
     complete: Option<Instant>,
-    /// When its handler was first polled.
+    /// When the handler was first polled.
     begun: Option<Instant>,
-    /// It waits for its batch, which says when its handler begins.
+    /// The call waits for its batch, which reports when the handler begins.
     gathers: bool,
 }
 
 impl HandlerTrace {
-    /// A call that is admitted, if somebody wants to know.
+    /// The trace of an admitted call, if somebody watches.
     #[inline]
     pub(crate) fn of(
         header: &Header,
@@ -90,7 +90,7 @@ impl HandlerTrace {
         })
     }
 
-    /// All of its message is here, and came like this.
+    /// The call's message is complete. `came` says how it travelled.
     pub(crate) fn complete(&self, came: MessageStats) {
         if self.asked {
             let now = ambient::now();
@@ -101,7 +101,7 @@ impl HandlerTrace {
         }
     }
 
-    /// It is polled for the first time.
+    /// The call's future is polled for the first time.
     fn polled(&self) {
         let mut so_far = lock(&self.so_far);
         if !so_far.gathers {
@@ -109,23 +109,23 @@ impl HandlerTrace {
         }
     }
 
-    /// It is to wait for its batch.
+    /// The call is going to wait for its batch.
     pub(crate) fn gathers(&self) {
         lock(&self.so_far).gathers = true;
     }
 
-    /// Its handler is about to be polled for the first time.
+    /// The handler is about to be polled for the first time.
     pub(crate) fn begins(&self, now: Instant) {
         lock(&self.so_far).begins(now);
     }
 
-    /// Since its handler was first polled; `None` if it never was.
+    /// The time since the handler was first polled; `None` if it never was.
     fn took(&self) -> Option<Duration> {
         let begun = lock(&self.so_far).begun;
         begun.map(ambient::since)
     }
 
-    /// Its handler is ready.
+    /// The handler is ready.
     fn ready(&self, reply: &mut Reply, context: &CallContext) {
         let took = self.took();
         let failed = outcome::of_reply(reply.outcome());
@@ -141,7 +141,7 @@ impl HandlerTrace {
         }
     }
 
-    /// What was measured until now, of a caller who asked.
+    /// The measurements so far, if the caller asked.
     fn figures(&self, argument: Option<&StreamTraffic>) -> Option<ServerStats> {
         if !self.asked {
             return None;
@@ -163,7 +163,7 @@ impl HandlerTrace {
         Some(figures)
     }
 
-    /// Its handler was given up.
+    /// The handler was given up.
     fn given_up(&self, verdict: Verdict, error: &str) {
         metrics::handler_finished(self.service, self.method, verdict.0, self.took());
         spans::failed(&self.span, self.method, verdict, &error);
@@ -171,7 +171,7 @@ impl HandlerTrace {
 }
 
 impl CallContext {
-    /// What was measured of its call until now, if its caller asked.
+    /// The measurements of its call so far, if the caller asked.
     pub(crate) fn figures(&self) -> Option<ServerStats> {
         let inner = &self.inner;
         let streams = inner
@@ -193,7 +193,7 @@ impl SoFar {
     }
 }
 
-/// The handler of a call of which somebody wants to know.
+/// Wraps the handler of a watched call, so that it reports what happens.
 pub(crate) fn watched(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
     if let Some(handler_trace) = &context.inner.handler_trace {
         metrics::handler_started(handler_trace.service, handler_trace.method);
@@ -213,7 +213,7 @@ struct Watched {
 
 enum Stage {
     Fresh,
-    /// A poll that does not come back panics.
+    /// A poll is running. If it does not return, it panics.
     Polling,
     Waiting,
     Ready,

@@ -1,6 +1,6 @@
 //! The feature `metrics`: names and labels are in the documentation of [`observe`](super).
 //!
-//! Labels come from what this process was built with, never from a peer: their number is bounded by the program.
+//! Labels come from this process's own code, never from a peer, so the program bounds their number.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ pub(super) fn handler_started(service: &'static str, method: &'static str) {
         .increment(1);
 }
 
-/// A handler that has not begun took no time: it waited for its batch, say.
+/// `took` is `None` if the handler never began, for example because it waited for its batch. Then no time is recorded.
 pub(super) fn handler_finished(
     service: &'static str,
     method: &'static str,
@@ -86,7 +86,7 @@ pub(crate) fn replica_lost() {
     counter!("tensorpipe_replicas_lost").increment(1);
 }
 
-/// What was told of one pipe.
+/// The counters of one pipe that were already reported.
 pub(crate) struct Meter {
     told: Mutex<PipeStats>,
     is_open: AtomicBool,
@@ -101,7 +101,7 @@ impl Meter {
         }
     }
 
-    /// Tells what the pipe has done since the last time.
+    /// Reports what the pipe has done since the last time.
     pub(crate) fn read(&self, pipe: &Pipe) {
         if !self.is_open.load(Ordering::Relaxed) {
             return;
@@ -117,13 +117,13 @@ impl Meter {
         *told = now;
     }
 
-    /// The pipe has ended, whoever still has a handle to it.
+    /// The pipe has ended, even if there are handles to it.
     pub(crate) fn closed(&self, pipe: &Pipe) {
         self.read(pipe);
         self.close();
     }
 
-    /// No more is told.
+    /// Ends the reports.
     pub(crate) fn close(&self) {
         if self.is_open.swap(false, Ordering::Relaxed) {
             gauge!("tensorpipe_pipes_open").decrement(1);

@@ -1,12 +1,12 @@
-//! What happened, visible: figures of single calls, spans that belong together across processes, and metrics.
+//! Observability: figures of single calls, spans that connect processes, and metrics.
 //!
-//! Nothing of it is done for a call unless somebody wants to know: a caller who asks ([`CallStats`]), a subscriber of `tracing`,
-//! or the feature `metrics`. Then the call has a trace on each side, which is told what becomes of it.
+//! None of it costs a call anything unless somebody watches: a caller who asks ([`CallStats`]), a subscriber of `tracing`, or the
+//! feature `metrics`. A watched call has a trace at each end, to which the engine reports what happens.
 //!
 //! # Figures of one call
 //!
-//! [`CallStats`] shows one: where the time went, and which bytes were copied, also of a stream, a call that failed, and one that was made
-//! several times over [`Replicas`](crate::Replicas).
+//! [`CallStats`] shows where a call's time went, and which bytes were copied. It also covers streams, failed calls, and calls that
+//! were sent several times over [`Replicas`](crate::Replicas).
 //!
 //! # Spans
 //!
@@ -23,19 +23,19 @@
 //! header. So the `parent` of `rpc.handle` is the `span_id` of its `rpc.call`, and that of a nested `rpc.call` is the `span_id` of
 //! the `rpc.handle` around it. To `tracing` itself `rpc.handle` has no parent: that one is in another process.
 //!
-//! How a call failed is an event in its span, with the fields `outcome` (as in the metrics) and `error`. Its level is ERROR where
-//! an end broke its word (a panic, a result that cannot be sent or read). WARN where arguments, time, capacity or the connection
-//! were in the way. DEBUG for the method's own error and for calls that were dropped. Of many of one method that fail in one way
-//! the first in ten seconds has that level, and the others are DEBUG. A WARN beside the next one says how many they were.
+//! A failed call is an event in its span, with the fields `outcome` (as in the metrics) and `error`. Its level is ERROR if an end
+//! broke its contract (a panic, a result that cannot be sent or decoded). It is WARN if arguments, time, capacity or the connection
+//! were the cause, and DEBUG for the method's own error and for dropped calls. If many calls of one method fail in the same way,
+//! only the first in ten seconds has that level; the others are DEBUG. A WARN with the next one tells how many they were.
 //!
-//! For OpenTelemetry: the numbers have its sizes. A layer that makes its spans takes `trace_id`, `span_id` and `parent` from the fields of
-//! `rpc.call` and `rpc.handle`. In a context of its own, give a client the context's ids by `with_trace`, and read a handler's by
-//! [`CallContext::trace`](crate::CallContext::trace).
+//! For OpenTelemetry: the ids have its sizes. A layer that makes OpenTelemetry spans takes `trace_id`, `span_id` and `parent` from
+//! the fields of `rpc.call` and `rpc.handle`. If you have an OpenTelemetry context of your own, pass its ids to a client with
+//! `with_trace`, and read a handler's from [`CallContext::trace`](crate::CallContext::trace).
 //!
 //! # Metrics
 //!
-//! With the feature `metrics`, through the facade of that name: nothing is kept without a recorder. Labels: `service`,
-//! `method` and `outcome`, all from what this process was built with.
+//! With the feature `metrics`, through the facade of that name. Without a recorder nothing is kept. The labels are `service`,
+//! `method` and `outcome`, all from this process's own code.
 //!
 //! | name | kind | labels | what |
 //! |---|---|---|---|
@@ -56,15 +56,15 @@
 //! | `tensorpipe_pipes_open` | gauge | | pipes that carry calls |
 //! | `tensorpipe_pipe_bytes_out`, `_in`, `_copied`, `_lent`, `_borrowed` | counters | | [`PipeStats`](tensorpipe::PipeStats) of those pipes |
 //!
-//! Outcomes: `ok`, `service_error`, `panicked`, `overloaded`, `unimplemented`, `deadline`, `shutting_down`, `encode`, `bad_arguments`,
-//! `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `no_place`, `cancelled`, `other`. Those of pipes are brought
-//! up to date whenever a call is answered, and when a pipe ends.
+//! Outcomes: `ok`, `service_error`, `panicked`, `overloaded`, `denied`, `unimplemented`, `deadline`, `shutting_down`, `encode`,
+//! `bad_arguments`, `bad_reply`, `decode`, `connection`, `unavailable`, `unresolved`, `no_place`, `cancelled`, `other`. The metrics
+//! of pipes are updated whenever a call is answered, and when a pipe ends.
 //!
 //! # What it costs
 //!
-//! A call that nobody watches costs two reads of a flag and a level. Copied bytes are counted for each message by its reader, for both
-//! ends. So a server's figures leave with the reply's header and need not know how that reply will travel. No clock of one end is compared
-//! with one of the other.
+//! A call that nobody watches costs two reads of a flag and a level. The reader of each message counts copied bytes for both ends.
+//! So a server can send its figures in the reply's header, before it knows how that reply will travel. Clocks of different ends are
+//! never compared.
 
 mod attempts;
 mod calling;

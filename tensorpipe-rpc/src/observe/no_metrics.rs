@@ -35,7 +35,7 @@ pub(crate) fn replica_connected() {}
 
 pub(crate) fn replica_lost() {}
 
-/// What was told of one pipe.
+/// The counters of one pipe.
 #[derive(Default)]
 pub(crate) struct Meter;
 

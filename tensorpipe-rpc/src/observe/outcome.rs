@@ -1,4 +1,4 @@
-//! How a call ended, in one word, and who is to blame.
+//! How a call ended, in one word, and how serious that is.
 
 use tracing::Level;
 
@@ -6,7 +6,7 @@ use crate::codec::Returned;
 use crate::error::CallError;
 use crate::header::FailureCode;
 
-/// A word for it, and how bad it is for whoever looks after the system.
+/// The word for an outcome, and the log level that it deserves.
 pub(super) type Verdict = (&'static str, Level);
 
 pub(super) const OK: &str = "ok";
@@ -16,7 +16,7 @@ pub(super) const DEADLINE: Verdict = ("deadline", Level::WARN);
 pub(super) const NO_PLACE: Verdict = ("no_place", Level::WARN);
 pub(super) const PANICKED: Verdict = ("panicked", Level::ERROR);
 
-/// Of a call made here.
+/// The verdict on a call made here.
 pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
     match error {
         CallError::Service(_) => SERVICE_ERROR,
@@ -38,7 +38,7 @@ pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
     }
 }
 
-/// Of a handler that is ready; `None` if all is well.
+/// The verdict on a handler that is ready; `None` if it succeeded.
 pub(super) fn of_reply(reply: &Returned) -> Option<(Verdict, String)> {
     let verdict = match reply {
         Returned::Value(_) => return None,
@@ -50,7 +50,7 @@ pub(super) fn of_reply(reply: &Returned) -> Option<(Verdict, String)> {
     Some(verdict)
 }
 
-/// Of a call to which a server answers so.
+/// The verdict on a call that a server answered with this failure.
 pub(crate) fn of_failure(code: FailureCode) -> Verdict {
     match code {
         FailureCode::Panicked => PANICKED,

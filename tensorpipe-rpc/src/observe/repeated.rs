@@ -1,6 +1,6 @@
-//! What fails once a call is told once: a server that is overloaded, or a peer that sends nonsense, would fill a log otherwise.
+//! Limits repeated log lines: an overloaded server, or a peer that breaks the protocol, would otherwise fill a log.
 //!
-//! The first of a kind is told. Those that follow within ten seconds are counted, and the next one that is told says how many they were.
+//! It logs the first line of a kind, and counts those within the next ten seconds. The next logged line says how many they were.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,10 +10,10 @@ use tensorpipe::log_limit::LogLimit;
 
 use crate::lock::lock;
 
-/// What happened, how, and to which method: names that this process was built with, so that there are few of them.
+/// An event, how it happened, and its method. All are names from this process's own code, so there are few.
 pub(crate) type Kind = (&'static str, &'static str, &'static str);
 
-/// Whether to tell of this one; else it is counted.
+/// Whether to log this event; otherwise it is only counted.
 pub(crate) fn should_log(kind: Kind) -> bool {
     static LIMITS: PerProcess<Mutex<HashMap<Kind, LogLimit>>> = PerProcess::new();
     let admitted = lock(LIMITS.get(Mutex::default))

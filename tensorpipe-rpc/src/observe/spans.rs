@@ -1,4 +1,4 @@
-//! The spans of a call and the identities that they carry from process to process.
+//! The spans of a call, and the ids that they carry from process to process.
 
 use std::fmt;
 
@@ -16,17 +16,17 @@ pub(super) fn are_wanted() -> bool {
     Level::INFO <= LevelFilter::current()
 }
 
-/// What a span of a call says of itself.
+/// The fields of a call's span.
 pub(super) struct Named<'a> {
     pub(super) service: &'a str,
     pub(super) method: &'a Method,
     pub(super) call: u64,
     pub(super) peer: &'a str,
-    /// What the peer has proved to be.
+    /// The peer's proven identity.
     pub(super) identity: Option<&'a str>,
 }
 
-/// A span of `$named`, of its own identity within that of `$around`; then its parent, if it says so, and its name.
+/// A span with the fields of `$named` and the id `$own`, within `$around`. `$place` is its parent, where given, and its name.
 macro_rules! span {
     ($named:expr, $own:expr, $around:expr, $($place:tt)*) => {
         tracing::info_span!(
@@ -45,8 +45,8 @@ macro_rules! span {
 }
 
 impl Named<'_> {
-    /// The span of a call made here within `around`, and what the call tells the other end: the same, where no subscriber
-    /// wants the span.
+    /// The span of a call made here within `around`, and the trace context that the call sends. That is `around` itself if no
+    /// subscriber wants the span.
     pub(super) fn calling(&self, around: TraceContext) -> (Span, TraceContext) {
         let own = next(around);
         let span = span!(self, own, around, "rpc.call");
@@ -54,7 +54,7 @@ impl Named<'_> {
         (span, told)
     }
 
-    /// The span of a call that is handled here, of a caller who said `caller`. Calls that its handler makes belong to it.
+    /// The span of a call handled here, whose caller sent the trace context `caller`. Calls that the handler makes belong to it.
     pub(super) fn handling(&self, caller: TraceContext) -> (Span, TraceContext) {
         let own = next(caller);
         let span = span!(self, own, caller, parent: None, "rpc.handle");
@@ -63,7 +63,7 @@ impl Named<'_> {
     }
 }
 
-/// Says in `span` how its call of `method` failed.
+/// Reports in `span` how its call of `method` failed.
 pub(super) fn failed(
     span: &Span,
     method: &'static str,
@@ -88,10 +88,10 @@ pub(super) fn failed(
     }
 }
 
-/// As much of an error as a line of a log has room for: its caller has all of it.
+/// An error, cut to what fits into a line of a log. The caller gets all of it.
 struct Line<'a>(&'a dyn fmt::Display);
 
-/// Bytes of an error in a log.
+/// How many bytes of an error are logged.
 const LINE: usize = 120;
 
 impl fmt::Display for Line<'_> {
@@ -104,7 +104,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// A span's own identity: within `around`, or, where that is none, of a new trace.
+/// A new span id within `around`. If that has no trace, a new trace begins.
 fn next(around: TraceContext) -> TraceContext {
     let trace_id = match around.trace_id {
         0 => u128::from(random()) << 64 | u128::from(random()),
@@ -116,7 +116,7 @@ fn next(around: TraceContext) -> TraceContext {
     }
 }
 
-/// Never 0.
+/// A random number, never 0.
 fn random() -> u64 {
     ambient::number().max(1)
 }

@@ -1,15 +1,15 @@
-//! What is known of one call.
+//! The figures of one call.
 
 use std::fmt;
 use std::time::Duration;
 
 use tensorpipe::route::Diversion;
 
-/// Where a call's time went and which of its bytes were copied, of calls made through `with_stats` of a client.
-/// [`Call::stats`](crate::Call::stats) beside the result or the error, [`CallStream::stats`](crate::CallStream::stats) of a stream,
-/// so far or, behind its last item, as a whole.
+/// Shows where a call's time went, and which of its bytes were copied, for calls made through a client's `with_stats`.
+/// [`Call::stats`](crate::Call::stats) returns it with the result or the error. [`CallStream::stats`](crate::CallStream::stats)
+/// returns it for a stream: so far, or as a whole after the last item.
 ///
-/// Clocks of two machines are never compared: each side measures spans of time on its own.
+/// Clocks of two machines are never compared: each end measures durations on its own.
 ///
 /// ```
 /// # use tensorpipe::{Context, Tensor};
@@ -56,61 +56,60 @@ use tensorpipe::route::Diversion;
 pub struct CallStats {
     /// From the call's making until its message began to leave.
     pub queue: Duration,
-    /// From the call's making until its result was here, or its failure known; zero for one that was not made or not asked
-    /// about. Of a call over [`Replicas`](crate::Replicas) of which none was there, how long it waited for one.
+    /// From the call's making until its result was here, or its failure known. Zero if the call was not made, or not measured. If
+    /// no replica of [`Replicas`](crate::Replicas) was live, it is how long the call waited for one.
     pub round_trip: Duration,
-    /// What the server measured until it answered, with a result or the reason why there is none. `None` where it did not answer:
-    /// time was up here before, the call was dropped, or the connection ended. Also where it refused the call on its header, or is
-    /// too old to measure.
+    /// The server's measurements until it answered, with a result or a failure. `None` if it did not answer: time was up here
+    /// first, the call was dropped, or the connection ended. Also `None` if the server refused the call on its header, or is too
+    /// old to measure.
     pub server: Option<ServerTimes>,
     /// The call's message.
     pub request: TransferStats,
-    /// The message that answered it.
+    /// The message that answered the call.
     pub reply: TransferStats,
-    /// What was sent of the stream that is an argument. `None` where the method has none.
+    /// What was sent of the stream argument. `None` if the method has none.
     pub argument: Option<StreamStats>,
-    /// What has come of the stream that is the result. `None` where the method has none.
+    /// What has come of the result stream. `None` if the method has none.
     pub result: Option<StreamStats>,
-    /// Each time that it was sent: once, except over [`Replicas`](crate::Replicas). All that is not about time as a whole is about the
-    /// last one.
+    /// Each attempt: one, or several over [`Replicas`](crate::Replicas). All figures but the total times are those of the last one.
     pub attempts: Vec<Attempt>,
 }
 
-/// What went over one stream of a call.
+/// The traffic of one stream of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamStats {
-    /// Its items.
+    /// The number of items.
     pub items: u64,
-    /// The messages that brought them, of one or several items each, taken together.
+    /// All messages that carried them together. Each carries one or several items.
     pub carriage: TransferStats,
 }
 
-/// One of the times that a call was sent.
+/// One attempt to send a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attempt {
-    /// The URL by which that server was reached. `None` where the pipe came another way.
+    /// The URL at which the server was reached. `None` if the pipe was made another way.
     pub url: Option<String>,
-    /// From its sending until its answer was here, or its failure known.
+    /// From the attempt's sending until its answer was here, or its failure known.
     pub took: Duration,
-    /// How it failed. `None` for the one that was answered.
+    /// How it failed. `None` for the attempt that was answered.
     pub error: Option<String>,
 }
 
-/// What a server measured of one call.
+/// A server's measurements of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerTimes {
     /// From the arrival of the call's header until its arguments were complete: while their tensors were on their way.
     pub receiving: Duration,
-    /// From then until the handler was first polled: of a [batched](crate::batch) method, until the handler of its batch was.
+    /// From then until the handler was first polled. For a [batched](crate::batch) method, until its batch's handler was.
     pub waiting: Duration,
-    /// From then until the handler was ready, its result encoded, its stream at its end: its own waits are part of it, and those for
-    /// whoever reads its stream.
+    /// From then until the handler was ready, its result encoded, and its stream at its end. This includes the handler's own waits,
+    /// and waits for the reader of its stream.
     pub handling: Duration,
-    /// From then until the answer began to leave: while it waited behind others, or for its caller to read. Zero where it left at once,
-    /// or the server is too old to tell; what waits in the system's own buffers is on the way.
+    /// From then until the answer began to leave: it waited behind other messages, or for its caller to read. Zero if it left at
+    /// once, or the server is too old to tell. Time in the system's own buffers counts as time on the wire.
     pub sending: Duration,
 }
 
@@ -118,32 +117,31 @@ pub struct ServerTimes {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferStats {
-    /// Its metadata, payloads and tensors, in bytes. Without what frames them.
+    /// Its metadata, payloads and tensors, in bytes, without framing.
     pub bytes: u64,
-    /// Bytes of its payloads and tensors that went through a connection, in the message's own frame or behind it. That is a socket,
-    /// or a ring in shared memory: the CPU of each end copied them. `None` where that is not known.
+    /// Bytes of its payloads and tensors that went through a connection, in the message's own frame or after it. A connection is a
+    /// socket, or a ring in shared memory: the CPU of each end copied them. `None` if unknown.
     pub streamed: Option<u64>,
-    /// Bytes of its payloads and tensors that the reader's CPU, and only it, copied from where the writer has them. `None`
-    /// where that is not known.
+    /// Bytes of its payloads and tensors that only the reader's CPU copied, from the writer's memory. `None` if unknown.
     pub copied: Option<u64>,
-    /// Bytes of them that the writer's CPU copied into memory that the reader has mapped. `None` where that is not known.
+    /// Bytes of them that the writer's CPU copied into memory that the reader has mapped. `None` if unknown.
     pub copied_by_writer: Option<u64>,
-    /// The channels that carried its tensors and payloads. None where all of them rode in the message's own frame.
+    /// The channels that carried its tensors and payloads. Empty if all of them were in the message's own frame.
     pub channels: Vec<String>,
-    /// What one of them sent as another would, and why: of the call's own message, which this side writes. Of others their writer has it in
-    /// [`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted).
+    /// Which tensors one of the channels sent in another channel's way, and why. Only for the call's own message, which this end
+    /// writes. For other messages their writer has it in [`ChannelRoute::diverted`](tensorpipe::route::ChannelRoute::diverted).
     pub diverted: Vec<Diversion>,
 }
 
 impl CallStats {
-    /// Whether anything was measured. If not, all of it is zero: the call was not made, or not through `with_stats` of a client. Of a call
-    /// over [`Replicas`](crate::Replicas) that was sent to none of them nothing but [`CallStats::round_trip`] is.
+    /// Whether anything was measured. If not, all figures are zero: the call was not made, or not through a client's `with_stats`.
+    /// If a call over [`Replicas`](crate::Replicas) was sent to none of them, only [`CallStats::round_trip`] was measured.
     pub fn is_measured(&self) -> bool {
         !(self.attempts.is_empty() && self.round_trip.is_zero())
     }
 
-    /// Whoever stamps a message when it begins to leave may be interrupted and do so late, while the server is at it. What the server
-    /// measured comes after, so the queue was no longer than the rest.
+    /// Bounds the queue time by the time that the server's measurements leave. The task that stamps a leaving message may be
+    /// interrupted, and stamp late, while the server is already at work.
     pub(super) fn bound_queue(&mut self) {
         if self.round_trip.is_zero() {
             return;
@@ -165,9 +163,9 @@ impl CallStats {
         self.server.map(|server| server.handling)
     }
 
-    /// The time on the way, both ways: what of the round trip was neither [`CallStats::queue`] nor the server's
-    /// [waiting](ServerTimes::waiting), [handling](ServerTimes::handling) and [sending](ServerTimes::sending). Of a call over replicas,
-    /// of its last attempt. Never negative; `None` as for [`CallStats::server`].
+    /// The time on the wire, both ways: the part of the round trip that is neither [`CallStats::queue`] nor the server's
+    /// [waiting](ServerTimes::waiting), [handling](ServerTimes::handling) and [sending](ServerTimes::sending). Over replicas, that
+    /// of the last attempt. Never negative; `None` as for [`CallStats::server`].
     pub fn wire(&self) -> Option<Duration> {
         let ServerTimes {
             waiting,
@@ -185,29 +183,29 @@ impl CallStats {
         Some(took.saturating_sub(elsewhere))
     }
 
-    /// Bytes of payloads and tensors that this side's CPU copied on their way between your memory and the other end, of both
-    /// messages and all items. It copied them into or out of a connection, or out of memory of the peer's. A byte counts once a
-    /// message, however often it is copied. What the library does not see is not counted: a tensor that you fill, or copy in a
-    /// handler. `None` where one of the two messages, or a sent item, is not accounted for.
+    /// Bytes of payloads and tensors that this end's CPU copied between your memory and the other end, in both messages and all
+    /// items. It copied them into or out of a connection, or out of the peer's memory. A byte counts once for each message, however
+    /// often it is copied. Copies outside the library do not count: a tensor that you fill, or copy in a handler. `None` if one of
+    /// the two messages, or a sent item, is not accounted for.
     pub fn bytes_copied_here(&self) -> Option<u64> {
         let (there, here) = self.ways();
         let there = there.flat_map(|way| [way.streamed, way.copied_by_writer]);
         sum(there.chain(here.flat_map(|way| [way.streamed, way.copied])))
     }
 
-    /// The same at the server.
+    /// As [`CallStats::bytes_copied_here`], for the server.
     pub fn bytes_copied_there(&self) -> Option<u64> {
         let (there, here) = self.ways();
         let here = here.flat_map(|way| [way.streamed, way.copied_by_writer]);
         sum(here.chain(there.flat_map(|way| [way.streamed, way.copied])))
     }
 
-    /// Both together: `Some(0)` says that the call copied nothing.
+    /// The sum of both ends: `Some(0)` means that the call copied nothing.
     pub fn bytes_copied(&self) -> Option<u64> {
         sum([self.bytes_copied_here(), self.bytes_copied_there()])
     }
 
-    /// What went to the server, and what came from there.
+    /// The transfers to the server, and those from it.
     fn ways(
         &self,
     ) -> (
@@ -367,7 +365,7 @@ mod tests {
             ..CallStats::default()
         };
         assert_eq!(stats.wire(), Some(ms(4)));
-        // A server that says it took longer than all of it.
+        // A server that claims more time than the whole round trip.
         stats.server = Some(server(Duration::MAX));
         assert_eq!(stats.wire(), Some(Duration::ZERO));
         stats.server = None;

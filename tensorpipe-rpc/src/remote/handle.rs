@@ -13,13 +13,13 @@ use crate::header::Kind;
 use crate::placement::CallPlacement;
 use crate::schema::{Method, Places, Streams};
 
-/// A value at the other end of a connection. When it is dropped the owner is told to let go of it.
+/// A value at the other end of a connection. Dropping the handle tells the owner to release the value.
 pub(crate) struct Handle {
     engine: Arc<Engine>,
     pub(super) id: Id,
 }
 
-/// What fetching is called in errors.
+/// How errors name a fetch.
 pub(crate) static FETCH: Method = Method {
     name: "fetch",
     id: 0,
@@ -39,22 +39,22 @@ impl Handle {
         Self { engine, id }
     }
 
-    /// The reference that a call will return.
+    /// A reference to the future result of a call.
     pub(crate) fn promised(engine: Arc<Engine>, call: u64) -> Self {
         Self::new(engine, Id { call, index: 0 })
     }
 
-    /// The connection that it came over.
+    /// The connection that the reference came over.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// The address of that.
+    /// The address of that connection's engine.
     pub(super) fn address(&self) -> usize {
         Arc::as_ptr(&self.engine).addr()
     }
 
-    /// Whether it came over the connection whose engine is at this address.
+    /// Whether the reference came over the connection whose engine is at this address.
     pub(super) fn is_of(&self, engine: usize) -> bool {
         self.address() == engine
     }
@@ -63,7 +63,7 @@ impl Handle {
         self.ask(Kind::Fetch, to.map(CallPlacement::of_fetched))
     }
 
-    /// Asks the owner for what lets a third process have the reference.
+    /// Asks the owner for a grant, with which a third process can claim the reference.
     pub(super) fn share(self: &Arc<Self>) -> Call<Grant> {
         self.ask(Kind::Share, None)
     }

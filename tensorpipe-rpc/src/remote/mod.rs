@@ -46,20 +46,20 @@
 //! # }
 //! ```
 //!
-//! - A reference belongs to the connection that it came over: when that ends, its owner lets go of the value, and what is
-//!   done with the reference fails with [`CallError::Connection`].
-//! - A call that was given the result of another one is run when that has ended, with
-//!   [`CallError::Unresolved`] if it has failed. It takes the first one's [`Call`] by
-//!   reference; dropping that does not cancel the call any more.
+//! - A reference belongs to the connection that it came over. When that ends, the owner releases the value, and uses of the
+//!   reference fail with [`CallError::Connection`].
+//! - A call may take the result of an earlier call as an argument, as a reference to that [`Call`]. It runs when the earlier one
+//!   has ended, and fails with [`CallError::Unresolved`] if that failed. From then on, dropping the earlier [`Call`] does not
+//!   cancel it.
 //! - A third process gets a reference as a [`Shared`], which is plain data: see [`Remote::share`].
-//! - A method whose result is to be used so has the return type `Remote<T>` or `Result<Remote<T>, E>`, written out.
+//! - A method whose result is used in this way must have the return type `Remote<T>` or `Result<Remote<T>, E>`, written out.
 //!
 //! # How it works
 //!
-//! A value is named by the reply that gives it away: that call's number, and its place in the reply. So its holder knows the name
-//! before the value exists. The owner keeps a table for each connection, which goes with the connection. The holder says when nobody
-//! refers to a value any more. A call keeps the references that it was given until it is answered, so the owner does not let go of what is on
-//! its way back. A reply that nobody looks at is let go of as a whole.
+//! The reply that gives a value away names it: by the call's number, and the value's place in the reply. So the holder knows the
+//! name before the value exists. The owner keeps a table for each connection, which is dropped with the connection. The holder
+//! tells the owner when nobody refers to a value any more. A call keeps the references among its arguments until it is answered, so
+//! the owner does not release them while they travel back. A reply that nobody reads is released as a whole.
 
 mod handle;
 mod owned;
@@ -85,21 +85,21 @@ use crate::call::Call;
 use crate::error::CallError;
 use scope::Found;
 
-/// A reference to a value, here or at the other end of a connection. Cheap to clone; the owner lets go of the value when the
-/// last clone at the other end is dropped.
+/// A reference to a value, here or at the other end of a connection. Cheap to clone. The owner releases the value when the last
+/// clone at the other end is dropped.
 ///
-/// What a method of a service trait returns to keep a value where it is, and takes to have it back. See
-/// [the module's documentation](self).
+/// A method of a service trait returns one to keep a value where it is, and takes one to use the value again. See [the module's
+/// documentation](self).
 pub struct Remote<T> {
     location: Location<T>,
 }
 
 enum Location<T> {
-    /// In this process.
+    /// The value is in this process.
     Here(Arc<T>, Arc<dyn Referent>),
-    /// At the other end of a connection.
+    /// The value is at the other end of a connection.
     There(Arc<Handle>),
-    /// Read by something that knows of no connection.
+    /// The reference was decoded outside of a call, so its connection is unknown.
     Nowhere,
 }
 
@@ -108,31 +108,31 @@ enum Location<T> {
 #[error("the value is in another process: fetch it, or call a method there with the reference")]
 pub struct NotLocal;
 
-/// Which value: the call whose reply brought the reference, and its place in that reply.
+/// The name of a value: the call whose reply brought the reference, and its place in that reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Id {
     pub(crate) call: u64,
     pub(crate) index: u32,
 }
 
-/// A reference on the wire: whose it is, and which.
+/// A reference on the wire: who owns it ([`MINE`] or [`YOURS`]), and its [`Id`].
 type Wire = (u8, u64, u32);
 
-/// The reference belongs to whoever sent it.
+/// The sender of the reference owns the value.
 pub(crate) const MINE: u8 = 0;
 
-/// The reference belongs to whoever receives it.
+/// The receiver of the reference owns the value.
 const YOURS: u8 = 1;
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
-    /// A reference to `value`, which stays here until nobody refers to it. Whoever has it can fetch the value.
+    /// Makes a reference to `value`, which stays here until nobody refers to it. Every holder can fetch the value.
     pub fn new(value: T) -> Self {
         let value = Arc::new(value);
         let location = Location::Here(value.clone(), Arc::new(owned::Fetched(value)));
         Self { location }
     }
 
-    /// The value itself: a copy, from wherever it is. The call is on its way from now on; dropping it cancels it.
+    /// Fetches a copy of the value, wherever it is. The call is on its way from now on; dropping it cancels it.
     pub fn fetch(&self) -> Call<T> {
         match &self.location {
             Location::Here(value, _) => Call::of_copy_on(&**value, None),
@@ -141,8 +141,8 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
         }
     }
 
-    /// The same, whose tensors land on this device. The call fails with [`CallError::NoPlace`] where they cannot be there; so it does where
-    /// the value is in this process, and has a tensor elsewhere: nothing is moved then.
+    /// Fetches a copy whose tensors land on this device. The call fails with [`CallError::NoPlace`] if they cannot be there. A
+    /// value in this process is never moved, so it also fails if that has a tensor on another device.
     pub fn fetch_to(&self, device: Device) -> Call<T> {
         match &self.location {
             Location::Here(value, _) => Call::of_copy_on(&**value, Some(device)),
@@ -153,7 +153,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
 }
 
 impl<T: Send + Sync + 'static> Remote<T> {
-    /// A reference to a value that does not travel: only methods of its owner's can use it.
+    /// Makes a reference to a value that does not travel: only methods of its owner can use it.
     pub fn unfetchable(value: T) -> Self {
         let value = Arc::new(value);
         let location = Location::Here(value.clone(), Arc::new(owned::Fixed(value)));
@@ -163,7 +163,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
     /// The value, in the process that owns it.
     ///
     /// # Errors
-    /// [`NotLocal`] in another one.
+    /// [`NotLocal`] in any other process.
     pub fn here(&self) -> Result<Arc<T>, NotLocal> {
         match &self.location {
             Location::Here(value, _) => Ok(value.clone()),
@@ -173,8 +173,8 @@ impl<T: Send + Sync + 'static> Remote<T> {
 }
 
 impl<T> Remote<T> {
-    /// The same reference, taken to be to a value of another type: `None` where the value is here. Its owner looks at the type
-    /// when it is used.
+    /// The same reference, with the value taken to be of another type. The owner checks the type when the reference is used. A
+    /// reference to a local value becomes one to nothing.
     #[doc(hidden)]
     pub fn cast<U>(self) -> Remote<U> {
         let location = match self.location {

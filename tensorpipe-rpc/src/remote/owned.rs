@@ -1,4 +1,4 @@
-//! The owner's end: values that the other end of a connection refers to, and those that calls under way will leave.
+//! The owner's end: values that the other end of a connection refers to, and future results of calls under way.
 
 use std::any::Any;
 use std::fmt;
@@ -15,11 +15,11 @@ use crate::codec::Reply;
 use crate::lock::lock;
 use crate::observe::metrics;
 
-/// A value that somebody may refer to.
+/// A value that the other end may refer to.
 pub(crate) trait Referent: Send + Sync {
     fn value(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 
-    /// A copy of it, for whoever fetches it. `None` if it does not travel.
+    /// A copy of the value, for a fetch. `None` if it does not travel.
     fn fetched(&self) -> Option<Reply>;
 }
 
@@ -32,7 +32,7 @@ impl fmt::Debug for dyn Referent {
 /// A value that can be fetched.
 pub(super) struct Fetched<T>(pub(super) Arc<T>);
 
-/// A value that cannot.
+/// A value that cannot be fetched.
 pub(super) struct Fixed<T>(pub(super) Arc<T>);
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Referent for Fetched<T> {
@@ -55,7 +55,7 @@ impl<T: Send + Sync + 'static> Referent for Fixed<T> {
     }
 }
 
-/// What one connection's peer refers to.
+/// The values that one connection's peer refers to.
 #[derive(Default)]
 pub(crate) struct Owned {
     table: Mutex<Table>,
@@ -63,32 +63,32 @@ pub(crate) struct Owned {
 
 #[derive(Default)]
 struct Table {
-    /// By the call whose reply gave them away.
+    /// Values, by the call whose reply gave them away.
     values: FxHashMap<u64, Given>,
-    /// How many there are.
+    /// The number of values.
     count: usize,
-    /// Calls under way whose results may be referred to already.
+    /// Calls under way whose results later calls may already refer to.
     pending: FxHashMap<u64, Promised>,
     closed: bool,
 }
 
-/// What one reply gave away.
+/// The values that one reply gave away.
 struct Given {
     values: Vec<Option<Arc<dyn Referent>>>,
-    /// How many are left: reading all of them for each that goes would take the square of their number.
+    /// How many are left. Without it, each release would scan all values: quadratic in their number.
     left: usize,
 }
 
 /// The result of a call under way.
 #[derive(Default)]
 struct Promised {
-    /// Tells those who wait for the call, once it is out of the table.
+    /// Wakes those who wait for the call, once it is out of the table.
     ended: Arc<Notify>,
-    /// Nobody refers to it any more.
+    /// The peer has released the result already.
     unwanted: bool,
 }
 
-/// A call under way whose result may be referred to already. Dropped when it has ended.
+/// A call under way whose result later calls may already refer to. Dropped when the call has ended.
 pub(crate) struct Pending {
     owned: Arc<Owned>,
     call: u64,
@@ -101,12 +101,12 @@ impl Drop for Owned {
 }
 
 impl Owned {
-    /// References there are.
+    /// How many values the peer refers to.
     pub(crate) fn count(&self) -> usize {
         lock(&self.table).count
     }
 
-    /// The reply to `call` gives these away. `false` if there is no room for so many.
+    /// Registers the values that the reply to `call` gives away. Returns `false` if there is no room for so many.
     pub(crate) fn give(&self, call: u64, exports: Vec<Arc<dyn Referent>>, limit: usize) -> bool {
         let refused = {
             let mut table = lock(&self.table);
@@ -115,7 +115,7 @@ impl Owned {
                 .get(&call)
                 .is_some_and(|promised| promised.unwanted);
             if unwanted || table.closed {
-                // Nobody can refer to them.
+                // The peer has released them already, or is gone.
                 drop(table);
                 let_go(exports);
                 return true;
@@ -140,12 +140,12 @@ impl Owned {
         given.values.get(id.index as usize)?.clone()
     }
 
-    /// The same, for a message of the peer's.
+    /// As `find`, by the numbers in a message of the peer's.
     pub(crate) fn find_at(&self, call: u64, index: u32) -> Option<Arc<dyn Referent>> {
         self.find(Id { call, index })
     }
 
-    /// Nobody refers any more to what the reply to `call` gave away: one of them, or all.
+    /// The peer releases what the reply to `call` gave away: one value, or all.
     pub(crate) fn release(&self, call: u64, index: Option<u32>) {
         let mut released = Vec::new();
         {
@@ -172,7 +172,7 @@ impl Owned {
         let_go(released);
     }
 
-    /// The connection has ended.
+    /// The connection has ended: drops all values, and ends all waits.
     pub(crate) fn close(&self) {
         let (values, pending) = {
             let mut table = lock(&self.table);
@@ -190,12 +190,12 @@ impl Owned {
         let_go(values);
     }
 
-    /// A call begins whose result may be referred to before it is there.
+    /// Registers a call that begins, and whose result later calls may refer to.
     pub(crate) fn begin(self: &Arc<Self>, call: u64) -> Pending {
         let promised = Promised::default();
         let before = lock(&self.table).pending.insert(call, promised);
         if let Some(promised) = before {
-            // A peer that uses a number twice.
+            // The peer has used a call number twice.
             promised.ended.notify_waiters();
         }
         Pending {
@@ -228,7 +228,7 @@ impl Drop for Pending {
     }
 }
 
-/// A value whose drop panics harms nobody else.
+/// Drops values. A panic of such a drop is logged and goes no further.
 pub(super) fn let_go<T>(values: T) {
     drop_quietly(values, "a value that was referred to");
 }

@@ -1,7 +1,7 @@
-//! The result of a call as the argument of another one, before it is there.
+//! The future result of a call as an argument of another call.
 //!
-//! A call that names such results says which calls it waits for: their numbers stand behind its body, eight bytes each, and
-//! then one byte that counts them.
+//! A call with such arguments lists the calls that it waits for: behind its body stand their numbers, eight bytes each, and then
+//! one byte that counts them.
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer, ser};
@@ -19,7 +19,7 @@ impl<T: Send + Sync + 'static, E> Argument<Remote<T>> for &Call<Remote<T>, E> {
     }
 }
 
-/// A call that stands for its result.
+/// A call in place of its future result.
 struct Promise<'a, T, E>(&'a Call<T, E>);
 
 impl<T, E> Serialize for Promise<'_, T, E> {
@@ -32,10 +32,10 @@ impl<T, E> Serialize for Promise<'_, T, E> {
     }
 }
 
-/// The most calls that one waits for.
+/// How many calls one call may wait for.
 const MOST: usize = u8::MAX as usize;
 
-/// Says in a call that its arguments hold references, and which calls it waits for.
+/// Marks in a call that its arguments hold references, and lists the calls that it waits for.
 pub(crate) fn put_references(metadata: &mut Vec<u8>, waits: &[u64]) -> Result<(), CallError> {
     metadata[2] |= REFERENCES;
     if waits.is_empty() {
@@ -50,7 +50,7 @@ pub(crate) fn put_references(metadata: &mut Vec<u8>, waits: &[u64]) -> Result<()
     }
 }
 
-/// Puts the calls that are waited for behind a body. `false` if they are too many.
+/// Appends the numbers of these calls to a body. Returns `false` if there are too many.
 fn add_waits(metadata: &mut Vec<u8>, calls: &[u64]) -> bool {
     if calls.len() > MOST {
         return false;
@@ -62,7 +62,7 @@ fn add_waits(metadata: &mut Vec<u8>, calls: &[u64]) -> bool {
     true
 }
 
-/// Takes them off again. `None` if they are cut short.
+/// Takes the numbers off the body again. `None` if they are cut short.
 pub(crate) fn split_waits(body: &mut Bytes) -> Option<Vec<u64>> {
     let count = usize::from(*body.last()?);
     let at = body.len().checked_sub(1 + 8 * count)?;
@@ -83,7 +83,7 @@ mod tests {
             let mut metadata = b"body".to_vec();
             assert!(add_waits(&mut metadata, calls));
             for cut in 0..metadata.len() {
-                // Never a panic, whatever was cut off.
+                // It must not panic, however much is missing.
                 let _ = split_waits(&mut Bytes::copy_from_slice(&metadata[..cut]));
             }
             let mut body = Bytes::from(metadata);

@@ -1,6 +1,7 @@
-//! Which connection a value is encoded for or decoded from: what a reference in it must know, and serde does not say.
+//! The connection for which a value is encoded or decoded. References need it, and serde does not pass it on.
 //!
-//! A slot of the thread, set for exactly one synchronous encoding or decoding, and put back by a guard; never across an await.
+//! It is a thread-local slot, set for exactly one synchronous encoding or decoding. A guard restores it; it is never held across an
+//! await.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,16 +21,16 @@ enum Scope {
     Decoding(Decoding),
 }
 
-/// The connection of the first reference that is met.
+/// The connection is that of the first reference in the value.
 pub(crate) const ANY: usize = 0;
 
-/// For one connection.
+/// An encoding for one connection.
 struct Encoding {
-    /// Which connection: the address of its engine, compared only. [`ANY`] until a reference says.
+    /// The address of the connection's engine, used only to compare. [`ANY`] until a reference determines it.
     engine: usize,
-    /// The call whose reply it is. Arguments give nothing away.
+    /// The call that the value is a reply to. `None` for arguments, which give no values away.
     reply_to: Option<u64>,
-    /// Boxed: most values have none.
+    /// Boxed, because most values hold no references.
     met: Option<Box<EncodedReferences>>,
 }
 
@@ -39,36 +40,36 @@ impl Encoding {
     }
 }
 
-/// References that an encoding has met, at least one.
+/// The references in an encoded value, at least one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EncodedReferences {
-    /// Values of this side that the other one now refers to, in the order of their indices.
+    /// Values of this end that the peer now refers to, in the order of their indices.
     pub(crate) exports: Vec<Arc<dyn Referent>>,
-    /// References that go back to their owner: it must not let go of them before it has answered.
+    /// References that go back to their owner. They are kept until the owner has answered, so that it does not release them before.
     pub(crate) pins: Vec<Arc<Handle>>,
-    /// Of these, results of calls that may be under way.
+    /// Those of the pins that are results of calls which may be under way.
     pub(crate) waits: Vec<u64>,
 }
 
-/// Where what is decoded comes from.
+/// A decoding of a value from one connection.
 pub(crate) struct Decoding {
     engine: Arc<Engine>,
-    /// The reference that the reply brings, if calls were given it already.
+    /// The reference that the reply brings, if later calls were given it already.
     promised: Option<Arc<Handle>>,
-    /// A reference was to nothing.
+    /// A reference had no value.
     missed: bool,
-    /// How many references there were.
+    /// How many references were decoded.
     met: usize,
 }
 
-/// What a reference on the wire is here.
+/// A decoded reference.
 pub(super) enum Found {
     Here(Arc<dyn Referent>),
     There(Arc<Handle>),
     Nothing,
 }
 
-/// Puts back what was there before.
+/// Restores the previous scope.
 struct Restore(Option<Scope>);
 
 impl Drop for Restore {
@@ -84,7 +85,7 @@ fn swap(scope: Scope) -> Scope {
 }
 
 impl EncodedReferences {
-    /// One reference, that goes back to its owner.
+    /// One reference that goes back to its owner.
     pub(crate) fn pinning(handle: Arc<Handle>) -> Box<Self> {
         Box::new(Self {
             pins: vec![handle],
@@ -93,7 +94,7 @@ impl EncodedReferences {
     }
 }
 
-/// Runs `encode`, which encodes for the peer of the engine at this address: arguments, or the reply to a call.
+/// Runs `encode` for the peer of the engine at this address. It encodes arguments, or the reply to call `reply_to`.
 pub(crate) fn encoding<R>(
     engine: usize,
     reply_to: Option<u64>,
@@ -112,7 +113,7 @@ pub(crate) fn encoding<R>(
     }
 }
 
-/// Runs `decode`, which decodes what came from the peer of `engine`. Also returns whether it met a reference to nothing.
+/// Runs `decode` on bytes from the peer of `engine`. Also returns whether it met a reference without a value.
 pub(crate) fn decoding<R>(
     engine: Arc<Engine>,
     promised: Option<Arc<Handle>>,
@@ -126,12 +127,12 @@ pub(crate) fn decoding<R>(
     }))));
     let decoded = decode();
     let before = restore.0.take().unwrap_or(Scope::None);
-    // Dropped outside of the slot: it may close a connection.
+    // Dropped after the slot is restored, because the drop may close a connection.
     let missed = matches!(swap(before), Scope::Decoding(Decoding { missed: true, .. }));
     (decoded, missed)
 }
 
-/// A value of this side's goes to the other one. Returns the name that it will have there.
+/// Gives a value of this end to the peer. Returns the name that it will have there.
 pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Encoding(encoding) if let Some(call) = encoding.reply_to => {
@@ -148,7 +149,7 @@ pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'stati
     })
 }
 
-/// A reference goes back to its owner.
+/// Sends a reference back to its owner.
 pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Encoding(encoding) if encoding.reply_to.is_some() => Err(
@@ -166,7 +167,7 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
     })
 }
 
-/// What is encoded refers to the result of this call.
+/// Notes that the encoded value refers to the future result of this call.
 pub(super) fn wait_for(call: u64) {
     SCOPE.with(|slot| {
         if let Scope::Encoding(encoding) = &mut *slot.borrow_mut() {
@@ -178,7 +179,7 @@ pub(super) fn wait_for(call: u64) {
     });
 }
 
-/// How many references the decoding has met so far.
+/// How many references have been decoded so far.
 pub(crate) fn references_met() -> usize {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => decoding.met,
@@ -186,7 +187,7 @@ pub(crate) fn references_met() -> usize {
     })
 }
 
-/// The peer says that it owns the value.
+/// Decodes a reference to a value that the peer owns.
 pub(super) fn import(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => {
@@ -199,12 +200,12 @@ pub(super) fn import(id: Id) -> Result<Found, &'static str> {
                 }
             }))
         }
-        // A debug build reads back what it has written, and a tracer looks at the type.
+        // Debug builds read back what they encoded, and tracers decode without a connection.
         Scope::None | Scope::Encoding(_) => Ok(Found::Nothing),
     })
 }
 
-/// The peer says that this side owns the value.
+/// Decodes a reference to a value that this end owns.
 pub(super) fn own(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => {
@@ -222,6 +223,6 @@ pub(super) fn own(id: Id) -> Result<Found, &'static str> {
     })
 }
 
-/// What a reference is that refers to nothing.
+/// The error about a reference without a value.
 pub(crate) const UNRESOLVED: &str =
     "the value that it refers to is not there: the call that was to make it failed";

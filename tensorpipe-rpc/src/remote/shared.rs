@@ -1,4 +1,4 @@
-//! References for a third process: plain data that one holder makes and another one opens.
+//! References for a third process: plain data that one holder makes and another process opens.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::error::CallError;
 use crate::header::Kind;
 use crate::lock::lock;
 
-/// A reference that any process can [`open`](Shared::open): where its owner is, and a name that is good for once.
+/// A reference that any process can [`open`](Shared::open): the owner's URLs, and a token that can be used once.
 ///
 /// ```
 /// use tensorpipe::Context;
@@ -74,23 +74,23 @@ pub struct Shared<T> {
 
 type Token = [u8; 16];
 
-/// What an owner answers who is asked to share.
+/// The owner's answer to a request to share.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Grant {
     pub(crate) urls: Vec<String>,
     pub(crate) token: Token,
 }
 
-/// Addresses of an owner that are told, and tried.
+/// How many URLs of an owner are passed on, and tried.
 const URLS: usize = 8;
 
-/// How long all of them are tried in all.
+/// How long all URLs together are tried.
 const REACHABLE: Duration = Duration::from_secs(30);
 
 /// How long a reference that was shared can be claimed.
 const CLAIMABLE: Duration = Duration::from_secs(60);
 
-/// How long one is kept beyond that.
+/// The longest time between two sweeps: an expired grant is kept no longer than that.
 const SWEEP: Duration = Duration::from_secs(10);
 
 impl<T> Clone for Shared<T> {
@@ -104,7 +104,7 @@ impl<T> Clone for Shared<T> {
 }
 
 impl<T> fmt::Debug for Shared<T> {
-    /// Not the name: whoever knows it has the value.
+    /// Without the token: everybody who knows it can have the value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared")
             .field("urls", &self.urls)
@@ -113,20 +113,20 @@ impl<T> fmt::Debug for Shared<T> {
 }
 
 impl<T: Send + Sync + 'static> Remote<T> {
-    /// Makes a reference that can be sent to a third process, which opens it and then talks to the owner directly. It is good for
-    /// once, within a minute; until then the owner keeps the value, whatever becomes of this reference. Whoever reads
-    /// it has the value: send it to friends.
+    /// Makes a reference to send to a third process, which opens it and then talks to the owner directly. It can be opened once,
+    /// within a minute. Until then the owner keeps the value, even if this reference is dropped. Everybody who reads the reference
+    /// can open it, so send it only to trusted processes.
     ///
     /// # Errors
-    /// [`CallError::Unresolved`] when the value is in this process (return the reference from a method), or when its owner listens
-    /// nowhere; else what can happen to a call.
+    /// [`CallError::Unresolved`] if the value is in this process (return the reference from a method), or its owner listens
+    /// nowhere; otherwise the errors of any call.
     pub async fn share(&self) -> Result<Shared<T>, CallError> {
         let Location::There(handle) = &self.location else {
             let text = "the value is in this process: whoever wants it calls a method here that returns it";
             return Err(CallError::Unresolved(text.into()));
         };
         let Grant { urls, token } = handle.share().await?;
-        // Where this process has reached it others may, too; its own idea of that is `0.0.0.0` at times.
+        // The URL at which this process reached the owner comes first: the owner's own may be `0.0.0.0`.
         let mut reached: Vec<_> = handle
             .engine()
             .reached_at
@@ -146,29 +146,27 @@ impl<T: Send + Sync + 'static> Remote<T> {
 }
 
 impl<T: Send + Sync + 'static> Shared<T> {
-    /// Where its owner is said to be: whoever made the reference says so.
+    /// The owner's URLs, as the maker of the reference gave them.
     pub fn urls(&self) -> &[String] {
         &self.urls
     }
 
-    /// Connects to the owner, for as long as the context tries ([`ConnectPolicy`](tensorpipe::ConnectPolicy)), and takes the
-    /// reference. It holds the connection. Cancel safe, but once the owner has been asked
-    /// the name is used up.
+    /// Connects to the owner, for as long as the context tries ([`ConnectPolicy`](tensorpipe::ConnectPolicy)), and claims the
+    /// reference, which then keeps the connection open. Cancel safe, but once the owner has been asked, the token is used up.
     ///
-    /// This trusts whoever sent the reference with the choice of a host and port to connect to, over the context's
-    /// transports: at most 8 URLs, within 30 s in all. Where references come from untrusted peers, use
-    /// [`open_where`](Shared::open_where).
+    /// The sender of the reference chooses the hosts and ports that this connects to, over the context's transports: at most 8
+    /// URLs, within 30 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where).
     ///
     /// # Errors
-    /// [`CallError::Unresolved`] when it was opened before, or too late, or names too many URLs. [`CallError::Connection`] when the
-    /// owner cannot be reached at any of them. Else what can happen to a call. Behind a `tls` URL at which it cannot be reached
-    /// only others of `tls` are tried, and those within this machine, unless the context has no transport `tls`. One in front of it
-    /// is tried first, whatever it is.
+    /// - [`CallError::Unresolved`] if it was opened before, or too late, or names too many URLs.
+    /// - [`CallError::Connection`] if the owner cannot be reached at any URL. URLs are tried in order. After a `tls` URL has
+    ///   failed, only `tls` URLs and those within this machine are tried, unless the context has no transport `tls`.
+    /// - Otherwise, the errors of any call.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         self.open_where(context, |_| true).await
     }
 
-    /// The same at those of its URLs alone that are `allowed`, by their transport and address.
+    /// As [`open`](Shared::open), but connects only to URLs that are `allowed`, judged by transport and address.
     ///
     /// # Errors
     /// As [`open`](Shared::open); [`CallError::Unresolved`] when none is allowed.
@@ -196,7 +194,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 continue;
             }
             let is_tls = parsed.is_ok_and(|url| url.transport() == "tls");
-            // The next ones have their share of the time; those behind it are not tried where TLS fails.
+            // Divide the time left among the next URLs, without those that are not tried if TLS fails.
             let left = until.saturating_duration_since(Instant::now());
             let next = &self.urls[i + 1..];
             let next = next
@@ -214,7 +212,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let connection = match connected.map_err(late).flatten() {
                 Ok(connection) => connection,
                 Err(error) => {
-                    // Whoever can spoil a connection of TLS must not get one that proves less. Nobody can where there is no TLS here.
+                    // An attacker who breaks a TLS connection must not get one that proves less. Without TLS in this context there
+                    // is nothing to break.
                     let is_unknown = matches!(
                         error,
                         tensorpipe::Error::Misuse(Misuse::UnknownTransport { .. })
@@ -240,7 +239,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
     }
 }
 
-/// Of TLS too, or within this machine.
+/// Whether a URL may be tried after a `tls` URL has failed: it is `tls` too, or within this machine.
 fn is_tried_behind_tls(context: &Context, url: &str) -> bool {
     let is_guarded = |url: Url| url.transport() == "tls" || context.stays_here(&url);
     url.parse().is_ok_and(is_guarded)
@@ -254,9 +253,9 @@ pub(crate) struct Grants {
 
 #[derive(Default)]
 struct Table {
-    /// With the time until which each can be claimed.
+    /// Each with the time until which it can be claimed.
     granted: HashMap<Token, (Instant, Arc<dyn Referent>)>,
-    /// A task looks for those whose time has passed: one, however many are given and claimed.
+    /// A task removes expired grants. There is only one, however many grants are made and claimed.
     swept: bool,
 }
 
@@ -265,7 +264,7 @@ impl Grants {
         lock(&self.table).granted.len()
     }
 
-    /// Keeps a value for whoever claims it. Otherwise in words why not.
+    /// Keeps a value until somebody claims it. The error says why it cannot.
     pub(crate) fn give(
         self: &Arc<Self>,
         referent: Arc<dyn Referent>,
@@ -291,13 +290,13 @@ impl Grants {
         Ok(token)
     }
 
-    /// Takes it, once.
+    /// Claims a value, once.
     pub(crate) fn take(&self, token: &Token) -> Option<Arc<dyn Referent>> {
         let (until, referent) = lock(&self.table).granted.remove(token)?;
         (Instant::now() < until).then_some(referent)
     }
 
-    /// Lets go of those whose time has passed. Returns whether there are others.
+    /// Drops expired grants. Returns whether others are left.
     fn let_go(&self, now: Instant) -> bool {
         let (passed, left) = {
             let mut table = lock(&self.table);
@@ -310,7 +309,7 @@ impl Grants {
     }
 }
 
-/// Looks for references that nobody has claimed in time. If its runtime ends, the next one that is given begins it anew.
+/// Drops grants that nobody claimed in time. If its runtime ends, the next grant starts a new sweeper.
 struct Sweeper(Weak<Grants>);
 
 impl Sweeper {
@@ -349,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Somebody on the way sees to it that no connection comes about.
+    /// A `tls` transport on which an attacker breaks every connection.
     struct Spoilt;
 
     impl Transport for Spoilt {
@@ -370,7 +369,7 @@ mod tests {
         }
     }
 
-    /// On a clock that is where somebody waits until.
+    /// On paused time, which jumps to the next timer.
     #[tokio::test(start_paused = true)]
     async fn behind_a_tls_url_that_is_spoilt_nobody_is_asked_over_tcp() {
         for (has_tls, is_asked) in [(true, false), (false, true)] {
@@ -395,7 +394,7 @@ mod tests {
         opens.abort();
     }
 
-    /// Somebody who says nothing.
+    /// A listener that never answers.
     async fn silent() -> (tokio::net::TcpListener, String) {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("tcp://{}", silent.local_addr().unwrap());
@@ -422,7 +421,7 @@ mod tests {
         assert!(came.await.is_err(), "somebody has connected");
     }
 
-    /// On a clock that is where somebody waits until.
+    /// On paused time, which jumps to the next timer.
     #[tokio::test(start_paused = true)]
     async fn all_its_urls_together_are_tried_for_a_bounded_time() {
         let (_silent, url) = silent().await;
@@ -459,7 +458,7 @@ mod tests {
         assert_eq!((grants.count(), Arc::strong_count(&value)), (0, 1));
         assert!(grants.take(&tokens[1]).is_none());
         assert_eq!(tasks(), 0);
-        // Begun anew.
+        // A new grant starts a new task.
         give().unwrap();
         assert_eq!(tasks(), 1);
         drop(grants);

@@ -1,4 +1,4 @@
-//! How long somebody waits at a rendezvous: a bound that costs no timer until something has to be waited for.
+//! The bound of a wait at a rendezvous. It needs no timer until the wait begins.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use crate::context::CallContext;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Bound {
-    /// `None`: beyond any clock.
+    /// `None` if beyond any clock.
     at: Option<Instant>,
     pub(super) after: Duration,
     timer: Option<Pin<Box<Sleep>>>,
@@ -21,7 +21,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// From now on. Within a handler never longer than its call has left.
+    /// A bound that begins now. Within a handler it is at most the time that the call has left.
     pub(super) fn new(after: Duration, runtime: &Handle) -> Self {
         let outer = CallContext::current().and_then(|call| call.time_left());
         let after = outer.map_or(after, |left| left.min(after));
@@ -33,7 +33,7 @@ impl Bound {
         }
     }
 
-    /// What is left of it.
+    /// The time that is left.
     pub(super) fn left(&self) -> Duration {
         match self.at {
             Some(at) => at.saturating_duration_since(ambient::now()),
@@ -48,7 +48,7 @@ impl Bound {
         };
         let runtime = &self.runtime;
         let timer = self.timer.get_or_insert_with(|| {
-            // Whoever waits may be on a thread without a runtime.
+            // The wait may be polled on a thread without a runtime.
             let _runtime = runtime.enter();
             Box::pin(tokio::time::sleep_until(at.into()))
         });

@@ -1,9 +1,8 @@
-//! Who receives from this process, as they say themselves.
+//! The consumers that receive from this process, by the names they claim.
 //!
-//! A consumer's name is its own word, whatever its connection has proved, so it proves nothing. An incarnation is a number that nobody
-//! guesses. Whoever comes first under a name is that consumer while its connection lives, and only who says the same number speaks for it.
-//! What a consumer may say is heard once this process has named it, by sending something to it
-//! ([`Table::abort_by`](super::table::Table::abort_by)).
+//! A consumer claims its name, so the name proves nothing, whatever its connection has proved. Its incarnation is a number that
+//! nobody can guess. The first to claim a name is that consumer while its connection lives, and only the same incarnation can speak
+//! for it. Its abort counts only once this process has sent something to it ([`Table::abort_by`](super::table::Table::abort_by)).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +12,7 @@ use super::service::Hello;
 use crate::context::Caller;
 use crate::lock::lock;
 
-/// How many are known at once.
+/// How many consumers are known at once.
 const MOST: usize = 1024;
 
 /// See the module's documentation.
@@ -24,7 +23,7 @@ pub(super) struct Consumers {
 
 struct Known {
     incarnation: u64,
-    /// Over which connection it came last.
+    /// The connection over which it came last.
     caller: Arc<Caller>,
 }
 
@@ -36,7 +35,7 @@ impl Known {
 }
 
 impl Consumers {
-    /// Whether `who`, at the other end of this connection, is the consumer of its name.
+    /// Whether `who`, at the other end of this connection, is the consumer of that name.
     pub(super) fn is(&self, who: &Hello, caller: &Arc<Caller>) -> bool {
         let known = &mut *lock(&self.known);
         match known.get_mut(&who.name) {

@@ -8,25 +8,25 @@ use tensorpipe::Misuse;
 use super::key::{Key, KeyError};
 use crate::error::{CallError, ConnectError};
 
-/// Why a value was not sent. Nothing of it is kept.
+/// Why a value was not sent. Nothing is kept of it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The rendezvous was aborted.
     #[error(transparent)]
     Aborted(#[from] Aborted),
-    /// The step is over here.
+    /// The step is finished in this process.
     #[error("step {step} is finished in this process; send before `finish`")]
     Finished {
         /// The step.
         step: u64,
     },
-    /// There was a value of this key before.
+    /// A value was sent under this key before.
     #[error(
         "a value was sent as `{0}` before; a key names one value, give the next one another step or name"
     )]
     AlreadySent(Key),
-    /// There is no room for what nobody has received yet, and was none for as long as the sender would wait.
+    /// Too much is sent and not received yet. There was no room for as long as the sender would wait.
     #[error(
         "{held} bytes in {values} values wait to be received, {bytes} more are beyond the bound; receive or finish steps, wait \
          for room with `send_or_wait`, or raise `Limits`"
@@ -36,10 +36,10 @@ pub enum SendError {
         held: u64,
         /// Values held.
         values: usize,
-        /// Bytes of the one that was to be sent.
+        /// Bytes of the value that was to be sent.
         bytes: u64,
     },
-    /// Another process, or another incarnation of this one, makes the values of this key.
+    /// The producer in this key is another process, or another incarnation of this one.
     #[error(
         "the values of `{key}` are made by another process than `{name}` as incarnation {incarnation:016x}; make its key with `key_to`"
     )]
@@ -53,27 +53,27 @@ pub enum SendError {
     },
 }
 
-/// Why a value was not received. Unless it says so, the value is lost to nobody: if it was sent, it stays where it is for the
-/// next who asks.
+/// Why a value was not received. Unless the variant says so, the value is not lost: if it was sent, it stays where it is for the
+/// next receive.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The rendezvous here, or the producer's, was aborted. Its values are gone.
+    /// The rendezvous of this process, or the producer's, was aborted. Its values are gone.
     #[error(transparent)]
     Aborted(#[from] Aborted),
-    /// The step is over here or at the producer's. Its values are gone.
+    /// The step is finished here, or at the producer. Its values are gone.
     #[error("step {step} is finished; receive before `finish`")]
     Finished {
         /// The step.
         step: u64,
     },
-    /// Somebody waits for it already.
+    /// Another receive already waits for it.
     #[error("somebody waits for `{0}` already; a value has one receiver")]
     Awaited(Key),
-    /// Somebody has it already.
+    /// Another receive has it already.
     #[error("`{0}` was received before; a value has one receiver")]
     Received(Key),
-    /// Consumers have not said of so many values that they have them, so that no more are lent.
+    /// The consumers of so many lent values have not confirmed them that no more are lent.
     #[error(
         "{values} values are lent and not known to have arrived; await the receives that are under way, then ask again"
     )]
@@ -81,7 +81,7 @@ pub enum RecvError {
         /// How many.
         values: usize,
     },
-    /// It was not there in time.
+    /// It did not come in time.
     #[error(
         "`{key}` did not come within {after:?}; its producer is slow or not there, wait longer with `recv_within`"
     )]
@@ -91,7 +91,7 @@ pub enum RecvError {
         /// The bound.
         after: Duration,
     },
-    /// The producer was started again since the key was made: what the earlier one sent is gone with it.
+    /// The producer was started again since the key was made. All that the earlier one sent is gone with it.
     #[error(
         "`{producer}` was started again, as incarnation {found:016x}; what it sent as {expected:016x} is gone, make keys anew with `key_from`"
     )]
@@ -103,7 +103,7 @@ pub enum RecvError {
         /// Its incarnation now.
         found: u64,
     },
-    /// The values of this key are for another process.
+    /// The consumer in this key is another process.
     #[error("`{key}` is for `{}`, and this is `{name}`; receive it there", key.consumer())]
     NotConsumer {
         /// The key.
@@ -114,7 +114,7 @@ pub enum RecvError {
     /// A name cannot stand in a key.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// Nobody was there in time to say which incarnation it is.
+    /// The producer was not reached in time to ask for its incarnation.
     #[error(
         "`{producer}` was not there within {after:?}; start it, or check the URL given to `add_peer`"
     )]
@@ -124,7 +124,7 @@ pub enum RecvError {
         /// The bound.
         after: Duration,
     },
-    /// Nobody said where the producer is.
+    /// The producer's URL is unknown.
     #[error("nobody said where `{producer}` is; name its URL with `add_peer`")]
     UnknownPeer {
         /// The producer.
@@ -133,9 +133,9 @@ pub enum RecvError {
     /// Another process is at the producer's URL.
     #[error("`{found}` is where `{producer}` should be; check the URL given to `add_peer`")]
     WrongPeer {
-        /// Who should be there.
+        /// The expected process.
         producer: Arc<str>,
-        /// Who is.
+        /// The process that is there.
         found: Arc<str>,
     },
     /// There is no connection to the producer.
@@ -143,7 +143,7 @@ pub enum RecvError {
     Unreachable {
         /// The producer.
         producer: Arc<str>,
-        /// Why.
+        /// The reason.
         error: ConnectError,
     },
     /// The producer is gone, or does not answer as it should.
@@ -151,19 +151,19 @@ pub enum RecvError {
     Call {
         /// The producer.
         producer: Arc<str>,
-        /// Why.
+        /// The reason.
         error: CallError,
     },
 }
 
-/// A rendezvous that was given up: everybody who waits at it, and everybody who comes later, is told.
+/// A rendezvous was aborted: all sends and receives at it, waiting or later, fail with this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the rendezvous of `{by}` was aborted: {reason}")]
 #[non_exhaustive]
 pub struct Aborted {
-    /// Whose it was.
+    /// The process whose rendezvous it was.
     pub by: Arc<str>,
-    /// In the words of whoever aborted it.
+    /// The reason, in the text of whoever aborted it.
     pub reason: Arc<str>,
 }
 

@@ -1,4 +1,4 @@
-//! What a process holds of its rendezvous.
+//! The rendezvous of a process: its builder and its handle.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::client::{Connection, DEFAULT_DEADLINE};
 use crate::placement::DeviceMap;
 use crate::service::Service;
 
-/// How long others have to hear of an abort.
+/// How long other processes have to answer an abort.
 const TELLING: Duration = Duration::from_secs(5);
 
 /// Makes a [`Rendezvous`].
@@ -40,20 +40,19 @@ pub struct RendezvousBuilder {
 }
 
 impl RendezvousBuilder {
-    /// How much is held of what nobody has received.
+    /// Bounds what is sent and not received yet.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How long a receive waits for its value, and `send_or_wait` for room, where nobody says otherwise. Default
-    /// [`DEFAULT_DEADLINE`].
+    /// How long a receive waits for its value, and `send_or_wait` for room, unless told otherwise. Default [`DEFAULT_DEADLINE`].
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The number of this run of the process, instead of a random one. It must never have been used with this name.
+    /// Sets the number of this run of the process, which is random by default. It must never have been used with this name.
     pub fn incarnation(mut self, incarnation: u64) -> Self {
         self.incarnation = Some(incarnation);
         self
@@ -65,23 +64,23 @@ impl RendezvousBuilder {
         self
     }
 
-    /// Where values of other processes land: those on a device of their producer's that stands in the map, on the device of this
-    /// process's that it is paired with. Others land in main memory.
+    /// Where values of other processes land. A value on a producer's device in the map lands on the paired device of this process,
+    /// others in main memory.
     pub fn device_map(mut self, devices: DeviceMap) -> Self {
         self.devices = Some(devices);
         self
     }
 
-    /// Where a producer is: see [`Rendezvous::add_peer`].
+    /// Sets a producer's URL: see [`Rendezvous::add_peer`].
     pub fn peer(mut self, name: &str, url: impl AsRef<str>) -> Self {
         self.peers.push((name.into(), url.as_ref().into()));
         self
     }
 
-    /// Makes it. Inside a tokio runtime, on which its timers and connections run.
+    /// Makes the rendezvous. Must be called inside a tokio runtime, which runs its timers and connections.
     ///
     /// # Errors
-    /// A name that cannot stand in a key; [`Misuse::NoRuntime`].
+    /// If the name cannot stand in a key; [`Misuse::NoRuntime`].
     pub fn build(self) -> Result<Rendezvous, BuildError> {
         check(Part::Producer, &self.name)?;
         let runtime = Handle::try_current().map_err(|_| Misuse::NoRuntime)?;
@@ -111,7 +110,7 @@ impl RendezvousBuilder {
     }
 }
 
-/// Where values are handed over by name, within this process and to and from others: see the [module](super). Cheap to clone.
+/// Hands values over by name, within this process and to and from others: see the [module](super). Cheap to clone.
 #[derive(Clone)]
 pub struct Rendezvous {
     shared: Arc<Shared>,
@@ -134,7 +133,7 @@ impl fmt::Debug for Rendezvous {
 }
 
 impl Rendezvous {
-    /// The rendezvous of the process of this name, with the defaults.
+    /// Makes a rendezvous for the process of this name, with the defaults.
     ///
     /// # Errors
     /// As [`RendezvousBuilder::build`].
@@ -142,7 +141,7 @@ impl Rendezvous {
         Self::builder(name).build()
     }
 
-    /// Begins the rendezvous of the process of this name, which must be the only one of that name.
+    /// Begins a rendezvous for the process of this name. No other process may have the name.
     pub fn builder(name: &str) -> RendezvousBuilder {
         RendezvousBuilder {
             name: name.into(),
@@ -160,11 +159,11 @@ impl Rendezvous {
         TensorRendezvousService::new(Answers::new(self.shared.local.clone()))
     }
 
-    /// Says where a producer is, one that need not run yet: the URL of a server that serves its [`Rendezvous::service`].
-    /// Replaces what was said of it before.
+    /// Sets a producer's URL: that of a server that serves its [`Rendezvous::service`]. The producer need not run yet. Replaces an
+    /// earlier URL.
     ///
     /// # Errors
-    /// A name that cannot stand in a key.
+    /// If the name cannot stand in a key.
     pub fn add_peer(&self, name: &str, url: impl AsRef<str>) -> Result<(), KeyError> {
         check(Part::Producer, name)?;
         self.shared.peers.add(name.into(), url.as_ref().into());
@@ -181,26 +180,26 @@ impl Rendezvous {
         self.shared.local.incarnation
     }
 
-    /// What is held at this moment.
+    /// How much is held at this moment.
     pub fn stats(&self) -> Stats {
         self.shared.local.stats()
     }
 
-    /// The key of a value that this process makes.
+    /// The key of a value that this process sends.
     ///
     /// # Errors
-    /// A name that cannot stand in a key.
+    /// If a name cannot stand in a key.
     pub fn key_to(&self, consumer: &str, tensor: &str, step: u64) -> Result<Key, KeyError> {
         let (name, incarnation) = (self.name(), self.incarnation());
         Key::new(name, incarnation, consumer, tensor, step)
     }
 
-    /// The key of a value that another process makes for this one: asks which incarnation is there, once for each connection.
+    /// The key of a value that another process sends to this one. Asks for the producer's incarnation, once for each connection.
     /// Cancel safe.
     ///
     /// # Errors
-    /// [`RecvError::UnknownPeer`], [`RecvError::Unreachable`], [`RecvError::WrongPeer`], [`RecvError::Deadline`] when nobody
-    /// was there in time, [`RecvError::Key`] for a name that cannot stand in a key.
+    /// [`RecvError::UnknownPeer`], [`RecvError::Unreachable`], [`RecvError::WrongPeer`], [`RecvError::Deadline`] if the producer
+    /// did not answer in time, [`RecvError::Key`] if a name cannot stand in a key.
     pub async fn key_from(
         &self,
         producer: &str,
@@ -211,7 +210,7 @@ impl Rendezvous {
         Ok(Key::new(producer, incarnation?, self.name(), tensor, step)?)
     }
 
-    /// Which incarnation of a producer is there. Cancel safe.
+    /// The incarnation of a producer that runs now. Cancel safe.
     ///
     /// # Errors
     /// As [`Rendezvous::key_from`].
@@ -229,49 +228,49 @@ impl Rendezvous {
         Ok(connected??.incarnation)
     }
 
-    /// The connection to a producer, if there is one now: its route and counters, what was copied for example.
+    /// The connection to a producer, if there is one now: for its route, and counters such as copied bytes.
     pub fn connection(&self, producer: &str) -> Option<Connection> {
         let link = self.shared.peers.find(producer).ok()?.linked()?;
         Some(link.client.connection().clone())
     }
 
-    /// Keeps a value for its receiver, who may have come before or may come later, and returns at once.
+    /// Keeps a value for its receiver, which may already wait or come later. Returns at once.
     ///
     /// # Errors
-    /// See [`SendError`]; [`SendError::Full`] where nobody waits for it and there is no room.
+    /// See [`SendError`]; [`SendError::Full`] if no receiver waits for the value and there is no room.
     pub fn send(&self, key: &Key, value: impl Into<Value>) -> Result<(), SendError> {
         let local = &self.shared.local;
         local.check_producer(key)?;
         local.with(|table| table.send(key, value.into()))
     }
 
-    /// The same; where there is no room, what this returns waits for some, in the order of such sends and for as long as
-    /// [`RendezvousBuilder::timeout`] says. That is back-pressure: await it.
+    /// As [`Rendezvous::send`], but if there is no room, the returned future waits for some: in order among such sends, and for as
+    /// long as [`RendezvousBuilder::timeout`] says. Await it, for back-pressure.
     pub fn send_or_wait(&self, key: &Key, value: impl Into<Value>) -> PendingSend {
         self.send_within(key, value, self.shared.timeout)
     }
 
-    /// The same with a bound of its own; beyond it, [`SendError::Full`].
+    /// As [`Rendezvous::send_or_wait`], with a bound of its own. Beyond it, [`SendError::Full`].
     pub fn send_within(&self, key: &Key, value: impl Into<Value>, within: Duration) -> PendingSend {
         let bound = Bound::new(within, &self.shared.runtime);
         PendingSend::new(self.shared.local.clone(), key, value.into(), bound)
     }
 
-    /// Receives a value, which may have been sent before or may be later, from this process or another one. It waits as long as
+    /// Receives a value from this process or another one, sent before or later. It waits for as long as
     /// [`RendezvousBuilder::timeout`] says.
     pub fn recv(&self, key: &Key) -> Recv {
         self.recv_within(key, self.shared.timeout)
     }
 
-    /// The same with a bound of its own, which travels to the producer; beyond it, [`RecvError::Deadline`].
+    /// As [`Rendezvous::recv`], with a bound of its own, which travels to the producer. Beyond it, [`RecvError::Deadline`].
     pub fn recv_within(&self, key: &Key, within: Duration) -> Recv {
         let begun = self.begin_recv(key, within);
         let state = begun.unwrap_or_else(recv::State::Failed);
         Recv { state }
     }
 
-    /// The same with a function that is called with the value, or with why there is none, on a task of its own. The place at the
-    /// key is taken when this returns; aborting the task gives it up, and the function is not called.
+    /// As [`Rendezvous::recv`], with a callback that gets the value, or why there is none, on a task of its own. The place at the
+    /// key is taken when this returns. Aborting the task gives the place up, and the callback is not called.
     pub fn recv_with(
         &self,
         key: &Key,
@@ -315,14 +314,14 @@ impl Rendezvous {
         Ok(recv::State::There(reserved, pull))
     }
 
-    /// A step is over in this process. Values of it that nobody received are dropped. Whoever waits in it, here or in another
-    /// process for a value of this one, gets an error; so does whoever comes later.
+    /// Finishes a step in this process, and drops its values that nobody received. Receives of the step get an error, here and in
+    /// other processes, if they wait or come later.
     pub fn finish(&self, step: u64) {
         self.shared.local.with(|table| table.finish(step));
     }
 
-    /// Gives everything up, with a reason. Every send and receive of this process that waits or comes later, and every receive
-    /// elsewhere for a value of this one, ends with [`Aborted`]. Only the first abort counts. To go on, make another rendezvous.
+    /// Aborts everything, with a reason. All sends and receives of this process, and all receives elsewhere for its values, end
+    /// with [`Aborted`], if they wait or come later. Only the first abort counts. To go on, make another rendezvous.
     pub fn abort(&self, reason: &str) {
         let local = &self.shared.local;
         let aborted = Aborted {
@@ -332,8 +331,8 @@ impl Rendezvous {
         local.with(|table| table.abort(&aborted));
     }
 
-    /// The same, and the processes that this one is connected to abort theirs with the same reason, also those that wait for room.
-    /// A process that has sent nothing to this one yet aborts when it first does. Returns when they have, or after a few seconds.
+    /// As [`Rendezvous::abort`], and the connected processes abort theirs with the same reason, including sends that wait for room.
+    /// A process that has sent nothing to this one yet aborts when it first does. Returns when all have, or after a few seconds.
     pub async fn abort_everywhere(&self, reason: &str) {
         self.abort(reason);
         let links = self.shared.peers.linked();
@@ -341,7 +340,7 @@ impl Rendezvous {
             let client = link.client.with_deadline(TELLING);
             client.abort(self.shared.local.hello(), reason)
         });
-        // On their way, all of them, before the first is awaited.
+        // All requests are sent before the first is awaited.
         let tell: Vec<_> = tell.collect();
         for told in tell {
             if let Err(error) = told.await {

@@ -1,8 +1,8 @@
-//! What names a value: who makes it, for whom, what it is, and in which step.
+//! The name of a value: its producer, its consumer, the tensor and the step.
 //!
-//! A key is its text, as in TensorFlow, with the places of its parts beside it: `producer;incarnation;consumer;tensor;step`, the
-//! incarnation as 16 hexadecimal digits, the step as a decimal number. Invariant: a text has one spelling, so that keys are
-//! equal when their texts are, and no part is empty, has a `;`, or is longer than [`MAX_NAME`].
+//! A key is its text, as in TensorFlow, plus the positions of its parts: `producer;incarnation;consumer;tensor;step`, with the
+//! incarnation as 16 hexadecimal digits, and the step as a decimal number. Invariant: each key has only one spelling, so keys are
+//! equal when their texts are. No part is empty, contains a `;`, or is longer than [`MAX_NAME`].
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ pub const MAX_NAME: usize = 512;
 /// Digits of an incarnation.
 const HEX: usize = 16;
 
-/// Names one value: sent once by its producer, received once by its consumer. Cheap to clone.
+/// Names one value. Its producer sends it once, and its consumer receives it once. Cheap to clone.
 ///
 /// ```
 /// use tensorpipe_rpc::rendezvous::Key;
@@ -32,15 +32,15 @@ pub struct Key {
     text: Arc<str>,
     incarnation: u64,
     step: u64,
-    /// Where the producer, the consumer and the tensor end.
+    /// The positions where the producer, the consumer and the tensor end.
     ends: [u16; 3],
 }
 
 impl Key {
-    /// The key of `tensor` in `step`, made by this incarnation of `producer` for `consumer`.
+    /// The key of `tensor` in `step`, sent by this incarnation of `producer` to `consumer`.
     ///
     /// # Errors
-    /// A name that is empty, too long, or has a `;` or a control character.
+    /// If a name is empty, too long, or has a `;` or a control character.
     pub fn new(
         producer: &str,
         incarnation: u64,
@@ -59,32 +59,32 @@ impl Key {
             text: text.into(),
             incarnation,
             step,
-            // Three names at the most and what is between them: far below 64 KiB.
+            // At most three names and the separators: far below 64 KiB.
             ends: [producer as u16, consumer as u16, tensor as u16],
         })
     }
 
-    /// Who makes the value.
+    /// The process that sends the value.
     pub fn producer(&self) -> &str {
         &self.text[..usize::from(self.ends[0])]
     }
 
-    /// Which run of the producer makes it: a process that was started again is another incarnation.
+    /// Which run of the producer sends it: a process that was started again is another incarnation.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Who receives it.
+    /// The process that receives the value.
     pub fn consumer(&self) -> &str {
         &self.text[usize::from(self.ends[0]) + HEX + 2..usize::from(self.ends[1])]
     }
 
-    /// What it is.
+    /// The tensor's name.
     pub fn tensor(&self) -> &str {
         &self.text[usize::from(self.ends[1]) + 1..usize::from(self.ends[2])]
     }
 
-    /// In which step.
+    /// The step.
     pub fn step(&self) -> u64 {
         self.step
     }
@@ -106,7 +106,7 @@ impl FromStr for Key {
         if parts.next().is_some() {
             return Err(KeyError::Parts);
         }
-        // One spelling: what `from_str_radix` takes beyond that, a sign or capitals, is none.
+        // Only one spelling is accepted: no sign and no capitals, which `from_str_radix` would take.
         let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         if incarnation.len() != HEX || !incarnation.bytes().all(hex) {
             return Err(KeyError::Incarnation);
@@ -152,11 +152,11 @@ impl fmt::Debug for Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Part {
-    /// Who makes the value.
+    /// The process that sends the value.
     Producer,
-    /// Who receives it.
+    /// The process that receives it.
     Consumer,
-    /// What it is.
+    /// The tensor.
     Tensor,
 }
 
@@ -170,7 +170,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Why something is no key.
+/// Why a text is no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -183,7 +183,7 @@ pub enum KeyError {
     /// A name is too long.
     #[error("the {part} of a key has a name of {bytes} bytes; shorten it to {MAX_NAME}")]
     TooLong {
-        /// Whose.
+        /// The part.
         part: Part,
         /// Its length.
         bytes: usize,

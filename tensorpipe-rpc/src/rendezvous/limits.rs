@@ -1,20 +1,20 @@
-//! How much a rendezvous holds, and what it holds now.
+//! How much a rendezvous may hold, and how much it holds now.
 
 /// How many values a rendezvous remembers as received: a second send or receive of one of these is an error, not a wait.
 pub(super) const REMEMBERED: usize = 16384;
 
-/// How many values may be lent at once whose consumers have not said that they have them. They may be beyond the bounds, since
-/// somebody has asked for each: a consumer that never says so is lent no more.
+/// How many values may be lent at once without a confirmation from their consumers. They may exceed the bounds, because a consumer
+/// has asked for each. A consumer that never confirms is lent no more.
 pub(super) const LENT: usize = 16384;
 
-/// How much a rendezvous holds of what its process has sent and nobody has received. A value that somebody waits for is
-/// taken all the same: so bounds never stop what would go on.
+/// Bounds what a process has sent and nobody has received. A value that a receiver waits for is accepted even beyond them, so
+/// bounds never block progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Bytes of tensors. Default 1 GiB.
     pub bytes: u64,
-    /// Values, dead and empty ones too. Default 65536.
+    /// Number of values, dead and empty ones included. Default 65536.
     pub values: usize,
 }
 
@@ -31,15 +31,15 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Bytes of values that were sent here and have not been received, those on their way included.
+    /// Bytes of values that were sent here and not received, including those on their way.
     pub bytes: u64,
-    /// How many these are.
+    /// The number of these values.
     pub values: usize,
     /// Sends that wait for room.
     pub blocked: usize,
-    /// Receives that wait for a value: of this process, and of others for values of this one.
+    /// Receives that wait for a value: this process's, and other processes' for its values.
     pub waiting: usize,
-    /// What other processes had no right to say, so far: receipts for values that they were not lent, aborts in the name of
-    /// another consumer.
+    /// How many invalid messages came from other processes: receipts for values that they were not lent, and aborts in another
+    /// consumer's name.
     pub refused: u64,
 }

@@ -1,6 +1,6 @@
-//! The table of this process, behind its lock: what meets here is handed over, without a copy.
+//! The table of this process, behind its lock. Within the process, values are handed over without a copy.
 //!
-//! Invariant: while the lock is held nobody is woken, and no value and no waker is dropped: all of these run code of others.
+//! Invariant: while the lock is held, nothing is woken, and no value or waker is dropped, because all of these run foreign code.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -22,9 +22,9 @@ use crate::observe::should_log;
 pub(super) struct Local {
     pub(super) name: Arc<str>,
     pub(super) incarnation: u64,
-    /// Makes the numbers of loans.
+    /// The secret from which loan numbers are derived.
     secret: RandomState,
-    /// Receipts and aborts that changed nothing.
+    /// Counts receipts and aborts that were invalid.
     refused: AtomicU64,
     table: Mutex<Table<Waker>>,
 }
@@ -40,7 +40,7 @@ impl Local {
         }
     }
 
-    /// Does something to the table, and what follows from it.
+    /// Changes the table, then does the resulting wakes and drops outside the lock.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Table<Waker>) -> T) -> T {
         let (result, after) = {
             let mut table = lock(&self.table);
@@ -52,7 +52,7 @@ impl Local {
         result
     }
 
-    /// Who this process is.
+    /// The name and incarnation of this process.
     pub(super) fn hello(&self) -> Hello {
         Hello {
             name: self.name.to_string(),
@@ -60,12 +60,12 @@ impl Local {
         }
     }
 
-    /// The number by which whoever is lent the value of this key speaks of it: nobody else finds it out.
+    /// The number of the loan of this key's value. Only the process that is lent the value learns it.
     pub(super) fn loan(&self, key: &Key) -> u64 {
         self.secret.hash_one(key.as_str())
     }
 
-    /// Counts what a peer had no right to say, and warns now and then.
+    /// Counts invalid messages of a peer, and logs a warning now and then.
     pub(super) fn refuse(&self, times: u64, peer: &str) {
         const WHAT: &str = "receipts or aborts of who has no part in them";
         if times > 0 {
@@ -83,7 +83,7 @@ impl Local {
         }
     }
 
-    /// Whether this process, as it runs now, makes the values of the key.
+    /// Checks that this process, in this incarnation, is the key's producer.
     pub(super) fn check_producer(&self, key: &Key) -> Result<(), SendError> {
         if key.producer() == &*self.name && key.incarnation() == self.incarnation {
             return Ok(());
@@ -111,7 +111,7 @@ impl Local {
     }
 }
 
-/// A place at a key, from which the value is received. Dropping it gives it up: a value that is here stays.
+/// A place at a key, to receive the value. Dropping it gives the place up; a value that is here stays.
 #[derive(Debug)]
 pub(super) struct Reservation {
     local: Arc<Local>,
@@ -125,7 +125,7 @@ impl Reservation {
         &self.key
     }
 
-    /// The value was received elsewhere; an error if it is not wanted any more.
+    /// The value was received from elsewhere. An error if it is no longer wanted.
     pub(super) fn claim(&mut self) -> Result<(), RecvError> {
         self.ended = true;
         self.local.with(|table| table.claim(&self.key, self.number))

@@ -1,5 +1,5 @@
-//! Tensors that one part of a program sends and another one receives, by name: a rendezvous, as TensorFlow has it between
-//! devices and workers.
+//! A rendezvous: one part of a program sends tensors by name, and another part receives them, as in TensorFlow between devices and
+//! workers.
 //!
 //! ```
 //! use tensorpipe::Tensor;
@@ -30,35 +30,35 @@
 //! # }
 //! ```
 //!
-//! - **A key names one value**, which is sent once and received once ([`Key`]): its producer with an incarnation, its consumer,
-//!   tensor and step. A second send or receive is an error.
-//! - **Sending** never waits for the consumer. What nobody has received is bounded ([`Limits`]): beyond, [`Rendezvous::send`] is
-//!   an error and [`Rendezvous::send_or_wait`] waits for room. A value that somebody waits for is taken whatever the bound. So a
-//!   bound can delay a program, but not stop one whose receivers are at work.
-//! - **Receiving** is a future ([`Rendezvous::recv`]) or a callback ([`Rendezvous::recv_with`]). It is in the queue from when it
-//!   is made, and waits no longer than its bound.
-//! - **In one process** the value is handed over, no byte is copied. **From another process** the consumer pulls it, over a call: a
-//!   tensor of the context's pool ([`tensorpipe::Pool::tensor`]) is lent to a process of the same machine without a copy.
-//! - **Dead values** ([`Value::dead`]) travel as any other.
-//! - **The end**: [`Rendezvous::finish`] sweeps a step, [`Rendezvous::abort`] ends everything, and reaches those who wait in other
+//! - **A key names one value**, which is sent once and received once ([`Key`]). It has the producer and its incarnation, the
+//!   consumer, the tensor and the step. A second send or receive is an error.
+//! - **Sending** never waits for the consumer. Values that nobody has received are bounded ([`Limits`]). Beyond that,
+//!   [`Rendezvous::send`] is an error, and [`Rendezvous::send_or_wait`] waits for room. A value that a receiver waits for is always
+//!   accepted. So a bound can delay a program, but not stop one whose receivers run.
+//! - **Receiving** is a future ([`Rendezvous::recv`]) or a callback ([`Rendezvous::recv_with`]). It takes its place when it is
+//!   made, and waits no longer than its bound.
+//! - **Within a process** the value is handed over without a copy. **From another process** the consumer pulls it with a call. A
+//!   tensor in the context's pool ([`tensorpipe::Pool::tensor`]) is lent to a process on the same machine without a copy.
+//! - **Dead values** ([`Value::dead`]) travel like any other.
+//! - **The end**: [`Rendezvous::finish`] sweeps a step. [`Rendezvous::abort`] ends everything, including receives in other
 //!   processes.
 //!
-//! Receives that wait for values of another process are calls under way there. There are at most
-//! [`ServerLimits::calls_per_connection`](crate::ServerLimits::calls_per_connection), 4096. Further ones end with
+//! A receive that waits for another process's value is a call under way there. At most
+//! [`ServerLimits::calls_per_connection`](crate::ServerLimits::calls_per_connection) of them, 4096, can wait. Further ones end with
 //! [`CallError::Overloaded`](crate::CallError::Overloaded).
 //!
 //! # When a process is gone
 //!
-//! A value stays with its producer, and counts there, until its consumer says that it has it. So
+//! A value stays with its producer, and counts there, until its consumer confirms it. So:
 //!
-//! - a consumer that is dropped, cancelled, late or killed while it receives takes nothing away: whoever asks next, the consumer started
-//!   again for example, gets the value. If it died after it had the value and before it could say so, the next one gets it, too. One value
-//!   may be received by two incarnations of a consumer, never by none;
-//! - a connection that breaks while both ends go on loses nothing: the consumer says over the next one what it has. Of 16384 values
-//!   at the most a producer does not know whether they have arrived; it lends no more until it hears of some;
-//! - a producer that is gone takes its values with it: receives end with [`RecvError::Call`], once the pipe notices. One that was
-//!   started again is another incarnation, to which the keys of the first one say [`RecvError::Restarted`], at once;
-//! - values that nobody will ever ask for are dropped by `finish`, which each process calls for itself.
+//! - A consumer that is dropped, cancelled, late or killed while it receives takes nothing away: the next receive gets the value,
+//!   for example after a restart. A consumer may die after the value came and before it confirms; the next one then gets the value
+//!   again. So two incarnations of a consumer may receive one value, but never none.
+//! - A broken connection loses nothing while both ends live: the consumer confirms over the next one. A producer may have at most
+//!   16384 values without a confirmation; it then lends no more until some are confirmed.
+//! - A dead producer's values are gone: receives end with [`RecvError::Call`] once the pipe notices. After a restart it is another
+//!   incarnation, and keys of the first one fail with [`RecvError::Restarted`] at once.
+//! - Values that nobody will ask for are dropped by `finish`, which each process calls for itself.
 
 mod bound;
 mod consumers;

@@ -1,7 +1,7 @@
-//! The processes that values come from, and the connections to them.
+//! The producers of values, and the connections to them.
 //!
-//! A connection is made when it is first needed, and again when it has ended: whoever is there then is another incarnation, or
-//! the same one after a broken network.
+//! A connection is made when it is first needed, and again after it has ended. The process there is then another incarnation, or
+//! the same one after a network failure.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -69,7 +69,7 @@ impl Peers {
         })
     }
 
-    /// Those who are connected.
+    /// The links to all connected peers.
     pub(super) fn linked(&self) -> Vec<Arc<Link>> {
         let known = self.known();
         known.values().filter_map(|peer| peer.linked()).collect()
@@ -83,11 +83,11 @@ pub(super) struct Peer {
     url: Arc<str>,
     context: Context,
     devices: Option<DeviceMap>,
-    /// Who this process is.
+    /// The name and incarnation of this process.
     me: Hello,
     link: Mutex<Option<Arc<Link>>>,
     receipts: Receipts,
-    /// Held by whoever connects; the others wait for what comes of it.
+    /// Held by the task that connects; others wait for its result.
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -102,8 +102,8 @@ impl Peer {
         (!link.client.connection().pipe().has_ended()).then_some(link)
     }
 
-    /// The connection, made if need be: a producer that does not listen yet is waited for, as [`Context::connect`] does.
-    /// Cancel safe.
+    /// The connection, made if there is none. Waits for a producer that does not listen yet, as [`Context::connect`] does. Cancel
+    /// safe.
     pub(super) async fn connected(&self) -> Result<Arc<Link>, RecvError> {
         if let Some(link) = self.linked() {
             return Ok(link);
@@ -145,7 +145,7 @@ impl Peer {
         })
     }
 
-    /// A connection on which nothing can be called any more.
+    /// Forgets a connection that takes no more calls.
     pub(super) fn give_up(&self, client: &TensorRendezvousClient) {
         let known = |known: &mut Arc<Link>| is_same(&known.client, client);
         let before = self.link().take_if(known);
@@ -153,7 +153,7 @@ impl Peer {
     }
 }
 
-/// A connection, and who is at its other end.
+/// A connection, and the incarnation at its other end.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) client: TensorRendezvousClient,
@@ -162,7 +162,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Tells the producer that the value is here.
+    /// Confirms to the producer that the value is here.
     pub(super) fn confirm(&self, key: Key, loan: u64) {
         self.receipts.give(&self.client, key, loan);
     }

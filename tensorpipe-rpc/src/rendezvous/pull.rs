@@ -16,7 +16,7 @@ use super::value::Value;
 use crate::call::Call;
 use crate::error::{CallError, ConnectError};
 
-/// A call under way, or one that will be once its producer is connected. Dropping it cancels it: the value stays there.
+/// A pull call, under way or to be made once the producer is connected. Dropping it cancels it: the value stays there.
 #[derive(Debug)]
 pub(super) struct Pull {
     peer: Arc<Peer>,
@@ -29,11 +29,11 @@ enum State {
     Connecting(JoinHandle<Result<Arrived, RecvError>>),
 }
 
-/// A value, the number of its loan, and where a receipt for it goes.
+/// A value, the number of its loan, and the link for its receipt.
 pub(super) type Arrived = (Value, u64, Arc<Link>);
 
 impl Pull {
-    /// Begins at once, on this task where there is a connection, else on one of its own.
+    /// Begins at once: on this task if there is a connection, otherwise on a task of its own.
     pub(super) fn start(peer: Arc<Peer>, key: &Key, bound: &Bound, runtime: &Handle) -> Self {
         let state = match peer.linked() {
             Some(link) => match call(&peer, &link, key, bound) {
@@ -92,7 +92,7 @@ async fn connect(peer: Arc<Peer>, key: Key, bound: Bound) -> Result<Arrived, Rec
     ended(&peer, &link, &key, called)
 }
 
-/// Asks a producer that is connected.
+/// Pulls from a producer that is connected.
 fn call(peer: &Peer, link: &Link, key: &Key, bound: &Bound) -> Result<Call<Pulled>, RecvError> {
     if key.incarnation() != link.incarnation {
         return Err(restarted(peer, key, link.incarnation));

@@ -1,11 +1,12 @@
-//! Receipts for values, on their way back to the producer.
+//! Receipts, by which a consumer confirms values to their producer.
 //!
-//! The first leaves at once, on the task that has received the value, so that the producer hears of it before it is asked for the next one.
-//! Those that come while it is on its way leave together when it has arrived. Invariant: a receipt is in the list or in a call that is
-//! awaited until the producer has heard of it, or another incarnation has taken its place. What a connection takes along is given over the
-//! next one, which is made for it unless the producer cannot be reached. Else a broken network would fill a producer with what nobody will
-//! ask for again. A producer that cannot make sense of a receipt is not given it again. One that takes none is told only a few times more
-//! once the rendezvous that received the values is gone.
+//! The first receipt leaves at once, on the task that received the value, so the producer gets it before the next request. Later
+//! ones are gathered while it is on its way, and then leave together.
+//!
+//! Invariant: a receipt is in the list, or in a call that is awaited, until the producer has it or another incarnation has replaced
+//! it. Receipts of a broken connection go over the next one, which is made for them if the producer can be reached. Otherwise a
+//! broken network would fill a producer with values that nobody asks for again. A receipt that a producer cannot decode is not
+//! repeated. Once the receiving rendezvous is gone, a producer that takes no receipts is tried only a few times more.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -19,19 +20,19 @@ use crate::call::Call;
 use crate::error::CallError;
 use crate::lock::lock;
 
-/// How long until a producer that did not take a receipt is told again, at first: then twice as long each time.
+/// The first pause before a producer that did not take a receipt is asked again. Each pause is twice as long as the last.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// The longest that this becomes.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// How often a producer that does not take a receipt is told again when the rendezvous is gone.
+/// How often a producer that takes no receipts is asked again once the rendezvous is gone.
 const LAST: u32 = 5;
 
-/// Receipts that are given at once: no more than any peer takes in a message.
+/// How many receipts one message has at most: no more than any peer takes in one.
 const RECEIPTS_AT_ONCE: usize = 512;
 
-/// Those of one producer. Cheap to clone.
+/// The receipts for one producer. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Receipts {
     producer: Weak<Peer>,
@@ -41,9 +42,9 @@ pub(super) struct Receipts {
 
 #[derive(Debug, Default)]
 struct Unsent {
-    /// With the numbers of their loans. As many at the most as the producer lends.
+    /// Keys with the numbers of their loans. No more than the producer lends.
     keys: Vec<(Key, u64)>,
-    /// A task is at it.
+    /// A task is sending receipts.
     telling: bool,
 }
 
@@ -58,19 +59,20 @@ impl Receipts {
 
     /// There is a connection, to this incarnation.
     pub(super) fn connected(&self, client: &TensorRendezvousClient, incarnation: u64) {
-        // What an earlier one had is gone with it. Those that are being told stay: a receipt for what was not lent changes nothing.
+        // Values of an earlier incarnation are gone, so their receipts are dropped. Those being sent stay: a receipt for a value
+        // that was not lent changes nothing.
         let is_there = |(key, _): &(Key, u64)| key.incarnation() == incarnation;
         lock(&self.unsent).keys.retain(is_there);
         self.begin(client);
     }
 
-    /// The value of this key is here, of the loan of this number.
+    /// The value of this key is here; `loan` is the number of its loan.
     pub(super) fn give(&self, client: &TensorRendezvousClient, key: Key, loan: u64) {
         lock(&self.unsent).keys.push((key, loan));
         self.begin(client);
     }
 
-    /// Unless somebody is at it, or there is nothing to tell.
+    /// Starts a task that sends receipts, unless one runs or there are none.
     fn begin(&self, client: &TensorRendezvousClient) {
         let keys = {
             let mut unsent = lock(&self.unsent);
@@ -85,7 +87,7 @@ impl Receipts {
         self.runtime.spawn(telling);
     }
 
-    /// Until none are left, or the producer cannot be reached.
+    /// Sends receipts until none are left, or the producer cannot be reached.
     async fn give_all(
         self,
         mut client: TensorRendezvousClient,
@@ -116,7 +118,7 @@ impl Receipts {
                         lock(&self.unsent).telling = false;
                         return;
                     }
-                    // It has too much to do, or replies of its wait to be read. The first one may have been made
+                    // The producer is overloaded, or has replies waiting to be read. The first request may also have been made
                     // within a call that had no time left.
                     tokio::time::sleep(again).await;
                     again = LONGEST.min(2 * again);
@@ -140,7 +142,7 @@ impl Receipts {
         }
     }
 
-    /// Another connection, if there can be one.
+    /// Another connection to the producer, if it can be reached.
     async fn reconnected(&self) -> Option<TensorRendezvousClient> {
         match self.producer.upgrade()?.connected().await {
             Ok(link) => Some(link.client.clone()),
@@ -151,14 +153,14 @@ impl Receipts {
         }
     }
 
-    /// They are told over the next connection, whoever makes it.
+    /// Returns the receipts to the list, for the next connection.
     fn put_back(&self, mut keys: Vec<(Key, u64)>) {
         {
             let mut unsent = lock(&self.unsent);
             unsent.keys.append(&mut keys);
             unsent.telling = false;
         }
-        // Whoever has made it by now found this task at it.
+        // If a connection was made meanwhile, it found this task still running and started none.
         let link = self.producer.upgrade().and_then(|peer| peer.linked());
         if let Some(link) = link {
             self.begin(&link.client);
@@ -166,12 +168,12 @@ impl Receipts {
     }
 }
 
-/// Whether nobody can be told over this connection any more.
+/// Whether no call can be made over this connection any more.
 fn is_over(client: &TensorRendezvousClient, error: &CallError) -> bool {
     matches!(error, CallError::ShuttingDown) || client.connection().pipe().has_ended()
 }
 
-/// Whether it would be no other another time.
+/// Whether a retry would fail in the same way.
 fn is_senseless(error: &CallError) -> bool {
     matches!(
         error,
@@ -179,7 +181,7 @@ fn is_senseless(error: &CallError) -> bool {
     )
 }
 
-/// Whether both call over one connection.
+/// Whether both clients use one connection.
 pub(super) fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClient) -> bool {
     Arc::ptr_eq(&one.connection().engine, &other.connection().engine)
 }

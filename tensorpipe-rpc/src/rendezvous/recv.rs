@@ -10,9 +10,9 @@ use super::local::Reservation;
 use super::pull::Pull;
 use super::value::Value;
 
-/// A receive under way: it has its place from the moment it is made, and asks the producer of another process at once. It ends
-/// with the value, or with why there is none. Cancel safe: dropping it gives its place up, and a value that was
-/// sent, even one that has arrived, stays with its producer for the next who asks.
+/// A receive under way. It takes its place when it is made, and asks another process's producer at once. It ends with the value, or
+/// with why there is none. Cancel safe: dropping it gives its place up. A value that was sent, even one that has arrived, stays
+/// with its producer for the next receive.
 #[must_use = "dropping a receive gives its place up"]
 #[derive(Debug)]
 pub struct Recv {
@@ -22,9 +22,10 @@ pub struct Recv {
 #[derive(Debug)]
 pub(super) enum State {
     Failed(RecvError),
-    /// Here, with a bound of its own.
+    /// The value is of this process.
     Here(Reservation, Bound),
-    /// From another process: the place here is for those who end it, the bound is the call's.
+    /// The value is of another process. The place here lets a finished step or an abort end the receive; the pull has its own
+    /// bound.
     There(Reservation, Pull),
     Done(Key),
 }
@@ -42,7 +43,7 @@ impl State {
                 polled => polled,
             },
             Self::There(reserved, pull) => {
-                // Nobody sends that here: only an end of the step, or of everything.
+                // No value comes to this place, only the end of the step, or an abort.
                 if let Poll::Ready(ended) = Pin::new(&mut *reserved).poll(cx) {
                     return Poll::Ready(ended);
                 }
@@ -50,7 +51,7 @@ impl State {
                     return Poll::Pending;
                 };
                 Poll::Ready(pulled.and_then(|(value, loan, link)| {
-                    // Not wanted any more: it stays there.
+                    // If the value is no longer wanted, it stays with its producer.
                     reserved.claim()?;
                     link.confirm(reserved.key().clone(), loan);
                     Ok(value)

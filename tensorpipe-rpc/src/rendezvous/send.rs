@@ -10,8 +10,8 @@ use super::key::Key;
 use super::local::Local;
 use super::value::Value;
 
-/// A send under way: it stands in line from the moment it is made, and is done when the value is kept for its receiver.
-/// Dropping it before takes the value back: then nothing was sent.
+/// A send under way. It is in the queue from when it is made, and completes when the value is kept for its receiver. Dropping it
+/// earlier takes the value back: nothing was sent.
 #[must_use = "dropping a send that waits takes its value back"]
 #[derive(Debug)]
 pub struct PendingSend {
@@ -23,7 +23,7 @@ pub struct PendingSend {
 
 #[derive(Debug)]
 enum State {
-    /// With this number.
+    /// It waits, under this number.
     Blocked(u64),
     Done(Result<(), SendError>),
 }

@@ -1,8 +1,8 @@
-//! What a process serves to those who receive from it.
+//! The service by which other processes receive from this one.
 //!
-//! As TensorFlow's `RecvTensor`, the consumer pulls: a value stays with its producer until somebody asks for it, and from there until
-//! whoever asked says that it has it. A value comes with a number that nobody guesses, and a receipt for it repeats the number. It may come
-//! over any connection, since the one that the value came over may have broken. Other receipts, and the aborts of who is no
+//! The consumer pulls, as in TensorFlow's `RecvTensor`. A value stays with its producer until it is pulled, and then until the
+//! consumer confirms it. A value comes with a secret loan number, and a receipt for it repeats the number. The receipt may come
+//! over any connection, because the first one may have broken. Other receipts, and aborts of a process that is no
 //! [consumer](super::consumers), change nothing.
 
 use std::sync::Arc;
@@ -38,29 +38,29 @@ pub(crate) trait TensorRendezvous {
     async fn abort(&self, by: Hello, reason: String, cx: &CallContext) -> ();
 }
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) name: String,
     pub(crate) incarnation: u64,
 }
 
-/// What comes of a pull.
+/// The answer to a pull.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Pulled {
     Lent { value: Value, loan: u64 },
     Refused(Refusal),
 }
 
-/// What says that a value has arrived.
+/// Confirms that a value has arrived.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) key: String,
-    /// As it came with the value.
+    /// The number that came with the value.
     pub(crate) loan: u64,
 }
 
-/// Why there is no value.
+/// Why a pull got no value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Refusal {
     Aborted {
@@ -76,11 +76,11 @@ pub(crate) enum Refusal {
     WrongPeer {
         name: String,
     },
-    /// The key makes no sense, in these words.
+    /// The key is invalid, for this reason.
     NoKey(String),
 }
 
-/// The longest words of another process that are kept, in bytes.
+/// The longest text of another process that is kept, in bytes.
 const WORDS: usize = 4096;
 
 impl Refusal {
@@ -93,13 +93,13 @@ impl Refusal {
             RecvError::Finished { .. } => Self::Finished,
             RecvError::Awaited(_) => Self::Awaited,
             RecvError::Received(_) => Self::Received,
-            // A place at the table of this process ends with nothing else.
+            // A place in this process's table ends with no other error.
             other => Self::NoKey(other.to_string()),
         }
     }
 }
 
-/// The words of another process, to be shown.
+/// A text of another process, safe to be shown.
 pub(super) fn words(text: &str) -> Arc<str> {
     printable(text.as_bytes(), WORDS).into()
 }
@@ -129,7 +129,7 @@ impl Answers {
             let now = local.incarnation;
             return Err(Refusal::Restarted { now });
         }
-        // Gives its place up when the call is cancelled, its deadline passes, or its caller is gone.
+        // The place is given up when the call is cancelled, its deadline passes, or its caller is gone.
         let reserved = local
             .reserve(&key, ReceiveMode::Lend)
             .map_err(Refusal::of)?;
@@ -141,7 +141,7 @@ impl Answers {
 
 impl TensorRendezvous for Answers {
     async fn hello(&self, from: Hello, cx: &CallContext) -> Hello {
-        // Later it may have to speak for itself, and then no other has come before.
+        // Registers the caller now, before anybody else can claim its name: it may have to abort later.
         self.consumers.is(&from, &cx.inner.caller);
         self.local.hello()
     }
@@ -158,7 +158,7 @@ impl TensorRendezvous for Answers {
         let mut refused = 0;
         let receipts = receipts.into_iter().filter_map(|Receipt { key, loan }| {
             let key: Key = key.parse().ok()?;
-            // That of an earlier incarnation is honest, and too late.
+            // A receipt for an earlier incarnation is honest, but too late.
             local.check_producer(&key).ok()?;
             let known = loan == local.loan(&key);
             refused += u64::from(!known);

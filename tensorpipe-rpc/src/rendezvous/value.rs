@@ -1,15 +1,15 @@
-//! What a rendezvous hands over.
+//! The values that a rendezvous hands over.
 
 use serde::{Deserialize, Serialize};
 use tensorpipe::Tensor;
 
-/// A tensor, and TensorFlow's mark that it is dead. A dead value comes from a branch that was not taken: it travels so that whoever
-/// waits goes on, and its contents mean nothing. Cheap to clone: handles, not bytes.
+/// A tensor, and TensorFlow's mark that it is dead. A dead value comes from a branch that was not taken: it travels so that its
+/// receiver can go on, and its contents have no meaning. Cheap to clone: handles, not bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Value {
     /// The contents.
     pub tensor: Tensor,
-    /// Whether nobody may look at them.
+    /// Whether the value is dead, so that the contents must not be used.
     pub is_dead: bool,
 }
 

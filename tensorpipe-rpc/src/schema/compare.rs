@@ -1,17 +1,17 @@
-//! Where two descriptions of a service disagree, in words.
+//! Compares two descriptions of a service, and names the differences.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::{Description, MethodDescription};
 
-/// Differences beyond so many are not looked for: one end may be hostile.
+/// The comparison ends after so many differences, because one end may be hostile.
 const MAX_DIFFERENCES: usize = 64;
 
-/// Whether calls between these two ends mean the same to both. Methods of one end only are no disagreement.
+/// Checks that calls mean the same at both ends. A method that only one end has is no difference.
 ///
 /// # Errors
-/// [`Mismatch`] with every method that differs.
+/// [`Mismatch`], with every method that differs.
 pub fn compare(client: &Description, server: &Description) -> Result<(), Mismatch> {
     let mut differences = Vec::new();
     if client.service != server.service {
@@ -28,7 +28,7 @@ pub fn compare(client: &Description, server: &Description) -> Result<(), Mismatc
     }
     let mut seen = HashSet::new();
     for ours in &client.methods {
-        // One difference for each method, however often a client names it.
+        // Report one difference for each method, however often a hostile client names it.
         if !seen.insert(ours.name.as_str()) {
             continue;
         }
@@ -52,9 +52,9 @@ pub fn compare(client: &Description, server: &Description) -> Result<(), Mismatc
 /// The two ends were built from different definitions of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The service, as the client calls it.
+    /// The service's name at the client.
     pub service: String,
-    /// At least one: the first difference of each method that differs, of 64 methods at most.
+    /// The first difference of each method that differs: at least one, at most 64.
     pub differences: Vec<Difference>,
 }
 
@@ -98,7 +98,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// How many differences, and how much of each, an error message shows.
+/// How many differences an error message shows, and how many characters of each.
 const SHOWN: usize = 4;
 const SHOWN_CHARS: usize = 300;
 
@@ -109,7 +109,7 @@ fn write_side(f: &mut fmt::Formatter<'_>, side: Option<&str>) -> fmt::Result {
     }
 }
 
-/// Text that a peer may have written: shortened, its control characters escaped.
+/// A text that a peer may have written: shortened, with control characters escaped.
 struct PeerText<'a>(&'a str);
 
 impl fmt::Display for PeerText<'_> {
@@ -127,7 +127,7 @@ impl fmt::Display for PeerText<'_> {
     }
 }
 
-/// A method that the server lacks, and whose calls would reach another one there.
+/// The difference if a method that the server lacks has the id of another method there.
 fn collision(client: &MethodDescription, server: &MethodDescription) -> Difference {
     Difference {
         place: format!("the method with the id {:#010x}", client.id),
@@ -155,7 +155,7 @@ fn difference(client: &MethodDescription, server: &MethodDescription) -> Option<
         .zip(theirs.clone())
         .take_while(|(a, b)| a == b)
         .count();
-    // Lines of fields are indented under the line of their type.
+    // Lines of fields are indented below the line of their type.
     let is_heading = |line: &&str| !line.starts_with(' ');
     let heading = ours.clone().take(same).filter(is_heading).last();
     let (ours, theirs) = (ours.nth(same), theirs.nth(same));

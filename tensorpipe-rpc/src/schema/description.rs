@@ -1,17 +1,17 @@
-//! The travelling form of a schema: owned text.
+//! The form of a schema that travels: owned text.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Schema, Tracer};
 
-/// A service as one end knows it. May come from a peer: nothing in it is trusted.
+/// A service as one end knows it. It may come from a peer, so nothing in it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     /// The service's name.
     pub service: String,
     /// Its methods.
     pub methods: Vec<MethodDescription>,
-    /// The first method with a type that no call can carry, and why. Each end finds its own.
+    /// The first method with a type that no call can carry, and why. It does not travel: each end finds its own.
     #[serde(skip)]
     pub(crate) unsuitable: Option<String>,
 }
@@ -25,9 +25,9 @@ pub struct MethodDescription {
     pub id: u32,
     /// Its declaration.
     pub signature: String,
-    /// What its types are made of, one line per argument, result, type and field.
+    /// The structure of its types, with one line for each argument, result, type and field.
     pub structure: String,
-    /// Which of its types could not be traced and why; then only signatures are compared.
+    /// Types that could not be traced, and why. If there are some, only signatures are compared.
     pub untraced: Vec<String>,
 }
 

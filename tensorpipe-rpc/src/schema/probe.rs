@@ -1,4 +1,4 @@
-//! The deserializer of a trace: answers each question with a small value and notes its shape.
+//! The deserializer of a trace: it answers each of a type's requests with a small value, and notes the type's shape.
 
 use serde::de::value::U32Deserializer;
 use serde::de::{
@@ -11,7 +11,7 @@ use tensorpipe::{Buffer, Payload, Tensor};
 use super::shape::{Body, Shape};
 use super::trace::{Stop, Trace};
 
-/// One question.
+/// One request of a type.
 pub(super) struct Probe<'t> {
     trace: &'t mut Trace,
     shape: &'t mut Shape,
@@ -22,7 +22,7 @@ impl<'t> Probe<'t> {
         Self { trace, shape }
     }
 
-    /// A struct, with the body that it turns out to have.
+    /// Answers for a struct, and notes its body.
     fn structure<V, T>(
         self,
         name: &'static str,
@@ -33,7 +33,7 @@ impl<'t> Probe<'t> {
         visited
     }
 
-    /// A tensor or payload: it has no inside.
+    /// Answers for a tensor or payload, which has no inner structure.
     fn lifted<'de, V: Visitor<'de>, L: Lifted>(
         self,
         name: &'static str,
@@ -246,7 +246,7 @@ fn elements<T>(
     Ok((value, shapes))
 }
 
-/// The elements of a compound value, and the shapes of those that were asked for.
+/// The elements of a compound value, and the shapes of those that the type asked for.
 struct Elements<'t> {
     trace: &'t mut Trace,
     left: usize,
@@ -297,7 +297,7 @@ impl<'de> MapAccess<'de> for Elements<'_> {
     }
 }
 
-/// A variant of an enum, and the body it turns out to have.
+/// A variant of an enum, and the body that it turns out to have.
 struct Variant<'t> {
     trace: &'t mut Trace,
     variant: u32,

@@ -1,24 +1,24 @@
-//! What a type is made of, and how that is written down.
+//! The structure of a type, and its text form.
 //!
-//! The text depends on serde's names and on the order in which types are met, never on paths or addresses: two builds
-//! of the same definition write the same.
+//! The text depends on serde's names and on the order in which types are met, but not on paths or addresses. So two builds of the
+//! same definition write the same text.
 
 use std::fmt::{self, Write as _};
 
 /// The shape of a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum Shape {
-    /// Not looked at.
+    /// Not examined yet.
     #[default]
     Open,
-    /// A type without a name of its own, inside itself.
+    /// A recursion: an unnamed type inside itself.
     Again,
     Leaf(&'static str),
     Option(Box<Self>),
     Seq(Box<Self>),
     Map(Box<(Self, Self)>),
     Tuple(Vec<Self>),
-    /// A struct or enum, by its place in the list of definitions.
+    /// A struct or enum, by its index in the list of definitions.
     Named(usize),
 }
 
@@ -32,8 +32,8 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// A struct's fields. With aliases, serde lists more names than there are fields, and not which belongs where:
-    /// then fields are numbered.
+    /// A struct's fields. With aliases, serde lists more names than there are fields, and does not say which belong together. The
+    /// fields are then numbered.
     pub(super) fn fields(names: &[&'static str], shapes: Vec<Shape>) -> Self {
         let named = names.len() == shapes.len();
         let fields = shapes
@@ -50,18 +50,18 @@ impl Body {
 /// A named type.
 #[derive(Clone, Debug)]
 pub(super) enum Definition {
-    /// Met, and not yet seen through.
+    /// Met, but not fully explored yet.
     Unknown,
     Struct(Body),
     Enum {
         /// The names that serde lists, aliases included.
         names: &'static [&'static str],
-        /// By index, those that exist.
+        /// The existing variants, by index.
         variants: std::collections::BTreeMap<u32, Body>,
     },
 }
 
-/// Writes shapes and definitions, calling each definition by a name of its own.
+/// Writes shapes and definitions, with a unique name for each definition.
 pub(super) struct Names(Vec<String>);
 
 impl Names {

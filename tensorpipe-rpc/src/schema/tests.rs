@@ -1,4 +1,4 @@
-//! What is traced, and what is compared.
+//! Tests of tracing and of comparing.
 
 mod agreement;
 mod structures;

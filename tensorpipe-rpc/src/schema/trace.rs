@@ -1,10 +1,9 @@
-//! How a type's structure is found: it is deserialized from nothing, again and again, until every variant was seen.
+//! Finds a type's structure: deserializes the type from nothing, again and again, until every variant was seen.
 //!
-//! Each walk answers whatever the type's `Deserialize` asks with a small value and notes the question. An enum can show
-//! one variant per walk, so it keeps a queue of those not yet seen through; the type is known when a walk leaves no
-//! queue behind. A type inside itself, or one that is fully known, is answered with the smallest value there is:
-//! nothing, an empty sequence, the first variant that was ever completed. Depth and the number of questions are
-//! bounded, so that a walk ends for every type.
+//! Each walk answers the requests of the type's `Deserialize` with small values, and notes the requests. A walk can show one
+//! variant of an enum, so each enum keeps a queue of unexplored variants. The type is known when a walk leaves no queue behind. A
+//! type inside itself, or one that is fully known, gets the smallest value there is: nothing, an empty sequence, or the first
+//! variant that was ever completed. Depth and the number of requests are bounded, so every walk ends.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::{any::TypeId, fmt};
@@ -14,11 +13,11 @@ use serde::de::{self, DeserializeOwned};
 use super::probe::Probe;
 use super::shape::{Body, Definition, Shape};
 
-/// Questions that the types of one method may ask; a large trait asks a few thousand.
+/// How many requests the types of one method may make; a large trait makes a few thousand.
 const MAX_QUESTIONS: u32 = 200_000;
 const MAX_DEPTH: usize = 128;
 
-/// What is answered to questions for numbers, strings and bytes.
+/// The answers to requests for numbers, strings and bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seed {
     pub(super) number: u8,
@@ -26,7 +25,7 @@ pub(super) struct Seed {
     pub(super) bytes: &'static [u8],
 }
 
-/// Tried in order: types that check (`NonZero`, `Url`, `Uuid`, times, addresses) like one of them.
+/// Tried in order: types that check their input (`NonZero`, `Url`, `Uuid`, times, addresses) accept one of them.
 pub(super) const SEEDS: [Seed; 8] = [
     seed(1, "", &[]),
     seed(0, "", &[]),
@@ -49,11 +48,11 @@ const fn seed(number: u8, text: &'static str, bytes: &'static [u8]) -> Seed {
 /// Why a walk ended early.
 #[derive(Clone, Debug)]
 pub(super) enum Stop {
-    /// Inside itself before any variant was completed: another walk takes another variant.
+    /// A type met itself before any variant was completed. Another walk takes another variant.
     Cut,
     /// There is no variant of this index.
     NoVariant,
-    /// Said by the type.
+    /// The type's own error.
     Refused(String),
     SelfDescribing(&'static str),
     TooDeep,
@@ -82,16 +81,16 @@ impl de::Error for Stop {
     }
 }
 
-/// What is known of the named types so far.
+/// The named types found so far.
 #[derive(Debug)]
 pub(super) struct Trace {
     pub(super) definitions: Vec<Named>,
     by_visitor: HashMap<(TypeId, &'static str), usize>,
     /// The types being visited, outermost first.
     path: Vec<TypeId>,
-    /// How many of them are answered with the smallest value.
+    /// How many of them get the smallest value.
     minimal: u32,
-    /// Something below was not yet seen through.
+    /// Something below has unexplored variants.
     open: bool,
     questions_left: u32,
     pub(super) seed: Seed,
@@ -102,9 +101,9 @@ pub(super) struct Trace {
 pub(super) struct Named {
     pub(super) name: &'static str,
     pub(super) definition: Definition,
-    /// Nothing below it is left to see.
+    /// Everything below it is explored.
     closed: bool,
-    /// Of an enum: variants not yet seen through, and the first that was completed.
+    /// For an enum: its unexplored variants, and the first that was completed.
     queue: VecDeque<u32>,
     complete: Option<u32>,
 }
@@ -148,12 +147,12 @@ impl Trace {
         }
     }
 
-    /// How many definitions there are, for [`Trace::forget_since`].
+    /// The number of definitions, for [`Trace::forget_since`].
     pub(super) fn known(&self) -> usize {
         self.definitions.len()
     }
 
-    /// Forgets what a failed walk began; earlier definitions are complete and refer to no later one.
+    /// Removes what a failed walk added. Earlier definitions are complete, and refer to no later one.
     pub(super) fn forget_since(&mut self, known: usize) {
         self.definitions.truncate(known);
         self.by_visitor.retain(|_, index| *index < known);
@@ -163,13 +162,13 @@ impl Trace {
         self.minimal > 0
     }
 
-    /// Counts a question.
+    /// Counts a request.
     pub(super) fn ask(&mut self) -> Result<(), Stop> {
         self.questions_left = self.questions_left.checked_sub(1).ok_or(Stop::TooLarge)?;
         Ok(())
     }
 
-    /// Visits a compound value of a type without a name; `true` where it is inside itself.
+    /// Visits a compound value of an unnamed type. `visit` gets `true` if the type is inside itself.
     pub(super) fn within<V, T>(
         &mut self,
         visit: impl FnOnce(&mut Self, bool) -> Result<T, Stop>,
@@ -177,7 +176,7 @@ impl Trace {
         self.inside(typeid::of::<V>(), false, visit)
     }
 
-    /// Visits a struct and keeps the body that it turns out to have.
+    /// Visits a struct, and keeps the body that it turns out to have.
     pub(super) fn within_struct<V, T>(
         &mut self,
         name: &'static str,
@@ -199,7 +198,7 @@ impl Trace {
         (index, visited)
     }
 
-    /// Visits one variant of an enum, the next that was not yet seen through.
+    /// Visits the next unexplored variant of an enum.
     pub(super) fn within_enum<V, T>(
         &mut self,
         name: &'static str,
@@ -230,7 +229,7 @@ impl Trace {
         if let (true, Some(variant)) = (minimal, named.complete) {
             return visit(self, variant).map(|(value, _)| value);
         }
-        // Out of the queue while it is visited, so that the type inside itself takes another one.
+        // The variant leaves the queue while it is visited, so that a recursion takes another one.
         let Some(variant) = named.queue.pop_front() else {
             return Err(if named.is_empty() {
                 Stop::NoVariant
@@ -260,7 +259,7 @@ impl Trace {
                 self.open = before || !named.closed;
                 Ok(value)
             }
-            // Fewer variants than names: some are aliases. This walk has no value to give.
+            // There are fewer variants than names, because some are aliases. This walk has no value to give.
             Err(Stop::NoVariant) if !named.queue.is_empty() => Err(Stop::Cut),
             Err(Stop::NoVariant) if named.complete.is_some() => {
                 named.closed = true;

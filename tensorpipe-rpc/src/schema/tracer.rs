@@ -1,4 +1,4 @@
-//! What the generated code shows the types of a method to.
+//! The tracer, to which generated code shows the types of a method.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ pub struct Tracer {
     trace: Trace,
     roots: Vec<(String, Option<Shape>)>,
     untraced: Vec<String>,
-    /// The first that no bytes of a call can carry, and why.
+    /// The first type that no call can carry, and why.
     pub(super) unsuitable: Option<String>,
 }
 
@@ -33,12 +33,12 @@ impl Tracer {
         self.root::<T>(format!("argument {name}"));
     }
 
-    /// The type that the method returns, `Ok`'s for a `Result`.
+    /// The type that the method returns; for a `Result`, its `Ok` type.
     pub fn returns<T: DeserializeOwned>(&mut self) {
         self.root::<T>("returns".to_owned());
     }
 
-    /// The type of its error.
+    /// The type of the method's error.
     pub fn error<T: DeserializeOwned>(&mut self) {
         self.root::<T>("error".to_owned());
     }
@@ -58,7 +58,7 @@ impl Tracer {
         self.roots.push((place, shape));
     }
 
-    /// A type that checks what it reads may like one seed and not another.
+    /// Traces a type with each seed in turn: a type that checks its input may accept one seed and not another.
     fn trace_type<T: DeserializeOwned>(&mut self) -> Result<Shape, Stop> {
         let known = self.trace.known();
         let mut first = None;
@@ -74,7 +74,7 @@ impl Tracer {
                 Stop::Refused(_) => {
                     first.get_or_insert(stop);
                 }
-                // No sample helps.
+                // No seed helps here.
                 Stop::SelfDescribing(_) => return Err(stop),
                 _ => return Err(first.unwrap_or(stop)),
             }
@@ -82,7 +82,7 @@ impl Tracer {
         Err(first.unwrap_or(Stop::TooLarge))
     }
 
-    /// The structure as text, and what could not be traced.
+    /// The structure as text, and the types that could not be traced.
     pub(super) fn finish(self) -> (String, Vec<String>) {
         let definitions = &self.trace.definitions;
         let names = Names::new(definitions.iter().map(|definition| definition.name));

@@ -1,16 +1,15 @@
-//! How many calls a server has.
+//! The number of a server's calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One call that has not been answered yet.
 const UNANSWERED: u64 = 1 << 32;
 
-/// One place of those that [`ServerLimits::calls`](crate::ServerLimits::calls) has.
+/// One of the [`ServerLimits::calls`](crate::ServerLimits::calls) places.
 const PLACE: u64 = 1;
 
-/// Calls, counted in one word twice. A call gives its place back just before it is answered. Its caller may make another one as
-/// soon as it has the answer; a full server would turn that away. Whoever shuts the server down waits until the answer is on its
-/// way.
+/// Counts calls twice, in one word: places taken, and calls not yet answered. A call frees its place just before it is answered, so
+/// that its caller may make the next call at once, even on a full server. A shutdown waits until the answer is on its way.
 #[derive(Default)]
 pub(crate) struct CallCount(AtomicU64);
 
@@ -24,7 +23,7 @@ impl CallCount {
         self.0.fetch_sub(PLACE, Ordering::SeqCst);
     }
 
-    /// Whether it was the last one.
+    /// A call was answered. Returns whether it was the last one.
     pub(super) fn end(&self) -> bool {
         self.0.fetch_sub(UNANSWERED, Ordering::SeqCst) / UNANSWERED == 1
     }

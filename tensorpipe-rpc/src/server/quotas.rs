@@ -1,8 +1,8 @@
-//! Who may have one of a server's places for calls: nobody takes those of others, however many connections it opens.
+//! Shares a server's places for calls among its peers: no peer takes another's share, however many connections it opens.
 //!
-//! Half of all places are divided among the peers that there are, as the system names them ([`PeerAddr::party`]), and what a peer has
-//! among its connections. What one has not taken of its share is kept for it: whoever comes late, or asks for little, finds
-//! a place. Where the system names nobody, each connection is a peer of its own.
+//! Half of all places are reserved. The connected peers, as the system names them ([`PeerAddr::party`]), get equal shares, and a
+//! peer's connections share equally. The unused part of a share is kept for its owner, so a peer that comes late, or asks for
+//! little, finds a place. If the system does not name peers, each connection is a peer of its own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tensorpipe::PeerAddr;
 
 use crate::lock::lock;
 
-/// From so many connections on they are not looked at one by one.
+/// With so many connections, they are no longer examined one by one.
 const SEVERAL: usize = 64;
 
 /// See the module's documentation.
@@ -20,16 +20,16 @@ pub(crate) struct CallQuotas {
     /// Places in all.
     most: usize,
     peers: Mutex<HashMap<Key, Group>>,
-    /// Of `peers`, those that have a connection.
+    /// How many of `peers` have a connection.
     connected: AtomicUsize,
-    /// Connections of all of them.
+    /// How many connections all peers have.
     connections: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Named(PeerAddr),
-    /// The connection of this number.
+    /// A connection of an unnamed peer, by its number.
     Alone(u64),
 }
 
@@ -41,7 +41,7 @@ struct Group {
 
 #[derive(Debug, Default)]
 struct Peer {
-    /// Calls of all its connections, those that have ended too.
+    /// Calls of all its connections, including those that have ended.
     busy: AtomicUsize,
     connections: AtomicUsize,
 }
@@ -59,7 +59,7 @@ impl ConnectionQuota {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// One more call; how many there were.
+    /// Counts one more call. Returns how many there were before.
     pub(crate) fn begin(&self) -> usize {
         self.peer.busy.fetch_add(1, Ordering::AcqRel);
         self.busy.fetch_add(1, Ordering::AcqRel)
@@ -82,10 +82,10 @@ impl CallQuotas {
         }
     }
 
-    /// Connection number `id`, whose peer the system names so, has a share from now on.
+    /// Gives connection number `id` of this peer a share.
     pub(super) fn join(&self, id: u64, peer: PeerAddr) -> Arc<ConnectionQuota> {
         let mut peers = lock(&self.peers);
-        // Calls of connections that have ended count until they have ended too.
+        // A peer without connections is kept while it has calls, so that these still count.
         peers.retain(|_, group| {
             !group.members.is_empty() || group.peer.busy.load(Ordering::Acquire) > 0
         });
@@ -99,7 +99,7 @@ impl CallQuotas {
         member
     }
 
-    /// It has ended.
+    /// Connection number `id` has ended.
     pub(super) fn leave(&self, id: u64) {
         let mut peers = lock(&self.peers);
         for group in peers.values_mut() {
@@ -120,8 +120,7 @@ impl CallQuotas {
         self.connections.store(connections, Ordering::Relaxed);
     }
 
-    /// Whether a connection that had `busy` calls may have the one that it has begun, with which `places` are taken; in words
-    /// why not.
+    /// Whether a connection that had `busy` calls may have one more. `places` are taken with it. The error says why not.
     pub(crate) fn has_room(
         &self,
         member: &ConnectionQuota,
@@ -137,17 +136,17 @@ impl CallQuotas {
         let share = most / (2 * connected);
         let own = share / connections;
         let others = (connected - 1) * share + (connections - 1) * own;
-        // All that others could have is still there, or it is this one's own.
+        // All that others may claim is still free, or the call is within this connection's own share.
         let of_peer = member.peer.busy.load(Ordering::Acquire);
         if places + others <= most || (busy < own && of_peer <= share) {
             return Ok(());
         }
-        // Also where another connection of this peer has more than its own.
+        // The own share also counts if another connection of this peer has exceeded its part.
         if busy < own && places + (connected - 1) * share <= most {
             return Ok(());
         }
         let kept = match self.connections.load(Ordering::Relaxed) {
-            // Reading each would take long.
+            // Examining each connection would take long.
             SEVERAL.. => others,
             _ => self.kept(member, share, own),
         };
@@ -159,7 +158,7 @@ impl CallQuotas {
         }
     }
 
-    /// What others have not taken of their shares.
+    /// How many places are kept for the unused shares of others.
     fn kept(&self, member: &ConnectionQuota, share: usize, own: usize) -> usize {
         let peers = lock(&self.peers);
         let connected = peers.values().filter(|group| !group.members.is_empty());
@@ -195,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Begins as many calls as there is room for; with those that have been begun before.
+    /// Begins as many calls as there is room for. Returns how many the member then has.
     fn fill(quotas: &CallQuotas, member: &ConnectionQuota, places: &mut usize) -> usize {
         loop {
             let busy = member.begin();
@@ -218,12 +217,12 @@ mod tests {
         }
         assert_eq!(places, 750, "all but the share of the other peer");
         assert_eq!(fill(&quotas, &modest, &mut places), 250);
-        // It comes back after its connections have ended: its calls have not.
+        // The greedy peer comes back after its connections have ended. Its calls still count.
         (1..=1000).for_each(|id| quotas.leave(id));
         let again = quotas.join(2000, GREEDY);
         modest.leave();
         assert_eq!(fill(&quotas, &again, &mut { places - 1 }), 0);
-        // Whoever comes late finds the other half only when calls have ended, and then first.
+        // A late peer gets places only as calls end, but before all others.
         let late = quotas.join(2001, process(2));
         (0..100).for_each(|_| modest.leave());
         assert_eq!(fill(&quotas, &late, &mut { places - 101 }), 101);

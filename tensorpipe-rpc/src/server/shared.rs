@@ -1,4 +1,4 @@
-//! What the connections of a server share: its services, its limits, and which connections there are.
+//! State that all connections of a server share: services, limits, and the list of connections.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -19,17 +19,17 @@ use crate::lock::lock;
 use crate::remote::Grants;
 use crate::service::Service;
 
-/// What clients of a server that stops hear.
+/// The reason in the GOAWAY of a server that stops.
 const GOODBYE: &str = "the server is shutting down";
 
-/// A service and how long its methods take.
+/// A service, and how long the polls of its methods take.
 pub(crate) struct Served {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) speed: Vec<Arc<Speed>>,
     by_id: FxHashMap<u32, usize>,
 }
 
-/// What the connections of a server share.
+/// State that all connections of a server share.
 pub(crate) struct ServerShared {
     pub(crate) services: Vec<Served>,
     pub(crate) limits: ServerLimits,
@@ -37,13 +37,13 @@ pub(crate) struct ServerShared {
     denied: LogLimit,
     undecided: LogLimit,
     connections: Mutex<FxHashMap<u64, Arc<Engine>>>,
-    /// What pipes did that have ended.
+    /// The counters of pipes that have ended.
     gone: Mutex<PipeStats>,
     next_connection: AtomicU64,
     quotas: CallQuotas,
     pub(crate) calls: CallCount,
     draining: AtomicBool,
-    /// Where it listens.
+    /// The URLs that it listens at.
     pub(crate) urls: OnceLock<Vec<String>>,
     /// References that were shared, and not claimed yet.
     pub(crate) grants: Arc<Grants>,
@@ -105,7 +105,7 @@ impl ServerShared {
         })
     }
 
-    /// Calls on `pipe`, and the services served there.
+    /// Makes an engine on `pipe` that can call, and serves these services.
     pub(crate) fn connect(self: &Arc<Self>, pipe: Pipe) -> Result<Arc<Engine>, Misuse> {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let serving = Serving::new(self.clone(), id, &pipe, Arc::default());
@@ -126,7 +126,7 @@ impl ServerShared {
         {
             let mut connections = self.connections();
             if self.is_draining() {
-                // It came while the server was being stopped: dropping the engine closes the pipe in good order.
+                // The pipe came while the server was being stopped. Dropping the engine closes it in good order.
                 drop(connections);
                 self.quotas.leave(id);
                 engine.pipe.go_away(GOODBYE);
@@ -134,14 +134,14 @@ impl ServerShared {
             }
             connections.insert(id, engine);
         }
-        // It may have ended before it was in the table.
+        // The pipe may have ended before it was in the table.
         if pipe.has_ended() {
             self.forget(id);
         }
         Ok(())
     }
 
-    /// From now on nothing new is served. Returns the connections there are.
+    /// Stops taking new calls and pipes. Returns the connections that there are.
     pub(super) fn drain(&self) -> Vec<Arc<Engine>> {
         let engines: Vec<Arc<Engine>> = {
             let connections = self.connections();
@@ -149,7 +149,7 @@ impl ServerShared {
             connections.values().cloned().collect()
         };
         for engine in &engines {
-            // Not the pipe's own goodbye: what belongs to calls under way still comes.
+            // Not the pipe's own GOAWAY: messages of calls under way must still arrive.
             engine.send_control(Kind::Draining, 0, &[]);
             engine.tell_running();
         }
@@ -172,7 +172,7 @@ impl ServerShared {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// Whether a connection that had `busy` calls may have the one that it has begun.
+    /// Whether a connection that had `busy` calls may have one more, which is already counted.
     pub(crate) fn has_room_for(&self, member: &ConnectionQuota, busy: usize) -> Result<(), String> {
         self.quotas.has_room(member, busy, self.calls.places())
     }
@@ -184,7 +184,7 @@ impl ServerShared {
         }
     }
 
-    /// Whether this caller may call the method; else why not.
+    /// Asks whether this caller may call the method. The error says why not.
     pub(crate) fn allows(&self, caller: &Peer, service: &str, method: &str) -> Result<(), String> {
         let Some(authorize) = &self.authorize else {
             return Ok(());
@@ -204,7 +204,7 @@ impl ServerShared {
         })
     }
 
-    /// Where a service is, and its method.
+    /// Finds a service and its method.
     pub(crate) fn find(
         &self,
         service: u32,

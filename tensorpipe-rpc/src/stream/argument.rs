@@ -22,15 +22,15 @@ use crate::engine::{Batch, CallStreams, Engine, Received};
 use crate::error::CallError;
 use crate::header::{Kind, StreamDirection};
 
-/// The stream that a caller gave as an argument: what a method of a service trait names as the type of that argument.
+/// A stream that a caller gives as an argument. Methods of a service trait name it as the argument's type.
 ///
-/// It ends where the caller's ends. When the caller goes away, or an item cannot be read, the handler is dropped at its next await,
-/// as for any call. Whoever else reads the stream, such as a task that the handler has spawned, gets an [`Interrupted`]. So does a
-/// task that reads on when its handler has returned. Dropping it tells the caller that no further items are wanted; the call goes
+/// It ends where the caller's stream ends. When the caller goes away, or an item cannot be read, the handler is dropped at its next
+/// await, as in any call. Another reader, such as a task that the handler spawned, gets an [`Interrupted`]. So does a task that
+/// reads on after the handler has returned. Dropping the stream tells the caller that no further items are wanted; the call goes
 /// on.
 ///
-/// At most 1024 unread items, or 4 MiB of them and one more of any size, lie here; then the caller's stream waits. The call as a whole has
-/// its deadline: 60 s unless its caller says otherwise.
+/// At most 1024 unread items, or 4 MiB of them and one more of any size, are kept here; then the caller's stream waits. The call as
+/// a whole has its deadline: 60 s unless its caller says otherwise.
 pub struct Streaming<T> {
     context: CallContext,
     batch: Option<Batch>,
@@ -42,12 +42,12 @@ pub struct Streaming<T> {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Interrupted {
-    /// Its caller gave the call up or is gone, time is up, or the handler has returned.
+    /// The caller gave the call up or is gone, time is up, or the handler has returned.
     #[error(
         "the call is over, and its stream was not: what has come of it is not all; give up what it was for"
     )]
     CallOver,
-    /// An item is not what its type says. The call has failed with this.
+    /// An item does not decode as its type. The call has failed with this error.
     #[error("an item of the stream cannot be read: {0}")]
     Unreadable(#[source] DecodeError),
 }
@@ -74,13 +74,13 @@ impl<T: DeserializeOwned> Streaming<T> {
         }
     }
 
-    /// The next item; `None` when the caller has no further ones, and behind an error. Cancel safe.
+    /// The next item; `None` when the caller has no more, and after an error. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<T, Interrupted>> {
         poll_fn(|cx| self.poll_next_unpin(cx)).await
     }
 
-    /// The items alone, for the handler itself: where the stream is interrupted they just do not go on, and the handler is dropped
-    /// there. Elsewhere that is a wait without end: a task of its own reads the stream itself.
+    /// The items without errors, for the handler itself. If the stream is interrupted, it waits for ever, and the handler is
+    /// dropped there. A task of its own would never end: it must read the stream itself.
     pub fn values(self) -> impl Stream<Item = T> + Send + Unpin + use<T> {
         let (mut items, mut interrupted) = (self, false);
         stream::poll_fn(move |cx| {
@@ -130,7 +130,7 @@ impl<T: DeserializeOwned> Streaming<T> {
         }
     }
 
-    /// Ends the call, whose caller is told.
+    /// Ends the call, and tells its caller why.
     fn unreadable(&mut self, error: DecodeError) -> Interrupted {
         self.finished = true;
         if let Some((engine, streams)) = self.ends() {
@@ -169,7 +169,7 @@ impl<T> Drop for Streaming<T> {
 }
 
 impl<T, E> Call<T, E> {
-    /// Gives the call the stream that is one of its arguments. For generated code.
+    /// Sets the call's stream argument. For generated code.
     #[doc(hidden)]
     pub fn sending<A, S>(self, stream: S) -> Self
     where
@@ -203,7 +203,7 @@ where
             encode
         ));
         let mut awaiting = Awaiting::new(engine.clone());
-        // Nobody else may be there to read what the server says of the stream.
+        // This task drives the pipe too: perhaps nobody else is there to read the server's credit.
         let ended = poll_fn(|cx| {
             if let Poll::Ready(ended) = catch_panic_poll(|| sending.as_mut().poll(cx)) {
                 return Poll::Ready(ended);

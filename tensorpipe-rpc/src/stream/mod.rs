@@ -51,18 +51,19 @@
 //! # }
 //! ```
 //!
-//! A [`Streaming`] gives an error where the call is over before the caller's stream was ([`Interrupted`]). So a task that a handler spawns
-//! for it does not take a part for all. The handler itself is dropped then, and reads the [`values`](Streaming::values) alone.
+//! A [`Streaming`] gives an [`Interrupted`] error if the call ends before the caller's stream. So a task that a handler spawned
+//! cannot take a part for the whole. The handler itself is dropped then, and can read the [`values`](Streaming::values) alone.
 //!
 //! A call is under way until its stream has ended. Until then its deadline applies: **60 s for the whole stream**, unless
-//! `client.with_deadline(..)` says otherwise. So do the server's limits and the drain of a shutdown. Dropping a [`CallStream`] cancels the call.
+//! `client.with_deadline(..)` says otherwise. So do the server's limits, and the drain of a shutdown. Dropping a [`CallStream`]
+//! cancels the call.
 //!
-//! Over [`Replicas`](crate::Replicas) a call with a stream is made once, on a server that is there: if none is, it fails at once with
-//! [`CallError::Unavailable`](crate::CallError::Unavailable), where other calls wait.
+//! Over [`Replicas`](crate::Replicas) a call with a stream is sent once, to a live server. If there is none, it fails at once with
+//! [`CallError::Unavailable`](crate::CallError::Unavailable), where other calls would wait.
 //!
-//! A reader that stalls holds up the sender of its own stream, after 1024 items or 4 MiB (one item of any size always goes), and
-//! nothing else. That bound is fixed. What lies unread of all streams of a connection is bounded by
-//! [`ServerLimits::unread_items`](crate::ServerLimits::unread_items).
+//! A reader that stalls holds up only the sender of its own stream, after 1024 items or 4 MiB (one item of any size always goes).
+//! [`ServerLimits::unread_items`](crate::ServerLimits::unread_items) bounds the unread items of all streams of a connection; the bound of
+//! one stream is fixed.
 
 mod argument;
 mod reply;
@@ -75,7 +76,7 @@ use tokio::task::coop::poll_proceed;
 pub use argument::{Interrupted, Streaming};
 pub use reply::{CallStream, reply_results, reply_values};
 
-/// What `poll` gives: items that come as fast as they are taken leave other tasks their turn.
+/// Polls under tokio's cooperative budget, so that items that come as fast as they are taken let other tasks run.
 fn in_turn<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
     let budget = ready!(poll_proceed(cx));
     let polled = poll(cx);

@@ -24,12 +24,12 @@ use crate::observe::CallStats;
 use crate::remote::decoding;
 use crate::schema::Method;
 
-/// What the stub of a method that answers with a stream returns: the call is on its way from the moment it is made. Each item
-/// is a value, or the error that ends the stream: [`CallError::Service`] where the method's own stream gave one. Dropping it
-/// cancels the call.
+/// The stream that a stub returns: the call is on its way from the moment it is made. Each item is a value, or the error that ends
+/// the stream: [`CallError::Service`] if it came from the method's own stream. Dropping the stream cancels the call.
 ///
-/// A reader that stalls keeps at most 1024 unread items, or 4 MiB of them and one more of any size; then the handler's stream waits. The
-/// call as a whole has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)) unless `with_deadline` of the client says otherwise.
+/// If its reader stalls, it keeps at most 1024 unread items, or 4 MiB of them and one more of any size; then the handler's stream
+/// waits. The call as a whole has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)) unless the client's `with_deadline` says
+/// otherwise.
 #[must_use = "dropping a stream cancels its call"]
 pub struct CallStream<T, E = Infallible> {
     method: &'static Method,
@@ -44,14 +44,14 @@ struct Decode<T, E> {
 }
 
 enum State<E> {
-    /// The call was not made.
+    /// The call was not sent.
     Failed(Option<CallError<E>>),
     Streaming {
         call: InFlightCall,
-        /// How the call ended, once that is known. Items may still be there.
+        /// How the call ended, once that is known. Items may still be unread.
         outcome: Option<Outcome>,
     },
-    /// It has ended like this.
+    /// The stream has ended, with these figures.
     Done(Option<Box<CallStats>>),
 }
 
@@ -119,13 +119,13 @@ impl<T: DeserializeOwned, E> CallStream<T, E> {
 }
 
 impl<T, E> CallStream<T, E> {
-    /// The next item; `None` when there are no further ones. Cancel safe.
+    /// The next item; `None` when there are no more. Cancel safe.
     pub async fn next(&mut self) -> Option<Result<T, CallError<E>>> {
         poll_fn(|cx| self.poll_next_unpin(cx)).await
     }
 
-    /// What happened until now, for calls made through `with_stats` of a client: whole once [`CallStream::next`] has given `None`, or the
-    /// error that ends the stream.
+    /// What happened so far, for calls made through the client's `with_stats`. Complete once [`CallStream::next`] has given `None`,
+    /// or the error that ends the stream.
     pub fn stats(&self) -> CallStats {
         match &self.state {
             State::Streaming { call, .. } => call.stats(),
@@ -134,7 +134,7 @@ impl<T, E> CallStream<T, E> {
         }
     }
 
-    /// Gives the call the stream that is one of its arguments. For generated code.
+    /// Sets the call's stream argument. For generated code.
     #[doc(hidden)]
     pub fn sending<A, S>(self, stream: S) -> Self
     where
@@ -172,7 +172,7 @@ impl<T, E> CallStream<T, E> {
         Poll::Pending
     }
 
-    /// An item or the end, if it is here. Otherwise `waker`, if there is one, is woken when it is.
+    /// An item or the end, if it is here. Otherwise wakes `waker`, where given, when it is.
     fn take_ready(&mut self, waker: Option<&Waker>) -> Option<Option<Result<T, CallError<E>>>> {
         loop {
             let State::Streaming { call, outcome } = &mut self.state else {
@@ -204,7 +204,7 @@ impl<T, E> CallStream<T, E> {
                     let decode = || (self.decode.end)(self.method, outcome);
                     let (ended, _) = decoding(engine.clone(), None, decode);
                     if !matches!(ended, Err(CallError::Service(_))) {
-                        // Some of them may not have been looked at.
+                        // Decoding may have stopped before it met all references.
                         engine.release(slot.id, None);
                     }
                     return Some(self.end(ended));
@@ -213,13 +213,13 @@ impl<T, E> CallStream<T, E> {
                     let ended = (self.decode.end)(self.method, outcome);
                     return Some(self.end(ended));
                 }
-                // What came before it is looked for once more.
+                // Items may have come just before the outcome: look for them once more.
                 None => *outcome = Some(slot.outcome.poll(waker)?),
             }
         }
     }
 
-    /// Nothing follows.
+    /// Ends the stream with `ended` as its last item, if that is an error.
     fn end(&mut self, ended: Result<(), CallError<E>>) -> Option<Result<T, CallError<E>>> {
         self.batch = None;
         self.cancel();
@@ -255,7 +255,7 @@ impl<T, E> Drop for CallStream<T, E> {
     }
 }
 
-/// Sends what a handler's stream gives, then ends the call. For generated code.
+/// Sends the items of a handler's stream, then ends the call. For generated code.
 pub async fn reply_values<T, S>(context: CallContext, stream: S) -> Reply
 where
     T: Serialize + DeserializeOwned,
@@ -267,7 +267,7 @@ where
     .await
 }
 
-/// The same for a stream of results, whose first error is the last item. For generated code.
+/// As [`reply_values`], for a stream of results. The first error is the last item. For generated code.
 pub async fn reply_results<T, E, S>(context: CallContext, stream: S) -> Reply
 where
     T: Serialize + DeserializeOwned,
@@ -288,7 +288,7 @@ async fn send<S: Stream>(
 ) -> Reply {
     let inner = &context.inner;
     let (Some(engine), Some(streams)) = (inner.caller.engine(), &inner.streams) else {
-        // The connection is gone: nobody reads it.
+        // The connection is gone, so nobody reads the stream.
         return Reply::value(());
     };
     let stream = pin!(stream);

@@ -1,6 +1,6 @@
-//! The sending end: items of a user's stream become messages.
+//! The sending end: turns items of a user's stream into messages.
 //!
-//! Small items that are ready together leave together; none waits for one that is not ready.
+//! Small items that are ready together share a message; none waits for one that is not ready.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,40 +19,40 @@ use crate::error::no_place;
 use crate::header::{Header, Kind, StreamDirection};
 use crate::observe::metrics;
 
-/// Bytes from which on a message of items leaves. Measured, as the next ones, by `tp-bench rpc --case stream --size 4KiB --transport shm
-/// --pin`: with 16 KiB an item takes 1.07 of it, with 256 KiB 0.8, but so much is one message, which others wait for.
+/// A message of items leaves when it has this many bytes. Measured, like the next constants, by `tp-bench rpc --case stream --size
+/// 4KiB --transport shm --pin`: with 16 KiB an item takes 1.07 of the time, with 256 KiB 0.8, but others wait behind so large a
+/// message.
 const BATCH: usize = 64 << 10;
 
-/// An item of so many bytes leaves alone: others do not wait for its bytes. Measured: with 4 KiB 1.4.
+/// An item of so many bytes leaves alone, so that others do not wait for its bytes. Measured: with 4 KiB 1.4 of the time.
 const LARGE: usize = 16 << 10;
 
-/// An item waits so long for others that are made in the meantime. Between 12 and 200 µs all measure the same.
+/// How long an item waits for others that are made in the meantime. Between 12 and 200 µs all measure the same.
 const BATCHING: Duration = Duration::from_micros(50);
 
-/// Messages in a row, after which others have their turn. Measured: with 2 1.1, with 32 the same.
+/// After so many messages in a row, other tasks have their turn. Measured: with 2 1.1 of the time, with 32 the same.
 const TURN: u32 = 8;
 
-/// Messages of a pipe that may wait before a stream adds one while its last one has not begun to leave.
+/// With so many messages waiting in the pipe, a stream adds none until its last one begins to leave.
 const BACKLOG: usize = 64;
 
 /// How a stream ended.
 pub(super) enum Ended {
-    /// It had no further items.
+    /// The stream had no further items.
     Finished,
-    /// Nobody reads them.
+    /// Nobody reads the items.
     Closed,
-    /// It gave an error of the service's own.
+    /// The stream gave an error of the service's own.
     Service(Box<Reply>),
-    /// An item does not suit calls.
+    /// Calls cannot carry an item.
     Unsendable(EncodeError),
-    /// An item is larger than the peer takes, or on a device that it cannot have.
+    /// The peer does not take an item: it is too large, or on a device that the peer cannot have.
     Refused(String),
-    /// Tensors of an item cannot be where the caller wants them, or not come as it wants.
+    /// Tensors of an item cannot be on the caller's device, or not travel over its channels.
     NoPlace(Error),
 }
 
-/// Sends all items. `encode` puts one into a message, or says how it ends the stream. Cancel safe: what has been sent is
-/// sent.
+/// Sends all items. `encode` puts one into a message, or says how it ends the stream. Cancel safe: items that were sent stay sent.
 pub(super) async fn send_items<S, F>(
     engine: &Engine,
     streams: &CallStreams,
@@ -82,13 +82,13 @@ struct Sender<'a> {
     streams: &'a CallStreams,
     way: StreamDirection,
     batch: Option<Batch>,
-    /// An item that did not go with those before it, and waits for credit of its own.
+    /// An item that did not fit into the message before it, and waits for credit.
     alone: Option<Batch>,
-    /// Items that may be sent, those of `batch` included.
+    /// How many items may be sent, those of `batch` included.
     room: u64,
     /// The message that was sent last.
     last: Option<u64>,
-    /// It is waited for.
+    /// Set while the stream waits for that message to leave.
     leaving: Option<oneshot::Receiver<()>>,
 }
 
@@ -109,7 +109,7 @@ impl Batch {
         }
     }
 
-    /// Whether the peer takes it as one message.
+    /// Whether the peer takes the batch as one message.
     fn fits(&self, limits: &PeerLimits) -> bool {
         let held = self.encoder.mark();
         let (len, parts) = (held.bytes, held.tensors + held.payloads);
@@ -166,7 +166,7 @@ impl Sender<'_> {
             let left = match leaves {
                 Ok(false) => continue,
                 Ok(true) => self.leave(),
-                // What came before it is still sent.
+                // The items before it are still sent.
                 Err(ended) => self.leave().and(Err(ended)),
             };
             if let Err(ended) = left {
@@ -186,8 +186,8 @@ impl Sender<'_> {
             SendCredit::None => return Poll::Pending,
             SendCredit::Closed => return Poll::Ready(Err(Ended::Closed)),
         };
-        // A pipe that moves slowly carries other messages too: they do not stand behind all that a stream has. Nor does it wait
-        // for them: their readers may let them lie.
+        // On a slow pipe, other messages must not queue behind all that a stream has. The stream waits only for its own message,
+        // because other messages may wait for readers that stall.
         if self.leaving.is_none()
             && self.engine.pipe.unwritten() >= BACKLOG
             && let Some(last) = self.last.take()
@@ -199,14 +199,14 @@ impl Sender<'_> {
             self.leaving = Some(leaving);
         }
         if let Some(leaving) = &mut self.leaving {
-            // Where the pipe has ended, sending says so.
+            // If the pipe has ended, the next send fails.
             let _ = ready!(Pin::new(leaving).poll(cx));
             self.leaving = None;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Puts an item into the message. Returns whether that leaves now.
+    /// Puts an item into the message. Returns whether the message leaves now.
     fn put<T>(
         &mut self,
         item: &T,
@@ -224,12 +224,12 @@ impl Sender<'_> {
             self.leave()?;
             encoded?;
             alone.items = 1;
-            // Those before it may have used up what the reader takes.
+            // The items before it may have used up the reader's credit.
             self.alone = Some(alone);
             return Ok(false);
         }
         batch.items += 1;
-        // One part is kept for the body.
+        // Keep one part for the body.
         let parts = batch.encoder.parts() + 1;
         Ok(len >= LARGE
             || u64::from(batch.items) >= self.room.min(u8::MAX.into())
@@ -238,12 +238,12 @@ impl Sender<'_> {
             || ambient::since(batch.begun) >= BATCHING)
     }
 
-    /// Whether the caller says where tensors go, or how.
+    /// Whether the caller requires devices or channels for the tensors.
     fn is_asked_for(&self) -> bool {
         self.streams.placement.is_some() || self.streams.required.is_some()
     }
 
-    /// Sends what is there.
+    /// Sends the batch, if it has items.
     fn leave(&mut self) -> Result<(), Ended> {
         let Some(Batch { encoder, items, .. }) = self.batch.take() else {
             return Ok(());

@@ -1,6 +1,6 @@
-//! What `tarpc_stub!` needs of a client.
+//! The helpers that `tarpc_stub!` needs for a client.
 
-/// What generated code names. Not for anybody else.
+/// Items that generated code names. They are private.
 #[doc(hidden)]
 pub mod private {
     use std::convert::Infallible;
@@ -34,7 +34,7 @@ pub mod private {
         result(answer).map(|Ok::<T, Infallible>(value)| value)
     }
 
-    /// The answer of a method that has one: that is an answer, too.
+    /// The answer of a method that has an error of its own: such an error is an answer, too.
     pub fn result<T, E>(answer: Result<T, CallError<E>>) -> Result<Result<T, E>, RpcError> {
         let error = match answer {
             Ok(value) => return Ok(Ok(value)),

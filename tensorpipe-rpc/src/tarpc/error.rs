@@ -1,4 +1,4 @@
-//! Why a transport has ended, or did not take a message.
+//! The errors of a transport.
 
 use std::io::{self, ErrorKind};
 
@@ -13,30 +13,30 @@ pub enum TransportError {
     /// The pipe has ended, or does not take this message.
     #[error(transparent)]
     Pipe(#[from] Error),
-    /// This message cannot be sent; nothing was.
+    /// This message cannot be sent, so nothing was sent.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The peer sent what is not a message of this service.
+    /// The peer sent bytes that are not a message of this service.
     #[error("pipe {pipe}: {error}")]
     Decode {
         /// The pipe's name.
         pipe: String,
-        /// What is wrong with it.
+        /// The decoding error.
         error: DecodeError,
     },
-    /// The peer does not speak tarpc's protocol, or is on the same side of it.
+    /// The peer does not speak tarpc's protocol, or both ends are clients or both servers.
     #[error(
         "pipe {pipe}: the peer sent {what}; connect clients and servers of tarpc with each other"
     )]
     Foreign {
         /// The pipe's name.
         pipe: String,
-        /// What it sent.
+        /// The peer's message.
         what: &'static str,
     },
 }
 
-/// For code that was written for tarpc's own transports, whose error this is.
+/// For code that was written for tarpc's own transports, which fail with [`io::Error`].
 impl From<TransportError> for io::Error {
     fn from(error: TransportError) -> Self {
         let kind = match &error {

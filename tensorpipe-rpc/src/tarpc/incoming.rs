@@ -13,10 +13,11 @@ use tensorpipe::{Error, Listener, Pipe};
 use super::transport::{PipeTransport, transport};
 use super::wire::TarpcMessage;
 
-/// Makes a listener a stream of transports, one for each pipe that comes: for `BaseChannel` and what tarpc builds on many.
+/// Makes a listener a stream of transports, one for each accepted pipe: for `BaseChannel`, and for tarpc's combinators on many
+/// channels.
 ///
-/// How many pipes it has at once, accepted or waiting, is bounded by [`Limits::pipes`](tensorpipe::Limits::pipes) of its
-/// context. A handshake that fails is logged and is no item. When the listener's context is closed, that is the last item.
+/// [`Limits::pipes`](tensorpipe::Limits::pipes) of the listener's context bounds how many pipes there are at once, accepted or
+/// waiting. A failed handshake is logged and yields no item. The last item is the error that the listener's context was closed.
 pub fn incoming<Item, SinkItem>(listener: Listener) -> Incoming<Item, SinkItem>
 where
     Item: TarpcMessage,
@@ -44,7 +45,7 @@ pub struct Incoming<Item, SinkItem> {
 }
 
 impl<Item, SinkItem> Incoming<Item, SinkItem> {
-    /// Where the pipes come from: its URLs.
+    /// The listener, for its URLs.
     pub fn listener(&self) -> &Listener {
         &self.listener
     }

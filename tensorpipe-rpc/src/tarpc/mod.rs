@@ -1,4 +1,4 @@
-//! tarpc as the compatible layer: a [`Pipe`](tensorpipe::Pipe) as its transport, and generated clients as its stubs.
+//! Compatibility with tarpc: a [`Pipe`](tensorpipe::Pipe) as its transport, and generated clients as its stubs.
 //!
 //! Any plain `#[tarpc::service]` runs over [`transport`], with everything that tarpc builds on a transport: deadlines,
 //! cancellation, throttling, request hooks, its retry and load-balancing stubs. A [`Tensor`](tensorpipe::Tensor) or
@@ -51,18 +51,18 @@
 //!
 //! - Requests overtake each other: one whose tensors are still on their way holds up no other.
 //! - A cancelled request whose tensors are still on their way is abandoned: its handler does not begin.
-//! - Tensors land where their receiver wants them: `#[tensor(device = "…")]` and device maps are of `#[tensor_service]`, also where
-//!   its clients stand below tarpc's stubs.
+//! - Tensors land where their receiver wants them. `#[tensor(device = "…")]` and device maps belong to `#[tensor_service]`; its
+//!   clients have them below tarpc's stubs, too.
 //! - A result that cannot be sent is an error of that request; the connection goes on.
-//! - Closing a transport ends the peer's stream of messages; answers still come. Dropping it closes both directions.
-//! - Deadlines of the peer are cut to [`LONGEST_DEADLINE`].
+//! - Closing a transport ends the peer's incoming messages; answers still arrive. Dropping it closes both directions.
+//! - A peer's deadline is cut to [`LONGEST_DEADLINE`].
 //!
 //! # The other direction
 //!
-//! Clients that `#[tensor_service]` generates implement tarpc's [`Stub`](::tarpc::client::stub::Stub), so that
+//! Clients that `#[tensor_service]` generates implement tarpc's [`Stub`](::tarpc::client::stub::Stub). So
 //! [`Retry`](::tarpc::client::stub::retry::Retry), [`RoundRobin`](::tarpc::client::stub::load_balance::RoundRobin) and
-//! [`ConsistentHash`](::tarpc::client::stub::load_balance::ConsistentHash) stand on them: a request is a
-//! `FooClientRequest` in an `Arc`, and its answer a `FooClientResponse`.
+//! [`ConsistentHash`](::tarpc::client::stub::load_balance::ConsistentHash) can wrap them. A request is a `FooClientRequest` in an
+//! `Arc`, and its answer a `FooClientResponse`.
 
 mod client;
 mod error;

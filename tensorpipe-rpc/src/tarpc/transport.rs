@@ -1,11 +1,11 @@
 //! A pipe as tarpc's transport.
 //!
-//! Messages are taken from the pipe as tarpc asks for them and read side by side, [`MAX_READING`] at most. One that is here whole is given
-//! out at once, others when they are complete. The sink is ready while fewer than [`MAX_WRITING`] messages wait to be handed over, so that
-//! a peer that does not read slows its writer down.
+//! The transport takes messages from the pipe as tarpc asks for them, and reads at most [`MAX_READING`] side by side. It yields a
+//! message that came whole at once, others when they are complete. The sink is ready while fewer than [`MAX_WRITING`] messages wait
+//! to be handed over, so a peer that does not read slows its writer down.
 //!
-//! Invariant: what concerns one request fails that request. Only the pipe's end and a peer that makes no sense end the transport, with one
-//! error, and then the pipe is closed.
+//! Invariant: an error of one request fails only that request. The transport ends, with one error, only when the pipe ends or the
+//! peer breaks the protocol; the pipe is then closed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,19 +23,19 @@ use super::wire::{Arrived, EncodedMessage, TarpcMessage, What};
 use crate::engine::{settle_body, to_body};
 use crate::header::{Header, Kind, Tarpc};
 
-/// How many messages of the peer's are read at once. Further ones wait in the pipe, within its limits.
+/// How many messages of the peer are read at once. Further ones wait in the pipe, within its limits.
 pub const MAX_READING: usize = 64;
 
-/// How many messages wait at once to be handed over to the transport or channel that carries them.
+/// How many messages may wait until the transport or channel that carries them takes them.
 pub const MAX_WRITING: usize = 64;
 
-/// Makes a pipe the transport of one of tarpc's clients or channels. It must not be used for anything else from now on.
+/// Makes a pipe the transport of a tarpc client or channel. The pipe must not be used for anything else from now on.
 ///
-/// Which one it is for follows from where it is given to: `client::new(config, transport(pipe))` on one side,
-/// `BaseChannel::with_defaults(transport(pipe))` on the other.
+/// Its use decides its side: `client::new(config, transport(pipe))` at one end, `BaseChannel::with_defaults(transport(pipe))` at
+/// the other.
 ///
-/// Closing the sink ends the peer's stream behind what was sent, and answers still come in. Dropping the transport closes
-/// the pipe in good order: what was sent is still delivered.
+/// Closing the sink ends the peer's stream after the messages already sent; answers still arrive. Dropping the transport closes the
+/// pipe in good order: sent messages are still delivered.
 pub fn transport<Item, SinkItem>(pipe: Pipe) -> PipeTransport<Item, SinkItem>
 where
     Item: TarpcMessage,
@@ -59,13 +59,13 @@ where
 /// A [`Pipe`] on which tarpc's messages travel: see [`transport`]. Implements tarpc's `Transport<SinkItem, Item>`.
 pub struct PipeTransport<Item, SinkItem> {
     pipe: Pipe,
-    /// `None` once nothing more comes.
+    /// `None` once no more messages come.
     arriving: Option<Arriving>,
-    /// To be given out when everything before it has been.
+    /// The pipe's error, yielded after everything before it.
     end: Option<Error>,
     reading: Vec<Reading>,
     writing: Vec<Writing>,
-    /// Requests that did not go through, and why.
+    /// Requests that could not be sent, and why.
     failed: VecDeque<(u64, String)>,
     items: PhantomData<fn(SinkItem) -> Item>,
 }
@@ -101,14 +101,14 @@ impl<Item, SinkItem> PipeTransport<Item, SinkItem> {
         &self.pipe
     }
 
-    /// Who is at the other end, as this system says: for `max_channels_per_key` and the like.
+    /// The peer's address, as this system knows it: for `max_channels_per_key` and the like.
     pub fn peer_addr(&self) -> PeerAddr {
         self.pipe.peer_addr()
     }
 }
 
 impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
-    /// Starts to read a message, if it is one that the other side of tarpc sends.
+    /// Starts to read a message, if the other side of tarpc may send it.
     fn arrives(&mut self, incoming: Incoming) -> Result<(), TransportError> {
         let header = match Header::decode(incoming.metadata()) {
             Ok(header) => header,
@@ -137,7 +137,8 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
         };
         if let Tarpc::Cancel = what {
             let begun = self.reading.len();
-            // Neither request nor cancellation is tarpc's business then. Dropping the read tells the peer to stop.
+            // If the request is still being read, tarpc sees neither it nor the cancellation. Dropping the read tells the peer to
+            // stop.
             self.reading
                 .retain(|read| read.header.call != header.call || read.what != Tarpc::Request);
             if self.reading.len() < begun {
@@ -152,13 +153,13 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
         Ok(())
     }
 
-    /// The next message that is complete.
+    /// Yields the next complete message.
     fn poll_reading(&mut self, cx: &mut Context<'_>) -> Option<Result<Item, TransportError>> {
         let mut i = 0;
         while let Some(reading) = self.reading.get_mut(i) {
             let Poll::Ready(result) = Pin::new(&mut reading.read).poll(cx) else {
                 if reading.what == Tarpc::Wrapped {
-                    // Only the wrapper knows which of them may overtake each other.
+                    // Wrapped messages keep their order: only the wrapper knows which may overtake each other.
                     return None;
                 }
                 i += 1;
@@ -167,11 +168,11 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             let Reading { header, what, .. } = self.reading.remove(i);
             match result {
                 Ok(message) => return Some(self.decode(&header, what, message)),
-                // The pipe's end is told once, when nothing more comes.
+                // The pipe's end is reported once, when no more messages come.
                 Err(error) if error.ends_pipe() => {}
-                // Nobody here knows which request it is, or what depends on it.
+                // Only the wrapper knows which request this message belongs to, and what depends on it.
                 Err(error) if what == Tarpc::Wrapped => return Some(Err(error.into())),
-                // A message taken back is none.
+                // The peer took the message back.
                 Err(Error::Reset { .. }) => {}
                 Err(error) => {
                     let reason = format!("the message could not be received: {error}");
@@ -201,10 +202,10 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
         })
     }
 
-    /// A request whose message did not arrive: the client gets an answer that says so.
+    /// Fails a request whose message did not arrive: the client gets an answer with the reason.
     fn fail(&mut self, call: u64, reason: String, cx: &mut Context<'_>) -> Option<Item> {
         tracing::debug!(pipe = self.pipe.name(), call, reason, "a request failed");
-        // These do not wait for the sink to be ready. A client that reads none of them gets no more.
+        // Such answers do not wait for the sink to be ready. A client that reads none of them gets no more.
         let has_room = self.writing.len() < 2 * MAX_WRITING
             || self.poll_writing(cx).is_ok() && self.writing.len() < 2 * MAX_WRITING;
         if has_room
@@ -239,7 +240,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
         Ok(())
     }
 
-    /// Looks after the messages on their way out.
+    /// Polls the messages on their way out.
     fn poll_writing(&mut self, cx: &mut Context<'_>) -> Result<(), TransportError> {
         let mut i = 0;
         while let Some(writing) = self.writing.get_mut(i) {
@@ -256,7 +257,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
                 Err(Error::Reset { .. }) => {}
                 Err(error) => {
                     self.failed.push_back((call, error.to_string()));
-                    // It is given out by the stream, which may be waiting.
+                    // Wake the stream, which yields the failure and may be waiting.
                     cx.waker().wake_by_ref();
                 }
             }
@@ -271,12 +272,12 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
         }
     }
 
-    /// The peer makes no sense: nothing of it is looked at from now on.
+    /// The peer broke the protocol: ignore all that it sends from now on.
     fn give_up(&mut self) {
         self.arriving = None;
         self.end = None;
         self.reading.clear();
-        // Begins to close when polled, and goes on in the background.
+        // The close begins at this poll, and goes on in the background.
         let _ = self.pipe.close().now_or_never();
     }
 }
@@ -342,7 +343,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> Sink<SinkItem> for PipeTranspor
         if item.is_cancel()
             && let Some(i) = this.writing.iter().position(|write| write.call == call)
         {
-            // What has not left need not leave. The cancellation follows, since the request may have been read.
+            // Cancel the request if it has not left. The cancellation follows, because the peer may have read the request.
             this.writing.remove(i).write.cancel();
         }
         match this.send(item) {
@@ -355,7 +356,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> Sink<SinkItem> for PipeTranspor
         }
     }
 
-    /// Ready when everything is with the pipe's transport or channel; a large tensor goes when the peer reads it.
+    /// Ready when the pipe's transport or channel has taken everything. A large tensor moves when the peer reads it.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.poll_writing(cx)?;
         if self.writing.is_empty() {
@@ -365,7 +366,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> Sink<SinkItem> for PipeTranspor
         }
     }
 
-    /// Ends the peer's stream behind what was sent, then as `poll_flush`. Answers still come in.
+    /// Ends the peer's stream after the messages already sent, then flushes. Answers still arrive.
     fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.pipe.finish();
         self.poll_flush(cx)

@@ -1,7 +1,7 @@
-//! tarpc's messages on the wire: a call header with tarpc's request id, then a body of our codec.
+//! tarpc's messages on the wire: a call header with tarpc's request id, then a body in our codec.
 //!
-//! The bodies are types of our own and not tarpc's: decoding tarpc's adds the peer's deadline to the clock, which panics
-//! when it is far enough. Here a deadline travels as microseconds and is cut to [`LONGEST_DEADLINE`].
+//! The bodies are our own types, because decoding tarpc's adds the peer's deadline to the clock, and panics if that is too far
+//! away. Here a deadline travels as microseconds, and is cut to [`LONGEST_DEADLINE`].
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use crate::codec::{DecodeError, EncodeError, Encoded, Encoder, Subject, decode_w
 use crate::engine::Body;
 use crate::header::{Header, Kind, Tarpc};
 
-/// The furthest deadline that a peer can ask for: one year. tarpc panics at some that are further.
+/// The longest deadline that a peer can ask for: one year. tarpc panics at some that are longer.
 pub const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What travels over a [`PipeTransport`](super::PipeTransport): tarpc's [`ClientMessage`] one way, its [`Response`] the
-/// other, or a type of one's own that wraps them (compressed, encrypted, signed). Such a type needs one line:
+/// The messages of a [`PipeTransport`](super::PipeTransport): tarpc's [`ClientMessage`] one way, its [`Response`] the other, or
+/// your own type that wraps them (compressed, encrypted, signed). Such a type needs one line:
 ///
 /// ```
 /// use tensorpipe_rpc::tarpc::TarpcMessage;
@@ -32,40 +32,40 @@ pub const LONGEST_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// impl TarpcMessage for Compressed {}
 /// ```
 ///
-/// What is wrapped arrives in the order in which it was sent. One message that cannot be sent or received ends the transport: only
-/// the wrapper knows which request it is. Both ends must wrap.
+/// Wrapped messages arrive in the order in which they were sent. If one cannot be sent or received, the transport ends, because
+/// only the wrapper knows which request it belongs to. Both ends must wrap.
 pub trait TarpcMessage: Serialize + DeserializeOwned {
-    /// The id of the request that it is about.
+    /// The id of the request that the message belongs to.
     #[doc(hidden)]
     fn call(&self) -> u64 {
         0
     }
 
-    /// Whether it takes back the request.
+    /// Whether the message cancels the request.
     #[doc(hidden)]
     fn is_cancel(&self) -> bool {
         false
     }
 
-    /// Ready to be a message.
+    /// Encodes the message.
     #[doc(hidden)]
     fn encode(self) -> Result<EncodedMessage, EncodeError> {
         encode(Tarpc::Wrapped, 0, Subject::Message, &self)
     }
 
-    /// Whether a message of this kind is one of these.
+    /// Whether a message of this kind is of this type.
     #[doc(hidden)]
     fn is(what: What) -> bool {
         what.0 == Tarpc::Wrapped
     }
 
-    /// What came, of a kind that it [`is`](Self::is).
+    /// Decodes a message of a kind for which [`is`](Self::is) is true.
     #[doc(hidden)]
     fn decode(_: What, _: u64, body: Arrived) -> Result<Self, DecodeError> {
         decode(Subject::Message, body)
     }
 
-    /// An answer that says why there is none, if these are answers.
+    /// An answer that fails the request, if messages of this type are answers.
     #[doc(hidden)]
     fn failure(_: u64, _: String) -> Option<Self> {
         None
@@ -111,11 +111,11 @@ struct Trace {
     sampled: bool,
 }
 
-/// The body of a response. Not tarpc's error: that writes its kind as an `i32` and reads a `u32`, which differ here.
+/// The body of a response. It is not tarpc's error, which writes its kind as an `i32` and reads a `u32`: in our codec these differ.
 #[derive(Serialize, Deserialize)]
 enum ResponseBody<T> {
     Answer(T),
-    /// The server said no. The number is [`code`].
+    /// The server refused the request. The number is [`code`] of the error's kind.
     Refused(u8, String),
 }
 
@@ -225,7 +225,7 @@ fn encode<B: Serialize + DeserializeOwned>(
 ) -> Result<EncodedMessage, EncodeError> {
     let header = Header::plain(Kind::Tarpc(what), call).to_vec();
     let header_len = header.len();
-    // On the task of the whole connection: a panic there would be everybody's.
+    // This runs on the task of the whole connection, so a panic would end all calls.
     let encoded = catch_panic(|| {
         let mut encoder = Encoder::after(header).about(subject);
         encoder.write::<B, B>(body)?;
@@ -273,7 +273,7 @@ impl From<Trace> for trace::Context {
     }
 }
 
-/// Kinds of errors by their number on the wire, which is tarpc's.
+/// Kinds of errors, by tarpc's numbers for them on the wire.
 const KINDS: [ErrorKind; 18] = [
     ErrorKind::NotFound,
     ErrorKind::PermissionDenied,

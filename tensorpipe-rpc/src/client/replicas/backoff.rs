@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tensorpipe::ambient;
 
-/// The shortest pause, whatever is asked for: connecting again without one would keep a core busy.
+/// The shortest pause, even if a shorter one is asked for: connecting again without one would keep a core busy.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// And the longest: what is far beyond any clock cannot be waited for.
+/// The longest pause, because a timer cannot wait beyond any clock.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// The pauses between attempts to connect to a replica again.
@@ -38,13 +38,13 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many failed attempts in a row, 0 where a connection was lost that had worked; `chance` is in
+    /// The pause after `failures` failed attempts in a row; 0 after the loss of a connection that had worked. `chance` is in
     /// `0..1`.
     pub(super) fn pause(&self, failures: u32, chance: f64) -> Duration {
         let exponent = f64::from(failures.saturating_sub(1));
         let longest = self.longest.clamp(SHORTEST, LONGEST);
         let first = self.first.clamp(SHORTEST, longest);
-        // `max` and `min` take the other number for one that is none, and no comparison holds for it.
+        // If one number is NaN, `max` and `min` take the other; every comparison with NaN is false.
         let grown = first.as_secs_f64() * self.factor.max(1.0).powf(exponent);
         let pause = grown.min(longest.as_secs_f64());
         let jitter = if self.jitter > 0.0 {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever somebody asks for, numbers that are none too, a pause is neither nothing nor longer than the longest.
+        /// For any settings, even NaN, a pause lies between the shortest and the longest.
         #[test]
         fn a_pause_is_within_its_bounds(
             first in any::<u64>(),

@@ -1,27 +1,26 @@
-//! Which replica a call goes to: a pure function of whose turn it is and how busy each is.
+//! Picks the replica of a call: a pure function of a turn counter and of how busy each replica is.
 
-/// How calls are spread over the replicas that are there.
+/// How calls are spread over the live replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Balance {
     /// One after another.
     #[default]
     RoundRobin,
-    /// The one with the fewest of this client's calls under way; of several, one after another. For calls of very
-    /// different length, and replicas of different speed. Calls that one does not answer, though it is there, keep further
-    /// ones away from it.
+    /// The replica with the fewest of this client's calls under way; if several have as few, one after another. For calls of very
+    /// different length, and replicas of different speed. Calls that a live replica leaves unanswered count as under way, so it
+    /// gets fewer further calls.
     LeastBusy,
 }
 
 impl Balance {
-    /// One of `loads`, the calls under way of each replica, `None` where it cannot be called.
+    /// Picks one of `loads`: the calls under way of each replica, `None` if it cannot be called.
     pub(super) fn pick(self, turn: usize, loads: &[Option<usize>]) -> Option<usize> {
         let most = match self {
             Self::RoundRobin => usize::MAX,
             Self::LeastBusy => *loads.iter().flatten().min()?,
         };
-        // In turn among those that are left, not from a fixed place on: else the one behind a dead one would get its calls
-        // as well.
+        // Take turns among the fitting replicas only. If a dead one passed its turn on, the next one would get twice as many calls.
         let fits = |load: &Option<usize>| load.is_some_and(|load| load <= most);
         let fitting = || loads.iter().enumerate().filter(|(_, load)| fits(load));
         let nth = turn.checked_rem(fitting().count())?;
@@ -40,7 +39,7 @@ mod tests {
     }
 
     proptest! {
-        /// Over as many turns as there are replicas, each that is there is called once, and nobody else.
+        /// In as many turns as there are live replicas, each of them is called once.
         #[test]
         fn round_robin_is_fair_whoever_is_missing(loads in loads(), from in 0usize..1000) {
             let there: Vec<usize> = (0..loads.len()).filter(|i| loads[*i].is_some()).collect();

@@ -1,20 +1,20 @@
-//! How many calls may be made again because a server had too much to do: a part of all calls, and a few.
+//! The retry budget: how many calls may be retried because a server was overloaded.
 //!
-//! Each call adds a part of a token, each such retry takes a whole one. However overloaded all servers are, they get at most
-//! `1 + share` times the calls that were made, and `reserve`.
+//! Each call adds a part of a token; each such retry takes a whole one. So overloaded servers get at most `1 + share` times the
+//! calls that were made, plus `reserve`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Tokens are counted in thousandths.
 const TOKEN: u64 = 1000;
 
-/// How many calls are made again, on another replica, because a server was overloaded. What a dead server had is not counted:
-/// how often that happens is bounded by [`Backoff`](super::Backoff).
+/// How many calls are retried on another replica because a server was overloaded. Retries after a server's death do not count:
+/// [`Backoff`](super::Backoff) bounds how often servers die.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryBudget {
-    /// So many for each call. Default 0.2.
+    /// Retries for each call. Default 0.2.
     pub share: f64,
-    /// And so many at first, or after a time without retries. Default 20. With 0 the share alone counts.
+    /// Further retries at first, or after a time without retries. Default 20. If 0, the share alone counts.
     pub reserve: u32,
 }
 
@@ -38,17 +38,17 @@ pub(super) struct Budget {
 impl Budget {
     pub(super) fn new(budget: RetryBudget) -> Self {
         let reserve = u64::from(budget.reserve) * TOKEN;
-        // Room for one: shares are saved up until they are a whole token.
+        // Room for one token: shares are saved up until they make a whole one.
         let most = reserve.max(TOKEN);
         Self {
             tokens: AtomicU64::new(reserve),
-            // What is no number, or below none, becomes 0.
+            // The cast makes 0 of NaN and of negative numbers.
             per_call: (budget.share * TOKEN as f64) as u64,
             most,
         }
     }
 
-    /// A call is made.
+    /// Counts a call that is made.
     pub(super) fn deposit(&self) {
         let add = |tokens: u64| {
             (tokens < self.most).then(|| tokens.saturating_add(self.per_call).min(self.most))
@@ -58,7 +58,7 @@ impl Budget {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// Whether one may be made again.
+    /// Takes a token for a retry. Returns `false` if there is none.
     pub(super) fn withdraw(&self) -> bool {
         let take = |tokens: u64| tokens.checked_sub(TOKEN);
         self.tokens
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// In any order of calls and retries.
+        /// Holds for any order of calls and retries.
         #[test]
         fn retries_are_a_share_of_the_calls_and_the_reserve(
             share in 0.0..1.0f64,

@@ -1,4 +1,4 @@
-//! What a user says of replicas before they are connected.
+//! The settings of replicas, made before they are connected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::table::Shared;
 use super::{Inner, Replicas, keeper};
 use crate::error::ConnectError;
 
-/// What holds for all replicas.
+/// The settings of all replicas.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) backoff: Backoff,
@@ -54,13 +54,13 @@ impl ReplicasBuilder {
         }
     }
 
-    /// A server, beside those that were named before, e.g. `tcp://10.0.0.7:5000`.
+    /// Adds a server, e.g. `tcp://10.0.0.7:5000`.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         self.urls.push(url.as_ref().to_owned());
         self
     }
 
-    /// Several servers.
+    /// Adds several servers.
     pub fn urls<U: AsRef<str>>(self, urls: impl IntoIterator<Item = U>) -> Self {
         urls.into_iter().fold(self, Self::url)
     }
@@ -89,9 +89,9 @@ impl ReplicasBuilder {
         self
     }
 
-    /// A server that leaves so many calls in a row without an answer within their deadlines gets no further ones. Its connection
-    /// counts as lost ([`backoff`](Self::backoff)), and once it is there again the first call decides. Never while it is the only
-    /// one that is there. Calls with streams do not count. At least 1, default 5, `u32::MAX` for never.
+    /// A server that leaves so many calls in a row unanswered within their deadlines gets no further ones. Its connection counts as
+    /// lost ([`backoff`](Self::backoff)). When it is connected again, its first call decides. The only live server is never taken
+    /// out. Calls with streams do not count. At least 1, default 5, `u32::MAX` for never.
     pub fn unanswered(mut self, calls: u32) -> Self {
         self.options.unanswered = calls;
         self
@@ -103,7 +103,7 @@ impl ReplicasBuilder {
         self
     }
 
-    /// How many times a call is sent at the most, the first time included. Default 5.
+    /// How many times a call is sent at most, the first time included. Default 5.
     pub fn tries(mut self, tries: u32) -> Self {
         self.options.tries = tries;
         self
@@ -115,18 +115,18 @@ impl ReplicasBuilder {
         self
     }
 
-    /// How long [`connect`](Self::connect) and clients that are made wait for the first server. Default 30 s.
+    /// How long [`connect`](Self::connect), and making a client, wait for the first server. Default 30 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.options.connect_timeout = connect_timeout;
         self
     }
 
-    /// Connects to all, and returns when one is there; the others may follow. Inside a tokio runtime. Cancel safe: dropped
-    /// before, nothing goes on.
+    /// Connects to all servers, and returns when one is live; the others may follow. Must be called inside a tokio runtime. Cancel
+    /// safe: if the future is dropped, nothing goes on.
     ///
     /// # Errors
-    /// [`ConnectError::Unavailable`] when none is there in time. [`Misuse`] in [`ConnectError::Pipe`], at once, for no URL, one that
-    /// makes no sense, and one whose transport the context does not have.
+    /// [`ConnectError::Unavailable`] when no server is live in time. [`Misuse`] in [`ConnectError::Pipe`], at once, if there is no
+    /// URL, or one is malformed, or the context does not have its transport.
     pub async fn connect(self) -> Result<Replicas, ConnectError> {
         let misuse = |misuse: Misuse| ConnectError::Pipe(Error::from(misuse));
         if self.urls.is_empty() {

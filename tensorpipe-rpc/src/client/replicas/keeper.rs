@@ -1,8 +1,8 @@
-//! The task of one replica: connects, asks for the services, sees it go, and connects again.
+//! The task of one replica: connects, binds the services, notices a lost pipe, and connects again.
 //!
-//! Between two attempts there is always a pause, also after a pipe that worked. Some pipes count as an attempt that failed. Such a
-//! pipe never answered a call and ended soon; or a question, or calls in a row, had no answer on it. So a server that takes pipes
-//! and dies, or says nothing, is not connected to in a loop, nor for ever.
+//! There is always a pause between two attempts, also after a pipe that worked. Two kinds of pipes count as a failed attempt: one
+//! that ended soon without answering a call, and one that left a bind, or calls in a row, unanswered. So a server that accepts
+//! pipes and dies, or stays silent, is not connected to in a loop, nor for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::client::bind::bind;
 use crate::client::connection::Connection;
 use crate::error::{CallError, ConnectError};
 
-/// Keeps replica number `index` connected, for ever.
+/// Keeps replica number `index` connected for as long as the task runs.
 pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
     let (url, news) = shared.url(index);
     let options = &shared.options;
@@ -50,7 +50,7 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
             }
             Err(error) => {
                 failures += 1;
-                // An address that is none, or the context has been closed.
+                // The address is malformed, or the context has been closed.
                 let hopeless = matches!(error, Error::Misuse(_));
                 let error = after(failures, since.elapsed(), error);
                 shared.failed(index, error.into());
@@ -80,7 +80,7 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
     }
 }
 
-/// The error of the last of so many attempts, which knows of itself alone.
+/// Adds the number of attempts, and the time waited, to the last attempt's error.
 fn after(attempts: u32, waited: Duration, error: Error) -> Error {
     match error {
         Error::Connect { url, source, .. } => Error::Connect {
@@ -93,8 +93,8 @@ fn after(attempts: u32, waited: Duration, error: Error) -> Error {
     }
 }
 
-/// Asks for services as clients want them, until the replica is gone: how, and when it worked last. One that did not answer a
-/// question has not worked since it was asked.
+/// Binds services as clients want them, until the replica is gone. Returns why it is gone, and until when it worked. If it did not
+/// answer a bind, it has not worked since that was sent.
 async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError, Instant) {
     let (_, news) = shared.url(index);
     let engine = &live.connection.engine;
@@ -113,7 +113,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
                 Err(error @ (ConnectError::NoService { .. } | ConnectError::Mismatch(_))) => {
                     shared.asked(index, live, Err(error));
                 }
-                // What it has goes on; another pipe would only be more to do.
+                // The services that it has go on. Another pipe would only add load.
                 Err(ConnectError::Call(CallError::Overloaded(_))) => {
                     put_off += 1;
                     let pause = shared.options.backoff.pause(put_off, chance());
@@ -138,7 +138,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
             }
             () = news.notified() => {
                 if !shared.is_live(index, live) {
-                    // A call has taken it out, with its reason; this one is not used.
+                    // A call has taken it out, and reported the reason; the error returned here is not used.
                     return (closed(), Instant::now());
                 }
             }

@@ -1,16 +1,16 @@
 //! Several servers of the same services, behind one handle that survives the death of any of them.
 //!
-//! Each replica has a task that keeps it connected (`keeper`). All share a table of who can be called (`table`). A call (`retrying`) picks
-//! one there, again and again where that is safe. What decides is pure: `backoff`, `balance`, `budget`, `verdict`. The tasks end with the
-//! last handle: each client and each call holds one.
+//! Each replica has a task that keeps it connected (`keeper`). All share a table of the replicas that can be called (`table`). A
+//! call (`retrying`) picks one from it, and picks again where a retry is safe. Decisions are pure functions: `backoff`, `balance`,
+//! `budget`, `verdict`. Each client and each call holds a handle; the tasks end with the last one.
 //!
-//! - A call picks a replica under one lock, and picks again if it failed there. It is kept until it is answered: a small body is copied,
-//!   a large one shared. Each attempt has a header of its own.
-//! - Whoever finds a replica gone takes it out, a call or its task. So does a call that is the last of several in a row without an answer in time,
-//!   unless no other replica is there.
-//! - The budget counts what costs a server work. It does not count a call that a server cannot take, nor a pipe's death: the back-off
-//!   bounds how often a server can die. An attempt that may have run is remembered, so no later error denies it.
-//! - A call that is given a reference goes to the pipe of its owner.
+//! - A call picks a replica under one lock, and picks again if it failed there. Its encoding is kept until it is answered: a small
+//!   body is copied, a large one shared. Each attempt has a header of its own.
+//! - A call or a replica's task takes a replica out of the table when it finds it gone. A call also does so when it is the last of
+//!   several in a row without an answer in time, unless no other replica is live.
+//! - The budget counts retries that cost a server work. It does not count a call that a server cannot take, nor a pipe's death: the
+//!   back-off bounds how often a server can die. If an attempt may have run, no later error says that the call did not.
+//! - A call with a reference among its arguments goes to the pipe of the reference's owner.
 
 mod backoff;
 mod balance;
@@ -83,23 +83,23 @@ use table::Shared;
 /// # }
 /// ```
 ///
-/// - **A call** goes to a replica that is there ([`Balance`]). If there is none it waits for one within its deadline, and fails
-///   with [`CallError::Unavailable`](crate::CallError::Unavailable), which lists each, when there is none until then, or all
-///   have been given up.
-/// - **Made again**, on another replica and within the same deadline, is what did not run. The replica died, shuts down, is
-///   overloaded, has no such method yet, or cannot have the call's tensors as its caller wants them. What may have run is made
-///   again only if its method is `#[rpc(idempotent)]`; else the error says so
-///   ([`CallError::may_have_run`](crate::CallError::may_have_run)). [`ReplicasBuilder::tries`] bounds how often, [`RetryBudget`]
-///   keeps an overload from growing by it.
-/// - **Made once** is a call with a stream, and one that returns a [`Remote`](crate::Remote) by its signature. So is one that is
-///   given a reference: it goes to the server that owns the value. They do not wait for a replica, but fail at once where none is
-///   there, and they end with theirs.
-/// - **A replica** whose pipe ended, or whose server is silent ([`Timeouts::silence`](tensorpipe::Timeouts::silence)) or shuts
-///   down, gets no further calls. It is connected to again, after a pause that grows ([`Backoff`]), until it is given up
-///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]). So is one that answers no call, though it is there
-///   ([`ReplicasBuilder::unanswered`]).
-/// - **Definitions** are compared each time. A server with another one gets no calls, and its [status](Self::status) shows
-///   the difference.
+/// - **A call** goes to a live replica ([`Balance`]). If there is none, it waits for one until its deadline. It fails with
+///   [`CallError::Unavailable`](crate::CallError::Unavailable), which lists each replica, if none is live by then, or all have been
+///   given up.
+/// - **Retries** go to another replica, within the same deadline. A call that did not run is retried: its replica died, shuts down,
+///   is overloaded, has no such method yet, or cannot place the call's tensors as its caller wants. A call that may have run is
+///   retried only if its method is `#[rpc(idempotent)]`; otherwise the error says so
+///   ([`CallError::may_have_run`](crate::CallError::may_have_run)). [`ReplicasBuilder::tries`] bounds the attempts, and
+///   [`RetryBudget`] keeps retries from feeding an overload.
+/// - **No retries** for calls with a stream, for methods whose signature returns a [`Remote`](crate::Remote), and for calls with a
+///   reference among their arguments, which go to the server that owns the value. Such calls do not wait for a replica, but fail at
+///   once if none is live. They also fail when their replica does.
+/// - **A replica** gets no further calls when its pipe ends, or its server shuts down or is silent
+///   ([`Timeouts::silence`](tensorpipe::Timeouts::silence)). The same holds if it is live but answers no call
+///   ([`ReplicasBuilder::unanswered`]). It is connected to again, after pauses that grow ([`Backoff`]), until it is given up
+///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]).
+/// - **Definitions** are compared on each connection. A server with a different definition gets no calls, and its
+///   [status](Self::status) shows the difference.
 #[derive(Clone)]
 pub struct Replicas {
     inner: Arc<Inner>,
@@ -136,14 +136,14 @@ impl Replicas {
         ReplicasBuilder::new()
     }
 
-    /// Each replica as it is now, in the order in which they were named. Whoever wants to wait until one is
-    /// [live](ReplicaState::Live) looks here again.
+    /// Each replica as it is now, in the order in which they were named. To wait until one is [live](ReplicaState::Live), call this
+    /// repeatedly.
     pub fn status(&self) -> Vec<ReplicaStatus> {
         self.inner.shared.status()
     }
 
-    /// Connects now to those that are not there, without waiting for the end of a pause, and also to those that have been given
-    /// up.
+    /// Connects now to all replicas that are not live, without waiting for the end of a pause. That includes replicas that were
+    /// given up.
     pub fn reconnect(&self) {
         self.inner.shared.hurry();
     }
@@ -163,7 +163,7 @@ impl Replicas {
         closed.into_iter().find(undelivered).unwrap_or(Ok(()))
     }
 
-    /// A client is made: asks all replicas for the service, and returns when one has it.
+    /// Asks all replicas for a new client's service, and returns when one has it.
     pub(super) async fn join(
         &self,
         schema: &'static Schema,
@@ -179,7 +179,7 @@ impl Replicas {
         Ok((joined, connection, number))
     }
 
-    /// The first replica that is there, or that has the service.
+    /// The first replica that is live, or, for a service, that has it.
     async fn first(&self, service: Option<usize>) -> Result<(Connection, u32), ConnectError> {
         let shared = &self.inner.shared;
         let found = shared.found(|shared| shared.find(service));

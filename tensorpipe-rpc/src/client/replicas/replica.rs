@@ -1,4 +1,4 @@
-//! One of several servers: whether it can be called now, or may be later, and what it said of each service.
+//! One of several servers: whether it can be called now, or perhaps later, and what it answered for each service.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::lock::{AtomicBool, Notify, Ordering};
 pub(super) struct Replica {
     pub(super) url: Arc<str>,
     pub(super) phase: Phase,
-    /// What its server said of each of the schemas, as far as it has been asked.
+    /// The server's answers to the binds so far, by the service's position in the table.
     pub(super) services: Vec<Result<u32, ConnectError>>,
     pub(super) last_error: Option<ConnectError>,
-    /// To be connected now, whatever the back-off.
+    /// It is to be connected now, without waiting for the back-off.
     pub(super) hurried: bool,
-    /// Tells its task.
+    /// Wakes its task.
     pub(super) news: Arc<Notify>,
 }
 
-/// Whether it can be called.
+/// The states of a replica's connection.
 pub(super) enum Phase {
     Connecting,
     Live(Arc<Live>),
-    /// Until the next attempt.
+    /// It waits for the next attempt.
     Waiting,
     GivenUp,
     Closed,
@@ -32,11 +32,11 @@ pub(super) enum Phase {
 /// A replica's pipe, as long as it can be called.
 pub(in crate::client) struct Live {
     pub(in crate::client) connection: Connection,
-    /// It has answered a call: its server works.
+    /// It has answered a call, so its server works.
     pub(super) answered: AtomicBool,
-    /// It was taken out because it left calls without an answer.
+    /// It was taken out because it left calls unanswered.
     pub(super) unanswering: AtomicBool,
-    /// So was the pipe before it: the first call decides.
+    /// The pipe before it was taken out for that: the first call on this one decides.
     on_trial: bool,
 }
 
@@ -50,7 +50,7 @@ impl Live {
         })
     }
 
-    /// How many calls in a row it has left without an answer, if those are as many as it may: `most`, or one if it is on trial.
+    /// How many calls in a row it has left unanswered, if that reaches the limit: `most`, or one while it is on trial.
     pub(super) fn unanswered(&self, most: u32) -> Option<u32> {
         let on_trial = self.on_trial && !self.answered.load(Ordering::Relaxed);
         let most = if on_trial { 1 } else { most.max(1) };
@@ -75,7 +75,7 @@ impl Replica {
         matches!(&self.phase, Phase::Live(own) if Arc::ptr_eq(own, live))
     }
 
-    /// Its pipe and its number for the service, if that can be called.
+    /// Its pipe, and its number for the service, if the service can be called there.
     pub(super) fn serving(&self, service: usize) -> Option<(&Arc<Live>, u32)> {
         match (&self.phase, self.services.get(service)) {
             (Phase::Live(live), Some(Ok(number))) => Some((live, *number)),
@@ -83,7 +83,7 @@ impl Replica {
         }
     }
 
-    /// Whether it may serve it later.
+    /// Whether it may serve the service later.
     pub(super) fn may_serve(&self, service: usize) -> bool {
         match &self.phase {
             Phase::Connecting | Phase::Waiting => true,
@@ -101,7 +101,7 @@ impl Replica {
         }
     }
 
-    /// Closed stays closed.
+    /// Changes the phase, unless it is closed: that is final.
     pub(super) fn go_to(&mut self, phase: Phase) -> bool {
         let open = !matches!(self.phase, Phase::Closed);
         if open {

@@ -1,7 +1,7 @@
-//! A call over replicas: made again elsewhere where that is safe, within one deadline.
+//! A call over replicas: retried on another one where that is safe, within one deadline.
 //!
-//! What did not run is made again whatever the method; what may have run only if the method is idempotent. An error never
-//! says of a call that it did not run if an earlier attempt may have.
+//! A call that did not run is retried whatever its method. One that may have run is retried only if its method is idempotent. If
+//! any attempt may have run, the error says so.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ impl ReplicatedService {
             arguments,
         };
         let attempts = call.attempts.clone();
-        // Under way before anybody polls it.
+        // The first attempt is sent now, before anybody polls the call.
         let first = match shared.pick(self.service, &[]) {
             Pick::Here(picked) => Some(call.send(picked)),
             _ => None,
@@ -38,7 +38,7 @@ impl ReplicatedService {
         StartedCall::Retrying(Box::pin(call.finish(first)), attempts)
     }
 
-    /// A replica that is there, for a call that is made once.
+    /// A live replica, for a call that is sent once.
     pub(in crate::client) fn here(&self) -> Result<Picked, CallError> {
         let shared = &self.replicas.inner.shared;
         match shared.pick(self.service, &[]) {
@@ -56,11 +56,11 @@ struct RetryingCall {
     arguments: EncodedCall,
     /// How many times it may still be sent.
     left: u32,
-    /// Those that did not want it.
+    /// Replicas that did not take the call.
     tried: Vec<usize>,
     /// The error of an attempt that may have run.
     ran: Option<CallError>,
-    /// Where its caller wants to know of each.
+    /// A record of each attempt, if the caller asked for figures.
     attempts: Option<Arc<Attempts>>,
 }
 
@@ -116,7 +116,7 @@ impl RetryingCall {
         }
     }
 
-    /// What an attempt's error means for the replica, and whether there is another attempt; if not, the error.
+    /// Updates the replica after an attempt's error. Returns the error if there is no further attempt.
     fn judge(&mut self, attempt: &Attempt, error: &CallError) -> Result<(), CallError> {
         let shared = self.shared();
         let Picked { index, live, .. } = &attempt.picked;
@@ -147,7 +147,7 @@ impl RetryingCall {
         Ok(())
     }
 
-    /// The next attempt, as soon as there is a replica for it; `error` is that of the one before.
+    /// Sends the next attempt as soon as there is a replica for it. `error` is that of the attempt before.
     async fn next(&self, error: Option<CallError>) -> Result<Attempt, CallError> {
         let picked = match self.is_late() {
             false => self.later().await,
@@ -169,13 +169,13 @@ impl RetryingCall {
         &self.joined.replicas.inner.shared
     }
 
-    /// Waits for a replica, until the deadline: [`Pick::Later`] if none has come by then.
+    /// Waits for a replica until the deadline; [`Pick::Later`] if none is live by then.
     async fn later(&self) -> Pick {
         let picked = self.shared().picked(self.joined.service, &self.tried);
         let Some((at, _)) = self.deadline() else {
             return picked.await;
         };
-        // Whoever awaits the call may be on a thread without a runtime.
+        // The call may be awaited on a thread without a runtime, but the timer needs one.
         let in_time = {
             let _runtime = self.joined.replicas.inner.runtime.enter();
             tokio::time::timeout_at(at.into(), picked)
@@ -208,12 +208,12 @@ impl RetryingCall {
     }
 }
 
-/// Its server works.
+/// Marks the replica's server as working.
 fn answered(attempt: &Attempt) {
     attempt.picked.live.answered.store(true, Ordering::Relaxed);
 }
 
-/// Why a replica is gone, by the call that found out.
+/// The reason why a replica is gone, from the error of the call that noticed.
 fn to_connect(error: CallError) -> ConnectError {
     match error {
         CallError::Connection { error, .. } => ConnectError::Pipe(error),

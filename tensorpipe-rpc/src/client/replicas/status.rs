@@ -1,4 +1,4 @@
-//! What can be seen of replicas.
+//! The status of replicas, as users see it.
 
 use std::sync::Arc;
 
@@ -13,39 +13,39 @@ use crate::error::ConnectError;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReplicaStatus {
-    /// Where it is.
+    /// The replica's URL.
     pub url: Arc<str>,
-    /// Whether it is called.
+    /// Whether it gets calls.
     pub state: ReplicaState,
-    /// Which transport and channels carry its calls. `None` while it is not there.
+    /// Which transport and channels carry its calls. `None` while it is not connected.
     pub route: Option<Arc<Route>>,
-    /// Calls of these clients that wait for its answer.
+    /// Calls of this handle and its clients that wait for its answer.
     pub calls_under_way: usize,
-    /// Why it was not there last, or, of one that is, why it has not all services.
+    /// Why the replica was last lost. For a live one: why it lacks some services.
     pub last_error: Option<ConnectError>,
 }
 
-/// Whether a replica is called.
+/// Whether a replica gets calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplicaState {
     /// An attempt to connect is under way, or its server has not said yet whether it has the services.
     Connecting,
-    /// It is there, and gets calls.
+    /// It is connected, and gets calls.
     Live,
-    /// It is not there; the next attempt comes after a pause.
+    /// It is not connected; the next attempt comes after a pause.
     Waiting,
-    /// It is there and gets no calls: it has none of the services, or other definitions of them. When another server takes its
-    /// place, that one is asked.
+    /// It is connected and gets no calls: it has none of the services, or other definitions of them. If another server takes its
+    /// place, that one is asked anew.
     Unsuitable,
-    /// It was not there for too long. [`Replicas::reconnect`](super::Replicas::reconnect) tries again.
+    /// It could not be reached for too long. [`Replicas::reconnect`](super::Replicas::reconnect) tries again.
     GivenUp,
-    /// By [`Replicas::close`](super::Replicas::close).
+    /// It was closed by [`Replicas::close`](super::Replicas::close).
     Closed,
 }
 
 impl Replica {
-    /// As it is now; `services`: as many are asked for.
+    /// Its status now. `services` is how many services clients have asked for.
     pub(super) fn status(&self, services: usize) -> ReplicaStatus {
         let (mut calls_under_way, mut route) = (0, None);
         let state = match &self.phase {
@@ -76,7 +76,7 @@ impl Replica {
 }
 
 impl Shared {
-    /// What is known of each.
+    /// The status of each replica.
     pub(super) fn status(&self) -> Vec<ReplicaStatus> {
         let table = self.table();
         let services = table.schemas.len();

@@ -1,7 +1,7 @@
-//! What is known of each replica: who can be called, who may be soon, and why the others cannot.
+//! The table of replicas: which can be called, which may be soon, and why the others cannot.
 //!
-//! One lock, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service. Whoever finds out that it
-//! is not there takes it out, once, whichever call or task that is.
+//! One lock guards it, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service. Whichever
+//! call or task first finds it gone takes it out.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::schema::Schema;
 /// What the handles, calls and tasks of one set of replicas share.
 pub(super) struct Shared {
     table: Mutex<Table>,
-    /// Tells those that wait for a replica: one has come, or one will never.
+    /// Wakes calls that wait for a replica: one is live, or none will ever be.
     changed: Notify,
     pub(super) options: Options,
 }
 
 pub(super) struct Table {
     pub(super) replicas: Vec<Replica>,
-    /// The services that clients have asked for. It only grows: a service is known by its place.
+    /// The services that clients have asked for. The list only grows, because a service is identified by its position.
     pub(super) schemas: Vec<&'static Schema>,
     turn: usize,
 }
@@ -40,11 +40,11 @@ pub(in crate::client) struct Picked {
 /// Where a call can go.
 pub(super) enum Pick {
     Here(Picked),
-    /// Only to those that have been tried.
+    /// Only the replicas that were tried can be called.
     Tried,
-    /// One may be there soon.
+    /// A replica may be live soon.
     Later,
-    /// All have been given up, or have no such service.
+    /// All replicas have been given up, or have no such service.
     Never,
 }
 
@@ -66,7 +66,7 @@ impl Shared {
         lock(&self.table)
     }
 
-    /// The place of a service, and tells the tasks of the replicas that are there to ask for it.
+    /// The position of a service. If it is new, wakes the tasks of live replicas to ask for it.
     pub(super) fn service(&self, schema: &'static Schema) -> usize {
         let mut table = self.table();
         let known = table
@@ -83,10 +83,10 @@ impl Shared {
         })
     }
 
-    /// What `look` finds, now or after something has changed.
+    /// Waits until `look` finds something. It looks now, and after each change.
     pub(super) async fn found<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
         loop {
-            // First: it hears of what changes while it looks.
+            // Registered before the look, so that no change is missed.
             let changed = self.changed.notified();
             if let Some(found) = look(self) {
                 return found;
@@ -95,14 +95,14 @@ impl Shared {
         }
     }
 
-    /// A replica for a call, none of those that were `tried`.
+    /// Picks a replica for a call, other than those in `tried`.
     pub(super) fn pick(&self, service: usize, tried: &[usize]) -> Pick {
         let balance = self.options.balance;
         loop {
             let picked = {
                 let mut table = self.table();
                 let replicas = table.replicas.iter().enumerate();
-                // Once: they change while they are looked at.
+                // Read the loads once: they change meanwhile.
                 let loads = replicas.map(|(index, replica)| {
                     let (live, _) = replica.serving(service)?;
                     let load = || match balance {
@@ -128,13 +128,13 @@ impl Shared {
             };
             match picked.live.connection.gone() {
                 None => return Pick::Here(picked),
-                // Its task has not run since.
+                // Its task has not noticed yet.
                 Some(error) => self.mark_lost(picked.index, &picked.live, error),
             }
         }
     }
 
-    /// The same as soon as there is something else to say than [`Pick::Later`].
+    /// As [`Shared::pick`], but waits for as long as the answer is [`Pick::Later`].
     pub(super) async fn picked(&self, service: usize, tried: &[usize]) -> Pick {
         let look = |shared: &Self| match shared.pick(service, tried) {
             Pick::Later => None,
@@ -143,7 +143,7 @@ impl Shared {
         self.found(look).await
     }
 
-    /// Whether one replica can be called, at all or for this service; an error if none ever will.
+    /// A replica that can be called, at all or for this service; an error if none ever will be.
     pub(super) fn find(
         &self,
         service: Option<usize>,
@@ -164,18 +164,18 @@ impl Shared {
         }
     }
 
-    /// What is known of each.
+    /// Each replica's last error.
     pub(super) fn errors(&self, service: usize) -> Arc<[ReplicaError]> {
         self.table().errors(service)
     }
 
-    /// It takes no more calls; those under way keep its pipe.
+    /// The replica gets no more calls. Calls under way keep its pipe.
     pub(super) fn mark_lost(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
         self.table().mark_lost(index, live, error);
     }
 
-    /// A call had no answer within its deadline. A replica that answers none is taken out, while there is another one that
-    /// has the service: else there would be no place that is better.
+    /// A call had no answer within its deadline. A replica that answers no calls is taken out, but only if another one has the
+    /// service: otherwise the calls would have nowhere to go.
     pub(super) fn missed_deadline(&self, index: usize, live: &Arc<Live>, service: usize) {
         let Some(calls) = live.unanswered(self.options.unanswered) else {
             return;
@@ -190,7 +190,7 @@ impl Shared {
         }
     }
 
-    /// All that are not there are tried now, those too that were given up.
+    /// All replicas that are not live are tried now, also those that were given up.
     pub(super) fn hurry(&self) {
         for replica in &mut self.table().replicas {
             if matches!(replica.phase, Phase::Waiting | Phase::GivenUp) {
@@ -200,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// Nobody is called any more, because of this. Returns the connections that there were.
+    /// Closes all replicas, with this error. Returns the connections that there were.
     pub(super) fn close(&self, error: &ConnectError) -> Vec<Connection> {
         let mut connections = Vec::new();
         for replica in &mut self.table().replicas {
@@ -214,7 +214,7 @@ impl Shared {
     }
 }
 
-/// What the task of a replica says and asks.
+/// The calls that a replica's task makes.
 impl Shared {
     pub(super) fn url(&self, index: usize) -> (Arc<str>, Arc<Notify>) {
         let replica = &self.table().replicas[index];
@@ -227,7 +227,7 @@ impl Shared {
         replica.go_to(Phase::Connecting);
     }
 
-    /// Its pipe is there.
+    /// The replica's pipe is connected.
     pub(super) fn came(&self, index: usize, live: &Arc<Live>) {
         let replica = &mut self.table().replicas[index];
         metrics::replica_connected();
@@ -237,12 +237,12 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    /// Still live.
+    /// Whether `live` is still the replica's pipe.
     pub(super) fn is_live(&self, index: usize, live: &Arc<Live>) -> bool {
         self.table().replicas[index].is(live)
     }
 
-    /// A service that its server has not been asked for yet.
+    /// A service that the replica has not been asked for yet.
     pub(super) fn unasked(&self, index: usize, live: &Arc<Live>) -> Option<&'static Schema> {
         let table = self.table();
         let replica = &table.replicas[index];
@@ -250,7 +250,7 @@ impl Shared {
         next.copied().filter(|_| replica.is(live))
     }
 
-    /// What its server said to [`Shared::unasked`].
+    /// The replica's answer to a bind of the service that [`Shared::unasked`] gave.
     pub(super) fn asked(&self, index: usize, live: &Arc<Live>, answer: Result<u32, ConnectError>) {
         let replica = &mut self.table().replicas[index];
         if !replica.is(live) {
@@ -298,7 +298,7 @@ impl Table {
         }
     }
 
-    /// Why nobody was picked.
+    /// Why no replica was picked.
     fn without(&self, service: usize) -> Pick {
         let mut replicas = self.replicas.iter();
         if replicas.clone().any(|one| one.serving(service).is_some()) {

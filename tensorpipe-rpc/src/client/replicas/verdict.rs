@@ -1,4 +1,4 @@
-//! What an attempt's error says about making the call again, and about the replica: a pure function.
+//! What an attempt's error means for a retry, and for the replica: a pure function.
 
 use tensorpipe::{Error, Misuse};
 
@@ -7,7 +7,7 @@ use crate::error::CallError;
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It would be the same elsewhere, or nobody can tell.
+    /// No retry: any replica would fail alike, or nobody can tell.
     Final,
     /// The replica takes no more calls: it is gone, silent, or shutting down.
     Gone,
@@ -21,17 +21,17 @@ pub(super) fn verdict(error: &CallError) -> Verdict {
     match error {
         CallError::ShuttingDown => Verdict::Gone,
         CallError::Overloaded(_) => Verdict::NotHere,
-        // Its server is older than others.
+        // This server is older than the others.
         CallError::Unimplemented(_) => Verdict::Unfit,
-        // Each replica has a route of its own, and channels.
+        // Each replica has its own route and channels.
         CallError::NoPlace {
             may_have_run: false,
             ..
         } => Verdict::Unfit,
         CallError::Connection { error, .. } => match error {
-            // As above. Seen late, other tensors of the call may have moved: that costs links, and no handler.
+            // As above. If the pipe notices late, some tensors have moved: that costs bandwidth, but no handler ran.
             Error::Misuse(Misuse::NotAsRequired { .. }) => Verdict::Unfit,
-            // Of this side, and the same with any server.
+            // The fault is on this end, so any server would fail alike.
             Error::Misuse(_) | Error::OutOfMemory { .. } => Verdict::Final,
             Error::GoingAway { .. } => Verdict::Gone,
             error if error.ends_pipe() => Verdict::Gone,

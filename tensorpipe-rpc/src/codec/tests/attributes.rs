@@ -1,4 +1,4 @@
-//! serde's attributes that need a self-describing format are refused with words that name them.
+//! serde attributes that need a self-describing format are refused, with an error that names them.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ struct Inner {
     b: u8,
 }
 
-/// What the sender is told, or in release builds, which do not read back, at least the receiver.
+/// The sender's error. Release builds do not read back what they encode, so there it is the receiver's.
 fn refusal<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> String {
     match encode(value) {
         Err(error) => error.in_method("push").to_string(),

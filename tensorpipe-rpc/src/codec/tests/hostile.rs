@@ -1,4 +1,4 @@
-//! A peer's bytes give errors and nothing else.
+//! Whatever bytes a peer sends, decoding gives an error at worst.
 
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -98,7 +98,7 @@ fn a_type_that_stops_early_does_not_shift_what_follows() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Small bytes reach further.
+    /// Small byte values get further into the decoder.
     #[test]
     fn random_bytes_never_panic(
         bytes in prop_oneof![

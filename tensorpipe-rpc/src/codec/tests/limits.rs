@@ -29,7 +29,7 @@ fn a_type_may_nest_to_the_limit_and_no_deeper() {
         error.to_string().contains("nests deeper than 128 levels"),
         "{error}"
     );
-    // Its derived `Drop` would overflow the stack, encoding it must not.
+    // Its derived `Drop` would overflow the stack. Encoding must not.
     let endless = ManuallyDrop::new(list(50_000));
     let error = encode::<List>(&endless).unwrap_err();
     assert_eq!(error.fault(), &Fault::TooDeep);
@@ -73,7 +73,7 @@ fn writer_and_reader_count_the_same_levels() {
     for wrap in wraps {
         for end in [|| Nest::End, || Nest::Unit(())] {
             let value = |depth| (0..depth).fold(end(), |inner, _| wrap(inner));
-            // The writer's limit, found by its word alone, is one that the reader accepts.
+            // Finds the writer's limit. The reader must accept it.
             let deepest = (1..=MAX_DEPTH)
                 .rev()
                 .find(|depth| !matches!(encode(&value(*depth)), Err(e) if !e.one_way));
@@ -123,7 +123,7 @@ fn elements_without_bytes_are_counted() {
     let error = encode(&vec![(); limit + 1]).unwrap_err();
     assert_eq!(error.fault(), &Fault::TooManyEmpty);
 
-    // 2^60 of them, from a peer.
+    // A peer claims 2^60 of them.
     let mut huge = vec![0x80; 8];
     huge.push(0x10);
     assert_eq!(
@@ -134,7 +134,7 @@ fn elements_without_bytes_are_counted() {
         bytes_as::<Vec<u8>>(&huge).unwrap_err().fault(),
         &Fault::Truncated
     );
-    // Many sequences that are each within the limit.
+    // A peer sends many sequences that are each within the limit.
     let many = [[0xff, 0xff, 0x3f]; 3000].concat();
     let bytes = [&[200, 1][..], &many].concat();
     assert_eq!(
@@ -194,7 +194,7 @@ fn a_peer_cannot_use_up_the_stack() {
         assert!(decode(3).is_ok());
         decode(62).unwrap_err()
     };
-    // What tokio gives its threads.
+    // The stack size of tokio's threads.
     let thread = std::thread::Builder::new().stack_size(2 << 20);
     let error = thread.spawn(decode).unwrap().join().unwrap();
     assert_eq!(*error.fault(), Fault::TooMuchStack);

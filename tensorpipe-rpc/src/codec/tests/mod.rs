@@ -1,4 +1,4 @@
-//! What survives a round trip, what is refused, and what a peer's bytes cannot do.
+//! Round trips, refused types, and hostile bytes.
 
 mod attributes;
 mod hostile;

@@ -170,7 +170,7 @@ fn a_sequence_of_unknown_length_and_a_display() {
     for len in [0, 1, 127, 128, 20_000] {
         let lazy = Lazy((0..len).collect(), "é".repeat(len as usize));
         assert_eq!(there_and_back(&lazy), lazy);
-        // The same bytes as where the length is known.
+        // The bytes are the same as with a known length.
         let known = encode(&(lazy.0.clone(), lazy.1.clone())).unwrap();
         assert_eq!(encode(&lazy).unwrap().metadata, known.metadata);
     }

@@ -1,4 +1,4 @@
-//! What the peer says about streams.
+//! Items, credit and ends of streams that arrive from the peer.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::observe::metrics;
 use crate::placement::ReceivePlacement;
 
 impl Engine {
-    /// The streams of a call that was made here (`StreamDirection::Reply`) or there.
+    /// The streams of a call, made here (`StreamDirection::Reply`) or by the peer.
     fn streams_of(&self, call: u64, made_here: bool) -> Option<Arc<CallStreams>> {
         if made_here {
             return self.calls.find(call)?.streams.clone();
@@ -33,13 +33,13 @@ impl Engine {
         count: u8,
         incoming: Incoming,
     ) {
-        // Of a call that has ended: dropping the message says that it is not wanted.
+        // The call has ended: dropping the message tells the peer that it is not wanted.
         let Some(streams) = self.streams_of(header.call, way == StreamDirection::Reply) else {
             return;
         };
         let Some(inbox) = &streams.inbox else { return };
         let id = incoming.id();
-        // What was lent lies at its sender: as large as it likes, and it can wait there.
+        // A lent tensor stays in its sender's memory. It may be of any size, and it can wait there.
         let is_here = incoming.is_whole() && incoming.stats().channels == 0;
         let size = Tally {
             items: count.into(),
@@ -68,21 +68,21 @@ impl Engine {
     fn hold_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage, excess: u64) {
         let Some(inbox) = &streams.inbox else { return };
         if !self.unread.hold() {
-            // Each costs some of what the pipe takes in all, which is there for other calls, too.
+            // Each held message takes one of the pipe's message slots, which other calls need, too.
             drop(message);
             let text = "too many streams of this connection have items that their readers let lie";
             return self.break_streams(streams, text);
         }
         if inbox.hold(message, excess) {
             self.unread.wait(streams);
-            // Room may have come meanwhile.
+            // Room may have been given back meanwhile.
             self.read_held();
         } else {
             self.unread.let_go();
         }
     }
 
-    /// Reads a message of items, which may have been kept with its sender.
+    /// Reads a message of items, which may have waited at its sender.
     pub(super) fn read_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage) {
         let ItemsMessage { header, incoming } = message;
         let (id, whole) = (incoming.id(), incoming.is_whole());
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// All of a message of items is here, or never will be.
+    /// A message of items is complete, or has failed.
     pub(crate) fn items_complete(
         &self,
         streams: &Arc<CallStreams>,
@@ -158,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// The peer did what no peer does, or an item makes no sense: the call ends.
+    /// The peer broke the protocol, or an item cannot be decoded: the call ends.
     pub(crate) fn break_streams(&self, streams: &CallStreams, why: &str) {
         self.break_streams_with(streams, FailureCode::BadItem, why);
     }
@@ -168,7 +168,7 @@ impl Engine {
             self.fail_streaming(streams.call, CallError::Other(why.into()));
             return;
         }
-        // Not arguments that make no sense, nor an overload: after those it could be called again.
+        // Neither `BadArguments` nor `Overloaded`: after those the caller might call again.
         let text = format!("its stream broke, and the method may have run in part: {why}");
         let serving = self.serving.as_ref();
         let context = serving.and_then(|serving| serving.streams.context(streams.call));
@@ -176,14 +176,14 @@ impl Engine {
         if streams.begin_answer() {
             self.fail(streams.call, figures.as_ref(), code, text);
         }
-        // Whoever finds the streams closed finds the call given up.
+        // Cancel first: whoever finds the streams closed must find the call given up.
         if let Some(context) = context {
             context.inner.cancel.set();
         }
         self.close_streams(streams);
     }
 
-    /// Ends a call that was made here. Whoever waits for it is told.
+    /// Ends a call that was made here, and wakes its caller.
     pub(crate) fn fail_streaming(&self, call: u64, error: CallError) {
         let Some(slot) = self.calls.find(call) else {
             return;
@@ -215,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// The stream that is an argument has ended, or is not read any more.
+    /// The stream that is an argument has ended, or its reader has stopped.
     pub(crate) fn end_arrives(&self, header: Header, kind: Kind, incoming: Incoming) {
         let _ = incoming.accept();
         let streams = self.streams_of(header.call, kind == Kind::Stop);

@@ -21,9 +21,9 @@ struct State {
 /// Whether an item may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendCredit {
-    /// So many.
+    /// As many as this.
     Items(u64),
-    /// Not before the reader says so.
+    /// None before the reader grants more.
     None,
     /// Nobody reads them any more.
     Closed,
@@ -39,8 +39,7 @@ impl Credits {
         }
     }
 
-    /// How many items may be sent now. Otherwise `waker` is woken when that changes, and in any case when the stream is
-    /// closed.
+    /// How many items may be sent now. If none, wakes `waker` when the reader grants more or the stream is closed.
     pub(crate) fn room(&self, waker: &Waker) -> SendCredit {
         let mut state = lock(&self.state);
         if state.closed {
@@ -48,21 +47,21 @@ impl Credits {
         }
         let known = state.waker.get_or_insert_with(|| waker.clone());
         known.clone_from(waker);
-        // The last item may be larger than what is left: else one of more than the window would never be sent.
+        // The last item may exceed the credit left; otherwise an item larger than the window would never be sent.
         if state.sent.bytes >= state.allowed.bytes || state.sent.items >= state.allowed.items {
             return SendCredit::None;
         }
         SendCredit::Items(state.allowed.items - state.sent.items)
     }
 
-    /// A message of so many items was sent.
+    /// A message of `items` items was sent.
     pub(crate) fn sent(&self, items: u64, bytes: u64) {
         let mut state = lock(&self.state);
         state.sent.items += items;
         state.sent.bytes = state.sent.bytes.saturating_add(bytes);
     }
 
-    /// The reader takes so much in all. It never takes back what it said.
+    /// The reader takes `allowed` in all. A grant is never taken back.
     pub(super) fn allow(&self, allowed: Tally) {
         self.change(|state| {
             state.allowed.items = state.allowed.items.max(allowed.items);
@@ -75,7 +74,7 @@ impl Credits {
         self.change(|state| state.closed = true);
     }
 
-    /// Changes the state, and wakes whoever waits for that.
+    /// Changes the state, and wakes the sender that waits for credit.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let waker = {
             let mut state = lock(&self.state);

@@ -1,7 +1,7 @@
-//! The receiving end of a stream: items in the order of their messages, whatever the order in which these are complete.
+//! The receiving end of a stream: items in the order of their messages, even if a later message is complete first.
 //!
-//! What its sender may send beyond [`INITIAL_WINDOW`], and what has come beyond that, is taken from the room of its connection
-//! ([`UnreadBudget`]): `taken` is never less than [`State::needed`].
+//! Grants beyond [`INITIAL_WINDOW`], and bytes that came beyond it, take room from the connection's [`UnreadBudget`]. Invariant:
+//! `taken` is never less than [`State::needed`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ pub(crate) struct Inbox {
 #[derive(Default)]
 struct State {
     messages: VecDeque<Entry>,
-    /// Of `messages`, those whose bytes are on their way.
+    /// How many of `messages` have bytes on their way.
     incomplete: usize,
     received: Tally,
     consumed: Tally,
-    /// What the sender was told, and what was consumed then.
+    /// `allowed` is the sender's last grant; `at` is what was consumed when it was given.
     allowed: Tally,
     at: Tally,
-    /// Bytes of the connection's.
+    /// Bytes taken from the connection's budget.
     taken: u64,
-    /// The last message, for which there is no room, and by how much it exceeds what was allowed.
+    /// The last message, if there is no room for it, and by how much it exceeds the grant.
     held: Option<(ItemsMessage, u64)>,
     finished: bool,
     closed: bool,
@@ -56,7 +56,7 @@ pub(crate) struct ItemsMessage {
 }
 
 impl State {
-    /// Bytes that have come and are not consumed, or may still come: without those that the stream has to itself.
+    /// Bytes that are unread or may still come, less those that the stream has to itself and those of a held message.
     fn needed(&self) -> u64 {
         let may_come = match self.finished {
             true => self.received.bytes,
@@ -79,7 +79,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The next item; `None` behind the last one.
+    /// The next item; `None` after the last one.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Option<Result<T, DecodeError>> {
         self.left = self.left.checked_sub(1)?;
         Some(self.items.item(self.left == 0))
@@ -90,24 +90,24 @@ impl Batch {
 #[derive(Debug)]
 pub(crate) enum Received {
     Items(Batch),
-    /// None, and none will come.
+    /// No items are left, and none will come.
     Finished,
-    /// None: it is not read any more.
+    /// The stream is closed.
     Closed,
-    /// None yet: this is the next message, which is to be read now.
+    /// The next message waits at its sender: the caller is to read it now.
     Held(Box<ItemsMessage>),
-    /// None yet.
+    /// No items yet.
     Nothing,
 }
 
 /// What becomes of a message of items.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Announced {
-    /// It is to be read.
+    /// The engine is to read it.
     Wanted,
     /// Nobody reads it.
     Unwanted,
-    /// It is wanted, and there is no room for it: it exceeds what was allowed by so much.
+    /// Somebody reads it, but the budget has no room: it exceeds the grant by so many bytes.
     NoRoom(u64),
 }
 
@@ -123,8 +123,8 @@ impl Inbox {
         }
     }
 
-    /// A message of so many items and bytes is announced, of which all is here or not. `None`: the peer sent more than it was allowed
-    /// to, or a message without items.
+    /// The peer announces a message of items; `is_here` if all of it is here. `None` if the peer sent more than it was granted, or
+    /// a message without items.
     pub(super) fn announced(&self, message: u64, size: Tally, is_here: bool) -> Option<Announced> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -154,11 +154,11 @@ impl Inbox {
         Some(Announced::Wanted)
     }
 
-    /// The message for which there is no room is read later. Returns `false` if nobody reads it.
+    /// Holds a message for which there is no room, to be read later. Returns `false` if nobody reads it.
     pub(super) fn hold(&self, message: ItemsMessage, excess: u64) -> bool {
         let mut state = lock(&self.state);
         if state.closed {
-            // Outside the lock it is let go of.
+            // Dropping a message may call the pipe: not under the lock.
             drop(state);
             drop(message);
             return false;
@@ -173,7 +173,7 @@ impl Inbox {
         true
     }
 
-    /// The message that is to be read later, if there is one: to be read now, or `None` where there is no room for it.
+    /// The held message, if the budget now has room for it. `Some(None)`: it has none. `None`: no message is held.
     pub(super) fn unhold(&self) -> Option<Option<Box<ItemsMessage>>> {
         let mut state = lock(&self.state);
         let (message, excess) = state.held.take()?;
@@ -186,7 +186,7 @@ impl Inbox {
         Some(Some(Box::new(message)))
     }
 
-    /// Changes the state, and wakes whoever waits for that.
+    /// Changes the state, and wakes the reader that waits for that.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (result, waker) = {
             let mut state = lock(&self.state);
@@ -201,7 +201,7 @@ impl Inbox {
     /// All of a message is here.
     pub(super) fn complete(&self, message: u64, body: Arguments) {
         self.change(|state| {
-            // From the back: the newest is the likeliest.
+            // From the back: the newest message is the likeliest.
             let mut entries = state.messages.iter_mut().rev();
             if let Some(entry) = entries.find(|entry| entry.message == message) {
                 entry.body = Some(body);
@@ -210,7 +210,7 @@ impl Inbox {
         });
     }
 
-    /// Nothing comes after what has been announced.
+    /// The peer sends nothing after the messages announced so far.
     pub(super) fn finish(&self) {
         self.change(|state| {
             state.finished = true;
@@ -223,7 +223,7 @@ impl Inbox {
         lock(&self.state).incomplete > 0
     }
 
-    /// The next items. Otherwise `waker`, if there is one, is woken when there are some.
+    /// The next items. If there are none, wakes `waker`, where given, when there are some.
     pub(crate) fn take(&self, waker: Option<&Waker>) -> Received {
         let mut state = lock(&self.state);
         match state.messages.pop_front() {
@@ -259,7 +259,7 @@ impl Inbox {
         Received::Nothing
     }
 
-    /// The application has had all of a batch. Returns what the sender is to be told that it may send in all.
+    /// The application has consumed a batch. Returns the grant to send to the peer, if one is due.
     pub(crate) fn consumed(&self, batch: &Batch) -> Option<Tally> {
         let mut state = lock(&self.state);
         state.consumed.items += batch.size.items;
@@ -268,7 +268,7 @@ impl Inbox {
         if state.finished || state.closed {
             return None;
         }
-        // Half of what it was allowed last is gone: told in time, and not for each item.
+        // A new grant is due once half of the last one is consumed: early enough, and not for each item.
         let half_gone = |allowed: u64, at: u64, consumed: u64| {
             consumed - at >= (allowed.saturating_sub(at) / 2).max(1)
         };
@@ -281,7 +281,7 @@ impl Inbox {
         state.at = consumed;
         state.allowed.items = allowed.items.max(consumed.items + self.window.items);
         if state.held.is_none() {
-            // Beyond what the stream has to itself as much as there is.
+            // Beyond its own window, the stream gets as much as the budget has left.
             let most = self.window.bytes.saturating_sub(INITIAL_WINDOW.bytes);
             let wanted = most.saturating_sub(state.taken);
             state.taken += self.unread.take_some(wanted);
@@ -291,14 +291,14 @@ impl Inbox {
         Some(state.allowed)
     }
 
-    /// Gives back what is not needed any longer.
+    /// Gives back bytes that are no longer needed.
     fn keep_needed(&self, state: &mut State) {
         let needed = state.needed();
         self.unread.give_back(state.taken.saturating_sub(needed));
         state.taken = state.taken.min(needed);
     }
 
-    /// Nobody reads any more. Returns the messages that are on their way.
+    /// Nobody reads any more. Returns the numbers of messages that are on their way.
     pub(super) fn close(&self) -> Vec<u64> {
         let (mut messages, held) = self.change(|state| {
             state.closed = true;
@@ -307,7 +307,7 @@ impl Inbox {
             (std::mem::take(&mut state.messages), state.held.take())
         });
         if held.is_some() {
-            // Not read at all, and the last one.
+            // The held message is the last one, and was never read.
             messages.pop_back();
             self.unread.let_go();
         }

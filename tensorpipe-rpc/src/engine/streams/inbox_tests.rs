@@ -8,12 +8,12 @@ fn message(inbox: &Inbox, id: u64, items: u64, bytes: u64) -> bool {
     announced.unwrap() == Announced::Wanted
 }
 
-/// It is more than its sender may send.
+/// Whether the inbox says that the sender sent more than it may.
 fn is_excess(inbox: &Inbox, items: u64, bytes: u64) -> bool {
     inbox.announced(9, Tally { items, bytes }, true).is_none()
 }
 
-/// One that has room for itself.
+/// An inbox whose budget is unbounded.
 fn alone() -> Inbox {
     Inbox::new(WINDOW, UnreadBudget::new(u64::MAX, 0))
 }
@@ -53,8 +53,7 @@ fn a_closed_stream_wants_nothing_and_names_what_is_on_its_way() {
     assert!(matches!(inbox.take(None), Received::Closed));
 }
 
-/// A sender that uses all that it may, and a reader that consumes at any pace: it never stands still, and what lies unread is
-/// bounded.
+/// The sender uses all its credit, and the reader consumes at any pace. The stream never stalls, and unread bytes are bounded.
 #[test]
 fn the_sender_is_told_in_time_and_not_for_each_item() {
     for size in [0, 1, 100, 5000, 300 << 10, 9 << 20] {
@@ -62,7 +61,7 @@ fn the_sender_is_told_in_time_and_not_for_each_item() {
         let (mut allowed, mut sent, mut told) = (INITIAL_WINDOW, Tally::default(), 0);
         for id in 0..5000 {
             if sent.items >= allowed.items || sent.bytes >= allowed.bytes {
-                // All that was sent is consumed, bit by bit: then it is told more.
+                // All sent items are consumed, one by one, until a grant comes.
                 while let Some(batch) = take(&inbox) {
                     if let Some(more) = inbox.consumed(&batch) {
                         (allowed, told) = (more, told + 1);
@@ -85,7 +84,7 @@ fn the_sender_is_told_in_time_and_not_for_each_item() {
     }
 }
 
-/// Two streams of a connection in which the one has all that there is beyond what each has to itself.
+/// Two of three streams take full windows. The third goes on with what they left.
 #[test]
 fn where_nothing_is_left_a_stream_goes_on_in_small_steps() {
     let most = 2 * WINDOW.bytes;
@@ -100,7 +99,7 @@ fn where_nothing_is_left_a_stream_goes_on_in_small_steps() {
     };
     let allowed = streams.each_ref().map(|inbox| step(inbox, 0));
     let full = INITIAL_WINDOW.bytes + WINDOW.bytes;
-    // The third has what the others have left of two windows.
+    // The third gets what the other two left of two windows.
     assert_eq!(
         allowed,
         [
@@ -110,7 +109,7 @@ fn where_nothing_is_left_a_stream_goes_on_in_small_steps() {
         ]
     );
     assert_eq!(unread.taken(), most);
-    // It goes on, and never has more.
+    // It goes on, and never gets more.
     for id in 1..50 {
         let allowed = step(&streams[2], id);
         assert!(allowed - (id + 1) * INITIAL_WINDOW.bytes <= 3 * INITIAL_WINDOW.bytes);
@@ -118,7 +117,7 @@ fn where_nothing_is_left_a_stream_goes_on_in_small_steps() {
     }
     let [first, ..] = &streams;
     first.close();
-    // There is room again, which it hears of in time.
+    // There is room again, and its next grants use it.
     let last = (50..53).map(|id| step(&streams[2], id)).max().unwrap();
     assert!(last > 50 * INITIAL_WINDOW.bytes + WINDOW.bytes, "{last}");
     drop(streams);
@@ -133,7 +132,7 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
         items: 1,
         bytes: 9 << 20,
     };
-    // One gets through alone, however large.
+    // One item gets through alone, however large.
     let first = inbox();
     assert_eq!(first.announced(0, large, false).unwrap(), Announced::Wanted);
     let excess = large.bytes - INITIAL_WINDOW.bytes;
@@ -153,14 +152,14 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
     let here = inbox();
     assert_eq!(here.announced(0, large, true).unwrap(), Announced::Wanted);
     assert_eq!(unread.taken(), 3 * excess);
-    // More than there is has been taken: what a stream has to itself is its own all the same.
+    // The budget is overdrawn, but a stream's own window is still its own.
     let small = Tally {
         items: 1,
         bytes: INITIAL_WINDOW.bytes,
     };
     let own = inbox();
     assert_eq!(own.announced(0, small, false).unwrap(), Announced::Wanted);
-    // All of it comes back.
+    // All bytes come back.
     drop((first, second, awaited, here, own));
     assert_eq!(unread.taken(), 0);
 }

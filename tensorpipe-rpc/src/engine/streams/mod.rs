@@ -1,17 +1,17 @@
-//! The streams of one call: items that come in for it, and leave to send items of its own.
+//! The streams of one call: its incoming items, and the credit to send items of its own.
 //!
-//! A call has at most one stream each way. Items are messages of their own that name the call. The receiving end says how many items and
-//! bytes it takes in all ([`Tally`]), and says more as the application consumes what has come. So what a stalled reader keeps is bounded,
-//! and nothing of a stream stands before other calls. What all stalled readers of a connection keep is bounded too ([`UnreadBudget`]).
+//! A call has at most one stream each way. Items are messages of their own that name the call. The receiver says how many items and
+//! bytes it takes in all ([`Tally`]), and grants more as the application consumes them. So the unread items of a stalled reader are
+//! bounded, and no stream holds up other calls. The unread items of all streams of a connection are bounded too ([`UnreadBudget`]).
 //!
 //! - Small items that are ready together share a message. None waits for one that is not ready.
-//! - Credit counts from the beginning of the stream, so nothing needs an answer and nothing is counted twice.
-//! - Items keep the order of their messages, whichever is complete first.
+//! - Credit counts from the beginning of the stream. So it needs no acknowledgement, and nothing is counted twice.
+//! - Items keep the order of their messages, even if a later message is complete first.
 //! - The handler's own future drives its stream: deadline, cancel, panic and drain apply to it as to the call.
-//! - A server that stops says DRAINING and not GOAWAY: credit and items of calls under way still come.
-//! - Granted credit cannot be revoked. When the room that all streams of a connection share is used up, each is granted less. An item that is
-//!   larger than its grant stays with its sender until there is room or its reader waits. At most a quarter of the pipe's
-//!   1024 messages may wait so; beyond, the call ends, as one that may have run.
+//! - A server that stops sends DRAINING and not GOAWAY: credit and items of calls under way still come.
+//! - Granted credit cannot be revoked. When the room that all streams of a connection share is used up, streams get smaller grants.
+//!   An item larger than its grant stays with its sender until there is room, or its reader waits for it. At most a quarter of the
+//!   pipe's 1024 messages may wait so. Beyond that, a call fails as one that may have run.
 
 mod arriving;
 mod credits;
@@ -47,16 +47,16 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
 }
 
-/// What tensors of a message of items are of, in errors.
+/// How errors name the tensors of a message of items.
 pub(super) const ITEMS: &str = "the stream's items";
 
-/// What may be sent of a stream before its reader has said anything.
+/// What a sender may send before its reader has granted anything.
 pub(crate) const INITIAL_WINDOW: Tally = Tally {
     items: 64,
     bytes: 256 << 10,
 };
 
-/// What a reader lets lie unread, unless told otherwise.
+/// How much a reader leaves unread, unless told otherwise.
 pub(crate) const WINDOW: Tally = Tally {
     items: 1024,
     bytes: 4 << 20,
@@ -65,32 +65,33 @@ pub(crate) const WINDOW: Tally = Tally {
 /// Both directions of one call, at one of its ends.
 pub(crate) struct CallStreams {
     pub(crate) call: u64,
-    /// Which there are, by the call's method.
+    /// Which streams the call's method has.
     pub(crate) kinds: Streams,
     /// Whether this end made the call.
     made_here: bool,
-    /// Items that come.
+    /// Incoming items.
     pub(crate) inbox: Option<Inbox>,
-    /// Items that go.
+    /// Credit for outgoing items.
     pub(crate) credits: Option<Credits>,
-    /// Where tensors of items that come are to land, if somebody said so.
+    /// Where tensors of incoming items are to land, if somebody said so.
     receive_placement: Option<Arc<ReceivePlacement>>,
-    /// The same of those that go.
+    /// Where tensors of outgoing items are to land.
     pub(crate) placement: Option<Placement>,
-    /// The channels over one of which these go, if its caller said so.
+    /// The outgoing items go over one of these channels, if the caller said so.
     pub(crate) required: Option<Box<Required>>,
-    /// Where the caller wants to know what went over them.
+    /// Counts the traffic of both streams, if the caller asked.
     pub(crate) carried: Option<StreamTraffic>,
-    /// It stands among those that wait for room.
+    /// The stream is in the budget's queue for room.
     waits: AtomicBool,
-    /// The call, which is handled here, has its answer.
+    /// A call handled here has its answer.
     answered: AtomicBool,
-    /// What ended the call while the bytes of items were on their way.
+    /// The call's outcome, kept while bytes of items are on their way.
     held: Mutex<Option<Outcome>>,
 }
 
 impl CallStreams {
-    /// The end of whoever made the call, or handles it; where tensors of items are to land that come, and that go.
+    /// One end's streams: `made_here` at the caller, not at the handler. Incoming tensors land at `receive_placement`, outgoing
+    /// ones at `placement`.
     pub(crate) fn new(
         call: u64,
         made_here: bool,
@@ -120,7 +121,7 @@ impl CallStreams {
         }
     }
 
-    /// Keeps how the call ended until all items are here. Gives it back if they are.
+    /// Keeps the outcome until all items are here. Gives it back if they are.
     pub(crate) fn hold(&self, outcome: Outcome) -> Option<Outcome> {
         let waits = matches!(outcome, Outcome::Value(_) | Outcome::ServiceError(_))
             && self.inbox.as_ref().is_some_and(Inbox::is_incomplete);
@@ -131,18 +132,18 @@ impl CallStreams {
         None
     }
 
-    /// Whether the call has no answer yet: now it gets one.
+    /// Marks the call as answered. Returns `false` if it was already.
     pub(super) fn begin_answer(&self) -> bool {
         !self.answered.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether message number `message` has items of this end's, about which something is required.
+    /// Whether message number `message` holds items of this end that must go over named channels.
     pub(super) fn has_sent(&self, message: u64) -> bool {
         let required = self.required.as_ref();
         required.is_some_and(|required| required.has_sent(message))
     }
 
-    /// The call has ended: nobody reads what this end sends.
+    /// The call has ended: nobody reads the items that this end sends.
     pub(super) fn no_more_sent(&self) {
         if let Some(credits) = &self.credits {
             credits.close();
@@ -189,7 +190,7 @@ impl Drop for StreamGuard {
         let Some(inner) = context.as_ref().map(|context| &context.inner) else {
             return;
         };
-        // Whoever has the call has the engine.
+        // A call's context keeps its engine reachable.
         if let (Some(streams), Some(engine)) = (&inner.streams, inner.caller.engine()) {
             engine.close_streams(streams);
         }
@@ -204,7 +205,7 @@ pub(crate) fn size_of(message: &Message) -> u64 {
 }
 
 impl super::Engine {
-    /// The next items of a call, as [`Inbox::take`]. One that waits for room is read now.
+    /// The next items of a call, as [`Inbox::take`]. Reads a held message now if the reader waits for it.
     pub(crate) fn take_items(&self, streams: &Arc<CallStreams>, waker: Option<&Waker>) -> Received {
         let Some(inbox) = &streams.inbox else {
             return Received::Finished;
@@ -217,7 +218,7 @@ impl super::Engine {
         }
     }
 
-    /// Sends a message of so many items, as [`Engine::send`](super::Engine::send).
+    /// Sends a message of `items` items, as [`Engine::send`](super::Engine::send).
     pub(crate) fn send_items(
         &self,
         streams: &CallStreams,
@@ -239,7 +240,7 @@ impl super::Engine {
         sent.map_err(|error| naming(error, name))
     }
 
-    /// The application has had all of a batch: its sender, and others that wait for room, hear of it.
+    /// The application has consumed a batch: grants its sender more, and reads messages that wait for room.
     pub(crate) fn consumed(&self, streams: &CallStreams, batch: &Batch) {
         let Some(inbox) = &streams.inbox else { return };
         if let Some(allowed) = inbox.consumed(batch) {
@@ -248,20 +249,20 @@ impl super::Engine {
         self.read_held();
     }
 
-    /// Reads messages that wait for room, as far as there is some.
+    /// Reads messages that wait for room, as long as there is some.
     fn read_held(&self) {
         while let Some((streams, message)) = self.unread.next() {
             self.read_items(&streams, *message);
         }
     }
 
-    /// Nobody reads the call's items any more. What is on its way is not taken.
+    /// Nobody reads the call's items any more. Items on their way are stopped.
     pub(crate) fn close_streams(&self, streams: &CallStreams) {
         streams.no_more_sent();
         self.close_inbox(streams);
     }
 
-    /// The same of the incoming direction alone.
+    /// Closes the incoming direction alone.
     pub(crate) fn close_inbox(&self, streams: &CallStreams) {
         let Some(inbox) = &streams.inbox else { return };
         for message in inbox.close() {

@@ -1,7 +1,7 @@
-//! The channels over one of which a stream's items go, where its caller says so.
+//! Named channels: a stream's items must travel over one of them, where its caller says so.
 //!
-//! A channel may find out late that it cannot carry an item: its message is abandoned then, and the call ends with the reason. So the numbers
-//! of its messages are kept. Streams without such a wish keep none.
+//! A channel may find out late that it cannot carry an item. The item's message is then abandoned, and the call ends with the
+//! reason. So this keeps the numbers of the stream's messages. Streams without such a requirement keep none.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::lock::lock;
 /// See the module's documentation.
 pub(crate) struct Required {
     pub(crate) channels: Arc<Vec<String>>,
-    /// Numbers of messages, the latest ones: behind one that is not there yet a reader takes no more items than these.
+    /// The numbers of the latest messages. A reader takes no more items than these beyond one that is not there yet.
     sent: Mutex<VecDeque<u64>>,
 }
 
@@ -24,7 +24,7 @@ impl Required {
         }
     }
 
-    /// Items are message number `message`.
+    /// Items were sent as message number `message`.
     pub(super) fn sent_as(&self, message: u64) {
         let mut sent = lock(&self.sent);
         if sent.len() as u64 >= WINDOW.items {
@@ -34,7 +34,7 @@ impl Required {
     }
 
     pub(super) fn has_sent(&self, message: u64) -> bool {
-        // They ascend.
+        // The numbers ascend.
         lock(&self.sent).binary_search(&message).is_ok()
     }
 }

@@ -1,8 +1,8 @@
-//! How much may lie unread of all streams of one connection, in bytes.
+//! The budget for unread bytes of all streams of one connection.
 //!
-//! Each stream has [`INITIAL_WINDOW`](super::INITIAL_WINDOW) to itself. What its sender is allowed beyond, and by how much an item exceeds that, is taken
-//! from here, and comes back as items are consumed. Only what is here already, and what a reader waits for, is taken whether there is room
-//! or not. What streams have to themselves is bounded by how many of them the peer may have open.
+//! Each stream has [`INITIAL_WINDOW`] to itself. Grants beyond that, and items that exceed a grant, take
+//! bytes from this budget. They come back as items are consumed. Two kinds of items are taken even without room: those that are
+//! here already, and those that a reader waits for. The limit on open streams bounds the windows that streams have to themselves.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use super::inbox::{Inbox, ItemsMessage};
 use super::{CallStreams, INITIAL_WINDOW};
 use crate::lock::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
-/// So many streams may be open at once, however little they may let lie.
+/// So many streams may be open at once, however small the budget is.
 const OPEN_AT_LEAST: u64 = 64;
 
 /// See the module's documentation.
@@ -19,17 +19,17 @@ const OPEN_AT_LEAST: u64 = 64;
 pub(crate) struct UnreadBudget {
     most: u64,
     taken: AtomicU64,
-    /// Messages that may be kept from being read: they use up what the pipe takes in all.
+    /// How many messages may stay unread at their sender. Each takes one of the pipe's message slots.
     most_held: usize,
-    /// How many are.
+    /// How many do now.
     held: AtomicUsize,
-    /// Streams that have one, or had, the longest first: each once.
+    /// Streams that hold a message, or held one, the longest wait first. Each is listed once.
     waiting: Mutex<VecDeque<Weak<CallStreams>>>,
-    /// Streams that the peer has opened, each of which may send [`INITIAL_WINDOW`](super::INITIAL_WINDOW) before anybody reads.
+    /// Streams that the peer has opened. Each may send [`INITIAL_WINDOW`] before anybody reads.
     opened: AtomicUsize,
 }
 
-/// The place of a stream that the peer has opened, until it is dropped.
+/// A stream that the peer has opened counts as open until this is dropped.
 pub(crate) struct StreamPermit(Arc<UnreadBudget>);
 
 impl Drop for StreamPermit {
@@ -47,8 +47,8 @@ impl UnreadBudget {
         })
     }
 
-    /// The peer opens one more stream. What all of them have to themselves is at most as much again as they share, or that of
-    /// [`OPEN_AT_LEAST`]. Where so many are open, how many that are.
+    /// The peer opens one more stream. Open streams may have as many bytes to themselves as the budget holds, and [`OPEN_AT_LEAST`]
+    /// of them are always allowed. The error is the number that may be open.
     pub(crate) fn open(self: &Arc<Self>) -> Result<StreamPermit, u64> {
         let most = (self.most / INITIAL_WINDOW.bytes).max(OPEN_AT_LEAST);
         let place = StreamPermit(self.clone());
@@ -58,7 +58,7 @@ impl UnreadBudget {
         }
     }
 
-    /// Takes so many bytes, or as many as there are.
+    /// Takes `wanted` bytes, or as many as are left.
     pub(super) fn take_some(&self, wanted: u64) -> u64 {
         let mut got = 0;
         let _ = self.update(|taken| {
@@ -68,7 +68,7 @@ impl UnreadBudget {
         got
     }
 
-    /// Takes so many bytes, or none. What is more than there ever is gets through alone.
+    /// Takes `wanted` bytes, or none. A request larger than the whole budget is granted when nothing else is taken.
     pub(super) fn take_all(&self, wanted: u64) -> bool {
         let all = |taken: u64| {
             let sum = taken.saturating_add(wanted);
@@ -77,7 +77,7 @@ impl UnreadBudget {
         self.update(all).is_ok()
     }
 
-    /// Takes so many bytes, of which there may not be enough.
+    /// Takes `wanted` bytes, even if the budget does not have them.
     pub(super) fn take_anyway(&self, wanted: u64) {
         let _ = self.update(|taken| Some(taken.saturating_add(wanted)));
     }
@@ -93,7 +93,7 @@ impl UnreadBudget {
         self.taken.fetch_update(order, order, change)
     }
 
-    /// One more message is kept from being read. Returns `false` if too many are.
+    /// Counts one more held message. Returns `false` if there are too many.
     pub(super) fn hold(&self) -> bool {
         let has_room = self.held.fetch_add(1, Ordering::SeqCst) < self.most_held;
         if !has_room {
@@ -102,37 +102,37 @@ impl UnreadBudget {
         has_room
     }
 
-    /// One is not kept any longer.
+    /// One held message fewer.
     pub(super) fn let_go(&self) {
         self.held.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// This stream's waits for room.
+    /// Puts a stream that holds a message in the queue for room.
     pub(super) fn wait(&self, streams: &Arc<CallStreams>) {
         if streams.waits.swap(true, Ordering::AcqRel) {
             return;
         }
         let mut waiting = lock(&self.waiting);
-        // Those that are gone do not say so. There are no more others than streams that are open.
+        // Dropped streams do not leave the queue by themselves. Without them it is no longer than the number of open streams.
         waiting.retain(|streams| streams.strong_count() > 0);
         waiting.push_back(Arc::downgrade(streams));
     }
 
     /// The message that has waited longest, if there is room for it.
     pub(super) fn next(&self) -> Option<(Arc<CallStreams>, Box<ItemsMessage>)> {
-        // In almost all cases nobody waits. Whoever keeps a message says so, then looks for room; who comes here has given room back
-        // before: in one order of all four, one of them sees the other.
+        // Fast path: almost always nobody waits. A holder first counts its message, then looks for room; the caller of this first
+        // gives room back, then looks for holders. With `SeqCst`, at least one of them sees the other.
         if self.held.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        // Streams that end here do so behind the lock.
+        // Streams dropped here are dropped after the lock.
         let mut passed = Vec::new();
-        // Under one lock: whoever gives room back and comes later finds those for whom there was none.
+        // One lock for the whole search: a thread that gives room back later then finds the streams that got none.
         let mut waiting = lock(&self.waiting);
         loop {
             let streams = waiting.front()?.upgrade();
             let found = streams.as_ref().and_then(|streams| {
-                // Before the check: what is held from now on waits anew.
+                // Cleared before the check: a message held from now on queues the stream anew.
                 streams.waits.store(false, Ordering::Release);
                 streams.inbox.as_ref().and_then(Inbox::unhold)
             });
@@ -172,14 +172,14 @@ mod tests {
             let mut open: Vec<_> = (0..room).map(|_| unread.open().unwrap()).collect();
             for _ in 0..2 {
                 assert_eq!(unread.open().err(), Some(room));
-                // One that ends leaves its place, and one that is refused takes none.
+                // An ended stream frees its place, and a refused one takes none.
                 open.pop();
                 open.push(unread.open().unwrap());
             }
         }
     }
 
-    /// The first one stays, so nobody behind it is tried.
+    /// The first stream stays in the queue, so none behind it is tried.
     #[test]
     fn streams_that_are_gone_do_not_wait() {
         let unread = UnreadBudget::new(0, 0);

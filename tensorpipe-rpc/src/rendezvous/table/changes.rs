@@ -1,4 +1,4 @@
-//! The table's steps: a value comes, leaves, is let in.
+//! The steps of the table: a value is kept, is received, or is let in from the queue.
 
 use std::collections::hash_map::Entry;
 
@@ -9,7 +9,7 @@ use crate::rendezvous::limits::REMEMBERED;
 use crate::rendezvous::value::Value;
 
 impl<W> Table<W> {
-    /// Something is sent to this consumer.
+    /// Records a consumer to which something is sent.
     fn names(&mut self, consumer: &str) {
         if self.consumers.contains(consumer) {
             return;
@@ -20,7 +20,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// Keeps a value for which there is room, or somebody who waits for it; gives another one back.
+    /// Keeps a value if there is room, or a receiver waits for it. Otherwise gives it back.
     pub(super) fn offer(&mut self, key: &Key, value: Value) -> Result<Option<Value>, SendError> {
         self.names(key.consumer());
         match self.admits(key, &value) {
@@ -36,7 +36,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// Whether there is room for a value of this key, or somebody who waits for it.
+    /// Whether a value of this key can be kept: there is room, or a receiver waits for it.
     fn admits(&self, key: &Key, value: &Value) -> Result<bool, SendError> {
         if let Some(aborted) = &self.aborted {
             return Err(aborted.clone().into());
@@ -46,10 +46,10 @@ impl<W> Table<W> {
             return Err(SendError::Finished { step });
         }
         match slot(&self.steps, key) {
-            // Empty: somebody has a place.
+            // Empty: a receiver has a place.
             Some(slot) if matches!(slot.stage, Stage::Empty) => Ok(true),
             Some(_) => Err(SendError::AlreadySent(key.clone())),
-            // Nobody overtakes those who wait for room.
+            // A new send must not overtake those that wait for room.
             None => Ok(self.room.is_free() && self.fits(value.byte_len())),
         }
     }
@@ -89,25 +89,25 @@ impl<W> Table<W> {
         }
     }
 
-    /// The slot at which this number has a place.
+    /// The slot in which the receive of this number has a place.
     pub(super) fn reserved(&mut self, key: &Key, number: u64) -> Result<&mut Slot<W>, RecvError> {
         self.is_open(key.step())?;
         let has_place = |slot: &&mut Slot<W>| {
             let waiter = slot.waiter.as_ref();
             waiter.is_some_and(|waiter| waiter.number == number)
         };
-        // While its step is open, only another one takes a place away.
+        // While its step is open, a place is only lost to another receive.
         let slot = slot_mut(&mut self.steps, key).filter(has_place);
         slot.ok_or_else(|| RecvError::Awaited(key.clone()))
     }
 
-    /// Whether somebody in another process may have it by now.
+    /// Whether another process may have the value by now.
     pub(super) fn is_lent(&self, key: &Key) -> bool {
         let slot = slot(&self.steps, key);
         slot.is_some_and(|slot| matches!(slot.stage, Stage::Here { lent: true, .. }))
     }
 
-    /// Nobody has a place at this key any more.
+    /// Removes the receive that has a place at this key.
     pub(super) fn leave(&mut self, key: &Key) {
         let slot = slot_mut(&mut self.steps, key);
         if let Some(waiter) = slot.and_then(|slot| slot.waiter.take()) {
@@ -116,7 +116,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// The value of this key is its receiver's.
+    /// Gives the value of this key to its receiver.
     pub(super) fn receive(&mut self, key: &Key) -> Option<Value> {
         let stage = &mut slot_mut(&mut self.steps, key)?.stage;
         if matches!(stage, Stage::Received(_)) {
@@ -136,7 +136,7 @@ impl<W> Table<W> {
             && let Some((_, earliest)) = self.received.pop_first()
         {
             match slot(&self.steps, &earliest) {
-                // Somebody has asked, and not looked since: later.
+                // A receive is waiting there and has not polled since: remember the key for longer.
                 Some(Slot {
                     waiter: Some(_), ..
                 }) => self.remember(earliest),
@@ -147,7 +147,7 @@ impl<W> Table<W> {
         value
     }
 
-    /// A value of this key was received: the last one.
+    /// Remembers, as the latest, that the value of this key was received.
     fn remember(&mut self, key: Key) {
         let number = self.next_number();
         if let Some(slot) = slot_mut(&mut self.steps, &key) {
@@ -194,7 +194,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// A slot that was taken out of the table.
+    /// Ends a slot that was taken out of the table.
     pub(super) fn end(&mut self, slot: Slot<W>, why: &SendError) {
         match slot.stage {
             Stage::Here { value, lent } => {

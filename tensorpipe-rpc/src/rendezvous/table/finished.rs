@@ -1,11 +1,11 @@
-//! Which steps are over.
+//! The set of finished steps.
 //!
-//! Steps mostly count up, so they are kept as ranges: a thousand finished steps in a row cost one. Invariant: ranges do not
-//! touch, and there are at most [`RANGES`] of them; beyond, the lowest is forgotten.
+//! Steps mostly count up, so they are kept as ranges: a thousand finished steps in a row are one range. Invariant: ranges do not
+//! touch, and there are at most [`RANGES`] of them. Beyond that, the lowest is forgotten.
 
 use std::collections::BTreeMap;
 
-/// How many gaps are remembered.
+/// How many ranges are kept.
 const RANGES: usize = 1024;
 
 /// See the module's documentation.

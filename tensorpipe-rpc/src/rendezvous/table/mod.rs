@@ -1,4 +1,4 @@
-//! The values that were sent and not received, and who waits for which: a state machine without locks, clocks and tasks.
+//! The table of values that were sent and not received, and of receives that wait: a state machine without locks, clocks and tasks.
 //!
 //! ```text
 //!          send, with room or awaited              taken, or confirmed
@@ -8,16 +8,16 @@
 //!                 room, or awaited       ▲──┘
 //! ```
 //!
-//! A receiver has a *place* at a key from [`Table::recv`] on until it has the value, an error, or withdraws. Invariants:
-//! - a value leaves when it is taken, by `confirm`, `finish` or `abort` alone, and for the first two once. Whoever gives its place up, or
-//!   is lent a value and goes, takes nothing away;
-//! - `bytes` and `values` are the sums over what is Here; a send makes them exceed the limits only where a receiver has a place;
-//! - a blocked send that a receiver asks for is let in at once: a bound delays nothing that somebody waits for;
-//! - `lent` counts what is lent, and at [`LENT`] nothing further is: who confirms nothing does not fill this process;
-//! - `received` has the keys that are Received and no others: a step that is over leaves none behind;
-//! - whoever can go on is in the list of [`Table::after`].
+//! A receiver has a *place* at a key, from [`Table::recv`] until it has the value or an error, or withdraws. Invariants:
+//! - a value leaves only when it is taken, or by `confirm`, `finish` or `abort`; by the first two only once. A receiver that gives
+//!   its place up, or is lent a value and dies, takes nothing away;
+//! - `bytes` and `values` are the sums over all slots that are Here; a send exceeds the limits only if a receiver has a place;
+//! - a blocked send is let in as soon as a receiver asks for its value: bounds never delay a value that is waited for;
+//! - `lent` counts lent values, and at [`LENT`] no more are lent: a consumer that never confirms cannot fill this process;
+//! - `received` holds exactly the keys that are Received: a finished step leaves none behind;
+//! - the waker of each task that can go on is in the list of [`Table::after`].
 //!
-//! `W` wakes a task; whoever drives the table does so after it has let go of its lock.
+//! `W` wakes a task. The table's owner wakes tasks only after it has released the lock.
 
 mod changes;
 mod finished;
@@ -35,7 +35,7 @@ use super::key::Key;
 use super::limits::{LENT, Limits, Stats};
 use super::value::Value;
 
-/// How many aborts are kept of who is no consumer yet.
+/// How many aborts are kept of processes that are not consumers yet.
 const EARLY: usize = 64;
 
 /// See the module's documentation.
@@ -44,31 +44,31 @@ pub(super) struct Table<W> {
     limits: Limits,
     steps: Steps<W>,
     room: BlockedSends<W>,
-    /// Received, the earliest first.
+    /// The keys of received values, the earliest first.
     received: BTreeMap<u64, Key>,
     finished: Finished,
     aborted: Option<Aborted>,
-    /// To whom something was sent.
+    /// The consumers to which something was sent.
     consumers: HashSet<Box<str>>,
-    /// Aborts of who may become one of them.
+    /// Aborts of processes that may become consumers.
     early: HashMap<Box<str>, Aborted>,
     bytes: u64,
     values: usize,
     lent: usize,
     waiting: usize,
-    /// Of places, and of what was received.
+    /// The last number of a place or of a received value.
     numbers: u64,
     after: After<W>,
 }
 
-/// What is left to do once the table's lock is free: both run code of others.
+/// What is to be done after the table's lock is released, because it runs foreign code.
 #[derive(Debug)]
 pub(super) struct After<W> {
-    /// Who can go on by now.
+    /// Wakers of tasks that can go on.
     pub(super) wakes: Vec<W>,
-    /// What is not kept any more.
+    /// Values that are no longer kept.
     pub(super) dropped: Vec<Value>,
-    /// What wakes nobody any more: with it a task may go, and what that has.
+    /// Wakers that are no longer needed. Dropping one may drop its task, and all that the task holds.
     pub(super) stale: Vec<W>,
 }
 
@@ -84,7 +84,7 @@ impl<W> Default for After<W> {
 
 type Steps<W> = HashMap<u64, HashMap<Key, Slot<W>>>;
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Debug)]
 struct Slot<W> {
     stage: Stage,
@@ -109,18 +109,18 @@ fn slot_mut<'t, W>(steps: &'t mut Steps<W>, key: &Key) -> Option<&'t mut Slot<W>
 #[derive(Debug)]
 enum Stage {
     Empty,
-    /// Its sender waits for room, with this number.
+    /// Its sender waits for room, under this number.
     Blocked(u64, Value),
     Here {
         value: Value,
-        /// Somebody in another process may have it by now.
+        /// Another process may have the value by now.
         lent: bool,
     },
-    /// Its number among those.
+    /// Its number in `received`.
     Received(u64),
 }
 
-/// Who has a place.
+/// The receive that has a place.
 #[derive(Debug)]
 struct Waiter<W> {
     number: u64,
@@ -128,12 +128,12 @@ struct Waiter<W> {
     wake: Option<W>,
 }
 
-/// How a value is given to who has a place.
+/// How a value is given to a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveMode {
-    /// It leaves.
+    /// The value leaves the table.
     Take,
-    /// It stays until [`Table::confirm`].
+    /// The value stays until [`Table::confirm`].
     Lend,
 }
 
@@ -157,7 +157,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// What the calls before have left to do.
+    /// Takes the work that earlier calls have left.
     #[must_use = "whoever is not woken sleeps on"]
     pub(super) fn after(&mut self) -> After<W> {
         std::mem::take(&mut self.after)
@@ -173,7 +173,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// Keeps a value for its receiver, or says that there is no room.
+    /// Keeps a value for its receiver. An error if there is no room.
     pub(super) fn send(&mut self, key: &Key, value: Value) -> Result<(), SendError> {
         let Some(value) = self.offer(key, value)? else {
             return Ok(());
@@ -183,12 +183,12 @@ impl<W> Table<W> {
         Err(full)
     }
 
-    /// The same; where there is no room the sender gets a number to wait with, and the value is here once there is some.
+    /// As `send`, but if there is no room, the sender gets a number to wait with. The value is kept once there is room.
     pub(super) fn park(&mut self, key: &Key, value: Value) -> Result<Option<u64>, SendError> {
         let Some(value) = self.offer(key, value)? else {
             return Ok(None);
         };
-        // Larger than all the room: only its receiver lets it in, and nobody stands behind it.
+        // A value larger than the whole bound is not queued: only its receiver can let it in, so it must not block others.
         let queued = value.byte_len() <= self.limits.bytes;
         let number = self.room.enter(key.clone(), queued);
         let stage = Stage::Blocked(number, value);
@@ -197,7 +197,7 @@ impl<W> Table<W> {
         Ok(Some(number))
     }
 
-    /// Whether the value of a blocked send is here.
+    /// Whether the value of a blocked send has been kept.
     pub(super) fn poll_parked(
         &mut self,
         number: u64,
@@ -206,7 +206,7 @@ impl<W> Table<W> {
         self.room.poll(number, wake, &mut self.after.stale)
     }
 
-    /// A blocked send waits no more: its value is gone. `None` then; else how it had ended before.
+    /// Gives a blocked send up, and drops its value. If the send had ended before, returns how.
     pub(super) fn unpark(&mut self, number: u64) -> Option<Result<(), SendError>> {
         let key = match self.room.leave(number, &mut self.after.stale) {
             Ok(key) => key,
@@ -215,13 +215,13 @@ impl<W> Table<W> {
         if let Some(Stage::Blocked(_, value)) = self.forget(&key) {
             self.after.dropped.push(value);
         }
-        // Those behind it may fit.
+        // Sends behind it may fit now.
         self.admit();
         None
     }
 
-    /// Takes a place at a key. Among those to whom a value is lent the last one has it. A consumer asks once at a time, so whoever
-    /// asked before has given up, or is dead, though that is not known here yet.
+    /// Takes a place at a key. Among receives that are lent the value, the last one gets it: a consumer asks once at a time, so an
+    /// earlier one of its receives has given up or is dead, even if this process does not know yet.
     pub(super) fn recv(&mut self, key: &Key, give: ReceiveMode) -> Result<u64, RecvError> {
         self.is_open(key.step())?;
         if give == ReceiveMode::Lend && self.lent >= LENT && !self.is_lent(key) {
@@ -248,7 +248,7 @@ impl<W> Table<W> {
         Ok(number)
     }
 
-    /// Gives the value to whoever has this place, which ends with it, or with an error.
+    /// Polls a receive by its place, which ends with the value or an error.
     pub(super) fn poll(
         &mut self,
         key: &Key,
@@ -277,11 +277,11 @@ impl<W> Table<W> {
         };
         self.leave(key);
         let given = given.or_else(|| self.receive(key));
-        // Somebody else has it.
+        // Another receive has the value.
         Poll::Ready(given.ok_or_else(|| RecvError::Received(key.clone())))
     }
 
-    /// Whoever has this place has got the value elsewhere.
+    /// The receive in this place has got the value from elsewhere.
     pub(super) fn claim(&mut self, key: &Key, number: u64) -> Result<(), RecvError> {
         self.reserved(key, number)?;
         self.leave(key);
@@ -290,7 +290,7 @@ impl<W> Table<W> {
         Ok(())
     }
 
-    /// Gives a place up. What is here stays.
+    /// Gives a place up. A value that is here stays.
     pub(super) fn withdraw(&mut self, key: &Key, number: u64) {
         let Ok(slot) = self.reserved(key, number) else {
             return;
@@ -302,12 +302,12 @@ impl<W> Table<W> {
         }
     }
 
-    /// Whoever was lent the value has it. A confirmation of what was not lent changes nothing.
+    /// The consumer confirms a lent value. For a value that was not lent, this changes nothing.
     pub(super) fn confirm(&mut self, key: &Key) {
         if !self.is_lent(key) {
             return;
         }
-        // Whoever has asked meanwhile hears that it came too late.
+        // A receive that has asked meanwhile is woken, and learns that it came too late.
         let slot = slot_mut(&mut self.steps, key);
         if let Some(waiter) = slot.and_then(|slot| slot.waiter.as_mut()) {
             self.after.wakes.extend(waiter.wake.take());
@@ -316,7 +316,7 @@ impl<W> Table<W> {
         self.after.dropped.extend(here);
     }
 
-    /// A step is over: its values are dropped, whoever waits in it is told, and so is whoever comes later.
+    /// Finishes a step: drops its values, and fails its receives, waiting or later.
     pub(super) fn finish(&mut self, step: u64) {
         self.finished.insert(step);
         if let Some(slots) = self.steps.remove(&step) {
@@ -327,8 +327,8 @@ impl<W> Table<W> {
         self.admit();
     }
 
-    /// The same, as this consumer wants it: once something is sent to it, now or later. `false` where there are too many of whom
-    /// nobody has heard.
+    /// Aborts on behalf of a consumer, as soon as something is sent to it, now or later. Returns `false` if too many unknown
+    /// processes have aborted.
     pub(super) fn abort_by(&mut self, consumer: &str, aborted: &Aborted) -> bool {
         if self.consumers.contains(consumer) {
             self.abort(aborted);
@@ -340,7 +340,7 @@ impl<W> Table<W> {
         true
     }
 
-    /// Everything is over. Only the first reason counts.
+    /// Aborts everything. Only the first reason counts.
     pub(super) fn abort(&mut self, aborted: &Aborted) {
         if self.aborted.is_some() {
             return;

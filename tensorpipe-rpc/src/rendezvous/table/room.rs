@@ -1,4 +1,4 @@
-//! Sends that wait for room: first come, first let in.
+//! The queue of sends that wait for room, first come, first served.
 
 use std::collections::{BTreeSet, HashMap};
 use std::task::Poll;
@@ -9,7 +9,7 @@ use crate::rendezvous::key::Key;
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct BlockedSends<W> {
-    /// Numbers count up, so the smallest has waited longest. Not all that wait stand here.
+    /// Numbers count up, so the smallest has waited longest. Sends too large for the bound are not in the queue.
     queue: BTreeSet<u64>,
     senders: HashMap<u64, Sender<W>>,
     blocked: usize,
@@ -22,7 +22,7 @@ enum Sender<W> {
         key: Key,
         wake: Option<W>,
     },
-    /// How it ended; its sender has not looked yet.
+    /// How the send ended. Its sender has not polled since.
     Ended(Result<(), SendError>),
 }
 
@@ -38,17 +38,17 @@ impl<W> Default for BlockedSends<W> {
 }
 
 impl<W> BlockedSends<W> {
-    /// Sends that wait.
+    /// How many sends wait.
     pub(super) fn blocked(&self) -> usize {
         self.blocked
     }
 
-    /// Whether nobody stands in the queue.
+    /// Whether the queue is empty.
     pub(super) fn is_free(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Who has waited longest.
+    /// The send that has waited longest.
     pub(super) fn first(&self) -> Option<(u64, &Key)> {
         let number = self.queue.first()?;
         match self.senders.get(number)? {
@@ -57,7 +57,7 @@ impl<W> BlockedSends<W> {
         }
     }
 
-    /// Somebody waits, in the queue or beside it.
+    /// Adds a waiting send, in the queue or outside of it.
     pub(super) fn enter(&mut self, key: Key, queued: bool) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -70,7 +70,7 @@ impl<W> BlockedSends<W> {
         number
     }
 
-    /// What woke it before goes to `stale`.
+    /// Polls a send. Its earlier waker goes to `stale`.
     pub(super) fn poll(
         &mut self,
         number: u64,
@@ -84,13 +84,13 @@ impl<W> BlockedSends<W> {
             }
             _ => match self.senders.remove(&number) {
                 Some(Sender::Ended(how)) => Poll::Ready(how),
-                // It has looked already.
+                // It was polled to its end before.
                 _ => Poll::Ready(Ok(())),
             },
         }
     }
 
-    /// Somebody waits no more, by its own wish. Its key, if it was still blocked; else how it had ended.
+    /// Removes a send at its sender's wish. Returns its key if it was still blocked; otherwise how it had ended.
     pub(super) fn leave(
         &mut self,
         number: u64,
@@ -103,12 +103,12 @@ impl<W> BlockedSends<W> {
                 Ok(key)
             }
             Some(Sender::Ended(how)) => Err(how),
-            // It has looked already.
+            // It was polled to its end before.
             None => Err(Ok(())),
         }
     }
 
-    /// Somebody need not wait any more, and is told when it looks.
+    /// Ends the wait of a send. Its sender gets `how` at its next poll. Returns its waker.
     pub(super) fn end(&mut self, number: u64, how: Result<(), SendError>) -> Option<W> {
         let sender = self.senders.get_mut(&number)?;
         let Sender::Blocked { wake, .. } = sender else {

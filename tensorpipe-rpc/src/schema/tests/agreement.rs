@@ -1,4 +1,4 @@
-//! Two ends that agree, and what two that do not are told.
+//! Comparing: ends that agree, and the differences that others get.
 
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn signatures_and_missing_lines() {
         returns.unwrap_err(),
         "method `push`: the client has `returns: u64`, the server has `returns: u8`"
     );
-    // What one side could not trace is not held against the other.
+    // A type that one end could not trace is not compared.
     let untraced = change(|push| {
         push.structure.clear();
         push.untraced.push("why".into());
@@ -166,7 +166,7 @@ fn a_peer_cannot_have_us_collect_more_differences_than_anybody_reads() {
         method.name = format!("push{i}");
         method
     };
-    // All of them have the id of another method of the server's.
+    // All of them have the id of one of the server's methods.
     hostile.methods = (0..10_000).map(named).collect();
     let error = compare(&hostile, &now).unwrap_err();
     assert_eq!(error.differences.len(), 64);

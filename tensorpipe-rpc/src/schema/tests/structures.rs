@@ -1,4 +1,4 @@
-//! The structure of all kinds of types, and why some have none.
+//! The traced structure of all kinds of types, and why some cannot be traced.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -103,7 +103,7 @@ fn recursive_types_end() {
         "returns: List\nenum List\n  0 Cons(u8, List)\n  1 Nil\n"
     );
 
-    // The type is inside itself before its enum was ever seen.
+    // The type meets itself before its enum was visited.
     #[derive(Deserialize)]
     struct Node {
         next: Option<Box<Self>>,
@@ -129,7 +129,7 @@ fn recursive_types_end() {
          enum Far\n  0 Back(Kind)\n  1 Away\n  2 Third(u16)\n"
     );
 
-    // The only way out is the last variant of the other one.
+    // The recursion ends only through the last variant of the other enum.
     #[derive(Deserialize)]
     enum Odd {
         Next(Box<Even>),

@@ -1,4 +1,4 @@
-//! What is kept has a bound, whatever others do.
+//! Whatever other processes do, the table's memory is bounded.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ fn what_was_received_is_remembered_up_to_a_bound() {
     ));
 }
 
-/// Values of these names are sent and received; how many keys are known then.
+/// Sends and receives values of these names. Returns how many keys are known afterwards.
 fn pass(table: &mut Table<u32>, names: std::ops::Range<u64>) -> usize {
     for name in names {
         let key = key(name, 0);
@@ -44,7 +44,7 @@ fn whoever_comes_too_late_keeps_no_key_for_ever() {
     table.send(&late, value(1)).unwrap();
     let place = table.recv(&late, ReceiveMode::Lend).unwrap();
     poll(&mut table, &late, place, 1).unwrap().unwrap();
-    // Asks again, and has not looked when the first one says that it has it.
+    // A second receive waits, and has not polled yet when the first one confirms.
     let place = table.recv(&late, ReceiveMode::Lend).unwrap();
     table.confirm(&late);
     let many = REMEMBERED as u64;
@@ -66,13 +66,13 @@ fn of_finished_steps_little_is_kept() {
         }
         table.received.len()
     };
-    // Of a step that goes on.
+    // A step that is never finished.
     for i in 0..100 {
         receive(i, 0);
     }
     let most = (1..5000).map(|step| receive(step, step)).max();
     assert!(most < Some(300), "{most:?}");
-    // What is of a step that goes on is still known.
+    // Keys of a step that goes on are still remembered.
     assert!(matches!(
         table.send(&key(5, 0), value(1)),
         Err(SendError::AlreadySent(_))
@@ -85,7 +85,7 @@ fn who_never_confirms_is_not_lent_without_end() {
     let lend = |table: &mut Table<u32>, name: u64| {
         let key = key(name, 0);
         let place = table.recv(&key, ReceiveMode::Lend)?;
-        // Whatever the bound: somebody waits for it.
+        // Accepted whatever the bound, because a receive waits for it.
         table.send(&key, value(1)).unwrap();
         poll(table, &key, place, 1).unwrap().map(drop)
     };
@@ -100,7 +100,7 @@ fn who_never_confirms_is_not_lent_without_end() {
     assert_eq!(table.stats().values, LENT);
     let full = table.send(&key(LENT as u64, 0), value(1)).unwrap_err();
     assert!(matches!(full, SendError::Full { .. }), "{full}");
-    // What is lent can be asked for again, and makes room when it has come.
+    // A lent value can be asked for again. Its confirmation makes room.
     let again = table.recv(&key(3, 0), ReceiveMode::Lend).unwrap();
     assert_eq!(poll(&mut table, &key(3, 0), again, 1).unwrap().unwrap(), 1);
     table.confirm(&key(3, 0));

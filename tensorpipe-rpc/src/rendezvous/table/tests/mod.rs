@@ -1,4 +1,4 @@
-//! What the table does.
+//! Tests of the table.
 
 mod bounds;
 mod random;

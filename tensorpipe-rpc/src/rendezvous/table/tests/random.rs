@@ -1,4 +1,4 @@
-//! Driven at random, beside a plain account of it.
+//! The table under random steps, compared with a simple model.
 
 use std::collections::{HashMap, HashSet};
 use std::task::Poll;
@@ -23,14 +23,14 @@ enum Step {
     Finish(u64),
 }
 
-/// Who has a place, or had.
+/// A receive that has a place, or had one.
 #[derive(Clone)]
 struct Asked {
     key: Key,
     number: u64,
     wake: u32,
     give: ReceiveMode,
-    /// Somebody else has it now.
+    /// Another receive has the place now.
     is_over: bool,
 }
 
@@ -52,21 +52,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..120)
 }
 
-/// Three keys a step, four steps.
+/// Three keys for each step, four steps.
 fn named(name: u64) -> Key {
     key(name % 3, name / 3)
 }
 
 proptest! {
-    /// Whatever happens in whatever order: a value that was sent is received once, or swept; nothing is held that is not
-    /// counted; who can go on is woken.
+    /// In any order of steps: a value that was sent is received once, or swept; everything held is counted; every task that can go
+    /// on is woken.
     #[test]
     fn nothing_is_lost_and_nothing_comes_twice(steps in steps()) {
         const BYTES: u64 = 15;
         let mut table = table(BYTES, 4);
-        // Sent with success, at once.
+        // Keys that were sent successfully, at once.
         let mut sent: HashSet<Key> = HashSet::new();
-        // Bytes that were sent last, or wait for room.
+        // The size of the values that were sent last, or wait for room.
         let mut offered: HashMap<Key, u64> = HashMap::new();
         let mut received: HashSet<Key> = HashSet::new();
         let mut finished: HashSet<u64> = HashSet::new();

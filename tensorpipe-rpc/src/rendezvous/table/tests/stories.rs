@@ -1,4 +1,4 @@
-//! Told step by step.
+//! Stories, step by step.
 
 use std::task::Poll;
 
@@ -6,7 +6,7 @@ use super::super::{ReceiveMode, Table};
 use super::{key, table, value};
 use crate::rendezvous::{Key, RecvError, SendError, Stats};
 
-/// The bytes of the value that is given, or why there is none; `None`: not yet.
+/// The size of the received value, or the error; `None` if the receive still waits.
 pub(super) fn poll(
     table: &mut Table<u32>,
     key: &Key,
@@ -27,7 +27,7 @@ fn what_is_lent_leaves_when_that_is_confirmed() {
     table.confirm(&key);
     assert_eq!(table.stats().bytes, 10, "it was not lent yet");
     for _ in 0..2 {
-        // The second one in the place of a first that never said that it has it.
+        // The second receive follows a first one that never confirmed.
         let place = table.recv(&key, ReceiveMode::Lend).unwrap();
         let lent = table.poll(&key, place, || 1);
         assert!(matches!(lent, Poll::Ready(Ok(_))));
@@ -59,13 +59,13 @@ fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
         poll(&mut table, &key, first, 1),
         Some(Err(RecvError::Awaited(_)))
     ));
-    // Whoever had the place before gives up nothing of another one's.
+    // The first receive has lost its place, so its withdrawal changes nothing.
     table.withdraw(&key, first);
     assert!(poll(&mut table, &key, second, 2).is_none());
     table.send(&key, value(3)).unwrap();
     assert_eq!(table.after().wakes, [2]);
     assert_eq!(poll(&mut table, &key, second, 2).unwrap().unwrap(), 3);
-    // Whoever took the place may be gone by the time that this is seen.
+    // The second receive may already be gone when the first one notices that it lost its place.
     let other = super::key(3, 0);
     let first = table.recv(&other, ReceiveMode::Lend).unwrap();
     let second = table.recv(&other, ReceiveMode::Lend).unwrap();
@@ -74,7 +74,7 @@ fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
         poll(&mut table, &other, first, 1),
         Some(Err(RecvError::Awaited(_)))
     ));
-    // A receiver of this process yields to nobody.
+    // A receive of this process keeps its place against all others.
     let own = super::key(2, 0);
     table.recv(&own, ReceiveMode::Take).unwrap();
     assert!(matches!(
@@ -98,7 +98,7 @@ fn beyond_the_bound_a_send_is_refused_or_waits_in_its_turn() {
     };
     assert_eq!((held, values, bytes), (6, 1, 5));
     let large = table.park(&keys[1], value(5)).unwrap().unwrap();
-    // There is room for it, and somebody stands before it.
+    // There is room for it, but another send waits in front of it.
     assert!(matches!(
         table.send(&keys[2], value(1)),
         Err(SendError::Full { .. })
@@ -126,12 +126,12 @@ fn beyond_the_bound_a_send_is_refused_or_waits_in_its_turn() {
 fn what_somebody_waits_for_is_let_in_whatever_the_bound() {
     let mut table = table(10, 1);
     table.send(&key(0, 0), value(10)).unwrap();
-    // Asked for before it is sent.
+    // The receive comes before the send.
     let asked = key(1, 0);
     let place = table.recv(&asked, ReceiveMode::Take).unwrap();
     table.send(&asked, value(50)).unwrap();
     assert_eq!(poll(&mut table, &asked, place, 1).unwrap().unwrap(), 50);
-    // And while its sender waits for room, behind another one.
+    // The receive comes while the send waits for room, behind another one.
     let first = table.park(&key(2, 0), value(1)).unwrap().unwrap();
     let second = table.park(&key(3, 0), value(50)).unwrap().unwrap();
     assert!(table.poll_parked(first, || 1).is_pending());
@@ -199,7 +199,7 @@ fn a_finished_step_is_swept() {
         table.poll_parked(other, || 3),
         Poll::Ready(Ok(()))
     ));
-    // Whoever is late hears it.
+    // A late send gets the error.
     assert!(matches!(
         table.send(&key(3, 7), value(1)),
         Err(SendError::Finished { step: 7 })
