@@ -1,7 +1,7 @@
-//! From which size on each channel pays: one table, of what was measured.
+//! The sizes from which each channel pays, as measured, in one table.
 //!
-//! Measured with `tp-bench` between two processes of one machine with two cores, p50; the figures are in `benches/RESULTS.md`. A
-//! context says otherwise by `ContextBuilder::threshold`.
+//! Measured with `tp-bench` between two processes of one machine with two cores, p50; the figures are in `benches/RESULTS.md`.
+//! `ContextBuilder::threshold` overrides an entry for a context.
 
 use std::borrow::Cow;
 
@@ -25,41 +25,41 @@ const fn entry(
     }
 }
 
-/// Handing a key over costs a frame of the other end's; up to 4 KiB a copy in the message's frame costs less.
+/// A hand-over costs an extra frame from the reader; up to 4 KiB, a copy in the message's frame costs less.
 pub(super) const XTH: [Threshold; 1] = [entry(Pays::From((4 << 10) + 1), None, None)];
 
-/// Memory of a device rides in no frame.
+/// Device memory never rides in a message's frame.
 #[cfg(feature = "cuda")]
 pub(super) const CUDA_XTH: [Threshold; 1] = [entry(Pays::From(1), None, None)];
 
-/// The same for a loan, whatever its size. Over shm a message without tensors took 1.8 µs, and one with 4 KiB in the frame 3.0.
-/// With a leased tensor it took 4.1 (64 KiB) and 4.6 (1 MiB).
+/// As for `xth`: a loan costs the same whatever its size. Over shm, a message without tensors took 1.8 µs, one with 4 KiB in the frame 3.0,
+/// and one with a leased tensor 4.1 (64 KiB) or 4.6 (1 MiB).
 ///
-/// Ordinary memory is copied for it: that pays as soon as a ring would have to be read before all of it is written. Less rides in the
-/// frame, where it is with its reader whether or not that reads.
+/// Ordinary memory has to be copied for it. That pays from the size at which the ring would have to be read before all of it is written.
+/// Smaller tensors ride in the frame, which brings them to the reader before it asks for them.
 pub(super) const LEASE: [Threshold; 3] = [
     entry(Pays::From((4 << 10) + 1), None, Some(MemoryKind::Pool)),
     entry(Pays::From((4 << 10) + 1), None, Some(MemoryKind::Borrowed)),
     entry(Pays::From(32 << 10), None, Some(MemoryKind::Heap)),
 ];
 
-/// Of a reader that may use several processors: two of its threads copy. Over shm, ratio to `basic`, at 4, 8, 16, 32 and 128 MiB: up
-/// 0.9–1.1, 0.8–1.0, 0.8–1.0, 0.8–0.9, 0.95; down 1.0, 0.9, 0.8–0.9, 0.8, 0.7–0.9. Over tcp, at 4, 16 and 64 MiB:
-/// 0.6–1.0, 0.6–0.7, 0.7–0.8.
+/// For a reader that may use several processors: two of its threads copy. Ratio to `basic` over shm, at 4, 8, 16, 32 and 128 MiB: up
+/// 0.9–1.1, 0.8–1.0, 0.8–1.0, 0.8–0.9, 0.95; down 1.0, 0.9, 0.8–0.9, 0.8, 0.7–0.9. Over tcp, at 4, 16 and 64 MiB: 0.6–1.0, 0.6–0.7,
+/// 0.7–0.8.
 const CMA_SEVERAL: [Threshold; 2] = [
     entry(Pays::From(8 << 20), Some("shm"), None),
     entry(Pays::From(4 << 20), None, None),
 ];
 
-/// Of a reader and a writer that share one processor: half of the copies take half of the time, and nobody waits for a turn. At
-/// 256 KiB, 1, 4, 16 and 64 MiB: over shm 1.1, 0.6–0.8, 0.8, 0.6, 0.8–0.9; over tcp 0.5–0.9, 0.6, 0.3, 0.3, 0.5–0.6.
+/// For a reader and a writer that share one processor: half of the copies take half of the time, and nobody waits to be scheduled. At 256
+/// KiB, 1, 4, 16 and 64 MiB: over shm 1.1, 0.6–0.8, 0.8, 0.6, 0.8–0.9; over tcp 0.5–0.9, 0.6, 0.3, 0.3, 0.5–0.6.
 const CMA_ONE: [Threshold; 1] = [entry(Pays::From(1 << 20), None, None)];
 
-/// Of a reader with one processor, and a writer that runs on another one meanwhile: then both ends of a connection copy at once,
-/// where `cma` would have one thread. At 4, 16 and 64 MiB: over shm 1.4, 1.1, 1.2–1.9; over tcp 0.8–1.2, 1.0, 1.2–1.3.
+/// For a reader with one processor and a writer on another: over a connection, both ends copy at the same time, while `cma` would use one
+/// thread. At 4, 16 and 64 MiB: over shm 1.4, 1.1, 1.2–1.9; over tcp 0.8–1.2, 1.0, 1.2–1.3.
 const CMA_EACH_ONE: [Threshold; 1] = [entry(Pays::LastResort, None, None)];
 
-/// Of a writer here; `None` for a reader that does not say what it has.
+/// Thresholds for a writer here; `None`: the reader does not describe its processors.
 pub(super) fn cma(writer: Processors, reader: Option<Processors>) -> Vec<Threshold> {
     match reader {
         Some(reader) if reader.usable > 1 => CMA_SEVERAL.to_vec(),
@@ -68,10 +68,10 @@ pub(super) fn cma(writer: Processors, reader: Option<Processors>) -> Vec<Thresho
     }
 }
 
-/// What smaller tensors gain does not pay for the turn-taking.
+/// For smaller tensors, the gain does not cover the coordination of several connections.
 pub(super) const MPT: [Threshold; 1] = [entry(Pays::From(4 << 20), None, None)];
 
-/// The frame saves the go-ahead's round trip. Also what a channel of one's own begins with.
+/// A part in the message's frame saves the go-ahead's round trip. User-defined channels start with this as well.
 pub(super) const BASIC: [Threshold; 1] = [entry(Pays::BeyondFrame, None, None)];
 
 #[cfg(test)]

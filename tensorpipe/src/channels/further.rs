@@ -1,15 +1,15 @@
 //! Connections that a channel asks for after the handshake.
 //!
-//! The listener's end gives out a token, and the lanes carry it to the other end. That one joins with it, at the address where the pipe
-//! began or was moved to. So a pipe that never needs them never makes them. Nothing of the pipe depends on them: the listener may have
-//! stopped, or something between the two may let no more connections through, and a channel goes on without.
+//! The end that listens gives out a token, and the lanes carry it to the other end. That end connects with the token, to the address where
+//! the pipe was connected or upgraded to. A pipe that never needs further connections never makes any. The pipe does not depend on them: if
+//! the listener has stopped, or a firewall lets no more connections through, the channel goes on without.
 
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::transports::{BoxFuture, Connection};
 
-/// What a connection joins its pipe with: random, and good for once.
+/// What a connection joins its pipe with: random, and valid once.
 pub type JoinToken = [u8; 16];
 
 /// Makes a connection with a token.
@@ -20,9 +20,9 @@ type Join =
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum ConnectionSource {
-    /// The end that connected: joins with a token that the other has given out. The future is bounded by
-    /// [`Timeouts::handshake`](crate::Timeouts::handshake); it ends when the listener has said yes, or fails. Dropping it
-    /// lets go of the connection.
+    /// The end that connected: joins with a token that the other end has given out. The future is bounded by
+    /// [`Timeouts::handshake`](crate::Timeouts::handshake); it ends when the listener has accepted, or fails. Dropping it closes the
+    /// connection.
     Joins(Arc<Join>),
     /// The end that accepted: gives out a token, unless its listener has stopped.
     Expects(Arc<dyn Fn() -> Option<Expected> + Send + Sync>),
@@ -37,13 +37,13 @@ impl std::fmt::Debug for ConnectionSource {
     }
 }
 
-/// A connection that may come.
+/// A connection that the peer may make.
 #[must_use = "the token is good only while this lives"]
 pub struct Expected {
-    /// What it has to join with.
+    /// The token that the peer has to send.
     pub token: JoinToken,
-    /// The connection, once it has joined. Unbounded: it may never come. Fails when the listener stops. Dropping it makes the
-    /// token void.
+    /// The connection, once the peer has joined. Unbounded: the peer may never join. Fails when the listener stops. Dropping it makes
+    /// the token void.
     pub connection: BoxFuture<'static, Result<Box<dyn Connection>, Error>>,
 }
 

@@ -1,7 +1,7 @@
-//! Memory that is handed over within the process: it lies in a table, under a random key, until it is taken out.
+//! Memory that is handed over within the process: it lies in a table under a random key until it is taken out.
 //!
-//! The key is random, one for each hand-over: whoever is not in this process, whatever it says, has no table to look it up
-//! in, and cannot guess another one.
+//! Each hand-over has its own random key. A peer in another process has no access to this table, whatever it claims, and cannot guess a
+//! key.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ fn table() -> &'static Table {
     TABLE.get(Table::default)
 }
 
-/// What a channel says of devices that it hands over between.
+/// What a channel tells about devices that it hands memory over between.
 pub(super) fn devices(devices: impl IntoIterator<Item = Device>) -> Vec<(Device, Vec<u8>)> {
     // Without an id there is no pipe.
     let id = process_id().unwrap_or_default();
@@ -28,7 +28,7 @@ pub(super) fn devices(devices: impl IntoIterator<Item = Device>) -> Vec<(Device,
     devices.into_iter().map(here).collect()
 }
 
-/// Whether two descriptors are of one process.
+/// Whether two descriptors belong to one process.
 pub(super) fn reaches(ours: &[u8], theirs: &[u8]) -> Result<(), String> {
     match ours == theirs {
         true => Ok(()),
@@ -36,7 +36,7 @@ pub(super) fn reaches(ours: &[u8], theirs: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Takes these back. Their memory is let go of when the table is free: its owner may come back here.
+/// Removes these from the table. The buffers are dropped after the lock is released, since dropping one may lead back here.
 fn forget(keys: &[Token]) {
     let mut table = lock(table());
     let taken: SmallVec<[Buffer; 1]> = keys.iter().filter_map(|key| table.remove(key)).collect();
@@ -44,9 +44,10 @@ fn forget(keys: &[Token]) {
     drop(taken);
 }
 
-/// What becomes of memory that has been handed over.
+/// What a channel does with memory that has been handed over.
 pub(super) trait Take: Send {
-    /// The reader has it, and wants it so. Ends `op`, after the peer was told with an empty control frame, or fails it.
+    /// The reader has `source`, and its application wants it in `want`. Sends the peer an empty control frame and ends `op`, or fails
+    /// it.
     fn take(&mut self, op: OpId, source: Buffer, want: Want, io: &mut LaneIo<'_>);
 
     /// As [`Lane::resume`].
@@ -63,7 +64,7 @@ pub(super) trait Take: Send {
 /// One end: the writer leaves memory in the table and sends the key.
 pub(super) struct HandOver<T> {
     take: T,
-    /// Keys of what lies in the table for the peer.
+    /// Keys under which this end has left memory in the table.
     offered: HashMap<OpId, Token>,
     wanted: HashMap<OpId, Want>,
 }
@@ -96,7 +97,8 @@ impl<T: Take> Lane for HandOver<T> {
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         if op.outgoing {
             if let Some(key) = self.offered.remove(&op) {
-                // The reader says that it has it: one that has not leaves nothing behind either.
+                // The reader says that it has taken the memory. If that is not true, the memory is removed
+                // all the same.
                 forget(&[key]);
                 io.sent(op);
             }
@@ -110,7 +112,7 @@ impl<T: Take> Lane for HandOver<T> {
         let key = Token::try_from(body)
             .map_err(|_| ChannelFault("a key that is not 16 bytes long".to_owned()))?;
         let Some(source) = lock(table()).remove(&key) else {
-            // The writer has taken it back or is gone: its RESET, or the end of the pipe, is behind this frame.
+            // The writer has taken it back or is gone: its RESET, or the end of the pipe, follows.
             return Ok(());
         };
         let len = match &want {

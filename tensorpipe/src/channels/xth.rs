@@ -49,7 +49,7 @@ impl Channel for XthChannel {
     }
 }
 
-/// Into memory of the reader's it is copied.
+/// Copies the tensor if the reader brought memory of its own.
 struct Copied(LaneHandle);
 
 impl Take for Copied {

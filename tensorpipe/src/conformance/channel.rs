@@ -1,5 +1,5 @@
-//! What every channel has to do: the contract in [`channels`](crate::channels), through pipes between two contexts that
-//! have this channel alone and let no tensor ride in a message's frame.
+//! The contract of every channel, see [`channels`](crate::channels). The scenarios use pipes between two contexts that have only this
+//! channel, and that let no tensor ride in a message's frame.
 
 mod devices;
 mod dying;
@@ -49,7 +49,7 @@ type Room = dyn Fn(usize) -> BufferMut + Send + Sync;
 type Download = dyn Fn(&Buffer) -> Vec<u8> + Send + Sync;
 type Hold = dyn Fn() -> Box<dyn Any + Send> + Send + Sync;
 
-/// A channel, and how bytes get onto its device and back.
+/// A channel, and how to get bytes onto its device and back.
 #[derive(Clone)]
 pub struct Subject {
     make: Arc<Make>,
@@ -81,8 +81,8 @@ impl Subject {
         )
     }
 
-    /// A channel for `device`: `upload` makes memory there of bytes, `room` makes memory there to be filled, `download`
-    /// fetches the bytes. `download` is given buffers without bytes, too, whose memory is no allocator's ([`Buffer::empty`]).
+    /// A channel for `device`. `upload` makes memory there from bytes, `room` makes memory there to be filled, and `download` fetches
+    /// the bytes. `download` also gets buffers without bytes, which come from no allocator ([`Buffer::empty`]).
     pub fn on(
         device: Device,
         make: impl Fn() -> Arc<dyn Channel> + Send + Sync + 'static,
@@ -102,7 +102,7 @@ impl Subject {
         }
     }
 
-    /// Whose contexts have this allocator: for a channel that takes memory of a device for what it receives
+    /// Gives the contexts this allocator: for a channel that receives into device memory of its own choice
     /// ([`LaneIo::allocate`](crate::channels::LaneIo::allocate)).
     pub fn with_allocator(self, allocator: Arc<dyn Allocator>) -> Self {
         Self {
@@ -111,8 +111,8 @@ impl Subject {
         }
     }
 
-    /// Whose device can be made to stand still: what `upload` queues does not go on until the result of `hold` is dropped. Without
-    /// it the suite does not see a lane that waits for its device.
+    /// Lets the suite stop the device: work that `upload` queues does not go on until the result of `hold` is dropped. Without it,
+    /// the suite cannot detect a lane that blocks on its device.
     pub fn with_hold(self, hold: impl Fn() -> Box<dyn Any + Send> + Send + Sync + 'static) -> Self {
         Self {
             hold: Some(Arc::new(hold)),
@@ -124,7 +124,7 @@ impl Subject {
         let channel = (self.make)();
         let mut transports: Vec<Arc<dyn Transport>> = vec![Arc::new(TcpTransport::new())];
         if channel.in_process() {
-            // Pipes are upgraded to it.
+            // Pipes are upgraded to this transport.
             transports.insert(0, Arc::new(MemoryTransport::new()));
         }
         let limits = Limits {
@@ -147,7 +147,7 @@ impl Subject {
         context.build().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Two ends, of two contexts: the one that connected, the one that accepted.
+    /// Two ends, of two contexts: the end that connected, and the end that accepted.
     async fn pair(&self) -> (Pipe, Pipe) {
         self.connect(&self.context("client"), &self.context("server"))
             .await
@@ -171,7 +171,7 @@ impl Subject {
         (client, server)
     }
 
-    /// Until the scenario ends.
+    /// Keeps the listener until the scenario ends.
     fn keep(&self, listener: Listener) {
         crate::sync::lock(&self.listeners).push(listener);
     }
@@ -204,7 +204,7 @@ impl Subject {
 
     /// Sends `parts` from one end to the other and compares them.
     async fn move_parts(&self, from: &Pipe, to: &Pipe, parts: &[(usize, u64)]) {
-        // Where it cannot be written nobody waits for it.
+        // A failed write panics at once; the read would wait in vain.
         let write = async {
             let written = from.write(self.message(parts)).await;
             written.unwrap_or_else(|error| panic!("write: {error}"));
@@ -250,7 +250,7 @@ pub async fn all(make: impl Fn() -> Subject) -> &'static [&'static str] {
     crate::__channel_scenarios!(__suite_run(make))
 }
 
-/// Name, devices and descriptors keep their form; two of a kind on one machine judge each other without a panic.
+/// Name, devices and descriptors have the right form. Two channels of a kind on one machine check each other's descriptors without a panic.
 pub async fn device_descriptors(subject: Subject) {
     let (one, two) = ((subject.make)(), (subject.make)());
     assert!(!one.name().is_empty() && one.name() == two.name());
@@ -264,7 +264,7 @@ pub async fn device_descriptors(subject: Subject) {
                 DeviceOffer::new(*device, descriptor),
                 DeviceOffer::new(*device, foreign),
             ) {
-                // But for a pair that is none of its business, whatever the descriptor.
+                // Except for a pair that the channel is not meant to connect, whatever the descriptor.
                 let own = one.reaches(
                     DeviceOffer::new(*device, descriptor),
                     DeviceOffer::new(*device, descriptor),

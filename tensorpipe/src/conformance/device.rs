@@ -1,7 +1,7 @@
-//! What a device has to do: the contracts of [`Allocator`], [`Fence`] and [`Memory`](crate::device::Memory).
+//! The contract of a device: of its [`Allocator`], [`Fence`] and [`Memory`](crate::device::Memory).
 //!
-//! A backend shows the suite how its queues are filled, by a [`Fixture`]. The device of [`TestDevices`](super::TestDevices) is
-//! one, in [`TestFixture`].
+//! A backend implements a [`Fixture`] to show the suite how to use its queues. [`TestFixture`] does so for the device of
+//! [`TestDevices`](super::TestDevices).
 
 mod fixture;
 
@@ -18,19 +18,19 @@ use crate::{Context, Tensor};
 
 /// A backend as the suite uses it: an allocator, and two queues for each device, one that writes and one that reads.
 pub trait Fixture: Send + Sync + 'static {
-    /// Of devices whose memory the CPU cannot read.
+    /// An allocator for devices whose memory the CPU cannot read.
     fn allocator(&self) -> Arc<dyn Allocator>;
 
-    /// Queues the writing of `bytes` to memory of as many, and does not wait for it.
+    /// Queues a write of `bytes` to memory of the same length, without waiting.
     fn write(&self, bytes: &[u8], to: BufferMut) -> Buffer;
 
-    /// Queues a reading of `buffer`, and does not wait for it; the result waits.
+    /// Queues a read of `buffer`, without waiting; calling the result waits.
     fn read(&self, buffer: &Buffer) -> Box<dyn FnOnce() -> Vec<u8> + Send>;
 
     /// Keeps the queue that writes to `device` from going on, until the result is dropped.
     fn hold_writes(&self, device: Device) -> Box<dyn Any + Send>;
 
-    /// The same of the queue that reads.
+    /// As [`hold_writes`](Self::hold_writes), for the queue that reads.
     fn hold_reads(&self, device: Device) -> Box<dyn Any + Send>;
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Subject {
 }
 
 impl Subject {
-    /// Of this backend.
+    /// Uses this backend.
     pub fn new(fixture: impl Fixture) -> Self {
         Self {
             allocator: fixture.allocator(),
@@ -56,7 +56,7 @@ impl Subject {
     }
 
     fn device(&self) -> Device {
-        // The last one: a backend that knows only its first one is found out.
+        // The last one, so that a backend that supports only its first device fails.
         let last = self.allocator.devices().pop();
         last.unwrap_or_else(|| panic!("it has no device"))
     }
@@ -70,7 +70,7 @@ impl Subject {
         self.fixture.write(&pattern(len, seed), room)
     }
 
-    /// Nothing that is queued uses it any more.
+    /// Waits until no queued work uses it any more.
     async fn end_of_work(&self, buffer: &Buffer) {
         let is_idle = || {
             let work = buffer.memory().work();
@@ -124,7 +124,7 @@ pub async fn all(make: impl Fn() -> Subject) -> &'static [&'static str] {
     crate::__device_scenarios!(__suite_run(make))
 }
 
-/// On each device, of each size, and the bytes with it.
+/// Memory on each device, of each size, holds its bytes.
 pub async fn memory_is_where_it_was_asked_for(subject: Subject) {
     let devices = subject.allocator.devices();
     assert_eq!(devices, subject.allocator.devices(), "they do not change");
@@ -138,7 +138,7 @@ pub async fn memory_is_where_it_was_asked_for(subject: Subject) {
             assert!(buffer.as_bytes().is_none(), "the CPU cannot read it");
             assert!(buffer.memory().work().is_some(), "it keeps fences");
             subject.check(&buffer, seed as u64).await;
-            // Part of it, from where that begins.
+            // A part of it, from an offset.
             let part = buffer.slice(len / 3..len);
             let found = subject.fixture.read(&part);
             let found = tokio::task::spawn_blocking(found).await;
@@ -148,7 +148,7 @@ pub async fn memory_is_where_it_was_asked_for(subject: Subject) {
     }
 }
 
-/// What is written says so by a fence, until it is.
+/// A write reports its end by a fence.
 pub async fn memory_is_ready_behind_its_work(subject: Subject) {
     let pool = subject.pool();
     let held = subject.fixture.hold_writes(subject.device());
@@ -167,7 +167,7 @@ pub async fn memory_is_ready_behind_its_work(subject: Subject) {
     subject.check(&buffer, 1).await;
 }
 
-/// Whatever is done with memory of a device that stands still returns at once.
+/// On a device that stands still, every call returns at once.
 pub async fn nobody_waits_for_a_queue(subject: Subject) {
     let device = subject.device();
     let held = [
@@ -193,7 +193,7 @@ pub async fn nobody_waits_for_a_queue(subject: Subject) {
     check_read(read, 70_000, 1).await;
 }
 
-/// Callbacks run once, on whichever side of the fence they come.
+/// Callbacks run once, whether they are registered before or after the fence is reached.
 pub async fn callbacks_run_once(subject: Subject) {
     let pool = subject.pool();
     let held = subject.fixture.hold_writes(subject.device());
@@ -217,7 +217,7 @@ pub async fn callbacks_run_once(subject: Subject) {
     assert_eq!(runs.load(Ordering::SeqCst), 4);
 }
 
-/// Memory that was let go of while a queue reads it is given to nobody before that is over, and then it is.
+/// Memory that is dropped while a queue reads it is reused only after the read, and then it is.
 pub async fn memory_is_used_again_behind_its_work(subject: Subject) {
     let pool = subject.pool();
     let len = 200_000;
@@ -239,7 +239,7 @@ pub async fn memory_is_used_again_behind_its_work(subject: Subject) {
     assert_eq!(pool.stats().fresh, 2, "all of it is idle");
 }
 
-/// The same where it is freed: its pool keeps nothing, or is gone, before it comes back or after.
+/// As above, for memory that is freed: its pool keeps nothing, or is dropped before the memory comes back or after.
 pub async fn memory_is_freed_behind_its_work(subject: Subject) {
     let frees: [fn(DevicePool, Buffer); 3] = [
         |pool, buffer| {
@@ -268,7 +268,7 @@ pub async fn memory_is_freed_behind_its_work(subject: Subject) {
     }
 }
 
-/// Memory that a queue still reads is overwritten behind that, by whoever has its only handle.
+/// The holder of the only handle overwrites memory only behind a read that is still queued.
 pub async fn what_is_read_is_not_overwritten(subject: Subject) {
     let len = 100_000;
     let memory = subject.allocator.allocate(subject.device(), len);
@@ -285,7 +285,7 @@ pub async fn what_is_read_is_not_overwritten(subject: Subject) {
     let again = room(memory);
     assert!(!again.unfinished().is_empty(), "a queue reads it");
     let second = subject.fixture.write(&pattern(len, 5), again);
-    // Long enough for a queue that does not wait.
+    // Long enough for a wrong queue that does not wait.
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(
         second.ready().is_some(),
@@ -297,7 +297,7 @@ pub async fn what_is_read_is_not_overwritten(subject: Subject) {
     subject.end_of_work(&second).await;
 }
 
-/// One for each domain, whatever is cut from the memory and however often the pool hands it out.
+/// There is one registration for each domain, whatever slices are made and however often the pool hands the memory out.
 pub async fn registrations_are_made_once_and_end_with_the_memory(subject: Subject) {
     struct Registration(Arc<AtomicUsize>);
     impl Drop for Registration {
@@ -347,7 +347,7 @@ pub async fn registrations_are_made_once_and_end_with_the_memory(subject: Subjec
     eventually("the end of both", || there.load(Ordering::SeqCst) == 0).await;
 }
 
-/// To each device in turn and back to main memory, behind the work that the source is ready behind; where the allocator copies.
+/// Tensors are copied to each device in turn and back to main memory, behind the sources' ready fences, if the allocator copies.
 pub async fn tensors_are_copied_there_and_back(subject: Subject) {
     let nothing = subject.allocator.copy(Vec::new(), BufferMut::zeroed(0));
     if nothing.is_none() {
@@ -383,7 +383,7 @@ pub async fn tensors_are_copied_there_and_back(subject: Subject) {
     }
 }
 
-/// Several are copied behind each other, where each lies when it is there.
+/// Several buffers are concatenated, each one behind its own ready fence.
 pub async fn parts_are_gathered(subject: Subject) {
     let pool = subject.pool();
     if !pool.gathers() {
@@ -417,7 +417,7 @@ async fn to(tensor: &Tensor, device: Device, context: &Context) -> Tensor {
     copied.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What no device has is an error, after which all goes on.
+/// A request that no device can satisfy is an error, and later ones succeed.
 pub async fn a_device_has_an_end(subject: Subject) {
     let pool = subject.pool();
     let error = match pool.take(usize::MAX / 4) {

@@ -1,10 +1,10 @@
-//! The contracts of the seams as tests, for backends of this crate and of others (feature `conformance`).
+//! Tests of the traits' contracts, for backends of this crate and of others (feature `conformance`).
 //!
 //! [`transport`] checks a [`Transport`](crate::transports::Transport), [`channel`] a [`Channel`](crate::channels::Channel) through real
 //! pipes, [`pipe`] a whole [`Context`](crate::Context), [`device`] an [`Allocator`](crate::device::Allocator) and its memory.
-//! [`TestDevices`] are devices without hardware, for channels of yours. A scenario is an async function that takes the suite's `Subject`
-//! and panics where the contract is broken. Every byte that is received is compared, and every wait has a bound, so that a backend that
-//! hangs fails instead.
+//! [`TestDevices`] are devices without hardware, to test your own channels with. A scenario is an async function that takes the suite's
+//! `Subject` and panics if the contract is broken. Every received byte is compared, and every wait has a bound, so that a hanging backend
+//! fails.
 //!
 //! One line makes a `#[tokio::test]` of each scenario (the crate needs tokio with `macros`, `rt` and `time`):
 //!
@@ -15,7 +15,7 @@
 //! tensorpipe::pipe_conformance!(both, || my_context(), "mine://address");
 //! ```
 //!
-//! A program can run a suite, too: `conformance::transport::all(make).await` returns the names of what passed.
+//! A program can also run a suite: `conformance::transport::all(make).await` returns the names of the passed scenarios.
 
 pub mod channel;
 pub mod device;
@@ -45,7 +45,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Panics where `found` is not `wanted`, naming the first byte that differs instead of printing megabytes.
+/// Panics if `found` is not `wanted`. Names the first byte that differs instead of printing megabytes.
 #[track_caller]
 pub fn assert_same(found: &[u8], wanted: &[u8], what: &str) {
     assert_eq!(found.len(), wanted.len(), "{what}: length");
@@ -79,8 +79,8 @@ async fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
 
 /// `mod $module` with a test for each scenario of the transport suite.
 ///
-/// `$transport` is a closure that makes an `Arc<dyn Transport>`, `$address` an address that it can listen at. Each test evaluates
-/// both anew, so an address that only one listener can have must be made up each time.
+/// `$transport` is a closure that makes an `Arc<dyn Transport>`, `$address` an address that it can listen at. Each test evaluates both
+/// anew: make up an address each time if only one listener can have it.
 #[macro_export]
 macro_rules! transport_conformance {
     ($module:ident, $transport:expr, $address:expr) => {
@@ -95,9 +95,9 @@ macro_rules! transport_conformance {
 
 /// `mod $module` with a test for each scenario of the channel suite.
 ///
-/// `$make` is a closure that makes an `Arc<dyn Channel>` for main memory. For another device write
-/// `subject = Subject::on(..)`, of [`channel::Subject`](crate::conformance::channel::Subject): an expression, in each test anew.
-/// The example `custom_device` has one.
+/// `$make` is a closure that makes an `Arc<dyn Channel>` for main memory. For another device, write `subject = Subject::on(..)`, with an
+/// expression for a [`channel::Subject`](crate::conformance::channel::Subject), which each test evaluates anew. The example `custom_device`
+/// has one.
 #[macro_export]
 macro_rules! channel_conformance {
     ($module:ident, subject = $subject:expr) => {
@@ -117,7 +117,7 @@ macro_rules! channel_conformance {
 
 /// `mod $module` with a test for each scenario of the device suite.
 ///
-/// `$make` is a closure that makes a [`Fixture`](crate::conformance::device::Fixture), in each test anew.
+/// `$make` is a closure that makes a [`Fixture`](crate::conformance::device::Fixture); each test calls it anew.
 #[macro_export]
 macro_rules! device_conformance {
     ($module:ident, $make:expr) => {
@@ -132,8 +132,7 @@ macro_rules! device_conformance {
 
 /// `mod $module` with a test for each scenario of the pipe suite.
 ///
-/// `$context` is a closure that makes a [`Context`](crate::Context), `$url` what it can listen at; both are evaluated
-/// anew in each test.
+/// `$context` is a closure that makes a [`Context`](crate::Context), `$url` a URL that it can listen at. Each test evaluates both anew.
 #[macro_export]
 macro_rules! pipe_conformance {
     ($module:ident, $context:expr, $url:expr) => {

@@ -1,4 +1,4 @@
-//! What every combination of backends has to do: whole messages between whole contexts.
+//! The contract of every combination of backends: whole messages between whole contexts.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::message::{Allocation, Message, MessageTensor, Payload, Place};
 use crate::pipe::Pipe;
 use crate::tensor::{DType, Tensor};
 
-/// Makes contexts, and a URL that each can listen at.
+/// Makes contexts, and a URL that any of them can listen at.
 #[derive(Clone)]
 pub struct Subject {
     make: Arc<dyn Fn() -> Context + Send + Sync>,
@@ -79,10 +79,10 @@ pub async fn all(make: impl Fn() -> Subject) -> &'static [&'static str] {
     crate::__pipe_scenarios!(__suite_run(make))
 }
 
-/// A part of a test message: its length, and whether its writer says where it goes.
+/// A part of a test message: its length, and whether its writer names a device for it.
 type Part = (usize, bool);
 
-/// A message whose every byte can be told from its `seed`.
+/// A message whose every byte follows from its `seed`.
 fn message(seed: u64, payloads: &[usize], tensors: &[Part]) -> Message {
     let mut message = Message::new(pattern(24, seed));
     for (i, len) in payloads.iter().enumerate() {
@@ -130,7 +130,7 @@ async fn write(pipe: &Pipe, message: Message) {
     written.unwrap_or_else(|error| panic!("write: {error}"));
 }
 
-/// Reads one message in two steps, every part into memory of the reader's.
+/// Reads one message in two steps, every part into memory that the reader brings.
 async fn read(pipe: &Pipe) -> Message {
     let incoming = within("a descriptor", pipe.read_descriptor()).await;
     let incoming = incoming.unwrap_or_else(|error| panic!("read_descriptor: {error}"));
@@ -148,7 +148,7 @@ async fn read(pipe: &Pipe) -> Message {
     message.unwrap_or_else(|error| panic!("read: {error}"))
 }
 
-/// One message each way, each in its turn.
+/// One message each way, one after the other.
 async fn exchange(subject: &Subject, payloads: &[usize], tensors: &[Part]) {
     let (client, server) = subject.pair().await;
     for (seed, (from, to)) in [(&client, &server), (&server, &client)]
@@ -173,7 +173,7 @@ pub async fn client_ping_serial(subject: Subject) {
     written.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Everything of the server hangs on its accept, everything of the client on its connect, in two tasks.
+/// In two tasks: all of the server's work depends on its accept, all of the client's on its connect.
 pub async fn client_ping_inline(subject: Subject) {
     let listener = subject.listen().await;
     let url = listener.url().to_string();
@@ -234,12 +234,12 @@ pub async fn simple_write_read_tensors_only(subject: Subject) {
     exchange(&subject, &[], &TENSORS).await;
 }
 
-/// The writer says of every tensor where it goes.
+/// The writer names a device for every tensor.
 pub async fn simple_write_read_with_all_target_devices(subject: Subject) {
     exchange(&subject, &PAYLOADS, &TENSORS.map(|(len, _)| (len, true))).await;
 }
 
-/// The writer says it of some.
+/// The writer names a device for some tensors.
 pub async fn simple_write_read_with_some_target_devices(subject: Subject) {
     exchange(&subject, &PAYLOADS, &some_targets()).await;
 }
@@ -337,7 +337,7 @@ pub async fn every_dtype_and_shape(subject: Subject) {
     }
 }
 
-/// What was written before a close is read after it, then the end in good order.
+/// A message that was written before a close is read after it; then the pipe ends in good order.
 pub async fn close_delivers_the_last_message(subject: Subject) {
     let (client, server) = subject.pair().await;
     let reader = async {

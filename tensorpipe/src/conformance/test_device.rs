@@ -1,7 +1,7 @@
-//! Devices for tests, `test:0`, `test:1`, …: memory that the CPU cannot read, and queues that get to their work later.
+//! Devices for tests, `test:0`, `test:1`, …: memory that the CPU cannot read, and queues that work with a delay.
 //!
-//! The memory is private, behind a lock; only work on a [`TestQueue`] touches it, on a thread of the queue's, in order, each
-//! piece after a pause. So whoever does not wait for a fence finds garbage, and whoever frees memory too early a fault.
+//! The memory is private, behind a lock. Only work on a [`TestQueue`] touches it: on the queue's thread, in order, each piece after a
+//! pause. So code that does not wait for a fence finds garbage, and code that frees memory too early causes a fault.
 
 mod queue;
 
@@ -17,7 +17,7 @@ use crate::device::{
 };
 use crate::error::DeviceError;
 
-/// What fresh and freed memory holds.
+/// The content of fresh and freed memory.
 const GARBAGE: u8 = 0xdd;
 
 /// Bytes of one device.
@@ -47,15 +47,15 @@ struct MachineState {
 struct Cells {
     device: Device,
     bytes: Vec<u8>,
-    /// How often it is registered.
+    /// How many registrations it has.
     pinned: usize,
 }
 
 impl TestDevices {
-    /// The kind of all of them.
+    /// The device kind of all of them.
     pub const KIND: DeviceKind = DeviceKind::new("test");
 
-    /// As many devices.
+    /// A machine with so many devices.
     pub fn new(devices: u32) -> Self {
         let machine = Machine {
             devices,
@@ -67,7 +67,7 @@ impl TestDevices {
         }
     }
 
-    /// Device number `index`, there or not.
+    /// Device number `index`, whether or not it exists.
     pub const fn device(index: u32) -> Device {
         Device::new(Self::KIND, index)
     }
@@ -77,7 +77,7 @@ impl TestDevices {
         TestQueue::new(self.machine.clone())
     }
 
-    /// Has the devices' bus reach `buffer`, once for its allocation. `None` for memory that cannot be registered.
+    /// Registers `buffer` with the devices' bus, once for its allocation. `None` for memory that cannot be registered.
     pub fn register(&self, buffer: &Buffer) -> Option<Registered<Pinned>> {
         let memory = buffer.memory().as_any().downcast_ref::<TestMemory>();
         let address = memory.map(|memory| memory.address);
@@ -93,13 +93,13 @@ impl TestDevices {
         Some(registered)
     }
 
-    /// Bytes of all devices that are allocated.
+    /// Allocated bytes on all devices.
     pub fn allocated(&self) -> usize {
         let state = self.machine.lock();
         state.memory.values().map(|cells| cells.bytes.len()).sum()
     }
 
-    /// What went wrong on the devices: each of it is a mistake of their user's.
+    /// The faults on the devices: each is a mistake of the code that uses them.
     pub fn faults(&self) -> Vec<String> {
         self.machine.lock().faults.clone()
     }
@@ -173,7 +173,7 @@ impl Allocator for TestDevices {
         }))
     }
 
-    /// So little that tests meet its bound.
+    /// So little that tests reach the bound.
     fn retain(&self, _: Device) -> u64 {
         64 << 20
     }
@@ -186,7 +186,7 @@ impl Machine {
 }
 
 impl MachineState {
-    /// The bytes of a place, as work on a queue touches them.
+    /// The bytes of a range, for work on a queue.
     fn bytes(&mut self, place: DeviceRange) -> Option<&mut [u8]> {
         let end = place.offset + place.len;
         let found = self.memory.get_mut(&place.address);
@@ -208,7 +208,7 @@ struct DeviceRange {
 
 /// Memory of a test device.
 struct TestMemory {
-    /// In front of the memory, which is freed in `drop`: see there.
+    /// Declared before the memory, which `drop` frees: see there.
     registrations: Registrations,
     device: Device,
     address: u64,
@@ -218,7 +218,7 @@ struct TestMemory {
 }
 
 impl TestMemory {
-    /// Where a range of some memory lies, if it is of this sort.
+    /// The range of some memory, if it is of this kind.
     fn place(memory: &dyn Memory, offset: usize, len: usize) -> Result<DeviceRange, DeviceError> {
         let known = memory.as_any().downcast_ref::<Self>();
         let place = known.map(|known| DeviceRange {
@@ -269,7 +269,7 @@ impl Drop for TestMemory {
     }
 }
 
-/// A registration of device memory. Of main memory it counts nothing.
+/// A registration of device memory. For main memory, nothing is counted.
 pub struct Pinned {
     address: Option<u64>,
     machine: Arc<Machine>,

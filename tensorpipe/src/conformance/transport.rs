@@ -1,4 +1,4 @@
-//! What every transport has to do: the contract in [`transports`](crate::transports), scenario by scenario.
+//! The contract of every transport, see [`transports`](crate::transports), scenario by scenario.
 
 mod ending;
 mod streaming;
@@ -120,7 +120,7 @@ pub async fn all(make: impl Fn() -> Subject) -> &'static [&'static str] {
     crate::__transport_scenarios!(__suite_run(make))
 }
 
-/// Name and domain keep their form and do not change.
+/// Name and domain have the right form and do not change.
 pub async fn context_basics(subject: Subject) {
     let transport = subject.transport;
     let name = transport.name();
@@ -134,7 +134,7 @@ pub async fn context_basics(subject: Subject) {
     assert!(transport.domain().len() <= 1024, "a domain fits a brochure");
 }
 
-/// It reaches its own domain, and judges any other bytes without a panic, with a reason where it says no.
+/// It reaches its own domain. It judges any other bytes without a panic, and gives a reason if it refuses.
 pub async fn domain_descriptor(subject: Subject) {
     let transport = subject.transport;
     let own = transport.domain();
@@ -157,7 +157,7 @@ pub async fn connection_initialization(subject: Subject) {
     expect(&mut client, b"from the server").await;
 }
 
-/// Where nobody listens, and where nobody can, is an error in bounded time.
+/// Connecting to an address without a listener, or to an impossible one, fails in bounded time.
 pub async fn initialization_error(subject: Subject) {
     let acceptor = subject.listen().await;
     let address = acceptor.address();
@@ -181,7 +181,7 @@ pub async fn nop_write(subject: Subject) {
     expect(&mut server, b"xxx").await;
 }
 
-/// What is written before anybody reads arrives, in order.
+/// Bytes that are written before anybody reads arrive, in order.
 pub async fn queue_writes_before_reads(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let messages: Vec<Vec<u8>> = (0..64).map(|i| pattern(i * 17, i as u64)).collect();
@@ -193,7 +193,7 @@ pub async fn queue_writes_before_reads(subject: Subject) {
     }
 }
 
-/// A read that waits is woken by a write.
+/// A write wakes a waiting read.
 pub async fn queue_reads_before_writes(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let reader = tokio::spawn(async move {
@@ -211,7 +211,7 @@ pub async fn queue_reads_before_writes(subject: Subject) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The address that an acceptor names is one to connect to, as often as one likes.
+/// The address that an acceptor returns can be connected to, any number of times.
 pub async fn listener_basics(subject: Subject) {
     let mut acceptor = subject.listen().await;
     let address = acceptor.address();
@@ -224,7 +224,7 @@ pub async fn listener_basics(subject: Subject) {
     }
 }
 
-/// An accept that waits is woken by a connection, each time.
+/// A connection wakes a waiting accept, each time.
 pub async fn accept_callbacks_are_queued(subject: Subject) {
     let mut acceptor = subject.listen().await;
     let address = acceptor.address();
@@ -315,7 +315,7 @@ pub async fn acceptor_outlives_its_transport(subject: Subject) {
     expect(&mut server, b"x").await;
 }
 
-/// Each side address is another one, at which a context can listen.
+/// Each call returns another side address, at which a context can listen.
 pub async fn side_addresses_are_fresh(subject: Subject) {
     let transport = subject.transport;
     let addresses = [transport.side_address(), transport.side_address()];
@@ -333,7 +333,7 @@ pub async fn side_addresses_are_fresh(subject: Subject) {
     }
 }
 
-/// Both ends are here: what is said of who is there fits, and does not change.
+/// Both ends are in this process: `peer` agrees with that, and does not change.
 pub async fn who_is_there_is_this_process(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let before = [client.peer(), server.peer()];

@@ -1,7 +1,7 @@
-//! Memory of any device: an [`Allocator`] makes it, a [`DevicePool`] keeps it warm and uses it again.
+//! Memory of any device: an [`Allocator`] makes it, a [`DevicePool`] keeps it warm and reuses it.
 //!
-//! Invariant: memory is used again, or freed, when no work on it is [unfinished](super::QueuedWork::unfinished). What came back sooner
-//! waits, in the free list or with the fence that it waits for.
+//! Invariant: memory is reused or freed only when no work on it is [unfinished](super::QueuedWork::unfinished). Memory that is returned
+//! earlier waits: in the free list, or with the fence that has to be reached.
 
 use std::any::Any;
 use std::fmt;
@@ -18,33 +18,32 @@ use crate::sys::registrations::Registrable;
 /// Makes memory of devices, and is given to a context by
 /// [`ContextBuilder::allocator`](crate::ContextBuilder::allocator).
 ///
-/// Contract: memory is on the device asked for, at least as long, and freed by its drop, which comes when no work on it is
-/// unfinished. No method waits for a device's queues.
+/// Contract: memory is on the requested device, is at least as long as requested, and is freed by its drop. The drop comes when no work on
+/// the memory is unfinished. No method waits for a device's queues.
 pub trait Allocator: Send + Sync + 'static {
-    /// The devices that it has memory of; always the same ones.
+    /// The devices that it allocates on; always the same ones.
     fn devices(&self) -> Vec<Device>;
 
-    /// Fresh memory of at least `len` bytes. A [`DevicePool`] asks for sizes that it can use again, which are larger than what is
-    /// taken of it.
+    /// Fresh memory of at least `len` bytes. A [`DevicePool`] rounds sizes up so that it can reuse the memory.
     ///
     /// # Errors
-    /// When the device has no such memory, however long it would be: a length that cannot be had ends no process.
+    /// If the device cannot provide the memory, however large `len` is: a length from a peer must not end the process.
     fn allocate(&self, device: Device, len: usize) -> Result<Box<dyn Memory>, DeviceError>;
 
-    /// Copies these behind each other into `to`, which is as long as all of them. Each lies on one of its devices or in main
-    /// memory, and so does `to`. Not all are in main memory. What is filled on a device is ready behind a fence; main memory is
-    /// filled when the future ends. It is polled within a tokio runtime. A dropped future leaves what is queued to its end, and
-    /// `to` goes back behind it.
+    /// Concatenates `from` into `to`, which is as long as all parts together. Each part, and `to`, lies in main memory or on one of
+    /// the allocator's devices; they are not all in main memory. Memory on a device is ready behind a fence; main memory is filled
+    /// when the future ends. The future is polled within a tokio runtime. If it is dropped, queued work still finishes, and `to` is
+    /// freed after that.
     ///
-    /// `None`, the default, whatever is asked for, where it copies nothing: then [`Tensor::to`](crate::Tensor::to) does not serve its
-    /// devices.
+    /// Returns `None`, the default, for every request if the allocator copies nothing: [`Tensor::to`](crate::Tensor::to) then does
+    /// not serve its devices.
     fn copy(&self, from: Vec<Buffer>, to: BufferMut) -> Option<Copying> {
         let _ = (from, to);
         None
     }
 
-    /// How many bytes of a device are kept warm while nobody uses them; 0 for an allocator that does so itself. Each pool asks once, when
-    /// it has its first memory. Default: 512 MiB.
+    /// How many unused bytes of a device the pool keeps warm; 0 for an allocator that does so itself. Each pool asks once, at its first
+    /// allocation. Default: 512 MiB.
     fn retain(&self, device: Device) -> u64 {
         let _ = device;
         512 << 20
@@ -56,8 +55,8 @@ pub type Copying = Pin<Box<dyn Future<Output = Result<Buffer, DeviceError>> + Se
 
 /// Warm memory of one device. Cloning clones a handle; the memory is shared by all of them.
 ///
-/// What was taken comes back when its last handle is dropped, and is used again when the work that was queued on it has
-/// finished. After the last `DevicePool` is gone it is freed instead.
+/// Memory comes back when its last handle is dropped, and is reused when the work queued on it has finished. After the last `DevicePool` is
+/// gone, it is freed instead.
 #[derive(Clone)]
 pub struct DevicePool {
     device: Device,
@@ -91,10 +90,10 @@ impl DevicePool {
         self.device
     }
 
-    /// `len` bytes to fill: whatever was there before. No work on them is unfinished.
+    /// `len` bytes to fill, with arbitrary old content. No work on them is unfinished.
     ///
     /// # Errors
-    /// When the device has no such memory, also after everything that is kept warm was freed.
+    /// If the device has no such memory, even after everything that is kept warm was freed.
     pub fn take(&self, len: usize) -> Result<BufferMut, DeviceError> {
         match &self.source {
             Source::Device(shared) => shared.take(len),
@@ -105,7 +104,7 @@ impl DevicePool {
         }
     }
 
-    /// Whether [`gather`](Self::gather) serves.
+    /// Whether [`gather`](Self::gather) works.
     pub fn gathers(&self) -> bool {
         match &self.source {
             Source::Main(_) => true,
@@ -116,11 +115,12 @@ impl DevicePool {
         }
     }
 
-    /// Copies these, which lie on its device, behind each other into its memory: ready behind a fence, for which nobody waits. Within a
-    /// tokio runtime.
+    /// Concatenates buffers of this device into memory of this pool. The result is ready behind a fence; nobody waits for it. Call it
+    /// within a tokio runtime.
     ///
     /// # Errors
-    /// One lies elsewhere; the device has no such memory; its allocator [copies nothing](Allocator::copy), or the device refuses.
+    /// If a part lies elsewhere, the device has no such memory, its allocator [copies nothing](Allocator::copy), or the device
+    /// refuses.
     pub async fn gather(&self, parts: Vec<Buffer>) -> Result<Buffer, DeviceError> {
         let refused = |reason| DeviceError::new(self.device, "gather", reason);
         if parts.iter().any(|part| part.device() != self.device) {
@@ -156,8 +156,8 @@ impl DevicePool {
         }
     }
 
-    /// Frees unused memory, what came back longest ago first, until at most `keep_bytes` are kept. What is still in use by
-    /// queued work is freed when that has finished.
+    /// Frees unused memory, the least recently returned first, until at most `keep_bytes` are kept. Memory that queued work still
+    /// uses is freed once that work has finished.
     pub fn trim(&self, keep_bytes: u64) {
         match &self.source {
             Source::Main(pool) => pool.trim(keep_bytes),
@@ -181,12 +181,12 @@ struct Shared {
     owner: Owner,
     device: Device,
     allocator: Arc<dyn Allocator>,
-    /// Known when something was allocated: who asks about a device may open it for that.
+    /// Asked at the first allocation, since asking the allocator may open the device.
     retain: OnceLock<u64>,
     free: Mutex<FreeList<Block>>,
 }
 
-/// Memory of the allocator's, which may be longer than the class that it was made for.
+/// Memory from the allocator, possibly longer than the size class that was requested.
 struct Block {
     memory: Box<dyn Memory>,
     size: usize,
@@ -230,7 +230,7 @@ impl Shared {
             }
             None => {
                 let memory = self.allocate(class.size).or_else(|_| {
-                    // What is kept warm in other sizes may be what is missing.
+                    // Memory kept warm in other sizes may free what is missing.
                     self.trim(0);
                     self.allocate(class.size)
                 })?;
@@ -262,7 +262,7 @@ impl Shared {
 
     fn trim(&self, keep_bytes: u64) {
         let evicted = self.lock().evict(keep_bytes);
-        // Neither freeing nor a device's callbacks under the lock.
+        // Frees, and runs device callbacks, without holding the lock.
         evicted.into_iter().for_each(Block::free_when_idle);
     }
 }
@@ -274,7 +274,7 @@ impl Drop for Shared {
         if self.owner.is_other_process() {
             return std::mem::forget(kept);
         }
-        // Some of it may be in use by queued work still.
+        // Queued work may still use some of it.
         kept.into_iter().for_each(Block::free_when_idle);
     }
 }
@@ -298,7 +298,7 @@ impl Drop for Pooled {
             return;
         };
         let evicted = match self.pool.upgrade() {
-            // A forked child has no device, and touches no lock of its parent's.
+            // In a forked child, the device does not exist, and the parent's locks must not be touched.
             Some(pool) if pool.owner.is_other_process() => return std::mem::forget(block),
             Some(pool) => {
                 let retain = pool.retain.get().copied().unwrap_or_default();
@@ -310,7 +310,7 @@ impl Drop for Pooled {
     }
 }
 
-/// What it holds, in every respect.
+/// Forwards everything to the memory that it holds.
 #[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Memory for Pooled {
     fn device(&self) -> Device {
@@ -354,8 +354,7 @@ impl Memory for Pooled {
     }
 }
 
-/// Where a context has memory from: its pool of main memory, and a pool for each other device, made when first asked for. Cloning clones
-/// handles.
+/// Where a context allocates: its pool of main memory, and one pool for each other device, made at its first use. Cloning clones handles.
 #[derive(Clone)]
 pub struct Allocators {
     main: Pool,
@@ -378,7 +377,7 @@ impl fmt::Debug for Allocators {
 }
 
 impl Allocators {
-    /// Of several allocators for one device the last one is asked.
+    /// If several allocators serve one device, the last one is used.
     pub(crate) fn new(main: Pool, allocators: Vec<Arc<dyn Allocator>>) -> Self {
         let others = Others {
             allocators,
@@ -398,7 +397,7 @@ impl Allocators {
     /// Memory of a device, see [`Context::allocator`](crate::Context::allocator).
     ///
     /// # Errors
-    /// [`Misuse::NoAllocator`] where the context has none of this device.
+    /// [`Misuse::NoAllocator`] if the context has none for this device.
     pub fn on(&self, device: Device) -> Result<DevicePool, Misuse> {
         if device.is_cpu() {
             let source = Source::Main(self.main.clone());
@@ -414,7 +413,7 @@ impl Allocators {
         Ok(pool)
     }
 
-    /// Whose memory a device's is, other than main memory.
+    /// The allocator for a device's memory, other than main memory.
     pub(crate) fn of(&self, device: Device) -> Result<&Arc<dyn Allocator>, Misuse> {
         let all = &self.others.allocators;
         let mut known = all.iter().rev();

@@ -1,7 +1,7 @@
-//! Where the bytes of a part go as they come in, and what that makes resident.
+//! Where the bytes of an incoming part go, and how much memory that makes resident.
 //!
-//! Invariant: memory of the pool is taken when its first byte is about to be written. So what a peer has only announced
-//! takes none, also where a block is zeroed by the allocator, or comes warm from the pool.
+//! Invariant: memory is taken from the pool when its first byte is about to be written. An announcement by a peer therefore takes none,
+//! even if the allocator zeroes blocks, or the pool has warm ones.
 
 use std::ops::Range;
 
@@ -16,9 +16,9 @@ use crate::sys::block::{HUGE_PAGE, resident};
 pub(crate) struct Destination {
     len: usize,
     memory: Option<BufferMut>,
-    /// All of it counts already, or is the application's.
+    /// All of it was counted already, or belongs to the application.
     counted: bool,
-    /// It is a range of memory of which others fill the rest.
+    /// It is a range of larger memory; others fill the rest.
     #[cfg(feature = "cuda")]
     within: Option<Place>,
 }
@@ -48,8 +48,8 @@ impl Destination {
         self.len
     }
 
-    /// How many bytes become resident by writing to `range`: all of it is in blocks from the allocator and in warm ones,
-    /// else whole pages. To be asked before each write. Each range begins where another one ended, or on a huge page.
+    /// How many bytes become resident by writing to `range`. Blocks from the allocator and warm blocks count whole at once, others by
+    /// the page. Call it before each write. Each range must begin where an earlier one ended, or on a huge page.
     ///
     /// # Errors
     /// When the system has no such memory.
@@ -71,7 +71,8 @@ impl Destination {
             self.counted = true;
         }
         let bytes = match self.counted {
-            // What lies behind it in a warm block is not its own: it would be refused or not by what came before.
+            // Its own length, not the rest of a warm block: whether a part is refused must not depend on what
+            // came before.
             true => resident(block, self.len),
             false => resident(block, range.end) - resident(block, range.start),
         };
@@ -105,7 +106,7 @@ impl Destination {
         self.memory.as_mut()?.as_bytes_mut()
     }
 
-    /// The memory, if any of it was filled, or it is the application's.
+    /// The memory, if any of it was filled or it belongs to the application.
     pub(crate) fn into_memory(self) -> Option<BufferMut> {
         self.memory
     }
@@ -116,7 +117,7 @@ impl Destination {
     }
 }
 
-/// Memory of the application's, or such that counts already.
+/// Memory of the application's, or memory that was counted already.
 impl From<BufferMut> for Destination {
     fn from(memory: BufferMut) -> Self {
         Self {
@@ -143,7 +144,7 @@ mod tests {
         })
     }
 
-    /// Writes to all of it in pieces; what each of them costs.
+    /// Writes to all of `dest` in pieces; returns the cost of each.
     fn costs(dest: &mut Destination, piece: usize, pool: &Pool) -> Vec<u64> {
         let starts = (0..dest.len()).step_by(piece);
         let end = dest.len();

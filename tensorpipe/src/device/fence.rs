@@ -1,10 +1,10 @@
-//! Work that devices have queued: when memory may be read, and when it may be used again, without a CPU that waits.
+//! Work that devices have queued: when memory may be read or reused, without a CPU that waits.
 //!
-//! A [`Fence`] is a position in one device queue (a CUDA event). Memory of a device keeps the fences that matter in its
-//! [`QueuedWork`]. Whoever queues more work orders it behind them on the device. Only who needs the bytes on the CPU, or a
-//! device that does not know this kind of fence, is called back.
+//! A [`Fence`] is a position in one device queue (a CUDA event). Device memory keeps the fences that matter in its [`QueuedWork`]. Code
+//! that queues more work orders it behind them on the device. Callbacks are only for code that needs the bytes on the CPU, and for devices
+//! that do not know this kind of fence.
 //!
-//! Invariant: memory goes back to its pool, or to the device, when no fence of it is unfinished.
+//! Invariant: memory returns to its pool or to the device only when none of its fences is unfinished.
 
 use std::any::Any;
 use std::fmt;
@@ -21,19 +21,19 @@ use crate::sys::registrations::{Domain, Registrable};
 ///
 /// Contract:
 ///
-/// - it is reached once, when all work before it has finished or failed, and stays reached;
+/// - a fence is reached once, when all work before it has finished or failed, and stays reached;
 /// - no method waits;
-/// - each callback runs once, also where the queue ends or its device is lost, and with no lock of the device held.
+/// - each callback runs once, even if the queue ends or its device is lost, and with no lock of the device held.
 pub trait Fence: Send + Sync + 'static {
     /// `None` before it is reached; then whether the work before it succeeded.
     fn reached(&self) -> Option<Result<(), DeviceError>>;
 
-    /// Runs `act` when it is reached: on a thread that may call the device, or at once, within this call, if it is reached
+    /// Runs `act` once the fence is reached: on a thread that may call the device, or at once, within this call, if it is reached
     /// already.
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>);
 
-    /// Whether a device orders work behind it. Where none does (another process reads the memory), who is to write there waits until
-    /// it is reached. By default yes.
+    /// Whether a device can order work behind this fence. If not (another process reads the memory), a writer must wait until it is
+    /// reached. By default yes.
     fn is_queued(&self) -> bool {
         true
     }
@@ -46,13 +46,13 @@ impl dyn Fence {
     /// Waits until it is reached. Cancel safe.
     pub fn when(&self) -> impl Future<Output = ()> + Send + Sync + Unpin + use<> {
         let (tell, mut told) = oneshot::channel::<()>();
-        // It ends by being dropped.
+        // Dropping the closure, run or not, ends the wait.
         self.when_reached(Box::new(move || drop(tell)));
         std::future::poll_fn(move |cx| Pin::new(&mut told).poll(cx).map(drop))
     }
 }
 
-/// What devices have queued on one memory. Its owner keeps it beside the memory and shows it by
+/// The work that devices have queued on one memory. The memory's owner stores it beside the memory and exposes it through
 /// [`Memory::work`](super::Memory::work).
 #[derive(Default)]
 pub struct QueuedWork {
@@ -61,9 +61,9 @@ pub struct QueuedWork {
 
 #[derive(Default)]
 struct Queued {
-    /// Its bytes are there behind this.
+    /// The bytes are valid behind this fence.
     ready: Option<Arc<dyn Fence>>,
-    /// It is in use until these are reached.
+    /// The memory is in use until these are reached.
     users: Vec<Arc<dyn Fence>>,
 }
 
@@ -72,7 +72,7 @@ impl QueuedWork {
         self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Work that writes the bytes is queued up to `fence`: who reads them orders itself behind it.
+    /// Work that writes the bytes is queued up to `fence`: readers order themselves behind it.
     pub fn set_ready(&self, fence: Arc<dyn Fence>) {
         let mut queued = self.lock();
         if let Some(before) = queued.ready.replace(fence) {
@@ -80,8 +80,7 @@ impl QueuedWork {
         }
     }
 
-    /// What must be reached before the bytes are read; `None` when they are there. A fence that failed stays: the bytes never
-    /// came.
+    /// What must be reached before the bytes are read; `None` if they are there. A failed fence stays: its bytes never came.
     pub fn ready(&self) -> Option<Arc<dyn Fence>> {
         let mut queued = self.lock();
         if let Some(Some(Ok(()))) = queued.ready.as_ref().map(|fence| fence.reached()) {
@@ -90,7 +89,7 @@ impl QueuedWork {
         queued.ready.clone()
     }
 
-    /// The memory is used anew: what became of its last bytes is no matter any more.
+    /// The memory is reused: whether its old bytes ever came does not matter any more.
     pub(super) fn forget_ready(&self) {
         let mut queued = self.lock();
         queued.ready.take_if(|fence| fence.reached().is_some());
@@ -116,7 +115,7 @@ impl QueuedWork {
 
 impl Queued {
     fn add_user(&mut self, fence: Arc<dyn Fence>) {
-        // So that memory that is read again and again remembers no more than what is under way.
+        // Drops reached fences, so that memory that is read often keeps only what is under way.
         self.users.retain(|fence| fence.reached().is_none());
         self.users.push(fence);
     }
@@ -138,7 +137,7 @@ impl Buffer {
         self.memory().work()?.ready()
     }
 
-    /// Work that reads it is queued up to `fence`: its memory is not used again before, however soon its handles are dropped.
+    /// Work that reads this buffer is queued up to `fence`: its memory is not reused before, even if all handles are dropped.
     pub fn use_until(&self, fence: &Arc<dyn Fence>) {
         match self.memory().work() {
             Some(work) => work.use_until(fence.clone()),
@@ -149,8 +148,8 @@ impl Buffer {
         }
     }
 
-    /// What its allocation is registered with for `domain`: made by `register` for the whole allocation the first time, and
-    /// kept as long as that is there. `None` for memory that cannot be registered.
+    /// The registration of its allocation for `domain`. The first call makes it with `register`, for the whole allocation; it lives
+    /// as long as the allocation. `None` if the memory cannot be registered.
     ///
     /// # Errors
     /// What `register` returns; the next call tries again.
@@ -171,7 +170,7 @@ impl Buffer {
 }
 
 impl BufferMut {
-    /// Those of them behind which no device orders its work, see [`Fence::is_queued`].
+    /// The unfinished fences that no device can order work behind, see [`Fence::is_queued`].
     pub(crate) fn held(&self) -> impl Iterator<Item = Arc<dyn Fence>> {
         let unfinished = self.unfinished().into_iter();
         unfinished.filter(|fence| !fence.is_queued())
@@ -183,10 +182,11 @@ impl BufferMut {
         work.map(QueuedWork::unfinished).unwrap_or_default()
     }
 
-    /// Filled when `fence` is reached, and shareable from now on. Main memory comes back, which has to be filled first.
+    /// Marks the memory as filled once `fence` is reached, and shareable from now on. Main memory is returned as an error: it has to
+    /// be filled first.
     ///
     /// # Errors
-    /// Itself, where its memory keeps no [`QueuedWork`].
+    /// Returns `self` if its memory keeps no [`QueuedWork`].
     pub fn freeze_at(self, fence: Arc<dyn Fence>) -> Result<Buffer, Self> {
         let Some(work) = self.memory().work() else {
             return Err(self);
@@ -198,14 +198,14 @@ impl BufferMut {
 
 /// A registration in use. It holds the memory, which therefore outlives it.
 pub struct Registered<R> {
-    // In front of the memory: dropped first.
+    // Declared before the memory, so that it is dropped first.
     registration: Arc<R>,
     offset: usize,
     memory: Buffer,
 }
 
 impl<R> Registered<R> {
-    /// Where the memory begins in what is registered, in bytes.
+    /// Where the memory begins within the registered range, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }

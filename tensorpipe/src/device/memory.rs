@@ -1,4 +1,4 @@
-//! The trait behind every buffer: memory of some device, who may read it when, and what it is registered with.
+//! The trait behind every buffer: memory of some device, when it may be read, and its registrations.
 
 use std::any::Any;
 
@@ -11,15 +11,15 @@ use crate::sys::registrations::{Registrable, Registrations};
 /// Contract:
 ///
 /// - `len` and `device` never change; `as_bytes` always returns the same `len` bytes, or always `None`;
-/// - memory with [`work`](Memory::work) may be read when that is [ready](QueuedWork::ready), and is freed or used again when
-///   nothing of it is [unfinished](QueuedWork::unfinished). Memory without may be read and freed at once;
-/// - whatever [registrations](Memory::registrable) it keeps end before the memory does.
+/// - memory with [`work`](Memory::work) may be read when that is [ready](QueuedWork::ready), and freed or reused when none of it is
+///   [unfinished](QueuedWork::unfinished). Other memory may be read and freed at once;
+/// - the [registrations](Memory::registrable) that it keeps end before the memory does.
 pub trait Memory: Send + Sync + 'static {
-    /// Where it lives. By default main memory: memory of a device says which.
+    /// Where it lives. Defaults to main memory; memory of a device must override this.
     fn device(&self) -> Device {
         Device::CPU
     }
-    /// What sort it is, for the choice of a channel. By default the heap, or its device's kind.
+    /// Its kind, by which a channel is chosen. Defaults to the heap, or its device's kind.
     fn kind(&self) -> MemoryKind {
         let device = self.device();
         match device.is_cpu() {
@@ -27,8 +27,8 @@ pub trait Memory: Send + Sync + 'static {
             false => MemoryKind::Device(device.kind),
         }
     }
-    /// Whether nobody but a sole holder of it ever changes its bytes: no other process, no device. Who parses bytes of memory that
-    /// is not private decides on a copy ([`Payload::into_bytes`](crate::Payload::into_bytes)). By default no.
+    /// Whether only a sole holder ever changes the bytes: no other process, no device. Code that parses bytes copies memory that is
+    /// not private first ([`Payload::into_bytes`](crate::Payload::into_bytes)). By default no.
     fn is_private(&self) -> bool {
         false
     }
@@ -38,29 +38,28 @@ pub trait Memory: Send + Sync + 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The bytes, where the CPU can read them. Of memory that is not private a holder may assume that they are there and
-    /// initialised, and no more: another process may change them between two looks.
+    /// The bytes, if the CPU can read them. If the memory is not private, they are there and initialised, but another process may
+    /// change them between two reads.
     fn as_bytes(&self) -> Option<&[u8]>;
-    /// The bytes, where the CPU may write them. Called only while there is one holder.
+    /// The bytes, if the CPU may write them. Called only while there is one holder.
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         None
     }
-    /// Memory of the same sort, to fill: where a copy should go. `None` for ordinary memory.
+    /// Memory of the same kind, to be filled by a copy. `None` for ordinary memory.
     fn allocate_like(&self, len: usize) -> Option<BufferMut> {
         let _ = len;
         None
     }
-    /// The work on it that a device has queued. `None`, the default, for memory that the CPU fills: it is ready when it is
-    /// handed over.
+    /// The work that a device has queued on it. `None`, the default, for memory that the CPU fills: it is ready when it is handed
+    /// over.
     fn work(&self) -> Option<&QueuedWork> {
         None
     }
-    /// The allocation that it lies in, as far as a device or network card may register it. `None`, the default: it has to be
-    /// copied.
+    /// The allocation that it lies in, if a device or network card may register it. `None`, the default: the bytes have to be copied.
     fn registrable(&self) -> Option<Registrable<'_>> {
         None
     }
-    /// For a channel that knows its own kind of memory. Memory of a [`DevicePool`](super::DevicePool) answers with what the
+    /// For a channel that knows its own kind of memory. Memory from a [`DevicePool`](super::DevicePool) returns the object that the
     /// [`Allocator`](super::Allocator) made.
     fn as_any(&self) -> &dyn Any;
     /// The same, to write.
@@ -112,7 +111,7 @@ impl Memory for Nothing {
     }
 }
 
-/// Memory that somebody else allocated, borrowed by owning its owner. Not private: it may be a mapped file.
+/// Memory that its owner allocated, kept alive by owning the owner. Not private: it may be a mapped file.
 pub(super) struct Foreign<O: AsRef<[u8]> + Send + 'static> {
     registrations: Registrations,
     /// `None` only while dropping.
@@ -156,7 +155,7 @@ impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
         }
     }
     fn as_any_mut(&mut self) -> &mut dyn Any {
-        // Whoever may change the owner may move what it owns.
+        // The caller may change the owner, and so move its memory.
         self.registrations.clear();
         match &mut self.owner {
             Some(owner) => owner,
@@ -165,7 +164,7 @@ impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
     }
 }
 
-/// A vector of numbers, kept as what it is so that it can be handed back.
+/// A vector of numbers, kept with its type so that it can be handed back.
 pub(super) struct Numbers<T: Send + 'static> {
     registrations: Registrations,
     vec: Vec<T>,
@@ -208,7 +207,7 @@ impl<T: bytemuck::Pod + Send + Sync> Memory for Numbers<T> {
         &self.vec
     }
     fn as_any_mut(&mut self) -> &mut dyn Any {
-        // Whoever may change the vector may move its elements.
+        // The caller may change the vector, and so move its elements.
         self.registrations.clear();
         &mut self.vec
     }

@@ -1,4 +1,4 @@
-//! What sort of memory a part lies in, as far as it matters to who moves it.
+//! The kinds of memory that a part can lie in, as far as channels distinguish them.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use super::DeviceKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// Ordinary main memory, also that of received parts that were not borrowed.
+    /// Ordinary main memory, including received parts that were not borrowed.
     Heap,
     /// Memory that can be lent to other processes of this machine: of [`Pool::tensor`](crate::Pool::tensor).
     Pool,
-    /// Memory of another process, which has lent it to this one: mapped to be read here. Its owner can still write to it. Sent back
-    /// to its owner it is not copied; passed on to a third process it is.
+    /// Memory that another process has lent to this one, which reads it through a mapping. Its owner can still write to it. Sending
+    /// it back to the owner makes no copy; passing it on to a third process does.
     Borrowed,
     /// Memory of a device of this kind.
     Device(DeviceKind),
 }
 
 impl MemoryKind {
-    /// Those of main memory.
+    /// The kinds of main memory.
     pub(crate) const MAIN: [Self; 3] = [Self::Heap, Self::Pool, Self::Borrowed];
 }
 

@@ -4,28 +4,27 @@
 //!
 //! # A device of your own
 //!
-//! The example `custom_device` has each of these:
+//! The example `custom_device` has all of these:
 //!
 //! 1. A [`DeviceKind`].
 //! 2. A [`Memory`] that keeps a [`QueuedWork`] beside its handle on the device, and frees the handle when it is dropped.
 //! 3. A [`Fence`] for positions in the device's queues.
 //! 4. An [`Allocator`] of that memory, for [`ContextBuilder::allocator`](crate::ContextBuilder::allocator).
-//! 5. Whatever queues copies on the device. A copy orders itself behind [`Buffer::ready`] of its source and behind
-//!    [`BufferMut::unfinished`] of its destination. With the fence of the copy it calls [`Buffer::use_until`] on the source,
-//!    and [`BufferMut::freeze_at`] on the destination.
+//! 5. Code that queues copies on the device. A copy orders itself behind [`Buffer::ready`] of its source and behind
+//!    [`BufferMut::unfinished`] of its destination. With the copy's fence, the code calls [`Buffer::use_until`] on the source and
+//!    [`BufferMut::freeze_at`] on the destination.
 //! 6. A [`Channel`](crate::channels::Channel) that has the device among its devices.
 //!
-//! The suites of the module `conformance` (a feature) check them: `device_conformance!` 2 to 5, `channel_conformance!` 6.
+//! The suites in the module `conformance` (a feature) check them: `device_conformance!` 2 to 5, `channel_conformance!` 6.
 //!
-//! Nothing is staged behind a program's back. A tensor on a device that no channel of the pipe serves is an error of its write
-//! ([`Misuse::OutOfReach`]), and nothing is sent, whatever its size.
-//! [`Tensor::to`](crate::Tensor::to) makes a copy in main memory, which every peer takes; for that the allocator has
-//! [`Allocator::copy`]. A tensor that is written without a target lands in main memory, also where both ends have its device: the
-//! writer names a device ([`MessageTensor::to_device`](crate::MessageTensor::to_device)), or the reader ([`Place::On`](crate::Place::On)).
+//! Tensors are never staged silently. If no channel of the pipe serves a tensor's device, its write fails ([`Misuse::OutOfReach`]) and
+//! sends nothing, whatever its size. [`Tensor::to`](crate::Tensor::to) makes a copy in main memory, which every peer takes; for that, the
+//! allocator needs [`Allocator::copy`]. A tensor without a target lands in main memory, even if both ends have its device. The writer names
+//! a device with [`MessageTensor::to_device`](crate::MessageTensor::to_device), or the reader with [`Place::On`](crate::Place::On).
 //!
 //! # How work is ordered
 //!
-//! Memory of a device is filled and read by work that is queued there. The CPU queues and goes on.
+//! Device memory is filled and read by queued work. The CPU queues it and goes on.
 //!
 //! | question | answer | with CUDA |
 //! |---|---|---|
@@ -34,8 +33,8 @@
 //! | what is it registered with? | one registration for an allocation and a domain, which ends first | `cuMemHostRegister`, a descriptor |
 //! | where does it come from? | [`Context::allocator`](crate::Context::allocator): a [`DevicePool`] before the [`Allocator`] | physical memory (`cuMemCreate`), cut into blocks |
 //!
-//! Main memory keeps no fences: it is ready when it is handed over. A device's own thread calls no handler, since a handler may
-//! wait for that very device; a task of the pipe's runtime goes on instead.
+//! Main memory keeps no fences: it is ready when it is handed over. A device's own thread never runs a handler, since a handler may wait
+//! for that very device. A task on the pipe's runtime runs it instead.
 
 mod allocator;
 #[cfg(feature = "cuda")]
@@ -64,12 +63,12 @@ use std::str::FromStr;
 
 use crate::error::Misuse;
 
-/// A device of one side's, and what that side's channel says of it to the peer's.
+/// A device of one side, and its descriptor for the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceOffer<'a> {
     /// Where memory lies.
     pub device: Device,
-    /// Tells whether another side's device reaches it; at most 1 KiB.
+    /// Tells whether the other side's device reaches it; at most 1 KiB.
     pub descriptor: &'a [u8],
 }
 
@@ -100,7 +99,7 @@ impl DeviceKind {
     /// A kind of your own, for constants.
     ///
     /// # Panics
-    /// When `name` breaks the rule above; in a constant that is a compile error. [`DeviceKind::parse`] returns it.
+    /// If `name` breaks the rule above; in a constant, that is a compile error. [`DeviceKind::parse`] returns an error instead.
     pub const fn new(name: &str) -> Self {
         match Self::checked(name) {
             Some(kind) => kind,
@@ -110,7 +109,7 @@ impl DeviceKind {
         }
     }
 
-    /// The same for names that come from outside.
+    /// As [`new`](Self::new), for names from outside.
     pub fn parse(name: &str) -> Result<Self, Misuse> {
         Self::checked(name).ok_or_else(|| Misuse::Device(name.to_owned()))
     }

@@ -24,13 +24,12 @@ use crate::sys::fork::Owner;
 use crate::sys::memory;
 use crate::sys::registrations::Registrable;
 
-/// Shorter memory comes from the allocator, which keeps it warm itself and wastes less of it.
+/// Shorter memory comes from the allocator, which keeps it warm itself and wastes less.
 const SMALLEST: usize = free_list::SMALLEST;
 
 /// Warm main memory for tensors. Cloning clones a handle; the memory is shared by all of them.
 ///
-/// What was taken goes back when its last handle is dropped, on whichever thread; after the last `Pool` is gone it is
-/// freed instead.
+/// Memory returns to the pool when its last handle is dropped, on any thread. After the last `Pool` is gone, it is freed instead.
 ///
 /// ```
 /// # use tensorpipe::{Pool, PoolOptions};
@@ -48,13 +47,13 @@ pub struct Pool {
 /// How a [`Pool`] behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Bytes that are kept warm while nobody uses them; beyond it the block that came back longest ago is freed.
-    /// 0 keeps none. Default: 512 MiB, or an eighth of the memory that this process may use (its machine's, or less
-    /// where a control group says so) if that is less. The same again is kept of lendable memory.
+    /// Bytes of unused memory that are kept warm; beyond that, the least recently returned block is freed. 0 keeps none. Default: 512
+    /// MiB, or an eighth of the memory that this process may use (the machine's or its control group's), whichever is less. Lendable
+    /// memory has a second budget of the same size.
     pub retain: u64,
-    /// Bytes of memory that can be lent to other processes of this machine ([`Pool::tensor`]), used and unused together.
-    /// Beyond it ordinary memory is handed out, which is copied when it is sent: [`LendableStats::fallbacks`] counts that. 0
-    /// makes all memory ordinary. Default: 4 GiB, or half of the memory that this process may use if that is less.
+    /// Bytes of memory that can be lent to other processes of this machine ([`Pool::tensor`]), used and unused together. Beyond that,
+    /// the pool hands out ordinary memory, which is copied when it is sent: [`LendableStats::fallbacks`] counts that. 0 makes all
+    /// memory ordinary. Default: 4 GiB, or half of the memory that this process may use if that is less.
     pub lendable: u64,
 }
 
@@ -145,11 +144,11 @@ impl Pool {
         Ok(buffer)
     }
 
-    /// `len` bytes to fill that channel `lease` can lend to another process of this machine without a copy, as the memory of
-    /// [`Pool::tensor`]; ordinary memory where there are none ([`LendableStats::fallbacks`]).
+    /// `len` bytes to fill, which channel `lease` can lend to another process of this machine without a copy, like the memory of
+    /// [`Pool::tensor`]. If there is none, ordinary memory ([`LendableStats::fallbacks`]).
     ///
-    /// They are shared memory. A peer that was lent any of it can read the 2 MiB around it, or the block if that is longer, for as
-    /// long as the pool keeps them. A forked child cannot touch them.
+    /// It is shared memory. A peer that borrows any of it can read the 2 MiB around it, or the whole block if that is longer, as long
+    /// as the pool keeps the memory. A forked child cannot touch it.
     ///
     /// # Errors
     /// When the system has not even ordinary memory.
@@ -160,17 +159,17 @@ impl Pool {
         }
     }
 
-    /// Such memory and no other; `None` where there is none.
+    /// Lendable memory only; `None` if there is none.
     pub(crate) fn take_lendable(&self, len: usize) -> Option<BufferMut> {
         Some(self.lendables.take(len)?.0)
     }
 
-    /// The same, without a system call: of what is free.
+    /// As [`take_lendable`](Self::take_lendable), but only from free memory, without a system call.
     pub(crate) fn take_free_lendable(&self, len: usize) -> Option<BufferMut> {
         self.lendables.take_free(len)
     }
 
-    /// Whether there is likely to be some.
+    /// Whether lendable memory of this length is likely to be available.
     pub(crate) fn has_lendable(&self, len: usize) -> bool {
         self.lendables.has_room(len)
     }
@@ -198,7 +197,7 @@ impl Pool {
         }
     }
 
-    /// Frees unused blocks, the ones that came back longest ago first, until at most `keep_bytes` are kept; the same of
+    /// Frees unused blocks, the least recently returned first, until at most `keep_bytes` are kept. Applies the same bound to
     /// lendable memory, in whole segments.
     pub fn trim(&self, keep_bytes: u64) {
         self.lendables.trim(keep_bytes);
@@ -207,7 +206,7 @@ impl Pool {
         drop(evicted);
     }
 
-    /// Frees lendable memory that was unused ever since this was called last, in whole segments.
+    /// Frees lendable memory that was unused since the last call, in whole segments.
     pub(crate) fn trim_stale(&self) {
         self.lendables.trim_stale();
     }
@@ -220,7 +219,7 @@ impl Pool {
         }
     }
 
-    /// The memory, and whether it may hold something else than zeros: then all of it is there already.
+    /// The memory, and whether it is warm: then all of it is resident, and it may hold old content.
     pub(crate) fn acquire(&self, len: usize) -> Result<(BufferMut, bool), SystemError> {
         if len < SMALLEST {
             return Ok((of_memory(Arc::new(Block::try_zeroed(len)?), len), false));

@@ -32,17 +32,17 @@ impl Buffer {
         }
     }
 
-    /// No bytes, on this device. Its memory is no allocator's.
+    /// No bytes, on this device. No allocator is involved.
     pub fn empty(device: Device) -> Self {
         if device.is_cpu() {
-            // Aligned, as every type wants even where there is nothing.
+            // Aligned: every type needs that, even for zero elements.
             return BufferMut::zeroed(0).freeze();
         }
         Self::new(Arc::new(Nothing(device)))
     }
 
-    /// Borrows what `owner` holds, without a copy; its alignment stays what it is. The owner is dropped with the last
-    /// handle, on any thread, maybe inside a pipe: it must not wait then, nor call one.
+    /// Uses the owner's bytes without a copy; their alignment stays as it is. The owner is dropped with the last handle, on any
+    /// thread, possibly inside a pipe. Its drop must therefore not wait, nor call a pipe.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self::new(Arc::new(Foreign::new(owner)))
     }
@@ -91,13 +91,13 @@ impl Buffer {
         Arc::get_mut(&mut self.memory).is_some()
     }
 
-    /// The memory, if nobody else has a handle on it: for a backend that gives back what it was made of.
+    /// The memory, if nobody else has a handle on it. A backend uses this to hand back the object that the memory was made of.
     pub fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
         Arc::get_mut(&mut self.memory)
     }
 
-    /// The bytes, where the CPU can read them. A peer of this machine can change those of [borrowed](super::MemoryKind::Borrowed) memory
-    /// under their holder: numbers then come out wrong, and what parses bytes needs a copy, see [`Memory::is_private`].
+    /// The bytes, if the CPU can read them. A peer of this machine can change [borrowed](super::MemoryKind::Borrowed) memory while it is
+    /// read. Numbers then come out wrong; code that parses bytes must copy them first, see [`Memory::is_private`].
     pub fn as_bytes(&self) -> Option<&[u8]> {
         self.memory
             .as_bytes()
@@ -129,8 +129,8 @@ impl Buffer {
             .map(|bytes| &mut bytes[range])
     }
 
-    /// Exclusive access, after a copy if somebody else holds it, it is lent to another process, or it is read-only. The copy
-    /// is memory of the same sort where there is some. `None` where the CPU cannot read it.
+    /// Exclusive access. Copies first if somebody else holds the memory, it is lent to another process, or it is read-only. The copy
+    /// uses the same kind of memory if available. `None` if the CPU cannot read it.
     pub fn make_mut(&mut self) -> Option<&mut [u8]> {
         if self.as_bytes_mut().is_none() {
             let bytes = self.as_bytes()?;
@@ -145,7 +145,7 @@ impl Buffer {
         self.as_bytes_mut()
     }
 
-    /// Takes the vector of `T` back if it was made of one, whole, and nobody else holds it; else returns itself.
+    /// The vector of `T` that it was made of, if the range is whole and nobody else holds it; otherwise itself.
     pub fn try_into_vec<T: bytemuck::Pod + Send + Sync>(mut self) -> Result<Vec<T>, Self> {
         let whole = self.offset == 0 && self.len == self.memory.len();
         match Arc::get_mut(&mut self.memory)
@@ -185,7 +185,7 @@ impl BufferMut {
         }
     }
 
-    /// The same, for a length that may be too much for this machine.
+    /// As [`zeroed`](Self::zeroed), for a length that may be too large for this machine.
     ///
     /// # Errors
     /// When the system has no such memory, where [`BufferMut::zeroed`] panics.
@@ -196,8 +196,8 @@ impl BufferMut {
         })
     }
 
-    /// The first `len` bytes of memory that nobody else holds. Gives it back where somebody does (a process to which it is lent,
-    /// too), where it is shorter, or main memory that cannot be written.
+    /// The first `len` bytes of memory that nobody else holds. Returns the memory as an error if it has another holder (including a
+    /// process that it is lent to), is too short, or is main memory that cannot be written.
     pub fn from_memory(mut memory: Arc<dyn Memory>, len: usize) -> Result<Self, Arc<dyn Memory>> {
         let device = memory.device();
         let exclusive = Arc::get_mut(&mut memory)
@@ -208,7 +208,7 @@ impl BufferMut {
         Ok(Self { memory, len })
     }
 
-    /// Takes over a vector whose content may be overwritten, without a copy.
+    /// Takes over a vector without a copy. Its content may be overwritten.
     pub fn from_vec<T: bytemuck::Pod + Send + Sync>(vec: Vec<T>) -> Self {
         let memory: Arc<dyn Memory> = Arc::new(Numbers::new(vec));
         Self {
@@ -236,7 +236,7 @@ impl BufferMut {
         &*self.memory
     }
 
-    /// The memory, of which this is the only handle, and how much of it is meant.
+    /// The memory, whose only handle this is, and the length that is used.
     pub(crate) fn into_memory(self) -> (Arc<dyn Memory>, usize) {
         (self.memory, self.len)
     }
@@ -250,8 +250,8 @@ impl BufferMut {
             .map(|bytes| &mut bytes[..len])
     }
 
-    /// The memory, to write, for a channel that knows its own kind. The bytes to fill begin where the memory begins, and may be
-    /// fewer. `None` while somebody keeps a `Weak` of it.
+    /// Mutable access to the memory, for a channel that knows its own kind. The bytes to fill begin at the start of the memory, and
+    /// may be fewer. `None` while somebody keeps a `Weak` to it.
     pub fn memory_mut(&mut self) -> Option<&mut dyn Memory> {
         Arc::get_mut(&mut self.memory)
     }

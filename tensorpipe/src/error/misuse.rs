@@ -70,14 +70,14 @@ pub enum Misuse {
         /// What was given.
         found: i64,
     },
-    /// Memory was asked for on a device that the context knows nothing of.
+    /// Memory was asked for on a device that the context does not have.
     #[error(
         "this context has no memory of {device}; {reason}, or give its allocator to `ContextBuilder::allocator`"
     )]
     NoAllocator {
         /// The device.
         device: Device,
-        /// Which it has.
+        /// The devices that it has.
         reason: String,
     },
     /// No tokio runtime is running on this thread.
@@ -85,7 +85,7 @@ pub enum Misuse {
         "no tokio runtime on this thread; call it from inside one, or use `tensorpipe::blocking`"
     )]
     NoRuntime,
-    /// Nothing that the [context](crate::ContextBuilder::require) or the [message](crate::Message::require) requires carries it.
+    /// No channel that the [context](crate::ContextBuilder::require) or the [message](crate::Message::require) requires carries it.
     #[error(
         "{what} cannot go over {required}, which is required, only over {instead}: {reason}; mend that, or require less"
     )]
@@ -94,25 +94,25 @@ pub enum Misuse {
         what: Box<str>,
         /// The channels.
         required: Box<str>,
-        /// What would have carried it: a channel, or `nothing`.
+        /// The channel that would have carried it, or `nothing`.
         instead: Box<str>,
-        /// Why not what is required.
+        /// Why the required channels do not carry it.
         reason: Box<str>,
     },
     /// The bytes of a tensor live on a device that the CPU cannot read.
     #[error("this tensor lives on {0}, which the CPU cannot read; copy it to the CPU first")]
     NotOnCpu(Device),
-    /// The one element of a tensor was asked for.
+    /// The only element was asked for, of a tensor that does not have exactly one.
     #[error(
         "`item` needs a tensor of exactly one element, this one of shape {shape:?} has {found}; use `as_slice`"
     )]
     NotOneElement {
         /// Its shape.
         shape: Vec<u64>,
-        /// How many it has.
+        /// How many elements it has.
         found: u64,
     },
-    /// The writer or the reader of a message wants a part of it on a device where it cannot be put.
+    /// The writer or the reader of a message wants a part on a device where it cannot be placed.
     #[error("{what} cannot be put on {device}: {reason}")]
     OutOfReach {
         /// Which payload or tensor.

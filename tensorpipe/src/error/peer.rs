@@ -1,21 +1,21 @@
-//! What the peer did wrong: never a bare string for a fault of the protocol; and its words, which are shown to people.
+//! The peer's faults, never a bare string for a fault of the protocol; and the peer's words, which are shown to people.
 
 /// The longest text for people that is sent or kept, in bytes.
 pub(crate) const TEXT_MAX: usize = 1024;
 
-/// A peer's words for errors, routes and logs: at most [`TEXT_MAX`] bytes of them. Nothing in them moves a terminal's cursor,
-/// begins a line of its own, or reorders other text.
+/// A peer's words, made safe for errors, routes and logs: at most [`TEXT_MAX`] bytes. The result cannot move a terminal's cursor, begin a
+/// line of its own, or reorder other text.
 pub(crate) fn legible(words: &str) -> String {
     let mut kept = String::new();
     for c in words.chars() {
         let c = match c {
-            // Line and paragraph separators, and what sets the direction of text.
+            // Line and paragraph separators, and controls of text direction.
             '\u{2028}' | '\u{2029}' | '\u{061c}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
             '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
             c if c.is_control() => '\u{fffd}',
             c => c,
         };
-        // Counted as it is kept: what stands for a control character is longer than it.
+        // Counted after the replacement: what replaces a control character is longer than the character.
         if kept.len() + c.len_utf8() > TEXT_MAX {
             break;
         }
@@ -31,9 +31,9 @@ pub enum PeerFault {
     /// The connection does not begin with this protocol's magic bytes.
     #[error("it does not speak this protocol: its first bytes are \"{first}\"{hint}")]
     BadMagic {
-        /// What came instead, with escapes where it is not text.
+        /// The bytes found instead, escaped if they are not text.
         first: String,
-        /// What that looks like.
+        /// The protocol that they look like.
         hint: &'static str,
     },
     /// It needs a version that this side does not speak.
@@ -90,7 +90,7 @@ pub enum PeerFault {
         /// The kind's code.
         kind: u8,
     },
-    /// A known frame where it has no meaning.
+    /// A known frame at a point where it is not allowed.
     #[error("it sent a {frame} frame {when}")]
     Unexpected {
         /// The frame.
@@ -114,15 +114,15 @@ pub enum PeerFault {
         /// The cumulative limit.
         limit: u64,
     },
-    /// It did not prove what it has to: it has another secret under this name, or is somebody else.
+    /// It did not prove that it has the secret: it has another secret under this name, or is somebody else.
     #[error(
         "it did not prove that it has {what}; give both ends the same, and look who answers at that address"
     )]
     Unproven {
-        /// Of what.
+        /// The name of the secret.
         what: String,
     },
-    /// It does not do what TLS asks for, or nobody vouches for it who is trusted here.
+    /// It violates TLS, or presents no certificate that is trusted here.
     #[error("tls: {reason}")]
     Tls {
         /// What is wrong.

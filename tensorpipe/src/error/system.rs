@@ -31,7 +31,7 @@ impl SystemError {
         Self::new("getrandom", "", code.unwrap_or_else(other))
     }
 
-    /// Whether it is no use to try again: the system has no such call, or a filter hides it.
+    /// Whether another attempt would be useless: the system lacks the call, or a filter hides it.
     pub(crate) fn is_lasting(&self) -> bool {
         match self.source.raw_os_error() {
             Some(libc::ENOSYS) => true,
@@ -41,7 +41,7 @@ impl SystemError {
     }
 }
 
-/// Refused by filters and security modules only, to whoever asks for ordinary pages.
+/// For ordinary pages, only filters and security modules refuse this.
 const MEMFD: &str = "memfd_create";
 
 impl std::fmt::Display for SystemError {
@@ -67,7 +67,7 @@ impl std::fmt::Display for SystemError {
     }
 }
 
-/// What to do about what the system said, behind a semicolon; nothing where nobody can know.
+/// What to do about the error, after a semicolon; empty if that is not known.
 fn advice(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => {
@@ -101,7 +101,7 @@ pub(crate) fn with_advice(error: &std::io::Error) -> String {
     format!("{error}{}", advice(error))
 }
 
-/// Without a `source()`, since the message holds it: reporters that walk the chain would say it twice.
+/// Has no `source()`, since the message contains it: reporters that walk the chain would print it twice.
 impl std::error::Error for SystemError {}
 
 #[cfg(test)]

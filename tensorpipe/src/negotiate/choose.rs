@@ -1,4 +1,4 @@
-//! What a listener chooses of a brochure: its context, in the terms of [`select`].
+//! What a listener chooses from a connector's brochure: finds its context's candidates and runs [`select`].
 
 use super::reaches;
 use super::receive::ListenerState;
@@ -6,7 +6,7 @@ use crate::device::{Device, DeviceOffer};
 use crate::proto::handshake::{LocalChannel, LocalTransport, Selection, select};
 use crate::proto::wire::hello::Brochure;
 
-/// For a connection that came over `bootstrap`, where each channel of the context says this of its devices.
+/// For a connection that came over `bootstrap`. `devices` is what each channel of the context tells about its devices.
 pub(super) fn choose(
     listener_state: &ListenerState,
     bootstrap: &str,

@@ -23,10 +23,10 @@ use crate::transports::{Connection, Transport};
 
 const NO_CONNECTION: &str = "nothing answers there: see whether the address is right and a firewall lets connections through; raise `Timeouts::handshake` if it is only far";
 
-/// The system connects to a listener whose process hangs, or is not let accept.
+/// Without sessions, the system accepts a connection for a listener whose process hangs or may not accept.
 const NO_ANSWER: &str = "somebody listens there but does not answer: its log says why if it cannot accept; raise `Timeouts::handshake` if it is only slow";
 
-/// Connecting to a transport with sessions ends when the listener answers.
+/// With sessions, connecting ends only when the listener answers.
 const NO_SESSION: &str = "nothing answers there, or somebody listens and does not go on: see whether the address is right and a firewall lets connections through, and what the listener's log says; raise `Timeouts::handshake` if it is only far or slow";
 
 /// One attempt.
@@ -89,7 +89,7 @@ async fn handshake(
     let mut upgraded_from = None;
     let identity = identified(&conn, secret.map(|secret| secret.name().clone()));
     let mut fallback = None;
-    // Set once a pipe that has upgraded turns out to stay.
+    // Set when a pipe that was to be upgraded stays on its first connection.
     let because = Arc::new(OnceLock::new());
     let settled = SettledPeer::default();
     if let Some(((name, address, token), better)) = answer.upgrade.as_ref().zip(better) {
@@ -98,7 +98,7 @@ async fn handshake(
             kind: JoinKind::Upgrade,
             key: key.clone(),
         };
-        // Without a key it is used at once; with one the listener proves first that it has it, too.
+        // Without a key, the new connection is used at once. With a key, the listener must first prove that it has the key, too.
         let asked = match &key {
             None => {
                 let asked = ask_to_join(&**better, address, &ask).await;
@@ -113,11 +113,11 @@ async fn handshake(
             Ok((connection, false)) => {
                 upgraded_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
-                // The listener has let go of the first one.
+                // The listener has closed the first connection.
                 conn = Handshaking::new(connection, conn.name);
             }
             Ok((connection, true)) => {
-                // It goes back to the first connection if the listener rejects it.
+                // The pipe returns to the first connection if the listener rejects the new one.
                 upgraded_from = Some(transport.name().to_owned());
                 route = (better.clone(), address.clone());
                 fallback = Some(Fallback {
@@ -178,7 +178,7 @@ async fn handshake(
     })
 }
 
-/// Says what it wants, and is told what the listener has chosen.
+/// Sends the purpose, and receives the listener's choice.
 async fn greet(conn: &mut Handshaking, purpose: &Purpose) -> Result<Answer, Error> {
     conn.send(&ClientHandshake::hello(purpose)).await?;
     stop::at(stop::HELLO_SENT);
@@ -187,7 +187,7 @@ async fn greet(conn: &mut Handshaking, purpose: &Purpose) -> Result<Answer, Erro
     answer_of(conn, reply)
 }
 
-/// The same behind proofs of both ends that they have this secret. Returns the pipe's key, too.
+/// As [`greet`], after both ends have proved that they have this secret. Also returns the pipe's key.
 async fn prove(
     conn: &mut Handshaking,
     secret: &Secret,
@@ -226,8 +226,8 @@ fn rejected(conn: &Handshaking, reject: Reject) -> Error {
     }
 }
 
-/// Where a pipe that began over `from` may be upgraded: to a transport to which this context, too, would upgrade pipes.
-/// None of ours leads out of the machine, so that a listener does not make its peers connect to hosts of its choice.
+/// The transport and address to upgrade the pipe to, if this context would upgrade pipes to that transport as well. A built-in transport
+/// never leads out of the machine this way, so a listener cannot make its peers connect to other hosts.
 fn upgrade<'a>(
     context: &'a Inner,
     from: &dyn Transport,
@@ -256,8 +256,8 @@ pub(super) fn stayed(
     refusals.insert(0, (format!("transport {better}"), reason));
 }
 
-/// The answer in terms of this context's channels, which were `offered`, for a pipe `over` a transport. What was not offered, or does
-/// not reach, is the listener's fault.
+/// The answer in terms of this context's channels, which were `offered`, for a pipe `over` a transport. If the answer names a channel that
+/// was not offered or does not reach, the listener is at fault.
 fn chosen_channels(
     context: &Inner,
     offered: &Brochure,
@@ -274,7 +274,7 @@ fn chosen_channels(
             .zip(&offered.channels)
             .find(|(channel, _)| channel.name() == chosen.name)
             .ok_or_else(not_offered)?;
-        // The peer does not decide how many connections are made from here, nor to how many lanes.
+        // This end, not the peer, bounds the number of connections made here and the lanes that they go to.
         let malformed = |what| PeerFault::Malformed {
             frame: "ANSWER",
             what,
@@ -324,7 +324,7 @@ fn chosen_channels(
     Ok(channels)
 }
 
-/// Opens the connections that channels have of their own.
+/// Opens the channels' own connections.
 async fn join_channels(
     channels: &mut [OpenChannel],
     answer: &Answer,
@@ -368,7 +368,7 @@ async fn join_channels(
     Ok(())
 }
 
-/// What a connection joins a pipe with.
+/// What a connection sends to join a pipe.
 pub(super) struct JoinRequest {
     pub(super) token: Token,
     pub(super) kind: JoinKind,
@@ -376,8 +376,8 @@ pub(super) struct JoinRequest {
     pub(super) key: Option<PipeKey>,
 }
 
-/// A connection that has said what it wants to join, and what waits for the listener's word. One of a pipe without a key may be used
-/// before that.
+/// Connects and asks to join; also returns the handshake that waits for the listener's answer. On a pipe without a key, the connection may
+/// be used before the answer.
 pub(super) async fn ask_to_join(
     transport: &dyn Transport,
     address: &str,
@@ -413,7 +413,7 @@ mod tests {
     use crate::error::Error;
     use crate::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 
-    /// As where packets are dropped; with sessions, or without.
+    /// Like a network that drops packets; `true`: with sessions.
     struct Void(bool);
 
     impl Transport for Void {
@@ -451,7 +451,7 @@ mod tests {
             Arc::new(TcpTransport::new()),
         ]);
         let context = context.build().unwrap();
-        // The system connects to it, and nobody accepts.
+        // The system accepts the connection, and no process does.
         let listens = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let hangs = format!("tcp://{}", listens.local_addr().unwrap());
         for (url, words) in [

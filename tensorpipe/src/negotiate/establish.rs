@@ -23,7 +23,7 @@ use crate::route::{
 use crate::sync::{AtomicBool, Ordering, lock};
 use crate::transports::{Connection, Transport};
 
-/// A channel that was chosen, with the connections that it has of its own.
+/// A chosen channel, with its own connections.
 pub(super) struct OpenChannel {
     pub(super) channel: Arc<dyn Channel>,
     pub(super) connections: Vec<Box<dyn Connection>>,
@@ -38,11 +38,11 @@ pub(super) struct Established {
     pub(super) leftover: Vec<u8>,
     pub(super) transport: String,
     pub(super) upgraded_from: Option<String>,
-    /// As the first connection says.
+    /// As the first connection established it.
     pub(super) identity: Option<Identity>,
-    /// What the two ends of the pipe have, and nobody else.
+    /// A secret that only the two ends of the pipe share.
     pub(super) key: Option<PipeKey>,
-    /// Where it stays if the connection that it was upgraded to may not join.
+    /// Where the pipe stays if the connection that it was upgraded to is rejected.
     pub(super) fallback: Option<Fallback>,
     pub(super) peer_name: String,
     pub(super) peer_limits: WireLimits,
@@ -51,9 +51,9 @@ pub(super) struct Established {
     pub(super) connector: bool,
     /// How channels get more connections later.
     pub(super) further: ConnectionSource,
-    /// What the peer was told that it may send ahead.
+    /// The credit that the peer was granted.
     pub(super) credit: Credit,
-    /// Its place among the pipes of its listener.
+    /// The pipe's place in its listener's limit.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -68,7 +68,7 @@ impl OpenChannel {
         }
     }
 
-    /// As the choice over a transport sees it, with what is degraded as the route shows it.
+    /// Describes the channel for a choice over this transport; `route` says what is degraded.
     fn served(&self, route: &ChannelRoute, over: &dyn Transport) -> Served<'_> {
         let thresholds = match is_proven(&*self.channel, over) {
             true => self.channel.thresholds(&self.peer_devices),
@@ -84,12 +84,12 @@ impl OpenChannel {
     }
 }
 
-/// Whether the peer has proved who it is, but nothing proves that what follows is its. Its connection has no keys, and the kernel
-/// does not say which process is there. Says so once.
+/// Whether the peer has authenticated but nothing protects what follows: the connection has no keys, and the kernel does not identify the
+/// peer's process. Warns once.
 fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connection) -> bool {
     static HAS_WARNED: AtomicBool = AtomicBool::new(false);
     let has_token = identity.is_some_and(|known| known.token().is_some());
-    // An address of loopback may be a tunnel's end, or have been another user's before.
+    // A loopback address may be the end of a tunnel, or may have belonged to another user before.
     let is_here = matches!(
         connection.peer(),
         PeerAddr::Process { .. } | PeerAddr::SameProcess
@@ -169,7 +169,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
             .collect(),
     };
     route.refuse(unproven_over(&**transport));
-    // The peer knows only that they are not there.
+    // The peer knows only that these channels are missing; this end knows why.
     route.refuse(context.unavailable.clone());
     route.refuse(context.required.iter().map(Requirement::refusal).collect());
     let peer = fallback.as_ref().map(|fallback| fallback.settled.clone());
@@ -234,7 +234,7 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
     context.add_pipe(&core);
     spawn_background(&core);
     if context.is_closed() {
-        // It was closed before it could see this one.
+        // The context was closed before it could see this pipe.
         core.start_closing(context.timeouts.linger);
     }
     Ok(Pipe::new(core))

@@ -16,7 +16,7 @@ use crate::keys::{JoinKind, PipeKey};
 use crate::proto::handshake::Reply;
 use crate::transports::{Connection, Transport};
 
-/// For the end that connected, to where the pipe is `at` then; an attempt is given up `after` that long.
+/// The source for the end that connected. `at` tells where the pipe is by then; an attempt fails `after` so long.
 pub(super) fn joins(
     at: impl Fn() -> (Arc<dyn Transport>, String) + Send + Sync + 'static,
     peer: Arc<str>,
@@ -44,7 +44,7 @@ pub(super) fn joins(
     }))
 }
 
-/// For the end that accepted, on a pipe over `transport`.
+/// The source for the end that accepted, on a pipe over `transport`.
 pub(super) fn expects(
     listener_state: &Arc<ListenerState>,
     transport: &str,
@@ -64,7 +64,7 @@ pub(super) fn expects(
             key.as_ref(),
             address,
         );
-        // Without a token the channel goes on with the connections that it has.
+        // Without a token, the channel goes on with the connections that it has.
         let (ticket, joined) = issued.ok().flatten()?;
         Some(Expected {
             token: ticket.token(),
@@ -80,7 +80,7 @@ pub(super) fn expects(
     }))
 }
 
-/// Joins, and waits until the listener has said so: what is written before could be lost, or be said to somebody else.
+/// Joins, and waits for the listener's JOINED: bytes written before that could be lost, or reach somebody else.
 pub(super) async fn join(
     transport: &dyn Transport,
     address: &str,

@@ -1,13 +1,13 @@
-//! A connection that has asked to join a pipe and is used at once, before the listener has said yes: so joining costs no
-//! round trip. And one that has joined, of which some bytes were read already. A pipe that has a key does not come here: it says
-//! nothing on a connection whose listener has not proved that it has the key, too.
+//! A connection that asks to join a pipe and is used before the listener has accepted it, so that joining costs no round trip. Also a
+//! connection that has joined, with bytes that were read already. Pipes with a key do not use this: they send nothing on a connection
+//! before its listener has proved that it has the key, too.
 //!
-//! The listener's JOINED is what comes first; from then on bytes pass. Until then what is written is remembered, up to [`SAID_MAX`]. Where
-//! the listener rejects the connection, or it breaks, nothing of that was looked at. The pipe stays on its first connection, on which STAY
-//! and all that was written are said again.
+//! The listener's first frame is JOINED; after that, bytes pass. Until then, written bytes are also remembered, up to [`SAID_MAX`]. If the
+//! listener rejects the connection or the connection breaks, the listener has used none of them. The pipe then stays on its first
+//! connection: this end sends STAY there and repeats everything that was written.
 //!
-//! Invariant: every byte that was written is given to exactly one of the two connections that the listener goes on with.
-//! The listener decides, once: it drops the first connection before it says JOINED, and rejects the other after STAY.
+//! Invariant: every written byte goes to exactly one of the two connections, the one that the listener continues with. The listener decides
+//! once: it drops the first connection before it sends JOINED, and rejects the other after STAY.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -22,19 +22,19 @@ use crate::proto::handshake::{ClientHandshake, Reply};
 use crate::proto::wire::hello::put_stay;
 use crate::transports::Connection;
 
-/// What is remembered to be said again, in bytes; beyond, a writer waits for the listener's word.
+/// The most bytes that are remembered for repeating; beyond that, a writer waits for the listener's decision.
 pub(super) const SAID_MAX: usize = 32 << 10;
 
 pub(super) struct Joining {
-    /// The one that asks, or the first once the pipe stays there.
+    /// The joining connection, or the first one if the pipe stays there.
     connection: Box<dyn Connection>,
-    /// Read behind JOINED and not given.
+    /// Bytes read after JOINED that were not handed out yet.
     input: Vec<u8>,
     given: usize,
     stage: Stage,
-    /// A writer that waits for the listener's word.
+    /// A writer that waits for the listener's decision.
     blocked: Option<Waker>,
-    /// As it was told.
+    /// The last value of `set_polled`.
     polled: bool,
 }
 
@@ -47,27 +47,27 @@ enum Stage {
 
 struct Asking {
     handshake: ClientHandshake,
-    /// Who it is, for errors.
+    /// The peer's name, for errors.
     peer: Arc<str>,
-    /// Where the pipe can stay.
+    /// The connection that the pipe can fall back to.
     first: Option<OriginalConnection>,
 }
 
 /// The connection that the pipe began on.
 pub(super) struct OriginalConnection {
     pub(super) connection: Box<dyn Connection>,
-    /// Hears why the pipe stayed there, if it does.
+    /// Told why the pipe stayed there, if it does.
     pub(super) stayed: Arc<OnceLock<String>>,
-    /// Hears whose the pipe is.
+    /// Told who is at the other end of the pipe.
     settled: SettledPeer,
     said: Vec<u8>,
 }
 
 struct Stayed {
-    /// STAY, and what was said on the other connection.
+    /// STAY, and all that was written to the other connection.
     again: Vec<u8>,
     at: usize,
-    /// Why, while nothing has been heard here: if this connection is gone as well, that is how the pipe ended.
+    /// Why the pipe stayed, until something is heard here: if this connection fails as well, that is the pipe's error.
     because: Option<Error>,
 }
 
@@ -87,7 +87,7 @@ impl OriginalConnection {
 }
 
 impl Joining {
-    /// `joined` has sent its HELLO. Without a first connection to stay on a rejection is its end.
+    /// `joined` has sent its HELLO. Without a first connection to fall back to, a rejection ends this one.
     pub(super) fn new(
         joined: Box<dyn Connection>,
         peer: Arc<str>,
@@ -101,7 +101,7 @@ impl Joining {
         Self::at(Stage::Asking(asking), joined, Vec::new())
     }
 
-    /// One that asks for nothing any more, of which `read` is given first. The connection itself where that is nothing.
+    /// A connection that has joined; `read` is handed out first. If `read` is empty, returns the connection itself.
     pub(super) fn joined(read: Vec<u8>, connection: Box<dyn Connection>) -> Box<dyn Connection> {
         if read.is_empty() {
             return connection;
@@ -120,7 +120,7 @@ impl Joining {
         }
     }
 
-    /// Reads until the listener has said yes or no.
+    /// Reads until the listener has accepted or rejected.
     fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Stage::Asking(asking) = &self.stage {
             let mut piece = [0; 1024];
@@ -143,7 +143,7 @@ impl Joining {
         Poll::Ready(())
     }
 
-    /// Looks at what the listener has said so far.
+    /// Handles what the listener has sent so far.
     fn answer(&mut self) {
         let Stage::Asking(asking) = &mut self.stage else {
             return;
@@ -154,7 +154,7 @@ impl Joining {
             Ok((used, reply)) => {
                 self.input.drain(..used);
                 match reply {
-                    // It is not asked for on a connection that joins.
+                    // A connection that joins does not ask for an ANSWER.
                     None | Some(Reply::Answer(_)) => return,
                     Some(Reply::Joined) => {
                         if let Some(first) = &asking.first {
@@ -187,7 +187,7 @@ impl Joining {
                 again.extend_from_slice(&first.said);
                 let _ = first.stayed.set(reason);
                 first.settled.settle(first.connection.peer());
-                // Lets go of the other one.
+                // Drops the joining connection.
                 self.connection = first.connection;
                 self.connection.set_polled(self.polled);
                 Stage::Stayed(Stayed {
@@ -207,7 +207,7 @@ impl Joining {
         }
     }
 
-    /// While it is not decided: writes and remembers.
+    /// While the decision is open: writes and remembers.
     fn poll_say(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Stage::Asking(Asking {
             first: Some(first), ..
@@ -223,7 +223,7 @@ impl Joining {
                     first.said.extend_from_slice(&bytes[..len]);
                     return Poll::Ready(Ok(len));
                 }
-                // The reader finds out why: a rejection may be there to be read.
+                // The reader finds out why: there may be a rejection to read.
                 Poll::Ready(_) => {}
             }
         }
@@ -231,7 +231,7 @@ impl Joining {
         Poll::Pending
     }
 
-    /// Makes sure that bytes may be written to the current connection.
+    /// Makes the current connection ready for new bytes.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stage {
             Stage::Asking(_) | Stage::Joined => Poll::Ready(Ok(())),
@@ -242,7 +242,7 @@ impl Joining {
 }
 
 impl Stayed {
-    /// Says again what was said on the other connection.
+    /// Repeats what was written to the other connection.
     fn poll_again(
         &mut self,
         first: &mut Box<dyn Connection>,
@@ -263,7 +263,7 @@ impl Stayed {
         Poll::Ready(Ok(()))
     }
 
-    /// Why it is over: where the listener never answered here, because it did not let the other connection join.
+    /// The reason why the connection is over. If the listener never answered here, it is why the other connection could not join.
     fn over(&self, error: io::Error) -> io::Error {
         match &self.because {
             Some(because) => io::Error::other(because.clone()),
@@ -277,7 +277,7 @@ impl Stayed {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // A failure to write is seen by reading, too, behind what is there to be read.
+        // Reading reports a write failure as well, after the bytes that are there.
         if let Poll::Ready(Ok(())) = self.poll_again(first, cx) {
             let _ = Pin::new(&mut **first).poll_flush(cx);
         }
@@ -298,7 +298,7 @@ impl Stayed {
     }
 }
 
-// What the connection can do, this one can: also what a later version of the traits lets it do.
+// Forwards every method, including those that later versions of the traits may add.
 #[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Connection for Joining {
     fn endpoints(&self) -> String {

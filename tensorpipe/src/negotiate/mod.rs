@@ -1,14 +1,15 @@
 //! Making pipes: carries out the handshake that [`proto::handshake`](crate::proto::handshake) defines.
 //!
-//! The listener chooses; its order of preference decides. If it chose a better transport, the connector joins it with a random
-//! token of 128 bits that works once and over that transport only. It uses the new connection at once. Until the listener says
-//! JOINED, the connector keeps the first connection and what it has said; if it may not join, it stays and says that again.
+//! The listener chooses, by its own order of preference. If it chose a better transport, the connector joins with a random 128-bit token
+//! that works once and over that transport only. The connector uses the new connection at once. Until the listener sends JOINED, the
+//! connector keeps the first connection and remembers what it has written. If it is rejected, it goes back to the first connection and
+//! repeats that.
 //!
-//! Where a token is configured, both ends prove first that they have it. Such a pipe has a key, and so has one whose first connection
-//! has keys of its own (TLS). Then every further connection proves, at both ends, that it is the pipe's.
+//! If a token is configured, both ends first prove that they have it. Such a pipe has a key, and so does a pipe whose first connection has
+//! keys of its own (TLS). Then both ends of every further connection prove that it belongs to the pipe.
 //!
-//! A pipe is upgraded only to transports that have a `side_address`. None of ours leads out of the machine, so a listener does not
-//! choose to whom its peers connect.
+//! A pipe is upgraded only to transports with a `side_address`. No built-in transport leads out of the machine this way, so a listener
+//! cannot make its peers connect to hosts of its choice.
 
 mod choose;
 mod connect;
@@ -35,15 +36,15 @@ use crate::error::{Error, PeerFault, with_advice};
 use crate::proto::wire::hello::{Brochure, ChannelOffer, TransportOffer};
 use crate::transports::{Connection, Transport};
 
-/// Bytes read at once during a handshake: what a connection costs grows with what it sends.
+/// Bytes read at once during a handshake: memory for a connection grows with what the peer sends.
 const PIECE: usize = 4 << 10;
 
 /// A connection whose handshake is under way.
 struct Handshaking {
     connection: Box<dyn Connection>,
-    /// Read and not used yet.
+    /// Read but not used yet.
     input: Vec<u8>,
-    /// Who it is, for errors.
+    /// The peer's name, for errors.
     name: Arc<str>,
 }
 
@@ -64,7 +65,7 @@ impl Handshaking {
         sent.await.map_err(|error| self.broken(&error))
     }
 
-    /// Waits until it has said something. Returns whether it has, before it ended; an error where its transport knows why it has not.
+    /// Waits for the peer's first bytes. `false`: the connection ended without any; an error if the transport knows why.
     async fn has_spoken(&mut self) -> Result<bool, Error> {
         let mut piece = [0; PIECE];
         match self.connection.read(&mut piece).await {
@@ -80,7 +81,7 @@ impl Handshaking {
         }
     }
 
-    /// Reads until `handle` has seen enough. `handle` tells how many bytes it used, and what it made of them.
+    /// Reads until `handle` has enough. `handle` returns how many bytes it used, and its result.
     async fn read<T>(
         &mut self,
         mut handle: impl FnMut(&[u8]) -> Result<(usize, Option<T>), PeerFault>,
@@ -103,7 +104,7 @@ impl Handshaking {
         }
     }
 
-    /// Waits for its end. What it says before that is kept; beyond a piece of it, it is not read.
+    /// Waits until the connection ends. Keeps what the peer sends before that, but reads no more than one piece of it.
     async fn ended(&mut self) -> Error {
         let mut piece = [0; PIECE];
         while self.input.len() < PIECE {
@@ -124,7 +125,7 @@ impl Handshaking {
         }
     }
 
-    /// A transport may say itself what it means, as where the peer was not believed to be who it says.
+    /// A transport may report a precise error, for example that the peer failed to authenticate.
     fn broken(&self, error: &std::io::Error) -> Error {
         let inner = error.get_ref();
         let said = inner.and_then(|inner| inner.downcast_ref::<Error>());
@@ -139,7 +140,7 @@ impl Handshaking {
     }
 }
 
-/// Who has proved to be at the other end of a pipe's first connection: as its transport found out, and by a token of this name.
+/// The peer's identity: as the transport of the first connection established it, and by the token of this name.
 fn identified(conn: &Handshaking, token: Option<Arc<str>>) -> Option<Identity> {
     let over = conn.connection.identity();
     match token {
@@ -165,7 +166,7 @@ fn reaches(
     }
 }
 
-/// Descriptors are what a peer says. That it is in this process only a transport can show.
+/// Descriptors are only the peer's claims. Only a transport can prove that the peer is in this process.
 fn is_proven(channel: &dyn Channel, over: &dyn Transport) -> bool {
     over.in_process() || !channel.in_process()
 }
@@ -174,7 +175,7 @@ fn unproven(transport: &str) -> String {
     format!("it is for two ends in one process, which a pipe over {transport} does not show")
 }
 
-/// What this context offers.
+/// What this context offers to a listener.
 fn brochure(context: &Inner) -> Brochure {
     let transports = context.transports.iter();
     let transports = transports

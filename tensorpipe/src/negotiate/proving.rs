@@ -1,7 +1,7 @@
 //! The listener's side of a handshake in which both ends prove that they have the same token.
 //!
-//! Invariant: who does not prove it learns nothing but that a token is asked for. A name that there is not and a wrong proof
-//! have the same answers, after the same work.
+//! Invariant: a peer that does not prove it learns only that a token is asked for. An unknown name and a wrong proof get the same answers,
+//! after the same work.
 
 use super::Handshaking;
 use crate::error::{Error, PeerFault};
@@ -10,13 +10,13 @@ use crate::process::random_nonce;
 use crate::proto::handshake::{ExpectProof, Opened, ServerHandshake};
 use crate::proto::wire::hello::{Answer, Purpose, Reject};
 
-/// What a connector hears that has not proved its token, whatever is wrong.
+/// What a connector is told when it did not prove its token, whatever was wrong.
 const WRONG: &str = "it did not prove that it has a token of this listener's";
 
 /// How a listener answers a connector.
 pub(super) enum Answering {
     Plainly,
-    /// Behind a proof.
+    /// After a proof.
     Proving(Box<ExpectProof>),
 }
 
@@ -46,7 +46,7 @@ impl Answering {
     }
 }
 
-/// Challenges who has named a token. Returns what it wants once it has proved that it has that; else it has been told that it has not.
+/// Challenges a connector that named a token. Returns its purpose if it proves that it has the token; otherwise tells it that it did not.
 pub(super) async fn prove(
     tokens: &Tokens,
     conn: &mut Handshaking,
@@ -65,7 +65,7 @@ pub(super) async fn prove(
                 ..
             } = &error
             {
-                // It may have gone already.
+                // The peer may have gone already.
                 let _ = conn.turn_away(ExpectProof::reject, WRONG).await;
             }
             Err(error)

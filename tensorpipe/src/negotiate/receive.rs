@@ -29,12 +29,12 @@ use crate::stop;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transports::{Connection, Transport};
 
-/// What the handshakes of one listener share.
+/// State that the handshakes of one listener share.
 pub(crate) struct ListenerState {
     pub(super) context: Arc<Inner>,
-    /// What pipes can be upgraded to: transport, address or why there is none.
+    /// Where pipes can be upgraded to: transport, and address or the reason why there is none.
     pub(super) side_addresses: Vec<(&'static str, Result<String, String>)>,
-    /// Who waits for a connection with which token. Each token serves once.
+    /// Who waits for a connection with which token. Each token works once.
     pub(super) expected: Mutex<HashMap<Token, Waiting>>,
     places: Arc<Semaphore>,
     pipes: mpsc::UnboundedSender<Pipe>,
@@ -62,7 +62,7 @@ impl ListenerState {
         &self.context.limits
     }
 
-    /// How long a connection may say nothing.
+    /// How long a new connection may stay silent.
     pub(crate) fn greeting(&self) -> Duration {
         let timeouts = &self.context.timeouts;
         timeouts.greeting.min(timeouts.handshake)
@@ -80,17 +80,17 @@ pub(crate) fn turn_away(mut connection: Box<dyn Connection>) {
     let _ = std::pin::Pin::new(&mut *connection).poll_write(&mut cx, &bytes);
 }
 
-/// Where a connection has come in.
+/// The address at which a connection came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
     /// At a URL of the listener's.
     Front,
-    /// What pipes that begin elsewhere are upgraded to: none begins there, since who came so has not passed the front.
+    /// An address for upgrades of pipes that began elsewhere. No pipe begins here, since such a peer has not passed the front door.
     Side,
 }
 
-/// Handles one new connection to its end: a pipe for the listener, a connection for a pipe, or nothing. `has_greeted` becomes
-/// true when its HELLO is here, and its proof, where the listener asks for one.
+/// Handles one new connection to its end: it becomes a pipe, joins one, or is dropped. `has_greeted` becomes true once its HELLO is here,
+/// and its proof if the listener asks for one.
 pub(crate) async fn receive(
     listener_state: &Arc<ListenerState>,
     transport: &dyn Transport,
@@ -104,7 +104,7 @@ pub(crate) async fn receive(
     let (greeting, begun) = (listener_state.greeting(), ambient::now());
     match tokio::time::timeout(greeting, conn.has_spoken()).await {
         Ok(Ok(true)) => {}
-        // Whoever looks whether somebody listens does this.
+        // A probe that only checks whether somebody listens looks like this.
         Ok(Ok(false)) => {
             tracing::debug!(peer = %ends, "a connection ended before it said anything");
             return;
@@ -123,7 +123,7 @@ pub(crate) async fn receive(
         .saturating_sub(ambient::since(begun));
     match within_handshake(left, what, handshake).await {
         Ok(Some(established)) => match establish(context, established) {
-            // Nobody accepts any more: the pipe closes as it drops.
+            // If nobody accepts any more, the pipe is dropped and closes.
             Ok(pipe) => drop(listener_state.pipes.send(pipe)),
             Err(error) => tracing::warn!(peer = %ends, %error, "a pipe could not be opened"),
         },
@@ -132,7 +132,7 @@ pub(crate) async fn receive(
     }
 }
 
-/// What unproven peers can cause as often as they like, by cause.
+/// Warnings that unproven peers can cause as often as they like, by cause.
 #[derive(Default)]
 struct Warnings {
     silent: LogLimit,
@@ -176,7 +176,8 @@ async fn handshake(
     let mut handshake = ServerHandshake::new(tokens.are_asked_for());
     let heard = match conn.read(|input| handshake.handle(input)).await {
         Err(error @ Error::Peer { .. }) => {
-            // Another version of this protocol understands the reason; anybody else sees the connection end.
+            // Only another version of this protocol understands the reason; anybody else sees the connection
+            // end.
             let reject = Reject {
                 transient: false,
                 reason: error.to_string(),
@@ -243,15 +244,15 @@ async fn handshake(
     established.await.map(Some)
 }
 
-/// What who comes by a side door hears.
+/// Sent to a peer that begins a pipe at a side door.
 const NO_BEGINNING: &str =
     "no pipe begins at this address, which is for those that have begun elsewhere";
 
-/// What who brings no token hears where one is asked for.
+/// Sent to a peer without a token, if the listener asks for one.
 const ASKS: &str =
     "it asks for a token; give this context one of that listener's, by `ContextBuilder::token`";
 
-/// What who brings a token hears where none is asked for.
+/// Sent to a peer with a token, if the listener asks for none.
 const HAS_NONE: &str =
     "it has no token and can prove none; give its context the same one, or this context none";
 
@@ -284,7 +285,7 @@ async fn welcome(
         .collect();
     let selection = choose(listener_state, transport.name(), &brochure, &devices);
     let still = Arc::downgrade(listener_state);
-    // What is not used by the end of the handshake is void.
+    // Tickets that are not used by the end of the handshake become void.
     let mut tickets = Vec::new();
     let (issued_key, peer) = (key.as_ref(), conn.connection.peer());
     let mut issue = |kind, over: &[&str]| {
@@ -303,7 +304,7 @@ async fn welcome(
             Some((name, address, token, joined))
         }
     };
-    // Where the pipe will be, or stays.
+    // The transports over which the pipe will go, or where it may stay.
     let over = upgrade.iter().map(|(name, ..)| name.as_str());
     let over: Vec<_> = over.chain([transport.name()]).collect();
     let mut channels = Vec::new();
@@ -361,8 +362,9 @@ async fn welcome(
             stays = conn.read(handle_stay) => match stays {
                 Ok(reason) => Ok(reason),
                 Err(error @ Error::Peer { .. }) => return Err(error),
-                // A connector that has upgraded closes this connection, which can be seen before its new one. So one that is gone
-                // soon frees its place among the handshakes.
+                // A connector that has upgraded closes this connection, which this end may see before the new one arrives. So
+                // wait a little for the new one, but not longer: a connector that is gone must free its place among the
+                // handshakes soon.
                 Err(lost) => match tokio::time::timeout(JOINS_WITHIN, &mut joined).await {
                     Ok(arrived) => Err(arrived),
                     Err(_) => return Err(lost),
@@ -374,7 +376,7 @@ async fn welcome(
                 let joined =
                     arrived.map_err(|_| conn.lost("the connection to upgrade to never came"))?;
                 upgraded_from = Some(std::mem::replace(&mut final_transport, name));
-                // Lets go of the first connection, then says so.
+                // Drops the first connection, then sends JOINED.
                 conn = Handshaking {
                     name: conn.name,
                     ..joined.conn
@@ -390,7 +392,8 @@ async fn welcome(
         let joined = tokio::select! {
             biased;
             joined = joined => joined,
-            // Without the first connection there is no pipe: one that is gone holds a place among the handshakes no longer.
+            // Without the first connection there is no pipe. A connector that is gone must not keep its place among the
+            // handshakes.
             lost = conn.ended() => return Err(lost),
         };
         let joined = joined.map_err(|_| conn.lost("a channel's connection never came"))?;
@@ -422,10 +425,10 @@ async fn welcome(
     })
 }
 
-/// How much later than the end of a connector's first connection its second one may be seen.
+/// How long after the end of a connector's first connection its second one may still arrive.
 const JOINS_WITHIN: Duration = Duration::from_secs(1);
 
-/// How long a rejected connection is drained: a system that closes one with unread bytes may take the reason back.
+/// How long a rejected connection is drained: if it is closed with unread bytes, the system may discard the reason that was sent.
 const DRAIN: Duration = Duration::from_secs(1);
 
 impl Handshaking {
@@ -441,7 +444,7 @@ impl Handshaking {
         };
         self.send(&saying(&reject)).await?;
         let _ = self.connection.shutdown().await;
-        // Its connector writes at once, and closes when it has read the reason.
+        // The connector may write at once, and closes when it has read the reason.
         let mut rest = (&mut self.connection).take(SAID_MAX as u64 + 1);
         let mut sink = tokio::io::sink();
         let drained = tokio::io::copy(&mut rest, &mut sink);
@@ -449,7 +452,7 @@ impl Handshaking {
         Ok(())
     }
 
-    /// The connection alone, for a channel. What its peer sent already would be lost: a connector sends nothing on a
+    /// The connection alone, for a channel; bytes that were read already are handed out first. A connector sends nothing on a
     /// channel's connection before the pipe is open at both ends.
     pub(super) fn into_connection(self) -> Box<dyn Connection> {
         Joining::joined(self.input, self.connection)

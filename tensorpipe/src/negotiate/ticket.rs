@@ -1,9 +1,8 @@
 //! Tokens that a listener gives out.
 //!
-//! Invariant: a token is good once, over the transports that it was given out for, and while its ticket lives. So a pipe
-//! goes over what its route says, and who comes has been looked at by that transport: its user by `shm`, its process by
-//! `memory`. Where its pipe has a key, the connection proves besides that it comes from the pipe's other end, and is told what
-//! proves that this is the pipe's listener.
+//! Invariant: a token works once, only over the transports that it was issued for, and only while its ticket lives. So the pipe goes over
+//! the transports of its route, and that transport has checked the peer: `shm` its user, `memory` its process. If the pipe has a key, the
+//! connection also proves that it comes from the pipe's other end, and receives a proof that this is the pipe's listener.
 
 use std::collections::hash_map::Entry;
 use std::sync::Weak;
@@ -23,12 +22,12 @@ use crate::transports::Connection;
 
 /// Who waits for a connection with a token.
 pub(super) struct Waiting {
-    /// Over one of these.
+    /// The transports over which the connection may come.
     over: Vec<String>,
     kind: JoinKind,
-    /// The pipe's.
+    /// The pipe's key.
     key: Option<PipeKey>,
-    /// Who is at the pipe's other end, as far as is known.
+    /// The peer at the pipe's other end, as far as it is known.
     peer: PeerAddr,
     joins: oneshot::Sender<Arrived>,
 }
@@ -36,7 +35,7 @@ pub(super) struct Waiting {
 /// A connection that may join its pipe.
 pub(super) struct Arrived {
     pub(super) conn: Handshaking,
-    /// What it is told then.
+    /// What to send when it joins.
     pub(super) joined: Vec<u8>,
 }
 
@@ -94,7 +93,7 @@ impl Ticket {
     }
 }
 
-/// Gives a connection to who waits for it; back with the reason if it may not join.
+/// Hands a connection to whoever waits for it. If it may not join, returns it with the reason.
 pub(super) fn redeem(
     listener_state: &ListenerState,
     token: &Token,
@@ -122,7 +121,7 @@ pub(super) fn redeem(
                 binding: binding.as_ref(),
             };
             let said = key.as_ref().map(|key| (key.join(&join), key.joined(&join)));
-            // As if there were none: whom it was meant for can still come.
+            // Answer as if there were no such token; the rightful connection can still come.
             if let Some((wanted, _)) = &said
                 && !(proof.is_some_and(|proof| is_same(proof, wanted))
                     && may_be_one(*peer, conn.connection.peer()))
@@ -131,7 +130,7 @@ pub(super) fn redeem(
             }
             if !over.iter().any(|name| name == transport) {
                 let over = over.join(" or ");
-                // Whom it was meant for can still come.
+                // The rightful connection can still come.
                 return Err((
                     conn,
                     format!("this token is good over {over}, and came over {transport}"),
@@ -142,12 +141,13 @@ pub(super) fn redeem(
         }
     };
     drop(expected);
-    // Its pipe may have gone on without it.
+    // The pipe may have given up waiting.
     let sent = waiting.joins.send(Arrived { conn, joined });
     sent.map_err(|arrived| (arrived.conn, unknown()))
 }
 
-/// Of two processes the kernel says whether they are one. What comes from elsewhere has an address of its own for each connection.
+/// Whether two addresses may belong to one peer. The kernel tells local processes apart. A remote peer has another address for each
+/// connection.
 fn may_be_one(one: PeerAddr, other: PeerAddr) -> bool {
     let is_process = |peer| matches!(peer, PeerAddr::Process { .. });
     one == other || !(is_process(one) && is_process(other))
@@ -208,7 +208,7 @@ mod tests {
             token: &token,
             binding: None,
         };
-        // Somebody has read the token; or has the proof of another connection, of another pipe, or for another one.
+        // An eavesdropper has read the token; or a proof is for another connection, another pipe, or another kind of join.
         let kind = JoinKind::Upgrade;
         let mut nearly = key.join(&join);
         nearly[0] ^= 1;

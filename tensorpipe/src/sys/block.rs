@@ -23,17 +23,17 @@ use crate::error::SystemError;
 /// 2 MiB and more are aligned to 2 MiB.
 pub const ALIGNMENT: usize = 64;
 
-/// Below this a block is aligned here, not by the allocator. In bytes.
+/// Blocks of fewer bytes are aligned here, not by the allocator.
 const SMALL: usize = 4096;
 
 /// What every allocator aligns to.
 const SMALL_ALIGNMENT: usize = 16;
 
-/// What a block costs beside its bytes: alignment, the allocator's header, the handle on it. In bytes, roughly.
+/// Roughly the bytes that a block costs beside its content: alignment, the allocator's header, the handle on it.
 const BESIDE: usize = 160;
 
-/// How much of a block of `len` bytes is resident, at most, when its first `touched` bytes have been: the system backs whole
-/// pages, huge ones where they fit. What comes from the allocator is zeroed by touching all of it.
+/// The most bytes of a block of `len` bytes that are resident once its first `touched` bytes were touched: the system backs whole pages,
+/// huge ones where they fit. Memory from the allocator is touched whole when it is zeroed.
 pub(crate) fn resident(len: usize, touched: usize) -> usize {
     match len {
         ..SMALL => len + BESIDE,
@@ -68,8 +68,7 @@ impl Block {
     /// `len` zero bytes.
     ///
     /// # Panics
-    /// When the system has no such memory, as `vec!` would abort. For a length that a peer named use
-    /// [`Block::try_zeroed`].
+    /// When the system has no such memory, as `vec!` would abort. For a length from a peer, use [`Block::try_zeroed`].
     pub(crate) fn zeroed(len: usize) -> Self {
         Self::try_zeroed(len).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -107,7 +106,7 @@ impl Block {
         self.len
     }
 
-    /// Kept as long as the block: a pool hands it out again, and it is registered still.
+    /// Kept as long as the block, so that memory that a pool hands out again is still registered.
     pub(crate) fn registrations(&self) -> &Registrations {
         &self.registrations
     }
@@ -126,7 +125,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let (start, len) = (self.start, self.len);
-        // A network card must not reach what is unmapped.
+        // Ends the registrations first: a network card must not reach unmapped memory.
         self.registrations
             .end_before(len, Allocation { start, len });
     }
@@ -146,14 +145,14 @@ impl Drop for Allocation {
     }
 }
 
-/// An allocation with room for aligning it here: what the allocator does for small sizes without alignment is many times
-/// as fast as `posix_memalign`.
+/// The layout of an allocation with room for aligning it here: allocating small sizes without alignment is many times as fast as
+/// `posix_memalign`.
 fn small_layout(len: usize) -> Layout {
     Layout::from_size_align(len + ALIGNMENT, SMALL_ALIGNMENT)
         .unwrap_or_else(|_| panic!("capacity overflow"))
 }
 
-/// `len` zero bytes, aligned; in the byte before them, how far they are behind the allocation's start.
+/// `len` zero bytes, aligned. The byte before them holds their distance from the allocation's start.
 fn small(len: usize) -> Option<NonNull<u8>> {
     // SAFETY: the layout's size is not zero.
     let start = NonNull::new(unsafe { alloc(small_layout(len)) })?;

@@ -1,10 +1,10 @@
-//! Copies of some KiB, by another way than `rep movsb` where that is slow.
+//! Copies of some KiB that avoid `rep movsb` where it is slow.
 //!
-//! From 2 KiB or 4 KiB up to about the size of a second-level cache glibc copies by that instruction, where a processor says that it is
-//! fast. AMD's say so. They take up to thirty times as long where the lower twelve bits of the destination are 1 to 63 more than those of
-//! the source. That is glibc's bug 30994, mended there in 2.40. What is copied in smaller pieces goes by vectors: all that is short, and
-//! what would be that slow. (Zen 3, glibc 2.36: a message of 16 KiB over `shm` took 10.9 µs there and back, and takes 5.4. Elsewhere the
-//! instruction is faster: 1 MiB in 30 instead of 38 µs, 16 MiB in 2.1 instead of 3.3 ms.)
+//! From 2 KiB or 4 KiB up to about the size of a second-level cache, glibc copies with that instruction if the processor claims that it is
+//! fast. AMD's processors do. But they take up to thirty times as long if the lower twelve bits of the destination are 1 to 63 more than
+//! those of the source. That is glibc's bug 30994, fixed in 2.40. Copying in smaller pieces uses vectors instead: here, all short copies do
+//! so, and all that would be that slow. (Zen 3, glibc 2.36: a message of 16 KiB over `shm` took 10.9 µs for a round trip, now 5.4. In other
+//! cases the instruction is faster: 1 MiB in 30 instead of 38 µs, 16 MiB in 2.1 instead of 3.3 ms.)
 
 #![allow(
     unsafe_code,
@@ -18,7 +18,7 @@ use super::fork::OnceBox;
 /// Bytes of a piece: less than glibc's least threshold.
 const PIECE: usize = 2 << 10;
 
-/// Bytes from which on the instruction is faster, where it is not slow.
+/// From this many bytes on, the instruction is faster, except where it is slow.
 const LONG: usize = 32 << 10;
 
 /// Copies all of `from` to the memory of the same length.
@@ -31,11 +31,11 @@ pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     unsafe { copy_raw(from.as_ptr(), to.as_mut_ptr(), from.len()) }
 }
 
-/// Copies bytes of which others may see, or change, some meanwhile.
+/// Copies bytes that others may see or change meanwhile.
 ///
 /// # Safety
-/// As for [`ptr::copy_nonoverlapping`], but that another process may write to either memory: what is copied then is some bytes or
-/// others.
+/// As for [`ptr::copy_nonoverlapping`], except that another process may write to either memory: it is then unspecified which bytes are
+/// copied.
 pub(crate) unsafe fn copy_raw(from: *const u8, to: *mut u8, len: usize) {
     let is_fast = len >= LONG && !collide(from, to);
     if len <= PIECE || is_fast || !strings_are_slow() {
@@ -56,7 +56,7 @@ pub(crate) unsafe fn copy_raw(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Whether the instruction takes the processor's stores for what it is about to load.
+/// Whether the processor would mistake its own stores for the data that it is about to load.
 fn collide(from: *const u8, to: *const u8) -> bool {
     (1..64).contains(&(to.addr().wrapping_sub(from.addr()) % 4096))
 }

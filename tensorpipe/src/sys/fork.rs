@@ -1,9 +1,9 @@
-//! Whether this process is still the one that made something, without a system call.
+//! Tells, without a system call, whether this process is still the one that made something, and not a forked child.
 //!
 //! The kernel wipes one page at a fork: a child finds 0 there, and takes a number that no ancestor had.
 //!
-//! A static that a child inherits may be locked by a thread that the child does not have, for ever. What [`PerProcess`] holds is made anew
-//! there, and [`OnceBox`] has no lock.
+//! A child may inherit a static that is locked by a thread of its parent, and so locked for ever. A [`PerProcess`] is made anew in the
+//! child, and a [`OnceBox`] has no lock.
 
 #![allow(
     unsafe_code,
@@ -28,7 +28,7 @@ impl Origin {
         page().cloned().map(current).map(Self)
     }
 
-    /// Whether this is that process, and not a forked child of it. Asked many times a message: two loads.
+    /// Whether this is that process, and not a forked child of it. Called many times for each message: two loads.
     #[inline]
     pub(crate) fn is_here(self) -> bool {
         // SAFETY: null, or the page, which is never unmapped.
@@ -38,8 +38,8 @@ impl Origin {
     }
 }
 
-/// The same for what is dropped. A forked child's copy touches no lock, since a thread that the child lacks may hold it. Nor does
-/// it touch what it shares with its parent, such as sockets. Where the kernel cannot tell, nobody is a child.
+/// An `Origin` for values with a destructor. In a forked child, their drop must touch no lock, which a missing thread may hold, and
+/// nothing shared with the parent, such as sockets. If the kernel cannot tell, no process counts as a child.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner(Option<Origin>);
 
@@ -62,7 +62,7 @@ impl Default for Owner {
     }
 }
 
-/// A static of which each process has its own, made when it is first asked for.
+/// A static with a separate value in each process, made at its first use.
 #[derive(Debug)]
 pub struct PerProcess<T>(AtomicPtr<Owned<T>>);
 
@@ -73,13 +73,13 @@ struct Owned<T> {
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Nobody's yet.
+    /// Not made in any process yet.
     #[expect(clippy::new_without_default, reason = "it is for statics")]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// This process's. Two threads may `make` one at once; one of them is kept.
+    /// This process's value. Two threads may `make` one at the same time; one of the two is kept.
     pub fn get(&self, make: impl FnOnce() -> T) -> &T {
         // Without the page, by the number: an old kernel, on which nothing is shared that a stale value could harm.
         let process = Origin::here().map_or_else(|_| u64::from(std::process::id()), |here| here.0);
@@ -94,7 +94,7 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         let made = Box::into_raw(Box::new(Owned { process, value }));
         let set = (self.0).compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire);
         let kept = match set {
-            // An ancestor's, if there was one, stays as it is: its lock may be held.
+            // An ancestor's value is leaked: its lock may be held.
             Ok(_) => made,
             Err(faster) => {
                 // SAFETY: made above, and nobody has seen it.
@@ -108,8 +108,8 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
     }
 }
 
-/// What is found out once, for a process and its children. As a `OnceLock`, but nobody waits for who was faster: a
-/// child may not have that thread.
+/// A value that is found once for a process and its children. Unlike `OnceLock`, no thread waits for another: in a child, that thread may
+/// not exist.
 #[derive(Debug)]
 pub(crate) struct OnceBox<T>(AtomicPtr<T>);
 
@@ -123,7 +123,7 @@ impl<T: Send + Sync> OnceBox<T> {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Finds it out, unless it is known. Of two threads that do at once, one is right.
+    /// Finds the value, unless it is known. If two threads do so at once, one result is kept.
     pub(crate) fn get_or_init(&self, find: impl FnOnce() -> T) -> &T {
         if let Some(known) = self.get() {
             return known;
@@ -155,7 +155,7 @@ impl<T> Drop for OnceBox<T> {
 }
 
 fn current(page: &AtomicU64) -> u64 {
-    /// Copied at a fork: a child goes on where its parent was.
+    /// Copied at a fork: a child continues from its parent's number.
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let found = page.load(Ordering::Relaxed);
     if found != 0 {
@@ -198,7 +198,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::sync::{AtomicBool, Mutex, lock};
 
-    /// Whether children that are forked while another thread does something, whatever it holds then, can do the same.
+    /// Whether forked children can `act` while another thread of the parent does so, whatever locks it holds.
     pub(crate) fn children_can(act: impl Fn() + Sync) -> bool {
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -219,7 +219,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// Whether a child cannot be kept from opening files: a sanitizer has its own.
+    /// Whether nothing can keep a child from opening files, as a sanitizer does.
     pub(crate) fn opens_files_anyway() -> bool {
         let is_sanitized = std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some();
         if is_sanitized {
@@ -228,7 +228,7 @@ pub(crate) mod tests {
         is_sanitized
     }
 
-    /// From now on this process, a forked child, opens no more than so many descriptors.
+    /// Limits this process, a forked child, to so many open descriptors.
     pub(crate) fn open_at_most(most: u64) {
         let limit = libc::rlimit {
             rlim_cur: most,
@@ -282,7 +282,7 @@ pub(crate) mod tests {
         assert_eq!(*lock(names()), ["parent"]);
     }
 
-    /// With a `OnceLock` that a thread is about to fill, the child waits for a thread that it does not have.
+    /// A `OnceLock` that a thread is about to fill would make the child wait for a thread that it does not have.
     #[test]
     fn a_forked_child_finds_out_what_was_being_found_out() {
         static NUMBER: OnceBox<u32> = OnceBox::new();

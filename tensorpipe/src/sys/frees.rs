@@ -1,5 +1,5 @@
-//! A thread that lets go of memory, for threads that others wait for: to unregister, unmap and release takes a driver long, which may
-//! wait for its device first, and the owner of another library's memory runs that library's code.
+//! A thread that drops memory on behalf of threads that must not wait. A driver takes long to unregister, unmap and release, and may wait
+//! for its device first. Dropping another library's memory runs that library's code.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use std::sync::{Mutex, PoisonError};
 use super::fork::PerProcess;
 use super::workers;
 
-/// So many bytes of pinned main memory may wait, but for what comes last. A device that is never idle lets go of none, and programs have
-/// more of it meanwhile. Chosen: more than a context keeps warm by default.
+/// How many bytes of pinned main memory may wait, not counting the last item. A device that is never idle releases none, while programs
+/// allocate more. Chosen: more than a context keeps warm by default.
 const BEHIND: u64 = 1 << 30;
 
-/// See the module's documentation. The thread starts with the first thing to drop, and ends behind the last one.
+/// See the module's documentation. The thread starts with the first item, and ends after the last one.
 #[derive(Default)]
 pub(crate) struct DropThread(Mutex<Option<Sender<Box<dyn Any + Send>>>>);
 
 impl DropThread {
-    /// Drops it there; here where the system has no thread for that.
+    /// Drops `what` on the thread, or here if the system refuses a thread.
     pub(crate) fn drop_later(&self, what: impl Send + 'static) {
         let thread = {
             let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -28,11 +28,11 @@ impl DropThread {
     }
 }
 
-/// What waits for the thread of the whole process, where memory is of no one device.
+/// The thread of the whole process, for memory that belongs to no single device, and what waits there.
 #[derive(Default)]
 struct OfAll {
     frees: DropThread,
-    /// Of pinned main memory.
+    /// Bytes of pinned main memory that wait.
     bytes: AtomicU64,
 }
 
@@ -41,22 +41,22 @@ fn of_all() -> &'static OfAll {
     OF_ALL.get(OfAll::default)
 }
 
-/// Drops it on the thread of the whole process. Until then it keeps so many bytes of main memory pinned.
+/// Drops `what` on the thread of the whole process. Until then, it keeps so many bytes of main memory pinned.
 pub(crate) fn drop_later(bytes: usize, what: impl Send + 'static) {
     let all = of_all();
     all.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     let counted = Counted(bytes as u64);
-    // In this order.
+    // Dropped in this order.
     all.frees.drop_later((what, counted));
 }
 
-/// Whether so much waits there that nobody should pin more: what is not pinned is copied once more, and freed at once.
+/// Whether so much waits that nobody should pin more. Memory that is not pinned costs one more copy, but is freed at once.
 #[allow(dead_code, reason = "for devices that are built in")]
 pub(crate) fn are_behind() -> bool {
     of_all().bytes.load(Ordering::Relaxed) >= BEHIND
 }
 
-/// Bytes that wait, until it is dropped.
+/// Waiting bytes, counted until this is dropped.
 struct Counted(u64);
 
 impl Drop for Counted {
@@ -70,7 +70,7 @@ fn start() -> Sender<Box<dyn Any + Send>> {
     let thread = std::thread::Builder::new().name("tp-free".to_owned());
     let started = thread.spawn(move || {
         for what in all {
-            // The others are dropped, too.
+            // A panic in one drop must not keep the others.
             if workers::panics(|| drop(what)) {
                 tracing::error!("an owner of memory has panicked as it was dropped");
             }

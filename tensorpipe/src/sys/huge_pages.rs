@@ -24,7 +24,7 @@ pub(super) const PAGE: usize = 4096;
 /// Maps `len` zero bytes, aligned to [`HUGE_PAGE`].
 pub(super) fn map(len: NonZeroUsize) -> Result<NonNull<u8>, Errno> {
     let size = mapped_size(len).ok_or(Errno::ENOMEM)?;
-    // Enough to find an aligned range inside; what is left over on both sides goes back at once.
+    // Enough to contain an aligned range; the rest on both sides is unmapped at once.
     let reserved = size
         .checked_add(HUGE_PAGE - PAGE)
         .and_then(NonZeroUsize::new)

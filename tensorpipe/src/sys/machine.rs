@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::fork::OnceBox;
 
-/// What two processes must have in common to meet at an abstract Unix socket and trust each other.
+/// Where a process is: two processes that agree in this can meet at an abstract Unix socket and trust each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpcDomain {
     /// Random, made by the kernel at boot.
@@ -24,7 +24,7 @@ impl IpcDomain {
     /// Where this process is.
     ///
     /// # Errors
-    /// In words, where `/proc` does not tell.
+    /// In words, if `/proc` does not tell.
     pub(crate) fn here() -> Result<Self, String> {
         const NETWORK: &str = "/proc/self/ns/net";
         let boot = boot()?;
@@ -58,7 +58,7 @@ impl IpcDomain {
         })
     }
 
-    /// Whether a peer that is there can be met from here, or why not. `any_user`: whoever it is.
+    /// Whether a process there can be reached from here, or why not. `any_user`: do not compare users.
     pub(crate) fn meets(&self, theirs: &Self, any_user: bool) -> Result<(), String> {
         if self.boot != theirs.boot {
             Err("the peer is on another machine".to_owned())
@@ -75,7 +75,7 @@ impl IpcDomain {
     }
 }
 
-/// See [`IpcDomain::boot`]. Read once: each pipe is told it several times.
+/// See [`IpcDomain::boot`]. Read once, since each pipe needs it several times.
 fn boot() -> Result<[u8; 16], String> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
     static KNOWN: OnceBox<[u8; 16]> = OnceBox::new();
@@ -87,10 +87,10 @@ fn boot() -> Result<[u8; 16], String> {
     Ok(*KNOWN.get_or_init(|| boot))
 }
 
-/// Device and inode of the namespace that numbers of processes belong to.
+/// Device and inode of this process's pid namespace.
 ///
 /// # Errors
-/// In words, where `/proc` does not tell.
+/// In words, if `/proc` does not tell.
 pub(crate) fn pid_namespace() -> Result<(u64, u64), String> {
     const PID: &str = "/proc/self/ns/pid";
     let found = std::fs::metadata(PID).map_err(|error| format!("{PID}: {error}"))?;
@@ -103,14 +103,14 @@ pub(crate) fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether the kernel tells this process's user from all others. In a user namespace it calls everybody by one number whom the
-/// namespace does not map; where that is this process's number, too, other users look like its own.
+/// Whether the kernel tells this process's user from all others. In a user namespace, it reports all unmapped users under one number. If
+/// this process has that number as well, other users look like its own.
 ///
 /// # Errors
-/// In words, where it does not.
+/// In words, if it does not.
 pub(crate) fn knows_users() -> Result<(), String> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    // Read once, since an administrator sets it for all of a machine's life, if ever.
+    // Read once: an administrator sets it rarely, and then for the whole life of the machine.
     static UNMAPPED: OnceBox<u32> = OnceBox::new();
     let unmapped = UNMAPPED.get_or_init(|| {
         let number = read("/proc/sys/kernel/overflowuid").trim().parse();
@@ -125,10 +125,10 @@ pub(crate) fn knows_users() -> Result<(), String> {
     ))
 }
 
-/// What the kernel calls users without a number, unless the administrator has said otherwise.
+/// The kernel's number for unmapped users, unless the administrator has changed it.
 const OVERFLOW: u32 = 65534;
 
-/// Whether a map has all users: lines of the first number inside, the first outside, and how many.
+/// Whether a user map contains all users. Its lines hold the first number inside, the first outside, and the count.
 fn maps_all(map: &str) -> bool {
     let counts = map
         .lines()

@@ -1,12 +1,13 @@
-//! Memory without a name that is passed from process to process as a file descriptor, and what its maker has sealed.
+//! Anonymous memory that is passed between processes as a file descriptor, and the seals that its maker sets.
 //!
-//! A seal cannot be taken off. [`FIXED`] keeps the size what it is, so that a mapping of it is never cut off under its reader. With
-//! [`READ_ONLY`] only the maker, who has mapped it before, can write there, and nobody can punch holes.
+//! A seal cannot be removed. [`FIXED`] keeps the size, so that a mapping is never cut off under its reader. With [`READ_ONLY`], only the
+//! maker, who mapped it before, can write there, and nobody can punch holes.
 //!
-//! A hole is filled with zeros by whoever touches it, on ordinary pages. Where no page is left, touching a hole kills with SIGBUS. That can
-//! be so of pages that the administrator has set aside (hugetlb). So [`check`] takes memory on those only when no page is missing and none
-//! can be taken out. It can be so of ordinary ones, too, where the system promises no more than it has (`vm.overcommit_memory` = 2). So
-//! [`create`] has all of them then, and [`check`] takes no memory that has not.
+//! Touching a hole in ordinary memory fills it with zeros. If no page is left, the touching process dies with SIGBUS. Two cases need care:
+//! - Pages that the administrator set aside (hugetlb) may run out. [`check`] accepts memory on those only if no page is missing and none
+//!   can be taken out.
+//! - Ordinary pages may run out if the system promises no more than it has (`vm.overcommit_memory` = 2). There, [`create`] allocates all
+//!   pages, and [`check`] accepts no memory with missing ones.
 
 #![allow(unsafe_code, reason = "memory is mapped and unmapped by system calls")]
 
@@ -29,21 +30,21 @@ use super::huge_pages::HUGE_PAGE;
 use super::probe::Probe;
 use crate::error::SystemError;
 
-/// The size stays, and so do the seals.
+/// Keeps the size and the seals.
 pub(crate) const FIXED: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_GROW)
     .union(SealFlag::F_SEAL_SEAL);
 
-/// Either keeps anybody from punching holes.
+/// Each of these prevents new holes.
 const UNPUNCHED: SealFlag = SealFlag::F_SEAL_WRITE.union(SealFlag::F_SEAL_FUTURE_WRITE);
 
-/// And no mapping made from now on can be written.
+/// As `FIXED`, and mappings made from now on cannot be written.
 pub(crate) const READ_ONLY: SealFlag = FIXED.union(SealFlag::F_SEAL_FUTURE_WRITE);
 
-/// How often an aligned range is looked for, which another thread may take first. Without one memory is as good, on small pages.
+/// How often a free aligned range is tried, since another thread may take it first. After that, an unaligned one has to do, on small pages.
 const TRIES: usize = 8;
 
-/// Since Linux 6.3: not executable, and not to be made so. Older kernels refuse the flag.
+/// Since Linux 6.3: not executable for good. Older kernels refuse the flag.
 const NOEXEC_SEAL: MFdFlags = MFdFlags::from_bits_retain(0x0008);
 
 /// `len` zero bytes, not sealed yet. With `huge`, on pages of 2 MiB that the administrator has set aside.
@@ -57,7 +58,7 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
     };
     let fd = fd.map_err(|errno| refused("memfd_create", errno))?;
     let size = i64::try_from(len).map_err(|_| refused("ftruncate", Errno::EFBIG))?;
-    // Beyond this limit the kernel sends SIGXFSZ, which ends the process.
+    // Beyond this limit, the kernel sends SIGXFSZ, which ends the process.
     let limit = getrlimit(Resource::RLIMIT_FSIZE);
     if limit.is_ok_and(|(longest, _)| len as u64 > longest) {
         return Err(refused("ftruncate", Errno::EFBIG));
@@ -69,7 +70,7 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
     Ok(fd)
 }
 
-/// Whether a page that is not there yet may never be, as the system has been since the first time that it was asked.
+/// Whether the system may have no page for a hole. Asked once.
 fn is_strict() -> bool {
     static STRICT: OnceBox<bool> = OnceBox::new();
     *STRICT.get_or_init(|| overcommit().is_ok_and(|mode| forbids_overcommit(&mode)))
@@ -94,7 +95,7 @@ pub(crate) fn probe() -> Result<(), SystemError> {
     })
 }
 
-/// Gets pages for all `len` bytes of it now, so that none is missing later.
+/// Allocates pages for all `len` bytes now, so that none is missing later.
 pub(crate) fn fill(fd: &OwnedFd, len: usize) -> Result<(), SystemError> {
     let refused =
         |errno: Errno| SystemError::new("fallocate", format!("{len} bytes"), errno.into());
@@ -102,7 +103,7 @@ pub(crate) fn fill(fd: &OwnedFd, len: usize) -> Result<(), SystemError> {
     fallocate(fd, FallocateFlags::empty(), 0, size).map_err(refused)
 }
 
-/// Seals it. What is mapped for writing must be mapped before.
+/// Seals it. Writable mappings must be made before.
 pub(crate) fn seal(fd: &OwnedFd, seals: SealFlag) -> Result<(), SystemError> {
     let sealed = fcntl(fd, FcntlArg::F_ADD_SEALS(seals));
     let refused = |errno: Errno| SystemError::new("fcntl", "F_ADD_SEALS", errno.into());
@@ -134,8 +135,7 @@ pub(crate) enum Unfit {
     Unmapped(#[from] SystemError),
 }
 
-/// The size of memory from another process, if it can be relied on: it is sealed as `wanted`, and no access will ever miss a
-/// page.
+/// The size of memory from another process, if it can be relied on: it has the seals `wanted`, and no access can hit a missing page.
 pub(crate) fn check(fd: BorrowedFd<'_>, wanted: SealFlag) -> Result<usize, Unfit> {
     check_on(fd, wanted, is_strict())
 }
@@ -152,7 +152,7 @@ fn check_on(fd: BorrowedFd<'_>, wanted: SealFlag, is_strict: bool) -> Result<usi
     let len = size.ok_or(Unfit::Size(stat.st_size))?;
     let system = fstatfs(fd).map_err(|errno| Unfit::System("fstatfs", errno))?;
     let is_whole = stat.st_blocks.saturating_mul(512) >= stat.st_size;
-    // Without holes since it was sealed against new ones, which F_SEAL_SHRINK is not.
+    // No holes are there, and new ones are prevented, which F_SEAL_SHRINK alone does not do.
     let stays_whole = is_whole && seals.intersects(UNPUNCHED);
     if system.filesystem_type() == HUGETLBFS_MAGIC && !stays_whole {
         return Err(Unfit::SetAside);
@@ -163,8 +163,7 @@ fn check_on(fd: BorrowedFd<'_>, wanted: SealFlag, is_strict: bool) -> Result<usi
     Ok(len)
 }
 
-/// A shared mapping of a whole file. It is not inherited by a forked child, in which it would be memory of a process that
-/// the child is not.
+/// A shared mapping of a whole file. A forked child does not inherit it, since the memory belongs to the parent.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -178,7 +177,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the `len` bytes of `fd`; aligned to 2 MiB where it is that long, so that huge pages fit.
+    /// Maps the `len` bytes of `fd`; from 2 MiB on, aligned to 2 MiB, so that huge pages fit.
     pub(crate) fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, SystemError> {
         let refused = |call, errno: Errno| {
             SystemError::new(call, format!("{len} bytes of shared memory"), errno.into())
@@ -203,8 +202,8 @@ impl Mapping {
         self.len.get()
     }
 
-    /// Gives the pages of a range back to the system; for everybody who has mapped them its bytes are zero then. Keeps them where
-    /// the system may have none the next time, which is asked anew, and where its pages are larger than what the range begins with.
+    /// Returns the pages of a range to the system; every process that maps them then sees zeros. Keeps them if the system might have
+    /// none later (checked anew), or if the range does not begin on one of its (larger) pages.
     pub(crate) fn discard(&self, range: Range<usize>) {
         let may_miss = || overcommit().map_or(true, |mode| forbids_overcommit(&mode));
         if !self.is_here() || range.end > self.len() || range.start >= range.end || may_miss() {
@@ -220,7 +219,7 @@ impl Mapping {
         }
     }
 
-    /// Whether this is the process that made it: nothing is mapped here in a forked child.
+    /// Whether this process made it: a forked child has no such mapping.
     pub(crate) fn is_here(&self) -> bool {
         self.origin.is_here()
     }
@@ -228,11 +227,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child something else may be at the same address.
+        // In a forked child, something else may be at that address.
         if self.is_here() {
             // SAFETY: mapped in `new` with this length, unmapped once, and `&mut self` is the last user.
             let result = unsafe { munmap(self.start.cast::<c_void>(), self.len.get()) };
-            // A filter may deny it: then it stays mapped.
+            // A filter may deny it: then the range stays mapped.
             debug_assert!(result != Err(Errno::EINVAL), "{result:?}");
         }
     }
@@ -244,8 +243,8 @@ fn map(fd: BorrowedFd<'_>, len: NonZeroUsize, protection: ProtFlags) -> Result<N
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
         return Ok(start.cast());
     }
-    // An aligned range that was free a moment ago. Never MAP_FIXED. Where that fails (no huge pages are set aside) it may have
-    // unmapped what was there, and another thread may have mapped something else in its place.
+    // A range that was free and aligned a moment ago. Never MAP_FIXED: if that fails (no huge pages are set aside), it may already
+    // have unmapped something, and another thread may have mapped something else there.
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED_NOREPLACE;
     for _ in 0..TRIES {
         let Some(address) = free_range(len) else {
@@ -254,7 +253,7 @@ fn map(fd: BorrowedFd<'_>, len: NonZeroUsize, protection: ProtFlags) -> Result<N
         // SAFETY: a new mapping that replaces none touches no memory of anybody else.
         match unsafe { mmap(Some(address), len, protection, flags, fd, 0) } {
             Ok(start) => return Ok(start.cast()),
-            // Another thread was faster.
+            // Another thread took the range.
             Err(Errno::EEXIST) => {}
             Err(_) => break,
         }
@@ -264,7 +263,7 @@ fn map(fd: BorrowedFd<'_>, len: NonZeroUsize, protection: ProtFlags) -> Result<N
     Ok(start.cast())
 }
 
-/// Where `len` bytes aligned to [`HUGE_PAGE`] have room.
+/// An address where `len` bytes aligned to [`HUGE_PAGE`] currently have room.
 fn free_range(len: NonZeroUsize) -> Option<NonZeroUsize> {
     let room = NonZeroUsize::new(len.get().checked_add(HUGE_PAGE)?)?;
     let (protection, flags) = (
@@ -278,9 +277,9 @@ fn free_range(len: NonZeroUsize) -> Option<NonZeroUsize> {
     NonZeroUsize::new(found.as_ptr().addr().checked_next_multiple_of(HUGE_PAGE)?)
 }
 
-/// Asks for the pages of a mapping to become huge, now. Whether they did.
+/// Asks the kernel to make the pages of a mapping huge now. Returns whether it did.
 pub(crate) fn collapse(mapping: &Mapping) -> bool {
-    /// Linux 6.1; in no crate's list yet.
+    /// Linux 6.1; not in any crate yet.
     const MADV_COLLAPSE: i32 = 25;
     let (start, len) = (mapping.start(), mapping.len());
     // SAFETY: the range is a mapping of ours, and collapsing keeps what it holds.
@@ -288,7 +287,7 @@ pub(crate) fn collapse(mapping: &Mapping) -> bool {
     if result == 0 {
         return true;
     }
-    // Perhaps later, by the system's own daemon.
+    // The system's own daemon may do it later.
     // SAFETY: as above.
     let _ = unsafe { madvise(start.cast(), len, MmapAdvise::MADV_HUGEPAGE) };
     false
@@ -354,7 +353,7 @@ mod tests {
         assert_eq!(punched, Err(Errno::EPERM));
     }
 
-    /// Such a system kills whoever touches a hole when it has no page left.
+    /// Such a system kills a process that touches a hole when no page is left.
     #[test]
     fn where_no_more_is_promised_than_there_is_memory_has_its_pages_at_once() {
         assert!(forbids_overcommit("2\n"));
@@ -380,7 +379,7 @@ mod tests {
         assert!(!maps.contains("tensorpipe-aligned"), "{maps}");
     }
 
-    /// A mapping that fails must not take one away that another thread has made meanwhile.
+    /// A failed mapping must not remove one that another thread has made meanwhile.
     #[test]
     fn mappings_that_fail_harm_nobody() {
         use crate::sys::block::Block;

@@ -1,4 +1,4 @@
-//! How much memory this process may use: the machine's, or less where a control group says so.
+//! How much memory this process may use: the machine's, or its control group's limit if that is less.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::fork::OnceBox;
 
-/// In bytes; looked up once, since it hardly ever changes. `None` where the system does not tell.
+/// In bytes; looked up once, since it hardly ever changes. `None` if the system does not tell.
 pub(crate) fn available() -> Option<u64> {
     static AVAILABLE: OnceBox<Option<u64>> = OnceBox::new();
     *AVAILABLE.get_or_init(|| {
@@ -23,7 +23,7 @@ fn machine() -> Option<u64> {
     ask(SysconfVar::_PHYS_PAGES)?.checked_mul(ask(SysconfVar::PAGE_SIZE)?)
 }
 
-/// The lowest limit of the groups that this process is in and of those around them, of either version of control groups.
+/// The lowest limit among this process's control groups and their ancestors, for both versions of control groups.
 fn group_limit(groups: &str, mounts: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
     let mut lowest: Option<u64> = None;
     for line in groups.lines() {
@@ -50,7 +50,7 @@ fn group_limit(groups: &str, mounts: &str, read: impl Fn(&str) -> Option<String>
     lowest
 }
 
-/// Where a group and those around it are mounted, the innermost first.
+/// The folders of a group and its ancestors, the innermost first.
 fn folders(group: &str, mounts: &str, version: &str) -> Vec<String> {
     for line in mounts.lines() {
         // ID PARENT MAJOR:MINOR ROOT MOUNT_POINT OPTIONS [MORE...] - TYPE SOURCE OPTIONS
@@ -68,7 +68,7 @@ fn folders(group: &str, mounts: &str, version: &str) -> Vec<String> {
         if *kind != version || !memory {
             continue;
         }
-        // In a container the mount begins inside the hierarchy, or the name does, and is then not below the root.
+        // In a container, the mount may begin inside the hierarchy. Or the group's name does, and is then not below the mount's root.
         let inside = Path::new(group).strip_prefix(root);
         let inside = inside.unwrap_or_else(|_| Path::new(""));
         return inside
@@ -137,7 +137,7 @@ mod tests {
         ];
         assert_eq!(limit("0::/pods/one\n", &mounts, &files), Some(100));
         assert_eq!(limit("0::/pods/one/inner\n", &mounts, &files), Some(50));
-        // Its name may be the host's while the mount is its own, or the other way round.
+        // The group's name may be the host's while the mount is the container's, or the other way round.
         assert_eq!(limit("0::/../two\n", &mounts, &files), Some(100));
     }
 

@@ -1,4 +1,4 @@
-//! Which process is at the other end of a Unix socket: as the kernel says, not as the peer does.
+//! Which process is at the other end of a Unix socket, by the kernel's word and not the peer's.
 
 #![allow(
     unsafe_code,
@@ -20,9 +20,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// A process at the other end of a connected Unix socket.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// The user whose rights it had when it connected or listened.
+    /// The user as whom it connected or listened.
     pub(crate) user: u32,
-    /// Its number, in this process's namespace; 0 if it is not in it.
+    /// Its pid in this process's namespace; 0 if it has none there.
     pub(crate) pid: i32,
 }
 
@@ -37,12 +37,11 @@ pub(crate) fn of_socket(socket: impl AsFd) -> Result<Peer, SystemError> {
     })
 }
 
-/// Tells a process from others that run at the same time, wherever its number means something; since Linux 6.9 from all
-/// others.
+/// Tells a process from others that run at the same time, where its pid means something. Since Linux 6.9, from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ProcessIdentity {
     pid: i32,
-    /// Device and inode of its pidfd. Before, all have the same.
+    /// Device and inode of its pidfd. Before Linux 6.9, all pidfds have the same.
     file: (u64, u64),
 }
 
@@ -56,7 +55,8 @@ impl Peer {
     /// With its [`pidfd`].
     pub(crate) fn identity(&self, process: impl AsFd) -> Result<ProcessIdentity, SystemError> {
         if self.pid <= 0 {
-            // Of another pid namespace: before Linux 6.9 nothing tells two of them apart, so each time it is another one.
+            // It is in another pid namespace. Before Linux 6.9, nothing tells two of those apart, so each call counts as
+            // another process.
             static NEXT: AtomicU64 = AtomicU64::new(0);
             return Ok(ProcessIdentity {
                 pid: 0,
@@ -72,8 +72,8 @@ impl Peer {
     }
 }
 
-/// What becomes readable when the process at the other end has ended. Call it while the connection stands: a number may
-/// belong to somebody else afterwards.
+/// A descriptor that becomes readable when the process at the other end has ended. Call this while the connection stands: later, the pid
+/// may belong to another process.
 pub(crate) fn pidfd(socket: impl AsFd) -> Result<OwnedFd, SystemError> {
     // Since Linux 6.5.
     if let Ok(fd) = getsockopt(&socket, sockopt::PeerPidfd) {
@@ -97,7 +97,7 @@ pub(crate) fn has_ended(process: impl AsFd) -> bool {
     poll(&mut ended, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether the end of another process is told here: without it nothing is lent.
+/// Whether the kernel reports the end of another process; without that, nothing is lent.
 pub(crate) fn probe() -> Result<(), SystemError> {
     static PROBE: Probe = Probe::new();
     PROBE.outcome(|| {

@@ -1,10 +1,9 @@
-//! Whether the system has something: found by doing it, once.
+//! Whether the system supports something: found once, by trying.
 
 use super::fork::OnceBox;
 use crate::error::SystemError;
 
-/// The outcome of an attempt. It is kept, unless it may be another one in a moment (no descriptors are left): then the next who
-/// asks tries again.
+/// The outcome of an attempt. It is kept, unless it may change soon (no descriptors are left): then the next caller tries again.
 #[derive(Debug)]
 pub(crate) struct Probe(OnceBox<Result<(), SystemError>>);
 
@@ -23,7 +22,7 @@ impl Probe {
         }
         let found = attempt();
         if !matches!(&found, Err(error) if !error.is_lasting()) {
-            // Whoever was faster has found the same.
+            // A faster thread has found the same.
             self.0.get_or_init(|| found.clone());
         }
         found

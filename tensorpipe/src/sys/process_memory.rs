@@ -1,8 +1,8 @@
 //! Reading the memory of another process of this machine.
 //!
-//! Invariant: what was read is that process's, and no other's that has its number now. The number comes from the kernel, for the other end
-//! of a socket. A pidfd made at the same time says afterwards that the process [runs](Process::runs), and while it runs nobody else gets
-//! its number.
+//! Invariant: bytes that were read belong to that process, not to a later one with the same pid. The kernel gives the pid for the other end
+//! of a socket. A pidfd made at the same time tells afterwards whether the process still [runs](Process::runs); while it does, no other
+//! process gets its pid.
 
 #![allow(unsafe_code, reason = "nix has no form of `PR_SET_PTRACER`")]
 
@@ -30,15 +30,15 @@ pub(crate) struct Process {
 pub(crate) enum MemoryReadError {
     /// The process has ended.
     Ended,
-    /// It has no memory there, or none that can be read this way.
+    /// It has no memory there, or memory that cannot be read this way.
     Unmapped,
-    /// The system does not let this process read it.
+    /// The system does not allow this process to read it.
     Denied(Errno),
 }
 
 impl Process {
-    /// The one that connected `socket`, or listened for it. Who relies on it hears from it on that socket afterwards: then
-    /// the pidfd is its.
+    /// The process that connected `socket`, or listened for it. To be sure, wait for an answer on that socket: then the pidfd belongs
+    /// to that process.
     ///
     /// # Errors
     /// What the system says; `ESRCH` for a process that cannot be seen from here.
@@ -54,8 +54,8 @@ impl Process {
         })
     }
 
-    /// Fills `dest` with what it has at `from`. After an error, parts of `dest` may be overwritten. Whoever has read asks in the
-    /// end whether it still [runs](Self::runs): else it was perhaps another one.
+    /// Fills `dest` from the process's memory at `from`. After an error, parts of `dest` may be overwritten. After the last read,
+    /// check that the process still [runs](Self::runs): otherwise the bytes may be another process's.
     ///
     /// # Errors
     /// See [`MemoryReadError`].
@@ -93,16 +93,16 @@ impl Process {
             match poll(&mut fds, PollTimeout::ZERO) {
                 Ok(0) => return Ok(()),
                 Ok(_) => return Err(MemoryReadError::Ended),
-                // A signal was pending.
+                // A signal interrupted the call.
                 Err(Errno::EINTR) => {}
-                // Without an answer it may be anybody.
+                // Without an answer, it may be any process.
                 Err(errno) => return Err(MemoryReadError::Denied(errno)),
             }
         }
     }
 }
 
-/// Whether this process may read memory of others at all: it reads its own.
+/// Whether this process may read other processes' memory at all: it tries to read its own.
 ///
 /// # Errors
 /// What the system says: the call is missing, or filtered.
@@ -119,7 +119,7 @@ pub(crate) fn probe() -> Result<(), Errno> {
     }
 }
 
-/// In words, for whoever has to change something.
+/// The reason in words, for the person who can change it.
 pub(crate) fn why(errno: Errno) -> String {
     let reason = match errno {
         Errno::ENOSYS => {
@@ -150,8 +150,7 @@ pub(crate) fn why(errno: Errno) -> String {
     }
 }
 
-/// Lets every process of this user read this one's memory, where Yama lets its ancestors only. Where there is no Yama, they
-/// can already.
+/// Lets every process of this user read this one's memory, where Yama would allow only its ancestors. Without Yama, they already can.
 pub(crate) fn let_all_read() {
     // SAFETY: the call takes numbers, and touches no memory.
     let set = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
@@ -210,7 +209,7 @@ mod tests {
         assert!(fd >= 0);
         // SAFETY: the call has just made this descriptor.
         let pidfd: OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd as i32) };
-        // The other process's pidfd, and a number that is somebody's: as if it were used again.
+        // The ended process's pidfd with the pid of another process, as if the pid had been reused.
         let reused = Process {
             pid: Pid::this(),
             pidfd: pidfd.try_clone().unwrap(),
@@ -225,7 +224,7 @@ mod tests {
         };
         assert_eq!(read(&reused, &mut dest), Ok(()));
         child.kill().unwrap();
-        // Not waited for: it is a zombie until `wait`.
+        // Nobody has waited for it yet, so it is a zombie.
         let mut ended = [PollFd::new(gone.pidfd.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut ended, PollTimeout::from(10_000_u16)), Ok(1));
         assert_eq!(read(&gone, &mut dest), Err(MemoryReadError::Ended));

@@ -1,5 +1,5 @@
-//! The processors that this process may use, as it tells its peers: they decide whether a second thread or another process runs at
-//! the same time.
+//! The processors that this process may use, as it tells its peers. They decide whether a second thread, or another process, runs at the
+//! same time.
 
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
@@ -7,9 +7,9 @@ use nix::unistd::Pid;
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Processors {
-    /// How many at once, by affinity and by the control group's quota.
+    /// How many it can use at once, by affinity and by the control group's quota.
     pub(crate) usable: u16,
-    /// The number of the only one that it is bound to. `None` with a quota of one on many: who knows which it is?
+    /// The number of the only processor that it is bound to. `None` if a quota of one applies to many: then the number is unknown.
     pub(crate) only: Option<u16>,
 }
 
@@ -19,7 +19,7 @@ impl Processors {
     /// Of what [`Processors::encode`] makes, in bytes.
     pub(crate) const LEN: usize = 4;
 
-    /// Those of the calling thread, which the threads that it starts inherit. Takes some 10 µs.
+    /// The processors of the calling thread; threads that it starts inherit them. Takes some 10 µs.
     pub(crate) fn here() -> Self {
         let usable = std::thread::available_parallelism().map_or(1, usize::from);
         let bound = sched_getaffinity(Pid::from_raw(0)).ok();
@@ -29,7 +29,7 @@ impl Processors {
         }
     }
 
-    /// Whether this process and that one are bound to one processor, the same: only one of them runs at a time.
+    /// Whether both processes are bound to the same single processor: only one of them runs at a time.
     pub(crate) fn are_one_with(self, other: Self) -> bool {
         self.only.is_some() && self.only == other.only
     }
@@ -51,7 +51,7 @@ impl Processors {
     }
 }
 
-/// The number of the one that the calling thread runs on, at this moment.
+/// The processor that the calling thread runs on at this moment.
 pub(crate) fn current() -> Option<u32> {
     nix::sched::sched_getcpu().ok()?.try_into().ok()
 }
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_bound_to_one_says_which() {
-        // A thread of its own: nobody else is bound.
+        // On a thread of its own, so that no other thread is bound.
         let bound = std::thread::spawn(|| {
             let all = sched_getaffinity(Pid::from_raw(0)).unwrap();
             let allowed = |number: &usize| all.is_set(*number).unwrap();

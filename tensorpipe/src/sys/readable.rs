@@ -1,7 +1,7 @@
-//! A socket that its reactor watches for reading alone.
+//! A socket that its reactor watches for reading only.
 //!
-//! With edge-triggered events, whoever watches for writing too is woken each time that the peer reads. For a socket that carries nothing
-//! but wake-ups that is one wake-up too many for each.
+//! With edge-triggered events, a watcher for writing is also woken each time the peer reads. On a socket that carries only wake-ups, that
+//! would double them.
 
 #![allow(unsafe_code, reason = "the reactor is told a descriptor by its number")]
 
@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Has the current runtime watch `socket`, which does not block.
+/// Makes the current runtime watch `socket`, which is non-blocking.
 ///
 /// # Panics
 /// Outside of a runtime with a reactor.

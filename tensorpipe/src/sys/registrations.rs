@@ -1,8 +1,8 @@
-//! What memory is registered with: network cards and GPUs pin an allocation, or export it, before they reach it, which takes
-//! longer than most transfers. So it is done once for an allocation and a domain, and kept beside the memory.
+//! Registrations of memory: before network cards and GPUs reach an allocation, they pin or export it, which takes longer than most
+//! transfers. So this is done once for each allocation and domain, and kept beside the memory.
 //!
-//! Invariant: a registration ends before its memory does. Whoever owns memory declares its [`Registrations`] in front of
-//! it, or clears them first, and a user of one holds a handle on the memory ([`Buffer::registered`](crate::Buffer::registered)).
+//! Invariant: a registration ends before its memory does. An owner of memory declares its [`Registrations`] before the memory, or clears
+//! them first. A user of a registration holds a handle on the memory ([`Buffer::registered`](crate::Buffer::registered)).
 
 use std::any::Any;
 use std::fmt;
@@ -11,19 +11,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::frees;
 
-/// Who registers: a protection domain of a network card, the context of a GPU. No two of a process are equal.
+/// The party that registers: a protection domain of a network card, or the context of a GPU. No two in a process are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Domain(u64);
 
 impl Domain {
-    /// One that no other is equal to.
+    /// A domain that equals no other.
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// The registrations of one allocation, at most one for each [`Domain`]. An empty one takes no memory of its own.
+/// The registrations of one allocation, at most one for each [`Domain`]. Without any, this allocates nothing.
 #[derive(Default)]
 pub struct Registrations {
     kept: Mutex<Kept>,
@@ -32,7 +32,7 @@ pub struct Registrations {
 type Kept = Vec<(Domain, Arc<dyn Any + Send + Sync>)>;
 
 impl Registrations {
-    /// The one with `domain`, made by `register` the first time. Others wait for it meanwhile.
+    /// The registration for `domain`, made by `register` at the first call. Concurrent callers wait for it.
     pub(crate) fn of<R: Send + Sync + 'static, E>(
         &self,
         domain: Domain,
@@ -49,7 +49,7 @@ impl Registrations {
         Ok(new)
     }
 
-    /// The one with `domain`, if it was made and none is being made: nobody waits for that.
+    /// The registration for `domain`, if it exists. Does not wait for one that is being made.
     #[allow(dead_code, reason = "for devices that are built in")]
     pub(crate) fn get<R: Send + Sync + 'static>(&self, domain: Domain) -> Option<Arc<R>> {
         let kept = self.kept.try_lock().ok()?;
@@ -57,8 +57,8 @@ impl Registrations {
         known.and_then(|(_, known)| known.clone().downcast().ok())
     }
 
-    /// Ends them all before it drops `memory`, the `len` bytes that they are of. Where there are any, a thread does both: a driver may wait
-    /// for its device before it ends one.
+    /// Ends all of them, then drops `memory`, the `len` bytes that they cover. If there are any, a thread does both: a driver may wait for
+    /// its device before it ends one.
     pub(crate) fn end_before(&mut self, len: usize, memory: impl Send + 'static) {
         let kept = self.kept.get_mut();
         let kept = std::mem::take(kept.unwrap_or_else(PoisonError::into_inner));
@@ -68,7 +68,7 @@ impl Registrations {
         }
     }
 
-    /// Ends them all: for an owner whose memory is about to be freed or moved.
+    /// Ends all of them: for an owner that is about to free or move the memory.
     pub fn clear(&mut self) {
         let kept = self.kept.get_mut();
         kept.unwrap_or_else(PoisonError::into_inner).clear();
@@ -81,10 +81,10 @@ impl fmt::Debug for Registrations {
     }
 }
 
-/// An allocation that can be registered, and where in it some memory lies.
+/// An allocation that can be registered, and the place of some memory in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Registrable<'a> {
-    /// What it is registered with already.
+    /// The registrations that it has.
     pub registrations: &'a Registrations,
     /// Where the memory begins in the allocation, in bytes.
     pub offset: usize,
@@ -113,7 +113,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// Ends when it is let, and says whether its memory is there then.
+    /// Its drop waits until it is allowed, then reports whether its memory still exists.
     struct Late {
         let_go: Mutex<Receiver<()>>,
         memory: Weak<()>,

@@ -1,14 +1,14 @@
-//! Memory that other processes may read: a [`Segment`], cut into [`Piece`]s, at its maker's; a [`Foreign`] at a reader's. Memory of a
-//! device is such a segment, too, if it has a descriptor to be passed: nothing of it is mapped here.
+//! Memory that other processes may read: its maker cuts a [`Segment`] into [`Piece`]s, and a reader maps a [`Foreign`]. Memory of a device
+//! is also a segment, if it has a descriptor to pass; it is not mapped here.
 //!
-//! Invariant: a piece is the only one over its range, so writing to it needs `&mut`, as with a `Box<[u8]>`. What is in other
-//! processes is read-only: the segment is sealed as soon as its maker has mapped it.
+//! Invariant: no two pieces overlap, so writing to a piece needs `&mut`, as with a `Box<[u8]>`. Other processes can only read: the segment
+//! is sealed as soon as its maker has mapped it.
 //!
 //! # Trust
 //!
-//! The seal does not stop the maker's own mapping. So whoever reads a [`Foreign`] relies on the other process not to write to what it has
-//! lent before it is given back. That process runs as the same user, who may as well stop this one in a debugger. This crate reads foreign
-//! bytes only to copy them, and never twice to decide something.
+//! The seal does not stop the maker's own mapping. A reader of a [`Foreign`] therefore relies on the other process not to write to memory
+//! that it has lent until it is given back. That process runs as the same user, and could as well stop this one in a debugger. This crate
+//! reads foreign bytes only to copy them, and never reads twice to make a decision.
 
 #![allow(
     unsafe_code,
@@ -25,38 +25,38 @@ use super::registrations::Registrations;
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
 
-/// What names a segment among all processes: random, so that nobody asks for one that it was not told of.
+/// Names a segment among all processes. It is random, so a process cannot ask for a segment that it was not told of.
 pub(crate) type SegmentId = [u8; 16];
 
-/// What sort of pages a segment lies on.
+/// The kind of pages that a segment lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
     /// Of 2 MiB, set aside by the administrator (`vm.nr_hugepages`).
     Reserved,
-    /// Of 2 MiB, put together by the kernel.
+    /// Of 2 MiB, assembled by the kernel.
     Huge,
     /// Of 4 KiB.
     Small,
 }
 
-/// Whoever wants to hear that a segment is gone, while it is there itself.
+/// Told when a segment is gone, if it still exists itself by then.
 pub(crate) trait SegmentObserver: Send + Sync {
-    /// Told by whichever thread lets go of the segment: it must not block.
+    /// Called on the thread that drops the segment: it must not block.
     fn gone(self: Arc<Self>, segment: SegmentId);
 }
 
 /// Shared memory of this process.
 pub(crate) struct Segment {
     id: SegmentId,
-    /// In front of the mapping: they end first.
+    /// Declared before the mapping, so that they end first.
     registrations: Registrations,
-    /// None of a device's.
+    /// `None` for a device's memory.
     mapping: Option<Mapping>,
     len: usize,
     owner: Owner,
     fd: OwnedFd,
     pages: Pages,
-    /// To be told when it is gone.
+    /// Told when the segment is gone.
     told: Mutex<Vec<Weak<dyn SegmentObserver>>>,
 }
 
@@ -67,8 +67,8 @@ impl std::fmt::Debug for Segment {
 }
 
 impl Segment {
-    /// A new segment of `len` bytes, all zero, as pieces of `piece` bytes; what is left at its end is not used. From 2 MiB on
-    /// all of it is touched, and on huge pages where the system has some.
+    /// A new segment of `len` zero bytes, cut into pieces of `piece` bytes; a remainder at its end is not used. From 2 MiB on, all of
+    /// it is touched, and lies on huge pages if the system has some.
     pub(crate) fn cut(len: usize, piece: usize) -> Result<Vec<Piece>, SystemError> {
         Self::cut_from(len, piece, &SYSTEM)
     }
@@ -101,7 +101,7 @@ impl Segment {
         Self::of(fd, len, Some(mapping), pages)
     }
 
-    /// Memory of a device, which whoever has this descriptor may map there.
+    /// Memory of a device. A process that has this descriptor may map it there.
     #[allow(dead_code, reason = "for devices that are built in")]
     pub(crate) fn of_device(fd: OwnedFd, len: usize) -> Result<Arc<Self>, SystemError> {
         Ok(Arc::new(Self::of(fd, len, None, Pages::Huge)?))
@@ -127,7 +127,7 @@ impl Segment {
         })
     }
 
-    /// On pages that were set aside. All of them are taken now, so that none is missing later, here or at a reader.
+    /// On huge pages that were set aside. Takes all of them now, so that none is missing later, here or at a reader.
     fn reserved(len: usize, system: &System) -> Option<(OwnedFd, Mapping)> {
         if !len.is_multiple_of(HUGE_PAGE) {
             return None;
@@ -146,7 +146,7 @@ impl Segment {
         self.len
     }
 
-    /// Of all of it: its pieces share them.
+    /// The registrations of the whole segment, which its pieces share.
     pub(crate) fn registrations(&self) -> &Registrations {
         &self.registrations
     }
@@ -160,7 +160,7 @@ impl Segment {
         self.pages
     }
 
-    /// The bytes of `range`; `None` of a device's memory.
+    /// The bytes of `range`; `None` for a device's memory.
     ///
     /// # Safety
     /// The range lies within the segment, and its piece writes nothing there while the result lives.
@@ -176,7 +176,7 @@ impl Segment {
         self.fd.as_fd()
     }
 
-    /// Has `who` told when the segment is gone.
+    /// Tells `who` when the segment is gone.
     pub(crate) fn add_observer(&self, who: Weak<dyn SegmentObserver>) {
         let mut told = lock(&self.told);
         if told.len() == told.capacity() {
@@ -185,7 +185,7 @@ impl Segment {
         told.push(who);
     }
 
-    /// How many are to be told, or were.
+    /// How many observers there are, including dead ones.
     #[cfg(test)]
     pub(crate) fn told(&self) -> usize {
         lock(&self.told).len()
@@ -204,9 +204,9 @@ impl Drop for Segment {
     }
 }
 
-/// What decides about pages: machines differ, and tests play them.
+/// How the system provides pages: machines differ, and tests imitate them.
 struct System {
-    /// Memory on pages that were set aside, which need not be there yet.
+    /// Creates memory on pages that were set aside; the pages may turn out to be missing.
     set_aside: fn(usize) -> Result<OwnedFd, SystemError>,
     fill: fn(&OwnedFd, usize) -> Result<(), SystemError>,
     collapse: fn(&Mapping) -> bool,
@@ -218,7 +218,7 @@ const SYSTEM: System = System {
     collapse: memfd::collapse,
 };
 
-/// Gets pages for all of a mapping, huge ones where it is long enough; whether they are.
+/// Touches all of a mapping, on huge pages if it is long enough. Returns whether it is on huge pages.
 fn warm(mapping: &Mapping, system: &System) -> bool {
     let huge = mapping.len() / HUGE_PAGE;
     for page in 0..huge {
@@ -230,7 +230,7 @@ fn warm(mapping: &Mapping, system: &System) -> bool {
     huge > 0 && (system.collapse)(mapping)
 }
 
-/// A range of a [`Segment`] that nobody else has.
+/// A range of a [`Segment`] that no other piece overlaps.
 #[derive(Debug)]
 pub(crate) struct Piece {
     segment: Arc<Segment>,
@@ -286,7 +286,7 @@ impl Drop for Foreign {
 }
 
 impl Foreign {
-    /// Maps what another process has passed, if it is sealed as a segment is; else why not, in words.
+    /// Maps memory that another process has passed, if it is sealed as segments are. Otherwise the reason in words.
     pub(crate) fn map(fd: BorrowedFd<'_>) -> Result<Self, String> {
         let len = memfd::check(fd, READ_ONLY).map_err(|unfit| unfit.to_string())?;
         let mapping = Mapping::new(fd, len, false).map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! Bytes between processes of one machine with a file descriptor beside them where one is wanted, and sockets of packets that
-//! only names of this network namespace lead to. Nothing here waits.
+//! Bytes between processes of one machine, optionally with a file descriptor, and packet sockets under names in this network namespace.
+//! Nothing here blocks.
 
 #![allow(
     unsafe_code,
@@ -15,11 +15,11 @@ use nix::sys::socket::{
     connect, listen, recvmsg, sendmsg, socket,
 };
 
-/// A socket of packets that arrive whole and in order, or its listener.
+/// A socket for packets that arrive whole and in order, or its listener.
 #[derive(Debug)]
 pub(crate) struct PacketSocket(OwnedFd);
 
-/// What came.
+/// A received packet.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) len: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Packet {
 const FLAGS: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
 
 impl PacketSocket {
-    /// Listens under `name`, which no file has and no other network namespace sees.
+    /// Listens under `name`, an abstract name: no file has it, and other network namespaces do not see it.
     pub(crate) fn listen(name: &str) -> Result<Self, Errno> {
         let socket = Self::new()?;
         bind(
@@ -42,7 +42,7 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Connects, at once or not: `EAGAIN` where too many wait to be accepted.
+    /// Connects without waiting: `EAGAIN` if too many connections wait to be accepted.
     pub(crate) fn connect(name: &str) -> Result<Self, Errno> {
         let socket = Self::new()?;
         connect(
@@ -56,14 +56,14 @@ impl PacketSocket {
         socket(AddressFamily::Unix, SockType::SeqPacket, FLAGS, None).map(Self)
     }
 
-    /// The next that connects; `EAGAIN` if there is none.
+    /// The next connection; `EAGAIN` if there is none.
     pub(crate) fn accept(&self) -> Result<Self, Errno> {
         let accepted = accept4(self.0.as_raw_fd(), FLAGS)?;
         // SAFETY: the call has just made this descriptor, and nobody else knows it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(accepted) }))
     }
 
-    /// Sends a packet; `EAGAIN` where the peer does not read.
+    /// Sends a packet; `EAGAIN` if the peer does not read.
     pub(crate) fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         send(self.as_fd(), bytes, fd).map(drop)
     }
@@ -74,7 +74,7 @@ impl PacketSocket {
     }
 }
 
-/// Sends bytes, and a descriptor beside them. Returns how many bytes left: all of a packet, some of a stream.
+/// Sends bytes, and a descriptor beside them. Returns how many bytes were sent: all of a packet, some of a stream.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -92,7 +92,7 @@ pub(crate) fn send(
     )
 }
 
-/// Receives a packet, or what is there of a stream.
+/// Receives a packet, or the available bytes of a stream.
 pub(crate) fn recv(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Packet, Errno> {
     let mut slices = [IoSliceMut::new(bytes)];
     let mut space = nix::cmsg_space!([i32; 4]);
@@ -103,7 +103,7 @@ pub(crate) fn recv(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Packet, E
         MsgFlags::MSG_CMSG_CLOEXEC,
     )?;
     let (len, flags) = (received.bytes, received.flags);
-    // `RecvMsg::cmsgs` would give none where there was no room for all: those that there was room for would stay open.
+    // `RecvMsg::cmsgs` returns none if not all of them had room; the descriptors that had room would then stay open.
     let mut fds: Vec<OwnedFd> = numbers(&space)
         // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
         .map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })
@@ -114,12 +114,12 @@ pub(crate) fn recv(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Packet, E
     Ok(Packet {
         len,
         fd_lost: flags.contains(MsgFlags::MSG_CTRUNC),
-        // More than one makes no sense; they are closed.
+        // More than one makes no sense: the others are closed.
         fd: if fds.len() == 1 { fds.pop() } else { None },
     })
 }
 
-/// The descriptors in what a system wrote into a buffer of zeros: all of a sender's are in one control message.
+/// The descriptors in a control buffer that was zeroed before the system wrote to it: one control message holds all that the sender passed.
 fn numbers(control: &[u8]) -> impl Iterator<Item = i32> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let field = |at| i32::from_ne_bytes(array(&control[at..]));
@@ -132,7 +132,7 @@ fn numbers(control: &[u8]) -> impl Iterator<Item = i32> {
         .map(|number| i32::from_ne_bytes(array(number)))
 }
 
-// As `numbers` reads it.
+// The layout that `numbers` assumes.
 const _: () = assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_level) == 8);
 const _: () = assert!(std::mem::offset_of!(libc::cmsghdr, cmsg_type) == 12);
 
@@ -186,7 +186,7 @@ mod tests {
         );
     }
 
-    /// Also those for which there was no room, and those that came with them.
+    /// This includes descriptors for which there was no room, and those that came with them.
     #[test]
     fn descriptors_that_nobody_asked_for_are_closed() {
         for many in [2, 4, 5, 200] {

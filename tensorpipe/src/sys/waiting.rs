@@ -5,12 +5,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollTimeout, poll};
 
-/// How long what happens may stay unseen where the system takes fewer descriptors than there are.
+/// How long an event may go unnoticed if the system takes fewer descriptors than there are.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// As `poll`, for any number of descriptors. The system takes no more at once than the process may open (`RLIMIT_NOFILE`), and that
-/// may have been lowered since these were opened. Then it polls some after the others, and returns after a pause where nothing has
-/// happened.
+/// Like `poll`, for any number of descriptors. The system takes no more at once than the process may open (`RLIMIT_NOFILE`), a limit that
+/// may have been lowered since these were opened. Then this polls them in groups, and returns after a pause if nothing has happened.
 ///
 /// # Errors
 /// As `poll`, `EINVAL` only where the process may open none.
@@ -19,7 +18,7 @@ pub(crate) fn poll_all(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> Result<(
         Err(Errno::EINVAL) => {}
         other => return other.map(drop),
     }
-    // Negative without end. (Its own `as_millis` panics then.)
+    // Negative means no timeout; `as_millis` would panic then.
     let pause = u64::try_from(i32::from(timeout))
         .map_or(PAUSE, |millis| PAUSE.min(Duration::from_millis(millis)));
     if poll_now(fds)? == 0 {
@@ -28,7 +27,7 @@ pub(crate) fn poll_all(fds: &mut [PollFd<'_>], timeout: PollTimeout) -> Result<(
     Ok(())
 }
 
-/// What has happened, in as many steps as it takes.
+/// Polls once, without waiting, in as many steps as necessary.
 fn poll_now(fds: &mut [PollFd<'_>]) -> Result<i32, Errno> {
     match poll(fds, PollTimeout::ZERO) {
         Err(Errno::EINVAL) if fds.len() > 1 => {

@@ -1,10 +1,10 @@
 //! Threads for work that takes long: copies of large memory, a wait for another process.
 //!
-//! Not those of the runtime: where the system refuses it a thread, tokio's `spawn_blocking` panics, or keeps the work for a thread
-//! that never comes. Here work that no thread takes is done by the runtime's own, as one of its tasks.
+//! The runtime's blocking threads do not serve: if the system refuses a thread, tokio's `spawn_blocking` panics, or queues the work for a
+//! thread that never comes. Here, work that no thread takes runs on the runtime itself, as one of its tasks.
 //!
-//! Under a virtual clock it is those of the runtime all the same. That clock stands still while tokio knows that a thread of its own works,
-//! and would run away from any other.
+//! Under a virtual clock, the runtime's blocking threads are used after all. That clock stands still while tokio knows that one of its
+//! threads works; it would run on during work on any other thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,10 +18,10 @@ use super::fork::PerProcess;
 use crate::ambient;
 use crate::sync::{Mutex, lock};
 
-/// As many as tokio has at most. More work waits.
+/// The most threads, as many as tokio has. More work waits.
 const MOST: usize = 512;
 
-/// A thread without work for so long ends. As tokio's.
+/// A thread without work for so long ends, as tokio's do.
 const IDLE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -37,11 +37,11 @@ struct Workers {
 struct State {
     jobs: VecDeque<Job>,
     threads: usize,
-    /// Those that wait for `more`.
+    /// Threads that wait for `more`.
     idle: usize,
 }
 
-/// Does `work` on another thread, within `runtime`.
+/// Runs `work` on another thread, within the context of `runtime`.
 pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
     if ambient::is_virtual(runtime) {
         runtime.spawn_blocking(work);
@@ -57,7 +57,8 @@ pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Whether it panics, for a thread that serves others, too. What it throws may panic as it drops, and that again, for ever.
+/// Runs `act` and returns whether it panicked, for a thread that serves others as well. Dropping a panic's payload may panic again, and so
+/// on for ever.
 pub(crate) fn panics(act: impl FnOnce()) -> bool {
     let Err(thrown) = catch_unwind(AssertUnwindSafe(act)) else {
         return false;
@@ -68,7 +69,7 @@ pub(crate) fn panics(act: impl FnOnce()) -> bool {
     true
 }
 
-/// Those of this process.
+/// The threads of this process.
 fn workers() -> &'static Workers {
     static WORKERS: PerProcess<Workers> = PerProcess::new();
     WORKERS.get(|| Workers::new(IDLE))
@@ -88,7 +89,7 @@ impl Workers {
         }
     }
 
-    /// Gives it back where the system refuses a thread: those that are there may be at work for as long as they like.
+    /// Returns the job if the system refuses a new thread: the existing threads may be busy for any length of time.
     fn take(&self, job: Job, start: impl FnOnce() -> io::Result<()>) -> Result<(), Job> {
         let mut state = lock(&self.state);
         if state.jobs.len() < state.idle {
@@ -111,7 +112,7 @@ impl Workers {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                // It was reported.
+                // The panic was reported already.
                 let _ = panics(job);
                 state = lock(&self.state);
                 continue;
@@ -140,7 +141,7 @@ mod tests {
         Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
-    /// Jobs that say their names, and what was said.
+    /// Makes jobs that report their names, and the channel where they do.
     fn jobs() -> (impl Fn(&'static str) -> Job, mpsc::Receiver<&'static str>) {
         let (done, said) = mpsc::channel();
         let job = move |name| -> Job {
@@ -165,14 +166,14 @@ mod tests {
         });
         assert!(workers.take(blocks, || Ok(())).is_ok());
         std::thread::scope(|scope| {
-            // Gone where this fails: the thread does not wait then.
+            // Dropped if an assertion fails, so that the thread does not wait then.
             let go_on = go_on;
             scope.spawn(|| workers.work());
             assert_eq!(said.recv().unwrap(), "begun");
-            // Nothing waits for a thread that may be blocked for ever.
+            // No work is queued behind a thread that may be blocked for ever.
             workers.take(job("back"), refused).unwrap_err()();
             assert_eq!(said.recv().unwrap(), "back");
-            // It does what another one was to do, whatever has panicked, and ends when nothing more comes.
+            // The thread takes the other one's work, survives panics, and ends when no more work comes.
             assert!(workers.take(job("next"), || Ok(())).is_ok());
             go_on.send(()).unwrap();
             assert_eq!(said.recv().unwrap(), "next");

@@ -35,11 +35,10 @@ pub const MAX_DIMS: usize = 32;
 
 /// A contiguous, row-major, reference-counted tensor.
 ///
-/// The numbers of one that a peer has lent ([`MemoryKind::Borrowed`](crate::device::MemoryKind::Borrowed)) can change while they
-/// are read, if that peer is malicious. Check an index where it is used, and parse [bytes](crate::Payload::into_bytes), not
-/// tensors.
+/// If a malicious peer has lent the memory ([`MemoryKind::Borrowed`](crate::device::MemoryKind::Borrowed)), the numbers can change while
+/// they are read. Check an index where it is used, and parse [bytes](crate::Payload::into_bytes), not tensors.
 ///
-/// There is no `==`: by value or by bits, NaN and memory of a GPU make it a choice. Compare [`Tensor::as_slice`] or
+/// There is no `==`: NaN and GPU memory leave open what it would compare, values or bits. Compare [`Tensor::as_slice`] or
 /// [`Tensor::as_bytes`].
 #[derive(Clone)]
 pub struct Tensor {
@@ -102,7 +101,7 @@ impl Tensor {
         }
     }
 
-    /// All zeros, in fresh 64-byte aligned main memory. Where tensors come and go, a [`Pool`](crate::Pool) is faster.
+    /// All zeros, in fresh 64-byte aligned main memory. If tensors come and go, a [`Pool`](crate::Pool) is faster.
     ///
     /// ```
     /// # use tensorpipe::{DType, Tensor};
@@ -112,8 +111,8 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Misuse::ShapeTooLarge`] for a shape that no memory can hold, [`Misuse::Other`] for one that this machine's cannot,
-    /// and as [`Tensor::from_buffer`] for what is no shape.
+    /// [`Misuse::ShapeTooLarge`] for a shape that no memory can hold, [`Misuse::Other`] if this machine lacks the memory, and as
+    /// [`Tensor::from_buffer`] for an invalid shape.
     pub fn zeros(dtype: DType, shape: impl IntoShape) -> Result<Self, Misuse> {
         Self::allocate(dtype, shape.into_shape()?, BufferMut::try_zeroed)
     }
@@ -179,12 +178,12 @@ impl Tensor {
         bytemuck::try_cast_slice(bytes).map_err(|_| misaligned::<T>(bytes))
     }
 
-    /// The elements, to write. Copies first (into aligned memory) if another handle exists, the memory is lent to another
-    /// process, or it is read-only. The copy of lendable memory is lendable.
+    /// The elements, for writing. Copies first (into aligned memory) if another handle exists, the memory is lent to another process,
+    /// or it is read-only. A copy of lendable memory is lendable, too.
     ///
-    /// The copy is of the whole tensor, also where only some rows of it ([`Tensor::rows`]) have another handle or are lent. 64 MiB
-    /// took 132 ms instead of 1 µs, and some 10 ms where the pool had warm memory for the copy. So the blocks of a cache, which are
-    /// lent and written one by one, are best tensors of their own.
+    /// The copy is of the whole tensor, even if only some rows of it ([`Tensor::rows`]) have another handle or are lent. 64 MiB took
+    /// 132 ms instead of 1 µs, and some 10 ms if the pool had warm memory for the copy. So make the blocks of a cache, which are lent
+    /// and written one by one, separate tensors.
     ///
     /// # Errors
     /// As [`Tensor::as_slice`].
@@ -262,7 +261,7 @@ impl Tensor {
             return Err(Misuse::Rows { range, rows });
         }
         let mut shape = self.shape.clone();
-        // Fits `usize`, because the bytes of all rows do; without elements a row has no bytes.
+        // Fits `usize`, because the bytes of all rows do; in a tensor without elements, a row has no bytes.
         let row = self.buffer.len().checked_div(rows as usize).unwrap_or(0);
         if let Some(first) = shape.first_mut() {
             *first = range.end - range.start;
@@ -321,9 +320,9 @@ impl Tensor {
     }
 }
 
-/// Bytes that a tensor takes; `None` when that overflows. A zero decides, wherever it stands.
+/// Bytes that a tensor takes; `None` if that overflows. A dimension of zero makes it zero, wherever it stands.
 ///
-/// Several steps of a message call it: one copy of its code is in the cache for all of them.
+/// Several steps of a message call it: they share one copy of its code in the instruction cache.
 #[inline(never)]
 pub(crate) fn byte_len(dtype: DType, shape: &[u64]) -> Option<u64> {
     let (mut len, mut is_empty) = (Some(dtype.size() as u64), false);
@@ -334,7 +333,7 @@ pub(crate) fn byte_len(dtype: DType, shape: &[u64]) -> Option<u64> {
     if is_empty { Some(0) } else { len }
 }
 
-/// The same of a shape that a caller gives.
+/// As [`byte_len`], for a shape from a caller.
 fn checked_len(dtype: DType, shape: &Shape) -> Result<u64, Misuse> {
     if shape.len() > MAX_DIMS {
         return Err(Misuse::TooManyDims { found: shape.len() });

@@ -4,17 +4,17 @@ use super::{DType, IntoShape, Tensor};
 use crate::device::{DevicePool, Pool};
 use crate::error::Misuse;
 
-/// What rides in a message's frame is copied anyway, and needs no memory that can be lent. In bytes.
+/// Smaller tensors ride in a message's frame. They are copied anyway, and need no lendable memory. In bytes.
 const RIDES: usize = 4 << 10;
 
 impl Pool {
-    /// A tensor in warm memory that another process of this machine reads in place, without a copy, when it is sent there
-    /// (channel `lease`). Its content is unspecified, like `torch.empty`: fill it through [`Tensor::make_mut`], which copies
-    /// nothing while this is the only handle and what was sent of it is given back. Otherwise it copies all of the tensor.
+    /// A tensor in warm memory. If it is sent to another process of this machine, that process reads it in place, without a copy
+    /// (channel `lease`). Its content is unspecified, like `torch.empty`: fill it through [`Tensor::make_mut`]. That copies the whole
+    /// tensor if another handle exists, or a reader has not given back what was sent.
     ///
-    /// [`PoolOptions::lendable`](crate::PoolOptions::lendable) and 512 segments bound such memory. Beyond, it is ordinary memory:
-    /// [`LendableStats::fallbacks`](crate::device::LendableStats::fallbacks) counts that. One process can have 4096 loans of another one at once
-    /// ([`LeaseChannel`](crate::channels::LeaseChannel)).
+    /// [`PoolOptions::lendable`](crate::PoolOptions::lendable) and 512 segments bound such memory. Beyond that, the tensor is in ordinary
+    /// memory: [`LendableStats::fallbacks`](crate::device::LendableStats::fallbacks) counts these. One process can have 4096 loans of
+    /// another one at once ([`LeaseChannel`](crate::channels::LeaseChannel)).
     ///
     /// ```
     /// # use tensorpipe::{DType, Pool};
@@ -33,7 +33,7 @@ impl Pool {
         })
     }
 
-    /// The same, all zeros.
+    /// As [`tensor`](Self::tensor), all zeros.
     ///
     /// # Errors
     /// As [`Pool::tensor`].
@@ -46,8 +46,7 @@ impl Pool {
 }
 
 impl DevicePool {
-    /// A tensor in warm memory of the device; of main memory as by [`Pool::tensor`], but for what can be lent. Its content is
-    /// unspecified.
+    /// A tensor in warm memory of the device; in main memory, as by [`Pool::tensor`], but not lendable. Its content is unspecified.
     ///
     /// # Errors
     /// As [`Tensor::zeros`].

@@ -1,9 +1,8 @@
 //! serde's traits for tensors and payloads.
 //!
-//! To any serializer a [`Tensor`] is `{dtype, shape, bytes}` and a [`Payload`] `{metadata, data}`, inside a newtype
-//! struct of a name that nobody else has. A codec that carries tensors beside its bytes recognises the name and uses
-//! [`lift`]: what goes into the bytes then is an index. Hostile values (a shape that disagrees with the bytes, an
-//! unknown element type) are errors.
+//! For any serializer, a [`Tensor`] is `{dtype, shape, bytes}` and a [`Payload`] `{metadata, data}`, inside a newtype struct with a unique
+//! name. A codec that carries tensors beside its bytes recognises the name and uses [`lift`]: its bytes then hold only an index. Hostile
+//! values (a shape that disagrees with the bytes, an unknown element type) are errors.
 
 pub mod lift;
 
@@ -111,7 +110,7 @@ impl Lifted for Payload {
     }
 }
 
-/// What a payload is to any other serializer.
+/// A payload for any other serializer.
 #[derive(Serialize)]
 #[serde(rename = "Payload")]
 struct PlainPayload<'a> {
@@ -126,7 +125,7 @@ struct PlainPayloadOwned {
     data: ByteBuffer,
 }
 
-/// What a tensor is to any other serializer.
+/// A tensor for any other serializer.
 #[derive(Serialize)]
 #[serde(rename = "Tensor")]
 struct Plain<'a> {
@@ -184,7 +183,7 @@ impl Serialize for ByteSlice<'_> {
     }
 }
 
-/// Bytes, or the sequence of numbers that JSON makes of them, in fresh aligned memory.
+/// Bytes, or the sequence of numbers that JSON makes of them; read into fresh aligned memory.
 struct ByteBuffer(Buffer);
 
 impl<'de> Deserialize<'de> for ByteBuffer {
@@ -203,7 +202,7 @@ impl<'de> Deserialize<'de> for ByteBuffer {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<ByteBuffer, A::Error> {
-                // A hint is the peer's word: trusted for one page only.
+                // The hint comes from the peer: it is trusted for one page only.
                 let mut bytes = Vec::with_capacity(seq.size_hint().unwrap_or(0).min(4096));
                 while let Some(byte) = seq.next_element::<u8>()? {
                     bytes.push(byte);
@@ -276,7 +275,7 @@ mod tests {
     #[test]
     fn a_lifted_tensor_is_an_index_and_nothing_else_is() {
         let (json, caught) = lift::offer::<Tensor, _>(7, || serde_json::to_string(&tensor()));
-        // Armed around the whole of `Tensor`: the index is the value.
+        // Armed around the whole of `Tensor`: its value is the index.
         assert_eq!(json.unwrap(), "7");
         assert_eq!(caught.unwrap().shape(), [1, 2]);
 
@@ -294,7 +293,7 @@ mod tests {
         assert!(json.unwrap().starts_with(r#"[0,{"dtype":"i16""#));
     }
 
-    /// Hands itself on to the inside of any newtype struct, and has nothing else to say.
+    /// Passes itself on to the inside of any newtype struct, and supports nothing else.
     struct Empty;
 
     impl<'de> Deserializer<'de> for Empty {

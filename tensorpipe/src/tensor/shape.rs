@@ -1,4 +1,4 @@
-//! Dimensions without an allocation: nearly all tensors have four or fewer. And what they can be given as.
+//! Dimensions without an allocation, since nearly all tensors have four or fewer; and the types that a shape can be given as.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -7,8 +7,7 @@ use smallvec::SmallVec;
 
 use crate::error::Misuse;
 
-/// Dimensions of a tensor, outermost first; empty for a scalar. A slice of `u64`, which it keeps in place where there are
-/// at most four.
+/// Dimensions of a tensor, outermost first; empty for a scalar. It is a slice of `u64`, stored in place if there are at most four.
 ///
 /// ```
 /// # use tensorpipe::Shape;
@@ -87,9 +86,9 @@ impl PartialEq<[u64]> for Shape {
     }
 }
 
-/// What a shape can be given as: an array, slice or vector of whole numbers, outermost first, or `()` for a scalar.
+/// The types that a shape can be given as: an array, slice or vector of whole numbers, outermost first, or `()` for a scalar.
 ///
-/// Numbers without a suffix are `i32`, as Rust has it: write `4u64 << 30`, since `4 << 30` is 0 there.
+/// Integer literals without a suffix are `i32` in Rust: write `4u64 << 30`, since `4 << 30` is 0 there.
 ///
 /// ```
 /// # use tensorpipe::{DType, Tensor};
@@ -108,7 +107,7 @@ pub trait IntoShape {
     fn into_shape(self) -> Result<Shape, Misuse>;
 }
 
-/// A whole number that can be a dimension. A literal whose type nothing else says is an `i32`.
+/// A whole number that can be a dimension. A literal without a suffix is an `i32`.
 pub trait Dim: Copy {
     /// The dimension, or the number that cannot be one.
     #[doc(hidden)]
@@ -180,7 +179,7 @@ impl IntoShape for &Shape {
     }
 }
 
-/// A scalar's.
+/// The shape of a scalar.
 impl IntoShape for () {
     fn into_shape(self) -> Result<Shape, Misuse> {
         Ok(Shape::default())

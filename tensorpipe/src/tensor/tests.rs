@@ -1,4 +1,4 @@
-//! What a tensor promises about shapes, views, sharing and memory.
+//! A tensor's guarantees about shapes, views, sharing and memory.
 
 use super::*;
 use crate::device::Pool;
@@ -101,7 +101,7 @@ fn memory_that_is_not_there_is_an_error() {
     assert!(error.to_string().contains("make it in parts"), "{error}");
 }
 
-/// Whoever owns the bytes, a tensor over them is where they are, however they are aligned.
+/// Whatever type owns the bytes, and however they are aligned, a tensor uses them in place.
 #[test]
 fn storage_of_any_owner_is_borrowed_where_it_is() {
     struct Foreign(Vec<u8>);

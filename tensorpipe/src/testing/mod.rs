@@ -1,8 +1,8 @@
-//! For tests: a simulated network on a virtual clock, for services of your own.
+//! A simulated network on a virtual clock, to test your own services.
 //!
 //! Servers, clients and pipes run in one thread, each on a [`Host`] of a [`Network`]. Links between hosts delay, stall and are cut; hosts
-//! are parted and crash. Time passes only where everybody waits: an hour of silence takes milliseconds. What a story did once it does
-//! again with the same seed.
+//! are partitioned and crash. Time passes only while everybody waits: an hour of silence takes milliseconds. The same seed repeats the same
+//! story.
 //!
 //! ```
 //! use std::time::Duration;
@@ -26,30 +26,30 @@
 //! assert!(took.unwrap() >= Duration::from_secs(3));
 //! ```
 //!
-//! A service is served and called as always, with [`Host::context`] as its context: `Server::builder().context(&context)` and
+//! Serve and call a service as usual, with [`Host::context`] as its context: `Server::builder().context(&context)` and
 //! `Client::connect_with(&context, url)`.
 //!
 //! # What a network does
 //!
-//! - Each connection carries two streams of bytes, which arrive once and in order, like those of tcp. Packets that are lost, repeated or
-//!   reordered below show as time alone: as a [delay](Link::delay), [jitter](Link::jitter) or [stall](Link::stall). Different connections
-//!   overtake each other where a link has jitter.
-//! - A link leads one way. Whoever closes, resets or connects is heard of by way of it, too: over a link that
-//!   [stalls](Link::stall), not at all until it heals.
-//! - A connection takes 256 KiB each way that were not read; then its writer waits.
-//! - Bytes travel at any rate; only delays cost time. Timers, and so delays, go by whole milliseconds, as tokio's do.
-//! - Contexts of a host have transport `sim` and channel `basic` alone. Whatever else is added to them does not pass through the network.
+//! - Each connection carries two streams of bytes, which arrive once and in order, like those of tcp. Packet loss, duplication and
+//!   reordering below show only as time: as a [delay](Link::delay), [jitter](Link::jitter) or [stall](Link::stall). Over a link with
+//!   jitter, different connections overtake each other.
+//! - A link leads one way. It also carries the news that a peer connects, closes or resets: over a link that [stalls](Link::stall), none of
+//!   that arrives until it heals.
+//! - A connection holds 256 KiB of unread bytes each way; then its writer waits.
+//! - Bandwidth is unlimited; only delays cost time. Timers, and so delays, have a resolution of a millisecond, as tokio's do.
+//! - Contexts of a host have only transport `sim` and channel `basic`. Anything else that is added to them bypasses the network.
 //!
 //! # What follows from the seed, and what does not
 //!
-//! Within [`run`] delays, timers, deadlines, the pauses of back-offs and random tokens follow from the seed and the story. Not part of the
+//! Within [`run`], delays, timers, deadlines, back-off pauses and random tokens follow from the seed and the story. Not part of the
 //! simulation are
 //!
 //! - threads: a blocking handler and `spawn_blocking` take no virtual time, and end in an order of their own;
-//! - `std::time`: [`tokio::time::Instant`] is the virtual clock. Deadlines of calls are on it; tarpc's are not. So it is in any test
-//!   that pauses tokio's clock, wherever this feature is on;
-//! - the order in which a `HashMap` is walked, and of `tokio::select!` without `biased;`;
-//! - a rendezvous in its details: it names loans by secret numbers, whose lengths differ, and tells of an abort in no order.
+//! - `std::time`: [`tokio::time::Instant`] is the virtual clock. Deadlines of calls use it; tarpc's do not. The same holds in any test that
+//!   pauses tokio's clock while this feature is on;
+//! - the iteration order of a `HashMap`, and the branch order of `tokio::select!` without `biased;`;
+//! - details of a rendezvous: it names loans by secret numbers of varying length, and reports aborts in no fixed order.
 
 mod state;
 mod transport;
@@ -66,13 +66,14 @@ use crate::context::{Context, ContextBuilder};
 use crate::sync::Arc;
 use crate::transports::Transport;
 
-/// Of the virtual clock.
+/// Reads the virtual clock.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Runs a story on a runtime of this thread, whose clock begins to move when everybody waits.
+/// Runs a story on a runtime of this thread, whose clock advances only while everybody waits.
 ///
 /// # Panics
-/// When the story does, or has not ended after a day of virtual time: then it waits for what never comes. Within another runtime.
+/// If the story panics, or has not ended after a day of virtual time: then it waits for something that never comes. Also within another
+/// runtime.
 pub fn run<T>(seed: u64, story: impl AsyncFnOnce(Network) -> T) -> T {
     let _simulated = Simulated::new(seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -89,10 +90,10 @@ pub fn run<T>(seed: u64, story: impl AsyncFnOnce(Network) -> T) -> T {
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Shared>);
 
-/// What a network saw or did, when.
+/// Something that a network saw or did, with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Since the network was made, on the virtual clock.
+    /// Time since the network was made, on the virtual clock.
     pub at: Duration,
     /// In words: `1 client -> server: 24 bytes`, where 1 is the number of the connection.
     pub what: String,
@@ -105,15 +106,15 @@ impl std::fmt::Display for Event {
 }
 
 impl Network {
-    /// One in real time, for any runtime. [`run`] makes one on a virtual clock.
+    /// A network in real time, for any runtime. [`run`] makes one on a virtual clock.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Shared::new(seed)))
     }
 
-    /// The host of this name, which begins to be with its first mention. One that has crashed starts again, with nothing.
+    /// The host with this name, created when it is first mentioned. A host that has crashed starts again, with nothing.
     ///
     /// # Panics
-    /// Where the name is empty or has other characters than letters, digits, `-`, `_` and `.`.
+    /// If the name is empty, or has other characters than letters, digits, `-`, `_` and `.`.
     pub fn host(&self, name: &str) -> Host {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let is_name = !name.is_empty() && name.chars().all(is_good);
@@ -130,7 +131,7 @@ impl Network {
     /// The link that carries what `from` sends to `to`.
     ///
     /// # Panics
-    /// Where no host has that name.
+    /// If no host has that name.
     pub fn link(&self, from: &str, to: &str) -> Link {
         let way = self.0.with(|state| (state.number(from), state.number(to)));
         Link {
@@ -139,8 +140,8 @@ impl Network {
         }
     }
 
-    /// Stalls both links between two hosts: their connections carry nothing and new ones are not made, until they [heal](Network::heal).
-    /// Nobody is told. A machine without power looks the same to others.
+    /// Stalls both links between two hosts until they [heal](Network::heal): their connections carry nothing, and no new ones are made.
+    /// Nobody is notified. To other hosts, a machine without power looks the same.
     ///
     /// # Panics
     /// As [`Network::link`].
@@ -149,7 +150,7 @@ impl Network {
         self.link(b, a).stall();
     }
 
-    /// Both links carry again, first what has waited.
+    /// Both links work again, and first deliver what has waited.
     ///
     /// # Panics
     /// As [`Network::link`].
@@ -158,8 +159,8 @@ impl Network {
         self.link(b, a).heal();
     }
 
-    /// The process of this host dies: its connections are reset, its addresses are free, tasks of [`Host::spawn`] are dropped. Whatever else
-    /// was started for it runs on, and reaches nobody.
+    /// The process of this host dies: its connections are reset, its addresses become free, and tasks of [`Host::spawn`] are dropped.
+    /// Anything else that was started for it runs on, but reaches nobody.
     ///
     /// # Panics
     /// As [`Network::link`].
@@ -170,23 +171,24 @@ impl Network {
         self.0.changed.notify_waiters();
     }
 
-    /// Since the network was made, on the virtual clock.
+    /// Time since the network was made, on the virtual clock.
     pub fn elapsed(&self) -> Duration {
         self.0.with(|state| state.elapsed())
     }
 
-    /// Adds a line of the story's own to the trace.
+    /// Adds the story's own line to the trace.
     pub fn note(&self, what: impl Into<String>) {
         self.0.with(|state| state.tell(what.into()));
     }
 
-    /// What happened so far: connections, what was written to them and how they ended, faults, notes. It grows by a line for each write.
+    /// Everything that happened so far: connections, writes to them and how they ended, faults, notes. It grows by a line for each
+    /// write.
     pub fn trace(&self) -> Vec<Event> {
         self.0.with(|state| state.trace.clone())
     }
 }
 
-/// The link from one host to another. A new one has no delay. Settings count for what is sent from then on.
+/// The link from one host to another. A new link has no delay. Settings apply to bytes that are sent from then on.
 #[derive(Clone, Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -194,18 +196,18 @@ pub struct Link {
 }
 
 impl Link {
-    /// Everything arrives so much later.
+    /// Everything arrives later by `delay`.
     pub fn delay(&self, delay: Duration) -> &Self {
         self.set(&format!("delay {delay:?}"), |way| way.delay = delay)
     }
 
-    /// And up to so much more, another part of it for each write: so connections overtake each other.
+    /// Adds a random delay of up to `jitter` to each write, so that connections overtake each other.
     pub fn jitter(&self, jitter: Duration) -> &Self {
         self.set(&format!("jitter {jitter:?}"), |way| way.jitter = jitter)
     }
 
-    /// The connection that sends the byte with which this link has carried so many more is cut behind it: both ends see a reset. 0 cuts
-    /// the one that sends next. That happens once; the last setting counts.
+    /// After this link has carried so many more bytes, the connection that sent the last one is cut behind it: both ends see a reset. 0
+    /// cuts the connection that sends next. This happens once; the last setting counts.
     pub fn cut_after(&self, bytes: u64) -> &Self {
         let cut = Some(bytes);
         self.set(&format!("cut after {bytes} bytes"), |way| {
@@ -213,12 +215,12 @@ impl Link {
         })
     }
 
-    /// Nothing arrives any more, also of what is on its way.
+    /// Nothing arrives any more, including what is on its way.
     pub fn stall(&self) -> &Self {
         self.set("stall", |way| way.stalled = true)
     }
 
-    /// What has waited arrives, and whatever comes then.
+    /// Everything that has waited arrives, and so does what follows.
     pub fn heal(&self) -> &Self {
         self.set("heal", |way| way.stalled = false)
     }
@@ -231,7 +233,7 @@ impl Link {
     }
 }
 
-/// A host of a [`Network`], as it is until it crashes.
+/// A host of a [`Network`], until it crashes.
 #[derive(Clone, Debug)]
 pub struct Host {
     shared: Arc<Shared>,
@@ -246,7 +248,7 @@ impl Host {
         &self.name
     }
 
-    /// Where it listens, or may listen, e.g. `sim://server:1`. Port 0 becomes a free one there.
+    /// A URL where it listens or may listen, e.g. `sim://server:1`. When it listens at port 0, it gets a free one.
     pub fn url(&self, port: u16) -> String {
         format!("sim://{}:{port}", self.name)
     }
@@ -260,12 +262,12 @@ impl Host {
             .channels([Arc::new(BasicChannel::new()) as _])
     }
 
-    /// Its way into the network, for a context that is made otherwise.
+    /// The transport of this host, for a context that is made in another way.
     pub fn transport(&self) -> SimTransport {
         SimTransport::new(self.clone())
     }
 
-    /// Runs a task until it ends or the host crashes. One of a host that has crashed is not begun.
+    /// Runs a task until it ends or the host crashes. If the host has already crashed, the task does not start.
     ///
     /// # Panics
     /// Outside of a runtime.

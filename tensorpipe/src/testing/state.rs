@@ -1,6 +1,6 @@
-//! What a network knows: hosts, links, and who listens where.
+//! The state of a network: hosts, links, and listeners.
 //!
-//! Invariant: nobody is woken while the state is locked; [`Shared::with`] does so behind that.
+//! Invariant: no waker is woken while the state is locked; [`Shared::with`] wakes them afterwards.
 
 mod ends;
 
@@ -22,13 +22,13 @@ use crate::sync::{Mutex, lock};
 /// Connections that may wait to be accepted at one address.
 const BACKLOG: usize = 128;
 
-/// The first port that is given where 0 is asked for.
+/// The first port that is assigned to a request for port 0.
 const FIRST_PORT: u16 = 49152;
 
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Some link or host is not as before.
+    /// Notified when a link or a host changes.
     pub(super) changed: Notify,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Way {
 #[derive(Debug)]
 struct Listening {
     host: usize,
-    /// Connections that were not accepted.
+    /// Connections that were not accepted yet.
     waiting: VecDeque<u64>,
     waker: Option<Waker>,
 }
@@ -99,7 +99,7 @@ impl Shared {
         result
     }
 
-    /// As long as a word takes from one host to another: for ever, while the link stalls.
+    /// Waits as long as a byte takes from one host to another: for ever, while the link stalls.
     pub(super) async fn cross(&self, from: usize, to: usize) {
         let mut due = self.with(|state| state.due(from, to));
         loop {
@@ -133,7 +133,7 @@ impl State {
         found.unwrap_or_else(|| panic!("no host of this network is called {name:?}"))
     }
 
-    /// The host's number, and which of its lives this is.
+    /// The host's number, and the number of its current life.
     pub(super) fn start(&mut self, name: &str) -> (usize, u64) {
         let number = self.find(name).unwrap_or_else(|| {
             self.hosts.push(HostState {
@@ -177,7 +177,7 @@ impl State {
         change(self.ways.entry((from, to)).or_default());
         let (from, to) = (&self.hosts[from].name, &self.hosts[to].name);
         self.tell(format!("link {from} -> {to}: {what}"));
-        // Each looks what it means for it.
+        // Every waiter checks what the change means for it.
         for end in self.connections.values_mut().flatten() {
             self.wakes.extend(end.reader.take());
             self.wakes.extend(end.writer.take());
@@ -198,7 +198,7 @@ impl State {
                 self.leave(id, side, Piece::Reset);
             }
         }
-        // Of those that were not accepted nobody has a handle.
+        // Nobody has a handle on connections that were not accepted.
         let listeners = std::mem::take(&mut self.listeners).into_iter();
         let (gone, others) = listeners.partition(|(_, listening)| listening.host == number);
         self.listeners = others;
@@ -213,7 +213,7 @@ impl State {
         self.ways.entry((from, to)).or_default()
     }
 
-    /// When what is sent now arrives.
+    /// When bytes that are sent now arrive.
     fn due(&mut self, from: usize, to: usize) -> Instant {
         let chance = self.chance.number();
         let way = self.way(from, to);
@@ -243,7 +243,7 @@ impl State {
     pub(super) fn stop_listening(&mut self, host: &Host, address: &str) {
         if self.lives(host) {
             let stopped = self.listeners.remove(address);
-            // Nobody will have accepted them.
+            // Nobody will accept these any more.
             for id in stopped.into_iter().flat_map(|stopped| stopped.waiting) {
                 self.drop_end(id, 1);
             }
@@ -265,7 +265,7 @@ impl State {
         host.ok_or_else(|| Error::new(ErrorKind::NotFound, "the network has no such host"))
     }
 
-    /// Opens a connection to who listens there.
+    /// Opens a connection to the listener there.
     pub(super) fn open(&mut self, from: usize, address: &str) -> Result<u64> {
         let name = self.hosts[from].name.clone();
         let listening = self.listeners.get_mut(address);
@@ -291,10 +291,10 @@ impl State {
         address: &str,
         waker: &Waker,
     ) -> Poll<(u64, usize)> {
-        // After a crash another may listen there.
+        // After a crash, another life may listen there.
         let lives = self.lives(host);
         let listening = self.listeners.get_mut(address).filter(|_| lives);
-        // A crash is no error that anybody is left to be told of.
+        // A crash is not reported here: nobody is left to hear of it.
         let Some(listening) = listening else {
             return Poll::Pending;
         };

@@ -1,4 +1,4 @@
-//! Transport `sim`: how contexts of a host reach a network.
+//! Transport `sim`: connects the contexts of a host to a network.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -56,7 +56,7 @@ impl Transport for SimTransport {
                 state.check(host)?;
                 state.open(host.number, address)
             });
-            // If this is given up from here on, it is closed.
+            // From here on, dropping this future closes the connection.
             let opened = opened.map(|id| SimConnection::new(host, id, 0, to));
             host.shared.cross(to, host.number).await;
             Ok(Box::new(opened.map_err(refused)?) as Box<dyn Connection>)
@@ -143,7 +143,7 @@ impl Connection for SimConnection {
         self.ends.clone()
     }
 
-    /// Each host has an address of its own, by which limits count it.
+    /// Each host has an address of its own; limits count by it.
     fn peer(&self) -> PeerAddr {
         let host = Ipv4Addr::from_bits(0x0a00_0001 + self.peer as u32);
         let port = (self.id % 0xffff) as u16 + 1;

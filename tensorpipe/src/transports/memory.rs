@@ -1,4 +1,4 @@
-//! Connections inside one process: the reference for what a transport does.
+//! Connections inside one process: the reference implementation of a transport.
 //!
 //! Addresses are names in a process-wide table. Tensors do not pass through its pipes: channel `xth` hands them over.
 
@@ -116,7 +116,7 @@ impl Acceptor for MemoryAcceptor {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
         match self.incoming.poll_recv(cx) {
             Poll::Ready(Some(connection)) => Poll::Ready(Ok(Box::new(connection))),
-            // The table holds the sender for as long as this exists.
+            // The table holds the sender as long as this acceptor exists.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }

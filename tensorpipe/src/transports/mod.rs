@@ -3,12 +3,12 @@
 //! The contract of a [`Connection`]:
 //!
 //! - bytes arrive once, in order, unchanged; writes of any length are accepted in part or whole;
-//! - it never waits inside a poll, and wakes the last waker given to it for each direction;
-//! - what was written before the writer shut down or dropped it in good order arrives; then the reader sees the end. Dropping a
-//!   [session](Transport::has_sessions) without a shutdown is an error to the reader;
-//! - a peer that is gone is seen as the end or as an error, never as silence, where the system tells;
-//! - where a read or write fails with an `io::Error` that wraps an [`Error`] of this crate, the pipe ends with the inner one;
-//! - `poll_write_vectored` is forwarded to the system where it can be, and `is_write_vectored` says so;
+//! - a connection never blocks in a poll, and wakes the last waker that it was given for each direction;
+//! - everything written before a writer's shutdown, or before a drop in good order, arrives; then the reader sees the end. Dropping a
+//!   [session](Transport::has_sessions) without a shutdown is an error for the reader;
+//! - if the system reports that a peer is gone, the connection shows the end or an error, never silence;
+//! - if a read or write fails with an `io::Error` that wraps an [`Error`] of this crate, the pipe ends with the inner one;
+//! - `poll_write_vectored` is forwarded to the system where possible, and `is_write_vectored` says so;
 //! - [`peer`](Connection::peer) is what the system vouches for, or `Unknown`.
 //!
 //! The conformance suite (`transport_conformance!`, feature `conformance`) checks most of it, in one process. A new transport needs
@@ -46,64 +46,64 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A stream of bytes to a peer. See the module's documentation for the contract.
 ///
-/// When its pipe has ended, `poll_shutdown` is polled until it is through, for a second at most: there a transport says goodbye
-/// (the `close_notify` of TLS). Then the connection is dropped.
+/// When its pipe has ended, `poll_shutdown` is polled until it is done, for a second at most. A transport uses it for its goodbye (the
+/// `close_notify` of TLS). Then the connection is dropped.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// The two ends, for people: `127.0.0.1:4000 -> 127.0.0.1:5000`.
     fn endpoints(&self) -> String;
 
-    /// Who is at the other end, as the system says and not as the peer does; it does not change.
+    /// Who is at the other end, as the system reports it, not as the peer claims. It does not change.
     ///
-    /// Much follows from [`Process`](PeerAddr::Process) and [`SameProcess`](PeerAddr::SameProcess), so give them only where the
-    /// kernel vouches for them (`SO_PEERCRED`), or both ends were made here. A token counts as protected on such a connection
-    /// ([`Route::exposed`](crate::Route)), and further connections of its pipe must come from that process. What was borrowed goes
-    /// back to it without a copy. Limits count by [`PeerAddr::party`]. `Unknown`: exposed, and each connection counts alone.
+    /// [`Process`](PeerAddr::Process) and [`SameProcess`](PeerAddr::SameProcess) carry trust. Return them only if the kernel vouches
+    /// for them (`SO_PEERCRED`), or both ends were made here. A token counts as protected on such a connection
+    /// ([`Route::exposed`](crate::Route)), and further connections of its pipe must come from that process. Borrowed memory goes back
+    /// to that process without a copy. Limits count by [`PeerAddr::party`]. `Unknown`: exposed, and each connection counts alone.
     fn peer(&self) -> PeerAddr {
         PeerAddr::Unknown
     }
 
-    /// Who the peer has proved to be, where the transport authenticates: known once something has been read, and the same from then on.
-    /// A pipe that is upgraded to another connection keeps the identity of its first one. Only the peer of that one can ask for the
-    /// upgrade, since it takes a secret that was exchanged there.
+    /// The peer's authenticated identity, if the transport authenticates: known once something has been read, and constant from then
+    /// on. A pipe that is upgraded to another connection keeps the identity of its first one: the upgrade takes a secret that was
+    /// exchanged there, so only that peer can ask for it.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// A secret of this connection, where it has keys of its own, as RFC 5705 exports it from TLS. Both ends have the same one, which
-    /// does not change, and no other connection has it. What a pipe proves is bound to it. The connector has it as soon as it is
+    /// A secret of this connection, if it has keys of its own, as RFC 5705 exports it from TLS. Both ends have the same one, it does
+    /// not change, and no other connection has it. The pipe's proofs are bound to it. The connector has it as soon as it is
     /// connected, the listener once something has been read.
     fn exporter_secret(&self) -> Option<[u8; 32]> {
         None
     }
 
-    /// How often the peer had to be woken by a system call beside those that move bytes. Where a poll is no system call, a write that adds
-    /// none has found the peer awake, which most likely polls.
+    /// How many system calls were made only to wake the peer. If a poll makes no system call, a write that does not raise this count found
+    /// the peer awake, most likely polling.
     fn wakes(&self) -> u64 {
         0
     }
 
-    /// Whether it can be busy-polled: [`set_polled`](Connection::set_polled) has a meaning.
+    /// Whether it can be busy-polled: [`set_polled`](Connection::set_polled) then has an effect.
     fn can_poll(&self) -> bool {
         false
     }
 
-    /// Whether [`is_ready`](Connection::is_ready) makes a system call: then polling pays only where few operations are under way.
+    /// Whether [`is_ready`](Connection::is_ready) makes a system call: then polling pays only while few operations are under way.
     fn poll_is_syscall(&self) -> bool {
         false
     }
 
-    /// While polled, a read or write that has to wait returns `Pending` without asking to be woken: somebody polls it
-    /// soon. That spares the peer the wake-up. A connection begins unpolled.
+    /// While polled, a read or write that has to wait returns `Pending` without asking to be woken: somebody polls it again soon.
+    /// That saves the peer the wake-up. A connection begins unpolled.
     fn set_polled(&mut self, _polled: bool) {}
 
-    /// Polls once, as cheaply as can be, without asking to be woken: whether a read, or a write that had to wait, would get on
-    /// now. May be wrong in saying yes.
+    /// Polls once, as cheaply as possible and without asking to be woken: whether a read, or a write that had to wait, would make
+    /// progress now. A wrong yes is allowed.
     fn is_ready(&mut self) -> bool {
         true
     }
 
-    /// As [`is_ready`](Connection::is_ready), for a reader that wants `bytes` at once: yes when so many are there, or when no more will
-    /// come. It may say yes for fewer.
+    /// As [`is_ready`](Connection::is_ready), for a reader that wants `bytes` at once: yes if so many are there, or if no more will
+    /// come. A yes for fewer is allowed.
     fn is_ready_for(&mut self, _bytes: usize) -> bool {
         self.is_ready()
     }
@@ -120,29 +120,29 @@ impl Connection for DuplexStream {
     }
 }
 
-/// Accepts connections at one address, which is free again when it is dropped. Connections that came before the first
-/// [`poll_accept`](Self::poll_accept) are kept. Who may not connect, such as another user, is turned away here.
+/// Accepts connections at one address, which becomes free when this is dropped. Connections that came before the first
+/// [`poll_accept`](Self::poll_accept) are kept. Peers that may not connect, such as other users, are turned away here.
 pub trait Acceptor: Send {
     /// The address, in a form that `connect` understands: a port 0 has become a real one.
     fn address(&self) -> String;
 
-    /// The next connection. An error is this attempt's alone: the acceptor is asked again, after a pause where the system is
-    /// short of descriptors or memory.
+    /// The next connection. An error concerns this attempt only: the acceptor is asked again, after a pause if the system is short of
+    /// descriptors or memory.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>>;
 }
 
-/// Makes connections. One that cannot work here has an empty domain, or fails in words.
+/// Makes connections. A transport that cannot work here has an empty domain, or fails with a reason.
 pub trait Transport: Send + Sync + 'static {
     /// Its name in URLs: lower-case letters and digits.
     fn name(&self) -> &'static str;
 
-    /// Where this process is, for the peer's [`reaches`](Self::reaches): at most 1 KiB in a format of this transport's own. It does not
-    /// change. Put in all that a connection to a [side address](Self::side_address) depends on: the boot, the namespace, the user.
-    /// Empty: not to be reached. No secrets: a pipe's first frame shows it to whoever listens.
+    /// Where this process is, for the peer's [`reaches`](Self::reaches): at most 1 KiB, in the transport's own format. It does not
+    /// change. Include everything that a connection to a [side address](Self::side_address) depends on: the boot, the namespace, the
+    /// user. Empty: cannot be reached. Include no secrets: a pipe's first frame shows it to any listener.
     fn domain(&self) -> Vec<u8>;
 
     /// Whether a process with this domain can be reached from here, or why not. A listener asks before it upgrades a pipe to this
-    /// transport; for a pipe whose URL names the transport, nobody asks. A hostile peer may send any bytes. By default the two domains
+    /// transport. For a pipe whose URL names the transport, nobody asks. A hostile peer may send any bytes. By default the two domains
     /// must be equal.
     fn reaches(&self, theirs: &[u8]) -> Result<(), String> {
         if theirs == self.domain() {
@@ -164,22 +164,22 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// Whether each connection is a session, as of TLS, which both ends open and close by messages of its own. By default no. The
-    /// conformance suite takes three things of a session only:
+    /// Whether each connection is a session, like one of TLS, which both ends open and close by its own messages. By default no. The
+    /// conformance suite treats a session differently in three ways only:
     ///
     /// - `connect` may wait until the listener accepts;
-    /// - what was written may wait for a flush;
+    /// - written bytes may wait for a flush;
     /// - when one end is dropped without a shutdown, the other reads [`UnexpectedEof`](std::io::ErrorKind::UnexpectedEof).
     fn has_sessions(&self) -> bool {
         false
     }
 
-    /// A fresh address at which each listener of a context listens beside its own, so that pipes that begin on another transport can be
-    /// upgraded to this one. `None`, the default: used only where a URL names it.
+    /// A fresh address at which each listener of a context listens as well, so that pipes that begin on another transport can be
+    /// upgraded to this one. `None`, the default: the transport is used only if a URL names it.
     ///
-    /// Give one only if no connection leaves this machine, since the peer may choose it even for a pipe that begins on TLS
-    /// ([`Context::stays_here`](crate::Context::stays_here)). Each call gives another address, and nobody can guess it. A call does
-    /// nothing else: a connector calls it, too, just to see whether there is one.
+    /// Return one only if no connection leaves this machine, since the peer may choose it even for a pipe that begins on TLS
+    /// ([`Context::stays_here`](crate::Context::stays_here)). Each call must return another, unguessable address, and have no other
+    /// effect: a connector also calls it just to see whether there is one.
     fn side_address(&self) -> Option<String> {
         None
     }

@@ -1,5 +1,5 @@
-//! TCP through tokio: NODELAY, keep-alive, vectored writes. While polled, reads go past tokio, which makes no system call
-//! until its reactor has spoken.
+//! TCP through tokio: NODELAY, keep-alive, vectored writes. While polled, reads bypass tokio, which would not try a read before its reactor
+//! has reported an event.
 
 use std::io::{self, IoSlice, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,8 +22,8 @@ use crate::sys::pacing;
 /// Bytes in the kernel that are not on the wire yet: kept low, so that a control frame does not wait behind megabytes.
 const NOT_SENT_LOW_WATER: u32 = 1 << 20;
 
-/// How often the kernel looks for a host that is gone, and from when on: pings of the protocol find out earlier, this
-/// serves where they are switched off.
+/// When the kernel starts to probe for a dead host, and how often. The protocol's pings find out earlier; this serves if they are switched
+/// off.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 const BACKLOG: u32 = 1024;
@@ -34,10 +34,10 @@ pub struct TcpTransport {
     paced: Option<Paced>,
 }
 
-/// At most how many bytes a second connection number so-and-so of a transport sends.
+/// The most bytes per second that a connection sends, by the connection's number.
 type Pace = dyn Fn(u64) -> Option<u64> + Send + Sync;
 
-/// The connections of one transport, counted.
+/// Paces the connections of one transport, which it counts.
 #[derive(Clone)]
 struct Paced {
     pace: Arc<Pace>,
@@ -50,8 +50,8 @@ impl TcpTransport {
         Self::default()
     }
 
-    /// For tests and measurements of narrow links on one machine. `pace` hears the number of each connection made or accepted, from
-    /// 0 in their order, and says at most how many bytes a second it sends (SO_MAX_PACING_RATE).
+    /// For tests and measurements of narrow links on one machine. `pace` gets the number of each connection made or accepted, counted
+    /// from 0, and returns the most bytes per second that it sends (SO_MAX_PACING_RATE).
     #[doc(hidden)]
     pub fn paced(pace: impl Fn(u64) -> Option<u64> + Send + Sync + 'static) -> Self {
         Self {
@@ -132,7 +132,7 @@ fn bind(at: SocketAddr) -> io::Result<TcpAcceptor> {
     } else {
         TcpSocket::new_v6()?
     };
-    // A restarted server gets its port back from connections that are still fading.
+    // A restarted server gets its port back while old connections still linger.
     socket.set_reuseaddr(true)?;
     socket.bind(at)?;
     let listener = socket.listen(BACKLOG)?;
@@ -149,7 +149,7 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
         url: format!("tcp://{address}"),
         reason: reason.to_owned(),
     };
-    // As browsers and URL libraries write it.
+    // Browsers and URL libraries add a slash.
     let address = address.strip_suffix('/').unwrap_or(address);
     if address.contains('/') {
         return Err(bad("a path has no meaning here; write `tcp://HOST:PORT`").into());
@@ -168,7 +168,7 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
     }
     match lookup_host(address).await {
         Ok(found) => Ok(found.collect()),
-        // A system without /etc/hosts may not know it; RFC 6761, section 6.3: it is always loopback.
+        // A system without /etc/hosts may not resolve it. By RFC 6761, section 6.3, it is always loopback.
         Err(_) if host.eq_ignore_ascii_case("localhost") => {
             let port = port.parse().unwrap_or_default();
             Ok(vec![
@@ -238,7 +238,7 @@ impl TcpConnection {
                 peer,
                 polled: false,
             }),
-            // A peer that is gone already: on some systems the options of such a socket cannot be set.
+            // The peer is gone already: some systems refuse to set options of such a socket.
             Err(error) => Err(SystemError::new("setsockopt", "a new connection", error).into()),
         }
     }
@@ -275,7 +275,7 @@ impl AsyncRead for TcpConnection {
         if !self.polled {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }
-        // The reactor's edge for what is read here makes tokio look once in vain later, no more.
+        // After a read here, tokio's readiness is stale: it tries once in vain later, no more.
         match (&*SockRef::from(&self.stream)).read(buf.initialize_unfilled()) {
             Ok(len) => {
                 buf.advance(len);

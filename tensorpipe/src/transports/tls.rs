@@ -1,15 +1,15 @@
 //! TLS 1.3 around [`tcp`](super::TcpTransport): `tls://HOST:PORT`. Feature `tls`; rustls with the provider `ring`.
 //!
-//! - **Who is there.** A connector believes a listener whose certificate leads to one that it [trusts](TlsConfig::trust), and names the
-//!   host of the URL. A listener may ask for [certificates of connectors](TlsConfig::clients); who has none is not heard.
-//! - **Where.** It has no side address: a peer upgrades no pipe to it, and none of its pipes to `tcp`. A pipe that begins here may be upgraded to shared
-//!   memory, whose two ends then prove the key of this connection.
-//! - **Goodbye.** A pipe that ends in good order says `close_notify`. A connection that ends without it was cut.
-//! - **When.** An accepted connection shakes hands on a task of its own, which ends with it. It does so within the time, and among the
-//!   places, that a listener has for those that have said nothing yet.
-//! - **Resumption.** Who comes again within a day hears no certificate of the listener. The one that it had is looked at again all the
-//!   same ([`checks`]). Where connectors show certificates there is none, so each of them is told what is wrong with its own. New
-//!   certificates and keys begin with no sessions.
+//! - **Trust.** A connector accepts a listener whose certificate leads to one that it [trusts](TlsConfig::trust) and names the host of the
+//!   URL. A listener may require [certificates of connectors](TlsConfig::clients), and then rejects those without one.
+//! - **Upgrades.** It has no side address: no peer upgrades a pipe to it, nor one of its pipes to `tcp`. A pipe that begins here may be
+//!   upgraded to shared memory; its two ends then prove the key of this connection.
+//! - **Goodbye.** A pipe that ends in good order sends `close_notify`. A connection that ends without it was cut.
+//! - **Handshake.** An accepted connection does its handshake on a task of its own, which ends with the connection. It counts against the
+//!   listener's time and places for connections that have said nothing yet.
+//! - **Resumption.** A connector that returns within a day resumes its session, without the listener's certificate. The certificate from
+//!   before is checked again all the same ([`checks`]). If connectors show certificates, sessions are not resumed, so that each connector
+//!   learns what is wrong with its own. New certificates and keys start without sessions.
 
 mod checks;
 mod config;
@@ -64,17 +64,17 @@ use crate::sync::{Mutex, lock};
 pub struct TlsTransport {
     tcp: Arc<TcpTransport>,
     now: Arc<Mutex<Now>>,
-    /// Held while a configuration is loaded and put there: the last one that was asked for stays.
+    /// Held while a configuration is loaded and installed, so that the last request wins.
     loading: Arc<Mutex<()>>,
 }
 
-/// What it goes by, and what was made of that.
+/// The current configuration, and what was made from it.
 struct Now {
     config: TlsConfig,
     sides: Sides,
 }
 
-/// What a configuration lets an end do.
+/// What each side can do with a configuration.
 #[derive(Clone)]
 struct Sides {
     connects: Option<Connects>,
@@ -82,7 +82,7 @@ struct Sides {
 }
 
 impl Now {
-    /// By what a handshake goes that begins now, and whom it has to find there.
+    /// The settings for a handshake that begins now, and the name that the listener must prove.
     fn connects(&self, address: &str) -> Result<(Connects, ServerName<'static>), Error> {
         let client = self.sides.connects.clone().ok_or_else(|| {
             let text = "nobody is trusted who could be connected to; see `TlsConfig::trust`";
@@ -94,10 +94,10 @@ impl Now {
 }
 
 impl TlsTransport {
-    /// By these certificates and keys.
+    /// With these certificates and keys.
     ///
     /// # Errors
-    /// [`Misuse::Config`] where one cannot be read, or they do not fit.
+    /// [`Misuse::Config`] if one cannot be read, or they do not fit.
     pub fn new(config: TlsConfig) -> Result<Self, Misuse> {
         let sides = config.load()?;
         Ok(Self {
@@ -107,18 +107,18 @@ impl TlsTransport {
         })
     }
 
-    /// Looks at the files again. Handshakes that begin from now on are by what stands there now. Connections that there are go on,
-    /// and so do pipes: whoever holds one can [close](crate::Pipe::close) it where its [peer](crate::Pipe::peer) is trusted no longer.
+    /// Reads the files again. Handshakes that begin from now on use their content. Existing connections and pipes go on:
+    /// [close](crate::Pipe::close) a pipe if you do not trust its [peer](crate::Pipe::peer) any more.
     ///
     /// # Errors
-    /// [`Misuse::Config`] where one cannot be read, or they do not fit: then everything stays as it was.
+    /// [`Misuse::Config`] if one cannot be read, or they do not fit: then everything stays as it was.
     pub fn reload(&self) -> Result<(), Misuse> {
         let _loading = lock(&self.loading);
         let config = lock(&self.now).config.clone();
         self.load(config)
     }
 
-    /// Goes by another configuration from now on.
+    /// Uses another configuration from now on.
     ///
     /// # Errors
     /// As [`reload`](Self::reload).
@@ -127,7 +127,7 @@ impl TlsTransport {
         self.load(config)
     }
 
-    /// For who holds [`loading`](Self::loading).
+    /// The caller holds [`loading`](Self::loading).
     fn load(&self, config: TlsConfig) -> Result<(), Misuse> {
         let sides = config.load()?;
         *lock(&self.now) = Now { config, sides };
@@ -172,7 +172,7 @@ impl Transport for TlsTransport {
         Box::pin(async move {
             lock(&self.now).connects(address)?;
             let tcp = self.tcp.connect(address).await?;
-            // Again: connecting may have taken long.
+            // Read again: connecting may have taken long.
             let (client, name) = lock(&self.now).connects(address)?;
             let (ends, peer) = (tcp.endpoints(), tcp.peer());
             let connector = TlsConnector::from(client.config.clone());

@@ -1,5 +1,5 @@
-//! Copying a tensor out of another process: in pieces, by whoever drives the pipe, or by two threads where that pays; until somebody
-//! says stop.
+//! Copies a tensor out of another process. The thread that drives the pipe copies in pieces, or two threads share a large copy. Either can
+//! be cancelled.
 
 use super::frame::{Refusal, Ticket};
 use super::peer_process::PeerMemory;
@@ -12,11 +12,11 @@ use crate::sys::fork::PerProcess;
 use crate::sys::process_memory::{MemoryReadError, Process};
 use crate::sys::processors::Processors;
 
-/// What is read at once, in bytes: some tens of microseconds, between which it checks whether the copy is still wanted, and others
-/// have their turn.
+/// Bytes that are read at once: some tens of microseconds. Between two pieces, the copy checks whether it is still wanted, and lets other
+/// work run.
 const PIECE: usize = 256 << 10;
 
-/// From this size on, in bytes, a second thread helps, if a processor is left for it: less is done before it runs.
+/// From this size on, in bytes, a second thread helps if a processor is left for it. A smaller copy is done before the thread would start.
 const SHARED_FROM: usize = 4 << 20;
 
 /// How reading an operation's memory ended.
@@ -26,11 +26,11 @@ pub(super) enum Outcome {
     Read(BufferMut),
     /// It could not be read: the writer has to send it.
     Refused(BufferMut, Refusal),
-    /// The writer's process has ended: the pipe's end is behind this.
+    /// The writer's process has ended: the end of the pipe follows.
     Ended,
 }
 
-/// A tensor that is read: reads the export, copies, reads it again, and then checks whether it was this process all the while.
+/// A read under way: reads the export, copies, reads the export again, and checks that it was the same process all the while.
 #[derive(Debug)]
 pub(super) struct Reading {
     met: Arc<PeerMemory>,
@@ -68,7 +68,7 @@ impl Reading {
         }
     }
 
-    /// Reads one piece more; `true`: that was the last.
+    /// Reads one more piece; `true`: it was the last one.
     fn step(&mut self) -> Result<bool, CopyError> {
         let from = match self.from {
             Some(from) => from,
@@ -96,7 +96,7 @@ impl Reading {
         self.settle()
     }
 
-    /// Whether what was read is what was meant.
+    /// Checks that the copy is valid: the export is still there, and so is the process.
     fn settle(&self) -> Result<(), CopyError> {
         fence(Ordering::SeqCst);
         read_export(&self.met, self.ticket)?;
@@ -130,7 +130,7 @@ fn bytes(dest: &mut BufferMut) -> Result<&mut [u8], CopyError> {
     })
 }
 
-/// With a second thread, for whose work there is [leave](Helper).
+/// Copies with a second thread, for which the caller has [permission](Helper).
 fn copy_together(
     process: &Process,
     from: u64,
@@ -156,7 +156,7 @@ fn copy_together(
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("tensorpipe-cma".to_owned());
-        // Where the system has no thread left, this one does it all.
+        // If the system has no thread left, this thread copies everything.
         let theirs = thread.spawn_scoped(scope, work).ok();
         let ours = work();
         let theirs = theirs.map_or(Ok(()), |thread| {
@@ -166,17 +166,16 @@ fn copy_together(
     })
 }
 
-/// Leave to use one more thread: there are no more of them than other processors.
+/// Permission to use one more thread. There are at most as many as other processors.
 struct Helper;
 
 struct Helpers {
-    /// Of those that this process may use. Looked up once: it takes files of the control group, for every copy too
-    /// long.
+    /// Processors that this process may use. Looked up once: reading the control group's files takes too long for every copy.
     processors: usize,
     hired: AtomicUsize,
 }
 
-/// Of this process: those of its parent, who are not here, would never be let go.
+/// Of this process: a forked child would never release its parent's helpers.
 fn helpers() -> &'static Helpers {
     static HELPERS: PerProcess<Helpers> = PerProcess::new();
     HELPERS.get(|| Helpers {
@@ -217,7 +216,7 @@ impl Job {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Unless nobody wants it any more.
+    /// Stores the outcome, unless the copy was cancelled.
     fn ends(&self, outcome: Outcome) {
         if !self.cancelled.load(Ordering::Relaxed) {
             *lock(&self.outcome) = Some(outcome);
@@ -225,7 +224,7 @@ impl Job {
     }
 }
 
-/// A copy under way, for whoever makes it.
+/// A copy under way, for the thread that makes it.
 pub(super) struct Copy {
     pub(super) op: OpId,
     pub(super) job: Arc<Job>,
@@ -235,7 +234,7 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// Has it made: by whoever drives the pipe, or, where much of it can be done meanwhile, by two threads.
+    /// Starts the copy: on the thread that drives the pipe, or on two threads if it is large enough.
     pub(super) fn start(self, io: &mut LaneIo<'_>) {
         let len = self
             .reading
@@ -288,7 +287,7 @@ impl Work for Copy {
 
 #[cfg(test)]
 impl Reading {
-    /// All of it.
+    /// Reads all of it.
     pub(super) fn read(mut self) -> Outcome {
         let read = match self.dest.len() >= SHARED_FROM {
             true => self.read_together(&AtomicBool::new(false)),

@@ -1,8 +1,8 @@
 //! The export table of this process: which of its memory may be read, and where it lies.
 //!
-//! Invariant: an export stands in the table only while the memory that it names is owned by it. It is taken down *before* the memory is let
-//! go of, and its number never stands there again. So a reader that finds the number before and after it has copied has copied what was
-//! meant (as with a sequence lock). Readers are other processes: they read whole slots with `process_vm_readv`.
+//! Invariant: an export stands in the table only while it owns the memory that it names. It is taken down *before* the memory is released,
+//! and its number is never used again. A reader that finds the same number before and after its copy has therefore copied the right bytes
+//! (as with a sequence lock). Readers are other processes: they read whole slots with `process_vm_readv`.
 
 use crate::device::Buffer;
 use crate::error::SystemError;
@@ -10,10 +10,10 @@ use crate::process::random_token;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, fence, lock};
 use crate::sys::fork::{Owner, PerProcess};
 
-/// Entries that can stand on it at once.
+/// Exports that the table can hold at once.
 pub(super) const SLOTS: u32 = 1024;
 
-/// Of one slot, in bytes: three words.
+/// Size of one slot, in bytes: three words.
 pub(super) const SLOT: usize = size_of::<Slot>();
 
 /// What a slot says: number (0 for none), address, length in bytes.
@@ -36,7 +36,7 @@ pub(super) struct ExportTable {
 impl ExportTable {
     /// This process's.
     pub(super) fn here() -> Arc<Self> {
-        // A forked child's own: nobody is told of the other.
+        // A forked child makes its own: no peer knows the address of the inherited one.
         static HERE: PerProcess<Arc<ExportTable>> = PerProcess::new();
         HERE.get(|| Arc::new(Self::new())).clone()
     }
@@ -49,12 +49,12 @@ impl ExportTable {
         }
     }
 
-    /// Where the slots are. They stay there until the process ends.
+    /// Address of the slots. They stay there until the process ends.
     pub(super) fn address(&self) -> u64 {
         self.slots.as_ptr().expose_provenance() as u64
     }
 
-    /// Adds an export; in words why not.
+    /// Adds an export; if that is not possible, says so in words.
     pub(super) fn show(self: &Arc<Self>, source: &Buffer) -> Result<Export, String> {
         let bytes = source.as_bytes().ok_or("it is no main memory")?;
         let number = random_number().map_err(|error| error.to_string())?;
@@ -74,7 +74,7 @@ impl ExportTable {
     }
 }
 
-/// Nobody can guess it, no other memory holds it, and it does not come again: as good as never. It is not 0.
+/// A random number: nobody can guess it, and it practically never occurs twice or in other memory. It is not 0.
 fn random_number() -> Result<u64, SystemError> {
     Ok(u128::from_le_bytes(random_token()?) as u64 | 1)
 }
@@ -101,7 +101,7 @@ impl Drop for Export {
         }
         let number = &self.exports.slots[self.slot as usize].number;
         number.store(0, Ordering::SeqCst);
-        // Nothing is written to the memory before everybody can see that the export is gone.
+        // The owner must not write to the memory before every reader can see that the export is gone.
         fence(Ordering::SeqCst);
         lock(&self.exports.free).push(self.slot);
     }

@@ -4,13 +4,13 @@ use super::Fault;
 use super::exports::SLOTS;
 use crate::error::legible;
 
-/// Of a reason, in bytes.
+/// The longest reason, in bytes.
 const REASON: usize = 400;
 
 /// From the writer's lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FromWriter {
-    /// It can be read: this export says where.
+    /// It can be read, through this export.
     Export(Ticket),
     /// It cannot be read now: ask for its bytes.
     Cannot,
@@ -21,9 +21,9 @@ pub(super) enum FromWriter {
 pub(super) struct Ticket {
     /// Its place in the export table.
     pub(super) slot: u32,
-    /// A random one, not 0.
+    /// A random number, not 0.
     pub(super) number: u64,
-    /// Of the memory, in bytes.
+    /// Length of the memory, in bytes.
     pub(super) len: u64,
 }
 
@@ -36,11 +36,11 @@ pub(super) enum FromReader {
     Bytes(Refusal),
 }
 
-/// Why memory of the writer's cannot be read at the reader's.
+/// Why the reader cannot read the writer's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: String,
-    /// Later attempts are no better.
+    /// Later attempts would fail as well.
     pub(super) lasting: bool,
 }
 

@@ -1,8 +1,8 @@
 //! One end of channel `cma` on one pipe.
 //!
-//! An operation is in one table at a time: at the writer `shown` until the reader has read it or wants the bytes. At the reader it is
-//! `told` until the application reads, or `wanted` until it is told of the export, then `reading` while somebody copies. Dropping what is
-//! `shown` takes its export down.
+//! An operation is in one table at a time. At the writer it is `shown` until the reader has read it or asks for the bytes; dropping the
+//! entry removes the export. At the reader it is `told` until the application reads, or `wanted` until the export arrives, then `reading`
+//! while a thread copies.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::sync::Arc;
 
 pub(super) struct CmaLane {
     peer_process: Arc<PeerProcess>,
-    /// By which the peer comes to the exchange, where the pipe has a key.
+    /// Lets the peer find the export table, on a pipe with a key.
     _pass: Option<Arc<Pass>>,
     handle: LaneHandle,
     degraded: Degraded,
@@ -26,10 +26,10 @@ pub(super) struct CmaLane {
     reading: HashMap<OpId, UnderWay>,
 }
 
-/// Tensors of one pipe that stand in the export table at once: one peer that does not read leaves room for others.
+/// The most exports of one pipe at once: a peer that does not read leaves room for others.
 const SHOWN_MOST: usize = 128;
 
-/// What is read.
+/// How far the reader is with a tensor.
 enum UnderWay {
     /// The writer's process is being met.
     Meeting(Ticket, BufferMut),
@@ -44,10 +44,10 @@ impl UnderWay {
     }
 }
 
-/// What was sent.
+/// How the writer has sent a tensor.
 enum SentAs {
     Shown(Export),
-    /// It was not shown, for this reason.
+    /// It was not exported, for this reason.
     Unreadable(Buffer, String),
 }
 
@@ -78,7 +78,7 @@ impl CmaLane {
         exports.show(source)
     }
 
-    /// The writer's part of an operation has been read, or is wanted as bytes.
+    /// The reader has read the tensor, or asks for its bytes.
     fn answered(&mut self, op: OpId, answer: FromReader, io: &mut LaneIo<'_>) -> Result<(), Fault> {
         let Some(outgoing) = self.shown.remove(&op) else {
             return Ok(());
@@ -108,7 +108,7 @@ impl CmaLane {
         Ok(())
     }
 
-    /// The reader has both an export and a place for what it names.
+    /// Both an export and a place for the tensor are there.
     fn read(
         &mut self,
         op: OpId,
@@ -135,7 +135,7 @@ impl CmaLane {
                 self.reading.insert(op, UnderWay::Meeting(ticket, dest));
                 let (peer_process, handle) = (self.peer_process.clone(), self.handle.clone());
                 io.spawn(async move {
-                    // What came of it is known then.
+                    // `resume` gets the result from `known`.
                     let _ = peer_process.meet().await;
                     handle.resume(op);
                 });
@@ -144,7 +144,7 @@ impl CmaLane {
         Ok(())
     }
 
-    /// The writer's process was met.
+    /// The meeting with the writer's process has ended.
     fn copy(
         &mut self,
         op: OpId,
@@ -177,7 +177,7 @@ impl CmaLane {
         ask_for_bytes(op, Want::Into(dest), refusal, io);
     }
 
-    /// The reader has both what it was told and a place for it.
+    /// Both the writer's frame and a place for the tensor are there.
     fn settle(
         &mut self,
         op: OpId,
@@ -234,9 +234,9 @@ impl Lane for CmaLane {
         }
         let told = FromWriter::decode(body)?;
         match self.wanted.remove(&op) {
-            // Of a piece the reader has asked for it first.
+            // For a piece, the reader calls `recv` before the writer may send.
             None if op.number().is_some() => Err(Fault(format!("too much about {op:?}"))),
-            // The protocol sees to it that there is one for each operation.
+            // The protocol allows one frame for each operation, so this is bounded.
             None => {
                 self.told.insert(op, told);
                 Ok(())
@@ -267,7 +267,7 @@ impl Lane for CmaLane {
                 io.received(op, dest.freeze());
             }
             Some(Outcome::Refused(dest, refusal)) => self.refused(op, dest, refusal, io),
-            // Its connection has ended with it, or will: the pipe says so.
+            // The writer's connection has ended with its process, or will: the pipe reports that.
             Some(Outcome::Ended) | None => {}
         }
         Ok(())
@@ -289,7 +289,7 @@ impl Drop for CmaLane {
     }
 }
 
-/// Memory to fill; `None` where there is none, and the operation is over.
+/// Memory to fill; `None`: there is none, and the operation has failed.
 fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<BufferMut> {
     match want {
         Want::Into(dest) => Some(dest),
@@ -303,7 +303,7 @@ fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<BufferMut> {
     }
 }
 
-/// Has the writer send the bytes themselves.
+/// Asks the writer to send the bytes themselves.
 fn ask_for_bytes(op: OpId, want: Want, refusal: Refusal, io: &mut LaneIo<'_>) {
     if io.receive(op, want) {
         io.control(op, FromReader::Bytes(refusal).encode());

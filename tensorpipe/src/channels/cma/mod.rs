@@ -6,16 +6,17 @@
 //!   exchange ── "where is your export table?" ──   the kernel says who it is              channels/exchange/
 //! ```
 //!
-//! The writer keeps the memory of an operation, puts an *export* with its address into an export table of its own process, and tells the
-//! reader which export it is. The reader reads the export, copies, reads it again, and says that it is done. So no address
-//! goes over the pipe, where others may listen: who cannot read the table learns nothing. And a copy is only good if the
-//! export is still there afterwards: the writer takes it down before it lets go of the memory.
+//! The writer keeps the memory of an operation and puts an *export* with its address into a table of its own process. It tells the reader
+//! the number of the export. The reader reads the export, copies the memory, reads the export again, and reports that it is done. So no
+//! address goes over the pipe, where others may listen: a process that cannot read the table learns nothing. The second read validates the
+//! copy: the writer removes the export before it lets go of the memory.
 //!
-//! Whether one process may read another's memory depends on both, on security modules and filters, and cannot be known but by
-//! trying. The first read of an export is that trial. Where it fails, the reader says why, and has the writer send the bytes on the
-//! pipe's connection, like over `basic`; the writer then chooses other channels.
+//! Whether one process may read another's memory depends on both processes and on security modules and filters; only trying tells. The
+//! first read of an export is that trial. If it fails, the reader reports the reason and asks the writer for the bytes on the pipe's
+//! connection, like over `basic`; the writer then chooses other channels.
 //!
-//! Whether it pays depends on the processors of both ends, which the writer knows from its own and from the reader's descriptor:
+//! Whether the channel pays depends on the processors of both ends. The writer knows its own, and the reader's from the reader's
+//! descriptor:
 //!
 //! | the reader | copies | so it is used |
 //! |---|---|---|
@@ -23,8 +24,8 @@
 //! | and the writer are bound to one, the same | once instead of twice, without changing sides | from 1 MiB on |
 //! | has one, and the writer another | alone, where both ends of a connection copy at the same time | not |
 //!
-//! Whoever drives the pipe copies, in pieces of 256 KiB. Between two pieces messages pass, and the copy stops if nobody wants it
-//! any more. A piece that takes over 1 ms (memory that is not there) sends the rest to a thread for blocking work.
+//! The thread that drives the pipe copies, in pieces of 256 KiB. Between two pieces it handles messages, and stops if nobody wants the copy
+//! any more. If a piece takes over 1 ms (its pages are not resident), a thread for blocking work copies the rest.
 
 mod copy;
 mod exports;
@@ -46,37 +47,36 @@ use crate::sys::processors::Processors;
 
 /// Channel `cma` (cross-memory attach): the reader copies tensors out of the writer's memory with `process_vm_readv`.
 ///
-/// The reader copies, with two threads where it may use more than one processor. Its device descriptor says which processors it
-/// has, and the writer chooses by it. With several, tensors go by `cma` from 4 MiB on, over `shm` from 8 MiB on. Where both
-/// processes are bound to the same processor they do from 1 MiB on. Where the reader has one of its own none does: both ends of a
-/// connection copy at the same time then, which was measured to be faster.
-/// [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) says otherwise.
+/// The reader copies, with two threads if it may use more than one processor. Its device descriptor lists its processors, and the writer
+/// chooses accordingly. With several processors, tensors use `cma` from 4 MiB on, over `shm` from 8 MiB on. If both processes are bound to
+/// the same processor, they use it from 1 MiB on. If the reader has one processor of its own, none do: both ends of a connection then copy
+/// at the same time, which was measured to be faster. [`ContextBuilder::threshold`](crate::ContextBuilder::threshold) overrides this.
 ///
 /// # Trust
 ///
-/// It reads only where the system lets it. Processes of one user may read each other's memory anyway, unless Yama, seccomp or
-/// another security module forbids it. A process whose kernel says that it is another one than the peer claims is not read. On a
-/// pipe that has a key, by a [token](crate::ContextBuilder::token) or TLS, no process is read that has not the key.
+/// The reader reads only what the system lets it. Processes of one user may read each other's memory anyway, unless Yama, seccomp or
+/// another security module forbids it. The reader does not read a process that the kernel identifies as another one than the peer claims.
+/// On a pipe with a key, by a [token](crate::ContextBuilder::token) or TLS, it reads only a process that has the key.
 #[derive(Debug, Default)]
 pub struct CmaChannel {
     within_process: bool,
 }
 
 impl CmaChannel {
-    /// Between processes of this machine. Where the system does not allow it, the route says why.
+    /// Works between processes of this machine. If the system does not allow it, the route says why.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same, after letting *every* process of this user read this one's memory, and debug it, until it ends
-    /// (`PR_SET_PTRACER_ANY`). Where some distributions set the Yama security module to 1, only its ancestors can otherwise. The
-    /// permission belongs to the process, not to the channel, and nothing here takes it back.
+    /// As [`new`](Self::new), and lets *every* process of this user read and debug this process until it ends (`PR_SET_PTRACER_ANY`).
+    /// Where a distribution sets the Yama security module to 1, only the process's ancestors may do so otherwise. The permission
+    /// belongs to the process, not to the channel, and nothing here revokes it.
     pub fn readable_by_all() -> Self {
         process_memory::let_all_read();
         Self::new()
     }
 
-    /// Also where both ends are in one process, for which `xth` is better: for tests.
+    /// Also works where both ends are in one process, although `xth` is better there: for tests.
     #[doc(hidden)]
     pub fn also_within_process() -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Channel for CmaChannel {
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
         let peer = Access::Read.peer(self.name(), &link)?;
-        // Who has the pipe's key is met by it, else whoever says that it is the peer.
+        // On a pipe with a key, the peer's process must have the key; otherwise its claimed id has to do.
         let key = link.key.as_ref();
         let to = key.map_or(peer.process, |key| key.pass(&peer.exchange));
         let peer_process = PeerProcess::of(to, &peer.exchange);

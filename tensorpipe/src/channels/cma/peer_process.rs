@@ -1,7 +1,7 @@
-//! A process whose memory is read here: met once, at its exchange, where the kernel says which process it is.
+//! A process whose memory is read here. It is met once, at its exchange, where the kernel says which process it is.
 //!
-//! One thread meets it, whoever else wants it waits without one. A meeting that failed is not tried again for a while: tensors
-//! come as bytes at once then.
+//! One thread meets it; others that need the result wait asynchronously. A failed meeting is not retried for a while, during which tensors
+//! come as bytes.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -26,13 +26,13 @@ use crate::sys::workers;
 /// See the module's documentation. Lanes hold it.
 #[derive(Debug)]
 pub(super) struct PeerProcess {
-    /// By which it knows that it is meant.
+    /// The token by which the peer's exchange knows that it is meant.
     to: Token,
     exchange: String,
     last: Mutex<Option<Meeting>>,
-    /// A thread meets it.
+    /// A thread is meeting it.
     is_being_met: AtomicBool,
-    /// Wakes those who wait for that, on whatever runtime they are.
+    /// Wakes everybody who waits for the meeting, on any runtime.
     over: Notify,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct PeerProcess {
 #[derive(Debug)]
 struct Meeting {
     result: Result<Arc<PeerMemory>, Refusal>,
-    /// A failure after which it may be better.
+    /// When a failure may be retried; `None` for a success or a lasting failure.
     over: Option<Instant>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct PeerMemory {
 }
 
 impl PeerProcess {
-    /// The one whose exchange has this name, and which knows this token: its id, or the [`Pass`](exchange::Pass) of a pipe.
+    /// The process whose exchange has this name and knows this token: its id, or the [`Pass`](exchange::Pass) of a pipe.
     pub(super) fn of(to: Token, exchange: &str) -> Arc<Self> {
         static ALL: PerProcess<Mutex<HashMap<Token, Weak<PeerProcess>>>> = PerProcess::new();
         let mut all = lock(ALL.get(Mutex::default));
@@ -73,7 +73,7 @@ impl PeerProcess {
         made
     }
 
-    /// How the last meeting went, unless it is to be tried (again).
+    /// How the last meeting went; `None` if there was none, or if a failure may be retried.
     pub(super) fn known(&self) -> Option<Result<Arc<PeerMemory>, Refusal>> {
         let last = lock(&self.last);
         let is_over = |over: Instant| over <= Instant::now();
@@ -81,7 +81,7 @@ impl PeerProcess {
         last.map(|last| last.result.clone())
     }
 
-    /// Meets it, unless that was done. Waits for its exchange, for a bounded time.
+    /// Meets the process, unless that was done before. Waits a bounded time for its exchange.
     pub(super) async fn meet(self: &Arc<Self>) -> Result<Arc<PeerMemory>, Refusal> {
         let over = self.over.notified();
         let mut over = pin!(over);
@@ -93,7 +93,7 @@ impl PeerProcess {
             let turn = Turn(self.clone());
             workers::run(&Handle::current(), move || turn.meet());
         }
-        // Longer than the exchange may take: a runtime may have no thread for it.
+        // Longer than the exchange may take to answer: the runtime may have no thread free for the meeting.
         let _ = tokio::time::timeout(2 * ANSWER_TIMEOUT, over).await;
         self.known().unwrap_or_else(|| {
             Err(Refusal {
@@ -128,7 +128,7 @@ impl PeerProcess {
                 "the writer's exchange says nothing for {ANSWER_TIMEOUT:?}"
             )));
         };
-        // It has answered: so the pidfd, which is older, is its.
+        // The process has answered, and the pidfd is older than the answer, so the pidfd is of that process.
         match Packet::decode(&bytes[..len]) {
             Some(Packet::Here(exports)) => Ok(PeerMemory { process, exports }),
             _ => Err(lasting("the writer's exchange makes no sense".to_owned())),
@@ -136,7 +136,7 @@ impl PeerProcess {
     }
 }
 
-/// To meet a peer process. Whoever waits is woken when it is dropped, also by a runtime that ends.
+/// The right to meet a peer process. Dropping it wakes everybody who waits, also when a runtime shuts down.
 struct Turn(Arc<PeerProcess>);
 
 impl Turn {
@@ -160,7 +160,7 @@ impl Drop for Turn {
     }
 }
 
-/// `None`: it does not come.
+/// Waits for an answer. `None`: it did not come in time.
 fn answer(socket: &PacketSocket, bytes: &mut [u8]) -> Result<Option<usize>, Errno> {
     let until = Instant::now() + ANSWER_TIMEOUT;
     loop {
@@ -184,7 +184,7 @@ fn answer(socket: &PacketSocket, bytes: &mut [u8]) -> Result<Option<usize>, Errn
 }
 
 impl PeerMemory {
-    /// Where the memory of an export lies; `None` if the export does not stand there (any more).
+    /// Address of an export's memory; `None` if the export is not in the table (any more).
     pub(super) fn read_export(&self, ticket: Ticket) -> Result<Option<u64>, MemoryReadError> {
         let at = u64::from(ticket.slot) * SLOT as u64;
         let at = self

@@ -99,10 +99,10 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
             if send.send((round as u8, ticket)).is_err() {
                 return;
             }
-            // From at once to about when the copy is through.
+            // Takes the export down at once, or up to about the time when the copy is done.
             (0..round * 200).for_each(|_| std::hint::spin_loop());
             drop(export);
-            // The operation is over: the memory is its owner's again.
+            // The operation is over: its owner may write to the memory again.
             let bytes = source.as_bytes_mut().unwrap();
             bytes.fill(0xff);
             memory = BufferMut::zeroed(3 << 20);
@@ -125,7 +125,7 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
     println!("{taken} of 200 were taken whole");
 }
 
-/// What a peer process says whose exchange answers like this.
+/// The refusal from a peer process whose exchange answers like this.
 fn met_with(answer: Option<Vec<u8>>) -> Refusal {
     let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
     let listener = PacketSocket::listen(&name).unwrap();
@@ -158,20 +158,20 @@ fn an_exchange_that_lies_is_not_believed() {
     let nonsense = met_with(Some(b"what?".to_vec()));
     assert!(nonsense.lasting && nonsense.reason.contains("no sense"));
     assert!(!met_with(None).lasting, "it hung up");
-    // Nothing is there; and no address is beyond the end of what there is.
+    // These addresses are not mapped, and reading beyond the end of the address space is refused.
     for wild in [8, u64::MAX, u64::MAX - 100, 1 << 47] {
         let refusal = met_with(Some(Packet::Here(wild).encode()));
         assert!(refusal.reason.contains("cannot be read"), "{refusal:?}");
     }
     let absent = PeerProcess::of([9; 16], "tensorpipe-nobody");
     assert!(!meet(&absent).unwrap_err().lasting, "it may come");
-    // Somebody who is not asked for says nothing.
+    // An exchange does not answer when another process is asked for.
     let other = PeerProcess::of([8; 16], Exchange::here().name());
     myself();
     assert!(meet(&other).is_err());
 }
 
-/// Many tensors of a process whose exchange is silent: they wait together, and one thread does.
+/// Many tensors of a process whose exchange is silent: all of them wait for one thread.
 #[test]
 fn a_silent_exchange_keeps_one_thread_busy() {
     let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
@@ -184,7 +184,7 @@ fn a_silent_exchange_keeps_one_thread_busy() {
         let peer_process = peer_process.clone();
         runtime.spawn(async move { peer_process.meet().await });
     }
-    // The one that meets has come.
+    // The thread that meets it has connected.
     while listener.accept().is_err() {
         std::thread::yield_now();
     }

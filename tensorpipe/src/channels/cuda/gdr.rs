@@ -1,5 +1,5 @@
-//! The place of channel `cuda_gdr` (GPUDirect RDMA): a network adapter reads and writes a GPU's memory itself. There is no lane for it yet.
-//! What it would need can be probed all the same, and a pipe's route says what of it a machine lacks.
+//! The place of channel `cuda_gdr` (GPUDirect RDMA), in which a network adapter reads and writes a GPU's memory itself. It has no lane yet.
+//! Its requirements can be probed already, and a pipe's route says which of them a machine lacks.
 //!
 //! | needed | found by |
 //! |---|---|
@@ -14,12 +14,12 @@ use super::CudaDevices;
 
 pub(crate) const NAME: &str = "cuda_gdr";
 
-/// Why it is not there, in words.
+/// The reason why it does not exist here, in words.
 pub(crate) fn why_not(devices: &CudaDevices) -> String {
     missing(Path::new("/sys"), devices.export_dma_bufs())
 }
 
-/// On the machine whose kernel shows itself there; whether all of its GPUs pass their memory on as a dma-buf.
+/// As `why_not`, for the machine whose kernel files are under `sys`; `has_dma_bufs`: all of its GPUs export memory as a dma-buf.
 fn missing(sys: &Path, has_dma_bufs: bool) -> String {
     let adapters = std::fs::read_dir(sys.join("class/infiniband"));
     let adapters = adapters.into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Calls of the driver, made without the pipe's lock.
+//! Driver calls that are made without holding the pipe's lock.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,16 +7,17 @@ use crate::device::cuda::ContextGuard;
 use crate::error::DeviceError;
 use crate::pipe::Work;
 
-/// Where a job leaves what came of it; the operation is resumed then.
+/// Where a job leaves its result; the operation is resumed then.
 pub(super) struct JobHandle<T>(Arc<Mutex<Option<Result<T, DeviceError>>>>);
 
 impl<T: Send + 'static> JobHandle<T> {
-    /// What came of it, if it is done.
+    /// The result, once the job is done.
     pub(super) fn take(&self) -> Option<Result<T, DeviceError>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Does it for `op`: `is_quick` where it takes some tens of microseconds, by whoever drives the pipe, else on another thread.
+    /// Runs a job for `op`. If it `is_quick` (some tens of microseconds), the thread that drives the pipe runs it, otherwise another
+    /// thread.
     pub(super) fn of(
         op: OpId,
         is_quick: bool,
@@ -28,7 +29,7 @@ impl<T: Send + 'static> JobHandle<T> {
         let into = slot.0.clone();
         let act = move || {
             let _mine = ContextGuard::keep();
-            // Where nobody waits any more, what came of it ends here, while this thread's context is kept.
+            // If nobody waits any more, the result is dropped here, while this thread's CUDA context is kept.
             let into = into;
             let done = act();
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
@@ -40,8 +41,8 @@ impl<T: Send + 'static> JobHandle<T> {
         slot
     }
 
-    /// Does it for `op` in steps of some tens of microseconds, by whoever drives the pipe, until one has something to show. It is given up
-    /// where nobody has the slot any more.
+    /// Runs a job for `op` in steps of some tens of microseconds, on the thread that drives the pipe, until a step returns a result. The
+    /// job is given up if nobody holds the handle any more.
     pub(super) fn by_steps(
         op: OpId,
         handle: &LaneHandle,
@@ -68,7 +69,7 @@ struct Steps<T, F> {
     op: OpId,
     handle: LaneHandle,
     into: Arc<Mutex<Option<Result<T, DeviceError>>>>,
-    /// Dropped with all that it has before anybody hears of its end.
+    /// Dropped, with everything that it holds, before anybody learns of its end.
     step: Option<F>,
 }
 

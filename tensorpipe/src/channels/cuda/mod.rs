@@ -6,7 +6,7 @@
 //! | devices of one machine | [`CudaIpcChannel`] | lends the memory; to another device one copy |
 //! | a device and anything | [`CudaBasicChannel`] | by way of main memory, over another channel |
 //!
-//! `cuda_gdr`, which would have a network adapter read and write the devices' memory, is not there yet: routes say what it lacks.
+//! `cuda_gdr`, in which a network adapter would access device memory directly, does not exist yet: routes say what it lacks.
 
 mod basic;
 mod gdr;
@@ -26,19 +26,19 @@ use super::{
 };
 use crate::device::cuda::CudaDevices;
 
-/// What a context without devices lacks.
+/// Channels that a context without devices lacks.
 pub(crate) const OF_DEVICES: [&str; 3] = ["cuda_xth", "cuda_ipc", gdr::NAME];
 
-/// Why a context lacks them that was never asked for devices.
+/// The reason for a context that was never asked for devices.
 pub(crate) const UNASKED: &str = "nobody asked for CUDA: ContextBuilder::try_cuda";
 
-/// What a context with these devices lacks, and why.
+/// The channel that a context with these devices lacks, and the reason.
 pub(crate) fn missing(devices: &CudaDevices) -> (&'static str, String) {
     (gdr::NAME, gdr::why_not(devices))
 }
 
-/// These channels of main memory, behind those of devices, which stage over them: those of these devices, or of an end without any.
-/// What is there by its name already stays as it is.
+/// Puts the device channels, which stage over `others`, before them. `devices` is `None` at an end without devices. A channel whose name is
+/// already among `others` is not added.
 pub(crate) fn before(
     devices: Option<&CudaDevices>,
     others: Vec<Arc<dyn Channel>>,
@@ -47,7 +47,7 @@ pub(crate) fn before(
     let mut all: Vec<Arc<dyn Channel>> = Vec::new();
     if let Some(devices) = devices {
         all.push(Arc::new(CudaXthChannel::new(devices)));
-        // Who lends and borrows no main memory lends and borrows none of a device's.
+        // A context that lends or borrows no main memory does not do so with device memory either.
         if let Some(lease) = named("lease") {
             let channel = CudaIpcChannel::new(devices);
             all.push(Arc::new(channel.borrowing(lease.borrows())));

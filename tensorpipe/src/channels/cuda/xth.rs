@@ -1,5 +1,5 @@
-//! Memory of GPUs within one process: the handle is [handed over](super::handover), with what its bytes are there behind. Where the
-//! reader wants it on another device, or in memory of its own, a stream copies it there.
+//! Memory of GPUs within one process: the handle is [handed over](super::handover), together with the fence that the bytes are ready
+//! behind. If the reader wants the bytes on another device, or in memory of its own, a stream copies them there.
 
 use std::collections::HashMap;
 
@@ -59,7 +59,7 @@ impl Channel for CudaXthChannel {
     }
 }
 
-/// To another device, and into memory of the reader's, it is copied.
+/// Copies the tensor if it is wanted on another device or in memory of the reader's own.
 struct Copied {
     cuda: CudaDevices,
     handle: LaneHandle,

@@ -1,8 +1,9 @@
 //! A process that this one lends to.
 //!
-//! Invariant: while a borrower can have something, somebody holds its [`Borrower`]. That is a lane of a pipe to it, or the broker, who has
-//! a connection of its, or watches whether it ends. That cannot be where its connection was lost to an error in the moment in which it took
-//! something, or where there is no broker any more. Then nobody hears of its end: what it has is back when it gives it back, or never.
+//! Invariant: while a borrower can hold memory, some owner keeps its [`Borrower`]: a lane of a pipe to it, or the broker, which has a
+//! connection from it or watches its pidfd. There are two exceptions: the connection failed in the moment in which the process took
+//! something, or the broker does not run any more. Then nobody notices that the process ends, and its loans come back only if it gives them
+//! back.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,13 +28,13 @@ pub(in crate::channels) struct Borrower {
     exchange: Weak<Exchange>,
     /// Its pidfd.
     process: Arc<OwnedFd>,
-    /// Made when it comes.
+    /// Made when the process connects.
     ledger: OnceLock<Arc<Ledger>>,
-    /// It was said that it has as many loans as it can have.
+    /// It has logged once that the borrower has as many loans as it can have.
     has_warned: AtomicBool,
-    /// Segments of which something was lent to it: it may have these and no others.
+    /// Segments of which something was lent to the borrower: it may fetch these and no others.
     segments: Mutex<BTreeMap<SegmentId, Told>>,
-    /// For ordinary memory.
+    /// Copies of ordinary memory.
     copies: Copies,
 }
 
@@ -41,7 +42,7 @@ pub(in crate::channels) struct Borrower {
 #[derive(Debug)]
 struct Told {
     segment: Weak<Segment>,
-    /// It has asked for it, and may have it mapped.
+    /// The borrower has asked for the segment, and may have it mapped.
     fetched: bool,
 }
 
@@ -57,19 +58,19 @@ impl Borrower {
         }
     }
 
-    /// Whether `len` bytes of ordinary memory can be copied for it: it may keep as much as it can have.
+    /// Whether `len` bytes of ordinary memory can be copied for the borrower: a loan and room in its share are free.
     pub(in crate::channels) fn has_room(&self, len: usize) -> bool {
         let has_slot = self.ledger().is_none_or(|ledger| ledger.has_room());
         has_slot && self.copies.has_room(len)
     }
 
-    /// Memory for a copy, to be lent to it. It may take a while: a new segment is made where none is free.
+    /// Memory for a copy that is to be lent to it. May take a while: if none is free, a new segment is made.
     pub(in crate::channels) fn take(&self, len: usize) -> Option<BufferMut> {
         let (memory, first) = self.copies.take(len)?;
         self.taken(memory, first)
     }
 
-    /// The same, if some is free.
+    /// Like [`take`](Self::take), but only from memory that is free already.
     pub(in crate::channels) fn take_free(&self, len: usize) -> Option<BufferMut> {
         let (memory, first) = self.copies.take_free(len)?;
         self.taken(memory, first)
@@ -82,12 +83,13 @@ impl Borrower {
         Some(memory)
     }
 
-    /// Frees unused copies, if none was made for a while. Returns whether to look again.
+    /// Frees unused copies if none was made for a while. Returns whether to call this again later.
     pub(super) fn tidy(&self) -> bool {
         self.copies.tidy()
     }
 
-    /// Offers memory to it; why not, in words. Nothing of it is needed any more to [recall](Self::recall) the offer.
+    /// Offers memory to the borrower, or says in words why not. To [recall](Self::recall) the offer, the caller need not keep
+    /// `source`.
     pub(in crate::channels) fn lend(
         self: &Arc<Self>,
         source: &Buffer,
@@ -110,8 +112,8 @@ impl Borrower {
         Ok((offer, open))
     }
 
-    /// Offers a range of a device's memory to it, which is not used again before the loan is back; why not, in words. It may span
-    /// segments behind this one, which whoever has the loan keeps.
+    /// Offers a range of a device's memory to the borrower, or says in words why not. The range is not used again before the loan is
+    /// back. It may extend into the segments in `behind`, which the holder of the loan keeps.
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn lend_range(
         self: &Arc<Self>,
@@ -134,13 +136,13 @@ impl Borrower {
         Ok((offer, loan))
     }
 
-    /// Withdraws an offer that it has not taken, to read here what it was about.
+    /// Withdraws an offer that the borrower has not taken, and returns the memory to be read here.
     pub(in crate::channels) fn recall(&self, offer: &Offer, open: Open) -> Option<Buffer> {
         let pinned = self.ledger()?.recall(open, offer.range()?)?;
         Some(Buffer::new(Arc::new(Returned::new(pinned)?)))
     }
 
-    /// What it sends back of what it was lent, to be read here; `None` if it has not got that.
+    /// The memory that the borrower sends back, to be read here; `None` if the borrower does not have it.
     pub(in crate::channels) fn sends_back(&self, offer: &Offer) -> Option<Returned> {
         let pinned = self
             .ledger()?
@@ -162,7 +164,7 @@ impl Borrower {
         self.ledger.get()
     }
 
-    /// To be passed to it.
+    /// The ledger to pass to the borrower, made if there is none yet.
     pub(super) fn made_ledger(&self) -> Result<&Arc<Ledger>, SystemError> {
         if let Some(ledger) = self.ledger.get() {
             return Ok(ledger);
@@ -171,7 +173,7 @@ impl Borrower {
         Ok(self.ledger.get_or_init(|| ledger))
     }
 
-    /// It may have this segment from now on.
+    /// Lets the borrower fetch this segment from now on.
     fn tell(self: &Arc<Self>, segment: &Arc<Segment>) {
         let id = segment.id();
         let told = Told {
@@ -189,7 +191,7 @@ impl Borrower {
         segment.add_observer(borrower);
     }
 
-    /// The segment that it asks for, if it was told of it.
+    /// The segment that the borrower asks for, if it was told of it.
     pub(super) fn fetch(&self, id: SegmentId) -> Option<Arc<Segment>> {
         let mut segments = lock(&self.segments);
         let told = segments.get_mut(&id)?;
@@ -201,7 +203,7 @@ impl Borrower {
         peer::has_ended(&self.process)
     }
 
-    /// Whether it has something that is not back.
+    /// Whether the borrower has loans that are not back.
     pub(super) fn has_loans(&self) -> bool {
         self.ledger().is_some_and(|ledger| ledger.is_out())
     }
@@ -228,18 +230,18 @@ impl SegmentObserver for Borrower {
     }
 }
 
-/// Memory of this process's that was lent and is sent back. Its pool does not use it again while this is there.
+/// Memory of this process that was lent and is being sent back. Its pool does not reuse it while this value lives.
 #[derive(Debug)]
 pub(in crate::channels) struct Returned(Pinned);
 
 impl Returned {
-    /// A peer may name memory of a device, which is not to be read so.
+    /// `None` for a device's memory, which a peer may name but the CPU must not read here.
     fn new(pinned: Pinned) -> Option<Self> {
         pinned.bytes()?;
         Some(Self(pinned))
     }
 
-    /// Whether its borrower has it no more.
+    /// Whether the borrower has let go of it.
     pub(in crate::channels) fn is_over(&self) -> bool {
         self.0.is_returned()
     }
@@ -268,7 +270,7 @@ mod tests {
     use crate::device::{Pool, PoolOptions};
     use crate::sys::ledger::Debts;
 
-    /// One that nobody watches.
+    /// A borrower that nobody watches.
     fn borrower() -> Arc<Borrower> {
         let (socket, _) = UnixStream::pair().unwrap();
         let process = Arc::new(peer::pidfd(&socket).unwrap());
@@ -306,14 +308,14 @@ mod tests {
         let (offer, _) = borrower.lend(&buffer).unwrap();
         let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
         assert!(debts.take(offer.entry));
-        // Its connection was lost, and its last pipe is closed; it still reads.
+        // The borrower's connection was lost and its last pipe is closed, but it still reads.
         drop(borrower);
         assert!(buffer.as_bytes_mut().is_none(), "another process has it");
         debts.give_back(offer.entry);
         assert!(buffer.as_bytes_mut().is_some());
     }
 
-    /// A server's pool lends one segment to processes that come and go for as long as it runs.
+    /// A server's pool lends from one segment to processes that come and go as long as the server runs.
     #[test]
     fn a_segment_forgets_borrowers_that_are_gone() {
         let pool = Pool::new(PoolOptions::default());

@@ -1,8 +1,8 @@
-//! The thread of an exchange: waits for everything at once, and for nothing in particular.
+//! The thread of an exchange: one `poll` waits for everything.
 //!
-//! It serves *clients*, processes that borrow from this one, and has *calls* open to those that lend. Nothing
-//! here blocks but one `poll`, and every answer that it waits for has a deadline. A client is known by what the kernel
-//! says about its socket: another user's is turned away, and its pidfd tells when its process has ended.
+//! The broker serves *clients*, which are processes that borrow from this one, and has *calls* open to processes that lend. It blocks only
+//! in that `poll`, and every answer that it waits for has a deadline. The kernel identifies a client by its socket: the broker turns away
+//! other users, and learns from a client's pidfd when its process has ended.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -22,21 +22,20 @@ use crate::sys::waiting::poll_all;
 /// Connections of borrowers at once: one for each process.
 const CLIENTS: usize = 1024;
 
-/// Of them, those that have not said who they are: an honest one does at once, so this many are never slow at the same
-/// time.
+/// The most connections that have not identified themselves. An honest peer does so at once, so this many are never slow at the same time.
 const UNIDENTIFIED: usize = 32;
 
-/// Segments of whose end a client was not told, since it does not read: with more it is one no more. So many it has
-/// mapped at most.
+/// The most retired segments that a client was not told of because it does not read: beyond that its connection is closed. It maps no more
+/// segments than this.
 pub(super) const UNTOLD: usize = super::lender::SEGMENTS;
 
 /// How long an answer may take.
 pub(in crate::channels) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long it does not accept when there are no file descriptors left, and does nothing where it cannot wait.
+/// How long the broker stops accepting when no file descriptors are left, and how long it sleeps if `poll` itself fails.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Packets that one peer gets handled before the others have their turn.
+/// Packets that the broker handles for one peer before it turns to the others.
 pub(super) const BURST: usize = 16;
 
 /// See the module's documentation.
@@ -44,22 +43,22 @@ pub(super) struct Broker {
     exchange: Arc<Exchange>,
     listener: PacketSocket,
     eventfd: Arc<EventFd>,
-    /// A descriptor to let go of where there are none left, so that who comes can be turned away.
+    /// A descriptor in reserve: when no others are left, the broker closes it so that it can accept the next client and turn it away.
     spare: Option<OwnedFd>,
     clients: Vec<Client>,
-    /// Clients that closed their connection and still have something: perhaps they are about to end. Each once.
+    /// Processes that closed their connection but still hold loans; perhaps they are about to end. Each is listed once.
     watched: Vec<Watched>,
     calls: Vec<Call>,
     paused_until: Option<Instant>,
     /// When to look for copies that nobody uses.
     tidy_at: Option<Instant>,
-    /// It has said that it cannot wait.
+    /// It has logged once that `poll` fails.
     has_warned: bool,
 }
 
 impl Broker {
     /// # Errors
-    /// Where no descriptor is left: nobody could be answered.
+    /// If no descriptor is left: the broker could not answer anybody.
     pub(super) fn new(
         exchange: Arc<Exchange>,
         listener: PacketSocket,
@@ -79,7 +78,7 @@ impl Broker {
         })
     }
 
-    /// Until the process ends.
+    /// Runs until the process ends.
     pub(super) fn work(mut self) {
         loop {
             for command in self.exchange.take_commands() {
@@ -93,7 +92,7 @@ impl Broker {
             let accept = next();
             let exchange = self.exchange.clone();
             let mut watched = Vec::new();
-            // In the order in which `wait` asked.
+            // The same order in which `wait` lists them.
             self.clients.retain_mut(|client| {
                 let (said, ended) = (next(), next());
                 match client.attend(&exchange, said, ended) {
@@ -126,8 +125,8 @@ impl Broker {
         }
     }
 
-    /// Waits until something happens: what, in the order of the eventfd, the listener, the clients (two each), those that
-    /// are watched, the calls.
+    /// Waits until something happens. Returns what is ready, in this order: the eventfd, the listener, the clients (two entries
+    /// each), the watched processes, the calls.
     fn wait(&mut self) -> Vec<bool> {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| *until > now);
@@ -139,7 +138,7 @@ impl Broker {
         let deadlines = unidentified.map(|client| client.arrived + ANSWER_TIMEOUT);
         let deadlines = deadlines.chain(self.calls.iter().filter_map(Call::deadline));
         let deadline = deadlines.chain(self.paused_until).chain(self.tidy_at).min();
-        // Rounded up, so that the deadline has passed when it wakes.
+        // Rounded up, so that the deadline has passed when `poll` returns.
         let timeout = deadline.map_or(PollTimeout::NONE, |deadline| {
             let millis = deadline.saturating_duration_since(now).as_millis() + 1;
             PollTimeout::try_from(millis).unwrap_or(PollTimeout::MAX)
@@ -165,7 +164,7 @@ impl Broker {
         fds.extend(self.calls.iter().map(|call| readable(call.socket())));
         match poll_all(&mut fds, timeout) {
             Ok(()) | Err(Errno::EINTR) => {}
-            // No memory, or not one descriptor may be open: later it may be better.
+            // The system has no memory, or the process may open no descriptor at all: this may get better.
             Err(errno) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(%errno, "what is lent between processes is late");
@@ -187,12 +186,12 @@ impl Broker {
             .iter()
             .filter_map(|client| client.borrower.as_ref());
         let borrowers = clients.chain(self.watched.iter().map(|watched| &watched.borrower));
-        // Of each of them.
+        // `tidy` runs for every one of them: `count` does not stop early.
         let used = borrowers.filter(|borrower| borrower.tidy()).count();
         self.tidy_at = (used > 0).then(|| Instant::now() + IDLE);
     }
 
-    /// Whoever comes and goes again and again takes one descriptor.
+    /// A process that connects and leaves repeatedly still takes only one descriptor.
     fn keep_watch(&mut self, client: Watched) {
         let is_same = |known: &Watched| {
             known.who == client.who && Arc::ptr_eq(&known.borrower, &client.borrower)
@@ -259,7 +258,7 @@ impl Broker {
         }
     }
 
-    /// Among too many unidentified the one that came first goes: it was listened to, and has said nothing.
+    /// When too many clients have not identified themselves, removes the oldest: it had its chance to speak and said nothing.
     fn admit(&mut self, client: Client) {
         let clients = self.clients.iter().enumerate();
         let mut unidentified = clients.filter(|(_, client)| client.is_unidentified());
@@ -272,8 +271,8 @@ impl Broker {
         self.clients.push(client);
     }
 
-    /// Closes the connection of who comes next, so that it does not wait for an answer in vain. Whether there was a
-    /// descriptor for that.
+    /// Accepts the next connection and closes it, so that the client does not wait for an answer in vain. `false`: there was no
+    /// descriptor in reserve.
     fn turn_away(&mut self) -> bool {
         let has_one = self.spare.take().is_some();
         if has_one {

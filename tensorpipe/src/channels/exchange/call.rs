@@ -1,4 +1,4 @@
-//! A connection to the exchange of a lender, the invitations that are brought there, and the segments that are asked for.
+//! A connection to a lender's exchange: it brings invitations and asks for segments.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -64,8 +64,8 @@ impl Call {
         self.socket.as_fd()
     }
 
-    /// Brings an invitation, and asks for a segment, unless it is asked for or there already. The first thing that a lender
-    /// hears is an invitation, the one that is answered to `tell` comes last.
+    /// Brings an invitation and asks for a segment, unless the segment was asked for or is here already. A lender must hear an
+    /// invitation first. The answer that goes to `tell` is the one to the last packet sent.
     pub(super) fn fetch(
         &mut self,
         invitation: Token,
@@ -98,7 +98,7 @@ impl Call {
         });
     }
 
-    /// Unless it was sent, and is not answered yet.
+    /// Sends the question, unless it was sent before and is not answered yet.
     fn send(&self, what: &What) -> Result<(), Errno> {
         if self.asked.iter().any(|asked| asked.what == *what) {
             return Ok(());
@@ -115,8 +115,8 @@ impl Call {
         self.asked.iter().map(|asked| asked.until).min()
     }
 
-    /// Gives up what is overdue. `false`: nobody needs the connection any more. One to a lender who has not said welcome
-    /// is left when nothing is asked there: that one would close it.
+    /// Gives up overdue questions. `false`: nobody needs the connection any more. Before the lender's welcome, a connection without
+    /// open questions is given up as well: the lender would close it.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let Some(lender) = self.lender.upgrade() else {
             return false;
@@ -130,7 +130,7 @@ impl Call {
         self.welcome || !self.asked.is_empty()
     }
 
-    /// Takes what comes; an error, told to all who asked, when it is over.
+    /// Handles incoming packets. When the connection is over, returns an error and reports it to everybody who asked.
     pub(super) fn listen(&mut self) -> Result<(), String> {
         let result = self.packets();
         if let Err(reason) = &result {

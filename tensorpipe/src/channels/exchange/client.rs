@@ -1,4 +1,4 @@
-//! A connection of a process that borrows from this one.
+//! A connection from a process that borrows from this one.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ use crate::sys::peer::{self, ProcessIdentity};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 
-/// A borrower that has closed its connection and still has something.
+/// A borrower that has closed its connection but still holds loans.
 pub(super) struct Watched {
     pub(super) process: Arc<OwnedFd>,
     pub(super) who: ProcessIdentity,
@@ -29,17 +29,17 @@ pub(super) struct Client {
     pub(super) socket: PacketSocket,
     pub(super) process: Arc<OwnedFd>,
     who: ProcessIdentity,
-    /// `None` until it has said who it is.
+    /// `None` until the process has identified itself.
     pub(super) borrower: Option<Arc<Borrower>>,
-    /// Segments that are gone, and of which there was no room yet to tell it.
+    /// Retired segments that the process was not told of yet, because its socket was full.
     pub(super) untold: VecDeque<SegmentId>,
     pub(super) arrived: Instant,
 }
 
-/// What becomes of a client.
+/// Whether the broker keeps a client.
 pub(super) enum Stays {
     Here,
-    /// It has closed its connection, and still has something.
+    /// It has closed its connection but still holds loans.
     Watched,
     Gone,
 }
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Which segments are gone, as far as there is room: one that is not told keeps them mapped.
+    /// Tells the process which segments are retired, as far as the socket takes it: a process that is not told keeps them mapped.
     pub(super) fn tell(&mut self) {
         while let Some(segment) = self.untold.front() {
             let retired = Packet::Retired(*segment).encode();
@@ -98,7 +98,7 @@ impl Client {
         }
     }
 
-    /// Who comes with an invitation is the process at the other end of that pipe.
+    /// A process that brings an invitation is the one at the other end of that invitation's pipe.
     fn welcome(&mut self, exchange: &Arc<Exchange>, number: Token) -> Result<(), Errno> {
         let invitation = exchange.invitation(number);
         let borrower = invitation.and_then(|invitation| {
@@ -107,7 +107,7 @@ impl Client {
             invitation.accept(&borrower).then_some(borrower)
         });
         let Some(borrower) = borrower else {
-            // Its pipe may just have ended.
+            // The pipe of the invitation may just have ended.
             tracing::debug!(who = ?self.who, "a process comes with an invitation that is not its own");
             return self.socket.send(&Packet::None(number).encode(), None);
         };
@@ -129,7 +129,7 @@ impl Client {
         })
     }
 
-    /// Answers what it asks; an error when it is over.
+    /// Answers the process's packets; an error when the connection is over.
     fn listen(&mut self, exchange: &Arc<Exchange>) -> Result<(), Errno> {
         let mut bytes = [0; PACKET_MAX];
         for _ in 0..BURST {
@@ -148,7 +148,7 @@ impl Client {
                         Some(_) => self.socket.send(&Packet::Segment(id).encode(), fd),
                         None => Err(Errno::ENOENT),
                     };
-                    // Also where the system passes no more descriptors.
+                    // Also if the system passes no more descriptors.
                     if sent.is_err() {
                         self.socket.send(&Packet::None(id).encode(), None)?;
                     }

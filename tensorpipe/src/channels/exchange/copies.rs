@@ -1,8 +1,8 @@
-//! Copies of ordinary memory for one borrower, which reads them where they are.
+//! Copies of ordinary memory for one borrower, which reads them in place.
 //!
-//! They lie in segments of their own: a borrower that may read one finds nothing in it but what was copied for it. What it keeps
-//! counts against a share of its own, and takes nothing of what applications get from their pools. What was unused for a while is
-//! freed, and all when none was made for as long, or when the borrower's process has ended: a burst leaves nothing.
+//! Copies lie in segments of their own, so a borrower that may map one finds only what was copied for it. The copies that a borrower keeps
+//! count against its own share, and take nothing from the pools of applications. A copy that was unused for a while is freed. All unused
+//! ones are freed when none was made for as long, or when the borrower's process has ended: a burst leaves nothing.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,22 @@ use crate::device::{BufferMut, Pool, PoolOptions};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 use crate::sys::fork::OnceBox;
 
-/// A borrower's share is this part of what a pool may lend: 256 MiB of 4 GiB.
+/// The part of a pool's lendable memory that is a borrower's share: 256 MiB of 4 GiB.
 const SHARE: u64 = 16;
 
-/// After so long unused they are freed. Chosen: as long as a connection over `shm` keeps its rings' memory.
+/// Copies are freed after being unused for so long. Chosen: as long as a connection over `shm` keeps its rings' memory.
 pub(super) const IDLE: Duration = Duration::from_secs(10);
 
-/// So long tensors go by other channels where there was no memory. Chosen.
+/// How long tensors go by other channels after memory for a copy could not be had. Chosen.
 const REFUSED: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::channels) struct Copies {
     pool: Pool,
-    /// Some were made since somebody looked last.
+    /// Some were made since the last `tidy`.
     used: AtomicBool,
-    /// Until when the system is not asked again, which had no memory, or no descriptor.
+    /// The system had no memory or no descriptor: it is not asked again until then.
     refused: Mutex<Option<Instant>>,
 }
 
@@ -44,7 +44,7 @@ impl Copies {
 
     /// The most that a borrower can ever keep, in bytes.
     pub(in crate::channels) fn share() -> u64 {
-        // What the system says of its memory is in files.
+        // Cached: to learn how much memory the system has, one reads files.
         static SHARE_OF_ALL: OnceBox<u64> = OnceBox::new();
         *SHARE_OF_ALL.get_or_init(|| PoolOptions::default().lendable / SHARE)
     }
@@ -55,8 +55,8 @@ impl Copies {
         !refused && self.pool.has_lendable(len)
     }
 
-    /// Room for `len` bytes, and whether none was used for a while: then somebody has to look after them. `None` where there is
-    /// no room.
+    /// Room for `len` bytes, or `None` if there is none. Also whether this is the first since the last `tidy`: then the broker must
+    /// tidy up later.
     pub(super) fn take(&self, len: usize) -> Option<(BufferMut, bool)> {
         let Some(memory) = self.pool.take_lendable(len) else {
             *lock(&self.refused) = Some(Instant::now() + REFUSED);
@@ -65,19 +65,19 @@ impl Copies {
         Some((memory, self.is_first()))
     }
 
-    /// The same, of what is free: no segment is made.
+    /// The same, but only from free memory: no segment is made.
     pub(super) fn take_free(&self, len: usize) -> Option<(BufferMut, bool)> {
         let memory = self.pool.take_free_lendable(len)?;
         Some((memory, self.is_first()))
     }
 
     fn is_first(&self) -> bool {
-        // A load is cheaper than an exchange.
+        // A load is cheaper than an atomic swap.
         !(self.used.load(Ordering::Relaxed) || self.used.swap(true, Ordering::Relaxed))
     }
 
-    /// Frees what was unused ever since this was called last, and all that is unused where none was made since. Returns whether
-    /// some was.
+    /// Frees what was unused since the last call, or, if no copy was made since then, all that is unused. Returns whether a copy was
+    /// made.
     pub(super) fn tidy(&self) -> bool {
         let used = self.used.swap(false, Ordering::Relaxed);
         match used {

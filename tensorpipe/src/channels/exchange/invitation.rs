@@ -1,12 +1,12 @@
 //! How a lane learns which process its peer is.
 //!
-//! A descriptor says who the peer claims to be. A lane that has something to lend sends an unguessable number over its pipe. The peer
-//! brings that number to the exchange's socket, where the kernel says which process it is. So whoever is at the other end of the pipe is
-//! that process, or has the number from it. Where the pipe has a key, it brings what only who has the key can make of the number, and what
-//! is good at that exchange alone. Having read the number is of no use.
+//! A descriptor only says who the peer claims to be. A lane that has something to lend sends an unguessable number over its pipe. The peer
+//! brings that number to the exchange's socket, where the kernel says which process it is. So the process that comes is at the other end of
+//! the pipe, or has the number from the process there. If the pipe has a key, the peer brings a value derived from the number, the key and
+//! the name of the exchange instead. An eavesdropper without the key cannot derive it, and the value is of no use at another exchange.
 //!
-//! A [`Pass`] is for a process that reads memory of its peer's. The exchange of another process, to which a peer may lead it, does not know
-//! the pass, and does not answer. It is there for pipes with a key alone.
+//! A [`Pass`] is for a process that reads its peer's memory, on a pipe with a key. A peer may direct the reader to some other process's
+//! exchange; that one does not know the pass, and does not answer.
 
 use std::sync::OnceLock;
 
@@ -18,19 +18,19 @@ use crate::keys::PipeKey;
 use crate::process::{Token, random_token};
 use crate::sync::{Arc, lock};
 
-/// One lane's. It is good while it is held.
+/// The invitation of one lane, valid while it is held.
 #[derive(Debug)]
 pub(in crate::channels) struct Invitation {
     /// What the peer is told.
     number: Token,
     /// What it has to bring.
     brings: Token,
-    /// Who came with it.
+    /// The process that came with it.
     borrower: OnceLock<Arc<Borrower>>,
 }
 
 impl Invitation {
-    /// Made known to the exchange, which must be open.
+    /// Registers it with the exchange, which must be open.
     pub(super) fn new(
         exchange: &Exchange,
         key: Option<&PipeKey>,
@@ -45,24 +45,24 @@ impl Invitation {
         Ok(made)
     }
 
-    /// What the peer is told.
+    /// The number to send to the peer.
     pub(in crate::channels) fn number(&self) -> Token {
         self.number
     }
 
-    /// The process that the peer is, once it has come.
+    /// The peer's process, once it has come.
     pub(in crate::channels) fn borrower(&self) -> Option<&Arc<Borrower>> {
         self.borrower.get()
     }
 
-    /// Somebody has come with it. `false`: another one did before.
+    /// A process has come with the invitation. `false`: another process came before.
     pub(super) fn accept(&self, borrower: &Arc<Borrower>) -> bool {
         Arc::ptr_eq(self.borrower.get_or_init(|| borrower.clone()), borrower)
     }
 }
 
 impl Lender {
-    /// What to bring to its exchange, of a number that came over a pipe with this key.
+    /// What to bring to this lender's exchange, for a number that came over a pipe with this key.
     pub(in crate::channels) fn brings(&self, number: &Token, key: Option<&PipeKey>) -> Token {
         brings(self.name(), number, key)
     }
@@ -72,7 +72,7 @@ fn brings(exchange: &str, number: &Token, key: Option<&PipeKey>) -> Token {
     key.map_or(*number, |key| key.invitation(exchange, number))
 }
 
-/// One pipe's. Whoever asks by it where the export table is has the pipe's key. It is good while it is held.
+/// The pass of one pipe, valid while it is held. A process that asks with it for the export table has the pipe's key.
 #[derive(Debug)]
 pub(in crate::channels) struct Pass(Token);
 
@@ -84,7 +84,7 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        // A forked child's exchange knows nothing of this. Another lane of the pipe may have made a new one meanwhile.
+        // A forked child's exchange has no such pass. Another lane of the pipe may have made a new one meanwhile.
         let exchange = Exchange::here();
         let mut passes = lock(&exchange.passes);
         if passes
@@ -98,7 +98,7 @@ impl Drop for Pass {
 
 impl Drop for Invitation {
     fn drop(&mut self) {
-        // A forked child has an exchange of its own, which knows nothing of this.
+        // A forked child has an exchange of its own, which has no such invitation.
         lock(&Exchange::here().invitations).remove(&self.brings);
     }
 }

@@ -19,42 +19,43 @@ use crate::sys::ledger::{Debts, Entry};
 use crate::sys::registrations::Registrable;
 use crate::sys::segment::{Foreign, SegmentId};
 
-/// Segments of one lender that are mapped here at once: of eight contexts whose pools have as many as a pool has.
+/// Segments of one lender that are mapped here at once: enough for eight contexts whose pools have the most segments a pool can have.
 pub(super) const SEGMENTS: usize = 4096;
 
-/// How long a fetch may take: the broker answers sooner, where it runs.
+/// How long a fetch may take. A running broker answers sooner.
 pub(in crate::channels) const FETCH_TIMEOUT: Duration =
     ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
-/// A process that lends to this one. While it is there, the connection to its exchange is kept and its segments stay mapped;
-/// lanes and what was borrowed hold it.
+/// A process that lends to this one. Lanes and borrowed memory hold it; while they do, the connection to its exchange stays open and its
+/// segments stay mapped.
 #[derive(Debug)]
 pub(in crate::channels) struct Lender {
-    /// Tells it from an earlier one of the same process.
+    /// Distinguishes this value from an earlier one for the same process.
     id: u64,
     /// The name of its exchange.
     name: String,
-    /// The number of its process, as the kernel says of the exchange; 0 until it was met, or where it has none here.
+    /// Its pid, which the kernel reports for the exchange's socket; 0 until the exchange was met, or if the process has no pid in
+    /// this namespace.
     pid: AtomicU32,
     exchange: Arc<Exchange>,
     has: Mutex<Has>,
 }
 
-/// What came from its exchange.
+/// What came from the lender's exchange.
 #[derive(Debug, Default)]
 struct Has {
-    /// Nothing is asked of it until then: it did not do what it should.
+    /// The lender failed to answer or to pass something usable: nothing is asked of it until then.
     unreliable_until: Option<Instant>,
     debts: Option<Arc<Debts>>,
     segments: BTreeMap<SegmentId, Arc<Mapped>>,
-    /// Memory of its devices.
+    /// Memory of the lender's devices.
     spans: Spans,
-    /// It was said that there is no room for more.
+    /// It has logged once that no more segments can be mapped.
     has_warned: bool,
 }
 
-/// A segment of a lender's, counted by the exchange: a page that its lender has not filled is allocated when it is read, on account
-/// of who reads.
+/// A mapped segment of a lender. The exchange counts its bytes: if this process reads a page that the lender has not filled, the kernel
+/// allocates it on this process's account.
 #[derive(Debug)]
 struct Mapped {
     memory: Foreign,
@@ -62,7 +63,7 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// In words why not, where no more may be mapped.
+    /// Counts the segment; if no more may be mapped, says so in words.
     fn new(memory: Foreign, exchange: &Arc<Exchange>) -> Result<Self, String> {
         let len = memory.len() as u64;
         exchange.maps(len)?;
@@ -83,17 +84,17 @@ impl Drop for Mapped {
 pub(in crate::channels) struct Debt {
     debts: Arc<Debts>,
     entry: Entry,
-    /// Keeps the connection over which its process sees that this one is there.
+    /// Keeps the connection by which the lender sees that this process is alive.
     _lender: Arc<Lender>,
 }
 
-/// What became of an offer of such memory.
+/// The result of taking an offer of a device's memory.
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
 pub(in crate::channels) enum Owing {
     Taken(Debt),
     Withdrawn,
-    /// The lender's exchange is not there any more.
+    /// The connection to the lender's exchange is lost.
     Lost,
 }
 
@@ -104,11 +105,11 @@ impl Drop for Debt {
     }
 }
 
-/// What became of an offer.
+/// The result of taking an offer.
 #[derive(Debug)]
 pub(in crate::channels) enum TakeResult {
     Taken(Borrowed),
-    /// Its segment or the ledger is not mapped here.
+    /// Its segment or its ledger is not mapped here.
     Unknown,
     /// It was withdrawn: the writer has taken the message back.
     Withdrawn,
@@ -136,13 +137,14 @@ impl Lender {
         &self.name
     }
 
-    /// Its exchange was met, and belongs to this process.
+    /// Its exchange was reached and belongs to the process with this pid.
     pub(super) fn met(&self, pid: i32) {
         self.pid
             .store(pid.try_into().unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Takes an offer that came over this lane, without a system call. Who writes to it gets a copy from `pool`.
+    /// Takes an offer that came over this lane, without a system call. An application that writes to the memory gets a copy from
+    /// `pool`.
     pub(in crate::channels) fn take(
         self: &Arc<Self>,
         offer: &Offer,
@@ -177,7 +179,8 @@ impl Lender {
         })
     }
 
-    /// Memory of its device, where all descriptors were fetched. To unmap what had to make room takes the driver long.
+    /// The span of a device's memory in these segments, whose descriptors were all fetched. The result includes evicted mappings:
+    /// dropping them unmaps them, for which the driver takes long.
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Result<Found, LendError> {
         let mut has = lock(&self.has);
@@ -191,7 +194,7 @@ impl Lender {
         })
     }
 
-    /// Takes an offer of such memory.
+    /// Takes an offer of a device's memory.
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn owe(self: &Arc<Self>, offer: &Offer) -> Owing {
         let Some(debts) = lock(&self.has).debts.clone() else {
@@ -208,8 +211,7 @@ impl Lender {
         })
     }
 
-    /// Comes to its exchange with an invitation, and gets a segment if one is named. Bounded: the exchange gives
-    /// up after a while.
+    /// Brings an invitation to the lender's exchange, and gets a segment if one is named. Bounded by [`FETCH_TIMEOUT`].
     pub(in crate::channels) async fn fetch(
         self: &Arc<Self>,
         invitation: Token,
@@ -251,7 +253,7 @@ impl Lender {
         }
     }
 
-    /// A descriptor of memory of its device has come.
+    /// The lender passed a descriptor of a device's memory.
     pub(super) fn was_passed(&self, id: SegmentId, fd: OwnedFd) -> Result<(), LendError> {
         let mut has = lock(&self.has);
         has.room()?;
@@ -259,7 +261,7 @@ impl Lender {
         Ok(())
     }
 
-    /// Whether it was fetched.
+    /// Whether this segment was fetched.
     pub(in crate::channels) fn has(&self, wanted: Wanted) -> bool {
         let has = lock(&self.has);
         let known = match wanted {
@@ -269,7 +271,7 @@ impl Lender {
         has.debts.is_some() && known
     }
 
-    /// The lender has let go of a segment.
+    /// The lender has released a segment.
     pub(super) fn retired(&self, id: SegmentId) {
         let mut has = lock(&self.has);
         has.spans.retired(id);
@@ -278,15 +280,15 @@ impl Lender {
         drop(gone);
     }
 
-    /// The connection to its exchange is lost: nothing new comes of what is known here.
+    /// The connection to its exchange is lost: nothing new can be borrowed by what was mapped before.
     pub(super) fn lost(&self) {
         let has = std::mem::take(&mut *lock(&self.has));
         drop(has);
         self.failed();
     }
 
-    /// It did not answer, or what it passed could not be mapped: for a while tensors come as bytes at once, instead of waiting for
-    /// it each time.
+    /// The lender did not answer, or passed something that cannot be mapped. For a while, tensors then come as bytes at once instead
+    /// of waiting for the lender each time.
     pub(super) fn failed(&self) {
         lock(&self.has).unreliable_until = Some(Instant::now() + ANSWER_TIMEOUT);
     }
@@ -298,8 +300,7 @@ impl Lender {
 }
 
 impl Has {
-    /// Whether one more may be mapped. It is no fault of the lender's if not, and what is mapped goes on being
-    /// borrowed.
+    /// Checks that one more segment may be mapped. If not, the lender is not to blame, and what is mapped can still be borrowed from.
     fn room(&mut self) -> Result<(), LendError> {
         if self.segments.len() + self.spans.passed() < SEGMENTS {
             return Ok(());
@@ -331,47 +332,49 @@ pub(in crate::channels) struct Borrowed {
     debts: Arc<Debts>,
     entry: Entry,
     id: SegmentId,
-    /// Keeps the connection over which its process sees that this one is there.
+    /// Keeps the connection by which the lender sees that this process is alive.
     lender: Arc<Lender>,
-    /// Over which it came.
+    /// The lane over which the offer came.
     lane: u64,
-    /// Who has it, as far as is known.
+    /// Who has the memory, as far as this process knows: one of the constants below.
     had_by: AtomicU32,
-    /// A message in which it goes back was withdrawn, and may arrive all the same.
+    /// A message that sends the memory back was withdrawn, but may arrive all the same.
     contested: AtomicBool,
-    /// For a copy that can be written to.
+    /// Source of a copy when the application wants to write.
     pool: Pool,
 }
 
 const HERE: u32 = 0;
-/// It is on its way back.
+/// On its way back to the lender.
 const NOBODY: u32 = 1;
 const LENDER: u32 = 2;
 
 impl Borrowed {
-    /// Whether it can go back over this lane: it came over it, or the kernel says that the process at its other end has lent it.
+    /// Whether the memory can go back over this lane: it came over it, or the kernel says that the process at the lane's other end is
+    /// the lender.
     pub(in crate::channels) fn goes_over(&self, lane: u64, peer: Option<u32>) -> bool {
         self.lane == lane || peer == Some(self.lender.pid.load(Ordering::Relaxed))
     }
 
-    /// It goes back to its lender, and nobody else has a handle on it.
+    /// Marks the memory as on its way back to its lender. Nobody else has a handle on it.
     pub(in crate::channels) fn send_back(&self) {
         self.debts.send_back(self.entry);
         self.had_by.store(NOBODY, Ordering::Relaxed);
     }
 
-    /// A message in which it goes back is withdrawn. From now on none ends the loan: that one could, where the next one is meant,
-    /// whose bytes may be asked for then.
+    /// A message that sends the memory back is withdrawn. From now on no such message ends the loan: the withdrawn one could still
+    /// arrive and be taken for the next one, whose bytes the lender may then ask for.
     pub(in crate::channels) fn contest(&self) {
         self.contested.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that is so. Known to whoever has the last handle: the withdrawn message had one.
+    /// Whether [`contest`](Self::contest) was called. The last holder of the memory always sees that: the withdrawn message was a
+    /// holder, too.
     pub(in crate::channels) fn is_contested(&self) -> bool {
         self.contested.load(Ordering::Relaxed)
     }
 
-    /// Its bytes are needed here after all. `false` if its lender has it.
+    /// The bytes are needed here after all. `false` if the lender already has the memory.
     pub(in crate::channels) fn stays(&self) -> bool {
         match self.had_by.load(Ordering::Relaxed) {
             HERE => true,
@@ -383,7 +386,7 @@ impl Borrowed {
         }
     }
 
-    /// Its lender says that it has it. `false`: the ledger does not.
+    /// The lender says that it has the memory. `false`: the ledger contradicts it.
     pub(in crate::channels) fn arrived(&self) -> bool {
         if self.had_by.load(Ordering::Relaxed) == NOBODY && self.debts.is_returned(self.entry) {
             return false;
@@ -393,7 +396,7 @@ impl Borrowed {
         true
     }
 
-    /// As its lender knows a part of it.
+    /// A part of the memory, in the lender's terms.
     pub(in crate::channels) fn as_offer(&self, offset: usize, len: usize) -> Offer {
         Offer {
             segment: self.id,
@@ -417,7 +420,7 @@ impl Memory for Borrowed {
     fn as_bytes(&self) -> Option<&[u8]> {
         Some(self.segment.memory.bytes(self.range.clone()))
     }
-    /// The whole segment: what else is borrowed of it shares the registration.
+    /// The whole segment: everything borrowed from it shares one registration.
     fn registrable(&self) -> Option<Registrable<'_>> {
         Some(Registrable {
             registrations: self.segment.memory.registrations(),
@@ -438,7 +441,7 @@ impl Drop for Borrowed {
         match self.had_by.load(Ordering::Relaxed) {
             HERE => self.debts.give_back(self.entry),
             NOBODY => self.debts.give_up(self.entry),
-            // The word may be about another loan by now.
+            // The ledger's word may already belong to another loan.
             _ => {}
         }
     }
@@ -467,7 +470,7 @@ mod tests {
         (0..many).for_each(|id| map(id).unwrap());
         let unlent = map(many).unwrap_err();
         assert!(unlent.reason.contains("segments") && !unlent.lasting);
-        // It is not even asked.
+        // The lender is not even asked.
         let unlent = lender
             .fetch([0; 16], Some(Wanted::Main([0xff; 16])))
             .await

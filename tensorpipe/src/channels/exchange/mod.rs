@@ -1,8 +1,9 @@
-//! This process's exchange: what it has with other processes of this machine, beside its pipes to them.
+//! This process's exchange: a broker for its dealings with other processes of this machine, beside its pipes to them.
 //!
-//! Channel `lease` meets there those who lend and borrow, and has descriptors passed; channel `cma` asks there whose memory it reads. There
-//! is one exchange for each process (a forked child makes its own). It costs nothing until one of them needs it. Then it costs a thread, a
-//! listening socket under a random name, and one connection for each process on either side, for as long as the process runs.
+//! Over it, the lanes of channel `lease` learn who lends and who borrows, and get descriptors passed; channel `cma` asks there whose memory
+//! it reads. There is one exchange for each process (a forked child makes its own). It costs nothing until a lane needs it. From then on,
+//! until the process ends, it costs a thread, a listening socket under a random name, and one connection for each process that lends or
+//! borrows.
 //!
 //! ```text
 //!   ProcessDescriptor ── in device descriptors ──  who can meet, and under which name       process_descriptor.rs
@@ -11,7 +12,7 @@
 //!   Borrower ── ledger ── Lender             one for each pair of processes           borrower.rs, copies.rs, lender.rs, spans.rs, offer.rs
 //! ```
 //!
-//! Invariant: who the other is, is what the kernel says about the socket. A peer's descriptor only says where to go.
+//! Invariant: the kernel says, from the socket, which process the other end is. A peer's descriptor only says which socket to connect to.
 
 mod borrower;
 mod broker;
@@ -60,7 +61,7 @@ use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::{machine, peer};
 
-/// The name of its thread: the system shows 15 bytes of it.
+/// The name of the broker's thread: the system shows 15 bytes of it.
 const THREAD: &str = "tp-exchange";
 
 /// See the module's documentation.
@@ -69,32 +70,32 @@ pub(in crate::channels) struct Exchange {
     owner: Owner,
     process: Token,
     name: String,
-    /// Why it has no name, so that nobody comes here.
+    /// Why the exchange has no name, in which case no process can connect to it.
     nameless: Option<SystemError>,
-    /// Wakes the broker; there once it runs.
+    /// Wakes the broker; set once the broker runs.
     eventfd: OnceLock<Arc<EventFd>>,
     opening: Mutex<()>,
     commands: Mutex<Vec<Command>>,
-    /// By number.
+    /// By the value that the peer has to bring.
     invitations: Mutex<HashMap<Token, Weak<Invitation>>>,
-    /// By which processes ask that have the key of a pipe.
+    /// By the number that processes with a pipe's key ask for.
     passes: Mutex<HashMap<Token, Weak<Pass>>>,
     borrowers: Mutex<HashMap<ProcessIdentity, Weak<Borrower>>>,
-    /// By the name of their exchange, which only one process can have.
+    /// By the name of their exchange, which belongs to one process only.
     lenders: Mutex<HashMap<String, Weak<Lender>>>,
-    /// Where this process says what there is to read, for those of the same user who ask.
+    /// Address of this process's export table (channel `cma`), for processes of the same user that ask.
     exports: OnceLock<u64>,
-    /// Bytes of other processes' segments that are mapped here, and how many may be.
+    /// Bytes of other processes' segments that are mapped here, and the most that may be.
     mapped: AtomicU64,
     most_mapped: AtomicU64,
 }
 
-/// A segment that is fetched.
+/// A segment to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::channels) enum Wanted {
-    /// Of main memory: it is mapped.
+    /// In main memory: it is mapped here.
     Main(SegmentId),
-    /// Of a device's: its descriptor is kept for the channel.
+    /// In a device's memory: its descriptor is kept for the channel.
     #[cfg_attr(
         not(feature = "cuda"),
         allow(dead_code, reason = "for devices that are built in")
@@ -110,10 +111,10 @@ impl Wanted {
     }
 }
 
-/// What the broker is asked to do.
+/// What lanes ask of the broker.
 #[derive(Debug)]
 enum Command {
-    /// Bring an invitation to a lender, and get a segment of its mapped; tell how it went.
+    /// Bring an invitation to a lender and map a segment of that lender's; report the result through `tell`.
     Fetch {
         lender: Arc<Lender>,
         invitation: Token,
@@ -125,9 +126,9 @@ enum Command {
         borrower: Arc<Borrower>,
         segment: SegmentId,
     },
-    /// Copies are made for a borrower: look after a while whether they still are.
+    /// A borrower now has copies: after a while, check whether they are still used.
     Tidy,
-    /// Close the connection of the lender with this id: nothing of it is borrowed any more.
+    /// Close the connection to the lender with this id: nothing of it is borrowed any more.
     Leave(u64),
 }
 
@@ -169,7 +170,7 @@ impl Exchange {
         &self.name
     }
 
-    /// Starts the broker, if it does not run. Tried again by the next who needs it.
+    /// Starts the broker unless it runs. If that fails, the next caller tries again.
     pub(in crate::channels) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
         if self.eventfd.get().is_some() {
             return Ok(());
@@ -196,7 +197,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Asks the broker, who must run or has nothing to do with it; not from a forked child, whose eventfd is its parent's.
+    /// Queues a command for the broker. Does nothing if the broker never ran, or in a forked child, whose eventfd is the parent's.
     fn ask(&self, command: Command) {
         if self.owner.is_other_process() {
             return;
@@ -205,7 +206,7 @@ impl Exchange {
             return;
         };
         lock(&self.commands).push(command);
-        // Full only if it was rung 2^64 times.
+        // Fails only if the eventfd was written 2^64 times.
         let _ = eventfd.write(1);
     }
 
@@ -213,7 +214,7 @@ impl Exchange {
         std::mem::take(&mut lock(&self.commands))
     }
 
-    /// Tells whoever asks that channel `cma` has its export table at this address.
+    /// Lets the exchange tell processes that ask that channel `cma` has its export table at this address.
     pub(in crate::channels) fn publish_exports(&self, address: u64) {
         let _ = self.exports.set(address);
     }
@@ -222,12 +223,12 @@ impl Exchange {
         self.exports.get().copied()
     }
 
-    /// A context may borrow so many bytes: all of them together as many as the one that may borrow most.
+    /// A context may borrow so many bytes. The process may map as much as its most generous context allows.
     pub(in crate::channels) fn may_map(&self, bytes: u64) {
         self.most_mapped.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a segment of another process; in words why not.
+    /// Counts a segment of another process; if the limit is reached, says so in words.
     fn maps(&self, bytes: u64) -> Result<(), String> {
         let most = self.most_mapped.load(Ordering::Relaxed);
         let more = |now: u64| now.checked_add(bytes).filter(|now| *now <= most);
@@ -245,10 +246,10 @@ impl Exchange {
         self.mapped.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// For a lane that has something to lend, of a pipe with this key.
+    /// An invitation, for a lane that has something to lend, on a pipe with this key.
     ///
     /// # Errors
-    /// Where the broker cannot be started: nobody could come.
+    /// If the broker cannot be started: then no peer could come.
     pub(in crate::channels) fn invite(
         self: &Arc<Self>,
         key: Option<&PipeKey>,
@@ -257,13 +258,13 @@ impl Exchange {
         Ok(Invitation::new(self, key)?)
     }
 
-    /// For a lane whose memory is read, of a pipe with this key.
+    /// A pass, for a lane whose memory its peer reads, on a pipe with this key.
     pub(in crate::channels) fn lets_pass(&self, key: &PipeKey) -> Arc<Pass> {
         let number = key.pass(&self.name);
         entry(&mut lock(&self.passes), number, || Pass::new(number))
     }
 
-    /// Whether this process is meant, by its id or by the key of a pipe that it is at the end of.
+    /// Whether `to` means this process: it is its id, or a number from the key of one of its pipes.
     fn is_meant(&self, to: &Token) -> bool {
         *to == self.process || lock(&self.passes).contains_key(to)
     }
@@ -272,43 +273,43 @@ impl Exchange {
         lock(&self.invitations).get(&number)?.upgrade()
     }
 
-    /// A process to lend to, as the kernel knows it; with its pidfd.
+    /// The borrower for a process that the kernel has identified, with its pidfd.
     fn borrower(self: &Arc<Self>, who: ProcessIdentity, process: &Arc<OwnedFd>) -> Arc<Borrower> {
         let make = || Borrower::new(self, process.clone());
         let mut borrowers = lock(&self.borrowers);
         if let Some(known) = borrowers.get(&who).and_then(Weak::upgrade)
             && known.has_ended()
         {
-            // Before Linux 6.9 a later process of the same number looks the same.
+            // Before Linux 6.9, a later process with the same pid looks the same.
             borrowers.remove(&who);
         }
         entry(&mut borrowers, who, make)
     }
 
-    /// The process with this number, if it borrows: who asks has the number from the kernel.
+    /// The process with this pid, if it borrows. The caller has the pid from the kernel.
     pub(in crate::channels) fn known_borrower(&self, pid: u32) -> Option<Arc<Borrower>> {
         let borrowers = lock(&self.borrowers);
         let known = borrowers.iter().find(|(who, _)| who.is(pid))?.1.upgrade();
         known.filter(|known| !known.has_ended())
     }
 
-    /// A process that lends, whose exchange has this name.
+    /// The lender whose exchange has this name.
     pub(in crate::channels) fn lender(self: &Arc<Self>, name: &str) -> Arc<Lender> {
         let make = || Lender::new(name, self);
         entry(&mut lock(&self.lenders), name.to_owned(), make)
     }
 }
 
-/// Why another process's exchange is not to be had.
+/// Why another process's exchange cannot be reached.
 #[derive(Debug)]
 pub(in crate::channels) enum ExchangeError {
-    /// It is not there, or this machine has no more to give: later it may be better.
+    /// It does not listen, or this machine is out of resources: a later attempt may succeed.
     Absent(Errno),
-    /// Whoever has its name is somebody else.
+    /// Its name belongs to another user's process, or to one that the kernel does not identify.
     Untrusted(String),
 }
 
-/// Connects to the exchange of another process of this user; which one it is, the kernel says.
+/// Connects to the exchange of another process of this user. The kernel says which process answers.
 pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), ExchangeError> {
     let socket = PacketSocket::connect(name).map_err(ExchangeError::Absent)?;
     let who =
@@ -326,12 +327,12 @@ pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), Exch
 #[derive(Clone, Debug)]
 pub(in crate::channels) struct LendError {
     pub(in crate::channels) reason: String,
-    /// Later attempts are no better.
+    /// Later attempts would fail as well.
     pub(in crate::channels) lasting: bool,
 }
 
 impl LendError {
-    /// Perhaps the next time.
+    /// The next attempt may succeed.
     fn now(reason: impl Into<String>) -> Self {
         Self {
             reason: reason.into(),

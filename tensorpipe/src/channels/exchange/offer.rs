@@ -1,4 +1,4 @@
-//! An offer: memory that one process has for another, and which loan it would be.
+//! An offer: memory that one process offers to another, and the loan that taking it would begin.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ pub(in crate::channels) const OFFER_LEN: usize = 48;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::channels) struct Offer {
     pub(in crate::channels) segment: SegmentId,
-    /// In its segment, in bytes.
+    /// Within the segment, in bytes.
     pub(in crate::channels) offset: u64,
     /// In bytes.
     pub(in crate::channels) len: u64,
@@ -31,13 +31,13 @@ impl Offer {
         out
     }
 
-    /// In its segment.
+    /// The range within the segment.
     pub(in crate::channels) fn range(&self) -> Option<Range<usize>> {
         let start = usize::try_from(self.offset).ok()?;
         Some(start..start.checked_add(usize::try_from(self.len).ok()?)?)
     }
 
-    /// `None` for what is none, or names an entry that no ledger has.
+    /// `None` if the bytes are malformed, or name an entry that no ledger has.
     pub(in crate::channels) fn decode(mut rest: &[u8]) -> Option<Self> {
         let offer = Self {
             segment: take(&mut rest)?,

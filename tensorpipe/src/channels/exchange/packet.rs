@@ -11,21 +11,21 @@ const MAGIC: [u8; 5] = *b"tple\x02";
 /// One packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::channels) enum Packet {
-    /// Of a borrower: what it was told over a pipe, and so nobody else can say. The first one, and one for each further pipe.
+    /// From a borrower: a value that it could get only over a pipe. It is the first packet, and one follows for each further pipe.
     Hello(Token),
-    /// It wants to map a segment that it was told of.
+    /// From a borrower: it wants to map a segment that it was told of.
     Fetch(SegmentId),
-    /// Of a lender, about what the borrower was told; the first one with the ledger.
+    /// From a lender, in answer to `Hello`; the first one comes with the ledger.
     Welcome(Token),
-    /// With the segment.
+    /// Comes with the segment's descriptor.
     Segment(SegmentId),
-    /// There is no such segment for this borrower, or nobody was told this.
+    /// This borrower may not have such a segment, or no such invitation was given out.
     None(SegmentId),
-    /// The lender has let go of a segment: it can be unmapped.
+    /// The lender has released a segment: the borrower can unmap it.
     Retired(SegmentId),
-    /// From a process that reads memory (channel `cma`): where does this one say what there is to read?
+    /// From a process that reads memory (channel `cma`): where is your export table?
     Where { to: Token },
-    /// At this address of the process that answers.
+    /// The export table is at this address in the answering process.
     Here(u64),
 }
 
@@ -46,7 +46,7 @@ impl Packet {
         out
     }
 
-    /// `None` for what is no packet of this version.
+    /// `None` if this is no packet of this version.
     pub(in crate::channels) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let id = || SegmentId::try_from(rest).ok();

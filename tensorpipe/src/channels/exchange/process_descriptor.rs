@@ -1,7 +1,8 @@
-//! Where a process is, as it tells its peers: who is at the same place can be lent memory, and may be able to read it.
+//! A process's description of where it is. Processes at the same place can lend memory to each other, and may be able to read each other's.
 //!
-//! A device descriptor begins with a byte: 1, or 2 of who lends and does not borrow. Then come the [`machine::IpcDomain`], for [`Access::Read`]
-//! what only a [`Reader`] needs, the process's random id, and the name of its exchange. A process that cannot do it says 0 and why.
+//! A device descriptor begins with a byte: 1, or 2 for a process that lends but does not borrow. Then come the [`machine::IpcDomain`], for
+//! [`Access::Read`] also what a [`Reader`] needs, the process's random id, and the name of its exchange. A process that can offer no such
+//! access sends 0 and the reason.
 
 use crate::channels::Link;
 use crate::device::Device;
@@ -14,12 +15,12 @@ const CANNOT: u8 = 0;
 const CAN: u8 = 1;
 const LENDS_ONLY: u8 = 2;
 
-/// What two processes of one machine have with each other's memory, and so what a descriptor tells.
+/// How two processes of one machine reach each other's memory. It decides what a descriptor contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::channels) enum Access {
-    /// It is lent, and mapped.
+    /// The memory is lent, and mapped by the borrower.
     Lend,
-    /// It is read out of the other process.
+    /// The reader copies the memory out of the other process.
     Read,
 }
 
@@ -35,12 +36,12 @@ pub(in crate::channels) struct ProcessDescriptor {
     pub(in crate::channels) exchange: String,
 }
 
-/// What a process tells that reads memory of others, and whose own is read.
+/// What a process adds if it reads other processes' memory and lets them read its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::channels) struct Reader {
-    /// Device and inode of the namespace that the process's number belongs to.
+    /// Device and inode of the pid namespace of the process.
     numbers: (u64, u64),
-    /// On more than one it copies faster.
+    /// A process that may use more than one processor copies faster.
     pub(in crate::channels) processors: Processors,
 }
 
@@ -74,7 +75,7 @@ impl Access {
         ours.reaches(&theirs, within_process)
     }
 
-    /// Where the peer of a pipe is, for the channel of this name.
+    /// The descriptor of a pipe's peer, for the channel of this name.
     pub(in crate::channels) fn peer(
         self,
         channel: &str,
@@ -85,7 +86,7 @@ impl Access {
         })
     }
 
-    /// Where a process is that describes its devices so; why there is no place, in words.
+    /// The descriptor of the process that describes its devices so; if there is none, the reason in words.
     pub(in crate::channels) fn place(
         self,
         devices: &[(Device, Vec<u8>)],
@@ -104,7 +105,7 @@ impl Access {
 }
 
 impl ProcessDescriptor {
-    /// Of this process, whose exchange has this name; or why it cannot do that.
+    /// The descriptor of this process, whose exchange has this name; or why this access does not work here.
     fn here(access: Access, process: Token, exchange: &str) -> Result<Self, String> {
         machine::knows_users()?;
         if exchange.is_empty() {
@@ -157,7 +158,7 @@ impl ProcessDescriptor {
         }
     }
 
-    /// From a device descriptor; why there is none, in words.
+    /// Parses a device descriptor; if it does not hold a place, returns the reason in words.
     fn parse(access: Access, descriptor: &[u8]) -> Result<Self, String> {
         match descriptor.split_first() {
             Some((&CAN, rest)) => Self::decode(access, true, rest),
@@ -200,7 +201,7 @@ impl ProcessDescriptor {
         })
     }
 
-    /// Whether memory of one can be had at the other, or why not.
+    /// Whether each process can reach the other's memory, or why not.
     fn reaches(&self, other: &Self, within_process: bool) -> Result<(), String> {
         self.machine.meets(&other.machine, false)?;
         let numbers = |place: &Self| place.reader.map(|reader| reader.numbers);
@@ -218,7 +219,7 @@ impl ProcessDescriptor {
     }
 }
 
-/// What the names of exchanges begin with, so that a peer's descriptor leads to no other socket.
+/// The prefix of all exchange names: a peer's descriptor cannot direct this process to an unrelated socket.
 const NAMES: &str = "tensorpipe-";
 
 /// A random name for an exchange.

@@ -1,9 +1,11 @@
-//! Memory of a lender's devices: the descriptors that came, and what is mapped by them, one allocation or several side by side.
+//! Memory of a lender's devices: the descriptors that were passed, and the mappings made of them. A mapping covers one allocation, or
+//! several side by side.
 //!
-//! A mapping serves all tensors that lie in the same allocations. There are so many at once; those in which nothing is borrowed make room.
+//! One mapping serves all tensors in the same allocations. The number of mappings is bounded; mappings from which nothing is borrowed are
+//! evicted to make room.
 //!
-//! What is not needed any more a thread of its own lets go of, for the broker and whoever hears of all events of a device: to unmap takes a
-//! driver long.
+//! A separate thread drops what is not needed any more, since a driver takes long to unmap. Neither the broker nor a thread that handles
+//! device events may wait for that.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -26,9 +28,9 @@ const SPANS: usize = 2 * super::lender::SEGMENTS;
     allow(dead_code, reason = "for devices that are built in")
 )]
 pub(in crate::channels) struct Passed {
-    /// Until it is opened.
+    /// Taken when the channel opens it.
     pub(in crate::channels) fd: Mutex<Option<OwnedFd>>,
-    /// What its channel has made of it, once.
+    /// What the channel made of the descriptor, once.
     pub(in crate::channels) opened: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
 }
 
@@ -40,15 +42,15 @@ pub(in crate::channels) struct Passed {
 )]
 pub(in crate::channels) struct Span {
     pub(in crate::channels) parts: Vec<Arc<Passed>>,
-    /// What its channel has made of it, once for all tensors that lie there. Whoever borrows there holds it.
+    /// The mapping that the channel made, once, for all tensors that lie there. Borrowed memory holds a handle on it.
     pub(in crate::channels) mapped: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
 }
 
-/// A mapping, and those that had to make room for it.
+/// A mapping, and those that were evicted to make room for it.
 #[cfg(feature = "cuda")]
 pub(in crate::channels) type Found = (Arc<Span>, Vec<Arc<Span>>);
 
-/// All of one lender's.
+/// All device memory of one lender.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     /// What is mapped, in front of what it is mapped by.
@@ -62,18 +64,18 @@ impl Spans {
         self.passed.len()
     }
 
-    /// Whether this one has.
+    /// Whether the descriptor of this segment has come.
     pub(super) fn has(&self, id: SegmentId) -> bool {
         self.passed.contains_key(&id)
     }
 
-    /// One has come.
+    /// The descriptor of this segment has come.
     pub(super) fn was_passed(&mut self, id: SegmentId, fd: OwnedFd) {
         let (fd, opened) = (Mutex::new(Some(fd)), Mutex::default());
         self.passed.insert(id, Arc::new(Passed { fd, opened }));
     }
 
-    /// What is mapped of these; in words why it cannot be, and whether for want of room.
+    /// The span of these segments. If there is none, the reason in words, and whether the reason is a lack of room.
     #[cfg(feature = "cuda")]
     pub(super) fn of(&mut self, ids: &[SegmentId]) -> Result<Found, (String, bool)> {
         if let Some(known) = self.mapped.get(ids) {
@@ -100,7 +102,7 @@ impl Spans {
         Ok((span, unused.into_values().collect()))
     }
 
-    /// The lender has let go of a segment, and so does this side of all that it is part of.
+    /// The lender has released a segment: drops it and every span that contains it.
     pub(super) fn retired(&mut self, id: SegmentId) {
         let mapped = self.mapped.extract_if(.., |ids, _| ids.contains(&id));
         let mapped = mapped.map(|(_, span)| span).collect();
@@ -126,7 +128,7 @@ fn let_go(mapped: Vec<Arc<Span>>, passed: Vec<Arc<Passed>>) {
     }
 }
 
-/// Nobody maps it now, or borrows what is there: whoever wants to asks here for it first.
+/// Nobody maps the span now or borrows from it. A new borrower must first ask here, under the lock.
 #[cfg(feature = "cuda")]
 fn is_unused(span: &Arc<Span>) -> bool {
     let is_held = |mapped: &Arc<_>| Arc::strong_count(mapped) > 1;
@@ -195,7 +197,7 @@ mod tests {
         }
         let (reason, is_full) = spans.of(&[id(SPANS)]).unwrap_err();
         assert!(is_full && reason.contains("in use"), "{reason}");
-        // Two are given back; one of these is about to be borrowed of again.
+        // Two are given back; one of these is about to be borrowed from again.
         let (again, _) = spans.of(&[id(7)]).unwrap();
         borrowed.drain(6..8);
         let (_, unused) = spans.of(&[id(SPANS)]).unwrap();

@@ -1,10 +1,10 @@
-//! Ordinary memory, copied once, by its writer, into memory that the reader has mapped.
+//! Copies of ordinary memory: the writer copies once, into memory that the reader has mapped.
 //!
 //! | bytes | copied |
 //! |---|---|
-//! | up to [`AT_ONCE`] | in [`send`](super::Lane::send), where there is memory for it and nobody but this process has a say in how long that takes |
-//! | up to [`UNASKED`] | by whoever drives the pipe, in pieces; the message leaves behind its last one |
-//! | more | the same, when the reader has asked for it |
+//! | up to [`AT_ONCE`] | in [`send`](super::Lane::send), if memory is free and no other process can slow the read down |
+//! | up to [`UNASKED`] | in pieces, by the thread that drives the pipe; the message leaves after the last one |
+//! | more | the same, once the reader has asked for it |
 
 use super::{Borrower, LaneHandle, OpId};
 use crate::device::{Buffer, BufferMut};
@@ -12,21 +12,20 @@ use crate::pipe::Work;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 use crate::sys::copy;
 
-/// What is copied in one go, in bytes: some tens of microseconds.
+/// Bytes that are copied in one go: some tens of microseconds.
 pub(super) const AT_ONCE: usize = 256 << 10;
 
-/// What is copied before the reader has said that it wants it, in bytes: some 100 µs, less than it takes to ask a reader that
-/// sleeps. Chosen.
+/// The most bytes that are copied before the reader asks for them: some 100 µs, less than it takes to ask a reader that sleeps. Chosen.
 pub(super) const UNASKED: usize = 1 << 20;
 
-/// A copy under way, as its lane holds it. Dropping it gives it up.
+/// A copy under way, as its lane holds it. Dropping it cancels the copy.
 #[derive(Debug)]
 pub(super) struct Job(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     cancelled: AtomicBool,
-    /// What is copied, and the copy, once that is made; none where there was no memory for it.
+    /// The source and, unless memory was lacking, the copy; set when the copy is finished.
     done: Mutex<Option<(Buffer, Option<BufferMut>)>>,
 }
 
@@ -42,22 +41,22 @@ impl Drop for Job {
     }
 }
 
-/// The same, for whoever makes it.
+/// A copy under way, for the thread that makes it.
 pub(super) struct Copying {
     op: OpId,
     handle: LaneHandle,
     shared: Arc<Shared>,
-    /// Whom it is for.
+    /// The process that the copy is for.
     borrower: Arc<Borrower>,
     /// `None` once it is over.
     source: Option<Buffer>,
-    /// Taken in the first step: to make a segment takes long.
+    /// Allocated in the first step: making a segment takes long.
     dest: Option<BufferMut>,
     done: usize,
 }
 
 impl Copying {
-    /// Of main memory.
+    /// `source` is main memory.
     pub(super) fn new(
         op: OpId,
         source: Buffer,

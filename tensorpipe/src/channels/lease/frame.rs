@@ -9,15 +9,15 @@ use crate::process::Token;
 /// From the writer's lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FromWriter {
-    /// Here it lies.
+    /// The tensor lies here.
     Offer(Offer),
-    /// Here a copy of it lies.
+    /// A copy of the tensor lies here.
     Copy(Offer),
     /// It cannot be lent now: ask for its bytes.
     Cannot,
-    /// It lies in what the reader has lent to the writer, as this entry of its ledger.
+    /// It lies in memory that the reader has lent to the writer, under this entry of the reader's ledger.
     Yours(Offer),
-    /// It is offered to whoever brings this to the writer's exchange.
+    /// It will be offered to the process that brings this number to the writer's exchange.
     Invite(Token),
 }
 
@@ -28,9 +28,9 @@ pub(super) enum FromReader {
     Taken,
     /// It could not be taken: send the bytes on the pipe's connection.
     Stream,
-    /// The same, and no offer ever will, for this reason.
+    /// As `Stream`, and no later offer can be taken either, for this reason.
     StreamAlways(String),
-    /// It has brought the invitation: offer it now.
+    /// The invitation was brought: make the offer now.
     Came,
 }
 
@@ -39,18 +39,18 @@ const CANNOT: u8 = 2;
 const YOURS: u8 = 3;
 const INVITE: u8 = 4;
 const COPY: u8 = 5;
-/// Beside one of these.
+/// A flag beside the kind: somebody waits for the answer.
 const AWAITED: u8 = 0x80;
 const TAKEN: u8 = 1;
 const STREAM: u8 = 2;
 const STREAM_ALWAYS: u8 = 3;
 const CAME: u8 = 4;
 
-/// Of a reason, in bytes.
+/// The longest reason, in bytes.
 const REASON: usize = 500;
 
 impl FromWriter {
-    /// What is offered, and whether that is a copy.
+    /// The offer, and whether it is of a copy.
     pub(super) fn offer(self) -> Option<(Offer, bool)> {
         match self {
             Self::Offer(offer) => Some((offer, false)),
@@ -78,7 +78,7 @@ impl FromWriter {
         out
     }
 
-    /// The same, and whether somebody waits for the answer.
+    /// The frame, and whether somebody waits for the answer.
     pub(super) fn decode(body: &[u8]) -> Result<(Self, bool), Fault> {
         if body == [CANNOT] {
             return Ok((Self::Cannot, false));

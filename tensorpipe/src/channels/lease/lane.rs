@@ -1,14 +1,18 @@
 //! One end of channel `lease` on one pipe.
 //!
-//! An operation is in one table at a time. At the writer it is `copying` while ordinary memory is copied, then `offered` until it hears
-//! that the reader has taken the offer or wants the bytes. That is no hurry: who has the memory stands in the ledger, and the lane keeps no
-//! handle on what it has offered. At the reader `wanted` until the offer comes, or `offers` until the application reads, then `fetching`
-//! while the exchange is asked. Whatever is left when the lane goes was taken by nobody, and is withdrawn.
+//! An operation is in one table at a time.
 //!
-//! Nothing is offered to a peer that has not come to the exchange. Until then the writer sends its invitation instead of the offer, and the
-//! reader brings it there and says so. That is once for each pipe and direction.
+//! - At the writer, it is `copying` while ordinary memory is copied. Then it is `offered` until the reader has taken the offer or asks for
+//!   the bytes. That answer is not urgent: the ledger records who has the memory, and the lane keeps no handle on what it has offered.
+//! - At the reader, it is `wanted` until the offer comes, or in `offers` until the application reads. It is `fetching` while the exchange
+//!   is asked.
 //!
-//! Invariant: what a peer says that it sends back counts only if the process that has come for this lane was lent that.
+//! Dropping the lane withdraws the offers that are left. One that the reader has taken meanwhile stays taken.
+//!
+//! The writer offers nothing before the peer has come to the exchange. It sends its invitation instead, and the reader brings that to the
+//! exchange and says so. This happens once for each pipe and direction.
+//!
+//! Invariant: a peer sends back only memory that was lent to the process that came with this lane's invitation.
 
 use rustc_hash::FxHashMap;
 
@@ -27,27 +31,27 @@ use crate::sys::segment::SegmentId;
 pub(super) struct LeaseLane {
     /// No other lane of this process has it.
     pub(super) id: u64,
-    /// Where the kernel says it of the pipe's connection.
+    /// The peer's address, if the kernel reports it for the pipe's connection.
     pub(super) peer: SettledPeer,
     pub(super) exchange: Arc<Exchange>,
-    /// The pipe's.
+    /// The pipe's key.
     pub(super) key: Option<PipeKey>,
     /// Made for the first loan.
     pub(super) invitation: Option<Arc<Invitation>>,
-    /// Where the peer says that its exchange is.
+    /// The process that owns the exchange which the peer names.
     lender: Arc<Lender>,
-    /// Whether anything is taken of what it offers.
+    /// Whether this end takes what the peer offers.
     borrows: bool,
     /// The peer's invitation.
     invited: Option<Token>,
-    /// It was accepted there.
+    /// The peer's exchange has accepted the invitation.
     is_welcome: Arc<AtomicBool>,
     pub(super) handle: LaneHandle,
     pub(super) degraded: Degraded,
-    /// For who writes to what was borrowed.
+    /// For copies of borrowed memory that the application writes to.
     pool: Pool,
     pub(super) copying: FxHashMap<OpId, Job>,
-    /// What the peer was told of.
+    /// What the peer was told and has not answered.
     pub(super) offered: FxHashMap<OpId, PendingOffer>,
     wanted: FxHashMap<OpId, Want>,
     offers: FxHashMap<OpId, FromWriter>,
@@ -86,7 +90,7 @@ impl LeaseLane {
         }
     }
 
-    /// The reader has both what it was told and a place for it.
+    /// Both the writer's frame and a place for the tensor are there.
     fn settle(
         &mut self,
         op: OpId,
@@ -111,7 +115,7 @@ impl LeaseLane {
         Ok(())
     }
 
-    /// The reader has an invitation, and a place for what will be offered. `fetched`: it was brought to the exchange.
+    /// Both an invitation and a place for the tensor are there. `fetched`: the invitation was brought to the exchange.
     fn come(&mut self, op: OpId, told: FromWriter, want: Want, fetched: bool, io: &mut LaneIo<'_>) {
         if self.is_welcome.load(Ordering::Acquire) {
             io.control(op, FromReader::Came.encode());
@@ -135,7 +139,7 @@ impl LeaseLane {
         }
     }
 
-    /// Has the exchange bring the invitation to the lender's, and get a segment if one is named.
+    /// Asks this process's exchange to bring the invitation to the lender's, and to get a segment if one is named.
     fn fetch(
         &mut self,
         op: OpId,
@@ -154,7 +158,8 @@ impl LeaseLane {
         let (degraded, is_welcome) = (self.degraded.clone(), self.is_welcome.clone());
         io.spawn(async move {
             match lender.fetch(invitation, segment).await {
-                // A segment may be here because of another pipe.
+                // Another pipe may have brought the segment here, so only a fetch without one proves that the
+                // invitation was accepted.
                 Ok(()) => drop(is_welcome.fetch_or(segment.is_none(), Ordering::Release)),
                 Err(unlent) => {
                     tracing::debug!(unlent.reason, "a tensor is copied instead of borrowed");
@@ -167,7 +172,7 @@ impl LeaseLane {
         });
     }
 
-    /// The reader has both the offer and a place for it. `fetched`: what can be fetched is there.
+    /// Both an offer and a place for the tensor are there. `fetched`: what can be fetched was fetched.
     fn take(
         &mut self,
         op: OpId,
@@ -193,7 +198,7 @@ impl LeaseLane {
             TakeResult::Unknown => {
                 self.fetch(op, told, want, Some(offer.segment), io);
             }
-            // The writer's RESET, or the end of the pipe, is behind this.
+            // The writer's RESET, or the end of the pipe, follows.
             TakeResult::Withdrawn => {}
             TakeResult::Outside => {
                 return Err(Fault("an offer that lies outside its segment".to_owned()));
@@ -215,7 +220,7 @@ impl LeaseLane {
         }
     }
 
-    /// Has the writer send the bytes themselves.
+    /// Asks the writer to send the bytes themselves.
     fn ask_for_bytes(&self, op: OpId, want: Want, io: &mut LaneIo<'_>) {
         let reason = self.degraded.receiving();
         let answer = reason.map_or(FromReader::Stream, |reason| {
@@ -231,7 +236,8 @@ impl Lane for LeaseLane {
     fn carries(&self, source: &Buffer, kind: PartKind) -> bool {
         match source.memory().kind() {
             MemoryKind::Borrowed => self.borrowed(source).is_some(),
-            // Whoever parses bytes wants them where no other process can change them: they would be copied once more.
+            // A reader that parses bytes wants them where no other process can change them: it would copy borrowed
+            // ones once more.
             MemoryKind::Heap => kind == PartKind::Tensor && self.has_room(source.len()),
             _ => true,
         }
@@ -253,7 +259,7 @@ impl Lane for LeaseLane {
     }
 
     fn adopt(&mut self, _: OpId, body: &[u8], len: u64, _: &mut LaneIo<'_>) -> Option<Adopted> {
-        // What is wrong with it is found again, and said, where it comes as any other does.
+        // A malformed frame is not reported here: it comes to `control` next, which does that.
         let (told, awaited) = FromWriter::decode(body).ok()?;
         let (memory, urgent) = match told {
             FromWriter::Offer(offer) | FromWriter::Copy(offer) if offer.len == len => {
@@ -266,7 +272,7 @@ impl Lane for LeaseLane {
             }
             FromWriter::Yours(offer) if offer.len == len => {
                 let returned = self.returned(&offer)?;
-                // The peer keeps what is not over until it hears of this.
+                // While the loan is not over, the peer keeps it until it hears of this.
                 let urgent = !returned.is_over();
                 (Buffer::new(Arc::new(returned)), urgent)
             }
@@ -291,9 +297,9 @@ impl Lane for LeaseLane {
             return Err(Fault("another invitation on the same pipe".to_owned()));
         }
         match self.wanted.remove(&op) {
-            // Of a piece the reader has asked for it first.
+            // For a piece, the reader calls `recv` before the writer may send.
             None if op.number().is_some() => Err(Fault(format!("too much about {op:?}"))),
-            // The protocol sees to it that there is one for each operation.
+            // The protocol allows one frame for each operation, so this is bounded.
             None => {
                 self.offers.insert(op, told);
                 Ok(())

@@ -1,4 +1,4 @@
-//! What the writer's lane tells of a tensor, and what becomes of it when the reader's answers.
+//! The writer's lane: what it tells the peer about a tensor, and how it handles the reader's answer.
 
 use super::copying::{AT_ONCE, Copying, Job, UNASKED};
 use super::frame::{FromReader, FromWriter};
@@ -12,9 +12,9 @@ use crate::sync::Arc;
 use crate::sys::copy;
 use crate::sys::ledger::Open;
 
-/// What the peer was told of a tensor, and what it takes to send its bytes instead.
+/// What the peer was told about a tensor, with what is needed to send its bytes instead.
 pub(super) enum PendingOffer {
-    /// Of the tensor, or (`true`) of a copy.
+    /// An offer of the tensor itself, or (`true`) of a copy.
     Offer(Offer, Open, bool),
     Cannot(Buffer),
     Yours(Offer, Buffer),
@@ -34,12 +34,12 @@ impl PendingOffer {
 }
 
 impl LeaseLane {
-    /// The process that the peer is, once it has come.
+    /// The peer's process, once it has come to the exchange.
     fn borrower(&self) -> Option<&Arc<Borrower>> {
         self.invitation.as_ref()?.borrower()
     }
 
-    /// The writer's part of an operation is taken, or wanted as bytes.
+    /// The reader has taken the tensor, or asks for its bytes.
     pub(super) fn answered(
         &mut self,
         op: OpId,
@@ -60,7 +60,7 @@ impl LeaseLane {
                 io.lent(offer.len);
                 io.sent(op);
             }
-            // From here on the lender sees to it itself.
+            // From here on, the memory is the lender's again, and the lender looks after it.
             (FromReader::Taken, PendingOffer::Yours(offer, source)) => {
                 let arrived = self.borrowed(&source).is_none_or(Borrowed::arrived);
                 if !arrived {
@@ -78,7 +78,7 @@ impl LeaseLane {
                 self.offer(op, source, true, io);
             }
             (FromReader::Came, told) => {
-                // What it was told is withdrawn with the lane.
+                // `told` is withdrawn when the lane is dropped.
                 self.offered.insert(op, told);
                 return Err(Fault("it says that it came, and has not".to_owned()));
             }
@@ -132,12 +132,12 @@ impl LeaseLane {
         }
     }
 
-    /// Sends a tensor; `asked`: the peer has said that it wants it.
+    /// Sends a tensor; `asked`: the peer has already asked for it.
     pub(super) fn offer(&mut self, op: OpId, source: Buffer, asked: bool, io: &mut LaneIo<'_>) {
         let told = match source.memory().kind() {
             MemoryKind::Heap => match self.copy(op, source, asked, io) {
                 Some(told) => told,
-                // It is told of when the copy is made.
+                // The peer is told once the copy is made.
                 None => return,
             },
             _ => self.tell(source),
@@ -150,7 +150,7 @@ impl LeaseLane {
         self.offered.insert(op, told);
     }
 
-    /// Lends a copy of ordinary memory. `None`: it is being made.
+    /// Lends a copy of ordinary memory. `None`: the copy is being made elsewhere.
     fn copy(
         &mut self,
         op: OpId,
@@ -166,7 +166,7 @@ impl LeaseLane {
         let Some(borrower) = invitation.borrower().filter(|_| asked || len <= UNASKED) else {
             return Some(PendingOffer::Invite(invitation.number(), source));
         };
-        // What is mapped from a file may have to be read from it first.
+        // Memory that is mapped from a file may first have to be read from disk.
         let is_short = len <= AT_ONCE && source.memory().is_private();
         let Some(mut dest) = is_short.then(|| borrower.take_free(len)).flatten() else {
             let borrower = borrower.clone();
@@ -181,7 +181,7 @@ impl LeaseLane {
         Some(self.lend_copy(source, dest, io))
     }
 
-    /// Lends a copy that is made.
+    /// Lends a finished copy.
     fn lend_copy(&mut self, source: Buffer, dest: BufferMut, io: &mut LaneIo<'_>) -> PendingOffer {
         io.copied(source.len() as u64);
         match self.lend(&dest.freeze()) {
@@ -191,7 +191,7 @@ impl LeaseLane {
         }
     }
 
-    /// A copy is made, unless its message was abandoned.
+    /// A copy is finished, unless its message was abandoned.
     pub(super) fn copied(&mut self, op: OpId, job: &Job, io: &mut LaneIo<'_>) {
         let told = match job.take() {
             None => return,
@@ -209,7 +209,7 @@ impl LeaseLane {
         PendingOffer::Cannot(source)
     }
 
-    /// What the peer is told of a tensor.
+    /// Decides what to tell the peer about a tensor.
     fn tell(&mut self, mut source: Buffer) -> PendingOffer {
         let is_last = source.is_only_handle();
         if let Some(borrowed) = self.borrowed(&source) {
@@ -244,7 +244,8 @@ impl LeaseLane {
         }
     }
 
-    /// Whether ordinary memory of `len` bytes can be copied for the peer; before it is known, as far as anybody's share goes.
+    /// Whether ordinary memory of `len` bytes can be copied for the peer. Before the peer's process is known, whether a borrower's
+    /// whole share would suffice.
     pub(super) fn has_room(&self, len: usize) -> bool {
         match self.borrower() {
             Some(borrower) => borrower.has_room(len),
@@ -252,14 +253,14 @@ impl LeaseLane {
         }
     }
 
-    /// What the peer has lent. An invitation does not prove that: whoever relays it would hear of loans that it has not made. So
-    /// what goes back over another pipe than it came over needs the kernel's word.
+    /// `source` as memory borrowed from this peer. An invitation does not prove that: a process that relays one would learn of loans
+    /// that it has not made. So memory that goes back over another pipe than it came over needs the kernel's word for the peer.
     pub(super) fn borrowed<'a>(&self, source: &'a Buffer) -> Option<&'a Borrowed> {
         let borrowed = source.memory().as_any().downcast_ref::<Borrowed>();
         borrowed.filter(|borrowed| borrowed.goes_over(self.id, self.peer.addr().pid()))
     }
 
-    /// What a message brings back of what the peer was lent.
+    /// This process's memory that the peer was lent and that a message brings back.
     pub(super) fn returned(&self, offer: &Offer) -> Option<Returned> {
         if let Some(borrower) = self.borrower() {
             return borrower.sends_back(offer);
@@ -269,9 +270,9 @@ impl LeaseLane {
     }
 }
 
-/// What can be done for a peer.
+/// How a tensor can be lent to the peer.
 enum Lent {
     Offer(Offer, Open),
-    /// It is not known yet which process it is.
+    /// The peer's process is not known yet.
     WhenItComes(Token),
 }

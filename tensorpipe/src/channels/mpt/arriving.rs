@@ -1,8 +1,8 @@
 //! A tensor on its way in: where its chunks go.
 //!
-//! Invariant: a connection claims a chunk before its first byte, and writes its range only. A chunk that comes again belongs to the
-//! connection that claimed it last; one that is whole is not written again. The memory leaves whole, or when nobody waits for the
-//! tensor any more; nobody writes to it afterwards.
+//! Invariant: a connection claims a chunk before its first byte, and writes only into that chunk's range. If a chunk comes again, the
+//! connection that claimed it last owns it; a whole chunk is not written again. The memory leaves when it is whole, or when nobody waits
+//! for the tensor any more. Nobody writes to it afterwards.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::device::{BufferMut, Destination, Pool};
 use crate::error::SystemError;
 use crate::sync::{Mutex, lock};
 
-/// Read at once at most, in bytes: while one connection reads, the tensor's others wait.
+/// The most bytes that one read fills: while one connection reads, the tensor's other connections wait.
 const PIECE: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Arriving {
 
 #[derive(Debug)]
 struct Filling {
-    /// `None` once it has left.
+    /// `None` once the memory has left.
     memory: Option<Destination>,
     chunks: Vec<ChunkState>,
     /// Chunks that are not whole yet.
@@ -48,7 +48,7 @@ enum ChunkState {
 #[derive(Debug)]
 pub(super) struct Claimed {
     pub(super) place: Range<usize>,
-    /// What becomes resident by that, or why there is no memory.
+    /// The bytes that become resident, or why there is no memory.
     pub(super) cost: Result<u64, SystemError>,
 }
 
@@ -57,7 +57,7 @@ impl Filling {
         &mut self.chunks[offset / CHUNK as usize]
     }
 
-    /// Gets memory for the chunk at `offset`: what that makes resident. Chunks of one huge page cost it once.
+    /// Gets memory for the chunk at `offset`; returns the bytes that become resident. A huge page counts once for all its chunks.
     fn open(&mut self, offset: usize, pool: &Pool) -> Result<u64, SystemError> {
         // Nobody waits for it any more.
         let Some(memory) = &self.memory else {
@@ -78,7 +78,7 @@ impl Filling {
 }
 
 impl Arriving {
-    /// `memory` is main memory, and not empty; what is taken of it comes from `pool`.
+    /// `memory` is main memory and not empty; the memory that backs it comes from `pool`.
     pub(super) fn new(memory: Destination, pool: Pool) -> Self {
         let len = memory.len() as u64;
         let chunks = len.div_ceil(CHUNK);
@@ -93,7 +93,7 @@ impl Arriving {
         }
     }
 
-    /// The place of a chunk that is about to come by connection `by`, with memory. `None`: it is here already.
+    /// Claims a chunk that is about to arrive on connection `by`, and gets memory for it. `None`: the chunk is here already.
     pub(super) fn claim(&self, chunk: &ChunkHead, by: u8) -> Result<Option<Claimed>, ChannelFault> {
         let (offset, len) = (chunk.offset, u64::from(chunk.len));
         let fits = offset < self.len
@@ -116,7 +116,8 @@ impl Arriving {
         Ok(Some(Claimed { place, cost }))
     }
 
-    /// Reads some bytes into `place`: how many. `None`: nobody waits for them from connection `by` any more, and nothing was read.
+    /// Reads some bytes into `place` and returns their number. `None`: connection `by` does not own the chunk any more; nothing was
+    /// read.
     pub(super) fn poll_fill(
         &self,
         cx: &mut Context<'_>,
@@ -142,7 +143,7 @@ impl Arriving {
         }
     }
 
-    /// Connection `by` has read all of the chunk at `offset`. The memory, if that was the last.
+    /// Connection `by` has read all of the chunk at `offset`. If no chunk is missing now, returns the memory.
     pub(super) fn filled(&self, offset: u64, by: u8) -> Option<BufferMut> {
         let mut filling = lock(&self.filling);
         let chunk = filling.chunk(offset as usize);
@@ -158,14 +159,14 @@ impl Arriving {
         }
     }
 
-    /// Whether some of it has come.
+    /// Whether a chunk was claimed.
     pub(super) fn has_begun(&self) -> bool {
         let filling = lock(&self.filling);
         let mut chunks = filling.chunks.iter();
         chunks.any(|chunk| *chunk != ChunkState::ToCome)
     }
 
-    /// The memory, of which nothing has been claimed.
+    /// Takes the memory back, provided that no chunk was claimed.
     pub(super) fn take_untouched(&self) -> Result<Option<Destination>, ChannelFault> {
         if self.has_begun() {
             return Err(ChannelFault(

@@ -1,7 +1,7 @@
 //! The task of one further connection: both directions at once, until the pipe or the connection ends.
 //!
-//! Writing pulls a chunk when the one before it is with the system, so what waits here is one chunk at most. Reading puts
-//! each chunk where it belongs, and throws away those of tensors that nobody waits for any more.
+//! The writer pulls a chunk once the system has taken the one before, so at most one chunk waits here. The reader puts each chunk in its
+//! place, and discards chunks of tensors that nobody waits for any more.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -19,13 +19,13 @@ use super::sending::Chunk;
 use super::stripes::Stripes;
 use super::{ChannelFault, Connection, NAME};
 
-/// Read at once of what is thrown away, in bytes.
+/// Bytes that one read discards.
 const SINK: usize = 16 << 10;
 
-/// While something is unconfirmed, whether it is late is decided that often.
+/// How often late chunks are looked for while something is unconfirmed.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Where the peer is gone, its pipe's connection says better why: it gets that long to do so.
+/// If the peer is gone, the pipe's connection reports a better reason, and has this long to do so.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// How a connection ended.
@@ -49,7 +49,7 @@ impl From<ChannelFault> for End {
     }
 }
 
-/// Moves chunks over connection number `number` until it ends, or `over` does, with the pipe.
+/// Moves chunks over connection number `number` until the connection ends, or the pipe does, which `over` reports.
 pub(super) async fn run(
     connection: Box<dyn Connection>,
     number: usize,
@@ -87,7 +87,7 @@ pub(super) async fn run(
 
 type Never = std::convert::Infallible;
 
-/// Ends when the peer has confirmed nothing for too long. Before that, what is late is sent by the others as well.
+/// Ends when the peer has confirmed nothing for too long. Before that, late chunks are given to the other connections as well.
 async fn watch(line: &Line, stripes: &Stripes) -> Duration {
     loop {
         line.has_unconfirmed().await;
@@ -107,7 +107,7 @@ async fn write(
 ) -> Result<Never, End> {
     loop {
         let mut work = pin!(stripes.work.notified());
-        // From here on it hears of new ones.
+        // From here on, this waiter is notified of new work.
         work.as_mut().enable();
         let chunks = line.take_to_confirm();
         if chunks > 0 {
@@ -119,7 +119,7 @@ async fn write(
             write_chunk(&mut writer, &chunk).await?;
             stripes.count_sent(number);
             drop(chunk);
-            // Reading is of the same task.
+            // This task reads as well: let it.
             tokio::task::yield_now().await;
             continue;
         }
@@ -134,7 +134,7 @@ async fn write(
 
 /// Header and bytes in one write where the connection can.
 async fn write_chunk(writer: &mut WriteHalf<Box<dyn Connection>>, chunk: &Chunk) -> io::Result<()> {
-    // Main memory, as its channel said.
+    // Its channel serves only main memory.
     let mut bytes = chunk.bytes.as_bytes().unwrap_or_default();
     let header = Frame::Chunk(ChunkHead {
         op: chunk.id.op,
@@ -174,7 +174,7 @@ async fn read(
             Frame::Chunk(chunk) => {
                 read_chunk(&mut reader, &chunk, stripes, by).await?;
                 line.has_read();
-                // Writing is of the same task.
+                // This task writes as well: let it.
                 tokio::task::yield_now().await;
             }
         }
@@ -187,7 +187,7 @@ async fn read_chunk(
     stripes: &Stripes,
     by: u8,
 ) -> Result<(), End> {
-    // It was wanted once: the writer sends nothing before this side has said go.
+    // No tensor of that id waits here any more. It did once: the writer sends nothing before this side has sent GO.
     let Some(arriving) = stripes.arriving(chunk.op) else {
         return Ok(sink(reader, chunk.len as usize).await?);
     };

@@ -1,16 +1,15 @@
-//! What the two lanes say to each other: a few bytes on the pipe's connection, and what stands before each chunk on the
-//! others. Integers are little-endian.
+//! The lanes' protocol: a few bytes on the pipe's connection, and a header before each chunk on the others. Integers are little-endian.
 
 use super::{CONNECTIONS_MAX, ChannelFault, JoinToken, OpId};
 
-/// A tensor travels in chunks of this size, in bytes, each beginning at a multiple of it; the last may be shorter. Long
-/// enough that the turns cost nothing, short enough that a slow connection holds up little.
+/// A tensor travels in chunks of this many bytes. Each begins at a multiple of it, and the last may be shorter. Long enough that scheduling
+/// chunks costs nothing, short enough that a slow connection holds up little.
 pub(super) const CHUNK: u64 = 512 << 10;
 
-/// What stands before a chunk, in bytes.
+/// The header's length, in bytes.
 pub(super) const HEADER_LEN: usize = 28;
 
-/// On a further connection.
+/// A frame on a further connection.
 ///
 /// ```text
 ///  0      1   4     8                       20       28
@@ -20,13 +19,13 @@ pub(super) const HEADER_LEN: usize = 28;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     Chunk(ChunkHead),
-    /// That many chunks that came on this connection are in place, in order.
+    /// So many chunks that came on this connection are in place, in order.
     Taken(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkHead {
-    /// At its reader.
+    /// The operation as its reader numbers it.
     pub(super) op: OpId,
     pub(super) offset: u64,
     pub(super) len: u32,
@@ -72,20 +71,20 @@ impl Frame {
     }
 }
 
-/// On the pipe's connection, about one tensor: a byte that says what, then tokens, if any.
+/// A frame on the pipe's connection, about one tensor: a byte for the kind, then tokens, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlMessage {
-    /// Reader: its memory is there. With tokens if it can give some out and is not connected yet.
+    /// Reader: memory is ready, send. Contains tokens if the reader can give some out and is not connected yet.
     Go(Vec<JoinToken>),
-    /// Writer: join with these.
+    /// Writer: join with these tokens.
     Tokens(Vec<JoinToken>),
     /// Reader: it cannot join.
     Alone,
-    /// Writer: it has to come on the pipe's connection.
+    /// Writer: the tensor has to travel on the pipe's connection.
     Whole,
-    /// Reader: let it come there.
+    /// Reader: send it on the pipe's connection.
     Stream,
-    /// Reader: it is here.
+    /// Reader: all of it has arrived.
     Done,
 }
 

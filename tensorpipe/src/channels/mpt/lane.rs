@@ -1,4 +1,4 @@
-//! The pipe's end of the channel: what is said about each tensor, and when connections are opened.
+//! The channel's end on one pipe: the control frames about each tensor, and when connections are opened.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::device::{Destination, Pool};
 use crate::error::Misuse;
 use crate::sync::AtomicU64;
 
-/// Tensors wait that long for the first connection: then they go on the pipe's own.
+/// How long tensors wait for the first connection, before they travel on the pipe's own.
 const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) struct MptLane {
@@ -24,11 +24,11 @@ pub(super) struct MptLane {
     stripes: Arc<Stripes>,
     further: ConnectionSource,
     connections: u8,
-    /// What this end has given out.
+    /// The tokens that this end has given out.
     tokens: Option<Vec<JoinToken>>,
     /// Whether this end has begun to join.
     has_joined: bool,
-    /// Its tasks end with it.
+    /// The lane's tasks end when this is dropped.
     over: watch::Sender<()>,
 }
 
@@ -45,7 +45,7 @@ impl MptLane {
         }
     }
 
-    /// What the peer may join with, unless it is there, or cannot come.
+    /// Tokens for the peer to join with; none if it has joined or cannot come.
     fn offer(&mut self, io: &LaneIo<'_>) -> Vec<JoinToken> {
         let ConnectionSource::Expects(expect) = &self.further else {
             return Vec::new();
@@ -54,7 +54,7 @@ impl MptLane {
             ConnectionState::Unused | ConnectionState::Opening => {}
             ConnectionState::Open | ConnectionState::Closed => return Vec::new(),
         }
-        // The same ones for each tensor until it is there: any of these frames may be about one that is given up.
+        // Every tensor carries the same tokens until the peer joins: any of these frames may belong to a tensor that is given up.
         if let Some(tokens) = &self.tokens {
             return tokens.clone();
         }
@@ -63,7 +63,7 @@ impl MptLane {
         for (number, Expected { token, connection }) in expected.enumerate() {
             tokens.push(token);
             self.spawn_for(io, move |stripes, over| async move {
-                // It may never come: that is not known, and nobody waits for this one.
+                // The peer may never join. Nothing reports that, and nothing waits for this connection.
                 if let Ok(connection) = connection.await {
                     run(connection, number, stripes, over).await;
                 }
@@ -75,7 +75,7 @@ impl MptLane {
         self.tokens.insert(tokens).clone()
     }
 
-    /// Joins with the first tokens that the peer has ever sent.
+    /// Joins with the first tokens that the peer sent; later ones are ignored.
     fn join(&mut self, tokens: Vec<JoinToken>, io: &LaneIo<'_>) -> Result<(), ChannelFault> {
         let ConnectionSource::Joins(join) = self.further.clone() else {
             return Err(ChannelFault(
@@ -85,7 +85,7 @@ impl MptLane {
         if std::mem::replace(&mut self.has_joined, true) {
             return Ok(());
         }
-        // The peer does not decide how many connections are made from here.
+        // This end, not the peer, bounds how many connections it makes.
         let tokens = tokens.into_iter().take(usize::from(self.connections));
         self.stripes.state().joins = tokens.len();
         self.begin_opening(io);
@@ -112,7 +112,7 @@ impl MptLane {
         });
     }
 
-    /// Runs `work` until it ends, or the lane does.
+    /// Runs `work` until it ends or the lane is dropped.
     fn spawn_for<W: Future<Output = ()> + Send + 'static>(
         &self,
         io: &LaneIo<'_>,
@@ -141,7 +141,7 @@ impl MptLane {
                 drop(state);
                 self.stripes.work.notify_waiters();
             }
-            // The peer cannot take part, either.
+            // The peer has no connections either.
             ConnectionState::Unused | ConnectionState::Closed => {
                 let says = state.close_road("the peer has no connections to go over");
                 drop(state);

@@ -1,5 +1,5 @@
-//! What the two directions of one further connection know of each other: which chunks the peer has not confirmed, and how
-//! many of its are to be confirmed.
+//! State that the two directions of one further connection share: chunks that the peer has not confirmed, and how many of the peer's chunks
+//! are to be confirmed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use super::ChannelFault;
 use super::sending::ChunkId;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// Within this time the peer confirms the next chunk: a connection that is alive and slower is of no use. The pipe's
-/// keep-alive watches over the peer, this over a connection of which nothing arrives any more.
+/// The peer confirms the next chunk within this time: a connection that is slower is of no use even if it is alive. The pipe's keep-alive
+/// watches the peer; this watches a connection on which nothing arrives any more.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(60);
 
-/// A chunk is late after this time at least: a peer's task may have waited for a processor.
+/// The least time after which a chunk is late: the peer's task may have waited for a processor.
 const LATE_AFTER_LEAST: Duration = Duration::from_millis(20);
 
-/// Before a chunk of this pipe was confirmed one is late after this time (RFC 6298, section 2.1).
+/// When a chunk is late while none was confirmed on this pipe (RFC 6298, section 2.1).
 const LATE_AFTER_FIRST: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Line {
     sent: Mutex<Sent>,
     to_confirm: AtomicU32,
-    /// For the writing direction: there is something to confirm, or nothing is late any more.
+    /// Wakes the writing direction: chunks are to be confirmed, or nothing is late any more.
     news: Notify,
-    /// Something is to be confirmed by the peer.
+    /// The peer has something to confirm.
     begun: Notify,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Line {
 struct Sent {
     /// In order.
     unconfirmed: VecDeque<Unconfirmed>,
-    /// When the peer confirmed the last one, or the first of these was begun.
+    /// When the peer confirmed the last chunk, or the first of these was begun.
     since: Instant,
     took: Option<RttEstimate>,
 }
@@ -104,7 +104,7 @@ impl Line {
         });
     }
 
-    /// The peer has taken that many: read, or thrown away where another connection carries them, too.
+    /// The peer has taken so many chunks: it has read them, or discarded those that came on another connection as well.
     pub(super) fn confirmed(&self, chunks: u32) -> Result<(), ChannelFault> {
         let now = Instant::now();
         let mut sent = lock(&self.sent);
@@ -136,7 +136,7 @@ impl Line {
         self.news.notify_one();
     }
 
-    /// How many chunks the peer is to hear of.
+    /// Takes the number of chunks that are still to be confirmed.
     pub(super) fn take_to_confirm(&self) -> u32 {
         self.to_confirm.swap(0, Ordering::SeqCst)
     }
@@ -170,8 +170,8 @@ impl Line {
         lock(&self.sent).took
     }
 
-    /// If the oldest chunk should have been confirmed by now: it and those behind it, each once. A connection that has confirmed
-    /// none is measured by what chunks took on `others`.
+    /// If the oldest chunk should have been confirmed by now: that one and those behind it. Each chunk is returned once. A connection
+    /// without a confirmed chunk is measured by the times of `others`.
     pub(super) fn take_late(&self, others: Option<RttEstimate>) -> Vec<ChunkId> {
         let mut sent = lock(&self.sent);
         let late_after = sent.took.or(others).map_or(LATE_AFTER_FIRST, |took| {
@@ -188,7 +188,8 @@ impl Line {
         late.collect()
     }
 
-    /// What may be lost with the connection. Also what is late: the reader may have thrown away what another has sent of it.
+    /// Chunks that may be lost with the connection. Late ones are included: the reader may have discarded the other connection's
+    /// copy.
     pub(super) fn unconfirmed(&self) -> Vec<ChunkId> {
         let sent = lock(&self.sent);
         sent.unconfirmed.iter().map(|chunk| chunk.id).collect()

@@ -1,7 +1,7 @@
 //! One large tensor over several connections of the pipe's transport at once ("multi-plexed transport").
 //!
-//! Used where it is asked for: [`ContextBuilder::prefer_channel`](crate::ContextBuilder::prefer_channel) at both ends. It leaves what is
-//! smaller than its threshold to the next channel, if there is one.
+//! Used only if both ends ask for it with [`ContextBuilder::prefer_channel`](crate::ContextBuilder::prefer_channel). Tensors below its
+//! threshold go over the next channel, if there is one.
 //!
 //! ```text
 //!   writer                       the pipe's connection                        reader
@@ -14,18 +14,18 @@
 //!     │ ◀──────────────────────────── DONE ───────────────────────────────────── │
 //! ```
 //!
-//! - The connections are opened when the first tensor is sent, not before. The end that accepted the pipe gives out tokens, the other joins
-//!   with them at the pipe's address ([`ConnectionSource`]). That may fail, since the listener has stopped or something between the two is full, or
-//!   take longer than 15 s. Then the tensors that wait for them travel on the pipe's own connection, with a round trip more than by
-//!   `basic`. Later ones travel by the next channel.
-//! - No split beforehand: whichever connection has room takes the next chunk of 512 KiB. So a slow one carries less.
+//! - The connections are opened when the first tensor is sent, not before. The end that accepted the pipe gives out tokens; the other end
+//!   joins with them at the pipe's address ([`ConnectionSource`]). That fails if the listener has stopped or a middlebox refuses more
+//!   connections, and it may take longer than 15 s. Then the waiting tensors travel on the pipe's own connection, one round trip slower
+//!   than by `basic`. Later tensors use the next channel.
+//! - No split beforehand: the connection that has room takes the next chunk of 512 KiB. So a slow one carries less.
 //! - A task of its own drives each connection. A chunk is written from the sender's memory and read into the receiver's;
 //!   in between there is what the two systems buffer, nothing else.
-//! - A connection that ends is done without: the others carry what was not confirmed on it. A chunk that is late, by what those before
-//!   took, there or else on another, travels on another as well, and the reader drops what comes twice. So the loss of one costs
-//!   some 20 ms, not the pipe; where chunks take long, up to three times what the first took.
-//! - The pipe ends with [`Error::Lost`] where the last connection ends in the middle of a tensor, or confirms nothing for 60 s.
-//! - With credit given ahead a tensor still waits for the reader's GO: another connection may overtake its descriptor.
+//! - A lost connection does not end the pipe: the others carry its unconfirmed chunks. A chunk is late compared with earlier ones on its
+//!   connection, or else on another. A late chunk is sent on another connection as well, and the reader drops duplicates. So a loss costs
+//!   some 20 ms; if chunks take long, up to three times as long as the first took.
+//! - The pipe ends with [`Error::Lost`] if the last connection ends in the middle of a tensor, or confirms nothing for 60 s.
+//! - Even with credit, a tensor waits for the reader's GO: its chunks could overtake its descriptor, which travels on another connection.
 
 mod arriving;
 mod connection;
@@ -46,23 +46,22 @@ use crate::error::{Error, Misuse};
 use crate::sync::{AtomicU64, Ordering};
 use crate::transports::Connection;
 
-/// How many connections by default.
+/// Connections by default.
 const CONNECTIONS: u8 = 4;
 
-/// More are of no use, and a peer cannot ask for them.
+/// The most connections. More would not help, and a peer cannot ask for them.
 const CONNECTIONS_MAX: u8 = 16;
 
-/// What is spoken on the further connections.
+/// The name of the protocol on the further connections.
 const DESCRIPTOR: &[u8] = b"1";
 
 /// Channel `mpt`: a large tensor travels over several connections of the pipe's transport at once.
 ///
-/// It pays on links where one connection does not get all that is there: paced or throttled per connection, or long and with
-/// losses. Over loopback it wins nothing (four connections take 1.4 times as long as one), so it is in no default list: both ends
-/// ask for it. Smaller tensors are left to the next channel, and what can be lent to `lease`, where there is one. The
-/// connections are opened when the first large tensor is sent; where they cannot be, because the listener has stopped
-/// or within 15 s, the pipe goes on without. Where one is lost the others carry what was on it; where all are, in the middle of a
-/// tensor, the pipe ends.
+/// It pays on links where one connection cannot use the full bandwidth: links that are throttled per connection, or long and lossy. Over
+/// loopback it wins nothing (four connections take 1.4 times as long as one). So it is in no default list, and both ends have to ask for
+/// it. Smaller tensors go over the next channel, and lendable ones over `lease`, if the context has that. The connections are opened when
+/// the first large tensor is sent. If the listener has stopped, or they do not open within 15 s, the pipe goes on without them. If one is
+/// lost, the others carry its chunks; if all are lost in the middle of a tensor, the pipe ends.
 ///
 /// ```
 /// # use tensorpipe::{Context, channels::MptChannel};
@@ -94,7 +93,7 @@ impl MptChannel {
         }
     }
 
-    /// That many connections for each pipe. Where the two ends differ the smaller number counts.
+    /// Uses so many connections for each pipe. If the two ends differ, the smaller number counts.
     ///
     /// # Errors
     /// [`Misuse::Other`] unless it is from 1 to 16.
@@ -108,7 +107,7 @@ impl MptChannel {
         Ok(self)
     }
 
-    /// How many chunks this context has sent by each of the connections, over all pipes.
+    /// Chunks that this context has sent on each of the connections, over all pipes.
     pub fn chunks_sent(&self) -> Vec<u64> {
         let all = self.sent.iter().take(usize::from(self.connections));
         all.map(|sent| sent.load(Ordering::Relaxed)).collect()

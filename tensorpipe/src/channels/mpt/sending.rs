@@ -1,7 +1,7 @@
 //! Tensors on their way out: which chunk is next.
 //!
-//! Invariant: each chunk of a tensor is pulled once, and again only where its connection has ended or is late. Tensors take
-//! turns, so that a large one does not hold up the others.
+//! Invariant: each chunk of a tensor is pulled once, and again only if its connection has ended or the chunk is late. Tensors take turns,
+//! so that a large one does not hold up the others.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,9 +11,9 @@ use super::{Buffer, ChannelFault, OpId};
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     tensors: HashMap<OpId, Striping>,
-    /// Those with chunks to be pulled; what was cancelled may still be among them.
+    /// Tensors with chunks to be pulled; cancelled ones may still be listed.
     queue: VecDeque<OpId>,
-    /// Pulled before, by a connection that may have lost them; what was cancelled may still be among them.
+    /// Chunks of connections that may have lost them; those of cancelled tensors may still be listed.
     again: VecDeque<ChunkId>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct ChunkId {
 
 #[derive(Debug)]
 struct Striping {
-    /// Kept until the reader has all of it: any chunk may have to travel again.
+    /// Kept until the reader has all of it: any chunk may have to be sent again.
     source: Buffer,
     len: u64,
     stage: Stage,
@@ -34,13 +34,13 @@ struct Striping {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
-    /// For the reader's memory.
+    /// Until the reader has memory.
     WaitsForGo,
-    /// For the connections.
+    /// Until there are connections.
     WaitsForConnections,
-    /// Pulled up to here.
+    /// Pulled up to this offset.
     Striped(u64),
-    /// The reader has been asked to take it on the pipe's connection.
+    /// The reader was told to ask for it on the pipe's connection.
     Asked,
 }
 
@@ -69,7 +69,7 @@ impl Sending {
         self.tensors.insert(op, tensor);
     }
 
-    /// The reader has memory for it. Fails if it has said so before.
+    /// The reader has memory for the tensor. Fails on a second go-ahead.
     pub(super) fn go(&mut self, op: OpId) -> Result<(), ChannelFault> {
         match self.tensors.get_mut(&op) {
             // Cancelled meanwhile.
@@ -92,7 +92,7 @@ impl Sending {
         }
     }
 
-    /// There are no connections: what has not begun is to be asked for on the pipe's connection.
+    /// There are no connections: the tensors that have not begun travel on the pipe's connection. Returns them.
     pub(super) fn ask(&mut self) -> Vec<OpId> {
         let mut asked = Vec::new();
         for (op, tensor) in &mut self.tensors {
@@ -105,7 +105,7 @@ impl Sending {
         asked
     }
 
-    /// Whether a tensor is begun and has chunks to be pulled, for the first time or again.
+    /// Whether a tensor has begun and still has chunks to be pulled, for the first time or again.
     pub(super) fn is_torn(&self) -> bool {
         let mut tensors = self.tensors.values();
         tensors.any(|tensor| matches!(tensor.stage, Stage::Striped(at) if at < tensor.len))
@@ -115,7 +115,7 @@ impl Sending {
                 .any(|id| self.tensors.contains_key(&id.op))
     }
 
-    /// These may be lost: they are pulled again.
+    /// These chunks may be lost: they will be pulled again.
     pub(super) fn send_again(&mut self, chunks: impl IntoIterator<Item = ChunkId>) {
         self.again.extend(chunks);
     }
@@ -144,7 +144,7 @@ impl Sending {
         None
     }
 
-    /// The reader takes it on the pipe's connection. `None` if it was cancelled.
+    /// The reader asks for the tensor on the pipe's connection. `None` if it was cancelled.
     pub(super) fn stream(&mut self, op: OpId) -> Result<Option<Buffer>, ChannelFault> {
         match self.tensors.get(&op) {
             None => Ok(None),

@@ -1,7 +1,7 @@
 //! What a pipe's lane shares with the tasks of its connections.
 //!
-//! Lock order: the pipe's lock, under which the lane's methods are called, comes before this one. So a task reports to the
-//! pipe only after it has let go of this lock.
+//! Lock order: the pipe's lock, which is held while the lane's methods run, comes before this one. So a task must release this lock before
+//! it reports to the pipe.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock};
 pub(super) struct Stripes {
     pub(super) handle: LaneHandle,
     state: Mutex<State>,
-    /// There may be chunks to be pulled.
+    /// Notified when there may be chunks to pull.
     pub(super) work: Notify,
     sent: Arc<Vec<AtomicU64>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Hears when there are no connections any more.
+    /// Told when there are no connections any more.
     degraded: Degraded,
     pub(super) sending: Sending,
     pub(super) arriving: HashMap<OpId, Arc<Arriving>>,
     pub(super) connection_state: ConnectionState,
-    /// Open ones.
+    /// How many are open.
     connections: usize,
     /// Attempts to join under way.
     pub(super) joins: usize,
-    /// How long chunks took on the connection that has confirmed one last.
+    /// Chunk times of the connection that was confirmed last.
     took: Option<RttEstimate>,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum ConnectionState {
     Unused,
     Opening,
     Open,
-    /// There are none, and none are asked for any more.
+    /// There are none, and no more will be opened.
     Closed,
 }
 
@@ -96,7 +96,7 @@ impl Stripes {
         self.state().arriving.get(&op).cloned()
     }
 
-    /// A chunk of `op` makes so much resident. Where there is no room for it, nobody waits for `op` any more.
+    /// A chunk of `op` makes so many bytes resident. If there is no room for them, `op` fails.
     pub(super) fn count(&self, op: OpId, cost: Result<u64, SystemError>) {
         match cost {
             Ok(0) => {}
@@ -121,7 +121,7 @@ impl Stripes {
         self.state().took = line.took();
     }
 
-    /// What is late on one connection travels on another as well, if there is one.
+    /// Lets another connection, if there is one, carry what is late on this one.
     pub(super) fn send_late_again(&self, line: &Line) {
         let mut state = self.state();
         if state.connections > 1 {
@@ -134,7 +134,7 @@ impl Stripes {
         }
     }
 
-    /// A connection has ended, and the others carry what it had: whether there are none, so that a tensor is lost.
+    /// A connection has ended, and the others carry its chunks. Returns whether none is left and a tensor is therefore lost.
     pub(super) fn closed(&self, line: &Line) -> bool {
         let (lost, says) = {
             let mut state = self.state();
@@ -167,7 +167,7 @@ impl Stripes {
         self.say(says);
     }
 
-    /// The time to make connections is over.
+    /// No connection was opened in time.
     pub(super) fn give_up(&self) {
         let says = {
             let mut state = self.state();
@@ -187,7 +187,7 @@ impl Stripes {
 }
 
 impl State {
-    /// Unless there are connections: tensors go on the pipe's own from now on, for this reason. What the peer has to hear.
+    /// If there are no connections: from now on, tensors go on the pipe's own, for this reason. Returns what to tell the peer.
     pub(super) fn close_road(&mut self, reason: &str) -> Vec<(OpId, ControlMessage)> {
         if self.connections > 0 {
             return Vec::new();

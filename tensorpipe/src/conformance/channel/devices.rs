@@ -1,4 +1,4 @@
-//! Memory of devices: the ways to main memory, and queues that stand still.
+//! Device memory: transfers to and from main memory, and queues that stand still.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::message::{Allocation, Message, MessageTensor, Place};
 use crate::pipe::Pipe;
 use crate::tensor::Tensor;
 
-/// Between the device and main memory, both ways, as far as the channel serves them.
+/// Between the device and main memory, both ways, if the channel serves them.
 pub async fn to_and_from_main_memory(subject: Subject) {
     if subject.device.is_cpu() {
         return;
@@ -69,7 +69,7 @@ async fn moved(from: &Pipe, to: &Pipe, tensor: MessageTensor, place: Place) -> T
     message.tensors.remove(0).tensor
 }
 
-/// While the bytes of a tensor are not there, messages pass it, both ways, on the one thread that both ends run on.
+/// While the bytes of a tensor are not ready, other messages pass it, both ways, although both ends run on one thread.
 pub async fn a_queue_that_stands_still_holds_up_no_pipe(subject: Subject) {
     let Some(hold) = &subject.hold else {
         return;
@@ -107,10 +107,10 @@ pub async fn a_queue_that_stands_still_holds_up_no_pipe(subject: Subject) {
     subject.check(&message, &parts);
 }
 
-/// In which a lane that waits for nothing is done.
+/// Longer than a lane takes that does not wait.
 const LONG: Duration = Duration::from_millis(50);
 
-/// Memory of the reader's on which work is queued is filled behind that.
+/// A lane fills the reader's memory only behind work that is queued on it.
 pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
     const LEN: usize = 300_000;
     let Some(hold) = &subject.hold else {
@@ -118,7 +118,7 @@ pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
     };
     let (client, server) = subject.pair().await;
     let tensor = subject.tensor(LEN, 1);
-    // It is there.
+    // By now it has arrived.
     drop((subject.download)(tensor.tensor.buffer()));
     let held = Held::new(hold());
     let used = (subject.upload)(&pattern(LEN, 2));
@@ -126,7 +126,7 @@ pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
     drop(used);
     let room = BufferMut::from_memory(memory, LEN);
     let room = room.unwrap_or_else(|_| panic!("nobody else has it"));
-    // The pipe stays: a context that ends unregisters its memory, for which a driver may wait for its devices.
+    // The pipe is kept: a context that ends unregisters its memory, for which a driver may wait for its devices.
     let moving = tokio::spawn(async move {
         let place = Place::Into(room);
         let arrived = moved(&client, &server, tensor, place).await;
@@ -140,8 +140,8 @@ pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
     assert_same(&found, &pattern(LEN, 1), "what came last");
 }
 
-/// Keeps a device from going on. A thread lets it go at last: a lane that waits for it would wait for ever, and no timer would
-/// run.
+/// Keeps a device from going on. A thread releases it at last: otherwise a lane that blocks on the device would block for ever, and no
+/// timer would run.
 pub(super) struct Held {
     release: mpsc::Sender<()>,
     waited: std::thread::JoinHandle<bool>,

@@ -1,4 +1,4 @@
-//! One end dies without a goodbye: typed errors, and nothing is kept.
+//! One end dies without a goodbye: the other gets typed errors, and no memory is kept.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Peer {
                 }
                 (pipe, work)
             });
-            // First its tasks, then the handles: so no goodbye is said.
+            // First its tasks, then the handles, so that no goodbye is sent.
             runtime.shutdown_background();
             drop(held);
         });
@@ -72,7 +72,7 @@ fn assert_lost<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(matches!(result, Err(Error::Lost { .. })), "{result:?}");
 }
 
-/// The writer dies between its descriptor and the go-ahead: the reader gets a typed error, then and ever after.
+/// The writer dies between its descriptor and the go-ahead: the reader gets a typed error, now and later.
 pub async fn a_writer_that_dies_leaves_nothing(subject: Subject) {
     let (pipe, peer) = mortal(&subject, |subject, pipe| async move {
         let _ = pipe.write(subject.message(&[(8 << 20, 1)])).await;
@@ -95,7 +95,7 @@ fn watched(message: &Message) -> Vec<Weak<dyn Memory>> {
         .collect()
 }
 
-/// The reader dies before its go-ahead: the writer gets a typed error, and its memory is let go of.
+/// The reader dies before its go-ahead: the writer gets a typed error, and its memory is released.
 pub async fn a_reader_that_dies_leaves_nothing(subject: Subject) {
     let (pipe, peer) = mortal(&subject, |_, pipe| async move {
         let _kept = pipe.read_descriptor().await;
@@ -115,7 +115,7 @@ pub async fn a_reader_that_dies_leaves_nothing(subject: Subject) {
     .await;
 }
 
-/// Either end dies while bytes flow. What completes is whole, what does not is a typed error, and nothing is kept.
+/// Either end dies while bytes flow. Each operation completes whole or fails with a typed error, and no memory is kept.
 pub async fn dying_in_the_middle_leaves_nothing(subject: Subject) {
     for millis in [0, 2, 5, 10, 20] {
         let (pipe, peer) = mortal(&subject, |subject, pipe| async move {
@@ -162,7 +162,7 @@ pub async fn dying_in_the_middle_leaves_nothing(subject: Subject) {
     }
 }
 
-/// After a message is read and dropped, neither the writer's memory nor the reader's is held any more.
+/// After a message is read and dropped, neither the writer's nor the reader's memory is held.
 pub async fn memory_is_given_back(subject: Subject) {
     let (client, server) = subject.pair().await;
     let parts = [(3 << 20, 1), (100, 2), (70_000, 3)];

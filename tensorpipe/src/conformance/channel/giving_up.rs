@@ -1,4 +1,4 @@
-//! One end gives a message up, at any moment: the pipe goes on.
+//! One end gives a message up at any moment, and the pipe goes on.
 
 use super::devices::Held;
 use super::{Subject, eventually, within};
@@ -43,7 +43,7 @@ pub async fn refusing_leaves_the_pipe_going(subject: Subject) {
     subject.move_parts(&client, &server, &[(1 << 20, 2)]).await;
 }
 
-/// A write is taken back before, at, and after the reader's go-ahead; the pipe goes on each time.
+/// A write is cancelled before, at, and after the reader's go-ahead; the pipe goes on each time.
 pub async fn cancel_of_the_writer_leaves_the_pipe_going(subject: Subject) {
     let (client, server) = subject.pair().await;
     for turns in 0..12 {
@@ -86,8 +86,8 @@ pub async fn dropped_reads_leave_the_pipe_going(subject: Subject) {
     .await;
 }
 
-/// Either end gives a message up, before, at, and after its first bytes, while the device stands still or not: what lanes took of
-/// the pools of both ends comes back.
+/// Either end gives a message up, before, at, and after its first bytes, while the device stands still or not. All memory that lanes took
+/// from the pools of both ends comes back.
 pub async fn memory_comes_back_from_what_is_given_up(subject: Subject) {
     let contexts = [subject.context("client"), subject.context("server")];
     let (client, server) = subject.connect(&contexts[0], &contexts[1]).await;
@@ -104,7 +104,7 @@ pub async fn memory_comes_back_from_what_is_given_up(subject: Subject) {
         if turns % 4 < 2 {
             drop(read);
             release();
-            // Whether it went out in time is the same here.
+            // It does not matter here whether it was sent in time.
             let _ = within("the write", write).await;
         } else {
             write.cancel();

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::message::Message;
 use crate::pipe::{Incoming, Pipe};
 
-/// Answers each message from inside the handler, and sees whether it is called while it is being called.
+/// Answers each message from inside the handler, and detects calls while another call runs.
 struct Echo {
     subject: Subject,
     pipe: Mutex<Option<Pipe>>,
@@ -53,8 +53,7 @@ impl Handler for Echo {
     fn closed(&self, _: &Error) {}
 }
 
-/// No result is reported from inside the call that asked for it: a handler that writes and accepts is not called anew
-/// before it returns.
+/// No result is reported from inside the call that asked for it: a handler that writes and accepts is not called again before it returns.
 pub async fn callbacks_are_deferred(subject: Subject) {
     let (client, server) = subject.pair().await;
     let echo = Arc::new(Echo {

@@ -1,9 +1,9 @@
-//! Tensors of every size, one and many at once, arrive as they were, where their reader wants them.
+//! Tensors of every size, one and many at once, arrive unchanged, where their reader wants them.
 
 use super::{Subject, within};
 use crate::message::{Allocation, Message, Place};
 
-/// Sizes around every border that a channel may have.
+/// Sizes around every limit that a channel may have.
 const SIZES: [usize; 9] = [
     1,
     7,
@@ -72,7 +72,7 @@ pub async fn empty_and_nonempty_tensors(subject: Subject) {
     subject.move_parts(&client, &server, &parts).await;
 }
 
-/// Memory of no bytes at both ends, brought by the reader.
+/// Memory without bytes at both ends, brought by the reader.
 pub async fn null_pointer(subject: Subject) {
     let (client, server) = subject.pair().await;
     let message = Message::new("m").tensor(subject.tensor(0, 0));
@@ -95,7 +95,7 @@ pub async fn null_pointer(subject: Subject) {
     );
 }
 
-/// Memory that the reader brings is filled and comes back; the rest is the channel's or the pool's.
+/// Memory that the reader brings is filled and returned; other parts arrive in memory of the channel or the pool.
 pub async fn into_memory_of_the_readers(subject: Subject) {
     let (client, server) = subject.pair().await;
     for len in [1, 70_000, 5 << 20] {
@@ -124,7 +124,7 @@ pub async fn into_memory_of_the_readers(subject: Subject) {
     }
 }
 
-/// Many messages are written before one is read; reads are started together and end in any order.
+/// Many messages are written before one is read; reads start together and may end in any order.
 pub async fn many_messages_under_way(subject: Subject) {
     let (client, server) = subject.pair().await;
     let parts = |i: u64| [((i as usize % 7) * 60_000 + 1, i), (10, i + 100)];

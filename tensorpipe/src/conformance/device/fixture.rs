@@ -7,7 +7,7 @@ use super::Fixture;
 use crate::conformance::{TestDevices, TestQueue};
 use crate::device::{Allocator, Buffer, BufferMut, Device};
 
-/// Two devices, a queue that writes to them, and one that reads. Faults of their memory panic when it is dropped.
+/// Two devices, a queue that writes to them, and one that reads. Dropping it panics if their memory had faults.
 #[derive(Debug)]
 pub struct TestFixture {
     devices: TestDevices,

@@ -9,13 +9,13 @@ use super::{Machine, TestMemory};
 use crate::device::{Buffer, BufferMut, Fence};
 use crate::error::DeviceError;
 
-/// Each piece of work starts that long after a queue gets to it: far longer than it takes the CPU to queue more.
+/// How long each piece of work is delayed: far longer than the CPU takes to queue more.
 const PAUSE: Duration = Duration::from_millis(1);
 
 type Job = Box<dyn FnOnce(&Machine) + Send>;
 
-/// A queue of copies: they run one after another, on a thread of its own, each after a pause. The thread ends when the queue is
-/// dropped and all of its work is done.
+/// A queue of copies: they run one after another, on the queue's own thread, each after a pause. The thread ends when the queue is dropped
+/// and all of its work is done.
 pub struct TestQueue {
     shared: Arc<Queue>,
 }
@@ -31,7 +31,7 @@ struct QueueState {
     jobs: VecDeque<Job>,
     pushed: u64,
     done: u64,
-    /// What runs when so many are done.
+    /// Callbacks, with the number of finished pieces that each waits for.
     callbacks: Vec<(u64, Box<dyn FnOnce() + Send>)>,
     is_closed: bool,
 }
@@ -44,7 +44,7 @@ impl TestQueue {
         Self { shared }
     }
 
-    /// Behind all that is queued now.
+    /// A fence behind everything that is queued now.
     pub fn fence(&self) -> Arc<dyn Fence> {
         let position = self.shared.lock().pushed;
         Arc::new(Position {
@@ -53,7 +53,7 @@ impl TestQueue {
         })
     }
 
-    /// What is queued from now on runs behind `fence`, whose queue it may be.
+    /// Everything that is queued from now on runs behind `fence`, which may be of any queue.
     pub fn wait_for(&self, fence: Arc<dyn Fence>) {
         let own = fence.as_any().downcast_ref::<Position>();
         if own.is_some_and(|own| Arc::ptr_eq(&own.queue, &self.shared)) {
@@ -67,7 +67,7 @@ impl TestQueue {
         }));
     }
 
-    /// Stands still, behind what is queued now, until the result is dropped.
+    /// Stops, behind what is queued now, until the result is dropped.
     pub fn hold(&self) -> Hold {
         let gate = Arc::new(Gate::default());
         let hold = Hold(gate.clone());
@@ -75,10 +75,11 @@ impl TestQueue {
         hold
     }
 
-    /// Queues a copy of a device's memory, behind that it is ready, into as much main memory, which comes back with the result.
+    /// Queues a copy of device memory into main memory of the same length, behind the source's ready fence. The main memory comes
+    /// back with the result.
     ///
     /// # Errors
-    /// For memory of somebody else's device.
+    /// For memory of another kind of device.
     pub fn read(&self, source: &Buffer, mut into: BufferMut) -> Result<Copied, DeviceError> {
         let place = TestMemory::place(&**source.memory(), source.offset(), source.len())?;
         if let Some(ready) = source.ready() {
@@ -97,10 +98,11 @@ impl TestQueue {
         Ok(Copied { fence, slot })
     }
 
-    /// Queues a copy of main memory into as much of a device's, behind what is unfinished there. The result is ready when that is done.
+    /// Queues a copy of main memory into device memory of the same length, behind the unfinished work there. The result is ready when
+    /// the copy is done.
     ///
     /// # Errors
-    /// For memory of somebody else's device.
+    /// For memory of another kind of device.
     pub fn write(&self, source: Buffer, mut into: BufferMut) -> Result<Buffer, DeviceError> {
         let (device, len) = (into.device(), into.len());
         let refused = |reason| DeviceError::new(device, "copy", reason);
@@ -178,7 +180,7 @@ impl Queue {
     }
 }
 
-/// So many pieces of a queue's work are done.
+/// Reached when so many pieces of a queue's work are done.
 struct Position {
     queue: Arc<Queue>,
     position: u64,
@@ -211,18 +213,18 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Reached when it is made.
+    /// Reached when the copy is done.
     pub fn fence(&self) -> &Arc<dyn Fence> {
         &self.fence
     }
 
-    /// The memory, when it is filled.
+    /// The memory, once it is filled.
     pub fn take(&self) -> Option<BufferMut> {
         let mut slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);
         slot.take()
     }
 
-    /// The bytes, for which this thread waits.
+    /// Waits for the bytes on this thread.
     pub fn wait(self) -> Vec<u8> {
         let gate = Arc::new(Gate::default());
         let opened = gate.clone();

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 use super::{Subject, eventually, expect, pattern, within, write};
 use crate::transports::Connection;
 
-/// What was written before a shutdown arrives, then the end, once and for ever.
+/// Everything written before a shutdown arrives, then the end, permanently.
 pub async fn shutdown_delivers_then_ends(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let bytes = Arc::new(pattern(3 << 20, 9));
@@ -31,7 +31,7 @@ pub async fn shutdown_delivers_then_ends(subject: Subject) {
     drop(writer.await);
 }
 
-/// What was written before a connection is dropped arrives, then the end; of a session, that there was no goodbye.
+/// Everything written before a drop arrives, then the end; in a session, an error, since there was no goodbye.
 pub async fn drop_delivers_then_ends(subject: Subject) {
     let wanted = match subject.has_sessions() {
         false => Ok(0),
@@ -46,7 +46,7 @@ pub async fn drop_delivers_then_ends(subject: Subject) {
     assert_eq!(end.map_err(|error| error.kind()), wanted);
 }
 
-/// A peer that is gone is the end or an error to a reader that waits, and an error to a writer.
+/// If the peer is gone, a waiting reader sees the end or an error, and a writer sees an error.
 pub async fn dropped_peer_is_seen(subject: Subject) {
     let (mut client, server) = subject.pair().await;
     let waiting = tokio::spawn(async move {
@@ -92,14 +92,14 @@ fn poll_read(connection: &mut Box<dyn Connection>, waker: &Waker) -> Poll<std::i
     polled.map_ok(|()| buf.filled().len())
 }
 
-/// The waker of the last poll is woken, in each direction, and no direction takes the other's.
+/// In each direction, the waker of the last poll is woken; neither direction takes the other's waker.
 pub async fn wakers_may_change(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let (_, first) = Count::waker();
     assert!(poll_read(&mut server, &first).is_pending());
     let (count, second) = Count::waker();
     assert!(poll_read(&mut server, &second).is_pending());
-    // A full connection makes a writer wait beside the reader.
+    // A full connection makes a writer wait, beside the reader.
     let (writer_count, writer) = Count::waker();
     let piece = vec![0; 64 << 10];
     within("a full connection", fill(&mut server, &writer, &piece)).await;
@@ -114,13 +114,13 @@ pub async fn wakers_may_change(subject: Subject) {
         }
     };
     assert_eq!(within("the byte", read).await, Some(1));
-    // A wake-up need not say which direction it is for: the writer looks, and waits again.
+    // A wake-up need not say which direction it is for: the writer polls, and waits again.
     within("a full connection", fill(&mut server, &writer, &piece)).await;
     let before = writer_count.0.load(Ordering::SeqCst);
     let drain = async {
         let mut room = vec![0; 256 << 10];
         while writer_count.0.load(Ordering::SeqCst) == before {
-            // Bounded: once all is read, the writer's waker may be the next thing that happens.
+            // Bounded: once all is read, the next event may be for the writer's waker.
             let piece = std::time::Duration::from_millis(20);
             let _ = tokio::time::timeout(piece, client.read(&mut room)).await;
         }
@@ -138,7 +138,7 @@ async fn fill(connection: &mut Box<dyn Connection>, writer: &Waker, piece: &[u8]
                 .is_pending()
         };
         if is_full() {
-            // It may be that only the reactor has not looked yet.
+            // Perhaps only the reactor has not noticed yet.
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             let mut cx = Context::from_waker(writer);
             if Pin::new(&mut **connection)

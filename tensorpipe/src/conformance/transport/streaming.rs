@@ -45,7 +45,7 @@ pub async fn chunking(subject: Subject) {
     drop(writer.await);
 }
 
-/// One write of many megabytes, of which each poll takes what it can.
+/// One write of many megabytes; each poll takes what it can.
 pub async fn large_write(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let bytes = Arc::new(pattern(16 << 20, 8));
@@ -58,7 +58,7 @@ pub async fn large_write(subject: Subject) {
     drop(writer.await);
 }
 
-/// A read into no room takes nothing and does not look like the end.
+/// A read into an empty buffer takes nothing, and does not look like the end.
 pub async fn empty_buffer(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     write(&mut client, b"abc").await;
@@ -89,14 +89,13 @@ pub async fn both_ways_at_once(subject: Subject) {
         .await;
         assert!(written.is_ok() && read.is_ok(), "{written:?} {read:?}");
         assert_same(&found, &pattern(8 << 20, gets), "one direction");
-        // The other end may not be through yet.
+        // The other end may not have finished yet.
         (reading, writing)
     };
     drop(tokio::join!(end(client, 1, 2), end(server, 2, 1)));
 }
 
-/// Pieces of a vectored write arrive in order, empty ones among them; a connection that claims to be vectored takes more
-/// than the first.
+/// Slices of a vectored write arrive in order, empty ones among them. A connection that claims to be vectored takes more than the first.
 pub async fn vectored_writes(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let pieces: Vec<Vec<u8>> = (0..20).map(|i| pattern((i % 5) * 300, i as u64)).collect();
@@ -131,7 +130,7 @@ pub async fn vectored_writes(subject: Subject) {
     expect(&mut server, &whole).await;
 }
 
-/// A writer whose peer does not read waits after a bounded number of bytes, and goes on when it does.
+/// If the peer does not read, a writer waits after a bounded number of bytes, and goes on once the peer reads.
 pub async fn a_full_peer_makes_the_writer_wait(subject: Subject) {
     let flushes = subject.has_sessions();
     let (mut client, mut server) = subject.pair().await;

@@ -1,4 +1,4 @@
-//! Memory for a program's own work on streams: slices of cudarc's, and addresses.
+//! Memory for a program's own work on streams: slices of cudarc's, and raw addresses.
 
 #![allow(unsafe_code, reason = "a copy takes addresses as they are")]
 
@@ -14,10 +14,10 @@ use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
 impl CudaDevices {
-    /// A buffer over a slice, which it owns: nothing is copied, and it is ready behind what the slice's stream has queued by now.
+    /// Makes a buffer that owns a slice. Nothing is copied; the buffer is ready behind what the slice's stream has queued by now.
     ///
     /// # Errors
-    /// For a slice of another context than a device's primary one, and when the driver refuses.
+    /// If the slice is of another context than a device's primary one, or the driver refuses.
     pub fn buffer<T: bytemuck::Pod + Send + Sync>(
         &self,
         mut slice: CudaSlice<T>,
@@ -30,7 +30,7 @@ impl CudaDevices {
             return Err(DeviceError::new(device, "buffer", reason));
         }
         let stream = slice.stream().clone();
-        // Behind what other streams have done with it, as far as cudarc has seen that.
+        // Behind other streams' work on it, as far as cudarc knows of that.
         let address = slice.device_ptr_mut(&stream).0;
         let len = slice.num_bytes();
         let fence = self.fence(&stream)?;
@@ -39,18 +39,18 @@ impl CudaDevices {
         Ok(Buffer::new(Arc::new(memory)))
     }
 
-    /// A buffer over memory of the stream's device that somebody else owns, at an address and so many bytes long. It is ready
-    /// behind what `stream` has queued by now. The owner is dropped when nobody has a handle on it and no work on it is unfinished.
-    /// That may be on any thread, also inside a pipe: it must not wait then, nor call one. Memory that other processes may map can
-    /// be lent to them (`cuMemCreate` with a descriptor, as of PyTorch's expandable segments): a loan is such work.
+    /// A buffer over memory of the stream's device that somebody else owns, by address and length in bytes. It is ready behind what
+    /// `stream` has queued by now. The owner is dropped when nobody has a handle on the buffer and no work on it is unfinished. That
+    /// can happen on any thread, also inside a pipe: the drop must not wait, nor call a pipe. Memory that other processes may map can
+    /// be lent to them (`cuMemCreate` with a descriptor, as for PyTorch's expandable segments): a loan counts as such work.
     ///
     /// # Safety
-    /// The memory is there as long as the owner, in the device's primary context. Nobody writes there, but for what `stream` has queued
-    /// by now.
+    /// The memory exists as long as the owner, in the device's primary context. Nobody writes there, except for work that `stream` has
+    /// queued by now.
     ///
     /// # Errors
-    /// For a stream of another context than a device's primary one. For memory that the driver does not know, or of another device
-    /// than the stream. When the driver refuses.
+    /// If the stream is of another context than a device's primary one; if the driver does not know the memory, or it belongs to
+    /// another device than the stream; and if the driver refuses.
     pub unsafe fn borrow(
         &self,
         owner: impl Send + Sync + 'static,
@@ -77,11 +77,11 @@ impl CudaDevices {
         Ok(Buffer::new(Arc::new(memory)))
     }
 
-    /// The slice that a buffer was [made](Self::buffer) of, if it is all of it and nobody else holds it. What the slice's stream
-    /// queues from now on runs behind all work on it.
+    /// The slice that a buffer was [made](Self::buffer) of, if the buffer is all of it and nobody else holds it. Everything that the
+    /// slice's stream queues from now on runs behind all work on it.
     ///
     /// # Errors
-    /// The buffer itself, where it is anything else: see [`read`](Self::read).
+    /// The buffer itself in all other cases: see [`read`](Self::read).
     pub fn into_slice<T: bytemuck::Pod>(&self, mut buffer: Buffer) -> Result<CudaSlice<T>, Buffer> {
         Self::take_slice(&mut buffer).ok_or(buffer)
     }
@@ -97,16 +97,16 @@ impl CudaDevices {
             .try_for_each(|fence| wait_for(&stream, &**fence))
             .ok()?;
         let mut slice = memory.take_slice::<T>()?;
-        // For cudarc: other streams of its work on it behind that, too.
+        // Tells cudarc to order its other streams' work on the slice behind that, too.
         drop(slice.device_ptr_mut(&stream).1);
         Some(slice)
     }
 
-    /// The address of a buffer's bytes, for work on `stream` that reads them: it runs behind the work that they are ready
-    /// behind. Their memory is not used again before what is queued there when the result is dropped.
+    /// The address of a buffer's bytes, for work on `stream` that reads them. That work runs behind the fence that the bytes are
+    /// ready behind. When the result is dropped, the memory is kept until everything then queued on `stream` is done.
     ///
     /// # Errors
-    /// For memory of something else than these devices, where its bytes never came, and when the driver refuses.
+    /// If the memory is not of these devices, its bytes never came, or the driver refuses.
     pub fn read(
         &self,
         buffer: &Buffer,
@@ -126,7 +126,7 @@ impl CudaDevices {
         })
     }
 
-    /// The address of memory, for work on `stream` that fills it: it runs behind all that still uses it.
+    /// The address of memory, for work on `stream` that fills it. That work runs behind everything that still uses the memory.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -153,7 +153,7 @@ impl CudaDevices {
     }
 }
 
-/// The device on which memory lies, whichever context is this thread's.
+/// The device that memory lies on, whichever context is current.
 fn device_of(opened: &Opened, address: CUdeviceptr) -> Result<Device, DeviceError> {
     let _here = enter(&opened.context);
     let mut ordinal: c_int = -1;
@@ -163,7 +163,7 @@ fn device_of(opened: &Opened, address: CUdeviceptr) -> Result<Device, DeviceErro
     let asked = unsafe { sys::cuPointerGetAttribute(into, attribute, address) };
     let refused = |error| failed(opened.device, "cuPointerGetAttribute", error);
     asked.result().map_err(refused)?;
-    // Main memory has a negative one.
+    // Main memory has a negative ordinal.
     let ordinal = u32::try_from(ordinal).map_err(|_| {
         let reason = "it is no device's memory";
         DeviceError::new(opened.device, "cuPointerGetAttribute", reason)
@@ -179,7 +179,7 @@ pub(super) fn foreign(device: Device) -> DeviceError {
     )
 }
 
-/// Memory that a stream's work reads.
+/// Memory that work on a stream reads.
 pub struct DeviceRead {
     address: CUdeviceptr,
     buffer: Buffer,
@@ -188,7 +188,7 @@ pub struct DeviceRead {
 }
 
 impl DeviceRead {
-    /// Of the first byte, on the device.
+    /// Address of the first byte, on the device.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -196,14 +196,14 @@ impl DeviceRead {
 
 impl Drop for DeviceRead {
     fn drop(&mut self) {
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.cuda.is_other_process() {
             return std::mem::forget((self.buffer.clone(), self.stream.clone(), self.cuda.clone()));
         }
         let _mine = ContextGuard::keep();
         match self.cuda.fence(&self.stream) {
             Ok(fence) => self.buffer.use_until(&fence),
-            // Nobody knows when the work ends: it is never used again.
+            // Nobody knows when the work ends, so the memory is never reused.
             Err(error) => {
                 tracing::warn!(%error, "memory of a device is lost");
                 std::mem::forget(self.buffer.clone());
@@ -218,26 +218,27 @@ impl std::fmt::Debug for DeviceRead {
     }
 }
 
-/// Memory that a stream's work fills.
+/// Memory that work on a stream fills.
 pub struct DeviceWrite {
     address: CUdeviceptr,
-    /// There until it is finished.
+    /// `None` once it is finished.
     memory: Option<BufferMut>,
     stream: Arc<CudaStream>,
     cuda: CudaDevices,
 }
 
 impl DeviceWrite {
-    /// Of the first byte, on the device.
+    /// Address of the first byte, on the device.
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
 
-    /// Queues a copy to `at` and behind it: of main memory, or of a device's, behind that it is ready. What is reached when it is made: until
-    /// then `from` is kept. The CPU copies what no device reaches to memory that they do, within the call.
+    /// Queues a copy of `from` to offset `at`; a source on a device is copied behind its ready fence. Returns the fence that is reached
+    /// when the copy is done; until then, `from` is kept. If no device reaches the source, the CPU first copies it, within the call, to
+    /// memory that they reach.
     ///
     /// # Errors
-    /// For other memory, or what ends beyond this, and when the driver refuses.
+    /// If the source is other memory, the copy would end beyond this memory, or the driver refuses.
     pub(crate) fn fill(&self, at: usize, from: &Buffer) -> Result<Arc<dyn Fence>, DeviceError> {
         let room = self.memory.as_ref().map_or(0, BufferMut::len);
         let device = CudaDevices::device(self.stream.context().ordinal() as u32);
@@ -276,10 +277,10 @@ impl DeviceWrite {
         }
     }
 
-    /// The memory, ready behind what the stream has queued by now.
+    /// The memory, ready behind everything that the stream has queued by now.
     ///
     /// # Errors
-    /// When the driver refuses: the memory is lost then, since work may be queued on it.
+    /// When the driver refuses. The memory is then lost, since work may be queued on it.
     pub fn finish(mut self) -> Result<Buffer, DeviceError> {
         let device = CudaDevices::device(self.stream.context().ordinal() as u32);
         let memory = self.memory.take().ok_or_else(|| foreign(device))?;
@@ -303,7 +304,7 @@ impl Drop for DeviceWrite {
             return std::mem::forget((memory, self.stream.clone(), self.cuda.clone()));
         }
         let _mine = ContextGuard::keep();
-        // Given up: work may be queued on it all the same.
+        // Given up without `finish`: work may still be queued on it.
         match (self.cuda.fence(&self.stream), memory.memory_mut()) {
             (Ok(fence), Some(memory)) => {
                 if let Some(work) = memory.work() {

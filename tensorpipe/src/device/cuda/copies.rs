@@ -20,23 +20,23 @@ use crate::error::DeviceError;
 use crate::sys::fork::Owner;
 use crate::sys::workers;
 
-/// Up to this length main memory is rather copied than registered, in bytes.
+/// Main memory of up to so many bytes is copied rather than registered.
 const COPIED: usize = 64 << 10;
 
-/// In which longer memory is copied where the devices do not reach it, in bytes.
+/// Longer memory that the devices do not reach is copied in pieces of so many bytes.
 const PIECE: usize = 4 << 20;
 
-/// So many pieces are copied ahead of the device.
+/// How many pieces the CPU copies ahead of the device.
 const AHEAD: usize = 3;
 
 const LENGTHS: &str = "source and destination differ in length";
 
 impl CudaDevices {
-    /// Queues a copy of main memory into as much of a device's. The result is ready when it is made; until then `from` is kept. The CPU
-    /// copies what is not [pinned](Self::pinned) to memory that is, within the call.
+    /// Queues a copy of main memory into device memory of the same length. The result is ready when the copy is done; until then,
+    /// `from` is kept. Memory that is not [pinned](Self::pinned) is first copied by the CPU, within the call, to memory that is.
     ///
     /// # Errors
-    /// For other memory, or of other lengths; where the destination is shared; and when the driver refuses.
+    /// If the memory is of another kind, the lengths differ, the destination is shared, or the driver refuses.
     pub fn upload(
         &self,
         from: &Buffer,
@@ -64,7 +64,7 @@ impl CudaDevices {
         })
     }
 
-    /// Queues a copy of a device's memory into as much of a device's, which may be another one.
+    /// Queues a copy between device memory of the same length, possibly on different devices.
     ///
     /// # Errors
     /// As [`upload`](Self::upload).
@@ -81,7 +81,7 @@ impl CudaDevices {
         })
     }
 
-    /// Queues a copy of a device's memory to an address on a device, behind that it is ready.
+    /// Queues a copy of device memory to an address on a device, behind the source's ready fence.
     pub(super) fn queue_copy(
         &self,
         from: &Buffer,
@@ -108,7 +108,7 @@ impl CudaDevices {
     /// Queues a copy of a device's memory into [pinned](Self::pinned) main memory, which comes with the result.
     ///
     /// # Errors
-    /// For memory of something else than these devices, where there is no main memory for it, and when the driver refuses.
+    /// If the memory is not of these devices, there is no main memory for the copy, or the driver refuses.
     pub fn download(
         &self,
         from: &Buffer,
@@ -118,7 +118,7 @@ impl CudaDevices {
         self.download_into(from, to, stream)
     }
 
-    /// The same into as much memory that the devices [reach](Self::reach).
+    /// As [`download`](Self::download), into memory of the same length that the devices [reach](Self::reach).
     pub(crate) fn download_into(
         &self,
         from: &Buffer,
@@ -171,12 +171,12 @@ impl CudaDevices {
         }
     }
 
-    /// On one stream. What is long and no device reaches, piece by piece: so no more than a few of them are pinned.
+    /// Uses one stream. Long parts that no device reaches are copied piece by piece, so that only a few pieces are pinned.
     async fn filled(&self, from: Vec<Buffer>, to: BufferMut) -> Result<Buffer, DeviceError> {
         let (mut at, device) = (0, to.device());
         let begin = move |cuda: &Self| {
             let stream = cuda.stream(device)?;
-            // In this order: what is given up is fenced there before the stream goes back.
+            // Declared in this order: a write that is given up is fenced there before the stream goes back.
             Ok((cuda.write(to, &stream)?, stream))
         };
         let mut under_way = self.queue(0, device, begin).await?;
@@ -208,13 +208,14 @@ impl CudaDevices {
         write.finish()
     }
 
-    /// Whether a device copies this by itself: other devices' memory, and main memory that is registered, which happens here.
+    /// Whether a device can copy this part directly: other devices' memory, and main memory that is registered. Registers it if
+    /// useful.
     async fn reaches(&self, part: &Buffer, device: Device) -> Result<bool, DeviceError> {
         let memory = part.memory();
         if !part.device().is_cpu() || self.reach(&**memory) {
             return Ok(true);
         }
-        // What is the program's own is most likely gone soon: to register it is not worth it.
+        // The program's own memory is probably freed soon, so registering it would not pay.
         if part.len() <= COPIED || memory.kind() == MemoryKind::Heap {
             return Ok(false);
         }
@@ -271,7 +272,7 @@ impl CudaDevices {
             .ok_or_else(|| DeviceError::new(Device::CPU, "copy", LENGTHS))
     }
 
-    /// Does something about so many bytes; what takes long, on a thread for blocking work.
+    /// Runs `act` for so many bytes; slow work runs on a thread for blocking work.
     async fn queue<T: Send + 'static>(
         &self,
         len: usize,
@@ -293,8 +294,8 @@ impl CudaDevices {
         done.unwrap_or_else(|_| Err(DeviceError::new(device, "copy", "it panicked".to_owned())))
     }
 
-    /// Main memory with the bytes of `from` that the devices reach: itself, or pinned memory to which the CPU has copied them. With
-    /// `register` it is registered, if it is long.
+    /// Main memory with the bytes of `from` that the devices reach: `from` itself, or pinned memory that the CPU has copied them to.
+    /// With `register`, long memory is registered.
     pub(crate) fn reached(
         &self,
         from: &Buffer,
@@ -313,7 +314,7 @@ impl CudaDevices {
         Ok(pinned.freeze())
     }
 
-    /// The memory of a source and its address, for which `stream` waits until it is ready.
+    /// The memory of a source and its address; `stream` waits until the source is ready.
     pub(super) fn source<'a>(
         &self,
         from: &'a Buffer,
@@ -328,7 +329,7 @@ impl CudaDevices {
         Ok((known, known.address() + from.offset() as u64))
     }
 
-    /// Queues a copy of `from` that fills `to`, behind all that uses that.
+    /// Queues a copy of `from` into `to`, behind everything that uses `to`.
     fn fill(
         &self,
         mut to: BufferMut,
@@ -372,21 +373,21 @@ impl CudaDevices {
 /// A copy under way into main memory.
 pub struct Download {
     fence: Arc<dyn Fence>,
-    /// Nobody looks at it before the fence is reached.
+    /// Nobody reads it before the fence is reached.
     to: Option<BufferMut>,
     owner: Owner,
 }
 
 impl Download {
-    /// Reached when it is made.
+    /// Reached when the copy is done.
     pub fn fence(&self) -> &Arc<dyn Fence> {
         &self.fence
     }
 
-    /// The memory, once it is filled; `None` before, and when it was taken.
+    /// The memory, once it is filled; `None` before that, and after it was taken.
     ///
     /// # Errors
-    /// Why the work before it failed: nothing comes.
+    /// If the work before it failed: then the bytes never come.
     pub fn take(&mut self) -> Result<Option<BufferMut>, DeviceError> {
         match self.fence.reached() {
             None => Ok(None),
@@ -399,7 +400,7 @@ impl Download {
 impl Drop for Download {
     fn drop(&mut self) {
         let Some(to) = self.to.take() else { return };
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.owner.is_other_process() {
             return std::mem::forget((to, self.fence.clone()));
         }
@@ -407,7 +408,7 @@ impl Drop for Download {
         self.fence
             .when_reached(Box::new(move || match fence.reached() {
                 Some(Ok(())) => drop(to),
-                // Nobody knows whether the device writes there.
+                // The device may still write there, and nobody knows until when.
                 _ => std::mem::forget(to),
             }));
     }

@@ -1,4 +1,4 @@
-//! What the driver says of itself and of the devices, for whoever reports on a machine.
+//! What the driver tells about itself and the devices, for reports on a machine.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use crate::error::DeviceError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProperties {
-    /// By its number here.
+    /// The device, by its number in this process.
     pub device: Device,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Who it is, also in other processes.
+    /// Its UUID, the same in all processes.
     pub uuid: [u8; 16],
-    /// In multiples of so many bytes physical memory is made.
+    /// The granularity of physical memory, in bytes.
     pub granularity: usize,
     /// Devices that reach its memory.
     pub peers: Vec<Device>,
@@ -35,7 +35,7 @@ impl CudaDevices {
         Ok((version / 1000, version % 1000 / 10))
     }
 
-    /// What the driver says of a device, which is in use from now on.
+    /// What the driver tells about a device. This begins to use the device.
     ///
     /// # Errors
     /// There is no such device, or it cannot be used.

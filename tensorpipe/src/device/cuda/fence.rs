@@ -1,7 +1,7 @@
 //! Positions in streams: CUDA events.
 //!
-//! The driver calls nobody back who may then call the driver, so callbacks run on a thread of their own. It polls their events as
-//! long as there are any, and sleeps else.
+//! The driver's own callbacks may not call the driver, so callbacks run on a separate thread. It polls the events as long as there are any,
+//! and sleeps otherwise.
 
 use std::any::Any;
 use std::io;
@@ -17,23 +17,23 @@ use crate::error::DeviceError;
 use crate::sys::fork::Owner;
 use crate::sys::workers;
 
-/// Between two looks at events that are not reached, at first. Chosen: a small copy takes so long.
+/// The first pause between two polls of unreached events. Chosen: a small copy takes so long.
 const SHORTEST: Duration = Duration::from_micros(10);
 
-/// And at most, where nothing is reached for long: each look is a call of a microsecond. Chosen.
+/// The longest pause, if nothing is reached for long: each poll is a call of a microsecond. Chosen.
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// The same where only other processes are waited for, which may keep what they have for long. Chosen.
+/// The longest pause if the thread waits only for other processes, which may keep what they have for long. Chosen.
 const SLOWEST: Duration = Duration::from_millis(20);
 
-/// Between two looks whether the thread is still wanted. Chosen.
+/// How often the thread checks whether it is still needed. Chosen.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Behind what was queued on a stream before it.
+/// A position behind what was queued on a stream before.
 pub(super) struct CudaFence {
     owner: Owner,
     device: Device,
-    /// There until it is dropped.
+    /// `None` only while dropping.
     event: ManuallyDrop<Arc<CudaEvent>>,
     watch: Arc<Watch>,
 }
@@ -55,7 +55,7 @@ impl CudaFence {
 
 impl Fence for CudaFence {
     fn reached(&self) -> Option<Result<(), DeviceError>> {
-        // CUDA does not outlive a fork: what a child has inherited it must not ask.
+        // CUDA does not survive a fork: a child must not ask about what it inherited.
         if self.owner.is_other_process() {
             return None;
         }
@@ -99,8 +99,8 @@ impl Drop for CudaFence {
     }
 }
 
-/// Whether an event is reached, and how the work before it ended. Only the end of its context is an end of that work. A refusal to
-/// answer (another thread captures a graph) is none: memory in use must not be taken for free.
+/// Whether an event is reached, and how the work before it ended. That work counts as ended by a failure only if its context is dead. A
+/// refusal to answer (another thread captures a graph) means not reached: memory in use must not be taken for free.
 fn reached(event: &CudaEvent) -> Option<Result<(), DriverError>> {
     match event.try_is_complete() {
         Ok(is_complete) => is_complete.then_some(Ok(())),
@@ -112,7 +112,7 @@ fn reached(event: &CudaEvent) -> Option<Result<(), DriverError>> {
     }
 }
 
-/// Has a thread look at events. It ends when nobody can add any and the last one is reached.
+/// Owns a thread that polls events. The thread ends when nobody can add any and the last one is reached.
 pub(super) struct Watcher(Arc<Watch>);
 
 #[derive(Default)]
@@ -121,11 +121,11 @@ struct Watch {
     changed: Condvar,
 }
 
-/// Whoever waits for an event, or for another process.
+/// A callback that waits for an event, or for another process.
 struct Waiting {
     is_reached: Box<dyn Fn() -> bool + Send>,
     act: Box<dyn FnOnce() + Send>,
-    /// It may be long.
+    /// The wait may be long.
     is_slow: bool,
 }
 
@@ -142,7 +142,7 @@ impl Watcher {
 }
 
 impl Watcher {
-    /// Runs `act` some time after `is_reached` says so.
+    /// Runs `act` some time after `is_reached` returns true.
     pub(super) fn watch(
         &self,
         is_reached: impl Fn() -> bool + Send + 'static,
@@ -166,7 +166,7 @@ impl Watch {
         self.changed.notify_one();
     }
 
-    /// Until more is added, at most, where only others are waited for.
+    /// Sleeps for `pause`; if only other processes are waited for, wakes early when something is added.
     fn sleep(&self, pause: Duration, are_slow: bool) {
         if !are_slow {
             return std::thread::sleep(pause);
@@ -195,13 +195,13 @@ impl Watch {
                 }
                 waiting.append(&mut added);
             }
-            // Without the lock: each look is a call of the driver's.
+            // Without the lock: each poll is a driver call.
             let is_reached = |waits: &mut Waiting| (waits.is_reached)();
             let mut ended = waiting.extract_if(.., is_reached).peekable();
             if ended.peek().is_some() {
                 pause = SHORTEST;
                 ended.for_each(|waits| {
-                    // The others must hear of theirs.
+                    // A panic must not keep the other callbacks from running.
                     if workers::panics(waits.act) {
                         tracing::error!("a callback at an event has panicked");
                     }

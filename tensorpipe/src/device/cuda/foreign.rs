@@ -1,8 +1,8 @@
-//! Physical memory of other libraries (`cuMemCreate`), which other processes may map if its maker asked for descriptors: PyTorch's
-//! expandable segments, say, where a tensor spans several allocations.
+//! Physical memory of other libraries (`cuMemCreate`). Other processes can map it if its maker asked for descriptors, as for PyTorch's
+//! expandable segments, where a tensor spans several allocations.
 //!
-//! Invariant: an allocation that was passed on is known by its handle, which is kept as long as it is known. No other memory gets that handle
-//! meanwhile, so what a library maps later at the same address is never taken for it.
+//! Invariant: an exported allocation is known by its handle, which is kept as long as the allocation is known. No other memory gets that
+//! handle meanwhile, so memory that a library maps later at the same address is never mistaken for it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,15 +18,15 @@ use super::sharing::Shared;
 use crate::sys::frees::DropThread;
 use crate::sys::segment::Segment;
 
-/// So many allocations a tensor spans at most to be lent as it is. Chosen: each costs a descriptor at both ends; of PyTorch's large
-/// segments, of 20 MiB, they are 1.2 GiB.
+/// The most allocations that a lent tensor may span. Chosen: each costs a descriptor at both ends; with PyTorch's large segments of 20 MiB,
+/// this is 1.2 GiB.
 pub(crate) const MOST: usize = 64;
 
-/// So many are known at once. Chosen: each keeps a descriptor, of which processes have 1024 by default.
+/// The most known allocations. Chosen: each keeps a descriptor, and a process has 1024 by default.
 const KNOWN: usize = 512;
 
-/// How long an allocation is known of which nothing is lent. Chosen: a step of a program that sends the same memory again and again. So
-/// long physical memory outlives its owner's wish to free it.
+/// How long an allocation stays known while nothing of it is lent. Chosen: a step of a program that sends the same memory repeatedly. For
+/// so long, physical memory outlives its owner's wish to free it.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Allocations of other libraries on one device.
@@ -36,7 +36,7 @@ pub(super) struct Foreign {
     known: Mutex<BTreeMap<sys::CUmemGenericAllocationHandle, Known>>,
 }
 
-/// One that was passed on.
+/// An exported allocation.
 struct Known {
     /// Kept: see the module's documentation.
     _handle: Handle,
@@ -57,7 +57,7 @@ impl Foreign {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What other processes map to read so many bytes at an address, which are there; `None` where they cannot.
+    /// What other processes map to read these bytes, and where the bytes lie in that; `None` if they cannot map them.
     pub(super) fn share(
         self: &Arc<Self>,
         address: sys::CUdeviceptr,
@@ -74,7 +74,8 @@ impl Foreign {
         shared.ok()
     }
 
-    /// In words why it cannot be passed on. All allocations are counted before the first one is passed on, which costs more.
+    /// If the memory cannot be exported, the reason in words. All allocations are counted before the first is exported, which costs
+    /// more.
     fn shared(
         self: &Arc<Self>,
         address: sys::CUdeviceptr,
@@ -83,7 +84,7 @@ impl Foreign {
     ) -> Result<Shared, String> {
         let parts = around(&self.context, address, len)?;
         let known = self.known(&parts)?;
-        // Without the lock, for which the watcher waits: the driver takes a while.
+        // Without the lock, which the watcher needs: the driver takes a while.
         let passed = parts.iter().zip(known).map(|(part, known)| match known {
             Some(known) => Ok(known),
             None => part.pass_on(),
@@ -99,7 +100,7 @@ impl Foreign {
         })
     }
 
-    /// Those of them that were passed on, where there is room for the others.
+    /// Those of the parts that were exported before, provided that there is room for the others.
     fn known(&self, parts: &[Part]) -> Result<Vec<Option<Arc<Segment>>>, String> {
         let known = self.lock();
         let found = parts.iter().map(|part| known.get(&part.handle.number()));
@@ -113,14 +114,14 @@ impl Foreign {
         }
     }
 
-    /// From now on they are known. Another thread may have passed some of them on meanwhile: then that counts.
+    /// Makes new exports known. If another thread has exported some of them meanwhile, its export is used.
     fn keep(
         self: &Arc<Self>,
         parts: Vec<Part>,
         passed: Vec<Arc<Segment>>,
         watcher: &Watcher,
     ) -> Result<Vec<Arc<Segment>>, String> {
-        // Both are released without the lock, as above: what is known already, and what is behind a failure.
+        // Both are dropped without the lock, as above: exports that are known already, and those after a failure.
         let (mut spare, mut all) = (Vec::new(), parts.into_iter().zip(passed));
         let mut known = self.lock();
         let was_empty = known.is_empty();
@@ -155,7 +156,7 @@ impl Foreign {
         kept
     }
 
-    /// Lets go of what nobody has lent for a while. Whether nothing is left.
+    /// Forgets allocations of which nothing was lent for a while. Returns whether none is left.
     fn forget(&self) -> bool {
         let mut known = self.lock();
         let now = Instant::now();
@@ -176,7 +177,7 @@ fn full() -> String {
     format!("{KNOWN} allocations of other libraries are lent, the limit")
 }
 
-/// An allocation as it is mapped.
+/// A mapped allocation.
 struct Part {
     handle: Handle,
     start: sys::CUdeviceptr,
@@ -184,7 +185,7 @@ struct Part {
 }
 
 impl Part {
-    /// What is mapped around an address.
+    /// The allocation that is mapped around an address.
     fn around(context: &Arc<CudaContext>, address: sys::CUdeviceptr) -> Result<Self, String> {
         if physical::is_ours(address) {
             return Err(
@@ -213,7 +214,7 @@ impl Part {
     }
 }
 
-/// All that is mapped around so many bytes, side by side.
+/// All allocations that are mapped around these bytes, side by side.
 fn around(
     context: &Arc<CudaContext>,
     address: sys::CUdeviceptr,

@@ -1,4 +1,4 @@
-//! Memory of a device: a block of this process's, a slice of cudarc's, or lent by another process.
+//! Memory of a device: a block of this process's, a slice of cudarc's, or memory of another process or library.
 
 use std::any::Any;
 use std::ops::Range;
@@ -25,26 +25,26 @@ pub(super) struct CudaMemory {
     opened: Arc<Opened>,
 }
 
-/// What memory is of, and is freed by.
+/// The owner of the memory, which frees it.
 enum Source {
     Own(Block),
     Slice(Box<dyn Slice>),
-    /// Another library's, told by being dropped.
+    /// Another library's, whose owner is dropped.
     Foreign {
         owner: Box<dyn Any + Send + Sync>,
     },
-    /// Physical memory of another process, and what gives it back there.
+    /// Physical memory of another process, and the debt that gives it back there.
     Lent {
         debt: Box<dyn Any + Send + Sync>,
         physical: Arc<Physical>,
     },
-    /// Somebody else has it now.
+    /// The slice was taken out.
     Gone,
 }
 
 /// A slice of cudarc's, of any type.
 pub(super) trait Slice: Any + Send + Sync {
-    /// On which it is freed.
+    /// The stream that it is freed on.
     fn stream(&self) -> &Arc<CudaStream>;
 }
 
@@ -74,7 +74,7 @@ impl CudaMemory {
         }
     }
 
-    /// A slice that begins at an address, all of it.
+    /// All of a slice, which begins at this address.
     pub(super) fn of_slice(
         opened: &Arc<Opened>,
         slice: Box<dyn Slice>,
@@ -84,7 +84,7 @@ impl CudaMemory {
         Self::with(opened, Source::Slice(slice), address, len)
     }
 
-    /// Memory at an address of which somebody else is the owner.
+    /// Memory at an address, which somebody else owns.
     pub(super) fn foreign(
         opened: &Arc<Opened>,
         owner: Box<dyn Any + Send + Sync>,
@@ -106,7 +106,7 @@ impl CudaMemory {
         Self::with(opened, source, address, range.len())
     }
 
-    /// Where in physical memory of this process's it begins.
+    /// The physical memory of this process that it lies in, and the offset there.
     pub(super) fn block(&self) -> Option<(&Physical, usize)> {
         match &self.source {
             Source::Own(block) => Some((&block.physical, block.offset)),
@@ -119,12 +119,12 @@ impl CudaMemory {
         matches!(self.source, Source::Foreign { .. })
     }
 
-    /// Whether somebody else relies on it: it is not written here.
+    /// Whether somebody else relies on its content, so that it must not be written here.
     pub(super) fn is_read_only(&self) -> bool {
         matches!(self.source, Source::Lent { .. } | Source::Foreign { .. })
     }
 
-    /// What its bytes are there behind.
+    /// The fence that its bytes are ready behind.
     pub(super) fn ready(&self) -> Option<Arc<dyn Fence>> {
         self.work.ready()
     }
@@ -134,7 +134,7 @@ impl CudaMemory {
         self.work.set_ready(fence);
     }
 
-    /// The stream of the slice that it is of.
+    /// The stream of its slice, if it is a slice.
     pub(super) fn stream(&self) -> Option<&Arc<CudaStream>> {
         match &self.source {
             Source::Slice(slice) => Some(Slice::stream(&**slice)),
@@ -142,7 +142,7 @@ impl CudaMemory {
         }
     }
 
-    /// The slice that it is of, which the caller has from now on.
+    /// Takes the slice out; from now on the caller owns it.
     pub(super) fn take_slice<T: 'static>(&mut self) -> Option<CudaSlice<T>> {
         let slice: &dyn Any = match &self.source {
             Source::Slice(slice) => &**slice,
@@ -159,7 +159,7 @@ impl CudaMemory {
         slice.downcast().ok().map(|slice| *slice)
     }
 
-    /// This memory behind a handle of the pipe's; `None` if it is something else.
+    /// The `CudaMemory` behind a pool's handle; `None` if this is other memory.
     pub(super) fn of(memory: &dyn Memory) -> Option<&Self> {
         memory.as_any().downcast_ref()
     }
@@ -201,7 +201,7 @@ impl Memory for CudaMemory {
 impl Drop for CudaMemory {
     fn drop(&mut self) {
         let source = std::mem::replace(&mut self.source, Source::Gone);
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.owner.is_other_process() {
             let work = std::mem::take(&mut self.work);
             std::mem::forget((source, work, self.opened.clone()));
@@ -216,7 +216,7 @@ impl Drop for CudaMemory {
                 false => free_behind(source, self.opened.clone(), unfinished),
             };
         };
-        // It is freed behind what its own stream has queued.
+        // It is freed behind the work that its own stream has queued.
         let mut waits = self.work.unfinished().into_iter();
         match waits.try_for_each(|fence| wait_for(slice.stream(), &*fence)) {
             Ok(()) => {
@@ -231,15 +231,15 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Frees what nobody uses any more.
+/// Frees memory that nobody uses any more.
 fn free(source: Source, opened: &Opened) {
     if let Source::Own(block) = source {
         drop(opened.slabs.give_back(block));
     }
 }
 
-/// The same behind work that is queued, when that is finished. The thread that hears of it lets go of nothing by itself that takes long:
-/// everybody else waits for it, too.
+/// As [`free`], once the queued work has finished. The thread that waits for events does no slow work itself: everybody else's callbacks
+/// wait for it.
 fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn Fence>>) {
     if let Some(fence) = unfinished.pop() {
         let then = move || free_behind(source, opened, unfinished);
@@ -259,7 +259,7 @@ fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn 
             }
         }
         Source::Foreign { owner } => frees.drop_later((owner, opened)),
-        // Freed in its stream's order, or somebody else's.
+        // Freed in its stream's order, or by its owner.
         Source::Slice(_) | Source::Gone => {}
     }
 }

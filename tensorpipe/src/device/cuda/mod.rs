@@ -24,10 +24,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Work is ordered on the devices. A copy goes to a stream of the caller's. The stream waits for the work that the source is ready
-//! behind, and for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits
-//! for a device. Where something is fresh it takes the driver a while: the first use of a device, memory that no pool has, and
-//! pinned memory; later ones find it warm. A stream of which a graph is being captured is not for these calls.
+//! The devices order the work. A copy goes to a stream of the caller's. The stream waits for the work that the source is ready behind, and
+//! for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits for a device. The
+//! driver takes a while only at first: for the first use of a device, for memory that no pool has, and for pinned memory. Do not use these
+//! calls on a stream of which a graph is being captured.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have. Contexts, streams and events are
 //! cudarc's own types, so that a program's streams serve as they are.
@@ -84,9 +84,9 @@ pub struct CudaDevices {
 
 struct Shared {
     owner: Owner,
-    /// Who the devices are, also in other processes.
+    /// The devices' UUIDs, the same in all processes.
     uuids: Vec<Uuid>,
-    /// What could be opened: a failure may pass.
+    /// Opened devices. Failures are not kept, since they may pass.
     devices: Vec<OnceLock<Arc<Opened>>>,
     peers: Peers,
     pinned: PinnedPool,
@@ -95,7 +95,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.owner.is_other_process() {
             std::mem::forget(std::mem::take(&mut self.devices));
         }
@@ -105,20 +105,20 @@ impl Drop for Shared {
 /// A device in use.
 pub(super) struct Opened {
     device: Device,
-    /// What its memory is cut from.
+    /// Its memory is cut from these.
     slabs: Slabs,
-    /// What others map of other libraries' memory.
+    /// What other processes map of other libraries' memory.
     foreign: Arc<Foreign>,
     frees: Arc<DropThread>,
-    /// For transfers.
+    /// Streams for transfers.
     streams: Streams,
-    /// Nothing is queued there. Without it cudarc would wait for all work of the device when it makes the first stream.
+    /// Nothing is queued on this stream. Without it, cudarc would wait for all work of the device when it makes the first stream.
     _first: Arc<CudaStream>,
     context: Arc<CudaContext>,
 }
 
 impl CudaDevices {
-    /// Finds the driver and its devices. `CUDA_VISIBLE_DEVICES` says which ones it shows.
+    /// Finds the driver and its devices. `CUDA_VISIBLE_DEVICES` selects the visible ones.
     ///
     /// # Errors
     /// Why there are none for this process, and what to do about it.
@@ -151,12 +151,12 @@ impl CudaDevices {
         (0..count).map(Self::device).collect()
     }
 
-    /// Device number `index`, there or not.
+    /// Device number `index`, whether or not it exists.
     pub const fn device(index: u32) -> Device {
         Device::new(DeviceKind::CUDA, index)
     }
 
-    /// The primary context of a device, in which its memory and streams are.
+    /// The primary context of a device, which its memory and streams belong to.
     ///
     /// # Errors
     /// There is no such device, or it cannot be used.
@@ -164,7 +164,7 @@ impl CudaDevices {
         Ok(self.opened(device)?.context.clone())
     }
 
-    /// `len` bytes of main memory that the devices copy from and to while the CPU goes on; whatever was there before.
+    /// `len` bytes of main memory, with arbitrary content, that the devices copy from and to while the CPU goes on.
     ///
     /// # Errors
     /// There is no such device, or the system has no such memory.
@@ -184,7 +184,7 @@ impl CudaDevices {
         self.record(event, stream)
     }
 
-    /// For [`record`](Self::record): made before work is queued whose end could not be told without it.
+    /// For [`record`](Self::record): made before the work is queued, since without it the end of that work could not be observed.
     fn event(stream: &CudaStream) -> Result<CudaEvent, DeviceError> {
         let device = Self::device(stream.context().ordinal() as u32);
         forget_error(stream.context());
@@ -203,21 +203,21 @@ impl CudaDevices {
         )))
     }
 
-    /// What is queued on `stream` from now on runs behind `fence`.
+    /// Orders everything that is queued on `stream` from now on behind `fence`.
     ///
     /// # Errors
-    /// For a fence of somebody else's device, which no stream can wait for; where the work before it failed; and when the driver
+    /// If the fence is another kind of device's, which no stream can wait for; if the work before it failed; and if the driver
     /// refuses.
     pub fn wait_for(&self, stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
         wait_for(stream, fence)
     }
 
-    /// Whether a stream waits for it: another kind of device's it does not know.
+    /// Whether a stream can wait for this fence: not for one of another kind of device.
     pub(crate) fn can_wait_for(&self, fence: &dyn Fence) -> bool {
         fence.as_any().is::<CudaFence>() || fence.reached().is_some()
     }
 
-    /// Whether this is a forked child, which has inherited them.
+    /// Whether this is a forked child that has inherited the devices.
     fn is_other_process(&self) -> bool {
         self.shared.owner.is_other_process()
     }
@@ -260,7 +260,7 @@ impl Allocator for CudaDevices {
         Some(Box::pin(self.clone().copied(from, to)))
     }
 
-    /// An eighth of the device, 512 MiB at least: what is made anew for each tensor is mapped anew by whoever borrows it.
+    /// An eighth of the device, 512 MiB at least: borrowers have to map newly made memory anew for each tensor.
     fn retain(&self, device: Device) -> u64 {
         let total = self.opened(device).ok().and_then(|opened| {
             forget_error(&opened.context);
@@ -292,8 +292,8 @@ impl Opened {
     }
 }
 
-/// What is queued on `stream` from now on runs behind `fence`. Fails for a fence of somebody else's device, which no stream can wait
-/// for, and where the work before it failed.
+/// Orders everything that is queued on `stream` from now on behind `fence`. Fails for a fence of another kind of device, which no stream
+/// can wait for, and if the work before it failed.
 fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
     let device = CudaDevices::device(stream.context().ordinal() as u32);
     match (fence.as_any().downcast_ref::<CudaFence>(), fence.reached()) {
@@ -310,12 +310,12 @@ fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
     }
 }
 
-/// This thread's context, put back when this is dropped: whoever drives a pipe may be a program's thread.
+/// This thread's current context, restored on drop: the thread that drives a pipe may be the application's.
 pub(crate) struct ContextGuard(sys::CUcontext);
 
 impl ContextGuard {
     pub(crate) fn keep() -> Self {
-        // Where there is none, none is put back.
+        // If there is none, none is restored.
         let current = result::ctx::get_current().ok().flatten();
         Self(current.unwrap_or(std::ptr::null_mut()))
     }
@@ -329,8 +329,8 @@ impl Drop for ContextGuard {
     }
 }
 
-/// Makes a context this thread's until the result is dropped, before memory of it is freed: whatever cudarc has to say of its state.
-/// Where that fails, the driver refuses what follows.
+/// Makes a context current until the result is dropped, before its memory is freed, whatever error state cudarc has for it. If that fails,
+/// the driver refuses the calls that follow.
 #[allow(unsafe_code, reason = "a context is a handle")]
 fn enter(context: &CudaContext) -> ContextGuard {
     let before = ContextGuard::keep();
@@ -339,7 +339,7 @@ fn enter(context: &CudaContext) -> ContextGuard {
     before
 }
 
-/// What a drop of cudarc's has left in its context is no error of what comes next.
+/// An error that a drop inside cudarc has left in its context must not be reported by the next call.
 fn forget_error(context: &CudaContext) {
     if let Err(error) = context.check_err() {
         let reason = probe::words(error);
@@ -347,7 +347,7 @@ fn forget_error(context: &CudaContext) {
     }
 }
 
-/// Makes the context of a stream this thread's.
+/// Makes the context of a stream current for this thread.
 fn bind(stream: &CudaStream) -> Result<(), DeviceError> {
     let context = stream.context();
     forget_error(context);
@@ -356,7 +356,7 @@ fn bind(stream: &CudaStream) -> Result<(), DeviceError> {
     bound.map_err(|error| failed(device, "cuCtxSetCurrent", error))
 }
 
-/// What the driver says to a call that lets go of something. It is no error of whatever this context does next.
+/// Logs a failed release. It must not become an error of the context's next call.
 fn report(context: &CudaContext, call: &'static str, done: Result<(), DriverError>) {
     if let Err(error) = done {
         let device = CudaDevices::device(context.ordinal() as u32);
@@ -365,7 +365,7 @@ fn report(context: &CudaContext, call: &'static str, done: Result<(), DriverErro
     }
 }
 
-/// What the driver said to a call, with its number.
+/// A failed driver call, with the error's name and number.
 fn failed(device: Device, call: &'static str, error: DriverError) -> DeviceError {
     DeviceError::new(device, call, probe::words(error))
 }

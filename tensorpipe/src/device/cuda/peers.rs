@@ -9,11 +9,11 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use super::{CudaDevices, Opened, enter, probe};
 
-/// Pairs that were looked at: who reaches whom.
+/// Pairs of devices that were checked.
 #[derive(Default)]
 pub(super) struct Peers(Mutex<BTreeSet<(u32, u32)>>);
 
-/// Devices that reach the memory of this context's.
+/// The devices that reach the memory of this context's device.
 pub(super) fn of(context: &CudaContext) -> Result<Vec<sys::CUdevice>, DriverError> {
     let mut peers = Vec::new();
     for ordinal in 0..result::device::get_count()? {
@@ -33,8 +33,8 @@ fn can_reach(from: sys::CUdevice, to: sys::CUdevice) -> Result<bool, DriverError
 }
 
 impl CudaDevices {
-    /// Lets the devices reach each other's memory, where the machine can do that: once. It takes the driver a while. Copies need it not:
-    /// where it cannot be, they are slower. Memory of this process's own needs it not either.
+    /// Lets two devices reach each other's memory, if the machine can; once for each pair. It takes the driver a while. It is optional:
+    /// without it, copies are slower. This process's own memory does not need it.
     pub(super) fn enable_peer_access(&self, one: &Opened, other: &Opened) {
         for (from, to) in [(one, other), (other, one)] {
             let pair = (from.device.index, to.device.index);
@@ -65,7 +65,7 @@ fn let_in(from: &Opened, to: &Opened) -> Result<(), DriverError> {
     // SAFETY: both contexts are there.
     let enabled = unsafe { sys::cuCtxEnablePeerAccess(to.context.cu_ctx(), 0) };
     match enabled.result() {
-        // The program has done so.
+        // The program has done so already.
         Err(DriverError(sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)) => Ok(()),
         enabled => enabled,
     }

@@ -1,5 +1,5 @@
-//! Physical memory of a device, mapped where its streams reach it. It is made here, with a descriptor by which other processes map
-//! it too. Or it is another process's, mapped by its descriptors; several may lie side by side.
+//! Physical memory of a device, mapped where its streams reach it. It is either made here, with a descriptor by which other processes map
+//! it too, or it belongs to another process and is mapped by its descriptors. Several allocations may lie side by side.
 
 #![allow(
     unsafe_code,
@@ -18,41 +18,41 @@ use super::{enter, probe, report};
 use crate::sys::fork::Owner;
 use crate::sys::segment::Segment;
 
-/// For this process alone.
+/// For this process only.
 const BY_NOTHING: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE;
 
 const BY_FD: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// What is reserved by [`Physical`], from where to where: memory of this crate's own, and of other processes that have lent it.
+/// Address ranges that a [`Physical`] has reserved, by their start: memory of this crate's own, and of other processes that have lent it.
 static OURS: Mutex<BTreeMap<sys::CUdeviceptr, sys::CUdeviceptr>> = Mutex::new(BTreeMap::new());
 
-/// Whether a [`Physical`] lies around an address, by whichever way its memory has come back.
+/// Whether an address lies in a [`Physical`], however that memory has come back.
 pub(super) fn is_ours(address: sys::CUdeviceptr) -> bool {
     let ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
     let before = ours.range(..=address).next_back();
     before.is_some_and(|(_, end)| address < *end)
 }
 
-/// Physical memory, as the driver knows it: it goes back to the device when nobody has a handle on it and no process has it mapped.
+/// The driver's handle on physical memory. The memory returns to the device when nobody has a handle on it and no process maps it.
 pub(crate) struct Handle {
     number: sys::CUmemGenericAllocationHandle,
     context: Arc<CudaContext>,
     owner: Owner,
 }
 
-/// See the module's documentation. It is unmapped when it is dropped.
+/// See the module's documentation. Dropping it unmaps it.
 pub(crate) struct Physical {
     pub(super) address: sys::CUdeviceptr,
     pub(super) len: usize,
-    /// What is mapped there, side by side, and how many bytes of each.
+    /// What is mapped there, side by side, and the bytes of each.
     mapped: Vec<(Arc<Handle>, usize)>,
     context: Arc<CudaContext>,
     owner: Owner,
     /// Whether other processes may map it.
     has_descriptor: bool,
-    /// For them, once it was asked for.
+    /// The segment for them, once it was asked for.
     shared: Mutex<Option<Arc<Segment>>>,
 }
 
@@ -63,7 +63,7 @@ fn location(context: &CudaContext) -> sys::CUmemLocation {
     }
 }
 
-/// What is asked of physical memory of a device.
+/// The allocation properties for physical memory of a device.
 fn properties(
     context: &CudaContext,
     handles: sys::CUmemAllocationHandleType,
@@ -82,7 +82,7 @@ fn properties(
     }
 }
 
-/// In multiples of which physical memory is made, in bytes.
+/// The size, in bytes, that physical memory is a multiple of.
 pub(super) fn granularity(context: &CudaContext) -> Result<usize, DriverError> {
     let (properties, mut bytes) = (properties(context, BY_NOTHING), 0);
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
@@ -113,7 +113,7 @@ impl Handle {
         made.result().map(|()| Self::of(context, number))
     }
 
-    /// Of what is mapped around an address, and is so now: by whomever.
+    /// The handle of what is mapped around an address right now, whoever mapped it.
     pub(super) fn around(
         context: &Arc<CudaContext>,
         address: sys::CUdeviceptr,
@@ -126,14 +126,14 @@ impl Handle {
         found.result().map(|()| Self::of(context, number))
     }
 
-    /// What another process has passed.
+    /// From a descriptor that another process has passed.
     pub(super) fn import(
         context: &Arc<CudaContext>,
         fd: BorrowedFd<'_>,
     ) -> Result<Self, DriverError> {
         let _here = enter(context);
         let mut number = 0;
-        // The driver takes the number of a descriptor as a pointer.
+        // The driver takes the number of the descriptor as a pointer.
         let passed = std::ptr::without_provenance_mut::<c_void>(fd.as_raw_fd() as usize);
         let import = sys::cuMemImportFromShareableHandle;
         // SAFETY: there is room for the handle, and the descriptor is open.
@@ -153,18 +153,18 @@ impl Handle {
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
-    /// No other memory has it while this is there.
+    /// The driver's number for it. No other memory has it while this exists.
     pub(super) fn number(&self) -> sys::CUmemGenericAllocationHandle {
         self.number
     }
 
-    /// Whether it is as this context's device sees it.
+    /// Whether it belongs to this context's device.
     pub(super) fn is_of(&self, context: &CudaContext) -> bool {
         self.context.cu_ctx() == context.cu_ctx()
     }
 }
 
-/// What is mapped around an address: where it begins, and how long it is.
+/// The mapping around an address: its start and length.
 pub(super) fn mapping(
     context: &CudaContext,
     address: sys::CUdeviceptr,
@@ -178,7 +178,7 @@ pub(super) fn mapping(
 }
 
 impl Physical {
-    /// `len` bytes, a multiple of the [`granularity`], for the device of this context and those that reach it.
+    /// `len` bytes, a multiple of the [`granularity`], for this context's device and the devices that reach it.
     pub(super) fn new(
         context: &Arc<CudaContext>,
         len: usize,
@@ -187,7 +187,7 @@ impl Physical {
         let _here = enter(context);
         let (handle, has_descriptor) = match Handle::new(context, len, BY_FD) {
             Ok(handle) => (handle, true),
-            // Some machines (WSL 2, parts of virtual GPUs) pass no memory on.
+            // Some machines (WSL 2, some virtual GPUs) export no memory.
             Err(error) if is_refusal(error) => (Handle::new(context, len, BY_NOTHING)?, false),
             Err(error) => return Err(error),
         };
@@ -196,7 +196,7 @@ impl Physical {
         Ok(physical)
     }
 
-    /// The first bytes of each, so many, side by side: the driver maps no more than there is.
+    /// Maps the first bytes of each handle, side by side: the driver maps no more than there is.
     pub(super) fn map(
         context: &Arc<CudaContext>,
         parts: Vec<(Arc<Handle>, usize)>,
@@ -210,7 +210,7 @@ impl Physical {
         // SAFETY: there is room for the address.
         let reserved = unsafe { sys::cuMemAddressReserve(&raw mut address, len, 0, 0, 0) };
         reserved.result()?;
-        // From here on dropping it undoes what was done.
+        // From here on, a drop undoes everything that was done.
         let mut physical = Self {
             address,
             len,
@@ -244,7 +244,7 @@ impl Physical {
         };
         let_in(context.cu_device())?;
         for peer in peers {
-            // Then copies to that one go by way of main memory.
+            // Copies to that device then go through main memory.
             if let Err(error) = let_in(*peer) {
                 tracing::debug!(
                     peer,
@@ -256,7 +256,7 @@ impl Physical {
         Ok(physical)
     }
 
-    /// Whether it is of this context's device.
+    /// Whether it belongs to this context's device.
     pub(super) fn is_of(&self, context: &CudaContext) -> bool {
         self.context.cu_ctx() == context.cu_ctx()
     }
@@ -266,13 +266,13 @@ impl Physical {
         self.len
     }
 
-    /// Whether the driver need not be asked for what [`shared`](Self::shared) says, nor is being asked.
+    /// Whether [`shared`](Self::shared) answers without asking the driver, and without waiting for another thread that asks.
     pub(super) fn is_shared(&self) -> bool {
         let shared = self.shared.try_lock();
         !self.has_descriptor || shared.is_ok_and(|shared| shared.is_some())
     }
 
-    /// For other processes; why not, and whether it stays so.
+    /// The segment for other processes; otherwise the reason, and whether it is lasting.
     pub(super) fn shared(&self) -> Result<Arc<Segment>, (String, bool)> {
         let Some((handle, _)) = self.mapped.first().filter(|_| self.has_descriptor) else {
             return Err((
@@ -297,7 +297,7 @@ impl Physical {
     }
 }
 
-/// Whether the machine cannot do it, and not just now.
+/// Whether the machine cannot do it at all, rather than just now.
 pub(super) fn is_refusal(error: DriverError) -> bool {
     matches!(
         error.0,
@@ -310,7 +310,7 @@ pub(super) fn is_refusal(error: DriverError) -> bool {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.owner.is_other_process() {
             let _kept = ManuallyDrop::new(self.context.clone());
             return;
@@ -324,7 +324,7 @@ impl Drop for Physical {
             report(&self.context, "cuMemUnmap", unmapped.result());
             at += *len as u64;
         }
-        // What is mapped there stays, at addresses that nobody gets.
+        // The mapping stays, at addresses that are not reused.
         if !is_free {
             return;
         }
@@ -351,10 +351,10 @@ impl Drop for Handle {
     }
 }
 
-/// Who a device is, also in other processes.
+/// Identifies a device in all processes.
 pub(crate) type Uuid = [u8; 16];
 
-/// Of a device by its number. It takes no context.
+/// The UUID of a device, by its number. Needs no context.
 pub(super) fn uuid(ordinal: i32) -> Result<Uuid, DriverError> {
     let device = result::device::get(ordinal)?;
     let mut found = sys::CUuuid { bytes: [0; 16] };
@@ -363,7 +363,7 @@ pub(super) fn uuid(ordinal: i32) -> Result<Uuid, DriverError> {
     Ok(found.bytes.map(|byte| byte as u8))
 }
 
-/// Whether a device, by its number, exports its memory as a dma-buf. It takes no context.
+/// Whether a device, by its number, exports its memory as a dma-buf. Needs no context.
 pub(super) fn exports_dma_bufs(ordinal: i32) -> Result<bool, DriverError> {
     let device = result::device::get(ordinal)?;
     let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;

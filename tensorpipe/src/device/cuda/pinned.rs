@@ -1,5 +1,5 @@
-//! Main memory that the devices copy from and to while the CPU goes on. Of any other, the driver copies within the call, and waits
-//! for the device where the copy comes from there.
+//! Main memory that the devices copy from and to while the CPU goes on. For other main memory, the driver copies within the call, and waits
+//! for the device if the copy comes from there.
 
 #![allow(unsafe_code, reason = "the driver gives memory as an address")]
 
@@ -15,14 +15,14 @@ use crate::device::{BufferMut, Memory};
 use crate::sys::fork::Owner;
 use crate::sys::frees;
 
-/// Bytes that are kept for later: to pin memory, and to let go of it, takes the driver some 100 µs for each mebibyte. More are kept where
-/// too much waits to be let go of. Chosen.
+/// Bytes that are kept for later: the driver takes some 100 µs for each mebibyte to pin memory, and as long to unpin it. More is kept while
+/// too much waits to be unpinned. Chosen.
 const RETAIN: usize = 256 << 20;
 
-/// The least that is allocated: a page.
+/// The smallest allocation: a page.
 const LEAST: usize = 4 << 10;
 
-/// Pinned memory that nobody uses. Cloning clones a handle.
+/// Unused pinned memory. Cloning clones a handle.
 #[derive(Clone, Default)]
 pub(super) struct PinnedPool(Arc<Mutex<Free>>);
 
@@ -32,12 +32,12 @@ struct Free {
     bytes: usize,
 }
 
-/// What the driver gave; let go of when it is dropped.
+/// An allocation of the driver's, freed when it is dropped.
 struct Allocation {
     start: NonNull<u8>,
     len: usize,
     owner: Owner,
-    /// The driver lets go of it in one.
+    /// The driver frees it as a whole.
     context: Arc<CudaContext>,
 }
 
@@ -51,7 +51,7 @@ impl PinnedPool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `len` bytes, whatever was there before.
+    /// `len` bytes with arbitrary content.
     pub(super) fn take(
         &self,
         context: &Arc<CudaContext>,
@@ -87,7 +87,7 @@ impl Allocation {
         let start = unsafe { result::malloc_host(len, sys::CU_MEMHOSTALLOC_PORTABLE) }?;
         let start = NonNull::new(start.cast::<u8>());
         let start = start.ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))?;
-        // So that whoever reads before it is written finds bytes, and none of somebody else's.
+        // A reader that comes before a writer must find bytes, and none of somebody else's.
         // SAFETY: all of it is there, and nobody has seen it.
         unsafe { start.write_bytes(0, len) };
         Ok(Self {
@@ -101,7 +101,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.owner.is_other_process() {
             std::mem::forget(self.context.clone());
             return;
@@ -113,9 +113,9 @@ impl Drop for Allocation {
     }
 }
 
-/// Part of an allocation, which goes back to the pool.
+/// A part of an allocation; it returns to the pool.
 pub(super) struct Pinned {
-    /// There until it is dropped.
+    /// `None` only while dropping.
     allocation: Option<Allocation>,
     len: usize,
     pool: PinnedPool,
@@ -162,12 +162,12 @@ impl Drop for Pinned {
         let Some(allocation) = self.allocation.take() else {
             return;
         };
-        // A child may find the pool's lock held by a thread that it has not got.
+        // In a forked child, a thread that does not exist there may hold the pool's lock.
         if allocation.owner.is_other_process() {
             return drop(allocation);
         }
         let mut free = self.pool.lock();
-        // Whoever drops it may be who hears of all events, for whom the driver is too slow.
+        // It may be dropped on the thread that handles all events, where the driver would take too long.
         if free.bytes + allocation.len > RETAIN && !frees::are_behind() {
             drop(free);
             return frees::drop_later(allocation.len, allocation);

@@ -1,4 +1,4 @@
-//! Whether there is a CUDA driver that serves, looked at before cudarc is: cudarc panics where one is missing, or lacks a function.
+//! Checks for a usable CUDA driver before cudarc looks for one: cudarc panics if the driver is missing or lacks a function.
 
 #![allow(
     unsafe_code,
@@ -17,7 +17,7 @@ use crate::sys::fork::PerProcess;
 /// The driver of CUDA 12.0.
 const OLDEST: c_int = 12000;
 
-/// Every function of the driver that is called here or by the parts of cudarc that are used.
+/// Every driver function that is called here, or by the used parts of cudarc.
 const FUNCTIONS: &[&str] = &[
     "cuInit",
     "cuDriverGetVersion",
@@ -76,21 +76,21 @@ pub enum Unavailable {
         "no CUDA driver ({0}): install NVIDIA's driver, or run with LD_LIBRARY_PATH where libcuda.so.1 is"
     )]
     NoDriver(String),
-    /// There is one, of another age, or something else of that name.
+    /// There is one, but of another version, or something else has its name.
     #[error("the CUDA driver, {library}, has no {function}: install one of CUDA 12.0 or later")]
     MissingFunction {
-        /// What it has not.
+        /// The function that it lacks.
         function: &'static str,
-        /// Under which name the loader has found it.
+        /// The name under which the loader has found it.
         library: String,
     },
-    /// There is one, of another age.
+    /// There is one, but it is too old.
     #[error("the CUDA driver is one of CUDA {}.{}: install one of CUDA 12.0 or later", .0 / 1000, .0 % 1000 / 10)]
     OldDriver(i32),
     /// It shows no device to this process.
     #[error("the CUDA driver shows no device: see what nvidia-smi says, and CUDA_VISIBLE_DEVICES")]
     NoDevice,
-    /// The devices' files are not this process's.
+    /// This process may not open the devices' files.
     #[error("{0} may not be opened: let this user in, or give its container the devices")]
     NotPermitted(&'static str),
     /// Anything else.
@@ -103,9 +103,9 @@ pub enum Unavailable {
     },
 }
 
-/// How many devices there are. What the first call found is what later ones say: the driver, once found, stays.
+/// The number of devices. The first call's result is kept, since a driver that was found stays.
 pub(super) fn devices() -> Result<usize, Unavailable> {
-    // A forked child cannot use its parent's driver, and is told by its own `cuInit`.
+    // A forked child cannot use its parent's driver; its own `cuInit` reports that.
     static FOUND: PerProcess<Result<usize, Unavailable>> = PerProcess::new();
     FOUND.get(probe).clone()
 }
@@ -126,7 +126,7 @@ fn probe() -> Result<usize, Unavailable> {
         return Err(Unavailable::OldDriver(version));
     }
     let count = result::device::get_count().map_err(|error| refused("cuDeviceGetCount", error))?;
-    // cudarc opens it once more; closing it here would undo nothing.
+    // cudarc opens it again, so closing it here would achieve nothing.
     std::mem::forget(library);
     match usize::try_from(count) {
         Ok(count @ 1..) => Ok(count),
@@ -134,7 +134,7 @@ fn probe() -> Result<usize, Unavailable> {
     }
 }
 
-/// The library that cudarc will use, and its name: cudarc tries names in this order too, and keeps the first that opens.
+/// The library that cudarc will use, and its name. cudarc tries names in the same order and keeps the first that opens.
 fn library() -> Result<(String, Library), Unavailable> {
     let mut why = String::new();
     let names = ["cuda", "nvcuda"].map(cudarc::get_lib_name_candidates);
@@ -142,7 +142,7 @@ fn library() -> Result<(String, Library), Unavailable> {
         // SAFETY: the driver's own initialisers run, as in every program that uses it.
         match unsafe { Library::new(&name) } {
             Ok(library) => return Ok((name, library)),
-            // By this name drivers install it.
+            // Drivers install it under this name.
             Err(error) if name == "libcuda.so.1" => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 why = source.unwrap_or_else(|| error.to_string());
@@ -170,7 +170,7 @@ fn refused(call: &'static str, error: DriverError) -> Unavailable {
     }
 }
 
-/// The driver says no more where it may not open the devices' files.
+/// The driver reports only this if it may not open the devices' files.
 fn no_device() -> Unavailable {
     const CONTROL: &str = "/dev/nvidiactl";
     let opened = std::fs::OpenOptions::new()
@@ -183,7 +183,7 @@ fn no_device() -> Unavailable {
     }
 }
 
-/// What the driver calls an error, and its number.
+/// The driver's name and number for an error.
 pub(super) fn words(error: DriverError) -> String {
     let text = error.error_string().map(|text| text.to_string_lossy());
     let text = text.unwrap_or_else(|_| "an error that the driver has no words for".into());

@@ -1,7 +1,7 @@
-//! Main memory of others', reached by the devices where it lies: its pages are pinned, once for an allocation.
+//! Main memory of others that the devices access in place: its pages are pinned, once for each allocation.
 //!
-//! To unpin them, a driver waits for all work of the device (seen with driver 580). So a thread of its own unpins and frees memory
-//! ([`Registrations::end_before`](crate::sys::registrations::Registrations::end_before)). Where too much waits for that, no more is pinned.
+//! To unpin pages, a driver waits for all work of the device (seen with driver 580). So a separate thread unpins and frees memory
+//! ([`Registrations::end_before`](crate::sys::registrations::Registrations::end_before)). If too much waits for that, no more is pinned.
 
 #![allow(unsafe_code, reason = "the driver takes memory as an address")]
 
@@ -18,10 +18,10 @@ use crate::sys::fork::{Owner, PerProcess};
 use crate::sys::frees;
 use crate::sys::registrations::Domain;
 
-/// The longest allocation of an application's that is registered, in bytes: all of it is pinned.
+/// The longest allocation of an application's that is registered, in bytes: all of it gets pinned.
 const OWN: usize = 16 << 20;
 
-/// In which memory is registered: the driver knows it for all devices of the process.
+/// The domain of these registrations: the driver knows the memory for all devices of the process.
 fn domain() -> Domain {
     static DOMAIN: PerProcess<Domain> = PerProcess::new();
     *DOMAIN.get(Domain::unique)
@@ -32,12 +32,13 @@ struct Registration {
     start: usize,
     owner: Owner,
     context: Arc<CudaContext>,
-    /// Or the driver refuses it, and is not asked again: its user has registered some of it, or its pages cannot be pinned.
+    /// Or the driver refused, and is not asked again: the application has registered some of the memory, or its pages cannot be
+    /// pinned.
     is_registered: bool,
 }
 
 impl CudaDevices {
-    /// Whether the devices copy from and to this memory by themselves.
+    /// Whether the devices can copy from and to this memory directly.
     pub(crate) fn reach(&self, memory: &dyn Memory) -> bool {
         if memory.as_any().is::<Pinned>() {
             return true;
@@ -47,8 +48,8 @@ impl CudaDevices {
         known.is_some_and(|known: Arc<Registration>| known.is_registered)
     }
 
-    /// Has them do so, where the driver lets it be: returns whether it does. The first time it takes some 100 µs for each mebibyte of
-    /// the allocation.
+    /// Registers the memory so that the devices reach it, if the driver allows that; returns whether they do. The first time, that
+    /// takes some 100 µs for each mebibyte of the allocation.
     ///
     /// # Errors
     /// There is no such device.
@@ -63,7 +64,7 @@ impl CudaDevices {
         let (Some(place), Some(bytes)) = (memory.registrable(), memory.as_bytes()) else {
             return Ok(false);
         };
-        // Of an application's own memory no more is pinned than its tensors are likely to be all of.
+        // Of an application's own memory, no more is pinned than its tensors probably fill.
         if memory.kind() == MemoryKind::Heap && place.len > OWN {
             return Ok(false);
         }
@@ -73,7 +74,7 @@ impl CudaDevices {
         let registered = place.registrations.of(domain(), || {
             Registration::new(context, start, place.len, is_read_only)
         });
-        // Where it passes it may be better another time.
+        // If the failure may pass, a later attempt may succeed.
         Ok(registered.is_ok_and(|registered| registered.is_registered))
     }
 }
@@ -118,7 +119,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.owner.is_other_process() {
             std::mem::forget(self.context.clone());
             return;

@@ -14,7 +14,7 @@ use crate::device::{Buffer, Device};
 use crate::error::DeviceError;
 use crate::sys::segment::Segment;
 
-/// Physical memory, and where in it something lies: the allocations stand side by side.
+/// Physical memory, and the place of something in it. Several allocations lie side by side.
 pub(crate) struct Shared {
     pub(crate) first: Arc<Segment>,
     pub(crate) rest: Vec<Arc<Segment>>,
@@ -22,24 +22,24 @@ pub(crate) struct Shared {
 }
 
 impl CudaDevices {
-    /// Who a device is, also in other processes.
+    /// The UUID of a device, the same in all processes.
     pub(crate) fn uuid(&self, device: Device) -> Option<Uuid> {
         self.shared.uuids.get(device.index as usize).copied()
     }
 
-    /// The device that is this one, if this process sees it.
+    /// The local device with this UUID, if this process sees it.
     pub(crate) fn seen_as(&self, uuid: Uuid) -> Option<Device> {
         let at = self.shared.uuids.iter().position(|known| *known == uuid)?;
         Some(Self::device(at as u32))
     }
 
-    /// Whether each passes its memory on to drivers of other hardware, as a dma-buf.
+    /// Whether every device exports its memory as a dma-buf, for drivers of other hardware.
     pub(crate) fn export_dma_bufs(&self) -> bool {
         let mut ordinals = 0..self.shared.devices.len();
         ordinals.all(|ordinal| physical::exports_dma_bufs(ordinal as i32).unwrap_or(false))
     }
 
-    /// Runs `act` some time after `is_reached` says so, for what no event tells.
+    /// Runs `act` some time after `is_reached` returns true, for conditions without an event.
     pub(crate) fn watch(
         &self,
         is_reached: impl Fn() -> bool + Send + 'static,
@@ -48,7 +48,7 @@ impl CudaDevices {
         self.shared.watcher.watch(is_reached, act);
     }
 
-    /// Whether [`share`](Self::share) asks the driver nothing: what is passed on already is known.
+    /// Whether [`share`](Self::share) answers without asking the driver, because the memory was exported before.
     pub(crate) fn shares_at_once(&self, buffer: &Buffer) -> bool {
         let Some(memory) = CudaMemory::of(&**buffer.memory()) else {
             return true;
@@ -59,10 +59,10 @@ impl CudaDevices {
         }
     }
 
-    /// What other processes may map to read a buffer, and where it lies there; `None` for memory that they cannot map.
+    /// What other processes map to read a buffer, and where the buffer lies in that; `None` for memory that they cannot map.
     ///
     /// # Errors
-    /// In words why the driver does not let them map memory of this process's own, and whether it stays so.
+    /// In words, why the driver does not let them map this process's own memory, and whether that is lasting.
     pub(crate) fn share(&self, buffer: &Buffer) -> Option<Result<Shared, (String, bool)>> {
         let memory = CudaMemory::of(&**buffer.memory())?;
         if memory.is_foreign() && !buffer.is_empty() {
@@ -81,10 +81,10 @@ impl CudaDevices {
         }))
     }
 
-    /// Takes what another process has passed, as one of this process's devices sees it.
+    /// Imports a descriptor from another process, for one of this process's devices.
     ///
     /// # Errors
-    /// There is no such device, or the descriptor is of something else; and whether it stays so.
+    /// If there is no such device, or the descriptor is of something else; and whether that is lasting.
     pub(crate) fn import(
         &self,
         device: Device,
@@ -95,10 +95,10 @@ impl CudaDevices {
         imported.map_err(|error| refused(device, "cuMemImportFromShareableHandle", error))
     }
 
-    /// Maps the first bytes of each, so many, side by side.
+    /// Maps the first bytes of each allocation, side by side.
     ///
     /// # Errors
-    /// There is no such device, one of them is another's, or has less; and whether it stays so.
+    /// If there is no such device, or an allocation belongs to another device or is shorter; and whether that is lasting.
     pub(crate) fn map(
         &self,
         device: Device,
@@ -114,13 +114,14 @@ impl CudaDevices {
         mapped.map_err(|error| refused(device, "cuMemMap", error))
     }
 
-    /// Whether such memory is one of this device's.
+    /// Whether this memory is on this device.
     pub(crate) fn is_on(&self, device: Device, physical: &Physical) -> bool {
         let opened = self.opened(device);
         opened.is_ok_and(|opened| physical.is_of(&opened.context))
     }
 
-    /// A range of it that is lent to this process. `debt` gives it back: it is dropped when no work on it is unfinished.
+    /// A range of it that is lent to this process. Dropping `debt` gives it back; that happens when no work on the range is
+    /// unfinished.
     ///
     /// # Errors
     /// The range lies outside, or there is no such device.
@@ -145,7 +146,7 @@ impl CudaDevices {
     }
 }
 
-/// What the driver said, and whether it stays so.
+/// The driver's error, and whether it is lasting.
 fn refused(device: Device, call: &'static str, error: DriverError) -> (DeviceError, bool) {
     (failed(device, call, error), physical::is_refusal(error))
 }

@@ -1,4 +1,4 @@
-//! Memory of one device, cut from physical memory: long blocks have some of their own, short ones share it.
+//! Memory of one device, cut from physical memory: long blocks get their own, short ones share it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, DriverError, sys};
 
 use super::physical::{self, Physical};
 
-/// The shortest block, in bytes: what devices align by.
+/// The shortest block, in bytes: the devices' alignment.
 const LEAST: usize = 512;
 
 /// Blocks of one device.
@@ -15,23 +15,23 @@ pub(super) struct Slabs {
     context: Arc<CudaContext>,
     /// Devices that reach this one's memory.
     peers: Vec<sys::CUdevice>,
-    /// In multiples of which physical memory is made.
+    /// The size that physical memory is a multiple of.
     granularity: usize,
-    /// Of blocks that share physical memory, by their length.
+    /// Slabs of shared physical memory, by the length of their blocks.
     shared: Mutex<BTreeMap<usize, Vec<Slab>>>,
 }
 
 /// Physical memory that is cut into blocks of one length.
 struct Slab {
     physical: Arc<Physical>,
-    /// Where those begin that are free.
+    /// Offsets of the free blocks.
     free: Vec<usize>,
 }
 
-/// In use by whoever has it; given back by [`Slabs::give_back`].
+/// A block in use; [`Slabs::give_back`] takes it back.
 pub(super) struct Block {
     pub(super) physical: Arc<Physical>,
-    /// Where it begins there.
+    /// Its offset there.
     pub(super) offset: usize,
     len: usize,
 }
@@ -65,7 +65,7 @@ impl Slabs {
         Physical::new(&self.context, len, &self.peers).map(Arc::new)
     }
 
-    /// At least `len` bytes, whatever was there before.
+    /// At least `len` bytes with arbitrary content.
     pub(super) fn take(&self, len: usize) -> Result<Block, DriverError> {
         let out = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         let class = len.max(LEAST).checked_next_power_of_two().ok_or(out)?;
@@ -82,7 +82,7 @@ impl Slabs {
         if let Some(block) = self.take_free(class) {
             return Ok(block);
         }
-        // Without the lock, for which whoever hears of events waits: the driver takes a while.
+        // Without the lock, which the thread that handles events needs: the driver takes a while.
         let physical = self.physical(self.granularity)?;
         // The first block is taken.
         let free = (1..self.granularity / class).map(|i| i * class);
@@ -98,7 +98,7 @@ impl Slabs {
         })
     }
 
-    /// Of a slab that is there.
+    /// Takes a block from an existing slab.
     fn take_free(&self, len: usize) -> Option<Block> {
         let mut shared = self.lock();
         let mut slabs = shared.get_mut(&len)?.iter_mut();
@@ -110,7 +110,8 @@ impl Slabs {
         })
     }
 
-    /// No work is unfinished on it, and nobody else has it. What nobody uses now: to unmap it takes the driver long.
+    /// No work on the block is unfinished, and nobody else has it. Returns physical memory that is now unused; dropping it unmaps it,
+    /// for which the driver takes long.
     pub(super) fn give_back(&self, block: Block) -> Option<Arc<Physical>> {
         let mut shared = self.lock();
         let slabs = shared.get_mut(&block.len);
@@ -120,7 +121,7 @@ impl Slabs {
             Some((slabs, at))
         });
         let Some((slabs, at)) = found else {
-            // Physical memory of its own.
+            // It has physical memory of its own.
             return Some(block.physical);
         };
         slabs[at].free.push(block.offset);

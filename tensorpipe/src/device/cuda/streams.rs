@@ -1,4 +1,4 @@
-//! Streams for transfers: each has one of its own, since what is queued behind a source that is not ready waits with it.
+//! Streams for transfers. Each transfer has its own, since work that is queued behind a source that is not ready waits with it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,14 +8,14 @@ use super::{ContextGuard, CudaDevices, Opened, failed};
 use crate::device::Device;
 use crate::error::DeviceError;
 
-/// Streams that are kept for later, of each device. Chosen.
+/// Streams of each device that are kept for later. Chosen.
 const KEPT: usize = 16;
 
-/// Those of a device that nobody uses.
+/// A device's unused streams.
 #[derive(Default)]
 pub(super) struct Streams(Mutex<Vec<Arc<CudaStream>>>);
 
-/// One in use, which goes back behind what is queued on it.
+/// A stream in use. It returns for reuse once the work that is queued on it is done.
 pub(crate) struct Borrowed {
     stream: Arc<CudaStream>,
     opened: Arc<Opened>,
@@ -23,14 +23,14 @@ pub(crate) struct Borrowed {
 }
 
 impl CudaDevices {
-    /// Whether one need not be made.
+    /// Whether a stream is available without making one.
     pub(crate) fn has_stream(&self, device: Device) -> bool {
         let slot = self.shared.devices.get(device.index as usize);
         let opened = slot.and_then(|slot| slot.get());
         opened.is_some_and(|opened| opened.streams.has_some())
     }
 
-    /// A stream on which nothing is queued. The first ones are made, which takes the driver a while.
+    /// A stream without queued work. The first ones are made, which takes the driver a while.
     pub(crate) fn stream(&self, device: Device) -> Result<Borrowed, DeviceError> {
         let opened = self.opened(device)?;
         let warm = opened.streams.take();
@@ -77,13 +77,13 @@ impl std::ops::Deref for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // CUDA does not outlive a fork: what a child has inherited it must not call.
+        // CUDA does not survive a fork: a child must not call it for what it inherited.
         if self.cuda.is_other_process() {
             let kept = (self.stream.clone(), self.opened.clone(), self.cuda.clone());
             return std::mem::forget(kept);
         }
         let _mine = ContextGuard::keep();
-        // One that the driver has no event for is not used again.
+        // A stream that the driver cannot give an event for is not reused.
         if let Ok(fence) = self.cuda.fence(&self.stream) {
             let (opened, stream) = (self.opened.clone(), self.stream.clone());
             fence.when_reached(Box::new(move || opened.streams.put(stream)));

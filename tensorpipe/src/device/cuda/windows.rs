@@ -1,9 +1,9 @@
-//! Main memory that is filled in several ranges at once: each is memory of its own until all of them are gone.
+//! Main memory that is filled in several ranges at once. Each range is memory of its own until all of them are gone.
 //!
-//! The whole is taken when the first byte of any range comes, and counts page by page as bytes come. A huge page counts once,
-//! whichever of its ranges is the first.
+//! The whole is allocated when the first byte of any range arrives, and is counted page by page as bytes arrive. A huge page counts once,
+//! whichever of its ranges comes first.
 //!
-//! Invariant: no range lies in another that was taken, so that each byte has one owner; nobody has the whole meanwhile.
+//! Invariant: ranges that were given out do not overlap, so each byte has one owner; nobody has the whole meanwhile.
 
 #![allow(
     unsafe_code,
@@ -30,13 +30,13 @@ struct Whole(Mutex<Filling>);
 
 #[derive(Debug)]
 struct Filling {
-    /// Keeps the bytes, which nobody looks at here while there are windows.
+    /// Owns the bytes, which nobody accesses here while there are windows.
     dest: Destination,
-    /// Where they begin, once they are there.
+    /// The start of the bytes, once they are allocated.
     start: Option<NonNull<u8>>,
-    /// Huge pages that count, by where they begin.
+    /// Huge pages that were counted, by their start.
     pages: BTreeSet<usize>,
-    /// Ranges that were taken, by where they begin: where they end.
+    /// Ranges that were given out: their start, and their end.
     taken: BTreeMap<usize, usize>,
 }
 
@@ -54,13 +54,13 @@ impl Windows {
         }))))
     }
 
-    /// A range of it, which takes memory when its first byte comes.
+    /// A range of it, which takes memory when its first byte arrives.
     pub(crate) fn range(&self, range: Range<usize>) -> Destination {
         let whole = self.0.clone();
         Destination::within(range.len(), Place { whole, range })
     }
 
-    /// Whether this is all of that range of it: another one, or less, is as memory from anywhere.
+    /// Whether `filled` is all of this range of this memory. Otherwise it is to be treated like any other memory.
     pub(crate) fn has(&self, range: Range<usize>, filled: &Buffer) -> bool {
         let window = filled.memory().as_any().downcast_ref::<Window>();
         let is_it = window
@@ -68,7 +68,7 @@ impl Windows {
         is_it && filled.len() == range.len()
     }
 
-    /// All of it, where no window is left.
+    /// All of it, if no window is left.
     pub(crate) fn into_whole(self) -> Option<BufferMut> {
         let filling = Arc::into_inner(self.0)?.0.into_inner();
         filling
@@ -78,7 +78,7 @@ impl Windows {
     }
 }
 
-/// Where a range of it lies, of which nothing has come yet.
+/// The place of a range of which no byte has arrived yet.
 #[derive(Debug)]
 pub(crate) struct Place {
     whole: Arc<Whole>,
@@ -102,7 +102,7 @@ impl Place {
         Ok(cost)
     }
 
-    /// Its memory, which is given out once.
+    /// The memory of this range, which is given out once.
     pub(crate) fn open(&self, pool: &Pool) -> Result<BufferMut, SystemError> {
         let refused =
             |words| SystemError::new("allocate", "a range of a tensor", io::Error::other(words));
@@ -137,7 +137,7 @@ impl Place {
     }
 }
 
-/// Where a range begins that lies in the whole.
+/// The address of a range in the whole.
 fn at(whole: NonNull<u8>, start: usize) -> NonNull<u8> {
     // SAFETY: the caller has compared it with the length.
     unsafe { whole.add(start) }
@@ -145,7 +145,7 @@ fn at(whole: NonNull<u8>, start: usize) -> NonNull<u8> {
 
 /// A range of it.
 struct Window {
-    /// Keeps the bytes.
+    /// Keeps the whole alive.
     whole: Arc<Whole>,
     at: NonNull<u8>,
     range: Range<usize>,
@@ -216,7 +216,7 @@ mod tests {
         drop(kept);
     }
 
-    /// In which order ranges come is for the peer to say.
+    /// The peer decides the order in which ranges arrive.
     #[test]
     fn nothing_counts_before_its_first_byte_and_a_page_counts_once() {
         let (pool, half) = (Pool::default(), HUGE_PAGE / 2);
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(cost(0..half), 0);
         assert_eq!(cost(3 * half..6 * half), 2 * HUGE_PAGE);
         assert_eq!(cost(2 * half..3 * half), 0);
-        // What others have used is resident as a whole.
+        // Memory that was used before is resident as a whole.
         let _used = windows;
         drop(pool.take(4 * HUGE_PAGE));
         let warm = Windows::over(Destination::pooled(4 * HUGE_PAGE));

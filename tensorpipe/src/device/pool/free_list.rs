@@ -1,9 +1,9 @@
-//! Memory that waits to be used again, in size classes, and the counters that belong to it.
+//! Memory that waits to be reused, in size classes, with its counters.
 //!
-//! There are four classes per power of two, so that at most a fifth of a block is unused. Of each class the block that came
-//! back last goes out first: its lines are still in the caches.
+//! There are four classes per power of two, so that at most a fifth of a block is unused. In each class, the block that came back last goes
+//! out first: its lines are still in the caches.
 //!
-//! Invariant: what is retained is never more than was to be, whenever nobody is inside.
+//! Invariant: outside of a method call, no more is retained than the configured bound.
 
 use std::collections::VecDeque;
 
@@ -32,9 +32,9 @@ impl Kept for Block {
 
 /// See the module's documentation.
 pub(in crate::device) struct FreeList<B> {
-    /// By class; the block that came back last is at the back.
+    /// By class; the most recently returned block is at the back.
     free: Vec<VecDeque<Idle<B>>>,
-    /// Orders returns over all classes.
+    /// Counts returns, to order blocks of all classes.
     returns: u64,
     stats: PoolStats,
 }
@@ -73,14 +73,14 @@ impl<B: Kept> FreeList<B> {
         Some(block)
     }
 
-    /// A block of this class is made.
+    /// Counts a newly made block of this class.
     pub(in crate::device) fn count_fresh(&mut self, class: Class) {
         self.stats.taken += 1;
         self.stats.fresh += 1;
         self.stats.outstanding_bytes += class.size as u64;
     }
 
-    /// Takes a block back; returns what must be freed for it, which may be the block itself.
+    /// Takes a block back. Returns the blocks to free, possibly including this one.
     pub(in crate::device) fn keep(&mut self, block: B, retain: u64) -> Vec<B> {
         let size = block.len() as u64;
         self.stats.outstanding_bytes -= size;
@@ -100,7 +100,7 @@ impl<B: Kept> FreeList<B> {
         self.evict(retain)
     }
 
-    /// Takes out what came back longest ago, until at most `keep_bytes` are left.
+    /// Removes the least recently returned blocks until at most `keep_bytes` are left.
     pub(in crate::device) fn evict(&mut self, keep_bytes: u64) -> Vec<B> {
         let mut evicted = Vec::new();
         while self.stats.retained_bytes > keep_bytes {

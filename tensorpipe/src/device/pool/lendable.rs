@@ -1,11 +1,11 @@
 //! Memory that can be lent to another process of this machine without a copy.
 //!
-//! It lies in sealed segments, each cut into pieces of one size. A sealed segment can only be given back whole, so segments
-//! are small: 2 MiB of pieces up to 1 MiB, or one piece. A piece whose handles are gone is used again when its loans are back,
-//! too; nobody tells, so the pool looks when it needs memory, and `stats` when somebody asks.
+//! It lies in sealed segments. Each segment is cut into pieces of one size. A sealed segment can only be freed whole, so segments are
+//! small: 2 MiB with pieces of up to 1 MiB, or a single piece. A piece is reused when its handles are gone and its loans are back.
+//! Borrowers do not notify: the pool checks when it needs memory, and `stats` when it is called.
 //!
-//! Invariant: a piece is in one `LendableBlock`, in one free list or among the lent ones; `mapped_bytes <= limit`; what is
-//! handed out or free has no loan.
+//! Invariant: a piece is in one `LendableBlock`, in one free list or in the lent list; `mapped_bytes <= limit`; pieces that are handed out
+//! or free have no loan.
 
 // By their paths, since `tensorpipe-loom` includes this file by its own.
 #[path = "lendable/block.rs"]
@@ -23,17 +23,17 @@ use crate::sys::fork::Origin;
 use crate::sys::ledger::Loan;
 use crate::sys::segment::{Pages, Piece, Segment, SegmentId};
 
-/// Size of segments with several pieces, and what sizes of others are multiples of: a huge page.
+/// Size of segments with several pieces; longer segments are multiples of it: a huge page.
 const SLAB: usize = 2 << 20;
 
-/// What longer pieces are multiples of.
+/// Longer pieces are multiples of it.
 const PAGE: usize = 4096;
 
 /// Each segment takes a file descriptor.
 const SEGMENTS: u64 = 512;
 
-/// So many lent pieces are looked at when one is asked for. With `n` kept by borrowers, some `n / (LOOKS - 1)` that are back
-/// wait unseen: each time one is lent, and `LOOKS` are looked at. Chosen.
+/// How many lent pieces are checked when one is needed. If borrowers keep `n`, some `n / (LOOKS - 1)` that are back go unnoticed: each
+/// time, one more is lent and `LOOKS` are checked. Chosen.
 const LOOKS: usize = 8;
 
 /// What the lendable part of a [`Pool`](super::Pool) did so far and holds now.
@@ -44,25 +44,25 @@ pub struct LendableStats {
     pub taken: u64,
     /// Of these, how many were warm.
     pub recycled: u64,
-    /// How often there was none (its bound is reached, or the system refused) and ordinary memory was handed out instead,
-    /// which is copied when it is sent.
+    /// How often there was none, because the bound was reached or the system refused. Ordinary memory was handed out instead, which
+    /// is copied when it is sent.
     pub fallbacks: u64,
-    /// Of these, how many because the system refused; the first time a warning in the log says what.
+    /// Of these, how many because the system refused; the log says why, the first time.
     pub refused: u64,
     /// Segments: each is a mapping and a file descriptor.
     pub segments: u64,
-    /// Bytes of them.
+    /// Bytes of all segments.
     pub mapped_bytes: u64,
     /// Of these, on huge pages that were set aside (`vm.nr_hugepages`).
     pub reserved_bytes: u64,
-    /// Of these, on huge pages that the kernel put together.
+    /// Of these, on huge pages that the kernel assembled.
     pub huge_bytes: u64,
     /// Bytes in use by this process, in whole blocks.
     pub outstanding_bytes: u64,
-    /// Bytes that this process has let go of, and another one has not yet given back.
+    /// Bytes that this process has dropped but other processes have not given back.
     pub lent_bytes: u64,
-    /// How often a tensor was copied instead of lent because its reader's process had as many loans of this one as it can
-    /// have ([`LeaseChannel`](crate::channels::LeaseChannel) says how many).
+    /// How often a tensor was copied instead of lent because its reader's process had reached its limit of loans from this process
+    /// ([`LeaseChannel`](crate::channels::LeaseChannel) says how many).
     pub ledger_full: u64,
 }
 
@@ -76,14 +76,14 @@ pub(super) struct Lendables {
 
 #[derive(Default)]
 struct State {
-    /// A forked child has nothing of this: its parent does.
+    /// A forked child does not own any of this: its parent does.
     origin: Option<Origin>,
     /// By size of piece.
     shelves: BTreeMap<usize, Shelf>,
     idle_bytes: u64,
     /// Orders segments by when they became idle.
     clock: u64,
-    /// Where that stood at the last [`Lendables::trim_stale`].
+    /// `clock` at the last [`Lendables::trim_stale`].
     mark: u64,
     stats: LendableStats,
 }
@@ -92,7 +92,7 @@ struct State {
 #[derive(Default)]
 struct Shelf {
     slabs: Vec<Slab>,
-    /// Let go of here, and not given back.
+    /// Dropped by this process, but not given back by borrowers.
     lent: VecDeque<(Piece, Loans)>,
 }
 
@@ -106,7 +106,8 @@ struct Slab {
 }
 
 impl Shelf {
-    /// The segment that the next piece comes from: one that is in use if it has free ones. What was filled last is warmest.
+    /// The segment to take the next piece from: preferably one in use that has free pieces, and among those the one filled last,
+    /// which is warmest.
     fn next(&self) -> Option<usize> {
         let free = |is_idle| {
             let mut slabs = self.slabs.iter();
@@ -133,7 +134,7 @@ impl Lendables {
         })
     }
 
-    /// `len` bytes, and whether they may hold something else than zeros; `None` where there are none.
+    /// `len` bytes, and whether they may hold old content; `None` if there are none.
     pub(super) fn take(self: &Arc<Self>, len: usize) -> Option<(BufferMut, bool)> {
         if len == 0 || self.limit == 0 {
             return None;
@@ -148,7 +149,7 @@ impl Lendables {
             .map(|buffer| (buffer, warm))
     }
 
-    /// The same, of what is free.
+    /// As [`take`](Self::take), but only from memory that is free.
     pub(super) fn take_free(self: &Arc<Self>, len: usize) -> Option<BufferMut> {
         let (size, _) = layout(len).filter(|_| len > 0)?;
         let origin = Origin::here().ok()?;
@@ -168,7 +169,7 @@ impl Lendables {
         let evicted = {
             let mut state = lock(&self.state);
             if state.origin.is_some_and(|owner| owner != origin) {
-                // Nothing of the parent's is touched, not even to be dropped.
+                // A forked child must not touch anything of the parent's, not even to drop it.
                 std::mem::forget(std::mem::take(&mut *state));
             }
             state.origin = Some(origin);
@@ -229,7 +230,7 @@ impl Lendables {
         drop(evicted);
     }
 
-    /// Frees segments that were unused ever since this was called last.
+    /// Frees segments that were unused since the last call.
     pub(super) fn trim_stale(&self) {
         let evicted = {
             let mut state = lock(&self.state);
@@ -266,8 +267,8 @@ impl Lendables {
 
 impl State {
     fn reuse(&mut self, size: usize) -> Option<Piece> {
-        // What was lent last, and is back, is warmer than what is free. No unused segment is begun while pieces that are back
-        // wait: otherwise all that a burst ever needed would stay in use.
+        // A piece that was lent last and is back is warmer than free ones. While returned pieces may wait, do not start an unused
+        // segment: otherwise everything that a burst ever needed would stay in use.
         if !self.sweep_last(size) && self.next(size).is_none_or(Slab::is_idle) {
             self.sweep(size, LOOKS);
             if self.next(size).is_none() {
@@ -293,8 +294,8 @@ impl State {
         shelf.next().map(|at| &shelf.slabs[at])
     }
 
-    /// Counts a segment that is about to be made, after unused ones have made room for it; these are to be dropped. `None`:
-    /// the rest is in use.
+    /// Counts a segment that is about to be made, and removes unused ones to make room; the caller drops these. `None`: the rest is
+    /// in use.
     fn make_room(&mut self, len: u64, limit: u64) -> Option<Vec<Slab>> {
         let fits = |state: &Self| {
             state.stats.mapped_bytes + len <= limit && state.stats.segments < SEGMENTS
@@ -302,7 +303,7 @@ impl State {
         let mut evicted = Vec::new();
         if !fits(self) {
             self.sweep_all();
-            // What would not make enough room stays.
+            // If removing all unused segments would not make enough room, remove none.
             if self.stats.mapped_bytes - self.idle_bytes + len > limit {
                 return None;
             }
@@ -315,7 +316,7 @@ impl State {
         Some(evicted)
     }
 
-    /// Puts the pieces of a new segment on their shelf but for one.
+    /// Puts all pieces of a new segment but one on their shelf; returns that one.
     fn add(&mut self, size: usize, mut pieces: Vec<Piece>) -> Option<Piece> {
         let total = pieces.len();
         let piece = pieces.pop()?;
@@ -335,7 +336,7 @@ impl State {
         Some(piece)
     }
 
-    /// Where the statistics count segments on such pages; those on small ones are what is left.
+    /// The statistics field for segments on such pages; segments on small pages are the remainder.
     fn counted(&mut self, pages: Pages) -> Option<&mut u64> {
         match pages {
             Pages::Reserved => Some(&mut self.stats.reserved_bytes),
@@ -344,7 +345,7 @@ impl State {
         }
     }
 
-    /// Puts a piece that nobody uses on its shelf.
+    /// Puts an unused piece on its shelf.
     fn put(&mut self, piece: Piece) {
         let (id, len) = (piece.segment().id(), piece.segment().len() as u64);
         let slabs = self
@@ -363,7 +364,7 @@ impl State {
         }
     }
 
-    /// Looks whether the piece of a size that was lent last is back.
+    /// Checks whether the piece of this size that was lent last is back.
     fn sweep_last(&mut self, size: usize) -> bool {
         let lent = self.shelves.get_mut(&size).map(|shelf| &mut shelf.lent);
         let is_back = |(_, loans): &mut (Piece, Loans)| loans.iter().all(Loan::is_back);
@@ -375,7 +376,7 @@ impl State {
         true
     }
 
-    /// Looks which lent pieces of a size are back, at those first that were not looked at for longest.
+    /// Checks which lent pieces of a size are back, at most `at_most`, the least recently checked first.
     fn sweep(&mut self, size: usize, at_most: usize) {
         let Some(shelf) = self.shelves.get_mut(&size) else {
             return;
@@ -405,7 +406,7 @@ impl State {
             .for_each(|size| self.sweep(size, usize::MAX));
     }
 
-    /// Unused segments beyond what is kept, the ones that became so longest ago first; to be dropped without the lock.
+    /// Removes unused segments beyond `keep_bytes`, the longest unused first; the caller drops them without the lock.
     fn evict(&mut self, keep_bytes: u64) -> Vec<Slab> {
         let mut evicted = Vec::new();
         while self.idle_bytes > keep_bytes {
@@ -455,7 +456,7 @@ impl State {
 /// Size of the piece for `len` bytes, and of its segment; `None` for what no memory can hold.
 fn layout(len: usize) -> Option<(usize, usize)> {
     if len <= SLAB / 2 {
-        // As long as they can be where so many lie in a segment: 768 KiB and 1 MiB are one size.
+        // Pieces are as long as their number per segment allows: 768 KiB and 1 MiB are one size.
         let class = Class::of(len).size;
         let whole_pages = SLAB / (SLAB / class) / PAGE * PAGE;
         return Some((class.max(whole_pages), SLAB));

@@ -54,7 +54,7 @@ fn the_same_memory_comes_back_last_returned_first() {
     let (first, second) = (at(&mut one), at(&mut two));
     two.as_bytes_mut().unwrap().fill(9);
     drop(one);
-    // Back only with the last handle of what became of it.
+    // It comes back only with the last handle derived from it.
     let buffer = two.freeze();
     let part = buffer.slice(5..9);
     drop(buffer);
@@ -78,10 +78,10 @@ fn the_same_memory_comes_back_last_returned_first() {
     );
 }
 
-/// A network card would reach what is no more.
+/// A network card would access memory that is gone.
 #[test]
 fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
-    /// Where the memory is, and who hears whether it is there when this ends: on another thread.
+    /// The memory's place, and a channel to another thread that hears, when this is dropped, whether the memory is still there.
     struct Registration(usize, Sender<bool>);
     impl Drop for Registration {
         fn drop(&mut self) {
@@ -132,7 +132,7 @@ fn registrations_last_while_the_memory_is_kept_and_end_before_it() {
     }
 }
 
-/// Whoever can change a vector can move its elements.
+/// A caller that can change a vector can move its elements.
 #[test]
 fn a_vector_that_may_be_moved_is_registered_no_more() {
     let (domain, ended) = (Domain::unique(), Arc::new(()));
@@ -330,7 +330,7 @@ fn threads_never_share_a_block_and_the_counts_add_up() {
     assert!(stats.recycled > 0 && stats.retained_bytes <= 256 << 10);
 }
 
-/// What lies in shared memory counts for a control group, too: beyond its limit it would be killed.
+/// Shared memory counts for a control group as well: a process beyond its limit would be killed.
 #[test]
 fn a_pool_takes_part_of_what_a_small_process_may_use() {
     let within = |memory| {

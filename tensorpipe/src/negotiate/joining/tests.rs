@@ -1,4 +1,4 @@
-//! A connection that joins, and its listener's two possible words, over connections in memory.
+//! A connection that asks to join, and both answers of the listener, over connections in memory.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::proto::handshake::ServerHandshake;
 use crate::proto::wire::hello::Reject;
 
-/// A connection that asks to join, the listener's end of it, and that of the first.
+/// A connection that asks to join, the listener's end of it, and the listener's end of the first connection.
 fn asking() -> (Joining, DuplexStream, DuplexStream) {
     let ((joined, there), (first, stays)) = (duplex(1 << 20), duplex(1 << 20));
     let first = OriginalConnection::new(Box::new(first), Arc::default(), SettledPeer::default());
@@ -29,7 +29,7 @@ async fn say(bytes: Vec<u8>, mut joining: Joining) -> io::Result<Joining> {
             match Pin::new(&mut joining).poll_write(cx, &bytes[here..])? {
                 Poll::Ready(len) => here += len,
                 Poll::Pending => {
-                    // As the driver: it reads where it cannot write.
+                    // As the driver does: if it cannot write, it reads.
                     if Pin::new(&mut joining).poll_read(cx, &mut buf)?.is_pending() {
                         return Poll::Pending;
                     }
@@ -72,7 +72,7 @@ async fn a_writer_at_the_bound_goes_on_when_it_may_join() {
     let writing = tokio::spawn(say(said.clone(), joining));
     let mut came = vec![0; said.len()];
     there.read_exact(&mut came[..SAID_MAX]).await.unwrap();
-    // In pieces, with what follows behind the last.
+    // In pieces; other bytes follow the last one.
     let word = [ServerHandshake::joined(None), b"good".to_vec()].concat();
     for byte in &word[..word.len() - 5] {
         there.write_all(&[*byte]).await.unwrap();

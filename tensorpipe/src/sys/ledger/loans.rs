@@ -1,14 +1,14 @@
-//! Loans and their words, apart from where the words lie.
+//! The protocol of loans, independent of where their words lie.
 //!
-//! A slot belongs to one `Loan`, is free, or is parked. A ledger without a free slot reaps: it takes slots from loans that
-//! are back, also where their owner keeps the memory and has not looked yet.
+//! A slot belongs to one `Loan`, is free, or is parked. A ledger without a free slot reaps: it takes slots from loans that are back, even
+//! if their owner keeps the memory and has not checked yet.
 //!
-//! Invariant: once `Loan::is_back` has said so of memory, nobody pins it any more, and it says so for ever.
+//! Invariant: once `Loan::is_back` returned true, nobody pins that memory any more, and it returns true for ever.
 //!
-//! Each loan has a number that only its two processes know. The lender derives it from a key of its own, so that a borrower
-//! cannot choose it. The borrower finds it in the ledger, so that a third process cannot offer in the lender's name.
+//! Each loan has a number that only its two processes know. The lender derives it from its own key, so that a borrower cannot choose it.
+//! The borrower reads it in the ledger, so that a third process cannot make offers in the lender's name.
 
-// By its path, since `tensorpipe-loom` includes this file by its own.
+// By its path, since `tensorpipe-loom` includes this file by its own path.
 #[path = "loans/debts.rs"]
 mod debts;
 
@@ -24,19 +24,19 @@ const STATE: u32 = 0b11;
 const IDLE: u32 = 0;
 const OFFERED: u32 = 1;
 const TAKEN: u32 = 2;
-/// Taken, and sent back: nobody reads it at the borrower any more.
+/// Taken, and sent back: the borrower does not read it any more.
 const RETURNED: u32 = 3;
 
 /// Where the words of a ledger lie, at either side.
 pub(crate) trait LedgerWords {
-    /// How many: loans that one process can have of another at once.
+    /// The number of slots: loans that one process can have of another at once.
     const SLOTS: u32;
 
-    /// The word of a slot below `SLOTS`, zero at birth. `None` in a forked child: nothing is mapped there, and nothing of this
-    /// is the child's.
+    /// The word of a slot below `SLOTS`, initially zero. `None` in a forked child: it has no such mapping, and the loans are its
+    /// parent's.
     fn word(&self, slot: u32) -> Option<&AtomicU32>;
 
-    /// The number of the loan that a slot's word is about: written by the lender before the word. `None` as above.
+    /// The number of the loan that the slot's word is about. The lender writes it before the word. `None` as above.
     fn number(&self, slot: u32) -> Option<&AtomicU64>;
 }
 
@@ -56,7 +56,7 @@ fn swap(place: &impl LedgerWords, slot: u32, from: u32, to: u32) -> bool {
     word.is_some_and(|word| word.compare_exchange(from, to, set, fetch).is_ok())
 }
 
-/// A loan's place in a ledger, as it travels.
+/// A loan's place in a ledger, as it is sent to the borrower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) slot: u32,
@@ -104,7 +104,7 @@ struct Slot {
 struct Lent {
     segment: Arc<Segment>,
     range: Range<usize>,
-    /// How many read it here as what the borrower has sent back; [`BACK`] for ever once it was found back.
+    /// How many readers here pin memory that the borrower has sent back; [`BACK`], for ever, once the loan was found to be back.
     pins: AtomicU32,
 }
 
@@ -126,7 +126,7 @@ impl Lent {
         self.pins.load(Ordering::SeqCst) == BACK
     }
 
-    /// The borrower has it no more: so it is back, if nobody reads it here.
+    /// The borrower does not have it any more: the loan is back unless somebody here still reads it.
     fn end(&self) -> bool {
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
         let ended = self.pins.compare_exchange(0, BACK, set, fetch);
@@ -134,24 +134,24 @@ impl Lent {
     }
 }
 
-/// What an offer is about, for whoever made it.
+/// An offer's memory and entry, for the end that made the offer.
 #[derive(Debug)]
 pub(crate) struct Open {
     lent: Arc<Lent>,
     entry: Entry,
 }
 
-/// Memory that is lent, and was sent back by its borrower. The loan is not back while this is there.
+/// Lent memory that its borrower has sent back. The loan is not back while this exists.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     lent: Arc<Lent>,
     range: Range<usize>,
-    /// The borrower has it no more.
+    /// The borrower has let go of it.
     returned: bool,
 }
 
 impl Pinned {
-    /// Whether the loan is over, but for this.
+    /// Whether the loan would be over without this pin.
     pub(crate) fn is_returned(&self) -> bool {
         self.returned
     }
@@ -187,7 +187,7 @@ impl<P: LedgerWords> Ledger<P> {
         &self.place
     }
 
-    /// Offers a range of a segment; `None` while [as much as can be](LedgerWords::SLOTS) is out.
+    /// Offers a range of a segment; `None` while [the maximum](LedgerWords::SLOTS) is lent.
     pub(crate) fn offer(
         self: &Arc<Self>,
         segment: &Arc<Segment>,
@@ -215,7 +215,8 @@ impl<P: LedgerWords> Ledger<P> {
         })
     }
 
-    /// A part of what the borrower has taken, to be read here while it may give it back. `None` if it has not taken that.
+    /// Pins a part of what the borrower has taken, to read it here while the borrower may give it back. `None` if the borrower has
+    /// not taken that.
     pub(crate) fn pin(
         &self,
         entry: Entry,
@@ -234,7 +235,7 @@ impl<P: LedgerWords> Ledger<P> {
             range,
             returned: false,
         };
-        // After the pin, so that nobody finds it back in between.
+        // Checked after the pin, so that the loan cannot be found back in between.
         let word = load(&self.place, entry.slot)?;
         if word == entry.as_word(RETURNED) {
             pinned.returned = swap(&self.place, entry.slot, word, entry.as_word(IDLE));
@@ -248,13 +249,13 @@ impl<P: LedgerWords> Ledger<P> {
         swap(&self.place, entry.slot, from, to)
     }
 
-    /// Withdraws an offer, of which this part is to be read here instead. `None` if it was taken or withdrawn before.
+    /// Withdraws an offer, to read this part here instead. `None` if it was taken or withdrawn before.
     pub(crate) fn recall(&self, open: Open, range: Range<usize>) -> Option<Pinned> {
         let (lent, entry) = (open.lent, open.entry);
         if !lent.contains(&range) || !lent.pin() {
             return None;
         }
-        // The pin is first, so that nobody finds it back in between.
+        // Pinned first, so that the loan cannot be found back in between.
         let pinned = Pinned {
             lent,
             range,
@@ -273,7 +274,7 @@ impl<P: LedgerWords> Ledger<P> {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Whether the borrower has something that it has taken.
+    /// Whether the borrower holds anything that it has taken.
     pub(crate) fn is_out(&self) -> bool {
         if self.gone.load(Ordering::Acquire) {
             return false;
@@ -283,7 +284,7 @@ impl<P: LedgerWords> Ledger<P> {
         (0..used).any(|slot| load(&self.place, slot).is_some_and(is_taken))
     }
 
-    /// Whether the borrower has it no more.
+    /// Whether the borrower has let go of it.
     fn is_over(&self, slot: u32, generation: u32) -> bool {
         load(&self.place, slot) == Some(generation | IDLE) || self.gone.load(Ordering::Acquire)
     }
@@ -309,7 +310,7 @@ impl<P: LedgerWords> Ledger<P> {
         Some((slot, generation))
     }
 
-    /// Whether one more loan has a slot.
+    /// Whether a slot is available for one more loan.
     pub(crate) fn has_room(&self) -> bool {
         let mut slots = lock(&self.slots);
         if slots.free.is_empty() && slots.used.len() >= P::SLOTS as usize {
@@ -318,7 +319,7 @@ impl<P: LedgerWords> Ledger<P> {
         !slots.free.is_empty() || slots.used.len() < P::SLOTS as usize
     }
 
-    /// Finds the slots whose loans are back: parked ones, and those whose owner has not looked.
+    /// Finds the slots whose loans are back: parked ones, and those whose owner has not checked.
     fn reap(&self, slots: &mut Slots) {
         let Slots { used, free } = slots;
         for (slot, last) in (0..).zip(used) {
@@ -332,7 +333,7 @@ impl<P: LedgerWords> Ledger<P> {
         }
     }
 
-    /// Nobody else can derive it.
+    /// Only this ledger's owner can derive it.
     fn number(&self, slot: u32, generation: u32) -> u64 {
         self.key
             .hash_one(u64::from(slot) << 32 | u64::from(generation))
@@ -356,7 +357,7 @@ impl Slots {
     }
 }
 
-/// Something that is lent or offered. Dropping it forgets about it: the slot is used again when it is back.
+/// Memory that is lent or offered. Dropping this forgets the loan: the slot is reused when the loan is back.
 #[derive(Debug)]
 pub(crate) struct Loan<P: LedgerWords> {
     ledger: Arc<Ledger<P>>,
@@ -369,7 +370,7 @@ impl<P: LedgerWords> Loan<P> {
         self.entry
     }
 
-    /// For whoever makes the offer.
+    /// For the end that makes the offer.
     pub(crate) fn open(&self) -> Open {
         Open {
             lent: self.lent.clone(),
@@ -377,25 +378,25 @@ impl<P: LedgerWords> Loan<P> {
         }
     }
 
-    /// Whether it was given back, withdrawn, or its borrower's process has ended, and nobody here reads it either. Its memory
-    /// may be written only if so; then it stays so.
+    /// Whether it was given back or withdrawn, or its borrower's process has ended, and nobody here reads it either. Its memory may
+    /// be written only if this is true; then it stays true.
     pub(crate) fn is_back(&self) -> bool {
         let Entry {
             slot, generation, ..
         } = self.entry;
-        // First: a slot that was reaped is about another loan by now.
+        // Checked first: a slot that was reaped belongs to another loan by now.
         self.lent.has_ended() || self.ledger.is_over(slot, generation) && self.lent.end()
     }
 }
 
 impl<P: LedgerWords> Drop for Loan<P> {
     fn drop(&mut self) {
-        // Not here: a forked child, which touches no lock of its parent's.
+        // A forked child must not touch its parent's lock.
         if load(&self.ledger.place, self.entry.slot).is_none() {
             return;
         }
         if !self.is_back() {
-            // Parked: it is reaped when it is back.
+            // Parked: it is reaped once it is back.
             return;
         }
         let mut slots = lock(&self.ledger.slots);

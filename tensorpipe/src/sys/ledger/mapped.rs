@@ -1,4 +1,4 @@
-//! A ledger's words in a mapping that both processes have, and the bytes of what is lent.
+//! A ledger's words in a mapping that both processes share, and the bytes of lent memory.
 
 #![allow(
     unsafe_code,
@@ -48,7 +48,7 @@ impl LedgerWords for Words {
     }
 }
 
-/// Words of this process's making.
+/// Words that this process has made.
 #[derive(Debug)]
 pub(crate) struct Made {
     words: Words,
@@ -82,7 +82,7 @@ impl Ledger<Made> {
 }
 
 impl Debts<Words> {
-    /// Maps what the lender has passed, if its size is as it must be; else why not, in words.
+    /// Maps the ledger that the lender has passed, if its size is right; otherwise the reason in words.
     pub(crate) fn map(fd: BorrowedFd<'_>) -> Result<Self, String> {
         let len = memfd::check(fd, FIXED).map_err(|unfit| unfit.to_string())?;
         if len != LEN {
@@ -94,7 +94,7 @@ impl Debts<Words> {
 }
 
 impl Pinned {
-    /// `None` of a device's memory.
+    /// `None` for a device's memory.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         let (segment, range) = self.place();
         // SAFETY: the range lies within what is lent. That is written again only when the loan is back (the contract of

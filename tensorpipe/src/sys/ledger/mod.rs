@@ -1,20 +1,20 @@
-//! Who has what of whom: one word for each loan, on a page that two processes share.
+//! Who has borrowed what: one word for each loan, on a page that two processes share.
 //!
-//! The lender writes OFFERED; the borrower takes the offer by making it TAKEN, and gives it back by making it IDLE. An offer that is not
-//! taken can be withdrawn. Offer, take and withdrawal are compare-and-swap on the same word, so that exactly one of the two wins, whatever
+//! The lender writes OFFERED. The borrower takes the offer by changing it to TAKEN, and gives it back by writing IDLE. The lender can
+//! withdraw an offer that is not taken. Take and withdrawal are compare-and-swap on the same word, so exactly one of the two wins, whatever
 //! became of the messages between them. Giving back is one store, without a system call.
 //!
-//! A borrower that sends back what it has, and reads nothing of it any more, makes it RETURNED; the lender makes that IDLE when
-//! the message is there. So none of them has to tell the other.
+//! A borrower that sends a loan back, and reads nothing of it any more, writes RETURNED. The lender changes that to IDLE when the message
+//! arrives. So neither has to tell the other.
 //!
-//! Invariant: a slot is lent anew only when its word is IDLE, with the next generation: a late word about an earlier loan
-//! changes nothing. A borrower that breaks this harms its own loans; the lender's memory stays what it is.
+//! Invariant: a slot is lent anew only when its word is IDLE, and with the next generation. So a late write about an earlier loan changes
+//! nothing. A borrower that breaks the protocol harms its own loans; the lender's memory stays intact.
 //!
-//! What a borrower sends back to its lender is the lender's own memory. It is pinned there, and its loan is not back before the pins are
-//! gone, whatever its word says.
+//! Memory that a borrower sends back is the lender's own. It is pinned while the lender reads it, and its loan does not count as back
+//! before the pins are gone, whatever its word says.
 //!
-//! [`loans`] is all of that, apart from where the words lie; [`mapped`] puts them into a mapping. `tensorpipe-loom` runs the
-//! first, with the memory that is lent, in every order of both processes' steps.
+//! [`loans`] contains the protocol, independent of where the words lie; [`mapped`] puts them into a mapping. `tensorpipe-loom` runs
+//! [`loans`], with the memory that is lent, in every order of both processes' steps.
 
 mod loans;
 mod mapped;
@@ -28,7 +28,7 @@ pub(crate) const LOANS: u32 = <mapped::Made as loans::LedgerWords>::SLOTS;
 pub(crate) type Ledger = loans::Ledger<mapped::Made>;
 /// Something that is lent or offered.
 pub(crate) type Loan = loans::Loan<mapped::Made>;
-/// Memory that is lent, and was sent back by its borrower.
+/// Lent memory that its borrower has sent back.
 pub(crate) type Pinned = loans::Pinned;
 /// The borrower's side.
 pub(crate) type Debts = loans::Debts<mapped::Words>;

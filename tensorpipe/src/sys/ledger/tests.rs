@@ -1,4 +1,4 @@
-//! Stories of loans: who wins, what comes back, and what an old word can do.
+//! Stories of loans: who wins, what comes back, and what a late write can do.
 
 use std::os::fd::AsFd;
 
@@ -70,7 +70,7 @@ fn slots_are_bounded_and_parked_ones_are_used_when_they_are_back() {
     assert_eq!(offer(&ledger).unwrap().entry().slot, entry.slot);
 }
 
-/// Their owners keep what they have lent, and do not look.
+/// The owners keep what they have lent, and do not check.
 #[test]
 fn a_full_ledger_finds_the_loans_that_are_back() {
     let (ledger, debts) = both();
@@ -81,7 +81,7 @@ fn a_full_ledger_finds_the_loans_that_are_back() {
     assert!(offer(&ledger).is_none());
     let back = &kept[7..10];
     back.iter().for_each(|loan| debts.give_back(loan.entry()));
-    // One of them is read here, as what its borrower has sent back.
+    // One of them is pinned here, as sent back by its borrower.
     let read = kept[11].entry();
     let segment = pieces[0].segment().id();
     let pinned = ledger.pin(read, segment, 0..4096).unwrap();
@@ -90,7 +90,7 @@ fn a_full_ledger_finds_the_loans_that_are_back() {
     let mut slots: Vec<_> = again.iter().map(|loan| loan.entry().slot).collect();
     slots.sort_unstable();
     assert_eq!(slots, [7, 8, 9]);
-    // The first loans of these slots are over for ever, and do not give the slots away.
+    // The first loans of these slots are over for ever, and do not release the slots again.
     assert!(back.iter().all(Loan::is_back) && !again[0].is_back());
     drop((kept, pinned));
     let rest = std::iter::from_fn(|| offer(&ledger));
@@ -107,7 +107,7 @@ fn an_offer_of_another_number_is_not_taken() {
     assert!(debts.take(entry));
 }
 
-/// Whoever knows one number knows no other: not of another slot, a later loan of this one, or another borrower's ledger.
+/// A process that knows one number knows no other: not of another slot, a later loan of this one, or another borrower's ledger.
 #[test]
 fn each_loan_has_a_number_of_its_own() {
     let (one, two) = (Ledger::new().unwrap(), Ledger::new().unwrap());
@@ -215,7 +215,7 @@ fn what_was_sent_back_is_its_lenders_when_it_is_there() {
     assert!(!loan.is_back(), "it is read here");
     drop(pinned);
     assert!(loan.is_back());
-    // Whoever sent it back, and was not told, changes nothing of the next loan.
+    // A sender that was not told changes nothing about the next loan.
     drop(loan);
     let next = offer(&ledger).unwrap();
     assert_eq!(next.entry().slot, entry.slot);

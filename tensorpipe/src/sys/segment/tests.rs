@@ -4,7 +4,7 @@ use super::*;
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::fork::tests::in_a_child;
 
-/// How often it is told.
+/// Counts how often it was told.
 struct Counts(AtomicU64);
 impl SegmentObserver for Counts {
     fn gone(self: Arc<Self>, _: SegmentId) {
@@ -42,7 +42,7 @@ fn long_segments_are_whole_and_on_some_pages() {
     assert!(foreign.bytes(0..6 << 20).iter().all(|byte| *byte == 0));
 }
 
-/// Such as one has: ordinary pages pass for others.
+/// A system with huge pages set aside; ordinary pages stand in for them.
 const PLENTY: System = System {
     set_aside: |len| memfd::create(c"test", len, false),
     fill: memfd::fill,
@@ -71,7 +71,7 @@ fn pages_that_were_set_aside_come_first() {
     assert_eq!(whole(LEN + 4096, &PLENTY), Pages::Huge, "no multiple");
 }
 
-/// A control group without any: they can be made, and mapped, and whoever touched them would be killed.
+/// In a control group without huge pages, they can be made and mapped, but touching them would kill the process.
 #[test]
 fn pages_that_were_set_aside_and_cannot_be_had_are_not_touched() {
     let none = System {

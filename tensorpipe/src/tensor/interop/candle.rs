@@ -1,13 +1,13 @@
 //! Conversions from and to `candle_core`, in main memory.
 //!
-//! candle keeps its numbers in a vector behind a lock that all views and clones share, and does not tell how many there
-//! are. Its own kernels index that vector without checks, so it cannot be moved out from under them: what comes from
-//! candle is copied, once, in the tensor's logical order. What goes to candle is moved where it can be.
+//! candle keeps its numbers in a vector behind a lock that all views and clones share, and does not tell how many there are. Its own
+//! kernels index that vector without checks, so the vector must not be moved away from them. Tensors from candle are therefore copied,
+//! once, in their logical order. Tensors to candle are moved where possible.
 //!
 //! Tensors on a GPU are not converted. candle's feature `cuda` compiles kernels (`candle-kernels` needs `nvcc`) and links CUDA's libraries,
-//! the driver's among them; this crate is built and tested where neither is. Both use the same `cudarc`, and its features go together. What
-//! candle has on a device's primary context can be lent as it is by `CudaDevices::borrow`, with the address of its slice, and the candle
-//! tensor as the owner.
+//! the driver's among them; this crate is built and tested where neither exists. Both use the same `cudarc`, and its features are unified.
+//! To lend a candle tensor on a device's primary context as it is, call `CudaDevices::borrow` with the address of its slice, and with the
+//! candle tensor as the owner.
 //!
 //! Both have u8, u32, i16, i32, i64, f16, bf16, f32 and f64. A `bool` tensor becomes candle's `u8`.
 
@@ -55,7 +55,7 @@ impl Pool {
 /// Moves the numbers if the tensor was made of a vector and this is the last handle, else copies them once.
 ///
 /// # Errors
-/// [`Misuse::UnsupportedDType`] for what candle has not, [`Misuse::NotOnCpu`] for device memory.
+/// [`Misuse::UnsupportedDType`] for a type that candle lacks, [`Misuse::NotOnCpu`] for device memory.
 impl TryFrom<Tensor> for candle_core::Tensor {
     type Error = Misuse;
 

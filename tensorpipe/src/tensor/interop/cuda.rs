@@ -7,12 +7,12 @@ use crate::error::DeviceError;
 use crate::tensor::{Element, IntoShape, Tensor};
 
 impl Tensor {
-    /// A tensor over a slice of cudarc's, which it owns. Nothing is copied; the tensor is ready behind what the slice's stream has
-    /// queued by now.
+    /// A tensor that owns a slice of cudarc's. Nothing is copied; the tensor is ready behind what the slice's stream has queued by
+    /// now.
     ///
     /// # Errors
-    /// Where the shape is not that of so many elements, for a slice of another context than its device's primary one, and when the
-    /// driver refuses.
+    /// If the shape has another number of elements, the slice is of another context than its device's primary one, or the driver
+    /// refuses.
     pub fn from_cuda<T: Element>(
         cuda: &CudaDevices,
         slice: CudaSlice<T>,
@@ -24,11 +24,11 @@ impl Tensor {
             .map_err(|error| DeviceError::new(device, "from_cuda", error.to_string()))
     }
 
-    /// The slice that it was [made](Self::from_cuda) of, if nobody else holds it and it is all of it. What the slice's stream queues from now
-    /// on runs behind all work on it.
+    /// The slice that it was [made](Self::from_cuda) of, if it is all of it and nobody else holds it. Everything that the slice's stream
+    /// queues from now on runs behind all work on it.
     ///
     /// # Errors
-    /// The tensor itself, where it is anything else: [`CudaDevices::read`] gives the address of any.
+    /// The tensor itself in all other cases: [`CudaDevices::read`] gives the address of any tensor.
     pub fn into_cuda<T: Element>(self, cuda: &CudaDevices) -> Result<CudaSlice<T>, Self> {
         let Self {
             buffer,

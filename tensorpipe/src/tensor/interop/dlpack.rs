@@ -1,4 +1,4 @@
-//! Tensors of other libraries by [DLPack](https://dmlc.github.io/dlpack/latest/), its version 1: nothing is copied, either way.
+//! Tensors of other libraries by [DLPack](https://dmlc.github.io/dlpack/latest/), version 1, without a copy in either direction.
 
 #![allow(
     unsafe_code,
@@ -36,8 +36,8 @@ const TYPES: [(DType, DLDataType); 13] = [
 ];
 
 impl Tensor {
-    /// As a DLPack tensor in main memory, which owns it. It is marked as read-only, unless this is the only handle on memory that may
-    /// be written.
+    /// Converts to a DLPack tensor in main memory that owns this one. It is marked as read-only, unless this is the only handle and
+    /// the memory may be written.
     ///
     /// ```
     /// # use tensorpipe::Tensor;
@@ -61,14 +61,14 @@ impl Tensor {
         unsafe { packed(self, dtype, &shape, DLDevice::CPU, data.cast(), is_shared) }
     }
 
-    /// A tensor over what another library has in main memory, pinned or not. The other library is told when the last handle on it is
-    /// gone: on whichever thread that is, maybe inside a pipe.
+    /// A tensor over another library's main memory, pinned or not. The other library is notified when the last handle on it is
+    /// dropped: on any thread, possibly inside a pipe.
     ///
     /// # Safety
-    /// What the DLPack tensor says of its memory is true, and nobody writes there until it is let go of.
+    /// The DLPack tensor describes its memory correctly, and nobody writes there until it is released.
     ///
     /// # Errors
-    /// For memory of a GPU, numbers that do not lie one after the other in the order of the shape, and types that there are none of here.
+    /// For memory of a GPU, numbers that are not contiguous in the order of the shape, and element types that this crate lacks.
     pub unsafe fn from_dlpack(tensor: Dlpack) -> Result<Self, Misuse> {
         let known = Known::of(&tensor)?;
         let is_main = [
@@ -91,10 +91,11 @@ impl Tensor {
     }
 }
 
-/// As a DLPack tensor that owns `owner`.
+/// Builds a DLPack tensor that owns `owner`.
 ///
 /// # Safety
-/// So many numbers are at `data` as long as `owner` is there, and nobody writes there, or, where they are not `shared`, who has the result.
+/// So many numbers are at `data` as long as `owner` exists. Nobody writes there; if they are not `shared`, only the holder of the result
+/// may.
 unsafe fn packed<O: Send>(
     owner: O,
     dtype: DType,
@@ -122,7 +123,7 @@ unsafe fn packed<O: Send>(
     Ok(unsafe { made.finish() })
 }
 
-/// What a DLPack tensor says.
+/// The description in a DLPack tensor.
 struct Known {
     device: DLDevice,
     dtype: DType,
@@ -164,7 +165,7 @@ fn refused(reason: String) -> Misuse {
     Misuse::Other(format!("a DLPack tensor: {reason}"))
 }
 
-/// Bytes of another library's.
+/// Bytes of another library.
 struct Packed {
     _tensor: Dlpack,
     data: *const u8,

@@ -1,8 +1,7 @@
 //! Tensors of other libraries, each behind its feature: `ndarray`, `candle`, `safetensors`, `dlpack`, and slices of `cudarc` (`cuda`).
 //!
-//! A conversion moves or borrows the numbers where the other library allows it and copies them once where it does not,
-//! never twice. Every copied byte is counted in [`copied_bytes`], so that a test of yours can demand that there are
-//! none.
+//! A conversion moves or borrows the numbers if the other library allows it; otherwise it copies them, once, never twice. [`copied_bytes`]
+//! counts every copied byte, so that a test can demand that there are none.
 //!
 //! | from | to | the numbers are |
 //! |---|---|---|
@@ -15,8 +14,7 @@
 //! | `dlpark`'s `Dlpack` (PyTorch, NumPy, CuPy, JAX and others) | `Tensor` | borrowed; and lent back |
 //! | `cudarc`'s `CudaSlice` | `Tensor` | moved; and back, from the last handle |
 //!
-//! What is sent again and again is best copied into a [`Pool`](crate::Pool): `Pool::tensor_from_candle`,
-//! `Pool::tensor_from_ndarray`.
+//! Copy tensors that are sent repeatedly into a [`Pool`](crate::Pool): `Pool::tensor_from_candle`, `Pool::tensor_from_ndarray`.
 
 #[cfg(feature = "candle")]
 mod candle;
@@ -66,7 +64,7 @@ fn into_counted_vec<T: super::Element>(
         count_copy(bytes.len());
         Ok(match bytemuck::try_cast_slice(bytes) {
             Ok(elements) => elements.to_vec(),
-            // Not aligned, which a copy need not mind.
+            // Not aligned; a copy does not need that.
             Err(_) => bytes
                 .chunks_exact(size_of::<T>())
                 .map(bytemuck::pod_read_unaligned)
@@ -75,7 +73,7 @@ fn into_counted_vec<T: super::Element>(
     })
 }
 
-/// The shape as other libraries write it. Fits, unless a tensor without elements has an absurd one.
+/// The shape as other libraries write it. It fits, unless a tensor without elements has an absurd shape.
 #[cfg(any(feature = "candle", feature = "ndarray"))]
 fn usize_shape(tensor: &super::Tensor) -> Result<Vec<usize>, crate::error::Misuse> {
     let shape = tensor.shape().iter().map(|dim| usize::try_from(*dim));
@@ -87,7 +85,7 @@ fn usize_shape(tensor: &super::Tensor) -> Result<Vec<usize>, crate::error::Misus
     })
 }
 
-/// The counter is the process's: tests that compare it take turns.
+/// The counter is per process: tests that compare it run one at a time.
 #[cfg(test)]
 fn counting() -> (std::sync::MutexGuard<'static, ()>, u64) {
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());

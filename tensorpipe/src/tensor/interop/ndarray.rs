@@ -1,7 +1,7 @@
 //! Conversions from and to `ndarray`.
 //!
-//! A tensor is row-major, which ndarray calls standard layout; anything else (transposed, strided, reversed) is
-//! gathered into that order by one counted copy.
+//! A tensor is row-major, which ndarray calls standard layout. Any other layout (transposed, strided, reversed) is gathered into that order
+//! by one counted copy.
 
 use ::ndarray::{Array, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Dimension, IxDyn};
 
@@ -10,7 +10,7 @@ use crate::device::{Buffer, Pool};
 use crate::error::Misuse;
 use crate::tensor::{DType, Element, Shape, Tensor};
 
-/// Moves the numbers of an array in standard layout, also of a slice of one; copies them once from any other.
+/// Moves the numbers of an array in standard layout, also if it is a slice of a larger one; copies them once for any other layout.
 ///
 /// ```
 /// # use ndarray::array;
@@ -31,7 +31,7 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
         }
         let shape = shape_of(array.shape());
         let len = array.len() * size_of::<T>();
-        // A slice of a larger array keeps all of its memory alive, as it did before.
+        // A slice of a larger array keeps the whole array's memory alive, as before.
         let (vec, first) = array.into_raw_vec_and_offset();
         let start = first.unwrap_or(0) * size_of::<T>();
         let buffer = Buffer::from_vec(vec).slice(start..start + len);
@@ -86,7 +86,7 @@ impl<'a, T: Element> TryFrom<&'a Tensor> for ArrayViewD<'a, T> {
     }
 }
 
-/// Borrows the elements to write them; copies first where [`Tensor::make_mut`] does, which is not counted here.
+/// Borrows the elements for writing. Copies first if [`Tensor::make_mut`] does, which is not counted here.
 ///
 /// # Errors
 /// As [`Tensor::make_mut`].
@@ -198,7 +198,7 @@ mod tests {
         let array = ArrayD::<f64>::try_from(tensor).unwrap();
         assert_ne!(array.as_ptr(), other.as_slice::<f64>().unwrap().as_ptr());
         assert_eq!(copied_bytes() - before, 16);
-        // Not aligned for f64, which a copy does not mind.
+        // Not aligned for f64; a copy does not need that.
         let odd = Buffer::copy_from_slice(&[0; 17]).slice(1..17);
         let odd = Tensor::from_buffer(odd, DType::F64, [2]).unwrap();
         assert!(ArrayViewD::<f64>::try_from(&odd).is_err());

@@ -1,7 +1,7 @@
 //! Tensors borrowed from a memory-mapped `.safetensors` file.
 //!
-//! The header is checked whole when the file is opened: every tensor lies inside the file, and the tensors cover it
-//! without gaps, so that [`MappedSafetensors::tensor`] cannot reach outside. The file may come from anybody.
+//! Opening checks the whole header: every tensor lies inside the file, and the tensors cover the file without gaps. So
+//! [`MappedSafetensors::tensor`] cannot reach outside. The file may come from anybody.
 
 #![allow(unsafe_code, reason = "a file is mapped into memory")]
 
@@ -17,7 +17,7 @@ use crate::device::Buffer;
 use crate::error::{Misuse, SystemError};
 use crate::tensor::{DType, Shape, Tensor};
 
-/// The size of the header's length, in bytes.
+/// Size of the length field before the header, in bytes.
 const LENGTH: usize = 8;
 
 /// The longest header that the format allows, in bytes.
@@ -25,14 +25,12 @@ const HEADER_MAX: u64 = 100_000_000;
 
 /// An open `.safetensors` file, whose tensors are borrowed from the mapping without a copy.
 ///
-/// Tensors keep the mapping alive, so this may be dropped before them. Their memory is read-only
-/// ([`Tensor::make_mut`] copies) and aligned as the file has it: where [`Tensor::as_slice`] refuses it, call
-/// [`Tensor::to_aligned`].
+/// Tensors keep the mapping alive, so this may be dropped before them. Their memory is read-only ([`Tensor::make_mut`] copies) and aligned
+/// as in the file: if [`Tensor::as_slice`] refuses it, call [`Tensor::to_aligned`].
 ///
 /// # Trust
-/// The file must stay as it is while it is mapped. A process that shortens it makes reading fail with SIGBUS, one that
-/// overwrites it changes the tensors under your hands. Replace weights by renaming a new file over the old one, which
-/// leaves the mapping untouched.
+/// The file must not change while it is mapped. If a process shortens it, reading fails with SIGBUS; if a process overwrites it, the
+/// tensors change while you use them. To replace weights, rename a new file over the old one, which leaves the mapping untouched.
 ///
 /// ```no_run
 /// # use tensorpipe::tensor::interop::MappedSafetensors;
@@ -47,7 +45,7 @@ pub struct MappedSafetensors {
     path: PathBuf,
     header: Metadata,
     names: Vec<String>,
-    /// What follows the header.
+    /// The bytes after the header.
     data: Buffer,
 }
 
@@ -90,8 +88,7 @@ impl MappedSafetensors {
     /// Maps the file at `path` and checks its header. Reads nothing else.
     ///
     /// # Errors
-    /// [`SafetensorsError::System`] where it cannot be opened, [`SafetensorsError::Format`] for anything that is not a
-    /// whole safetensors file.
+    /// [`SafetensorsError::System`] if it cannot be opened, [`SafetensorsError::Format`] if it is not a whole safetensors file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SafetensorsError> {
         let path = path.as_ref();
         let mapped = Buffer::from_owner(map(path)?);
@@ -109,7 +106,7 @@ impl MappedSafetensors {
         })
     }
 
-    /// The names of its tensors, in the order of their places in the file.
+    /// The names of its tensors, in file order.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -140,7 +137,7 @@ impl MappedSafetensors {
 
 fn map(path: &Path) -> Result<Mmap, SystemError> {
     let refused = |call| move |error| SystemError::new(call, path.display().to_string(), error);
-    // Opening a pipe would wait for its writer; a pipe is refused right after.
+    // Opening a FIFO would block until a writer comes; it is refused right after.
     let file: File = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -156,8 +153,8 @@ fn map(path: &Path) -> Result<Mmap, SystemError> {
     unsafe { Mmap::map(&file) }.map_err(refused("mmap"))
 }
 
-/// The header and where the data begins. The sums are done here rather than by the `safetensors` crate, whose own
-/// overflow for sizes near the end of the address space.
+/// The header, and the offset of the data. The sums are computed here, since those of the `safetensors` crate overflow for sizes near the
+/// end of the address space.
 fn checked_header(file: &[u8]) -> Result<(Metadata, usize), String> {
     let (length, rest) = file
         .split_first_chunk::<LENGTH>()
@@ -175,8 +172,8 @@ fn checked_header(file: &[u8]) -> Result<(Metadata, usize), String> {
             rest.len()
         )
     })?;
-    // Also checks that sizes fit shapes, and that the tensors lie side by side. On a copy: names must stay text whoever writes to
-    // the file meanwhile.
+    // This also checks that sizes fit shapes, and that the tensors lie side by side. It works on a copy: names must remain valid text
+    // even if somebody writes to the file meanwhile.
     let header: Metadata =
         serde_json::from_slice(&header).map_err(|error| format!("header: {error}"))?;
     let data = rest.len() - length as usize;

@@ -1,9 +1,9 @@
 //! How a codec takes tensors out of a value, and puts them back.
 //!
-//! The codec sees a newtype struct named [`Lifted::NAME`] and makes exactly that nested call inside [`offer`] or [`supply`], which arm a
-//! thread-local slot. The slot is used up by the first value that looks at it and put back by a guard, also on a panic. It is re-entrant,
-//! and since serde is synchronous it never outlives a call or an await. Whoever does not arm it (`serde_json` inside a user's `Serialize`)
-//! gets the plain form.
+//! The codec sees a newtype struct named [`Lifted::NAME`], and makes exactly that nested call inside [`offer`] or [`supply`]. Those arm a
+//! thread-local slot. The first value that looks at the slot uses it up; a guard restores it, even after a panic. The slot is re-entrant,
+//! and since serde is synchronous, it never outlives a call or an await. Code that does not arm it (`serde_json` inside a user's
+//! `Serialize`) gets the plain form.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,15 +17,15 @@ use crate::tensor::Tensor;
 
 /// A value that a codec may carry beside its bytes.
 pub trait Lifted: Clone + Sized {
-    /// The name of the newtype struct that it is to serde.
+    /// The name of its newtype struct for serde.
     const NAME: &'static str;
-    /// What it is to a serializer that does not lift.
+    /// Its form for a serializer that does not lift.
     fn serialize_plain<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error>;
-    /// The way back.
+    /// The inverse.
     fn deserialize_plain<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
-    /// Itself among its kind.
+    /// Wraps itself as a part.
     fn into_part(self) -> Part;
-    /// The way back; `Err` for a part of another kind.
+    /// The inverse; `Err` for another kind of part.
     fn from_part(part: Part) -> Result<Self, Part>;
 }
 
@@ -37,8 +37,8 @@ pub enum Part {
     Payload(Payload),
 }
 
-/// Runs `serialize`; the first `T` that is serialized in it writes `index` in place of itself and is returned.
-/// `None` when there was none: then `serialize` wrote a value of its own.
+/// Runs `serialize`. The first `T` that is serialized in it is returned, and writes `index` instead of itself. `None`: there was none, so
+/// `serialize` wrote only other values.
 pub fn offer<T: Lifted, R>(index: u32, serialize: impl FnOnce() -> R) -> (R, Option<T>) {
     let armed = Armed::with(Slot::Wanted {
         index,
@@ -52,8 +52,8 @@ pub fn offer<T: Lifted, R>(index: u32, serialize: impl FnOnce() -> R) -> (R, Opt
     (result, caught)
 }
 
-/// Runs `deserialize`; the first `T` that is deserialized in it is `value`, and reads nothing. Returned beside the
-/// result when nobody took it: then `deserialize` read something else.
+/// Runs `deserialize`. The first `T` that is deserialized in it is `value`, and reads nothing. `value` is returned beside the result if
+/// nobody took it: then `deserialize` read something else.
 pub fn supply<T: Lifted, R>(value: T, deserialize: impl FnOnce() -> R) -> (R, Option<T>) {
     let armed = Armed::with(Slot::Given(value.into_part()));
     let result = deserialize();
@@ -77,7 +77,7 @@ pub(crate) fn deserialize<'de, T: Lifted, D: Deserializer<'de>>(
     deserializer.deserialize_newtype_struct(T::NAME, InnerVisitor(PhantomData))
 }
 
-/// The inside of the newtype struct: where the slot is looked at.
+/// The inside of the newtype struct, where the slot is checked.
 struct Inner<'a, T>(&'a T);
 
 impl<T: Lifted> Serialize for Inner<'_, T> {
@@ -106,7 +106,7 @@ impl<'de, T: Lifted> Visitor<'de> for InnerVisitor<T> {
     }
 }
 
-/// Hands `value` to whoever armed the slot for its kind; the index to write in place of it.
+/// Hands `value` to the caller that armed the slot for its kind. Returns the index to write instead.
 fn catch<T: Lifted>(value: &T) -> Option<u32> {
     SLOT.with_borrow_mut(|slot| match *slot {
         Slot::Wanted { index, name } if name == T::NAME => {
@@ -149,7 +149,7 @@ enum Slot {
     Given(Part),
 }
 
-/// The slot is armed while this lives; what was in it before comes back.
+/// Keeps the slot armed while it lives; then restores the slot's earlier content.
 struct Armed {
     before: Slot,
 }
@@ -161,7 +161,7 @@ impl Armed {
         }
     }
 
-    /// What became of the slot.
+    /// Disarms the slot and returns its content.
     fn disarm(self) -> Slot {
         SLOT.take()
     }
@@ -169,7 +169,7 @@ impl Armed {
 
 impl Drop for Armed {
     fn drop(&mut self) {
-        // What is dropped here may run foreign code: not while the slot is borrowed.
+        // Dropping the content may run foreign code: not while the slot is borrowed.
         drop(SLOT.replace(std::mem::take(&mut self.before)));
     }
 }

@@ -1,4 +1,4 @@
-//! Connections: what two ends say to each other, and what of that is on its way.
+//! Connections: the two ends, and the bytes on their way.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Result};
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 
 use super::State;
 
-/// Bytes of each direction of a connection that were not read.
+/// The most unread bytes in each direction of a connection.
 const CAPACITY: usize = 256 << 10;
 
-/// What one end of a connection is to hear, and who waits at it.
+/// What one end of a connection is about to receive, and who waits there.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) host: usize,
@@ -19,9 +19,9 @@ pub(super) struct End {
     unread: usize,
     pub(super) reader: Option<Waker>,
     pub(super) writer: Option<Waker>,
-    /// Nobody is there any more, or the connection is cut: what is sent here is lost.
+    /// The end is closed or the connection is cut: bytes sent here are lost.
     deaf: bool,
-    /// It has sent its end.
+    /// It has shut down its sending side.
     shut: bool,
     /// Its host has crashed.
     pub(super) dead: bool,
@@ -39,10 +39,10 @@ pub(super) enum Piece {
     Reset,
 }
 
-/// What a reader is told.
+/// The result of a read.
 pub(in crate::testing) enum Read {
     Done,
-    /// Nothing until then, or until it is woken.
+    /// Nothing until then, unless it is woken before.
     Wait(Option<Instant>),
 }
 
@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    /// Sends `piece` from this end to the other. Returns whether it was still heard there.
+    /// Sends `piece` from this end to the other. Returns whether the other end still receives.
     fn send(&mut self, id: u64, side: usize, piece: Piece) -> bool {
         let (own, peer) = self.ends(id, side);
         let (from, to) = (own.host, peer.host);
@@ -90,7 +90,7 @@ impl State {
         true
     }
 
-    /// Nothing more is sent or heard at this end; the other one hears of it.
+    /// This end stops sending and receiving; the other one learns of it.
     pub(super) fn leave(&mut self, id: u64, side: usize, how: Piece) {
         let what = match how {
             Piece::Reset => "reset",
@@ -100,7 +100,7 @@ impl State {
         let (own, peer) = self.ends(id, side);
         own.deaf = true;
         own.coming.clear();
-        // It writes into the void until it hears of it.
+        // The peer's writes are lost until it learns of it.
         let writer = peer.writer.take();
         let (from, to) = (own.host, peer.host);
         self.wakes.extend(writer);
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// What has arrived from the peer goes into `room`.
+    /// Moves bytes that have arrived from the peer into `room`.
     pub(in crate::testing) fn read(
         &mut self,
         id: u64,
@@ -172,7 +172,7 @@ impl State {
         Ok(Read::Done)
     }
 
-    /// Sends of `bytes` what there is room for.
+    /// Sends as much of `bytes` as there is room for.
     pub(in crate::testing) fn write(
         &mut self,
         id: u64,
@@ -184,7 +184,7 @@ impl State {
         let (from, to) = (own.host, peer.host);
         let stalled = self.way(to, from).stalled;
         let (own, peer) = self.ends(id, side);
-        // The last thing that the peer has said.
+        // The last event from the peer.
         let heard = own.coming.back();
         let heard = heard.filter(|(due, _)| !stalled && *due <= Instant::now());
         match heard {

@@ -1,4 +1,4 @@
-//! Wakes a connection after a while, though nothing comes: what it keeps for later is then looked at.
+//! Wakes a connection after a while even if nothing arrives, so that it can do postponed work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use super::wakers::Wakers;
 use crate::sync::{AtomicBool, Ordering};
 
-/// A connection's. A task while it is set, and nothing else.
+/// The alarm of one connection. It has a task while it is set, and costs nothing otherwise.
 #[derive(Debug)]
 pub(super) struct Alarm {
     runtime: Handle,
@@ -19,10 +19,10 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Of whoever is woken by `wakers`.
+    /// An alarm that wakes `wakers`.
     ///
     /// # Panics
-    /// Outside of a runtime, in which its socket could not be watched, either.
+    /// Outside of a runtime; there, the socket could not be watched either.
     pub(super) fn new(wakers: Arc<Wakers>) -> Self {
         Self {
             runtime: Handle::current(),
@@ -32,7 +32,7 @@ impl Alarm {
         }
     }
 
-    /// Rings after so long, if it is not set already. Returns whether it was not.
+    /// Rings after so long, unless it is set already. Returns whether it was newly set.
     pub(super) fn set(&mut self, after: Duration) -> bool {
         if self.task.is_some() {
             return false;
@@ -40,7 +40,7 @@ impl Alarm {
         let (rung, wakers) = (self.rung.clone(), Arc::downgrade(&self.wakers));
         let task = self.runtime.spawn(async move {
             tokio::time::sleep(after).await;
-            // Before the wake: who begins to wait meanwhile looks afterwards.
+            // Stored before the wake: a task that starts waiting meanwhile checks it afterwards.
             rung.store(true, Ordering::Release);
             if let Some(wakers) = wakers.upgrade() {
                 wakers.wake_both();
@@ -61,7 +61,7 @@ impl Alarm {
         self.task = None;
     }
 
-    /// Rings no more. Not in a forked child, whose runtime is another process's.
+    /// Cancels the alarm. Does nothing in a forked child, whose runtime belongs to the parent.
     pub(super) fn cancel(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();

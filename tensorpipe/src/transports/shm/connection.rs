@@ -22,29 +22,28 @@ use crate::sys::memfd::Mapping;
 use crate::sys::{readable, unix_fds};
 use crate::transports::Connection;
 
-/// Bytes of one ring. What is written and not yet read then stays in the second-level cache where it has 1 MiB. A reader that has
-/// other work for a while, or shares its core with the writer, then finds much. (With 64 KiB a stream of 4 KiB tensors took 1.8
-/// times as long beside such work, and twice as long on one core. With 1 MiB uploads of 16 MiB took 1.4 times as long with a core
-/// each.)
+/// Bytes of one ring. Bytes that are written but not read yet fit into a second-level cache of 1 MiB. A reader that is busy for a while, or
+/// shares its core with the writer, can still find much. (With 64 KiB, a stream of 4 KiB tensors took 1.8 times as long beside such work,
+/// and twice as long on one core. With 1 MiB, uploads of 16 MiB took 1.4 times as long with a core each.)
 pub(super) const CAPACITY: usize = 256 << 10;
 
-/// Rings that a peer may offer.
+/// Ring sizes that a peer may offer.
 const CAPACITIES: std::ops::RangeInclusive<usize> = 4 << 10..=16 << 20;
 
-/// What comes with the memory: magic and version.
+/// Sent with the memory: magic and version.
 const OFFER: &[u8; 8] = b"TPSHM\0\0\x01";
 
-/// The connection's socket. Watched for reading alone: the peer's reading of a wake-up makes room, which is an event for
-/// whoever asks for it, and would wake this side for nothing.
+/// The connection's socket, registered for reading only. When the peer reads a wake-up, the socket becomes writable; an interest in that
+/// event would wake this side for nothing.
 type Socket = AsyncFd<std::os::unix::net::UnixStream>;
 
-/// Bytes read at once from the socket: wake-ups that have piled up.
+/// Bytes read at once from the socket: piled-up wake-ups.
 const WAKES: usize = 64;
 
 pub(super) struct ShmConnection {
     socket: Socket,
     state: State,
-    /// Nobody wants to be woken: somebody polls again soon.
+    /// While set, nobody asks to be woken: somebody polls again soon.
     polled: bool,
     /// The last write found no room.
     is_full: bool,
@@ -54,7 +53,7 @@ pub(super) struct ShmConnection {
 }
 
 enum State {
-    /// The connector's memory has not come yet.
+    /// The connector's memory has not arrived yet.
     ExpectOffer,
     Open(Rings),
 }
@@ -64,7 +63,7 @@ impl ShmConnection {
     pub(super) fn offer(socket: UnixStream) -> Result<Self, SystemError> {
         let (memory, fd) = ring::create(CAPACITY)?;
         let failed = |error| SystemError::new("sendmsg", "shared memory for a pipe", error);
-        // Short, on a socket just made: it never waits, and takes all.
+        // Short, on a new socket: it never waits, and is sent whole.
         let sent = unix_fds::send(socket.as_fd(), OFFER, Some(fd.as_fd()));
         sent.map_err(|errno| failed(errno.into()))?;
         Self::over(socket, memory).map_err(failed)
@@ -126,7 +125,7 @@ impl ShmConnection {
         Poll::Ready(Ok(()))
     }
 
-    /// Whoever reads is about to wait, and can be woken. Returns `false` if there is something to do first.
+    /// A reader is about to wait, and must be woken by the peer. `false`: there is something to do first.
     fn falls_asleep(&mut self) -> bool {
         let State::Open(rings) = &mut self.state else {
             return true;
@@ -135,7 +134,7 @@ impl ShmConnection {
         !rings.idle.is_due() && !self.doorbell.is_due()
     }
 
-    /// Whether there is something to do: what comes is `there`, or room for who writes, or a wake-up is owed.
+    /// Whether there is something to do: `there` finds bytes, a writer finds room, or a wake-up is owed.
     fn finds(&mut self, there: impl FnOnce(&mut Consumer<Mapped>) -> bool) -> bool {
         match &mut self.state {
             State::ExpectOffer => true,
@@ -147,20 +146,20 @@ impl ShmConnection {
         }
     }
 
-    /// Waits for a wake-up of the peer's. Ready: poll again, or why nothing can come any more.
+    /// Waits for a wake-up from the peer. Ready: poll again, or the reason why nothing can arrive any more.
     fn poll_wake(&self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
         let waker = self.wakers.set(direction, cx.waker());
         let mut cx = Context::from_waker(&waker);
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut wakes = [0; WAKES];
-            // Not by `recvmsg`: a descriptor beside a wake-up is nothing that this end wants.
+            // Not `recvmsg`: this end wants no descriptors beside a wake-up.
             let received = ready.try_io(|socket| socket.get_ref().read(&mut wakes));
             match received {
                 Ok(Ok(0)) => return Poll::Ready(Err(gone())),
                 Ok(Ok(len)) => {
                     drained(&mut ready, len);
-                    // They may have been meant for the other direction.
+                    // The wake-ups may have been meant for the other direction.
                     self.wakers.wake_other(direction);
                 }
                 Ok(Err(error)) => return Poll::Ready(Err(error)),
@@ -178,7 +177,7 @@ impl ShmConnection {
     }
 }
 
-/// A read that found less than it had room for leaves nothing: the next one need not be tried to know it.
+/// A read that fills less than its buffer has emptied the socket: no further read is needed to know that.
 fn drained<T: std::os::fd::AsRawFd>(ready: &mut AsyncFdReadyGuard<'_, T>, len: usize) {
     if len < WAKES {
         ready.clear_ready();
@@ -250,7 +249,8 @@ impl AsyncRead for ShmConnection {
             if rings.incoming.is_finished() {
                 return Poll::Ready(Ok(()));
             }
-            // Looked once more after the peer was found to be gone: what it wrote before that is here.
+            // The rings were polled once more after the peer was found to be gone: what it wrote before is
+            // here.
             std::mem::replace(&mut peer, Ok(()))?;
             if this.polled {
                 return Poll::Pending;
@@ -341,12 +341,12 @@ impl AsyncWrite for ShmConnection {
 
 impl Drop for ShmConnection {
     fn drop(&mut self) {
-        // A forked child has no part in the pipe, nor its memory.
+        // A forked child has neither a part in the pipe nor its memory.
         if let State::Open(rings) = &mut self.state
             && rings.memory.is_here()
         {
             rings.idle.close();
-            // The socket's end does not wake the peer where a forked child has it, too.
+            // The close of the socket does not wake the peer if a forked child holds the socket, too.
             let (socket, doorbell) = (self.socket.get_ref().as_fd(), &mut self.doorbell);
             rings.out.finish(|| doorbell.ring(socket));
             rings.incoming.close(|| doorbell.ring(socket));

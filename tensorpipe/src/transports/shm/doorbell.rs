@@ -1,8 +1,8 @@
 //! Wakes the other end: one byte on the connection's socket.
 //!
-//! Invariant: whoever has taken down the flag of an end that sleeps wakes it. A system that is short of memory may refuse
-//! the byte, so it is owed until it has left: nobody else would send it. One that refuses it for another reason, as a sandbox
-//! may that began after the connection, ends the connection: the peer would sleep on what it has been sent.
+//! Invariant: an end that clears the flag of a sleeping peer wakes that peer. A system short of memory may refuse the byte. The byte is
+//! then owed until it is sent, since nothing else would wake the peer. If the system refuses it for another reason, such as a sandbox that
+//! began after the connection, the connection ends: otherwise the peer would sleep while bytes wait for it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use super::alarm::Alarm;
 
-/// After which the system may have memory again.
+/// After so long, the system may have memory again.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// See the module's documentation.
@@ -24,7 +24,7 @@ pub(super) struct Doorbell {
 }
 
 impl Doorbell {
-    /// `again` wakes the connection, which then [rings](Self::ring_if_due).
+    /// `again` wakes the connection, which then calls [`ring_if_due`](Self::ring_if_due).
     pub(super) fn new(again: Alarm) -> Self {
         Self {
             rung: 0,
@@ -38,7 +38,7 @@ impl Doorbell {
         self.rung
     }
 
-    // Cold beside what an end that is awake does: inlined it costs each message 20 ns.
+    // Rare compared with the path of an end that is awake: inlining it costs each message 20 ns.
     #[cold]
     #[inline(never)]
     pub(super) fn ring(&mut self, socket: BorrowedFd<'_>) {
@@ -48,10 +48,10 @@ impl Doorbell {
         }
     }
 
-    /// Why the wake-up has not left, if the peer needs it.
+    /// Why the wake-up was not sent; `None` also if the peer does not need it.
     fn try_ring(&mut self, socket: BorrowedFd<'_>) -> Option<io::Error> {
         self.rung += 1;
-        // If the socket is full, more wake-ups than it needs wait there already; if the peer is gone, that is seen elsewhere.
+        // A full socket already holds more wake-ups than the peer needs. A peer that is gone is noticed elsewhere.
         let is_no_matter = |error: &io::Error| {
             matches!(
                 error.kind(),
@@ -64,16 +64,16 @@ impl Doorbell {
         send(socket).err().filter(|error| !is_no_matter(error))
     }
 
-    /// Whether a wake-up is owed, and it is time to try again.
+    /// Whether a wake-up is owed and should be tried again now.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.is_owed && self.again.has_rung()
     }
 
-    /// Rings again where that is due.
+    /// Tries again to send an owed wake-up, if it is time.
     ///
     /// # Errors
-    /// Why it never will, where that is no lack of memory.
+    /// If the wake-up failed for another reason than lack of memory.
     #[inline]
     pub(super) fn ring_if_due(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         match self.is_due() {
@@ -97,7 +97,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// The connection is dropped: its end wakes the peer.
+    /// The connection is dropped: an owed wake-up is not tried again.
     pub(super) fn close(&mut self) {
         self.again.cancel();
     }
@@ -107,7 +107,7 @@ fn is_short_of_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Not tokio's write: it asks its reactor first, which may not know yet that the socket can be written.
+/// Not tokio's write: that asks its reactor first, which may not know yet that the socket is writable.
 fn send(socket: BorrowedFd<'_>) -> io::Result<usize> {
     #[cfg(test)]
     if REFUSED.with(|left| {
@@ -124,6 +124,6 @@ fn send(socket: BorrowedFd<'_>) -> io::Result<usize> {
 
 #[cfg(test)]
 thread_local! {
-    /// So many of this thread's next wake-ups the system refuses.
+    /// How many of this thread's next wake-ups the system refuses.
     pub(super) static REFUSED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }

@@ -1,4 +1,4 @@
-//! What ends a connection, as the error of whoever reads or writes.
+//! Why a connection ended, as the error that a read or write returns.
 
 use std::io;
 

@@ -1,17 +1,17 @@
 //! Shared memory between processes of one machine.
 //!
 //! A connection is a Unix socket and a sealed memfd with two [rings](crate::ring), one for each direction. The connector makes the memory
-//! and passes it over the socket. From then on bytes go through the rings, and the socket carries one byte where the other end sleeps, and
-//! tells when its process is gone. The kernel frees everything with the last process: nothing has a name in a file system.
+//! and passes it over the socket. From then on, bytes go through the rings. The socket carries one byte when the other end has to be woken,
+//! and its close shows that a process is gone. The kernel frees everything with the last process: nothing has a name in a file system.
 //!
-//! Addresses are names in the abstract namespace of Unix sockets, which belongs to the network namespace. Both ends let
-//! in their own user only.
+//! Addresses are names of Unix sockets in the abstract namespace, which belongs to the network namespace. Both ends accept only their own
+//! user.
 //!
 //! - **Counters.** Each end keeps its own counter and checks the other's, so nonsense there is a fault and never a wild access.
-//! - **Size.** A ring has 256 KiB: what is written stays in the second-level cache until it is read. A ring that is
-//!   empty, and through which at most 32 KiB went in 10 s, gives its memory back to the system.
-//! - **Reach.** Processes of one user, on one boot, in one network namespace; the route says what is missing. Where a user namespace
-//!   calls this user and all others by one number, nobody counts as the same user.
+//! - **Size.** A ring has 256 KiB: bytes stay in the second-level cache until they are read. A ring that is empty, and that carried at most
+//!   32 KiB in 10 s, gives its memory back to the system.
+//! - **Reach.** Processes of one user, on one boot, in one network namespace; the route says what is missing. In a user namespace that maps
+//!   this user and others to one number, nobody counts as the same user.
 
 mod alarm;
 mod connection;
@@ -36,10 +36,10 @@ use crate::sys::fork::PerProcess;
 use crate::sys::machine::{self, IpcDomain};
 use crate::sys::{memfd, peer};
 
-/// In front of every name: other programs have abstract sockets, too.
+/// Prefix of every name: other programs use abstract sockets, too.
 const PREFIX: &str = "tensorpipe/shm/";
 
-/// What a name may take: an abstract address has 107 bytes.
+/// The longest name: an abstract address has 107 bytes.
 const LONGEST_NAME: usize = 64;
 
 const BACKLOG: i32 = 1024;
@@ -51,20 +51,20 @@ pub struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// For processes of the same user. Where the system does not have what it takes, the route says so.
+    /// For processes of the same user. If the system lacks something for it, the route says so.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets every user of the machine in. Whoever can connect can then write nonsense into the rings, which ends the
-    /// pipe with an error, but can also read along what was left in them.
+    /// Accepts every user of the machine. A user who can connect can write nonsense into the rings, which ends the pipe with an
+    /// error. Such a user can also read what was left in the rings.
     pub fn any_user(mut self) -> Self {
         self.any_user = true;
         self
     }
 }
 
-/// Where this process is, or why there is no shared memory here. A forked child may be elsewhere, or somebody else.
+/// Where this process is, or why it has no shared memory. A forked child may differ from its parent here.
 fn here() -> Result<IpcDomain, String> {
     static HERE: PerProcess<Result<IpcDomain, String>> = PerProcess::new();
     memfd::probe().map_err(|error| format!("this system gives no shared memory: {error}"))?;
@@ -99,7 +99,7 @@ impl Transport for ShmTransport {
     ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
         Box::pin(async move {
             let at = abstract_address(address)?;
-            // Before anybody is asked: where there is none, waiting for a listener would not help.
+            // Checked before connecting: without memfd, waiting for a listener would not help.
             memfd::probe()?;
             let failed = |call, error| SystemError::new(call, format!("shm://{address}"), error);
             let socket = connected(&at).map_err(|error| failed("connect", error))?;
@@ -136,7 +136,7 @@ fn abstract_address(name: &str) -> Result<SockAddr, Error> {
         let reason = format!("a name has 1 to {LONGEST_NAME} bytes and no zero byte");
         return Err(bad(reason).into());
     }
-    // What the system takes for an abstract name begins with a zero byte.
+    // The system marks an abstract name by a leading zero byte.
     SockAddr::unix(format!("\0{PREFIX}{name}")).map_err(|error| bad(error.to_string()).into())
 }
 
@@ -146,7 +146,7 @@ fn socket() -> io::Result<Socket> {
 
 fn connected(at: &SockAddr) -> io::Result<UnixStream> {
     let socket = socket()?;
-    // Answers at once: refused, too many are waiting (EAGAIN), or connected.
+    // Returns at once: refused, backlog full (EAGAIN), or connected.
     socket.connect(at)?;
     UnixStream::from_std(socket.into())
 }
@@ -158,7 +158,7 @@ fn bound(at: &SockAddr) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Whoever waits at an abstract name need not be who one believes.
+/// Any process may listen at an abstract name: check that it belongs to this user.
 fn check_user(socket: &UnixStream, any_user: bool) -> io::Result<()> {
     if any_user {
         return Ok(());
@@ -188,7 +188,7 @@ impl Acceptor for ShmAcceptor {
         let at = || format!("shm://{}", self.name);
         let accepted = ready!(self.listener.poll_accept(cx));
         let accepted = accepted.map_err(|error| SystemError::new("accept", at(), error));
-        // From here on it is about one connection: others can be accepted.
+        // From here on, an error concerns one connection only: others can still be accepted.
         let opened = accepted.and_then(|(socket, _)| {
             let of_one = |call| {
                 let object = || format!("a connection to {}", at());
@@ -210,13 +210,13 @@ fn peer(socket: impl AsFd) -> PeerAddr {
         return PeerAddr::Unknown;
     };
     PeerAddr::Process {
-        // The kernel gives 0 for a process whose number this one's namespace does not have.
+        // The kernel gives 0 for a process that is not in this pid namespace.
         pid: u32::try_from(peer.pid).ok().filter(|pid| *pid > 0),
         uid: peer.user,
     }
 }
 
-/// What both ends of a connection are called, for people.
+/// The name of a connection by its two ends, for people.
 fn ends(peer: &PeerAddr) -> String {
     format!("process {} <-> {}", std::process::id(), called(peer))
 }

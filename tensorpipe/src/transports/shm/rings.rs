@@ -1,7 +1,7 @@
-//! The rings of a connection, one for each direction, and what becomes of their memory when little is said.
+//! The two rings of a connection, one for each direction, and how an idle ring releases its memory.
 //!
-//! A ring in use has all of its memory, since bytes go through all of it. So that a connection which waits costs little, the
-//! end that writes gives it back after a while. The first bytes afterwards cost a page fault each 4 KiB.
+//! A ring in use has all of its memory resident, since bytes pass through all of it. To make waiting connections cheap, the writing end
+//! gives the memory back after a while. The first bytes afterwards cost a page fault for each 4 KiB.
 
 use std::io;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::ring::{Consumer, Mapped, Producer};
 use crate::sync::Arc;
 use crate::sys::memfd::Mapping;
 
-/// After so long with little to say. Chosen.
+/// A ring with little traffic for so long gives its memory back. Chosen.
 pub(super) const IDLE: Duration = Duration::from_secs(10);
 
-/// Bytes written in that time by a connection with little to say: pings, and a call now and then. Chosen: what it touches anew is
-/// no more than it keeps.
+/// The most bytes in that time that count as little traffic: pings, and a call now and then. Chosen: new traffic touches no more memory
+/// than is kept.
 const LITTLE: u64 = 32 << 10;
 
-/// Bytes written since the last time that are worth it: so much memory would be kept. Chosen.
+/// Giving the memory back pays from so many bytes written since the last time: as much memory would stay resident otherwise. Chosen.
 const WORTH: u64 = 32 << 10;
 
 pub(super) struct Rings {
@@ -55,23 +55,23 @@ impl Rings {
         }
     }
 
-    /// Whether `poll` finds something, or the memory is not here: then whoever reads or writes learns it.
+    /// Whether `poll` finds something. Also true if the memory is not here: the next read or write then reports that.
     pub(super) fn finds(&mut self, poll: impl FnOnce(&mut Self) -> bool) -> bool {
         !self.memory.is_here() || poll(self)
     }
 }
 
-/// When the memory of the ring that this end writes to goes back.
+/// Decides when the ring that this end writes to gives its memory back.
 pub(super) struct Idle {
-    /// Set while there may be something to give back.
+    /// Set while there may be memory to give back.
     alarm: Alarm,
-    /// Bytes written when it went back last, and when the alarm was set.
+    /// Bytes written when memory was last given back, and when the alarm was set.
     given_back: u64,
     begun: u64,
 }
 
 impl Idle {
-    /// The connection falls asleep.
+    /// The connection goes to sleep.
     pub(super) fn begins(&mut self, out: &Producer<Mapped>) {
         if out.written() - self.given_back >= WORTH && self.alarm.set(IDLE) {
             self.begun = out.written();
@@ -83,7 +83,8 @@ impl Idle {
         self.alarm.has_rung()
     }
 
-    /// Gives the memory back where little was said for long. If not, it is looked after anew when the connection falls asleep.
+    /// Gives the memory back if there was little traffic for long enough. Otherwise this is tried again after the connection next
+    /// goes to sleep.
     pub(super) fn give_back_if_due(&mut self, out: &mut Producer<Mapped>) {
         if !self.is_due() {
             return;

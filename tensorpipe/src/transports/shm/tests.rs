@@ -1,4 +1,4 @@
-//! Connections between two ends of this process: bytes, deaths, forks, and what an idle one holds.
+//! Connections between two ends of this process: bytes, deaths, forks, and the memory of an idle connection.
 
 mod hostile;
 mod idle;
@@ -62,7 +62,7 @@ fn poll_for_bytes(connection: &mut ShmConnection) {
     assert!(read.is_pending());
 }
 
-/// As a forked child has it, until it ends.
+/// The copy stands for one that a forked child holds until it ends.
 #[tokio::test]
 async fn an_end_that_is_dropped_wakes_the_other_though_somebody_else_has_its_socket() {
     let soon = std::time::Duration::from_secs(5);
@@ -90,14 +90,14 @@ async fn an_end_that_is_dropped_wakes_the_other_though_somebody_else_has_its_soc
     }
 }
 
-/// Nobody else would wake it: the flag of the one that sleeps is down.
+/// Nothing else would wake the sleeping end: its flag is already down.
 #[tokio::test]
 async fn a_wake_up_that_the_system_has_no_memory_for_is_made_up_for() {
     let soon = std::time::Duration::from_secs(5);
     for is_full in [false, true] {
         let (mut near, mut far) = pair().await;
         let reads = tokio::spawn(async move {
-            // Asleep for bytes, or at the end of a ring that is full.
+            // Asleep for bytes, or for room in a full ring.
             if is_full {
                 far.write_all(&pattern(4 << 20)).await.unwrap();
             }
@@ -110,7 +110,7 @@ async fn a_wake_up_that_the_system_has_no_memory_for_is_made_up_for() {
             assert_eq!(all.await.expect("it sleeps"), pattern(4 << 20));
         }
         near.write_all(&[9]).await.unwrap();
-        // As a pipe does: it waits for what comes.
+        // Like a pipe, it waits for incoming bytes.
         let waits = tokio::spawn(async move { near.read_u8().await });
         let read = tokio::time::timeout(soon, reads).await;
         assert_eq!(read.expect("it sleeps").unwrap().unwrap(), 9);
@@ -200,14 +200,14 @@ fn a_process_without_a_number_here_is_not_called_by_one() {
     assert!(!called(&PeerAddr::Unknown).contains("process 0"));
 }
 
-/// A listener says that nobody can connect where `accept` fails. Here only this one cannot.
+/// A failed `accept` makes a listener report that nobody can connect. Here only this peer cannot.
 #[test]
 #[allow(
     unsafe_code,
     reason = "of a process that is another user only a thread is at hand"
 )]
 fn whoever_is_not_let_in_is_no_failure_of_accept() {
-    /// Makes this thread, and no other, somebody else's, or root's again.
+    /// Switches only this thread to another user, or back to root.
     fn becomes(user: u32) -> bool {
         let same = u32::MAX;
         // SAFETY: it takes three numbers, and touches no memory.

@@ -1,4 +1,4 @@
-//! Wakers of both directions of a connection, whose socket has one reader.
+//! Wakers for both directions of a connection, whose socket has only one waker for reading.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -11,12 +11,12 @@ pub(super) enum Direction {
     Write,
 }
 
-/// One waker for both: the socket has one reader, and wake-ups do not say which direction they are for.
+/// One waker for both directions: the socket takes one, and wake-ups do not tell which direction they are for.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Mutex<[Option<Waker>; 2]>);
 
 impl Wakers {
-    /// Remembers who waits for a direction; returns what wakes both.
+    /// Stores who waits for a direction; returns a waker that wakes both.
     pub(super) fn set(self: &Arc<Self>, direction: Direction, waker: &Waker) -> Waker {
         let slot = &mut lock(&self.0)[direction as usize];
         match slot {
@@ -35,7 +35,7 @@ impl Wakers {
 }
 
 impl Wakers {
-    /// Wakes whoever waits for either.
+    /// Wakes the waiters of both directions.
     pub(super) fn wake_both(&self) {
         let wakers = std::mem::take(&mut *lock(&self.0));
         wakers.into_iter().flatten().for_each(Waker::wake);

@@ -1,8 +1,8 @@
-//! What TLS leaves out of a handshake that resumes a session, and what it does not insist on.
+//! Checks that TLS skips when a session is resumed, or does not insist on.
 //!
-//! Invariant: no connector has a connection whose listener's certificate is not good at that moment, and no end has one of another
-//! protocol. A session renews itself each time it is resumed, and only this checks the certificate again. A listener that asks for
-//! certificates gives no sessions.
+//! Invariant: a connector gets no connection whose listener's certificate is not valid at that moment, and no end gets a connection of
+//! another protocol. A session renews itself each time it is resumed, and only this module checks the certificate again. A listener that
+//! asks for certificates gives out no sessions.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rustls::{ClientConfig, ClientConnection, Error, HandshakeKind};
 
 use super::config::PROTOCOL;
 
-/// How a connector shakes hands, and whom it believes.
+/// How a connector performs the handshake, and which listeners it trusts.
 #[derive(Clone)]
 pub(super) struct Connects {
     pub(super) config: Arc<ClientConfig>,
@@ -22,7 +22,7 @@ pub(super) struct Connects {
 }
 
 impl Connects {
-    /// The listener that a handshake has led to.
+    /// Checks the listener that a handshake has led to.
     pub(super) fn check(
         &self,
         session: &ClientConnection,
@@ -43,7 +43,7 @@ impl Connects {
     }
 }
 
-/// Whether the peer has agreed to this protocol.
+/// Checks that the peer has agreed to this protocol.
 pub(super) fn check_alpn(protocol: Option<&[u8]>) -> io::Result<()> {
     match protocol == Some(PROTOCOL) {
         true => Ok(()),

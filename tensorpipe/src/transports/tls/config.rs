@@ -1,4 +1,4 @@
-//! Certificates and keys, and whom an end believes.
+//! Certificates and keys, and which peers an end trusts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use super::Sides;
 use super::checks::Connects;
 use crate::error::Misuse;
 
-/// So that no listener of another protocol behind the same certificate is taken for one of this.
+/// ALPN: a listener of another protocol behind the same certificate must not be taken for one of this.
 pub(super) const PROTOCOL: &[u8] = b"tensorpipe/1";
 
 /// Certificates or a key, as PEM.
@@ -31,12 +31,12 @@ enum Source {
 }
 
 impl Pem {
-    /// In this file, which [`TlsTransport::reload`](super::TlsTransport::reload) reads again.
+    /// From this file, which [`TlsTransport::reload`](super::TlsTransport::reload) reads again.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(Source::File(path.into()))
     }
 
-    /// These.
+    /// From these bytes.
     pub fn bytes(bytes: impl Into<Vec<u8>>) -> Self {
         Self(Source::Bytes(Arc::new(Zeroizing::new(bytes.into()))))
     }
@@ -61,7 +61,7 @@ impl Pem {
         }
     }
 
-    /// What is shown.
+    /// The chain to present.
     fn chain(&self) -> Result<Vec<CertificateDer<'static>>, Misuse> {
         let what = "a certificate";
         let chain = self.certificates(what)?;
@@ -90,7 +90,8 @@ impl Pem {
     }
 }
 
-/// Of a chain that is shown, in DER: five certificates of RSA-4096 take 10 KiB. The other end reads 32 KiB before hands are shaken.
+/// The longest chain to present, in DER: five certificates of RSA-4096 take 10 KiB. The other end reads 32 KiB before the handshake is
+/// complete.
 pub(super) const CHAIN_MOST: usize = 12 << 10;
 
 const WANTED: &str = "certificates in PEM";
@@ -103,7 +104,7 @@ fn bad(what: &'static str, wanted: &str, from: &Pem, found: &str) -> Misuse {
     }
 }
 
-/// The bytes may be a key.
+/// Does not print the bytes, which may be a key.
 impl fmt::Display for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -119,7 +120,7 @@ impl fmt::Debug for Pem {
     }
 }
 
-/// What an end of TLS shows, and whom it believes.
+/// The certificates that an end of TLS presents, and the ones that it trusts.
 #[derive(Clone, Debug, Default)]
 pub struct TlsConfig {
     certificate: Option<(Pem, Pem)>,
@@ -129,25 +130,26 @@ pub struct TlsConfig {
 }
 
 impl TlsConfig {
-    /// Shows nothing, and believes nobody.
+    /// Presents nothing, and trusts nobody.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What a listener shows to everybody, and a connector to listeners that ask. That is its certificate, then those that lead
-    /// from it to one that the other end trusts, and its key. The chain takes 12 KiB at most, without the encoding of PEM.
+    /// The certificate that a listener presents to everybody, and a connector to listeners that ask, with its key. The chain holds
+    /// the certificate, then those that lead from it to one that the other end trusts. It takes 12 KiB at most, without the encoding
+    /// of PEM.
     pub fn certificate(mut self, chain: Pem, key: Pem) -> Self {
         self.certificate = Some((chain, key));
         self
     }
 
-    /// A connector believes listeners whose certificates lead to one of these. There are no others that it believes.
+    /// A connector trusts listeners whose certificates lead to one of these, and no others.
     pub fn trust(mut self, roots: Pem) -> Self {
         self.trust = Some(roots);
         self
     }
 
-    /// A listener hears nobody whose certificate does not lead to one of these.
+    /// A listener accepts only connectors whose certificates lead to one of these.
     pub fn clients(mut self, roots: Pem) -> Self {
         self.clients = Some(roots);
         self
@@ -240,7 +242,8 @@ impl TlsConfig {
         let mut config = made.map_err(|error| self.unfit(&error.to_string()))?;
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         if self.clients.is_some() {
-            // Who resumes a session shows no certificate, and cannot be told within the handshake that its one has expired.
+            // A resumed session shows no certificate, so the handshake could not tell a connector that its certificate has
+            // expired.
             config.send_tls13_tickets = 0;
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }

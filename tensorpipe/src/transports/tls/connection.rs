@@ -1,4 +1,4 @@
-//! A connection of TLS. One that was accepted shakes hands on a task of its own, which ends with it.
+//! A TLS connection. An accepted one does its handshake on a task of its own, which ends with the connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -21,14 +21,14 @@ use crate::error::{Error, PeerFault};
 use crate::sync::{Mutex, lock};
 use crate::transports::Connection;
 
-/// What keys of a pipe are bound to, as RFC 5705 exports it.
+/// The label for the exported secret that a pipe's keys are bound to (RFC 5705).
 const EXPORTED: &[u8] = b"EXPERIMENTAL-tensorpipe";
 
 pub(super) struct TlsConnection {
     stream: Stream,
-    /// As it was told.
+    /// The last value of `set_polled`.
     polled: bool,
-    /// Those of the connection below.
+    /// The endpoints of the TCP connection below.
     ends: String,
     peer: PeerAddr,
 }
@@ -36,18 +36,18 @@ pub(super) struct TlsConnection {
 enum Stream {
     Accepting(Accepting),
     Open(Box<Open>),
-    /// It was never one.
+    /// The handshake failed.
     Closed(Error),
 }
 
 /// A handshake under way.
 struct Accepting {
     task: JoinHandle<io::Result<server::TlsStream<Shaking>>>,
-    /// Who wants to read, and who to write, while it is.
+    /// Who waits to read and who to write during the handshake.
     waiting: [Option<Waker>; 2],
 }
 
-/// Positions of wakers.
+/// Indices of the wakers.
 const READS: usize = 0;
 const WRITES: usize = 1;
 
@@ -72,14 +72,14 @@ impl TlsConnection {
         }
     }
 
-    /// Within a runtime. It shakes hands by the configuration that is there when the connector has said hello.
+    /// Call within a runtime. The handshake uses the configuration that is current when the connector's hello arrives.
     pub(super) fn accepted(now: Arc<Mutex<Now>>, tcp: Box<dyn Connection>) -> Self {
         let (ends, peer) = (tcp.endpoints(), tcp.peer());
         let tcp = Shaking::new(tcp);
         let task = async move {
             let hello = LazyConfigAcceptor::new(Acceptor::default(), tcp).await?;
             let listens = lock(&now).sides.listens.clone();
-            // One without a certificate has come since this end began to listen.
+            // The configuration was replaced by one without a certificate after this end began to listen.
             let gone = || io::Error::other("this end has no certificate any more");
             let stream = hello.into_stream(listens.ok_or_else(gone)?).await?;
             check_alpn(stream.get_ref().1.alpn_protocol())?;
@@ -106,7 +106,7 @@ impl TlsConnection {
     fn poll_open(&mut self, does: usize, cx: &mut Context<'_>) -> Poll<io::Result<&mut Open>> {
         if let Stream::Accepting(Accepting { task, waiting }) = &mut self.stream {
             waiting[does] = Some(cx.waker().clone());
-            // It wakes whoever asked last, who then wakes the other one.
+            // The task wakes whoever polled last, who then wakes the other waiter.
             let accepted = ready!(Pin::new(task).poll(cx));
             waiting
                 .iter_mut()
@@ -129,7 +129,7 @@ impl TlsConnection {
         })
     }
 
-    /// What TLS has to say about a connection that ends, in terms of who is to blame.
+    /// Turns an error from TLS into one that says which side is to blame.
     fn explained<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.map_err(|error| match is_of_tls(&error) {
             true => io::Error::other(failed(&self.ends, &error)),
@@ -226,7 +226,7 @@ impl Connection for TlsConnection {
         exported.ok()
     }
 
-    // `is_ready` stays as it is: rustls may hold content of which the connection below knows nothing.
+    // `is_ready` keeps its default: rustls may hold content that the connection below does not know about.
     fn can_poll(&self) -> bool {
         true
     }

@@ -1,11 +1,11 @@
-//! The names that a certificate is about, once it was found to be good.
+//! The names in a certificate that was found to be valid.
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
 use crate::address::CertificateName;
 
-/// The alternative names of its subject that are names of hosts or URIs. Without such a one, the common name.
+/// The subject's alternative names that are host names or URIs. If there are none, its common name.
 pub(super) fn names(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     let Ok(parsed) = EndEntityCert::try_from(certificate) else {
         return Vec::new();
@@ -31,7 +31,7 @@ const IA5: u8 = 22;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 
-/// The last common name of a distinguished name in DER, of whose sequence the header may be missing.
+/// The last common name of a distinguished name in DER, with or without the header of its sequence.
 fn common_name(mut name: &[u8]) -> Option<String> {
     if let Some((SEQUENCE, inner, [])) = value(name) {
         name = inner;

@@ -1,12 +1,12 @@
-//! What flows once hands are shaken: rustls between the pipe and the connection below.
+//! The data phase after the handshake: rustls between the pipe and the connection below.
 //!
-//! - **Reading.** rustls reads 4 KiB at a time, where it knows no better. Bulk data has room for several records. There a read takes them
-//!   all from the connection into the far end of that room, and their content goes to its front. So an idle connection has no buffer for
-//!   it. rustls keeps what has come of a record, and content for which there was no room.
-//! - **Failing.** What came intact before a record that is not comes before the error.
-//! - **Writing.** A write is encrypted and written in pieces of [`WRITE_PIECE`], until all of it is taken or the connection wants to wait.
-//! - **Records without content** (tickets, changes of keys, padding alone) are thrown away by rustls, which bounds only how many of one kind
-//!   follow each other. [`FRUITLESS`] bounds them together.
+//! - **Reading.** By default rustls reads 4 KiB at a time. If the reader's buffer has room for several records, as for bulk data, a read
+//!   puts them all into the far end of that buffer, and decrypts their content to its front. So an idle connection has no buffer for that.
+//!   rustls keeps incomplete records, and content for which there was no room.
+//! - **Failing.** Content that arrived intact before a bad record is delivered before the error.
+//! - **Writing.** A write is encrypted and written in pieces of [`WRITE_PIECE`], until all of it is accepted or the connection would block.
+//! - **Records without content** (tickets, key changes, mere padding) are discarded by rustls. It bounds only how many of one kind follow
+//!   each other; [`FRUITLESS`] bounds all of them together.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
@@ -18,16 +18,16 @@ use tokio::io::ReadBuf;
 
 use crate::transports::Connection;
 
-/// The content of a record, at most.
+/// The most content in a record.
 const RECORD: usize = 16 << 10;
 
-/// Room from which on a read takes several records.
+/// A read takes several records if it has this much room.
 const SEVERAL: usize = 2 * RECORD;
 
 /// Bytes that are encrypted before they are written.
 const WRITE_PIECE: usize = 64 << 10;
 
-/// Bytes of records without content in a row. An honest peer sends two tickets, and a change of keys after 2^24 records.
+/// The most bytes of records without content in a row. An honest peer sends two tickets, and a key change after 2^24 records.
 const FRUITLESS: usize = 32 << 10;
 
 /// See the module's documentation.
@@ -36,7 +36,7 @@ pub(super) struct Open {
     session: Session,
     /// Bytes that have come since there was content.
     fruitless: usize,
-    /// To be told once the content is read that came before it.
+    /// Reported once the content before it is read.
     failed: Option<io::Error>,
 }
 
@@ -67,7 +67,7 @@ impl Open {
     ) -> Poll<io::Result<()>> {
         let room = buf.initialize_unfilled();
         loop {
-            // What is left of a record, or the end.
+            // The rest of a record, or the end of the stream.
             if let Some(len) = self.content(room)? {
                 buf.advance(len);
                 return Poll::Ready(Ok(()));
@@ -86,7 +86,7 @@ impl Open {
         }
     }
 
-    /// Lets rustls read as it does. Returns 0: how much content came of it is still to be found out.
+    /// Lets rustls read in its own way. Returns 0: the caller still has to find out how much content that made.
     fn read_some(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let below = &mut *self.below;
         let read = self.session.read_tls(&mut Blocking { below, cx });
@@ -98,27 +98,27 @@ impl Open {
         Poll::Ready(Ok(0))
     }
 
-    /// Reads into the far end of `room`, which no content reaches before that is decrypted. Content is shorter than its records; of
-    /// one that has come in part before, it is a [`RECORD`] at most. Returns how much content is at its front.
+    /// Reads into the far end of `room`. Content cannot reach there before it is decrypted: it is shorter than its records, and a
+    /// record that has come in part adds a [`RECORD`] at most. Returns how much content is at the front.
     fn read_several(&mut self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut far = ReadBuf::new(&mut room[RECORD..]);
         ready!(Pin::new(&mut *self.below).poll_read(cx, &mut far))?;
         let end = RECORD + far.filled().len();
         let (mut from, mut to) = (RECORD, 0);
         loop {
-            // At the end of the stream there is nothing to be read, of which rustls hears so.
+            // At the end of the stream this reads nothing, which tells rustls about the end.
             let len = self.session.read_tls(&mut &room[from..end])?;
             from += len;
             self.process(cx, len);
             to += self.content(&mut room[to..from])?.unwrap_or_default();
-            // What follows its `close_notify` is not looked at.
+            // Anything after its `close_notify` is ignored.
             if from == end || len == 0 || self.failed.is_some() {
                 return Poll::Ready(Ok(to));
             }
         }
     }
 
-    /// `len` more bytes of records are there.
+    /// Decrypts `len` more bytes of records.
     fn process(&mut self, cx: &mut Context<'_>, len: usize) {
         self.fruitless += len;
         let processed = self.session.process_new_packets();
@@ -127,13 +127,13 @@ impl Open {
             _ => Ok(()),
         });
         if let Err(error) = processed {
-            // The peer should hear of it; whether it does changes nothing.
+            // Sends the alert. Whether the peer gets it changes nothing.
             let _ = self.write_out(cx);
             self.failed = Some(io::Error::new(io::ErrorKind::InvalidData, error));
         }
     }
 
-    /// Content that is decrypted, into `room`; 0 is the end of the stream. `None` where there is no more for now.
+    /// Moves decrypted content into `room`; 0 is the end of the stream. `None`: there is no more for now.
     fn content(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.reader().read(room) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -167,7 +167,7 @@ impl Open {
         Poll::Ready(Ok(taken))
     }
 
-    /// Writes what is encrypted.
+    /// Writes encrypted bytes.
     fn write_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
             let below = &mut *self.below;
@@ -186,18 +186,18 @@ impl Open {
     }
 
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Said again it changes nothing.
+        // Repeating it changes nothing.
         self.session.send_close_notify();
         ready!(self.write_out(cx))?;
         match ready!(Pin::new(&mut *self.below).poll_shutdown(cx)) {
-            // The peer was faster.
+            // The peer closed first.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
             shut => Poll::Ready(shut),
         }
     }
 }
 
-/// The connection below, as rustls asks for it: who would have to wait hears that instead.
+/// The connection below, as rustls expects it: instead of waiting, it returns `WouldBlock`.
 struct Blocking<'a, 'b> {
     below: &'a mut dyn Connection,
     cx: &'a mut Context<'b>,

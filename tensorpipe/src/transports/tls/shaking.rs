@@ -1,4 +1,4 @@
-//! The connection below for as long as hands are shaken: a peer that has proved nothing says little.
+//! The connection below during the handshake: a peer that has proved nothing may send only little.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::transports::Connection;
 
-/// Bytes that a peer may say in a handshake: [`CHAIN_MOST`](super::config::CHAIN_MOST), 3 KiB around it, and a record of what follows, which may
-/// come at once. rustls reads 4 KiB at a time.
+/// The most bytes that a peer may send in a handshake: [`CHAIN_MOST`](super::config::CHAIN_MOST), 3 KiB around it, and one record of the
+/// data that may follow at once. rustls reads 4 KiB at a time.
 const MOST: usize = 32 << 10;
 
 pub(super) struct Shaking {
@@ -23,7 +23,7 @@ impl Shaking {
         Self { below, left: MOST }
     }
 
-    /// Hands are shaken.
+    /// The handshake is complete.
     pub(super) fn done(self) -> Box<dyn Connection> {
         self.below
     }

@@ -1,4 +1,4 @@
-//! What cannot be seen from outside: whether a handshake was short.
+//! What cannot be seen from outside, such as whether a session was resumed.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ fn made() -> (Pem, Pem) {
     (Pem::bytes(made.cert.pem()), Pem::bytes(key))
 }
 
-/// Of both ends.
+/// The configuration of both ends.
 fn one_way(made: (Pem, Pem)) -> TlsConfig {
     let (certificate, key) = made;
     let config = TlsConfig::new().certificate(certificate.clone(), key);
     config.trust(certificate)
 }
 
-/// The end that was accepted, and rustls's end of the one that connected.
+/// The accepted end, and rustls's end of the connecting one.
 async fn connected(tls: &TlsTransport) -> (Box<dyn Connection>, TlsStream<Shaking>) {
     let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
     let address = acceptor.address();
@@ -41,13 +41,13 @@ async fn connected(tls: &TlsTransport) -> (Box<dyn Connection>, TlsStream<Shakin
     (server.unwrap(), client)
 }
 
-/// Connects, says something each way, and tells how the client shook hands, and what the two ends export.
+/// Connects and exchanges bytes. Returns how the client shook hands, and what the two ends export.
 async fn talk(tls: &TlsTransport) -> (HandshakeKind, [Option<[u8; 32]>; 2]) {
     let (mut server, client) = connected(tls).await;
     let kind = client.get_ref().1.handshake_kind().unwrap();
     let (ends, peer) = (String::new(), crate::address::PeerAddr::Unknown);
     let mut client = TlsConnection::connected(client, ends, peer);
-    // Tickets come behind the handshake.
+    // Tickets follow the handshake.
     server.write_all(b"hello").await.unwrap();
     server.flush().await.unwrap();
     client.read_exact(&mut [0; 5]).await.unwrap();
@@ -66,14 +66,14 @@ async fn who_comes_again_shakes_hands_faster_until_the_certificate_changes() {
     let (again, [next, there]) = talk(&tls).await;
     assert_eq!(again, HandshakeKind::Resumed);
     assert!(next == there && next != here, "each connection has its own");
-    // As where nothing has changed: what a listener knew of sessions is gone.
+    // A reload without changes still forgets the listener's sessions.
     tls.reload().unwrap();
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
     tls.replace(one_way(made())).unwrap();
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
 }
 
-/// The listener reads its configuration when there is a hello.
+/// The listener picks its configuration when the hello arrives.
 #[tokio::test]
 async fn who_has_said_nothing_yet_shakes_hands_by_what_is_new() {
     let tls = TlsTransport::new(one_way(made())).unwrap();
@@ -89,7 +89,7 @@ async fn who_has_said_nothing_yet_shakes_hands_by_what_is_new() {
     drop(server);
 }
 
-/// Who shows one is told what is wrong with it, which it is not where it resumes a session.
+/// With client certificates there is no resumption: a refused client would not learn what is wrong with its certificate.
 #[tokio::test]
 async fn where_both_ends_show_certificates_they_do_so_each_time() {
     let own = made();
@@ -99,7 +99,7 @@ async fn where_both_ends_show_certificates_they_do_so_each_time() {
     }
 }
 
-/// The connector checks the certificate of the session's beginning again.
+/// The connector checks the certificate from the session's first handshake again.
 #[tokio::test]
 async fn a_session_does_not_outlive_its_certificate() {
     let now = UnixTime::now().as_secs();
@@ -120,7 +120,7 @@ async fn a_session_does_not_outlive_its_certificate() {
     assert!(said.contains("expired"), "{said}");
 }
 
-/// RFC 6066, 3: in clear text, so that a proxy in front can tell hosts apart. An address is no name.
+/// RFC 6066, 3: in clear text, so that a proxy in front can tell hosts apart. An address is not a name.
 #[tokio::test]
 async fn the_host_s_name_is_said_in_the_hello() {
     for (host, config, said) in [
@@ -191,7 +191,7 @@ async fn a_handshake_that_is_too_long_is_hung_up_on() {
     }
 }
 
-/// rustls bounds how many changes of keys follow each other.
+/// rustls bounds how many key changes may follow each other.
 #[tokio::test]
 async fn a_peer_that_only_changes_keys_is_hung_up_on() {
     let tls = TlsTransport::new(one_way(made())).unwrap();
@@ -213,16 +213,16 @@ async fn what_came_intact_comes_before_the_error() {
         client.write_all(b"hello").await.unwrap();
         client.flush().await.unwrap();
         let mut room_of = vec![0; room];
-        // Hands are shaken.
+        // The handshake is complete.
         server.read_exact(&mut room_of[..5]).await.unwrap();
         client.write_all(b"intact").await.unwrap();
         client.flush().await.unwrap();
-        // A record that nobody has encrypted.
+        // A record that is not encrypted.
         let (tcp, _) = client.get_mut();
         let record = [23, 3, 3, 0, 32].into_iter().chain([7; 32]);
         tcp.write_all(&record.collect::<Vec<_>>()).await.unwrap();
         tcp.flush().await.unwrap();
-        // All of it is there by then.
+        // By then, all of it has arrived.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let len = server.read(&mut room_of).await.unwrap();
         assert_eq!(&room_of[..len], b"intact");
@@ -231,7 +231,7 @@ async fn what_came_intact_comes_before_the_error() {
     }
 }
 
-/// Tickets, which rustls does not count.
+/// With tickets, which rustls does not bound.
 #[tokio::test]
 async fn a_peer_that_sends_records_without_content_is_hung_up_on() {
     for room in [1, 64 << 10] {

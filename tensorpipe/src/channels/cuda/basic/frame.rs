@@ -1,4 +1,4 @@
-//! What the two lanes say to each other about a part; integers are little-endian.
+//! The lanes' protocol for a part; integers are little-endian.
 //!
 //! ```text
 //!  0     1            9        11
@@ -10,24 +10,24 @@ use std::ops::Range;
 
 use super::ChannelFault;
 
-/// Pieces that are under way of a part, at each end. Chosen: a few are copied by each GPU while others travel.
+/// Pieces of a part that are under way at each end. Chosen: each GPU copies a few while others travel.
 pub(super) const WINDOW: u16 = 8;
 
-/// The longest piece, in bytes, but for huge parts: at 50 GB/s it takes 80 µs, of which what is said about it is a small part.
+/// The longest piece, in bytes, except for huge parts: at 50 GB/s it takes 80 µs, so that its control frames cost little in comparison.
 const PIECE_MAX: u64 = 4 << 20;
 
-/// The shortest, in bytes, but for short parts.
+/// The shortest piece, in bytes, except for short parts.
 const PIECE_MIN: u64 = 256 << 10;
 
-/// Shorter ones a peer may not ask for: each costs some microseconds.
+/// A peer may not ask for shorter pieces: each costs some microseconds.
 const PIECE_LEAST: u64 = 64 << 10;
 
 /// How a part is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// Of the part, in bytes; never 0.
+    /// Length of the part, in bytes; never 0.
     len: u64,
-    /// Of each piece but the last.
+    /// Length of each piece but the last.
     piece: u64,
 }
 
@@ -51,7 +51,7 @@ impl Cut {
         Self { len, piece: len }
     }
 
-    /// As the peer says, of whose part this side knows the length.
+    /// As the peer wants it cut, for a part whose length this side knows.
     fn of_peer(len: u64, piece: u64) -> Option<Self> {
         let is_short = piece < PIECE_LEAST && piece < len;
         let cut = Self { len, piece };
@@ -60,7 +60,7 @@ impl Cut {
 
     /// How many pieces there are.
     pub(super) fn count(self) -> u16 {
-        // Checked, or seen to, where it is made.
+        // Whoever makes a `Cut` ensures that this fits.
         self.len.div_ceil(self.piece) as u16
     }
 
@@ -119,7 +119,7 @@ impl Say {
     }
 }
 
-/// What the writer was told of a part of `len` bytes: how it is cut, and how many pieces may be sent by now.
+/// Decodes what the reader says about a part of `len` bytes: how it is cut, and how many pieces may be sent by now.
 pub(super) fn told(
     before: Option<(Cut, u16)>,
     said: Say,

@@ -10,7 +10,7 @@ pub(in crate::channels::cuda) struct CudaBasicLane {
     tools: LaneContext,
     sending: HashMap<OpId, Sending>,
     receiving: HashMap<OpId, Receiving>,
-    /// Parts that wait for main memory which others have.
+    /// Parts that wait for staging memory that others hold.
     waiting: VecDeque<OpId>,
 }
 
@@ -24,7 +24,7 @@ impl CudaBasicLane {
         }
     }
 
-    /// Those that have waited go on, as far as there is main memory.
+    /// Parts that waited go on, as far as there is staging memory.
     fn others_go_on(&mut self, io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         for _ in 0..self.waiting.len() {
             let Some(op) = self.waiting.pop_front() else {
@@ -41,7 +41,7 @@ impl CudaBasicLane {
         Ok(())
     }
 
-    /// It may have to wait for others.
+    /// Queues the part, which may have to wait for others.
     fn queue(&mut self, op: OpId) {
         let waits = self.sending.get(&op).is_some_and(Sending::waits);
         if waits && !self.waiting.contains(&op) {
@@ -88,7 +88,7 @@ impl Lane for CudaBasicLane {
         if !op.outgoing {
             return Err(ChannelFault("its writer has nothing to say".to_owned()));
         }
-        // Or it crossed the end of the operation.
+        // If there is none, the frame crossed the end of the operation.
         if let Some(sending) = self.sending.get_mut(&op) {
             sending.told(op, body, &mut self.tools, io)?;
         }
@@ -118,7 +118,7 @@ impl Lane for CudaBasicLane {
         let ends = match (self.sending.get_mut(&op), self.receiving.get_mut(&op)) {
             (Some(sending), _) => sending.piece(op, number, event, tools, io)?,
             (None, Some(receiving)) => receiving.piece(op, number, event, tools, io)?,
-            // It crossed the end of the operation.
+            // The event crossed the end of the operation.
             (None, None) => TransferStatus::GoesOn,
         };
         self.ended(op, ends, io);

@@ -1,24 +1,24 @@
-//! Between any two devices of which one at least is a GPU: by way of main memory, which another channel moves, in pieces.
+//! Transfers between two devices if at least one is a GPU: through main memory, which another channel moves, in pieces.
 //!
 //! ```text
 //!   GPU ──stream──▶ main memory ──inner lane──▶ main memory ──stream──▶ GPU
 //!        piece 3            piece 2                    piece 1
 //! ```
 //!
-//! The reader says how long a piece is and how many the writer may send; one more for each that has left its main memory. Over
-//! `lease` the main memory is one that both processes have mapped, and each has told its driver of: no CPU copies anything.
+//! The reader decides the length of a piece and how many the writer may send, and allows one more for each piece that has left its main
+//! memory. Over `lease`, the staging memory is mapped by both processes and registered with both drivers: the CPU copies nothing.
 //!
-//! Main memory that the reader fills is cut likewise: pieces come into ranges of it, and it counts as they come. It is one piece where the
-//! inner lane hands over the writer's main memory itself.
+//! Main memory that the reader fills is cut likewise: pieces arrive in ranges of it, and it is counted as they arrive. If the inner lane
+//! hands over the writer's main memory itself, there is one piece.
 //!
-//! Nobody waits for a GPU: each transfer has streams of its own, which wait for what its memory is ready behind, and the CPU hears of
-//! events. Calls of the driver are made without the pipe's lock; those that take long, on a thread for blocking work.
+//! Nobody blocks on a GPU: each transfer has streams of its own, which wait for the fences of its memory, and events notify the CPU. Driver
+//! calls are made without the pipe's lock; slow ones on a thread for blocking work.
 //!
-//! Invariant: memory that a stream was given is kept until the event behind that work is reached.
+//! Invariant: memory that was given to a stream is kept until the event after that work is reached.
 //!
-//! Staging memory is lendable memory of the context's pool, registered with the driver once for a segment. A reader registers what it has
-//! borrowed, read-only. What the driver does not take, the CPU copies once more. Each context of a build with the feature `cuda` has this channel,
-//! also without devices: so main memory of any peer reaches GPUs. It stands over the channels that the context has in the end.
+//! Staging memory is lendable memory from the context's pool; each segment is registered with the driver once. A reader registers what it
+//! has borrowed, read-only. If the driver refuses, the CPU copies once more. Each context of a build with the feature `cuda` has this
+//! channel, even without devices, so that main memory of any peer reaches GPUs. It stages over the channels that the context finally has.
 
 mod frame;
 mod lane;
@@ -38,11 +38,11 @@ use crate::error::{DeviceError, Error};
 
 /// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
 ///
-/// A context has it by default, also without devices: such an end carries main memory to the GPUs of its peers and back, and opens no
+/// A context has it by default, even without devices: such an end carries main memory to the GPUs of its peers and back, and loads no
 /// driver.
 pub struct CudaBasicChannel {
     name: &'static str,
-    /// `None` at an end that has main memory alone.
+    /// `None` at an end with only main memory.
     cuda: Option<CudaDevices>,
     inner: Arc<dyn Channel>,
 }
@@ -81,7 +81,7 @@ impl CudaBasicChannel {
         }
     }
 
-    /// What the inner channel says of main memory.
+    /// The inner channel's descriptor for main memory.
     fn inner_descriptor(&self) -> Option<Vec<u8>> {
         let mut devices = self.inner.devices().into_iter();
         devices.find_map(|(device, descriptor)| device.is_cpu().then_some(descriptor))
@@ -121,7 +121,7 @@ impl Channel for CudaBasicChannel {
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
-        // What the peer says of its main memory goes for all of it, whatever it has said of its devices.
+        // The peer's inner descriptor for main memory counts for all of its devices.
         let mut theirs = link.peer_devices.iter();
         let theirs = theirs.find(|(device, _)| device.is_cpu());
         let theirs = theirs.map_or(&[][..], |(_, descriptor)| descriptor);
@@ -157,26 +157,26 @@ impl CudaBasicChannel {
     }
 }
 
-/// Memory of which pieces are sent.
+/// The kind of memory that pieces are sent from.
 const STAGING: MemoryKind = MemoryKind::Pool;
 
-/// What every transfer of a lane works with.
+/// Shared by all transfers of a lane.
 struct LaneContext {
     channel: &'static str,
-    /// There where anything is on a device here.
+    /// Set if anything is on a device here.
     cuda: Option<CudaDevices>,
     handle: LaneHandle,
     /// For main memory that may be lent.
     pool: Pool,
     inner: Box<dyn Lane>,
-    /// Whether a reader that wants any memory gets the writer's staging memory itself.
+    /// Whether a reader without a place of its own gets the writer's staging memory itself.
     adopts: bool,
-    /// Main memory of pieces that are sent, in bytes.
+    /// Bytes of main memory that pieces on their way out take.
     staged: usize,
 }
 
 impl LaneContext {
-    /// The lane inside hears what goes on about a piece that it has. Main memory that it takes for that is `place`.
+    /// Passes an event about a piece to the inner lane. `place` is the main memory that the inner lane should use.
     fn inside(
         &mut self,
         piece: OpId,

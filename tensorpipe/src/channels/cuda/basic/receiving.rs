@@ -17,24 +17,24 @@ use crate::device::{Destination, Fence};
 use crate::error::{DeviceError, Error, Misuse};
 use crate::sys::copy;
 
-/// Up to this length a piece that no device reaches is copied to memory that they do, by whoever drives the pipe, in bytes.
+/// Up to this many bytes, the thread that drives the pipe copies a piece that no device reaches, to memory that the devices reach.
 const COPIED_AT_ONCE: usize = 64 << 10;
 
-/// What is copied by the CPU at one go, in bytes: some tens of microseconds.
+/// Bytes that the CPU copies at once: some tens of microseconds.
 const AT_ONCE: usize = 256 << 10;
 
 /// See the module's documentation.
 pub(super) struct Receiving {
     cut: Cut,
-    /// So many pieces may be sent.
+    /// How many pieces the writer may send.
     allowed: u16,
     pieces: BTreeMap<u16, Piece>,
     dest: Dest,
 }
 
-/// What is filled.
+/// The memory to fill.
 enum Dest {
-    /// What the reader wants, by the inner lane.
+    /// The inner lane provides the reader's memory.
     Inside,
     Device(Filling),
     /// Main memory, and how many pieces are missing.
@@ -42,7 +42,7 @@ enum Dest {
 }
 
 impl Dest {
-    /// Where the main memory of a piece lies, if that is part of what is filled.
+    /// The destination in main memory for a piece, if main memory is filled.
     fn place(&self, range: Range<usize>) -> Option<Destination> {
         match self {
             Self::Main(windows, _) => Some(windows.range(range)),
@@ -59,14 +59,14 @@ enum Piece {
     Placing(JobHandle<()>),
     /// Its copy to the device is being queued.
     Queueing(JobHandle<Queued>),
-    /// It is queued up to this.
+    /// Its copy is queued up to this fence.
     Copying(Arc<dyn Fence>),
 }
 
 /// A piece whose copy is queued.
 struct Queued {
     fence: Arc<dyn Fence>,
-    /// The part, where it was the last.
+    /// The finished part, if this was the last piece.
     whole: Option<Buffer>,
 }
 
@@ -150,7 +150,7 @@ impl Receiving {
         io.within(named, self.dest.place(range), recv);
     }
 
-    /// Something goes on about one of its pieces.
+    /// Handles an event about one of its pieces.
     pub(super) fn piece(
         &mut self,
         op: OpId,
@@ -196,7 +196,7 @@ impl Receiving {
             }
             (Some(Piece::Inside), event) => tools.inside(named, place(), event, io)?,
             (Some(_), PieceEvent::Resume) => return Ok(self.copied(op, named, number, tools, io)),
-            // It crossed the end of the piece.
+            // The event crossed the end of the piece.
             _ => {}
         }
         Ok(TransferStatus::GoesOn)
@@ -277,7 +277,7 @@ impl Receiving {
             return TransferStatus::GoesOn;
         };
         match fence.reached() {
-            // Whoever sends the rest is not waiting for this.
+            // The writer may already send all pieces, and waits for no more.
             _ if self.allowed == self.cut.count() => {}
             None => {
                 tools.handle.resume_at(named, fence);
@@ -304,7 +304,7 @@ impl Receiving {
     }
 }
 
-/// Has a piece copied into its place, without the pipe's lock: a channel may hand over other memory than it was given.
+/// Has a piece copied into its place, without the pipe's lock: an inner channel may return other memory than it was given.
 fn put(
     piece: OpId,
     memory: Buffer,
@@ -334,23 +334,23 @@ fn put(
     }))
 }
 
-/// Memory of a device that is filled piece by piece.
+/// Memory of a device that is filled in pieces.
 struct Filling {
     device: Device,
     cuda: CudaDevices,
-    /// In front of the stream: what is given up is fenced there before that goes back.
+    /// Declared before the stream: a write that is given up is fenced there before the stream goes back.
     state: Arc<Mutex<State>>,
     stream: OwnStream,
 }
 
 struct State {
-    /// Until the first piece is there.
+    /// Until the first piece has arrived.
     untouched: Option<BufferMut>,
     /// From then on, until the last one is queued.
     write: Option<DeviceWrite>,
-    /// Why there is none.
+    /// Why there is no write.
     failed: Option<DeviceError>,
-    /// Pieces whose copy is not queued.
+    /// Pieces whose copy is not queued yet.
     left: u16,
 }
 
@@ -369,7 +369,7 @@ impl Filling {
         }
     }
 
-    /// Has a piece that begins at `start` copied there.
+    /// Queues the copy of the piece that begins at `start`.
     fn fill(
         &self,
         piece: OpId,
@@ -392,7 +392,7 @@ impl Filling {
                 }
             }
             let Some(write) = &state.write else {
-                // Whichever piece is heard of first says why.
+                // The first failed piece gives the reason.
                 let gone = || DeviceError::new(device, "upload", "it is over");
                 return Err(state.failed.clone().unwrap_or_else(gone));
             };

@@ -12,10 +12,10 @@ use crate::device::cuda::{BorrowedStream, CudaDevices, Download};
 use crate::device::{Device, Fence, Pool};
 use crate::error::{DeviceError, Error};
 
-/// Main memory of all pieces that a lane sends at once, in bytes, but for one longer piece. Chosen.
+/// The most staging memory of all pieces that a lane sends at once, in bytes; a single longer piece may exceed it. Chosen.
 const STAGED: usize = 256 << 20;
 
-/// What the peer's inner lane may say of pieces before this side's has them, in bytes, of one part.
+/// For one part, the most bytes of control frames from the peer's inner lane about pieces that this side's inner lane does not have yet.
 const EARLY: usize = 16 << 10;
 
 /// The stream of one transfer, made by the first that needs it.
@@ -23,9 +23,9 @@ const EARLY: usize = 16 << 10;
 pub(super) struct OwnStream(Arc<Mutex<Option<BorrowedStream>>>);
 
 impl OwnStream {
-    /// Whether the driver need not make one.
+    /// Whether the driver need not create one.
     pub(super) fn is_warm(&self, cuda: &CudaDevices, device: Device) -> bool {
-        // Somebody who has it is about to have made it.
+        // If the lock is taken, its holder is about to have made one.
         let known = self.0.try_lock().is_ok_and(|stream| stream.is_some());
         known || cuda.has_stream(device)
     }
@@ -48,16 +48,16 @@ impl OwnStream {
 /// See the module's documentation.
 pub(super) struct Sending {
     source: Buffer,
-    /// Once the reader has said how: how it is cut, how many pieces may be sent.
+    /// Once the reader has said so: how the part is cut, and how many pieces may be sent.
     told: Option<(Cut, u16)>,
-    /// So many were begun, and so many are sent.
+    /// How many pieces were begun, and how many are sent.
     begun: u16,
     sent: u16,
     pieces: BTreeMap<u16, Piece>,
-    /// What the peer's inner lane has said of pieces that this side's has not got yet.
+    /// Control frames about pieces that the inner lane does not have yet.
     early: Vec<(u16, Vec<u8>)>,
     stream: OwnStream,
-    /// For main memory that others have.
+    /// Waits for staging memory that other transfers hold.
     waits: bool,
 }
 
@@ -71,7 +71,7 @@ enum Piece {
     Inside,
 }
 
-/// What becomes of a transfer.
+/// How a transfer goes on.
 #[derive(Debug)]
 pub(super) enum TransferStatus {
     GoesOn,
@@ -94,7 +94,7 @@ impl Sending {
         }
     }
 
-    /// The reader's lane says how to go on.
+    /// Handles a frame of the reader's lane.
     pub(super) fn told(
         &mut self,
         op: OpId,
@@ -107,12 +107,12 @@ impl Sending {
         self.go_on(op, tools, io)
     }
 
-    /// Whether it waits for main memory that others have.
+    /// Whether it waits for staging memory that other transfers hold.
     pub(super) fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Begins what may be begun.
+    /// Begins the pieces that may be begun.
     pub(super) fn go_on(
         &mut self,
         op: OpId,
@@ -123,8 +123,8 @@ impl Sending {
             return Ok(());
         };
         let is_main = self.source.device().is_cpu();
-        // A stream waits by itself for what is CUDA's.
-        // But what is not ready does not take the last that others need.
+        // A stream waits by itself for CUDA's fences. But a source that is not ready must not take the last staging memory, which
+        // others need.
         self.waits = false;
         let must_wait = |ready: &Arc<dyn Fence>| {
             let waits = |cuda: &CudaDevices| cuda.can_wait_for(&**ready);
@@ -158,7 +158,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Gives the inner lane a piece, and what was said about it.
+    /// Gives the inner lane a piece, and the control frames that came for it earlier.
     fn hand_in(
         &mut self,
         op: OpId,
@@ -202,7 +202,7 @@ impl Sending {
         })
     }
 
-    /// Something goes on about one of its pieces.
+    /// Handles an event about one of its pieces.
     pub(super) fn piece(
         &mut self,
         op: OpId,
@@ -230,7 +230,7 @@ impl Sending {
             (Some(Piece::Queueing(_) | Piece::Copying(_)), PieceEvent::Resume) => {
                 return self.copied(op, number, tools, io);
             }
-            // Not here yet: the inner lane hears of it when it has the piece.
+            // The inner lane does not have the piece yet, and gets this together with it.
             (found, PieceEvent::Control(body)) if found.is_some() || number > self.begun => {
                 let before: usize = self.early.iter().map(|(_, body)| body.len() + 32).sum();
                 if number > allowed || before + body.len() > EARLY {
@@ -238,7 +238,7 @@ impl Sending {
                 }
                 self.early.push((number, body.to_vec()));
             }
-            // It crossed the end of the piece.
+            // The event crossed the end of the piece.
             _ => {}
         }
         Ok(TransferStatus::GoesOn)
@@ -275,13 +275,13 @@ impl Sending {
         Ok(TransferStatus::GoesOn)
     }
 
-    /// A piece needs no main memory of this side's any more.
+    /// A piece does not need this side's staging memory any more.
     fn end(&mut self, number: u16, tools: &mut LaneContext) {
         self.pieces.remove(&number);
         tools.staged -= self.staged_by(number);
     }
 
-    /// Main memory of a piece, in bytes.
+    /// The staging memory of a piece, in bytes.
     fn staged_by(&self, number: u16) -> usize {
         match self.told {
             Some((cut, _)) if !self.source.device().is_cpu() => cut.range(number).len(),
@@ -306,7 +306,7 @@ pub(super) fn piece(op: OpId, number: u16) -> OpId {
     NonZeroU16::new(number).map_or(op, |number| op.piece(number))
 }
 
-/// Main memory that may be lent and that the devices reach; where that cannot be, only the latter.
+/// Lendable main memory that the devices reach; if there is none, memory that the devices reach.
 fn staging(
     cuda: &CudaDevices,
     pool: &Pool,

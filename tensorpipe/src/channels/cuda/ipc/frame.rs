@@ -1,4 +1,4 @@
-//! What the two lanes say to each other about a part. First bytes below 16 are those of `cuda_basic`, which carries what cannot be lent.
+//! The lanes' protocol for a part. Frames whose first byte is below 16 belong to `cuda_basic`, which carries what cannot be lent.
 
 use super::proof::Number;
 use super::{ChannelFault, OFFER_LEN, Offer, Uuid};
@@ -10,12 +10,12 @@ use crate::sys::segment::SegmentId;
 /// Where a tensor lies, on this device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemoryLocation {
-    /// Its range is one of all allocations together.
+    /// Its range counts in all allocations together.
     pub(super) offer: Offer,
     pub(super) device: Uuid,
-    /// Of the offer's allocation, in bytes.
+    /// Length of the offer's own allocation, in bytes.
     pub(super) len: u64,
-    /// Allocations behind that, and their lengths.
+    /// Further allocations behind that one, and their lengths.
     pub(super) behind: Vec<(SegmentId, u64)>,
 }
 
@@ -31,9 +31,9 @@ impl MemoryLocation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FromWriter {
     Offer(MemoryLocation),
-    /// Of this device nothing was offered yet: memory that holds this number, of one allocation.
+    /// Nothing of this device was offered yet: this is memory that holds this number, in one allocation.
     Prove(MemoryLocation, Number),
-    /// It is offered to whoever brings this to the writer's exchange.
+    /// It will be offered to the process that brings this number to the writer's exchange.
     Invite(Token),
     /// It cannot be lent.
     Cannot,
@@ -47,7 +47,7 @@ pub(super) enum FromReader {
     Came,
     /// It has read the number.
     Proved,
-    /// It cannot be taken, or was not offered: by way of main memory, then. With a reason: nothing will ever be taken.
+    /// It cannot be taken, or was not offered: send it through main memory. A reason means that nothing can ever be taken.
     Detour(Option<String>),
 }
 
@@ -62,7 +62,7 @@ const DETOUR: u8 = 18;
 const DETOUR_ALWAYS: u8 = 19;
 const PROVED: u8 = 20;
 
-/// Of a reason, in bytes.
+/// The longest reason, in bytes.
 const REASON: usize = 500;
 
 fn nonsense(body: &[u8]) -> ChannelFault {
@@ -78,7 +78,7 @@ fn place(first: u8, lies: &MemoryLocation) -> Vec<u8> {
     place
 }
 
-/// One to [`MOST_SPANNED`] of them, without the first.
+/// Decodes one to [`MOST_SPANNED`] allocations, without the first.
 fn behind(rest: &[u8]) -> Option<Vec<(SegmentId, u64)>> {
     let (all, left) = rest.as_chunks::<24>();
     let is_fit = (1..MOST_SPANNED).contains(&all.len()) && left.is_empty();
@@ -144,7 +144,7 @@ impl FromReader {
         }
     }
 
-    /// `None`: it is for `cuda_basic`.
+    /// `None`: the frame belongs to `cuda_basic`.
     pub(super) fn decode(body: &[u8]) -> Result<Option<Self>, ChannelFault> {
         match body {
             [TAKEN] => Ok(Some(Self::Taken)),

@@ -36,7 +36,7 @@ impl Lane for CudaIpcLane {
             true => self.writer.resume(op, &self.tools, io),
             false => self.reader.resume(op, &mut self.tools, io)?,
         }
-        // Of these it knows which are its own.
+        // The detour knows which operations are its own.
         self.tools.detour.resume(op, io)
     }
 

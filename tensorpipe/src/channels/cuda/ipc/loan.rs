@@ -1,4 +1,4 @@
-//! A loan as a fence: the lent memory is in use until it is back.
+//! A loan as a fence: lent memory counts as in use until the loan is back.
 
 use std::any::Any;
 
@@ -15,12 +15,12 @@ pub(super) struct LoanFence {
 
 struct Lent {
     loan: Loan,
-    /// Allocations beside the loan's, of which it does not know.
+    /// Further allocations that the loan does not know about, kept as long as the loan.
     _behind: Vec<Arc<Segment>>,
 }
 
 impl LoanFence {
-    /// `behind`: allocations that the lent memory spans, beside the loan's.
+    /// `behind`: further allocations that the lent memory spans.
     pub(super) fn new(loan: Loan, behind: Vec<Arc<Segment>>, cuda: &CudaDevices) -> Self {
         Self {
             lent: Arc::new(Lent {
@@ -42,7 +42,7 @@ impl Fence for LoanFence {
             return act();
         }
         let lent = self.lent.clone();
-        // The other process tells nobody: its store into the ledger is all that there is.
+        // The other process sends no notification: it only stores into the ledger.
         self.cuda.watch(move || lent.loan.is_back(), act);
     }
 

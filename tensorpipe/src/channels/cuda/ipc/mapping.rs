@@ -1,4 +1,4 @@
-//! How memory of the writer's gets here: its exchange passes descriptors, the driver opens each once, and maps them side by side, once for
+//! How the writer's memory gets here: its exchange passes descriptors. The driver opens each one once, and maps them side by side, once for
 //! all tensors that lie there.
 
 use super::{Arc, CudaDevices, Device, DeviceError, LendError, Lender, Passed, Span, Wanted};
@@ -7,7 +7,7 @@ use crate::device::cuda::Handle;
 use crate::process::Token;
 use crate::sync::lock;
 
-/// Gets all of these, or is accepted at least; in no more time than one of them may take.
+/// Fetches all of these, or at least gets accepted by the exchange. Takes no longer than one fetch may take.
 pub(super) async fn fetch(
     lender: &Arc<Lender>,
     invitation: Token,
@@ -33,7 +33,7 @@ pub(super) async fn fetch(
     fetched.unwrap_or_else(late)
 }
 
-/// Maps what was passed, once. Whoever comes second waits for the first.
+/// Maps the passed memory, once. A second caller waits for the first.
 pub(super) fn map(
     cuda: &CudaDevices,
     local: Device,
@@ -53,7 +53,7 @@ pub(super) fn map(
     Ok(())
 }
 
-/// Has the driver take what was passed, once.
+/// Opens the passed memory in the driver, once.
 fn open(
     cuda: &CudaDevices,
     local: Device,
@@ -69,7 +69,7 @@ fn open(
     let mut fd = lock(&passed.fd);
     let gone = || DeviceError::new(local, "map", "its descriptor is gone");
     let handle = cuda.import(local, fd.as_ref().ok_or_else(|| (gone(), false))?)?;
-    // What is opened needs none.
+    // Once it is opened, the descriptor is not needed.
     *fd = None;
     let handle = Arc::new(handle);
     *opened = Some(handle.clone());

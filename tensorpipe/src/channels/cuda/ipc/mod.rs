@@ -1,25 +1,25 @@
 //! Memory of GPUs between processes of one machine: lent instead of sent, as channel `lease` lends main memory.
 //!
-//! The writer's lane offers a range of physical memory of this process's, which the reader maps once, by a descriptor. The two
-//! exchanges pass it; they know from the kernel who the other is. The reader gets a tensor over its own mapping, or one copy where
-//! it wants it elsewhere. Memory of other libraries is lent as it is where its maker let others map it, one allocation or several
-//! side by side. Else it is copied on the device first, to memory that can be lent.
+//! The writer's lane offers a range of this process's physical memory. The reader maps the memory once, by a descriptor that the two
+//! exchanges pass; the kernel tells each exchange who the other is. The reader gets a tensor over its own mapping, or one copy if it wants
+//! the tensor elsewhere. Memory of other libraries is lent as it is if its maker lets other processes map it, one allocation or several
+//! side by side. Otherwise it is first copied on the device, to memory that can be lent.
 //!
-//! A loan is a fence of the lent memory: nothing writes to it, and no pool uses it again, before the loan is back. It is back when all
-//! work that the reader has queued on it has finished, its offer is withdrawn, or the reader's process has ended. What was lent stays
-//! mapped when its lender's process ends.
+//! A loan is a fence of the lent memory: nothing writes to the memory, and no pool reuses it, before the loan is back. The loan is back
+//! when all work that the reader has queued on it has finished, its offer is withdrawn, or the reader's process has ended. Lent memory
+//! stays mapped if its lender's process ends.
 //!
-//! The writer offers when the work before the bytes is done, of which an event tells the CPU. A reader's stream that waited for
-//! another process's event could wait for ever (`docs/decisions/0035-no-interprocess-events.md`). Where something is missing, the
-//! part goes by way of main memory ([`CudaBasicChannel`]); if it will not get better, both ends' routes say why.
+//! The writer makes the offer when the work that produces the bytes is done, which an event tells the CPU. A reader's stream that waited
+//! for another process's event could wait for ever (`docs/decisions/0035-no-interprocess-events.md`). If something is missing, the part
+//! travels through main memory ([`CudaBasicChannel`]). If the cause is lasting, both ends' routes report it.
 //!
-//! Before the first offer of a device's memory the reader [proves](proof) that what it maps is what the writer has. All that is to be sent
-//! meanwhile waits for that one proof, for seven seconds at most. Where there is none by then, that goes by way of main memory. A reader that
-//! cannot just then is asked again five seconds later at the earliest. Where what is mapped is something else, or three proofs about a device
-//! came to nothing, the channel is not used from there on. The route of the end that found it says why.
+//! Before the first offer of a device's memory, the reader [proves](proof) that it maps the writer's memory. All parts for that device wait
+//! for this one proof, for seven seconds at most; without a proof by then, they travel through main memory. A reader that cannot give a
+//! proof is asked again five seconds later at the earliest. If the mapped memory is other memory, or three proofs about a device fail, the
+//! channel is not used from then on. The route of the end that found it reports the reason.
 //!
-//! No stream can wait for a loan, so a read into lent memory begins when the loan is back (`Fence::is_queued`). A context that
-//! requires this channel gets an error where a part would go by way of main memory.
+//! No stream can wait for a loan, so a read into lent memory begins only when the loan is back (`Fence::is_queued`). If a context requires
+//! this channel, a part that would travel through main memory is an error.
 
 mod frame;
 mod lane;
@@ -45,16 +45,16 @@ use crate::error::{DeviceError, Error, Misuse};
 
 const NAME: &str = "cuda_ipc";
 
-/// Who a device is, in all processes.
+/// Identifies a device in all processes.
 type Uuid = [u8; 16];
 
 /// Channel `cuda_ipc`.
 ///
 /// # Trust
 ///
-/// As with [`LeaseChannel`](crate::channels::LeaseChannel): memory is lent between processes of one user, who may read each other's
-/// memory anyway. A reader maps the 2 MiB around a tensor, or the block if that is longer, and is relied on not to write there. Of another
-/// library's memory it maps the allocations in which the tensor lies.
+/// As with [`LeaseChannel`](crate::channels::LeaseChannel): memory is lent between processes of one user, who may read each other's memory
+/// anyway. A reader maps the 2 MiB around a tensor, or its block if that is longer, and is trusted not to write there. Of another library's
+/// memory, it maps the allocations that the tensor lies in.
 #[derive(Debug)]
 pub struct CudaIpcChannel {
     cuda: CudaDevices,
@@ -72,12 +72,12 @@ impl CudaIpcChannel {
         }
     }
 
-    /// Where it does not, what is received is copied to memory of this process's own. By default it does.
+    /// With `false`, received tensors are copied to this process's own memory. By default it borrows.
     pub fn borrowing(self, borrows: bool) -> Self {
         Self { borrows, ..self }
     }
 
-    /// Also where both ends are in one process, for which `cuda_xth` is better: for tests.
+    /// Also works where both ends are in one process, although `cuda_xth` is better there: for tests.
     #[doc(hidden)]
     pub fn also_within_process(devices: &CudaDevices) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Channel for CudaIpcChannel {
         NAME
     }
 
-    /// Each says who it is, and where its process is.
+    /// Each descriptor identifies the device, and says where its process is.
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
         let place = Access::Lend.devices(exchange.process(), exchange.name(), true);
@@ -156,12 +156,12 @@ impl Channel for CudaIpcChannel {
     }
 }
 
-/// What both directions of a lane work with.
+/// Shared by both directions of a lane.
 struct LaneContext {
     cuda: CudaDevices,
     handle: LaneHandle,
     degraded: Degraded,
-    /// For what cannot be lent.
+    /// For parts that cannot be lent.
     detour: super::basic::CudaBasicLane,
 }
 

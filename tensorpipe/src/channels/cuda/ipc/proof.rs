@@ -1,6 +1,6 @@
-//! A proof that what one process maps is what the other has. Before the first tensor of a device's, its writer lends memory that
-//! holds a random number. The reader, told that number, reads it there. A handle may open and be of something else: where the peer
-//! lies, or the drivers of two containers number their devices differently.
+//! A proof that the memory one process maps is the memory the other has. Before the first tensor of a device, its writer lends memory that
+//! holds a random number, and tells the reader the number. The reader reads it in its mapping. A handle might open but name other memory:
+//! if the peer lies, or if the drivers of two containers number their devices differently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::process::{Token, random_token};
 /// What the memory holds.
 pub(super) type Number = Token;
 
-/// So many proofs about a device are tried in a row that come to nothing, at each end. Chosen: a device may be busy once.
+/// How many proofs about a device may fail in a row, at each end, before no more are tried. Chosen: a device may be busy once.
 pub(super) const TRIES: u32 = 3;
 
-/// So long a writer waits for one: a second longer than its reader does for what it fetches, so that a reader that is well, which has mapped
-/// and read within milliseconds, has said by then whether it can.
+/// How long a writer waits for a proof: a second longer than its reader waits for what it fetches. A healthy reader maps and reads within
+/// milliseconds, so by then it has said whether it can.
 pub(super) const WITHIN: Duration = FETCH_TIMEOUT.saturating_add(Duration::from_secs(1));
 
-/// So long none is asked for where the reader could not just then: as long as it asks nothing of an exchange that did not answer.
+/// How long no proof is asked for after the reader could not give one: as long as the reader ignores an exchange that did not answer.
 pub(super) const PAUSE: Duration = ANSWER_TIMEOUT;
 
-/// Why nothing is received over the channel where the number is another.
+/// The reason why nothing is received over the channel if the number differs.
 pub(super) const OTHER_MEMORY: &str =
     "what was opened is not the peer's memory: it holds another value than the peer has put there";
 
-/// Memory of a device's, and the number that it holds once it is ready.
+/// Memory of a device, and the number that it holds once it is ready.
 pub(super) fn made(cuda: &CudaDevices, device: Device) -> Result<(Buffer, Number), DeviceError> {
     let number = random_token();
     let number =
@@ -38,12 +38,12 @@ pub(super) fn made(cuda: &CudaDevices, device: Device) -> Result<(Buffer, Number
     let room = room.map_err(|_| DeviceError::new(device, "allocate", "it cannot be filled"))?;
     let stream = cuda.stream(device)?;
     let buffer = cuda.upload(&Buffer::copy_from_slice(&number), room, &stream)?;
-    // What comes of it is asked for again, and known then: here nobody waits for the driver.
+    // The result is asked for again later and is known then; nobody waits for the driver here.
     drop(cuda.share(&buffer));
     Ok((buffer, number))
 }
 
-/// Has the number read that mapped memory holds.
+/// Reads the number that mapped memory holds.
 pub(super) fn read(
     cuda: &CudaDevices,
     device: Device,

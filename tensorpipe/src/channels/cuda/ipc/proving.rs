@@ -1,7 +1,8 @@
-//! Which proofs a writer has, waits for, and gives up: one at a time about a device, for all parts that are sent meanwhile.
+//! The writer's proofs: which ones it has, waits for, and gives up. At most one per device is under way, and all parts for that device wait
+//! for it.
 //!
-//! Invariant: each proof that was begun ends in [`Writer::proof_ended`], or goes on with another part ([`Writer::pass_on`]), so that no part
-//! waits for one that nobody makes; and each that came to nothing counts.
+//! Invariant: each proof that was begun ends in [`Writer::proof_ended`], or continues with another part ([`Writer::pass_on`]). So no part
+//! waits for a proof that nobody makes, and each failed proof is counted.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,32 +19,32 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 pub(super) struct Proofs {
     /// Devices whose memory the reader has proved to map.
     proved: HashSet<Device>,
-    /// Until the reader answers, or its time is up.
+    /// Proofs under way: until the reader answers, or its time is up.
     underway: HashMap<Device, Underway>,
-    /// Those that came to nothing, since one was given.
+    /// Failed proofs since the last success.
     unproved: HashMap<Device, Unproved>,
 }
 
 #[derive(Default)]
 struct Unproved {
     count: u32,
-    /// The reader could not just then: it is not asked before.
+    /// The reader could not give a proof: it is not asked again before this.
     until: Option<Instant>,
 }
 
 /// A proof about a device.
 #[derive(Default)]
 struct Underway {
-    /// Since the reader was asked first.
+    /// Set once the reader was asked.
     asked: Option<Arc<Asked>>,
     /// Parts that wait for it.
     waiting: Vec<OpId>,
 }
 
-/// The reader was asked for a proof, and has [`proof::WITHIN`] for it, whichever parts ask.
+/// The reader was asked for a proof and has [`proof::WITHIN`] for it, whichever parts ask.
 pub(super) struct Asked {
     pub(super) is_late: AtomicBool,
-    /// The part that asks now.
+    /// The part that currently asks.
     by: Mutex<OpId>,
 }
 
@@ -58,7 +59,7 @@ impl Proofs {
         self.unproved.remove(&device);
     }
 
-    /// The reader could not prove anything just then: what keeps it from that may do so for a while, and three tries are soon over.
+    /// The reader could not give a proof. The obstacle may last for a while, and three tries would soon be used up.
     pub(super) fn pause(&mut self, device: Device) {
         let unproved = self.unproved.entry(device).or_default();
         unproved.until = Some(Instant::now() + proof::PAUSE);
@@ -71,7 +72,7 @@ impl Proofs {
 }
 
 impl Writer {
-    /// What becomes of a part whose device nothing is proved about: it waits, or begins a proof.
+    /// Handles a part for whose device there is no proof: the part waits, or begins a proof.
     pub(super) fn behind_a_proof(
         &mut self,
         op: OpId,
@@ -83,7 +84,7 @@ impl Writer {
         match self.proofs.underway.entry(source.device()) {
             Entry::Occupied(mut waiting) => {
                 let waiting = &mut waiting.get_mut().waiting;
-                // Those that were given up are forgotten.
+                // Forgets parts that were given up.
                 if waiting.len() > 2 * self.parts.len() + 64 {
                     waiting.retain(|one| self.parts.contains_key(one));
                 }
@@ -104,15 +105,15 @@ impl Writer {
         }
     }
 
-    /// Begins a proof with this part. Its memory is made for it: that takes a driver long.
+    /// Begins a proof with this part. Makes the memory for it, for which a driver takes long.
     fn numbering(op: OpId, source: Buffer, tools: &LaneContext, io: &mut LaneIo<'_>) -> Part {
         let (cuda, device) = (tools.cuda.clone(), source.device());
         let made = move || proof::made(&cuda, device);
         Part::Numbering(JobHandle::of(op, false, &tools.handle, io, made), source)
     }
 
-    /// Whoever was to prove something about this device is given up: another one does, and the rest wait on. The last one, since the parts
-    /// of a message are given up from its front.
+    /// The part that was to prove something about this device is given up. Another one continues the proof, and the rest wait on. The last
+    /// one is chosen, since the parts of a message are given up from its front.
     pub(super) fn pass_on(&mut self, device: Device, tools: &LaneContext, io: &mut LaneIo<'_>) {
         let mut proof = self.proofs.underway.remove(&device).unwrap_or_default();
         while let Some(op) = proof.waiting.pop() {
@@ -129,7 +130,7 @@ impl Writer {
         }
     }
 
-    /// Has the reader prove that it maps this side's memory, as soon as the number is there.
+    /// Asks the reader to prove that it maps this side's memory, once the number is there.
     pub(super) fn prove(
         &mut self,
         op: OpId,
@@ -167,7 +168,7 @@ impl Writer {
         }
     }
 
-    /// The reader's time begins when it is asked about a device, and goes on where another part asks instead.
+    /// The reader's time begins when it is first asked about a device, and continues if another part asks instead.
     fn ask(
         &mut self,
         op: OpId,
@@ -196,7 +197,7 @@ impl Writer {
         proof.asked.insert(asked).clone()
     }
 
-    /// There is no proof, for this reason: the part goes another way, and so do those that wait.
+    /// The proof failed, for this reason: the part and those that wait go another way.
     pub(super) fn unproved(
         &mut self,
         op: OpId,
@@ -211,7 +212,7 @@ impl Writer {
         self.not_proved(device, &reason, tools, io);
     }
 
-    /// A proof came to nothing. After some in a row none is tried.
+    /// Counts a failed proof. After some in a row, no more are tried.
     pub(super) fn not_proved(
         &mut self,
         device: Device,
@@ -229,8 +230,8 @@ impl Writer {
         self.proof_ended(device, Some(reason), tools, io);
     }
 
-    /// A proof is over. What waits for it is offered, unless there is a reason why not: so one that fails is not made again for each part
-    /// of a message.
+    /// A proof is over. The parts that wait for it are offered, or go another way if there is a reason. So a failed proof is not repeated
+    /// for each part of a message.
     pub(super) fn proof_ended(
         &mut self,
         device: Device,
@@ -247,14 +248,14 @@ impl Writer {
                     self.parts.insert(op, Part::Cannot(source, reason.clone()));
                 }
                 (Some(other), _) => drop(self.parts.insert(op, other)),
-                // Given up meanwhile.
+                // Given up in the meantime.
                 (None, _) => {}
             }
         }
     }
 }
 
-/// The reader does not say whether it maps what it was asked about.
+/// The reader did not say in time whether it maps the memory in question.
 pub(super) fn late() -> LendError {
     let within = proof::WITHIN.as_secs();
     not_now(&format!(

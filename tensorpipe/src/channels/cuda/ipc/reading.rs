@@ -1,4 +1,4 @@
-//! Parts that are received.
+//! The reading side of a lane.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,47 +16,47 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// See the module's documentation.
 pub(super) struct Reader {
-    /// Where the peer says that its exchange is.
+    /// The process that owns the exchange which the peer names.
     lender: Arc<Lender>,
-    /// The pipe's.
+    /// The pipe's key.
     key: Option<PipeKey>,
-    /// What is received may stay the peer's.
+    /// Whether received memory may remain the peer's.
     borrows: bool,
     /// The peer's invitation.
     invited: Option<Token>,
-    /// It was accepted there.
+    /// The peer's exchange has accepted the invitation.
     is_welcome: Arc<AtomicBool>,
-    /// Devices whose memory is the writer's, as was read there.
+    /// Devices for which the number showed that the mapped memory is the writer's.
     proved: HashSet<Device>,
-    /// Proofs about a device that could not be read, since one was.
+    /// Consecutive failed proofs, by device.
     unproved: HashMap<Device, u32>,
     parts: HashMap<OpId, Part>,
 }
 
-/// How far a part is.
+/// The state of a part.
 enum Part {
-    /// Its writer has not said anything that leads on.
+    /// The writer has not made an offer yet.
     Wanted(Want),
-    /// The exchange is asked for what is needed to take this.
+    /// The exchange fetches what is needed to take the offer.
     Fetching(FromWriter, Want),
     /// The memory is being mapped.
     Mapping(FromWriter, Want, JobHandle<Result<(), (DeviceError, bool)>>),
-    /// The reading of a number is being queued.
+    /// The read of a number is being queued.
     Queueing(Proof, JobHandle<Download>),
     /// A number is being read.
     Proving(Proof, Download),
-    /// It is copied to where it is wanted.
+    /// It is being copied to where it is wanted.
     Copying(JobHandle<Buffer>),
 }
 
-/// A number that is to lie in memory of a device, and the part that waits for it.
+/// A number that should lie in memory of a device, and the part that waits for it.
 struct Proof {
     number: Number,
     local: Device,
     want: Want,
 }
 
-/// An offer, and the memory here that it is of.
+/// An offer, and the local mapping of its memory.
 struct Offered<'a> {
     offer: &'a Offer,
     local: Device,
@@ -81,7 +81,7 @@ impl Reader {
         self.parts.insert(op, Part::Wanted(want));
     }
 
-    /// The writer's lane has said something.
+    /// Handles a frame of the writer's lane.
     pub(super) fn told(
         &mut self,
         op: OpId,
@@ -98,7 +98,7 @@ impl Reader {
         }
         match self.parts.remove(&op) {
             Some(Part::Wanted(want)) => self.settle(op, told, want, false, tools, io),
-            // A proof takes its writer too long: nobody reads the number any more.
+            // The writer gave up on the proof because it took too long: nobody reads the number any more.
             Some(
                 Part::Fetching(FromWriter::Prove(..), want)
                 | Part::Mapping(FromWriter::Prove(..), want, _)
@@ -109,12 +109,12 @@ impl Reader {
                 Ok(())
             }
             Some(_) => Err(ChannelFault(format!("{told:?} out of turn"))),
-            // It crossed the end of the operation.
+            // The frame crossed the end of the operation.
             None => Ok(()),
         }
     }
 
-    /// `fetched`: what the exchange has is here.
+    /// `fetched`: everything that the exchange can provide is here.
     fn settle(
         &mut self,
         op: OpId,
@@ -124,7 +124,7 @@ impl Reader {
         tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
-        // Where nothing is taken any more nothing is fetched either.
+        // If nothing can be taken any more, nothing is fetched either.
         if told == FromWriter::Cannot || tools.degraded.receiving().is_some() {
             self.detour(op, want, tools, io);
             return Ok(());
@@ -171,7 +171,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes an offer whose descriptors are here.
+    /// Takes an offer whose descriptors were fetched.
     fn take(
         &mut self,
         op: OpId,
@@ -200,20 +200,20 @@ impl Reader {
                 return Ok(());
             }
         };
-        // Not while it is being mapped for another part.
+        // Not while another part has it mapped.
         let mapped = span.mapped.try_lock();
         let mapped = mapped.map_or(None, |mapped| mapped.clone());
         let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
             let cuda = tools.cuda.clone();
             let slot = JobHandle::of(op, false, &tools.handle, io, move || {
-                // It makes room: to unmap takes the driver as long.
+                // Evicted mappings: the driver takes as long to unmap them.
                 drop(unused);
                 Ok(mapping::map(&cuda, local, &span, &lens))
             });
             self.parts.insert(op, Part::Mapping(told, want, slot));
             return Ok(());
         };
-        // It is what another offer has said, or this one is not believed.
+        // The length must agree with earlier offers, and the memory must be on the claimed device.
         if physical.len() as u64 != len || !tools.cuda.is_on(local, &physical) {
             self.detour(op, want, tools, io);
             return Ok(());
@@ -244,7 +244,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes an offer of memory that is mapped.
+    /// Takes an offer of memory that is mapped here.
     fn borrow(
         &mut self,
         op: OpId,
@@ -278,7 +278,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What an offer of so many bytes is about, unless the part is over with this or goes another way.
+    /// The offered memory of so many bytes; `None` if the part has ended or goes another way.
     fn owed(
         &mut self,
         op: OpId,
@@ -301,7 +301,7 @@ impl Reader {
         };
         let debt: Debt = match self.lender.owe(offer) {
             Owing::Taken(debt) => debt,
-            // Behind this is what the writer does instead, its RESET, or the end of the pipe.
+            // The writer's replacement, its RESET, or the end of the pipe follows.
             Owing::Withdrawn => {
                 self.parts.insert(op, Part::Wanted(want));
                 return Ok(None);
@@ -321,7 +321,7 @@ impl Reader {
         }
     }
 
-    /// The number may have been read.
+    /// The read of the number may have finished.
     fn proves(
         &mut self,
         op: OpId,
@@ -372,7 +372,7 @@ impl Reader {
         io.received(op, buffer);
     }
 
-    /// The number could not be read, which the next one may be.
+    /// The number could not be read; a later proof may succeed.
     fn unproved(
         &mut self,
         op: OpId,
@@ -398,7 +398,7 @@ impl Reader {
         tools.detour.recv(op, want, io);
     }
 
-    /// A part has got further.
+    /// A step of a part has finished.
     pub(super) fn resume(
         &mut self,
         op: OpId,
@@ -436,7 +436,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Nobody waits for it any more.
+    /// Nobody waits for the part any more.
     pub(super) fn cancel(&mut self, op: OpId) {
         self.parts.remove(&op);
     }

@@ -1,4 +1,4 @@
-//! Parts that are sent.
+//! The writing side of a lane.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use crate::sync::Ordering;
 /// See the module's documentation.
 pub(super) struct Writer {
     exchange: Arc<Exchange>,
-    /// The pipe's.
+    /// The pipe's key.
     key: Option<PipeKey>,
     /// Made for the first loan.
     invitation: Option<Arc<Invitation>>,
@@ -26,31 +26,31 @@ pub(super) struct Writer {
     pub(super) parts: HashMap<OpId, Part>,
 }
 
-/// What others may map of a part; `None` where they may nothing.
+/// The memory of a part that others may map; `None` if they may map nothing.
 type Shared = Option<Result<SharedMemory, (String, bool)>>;
 
-/// How far a part is.
+/// The state of a part.
 pub(super) enum Part {
     /// Its bytes are not there yet.
     NotReady(Buffer),
-    /// The driver is asked what others may map of it.
+    /// The driver is asked what others may map.
     Sharing(JobHandle<Shared>, Buffer),
-    /// It is copied to memory that can be lent.
+    /// It is being copied to memory that can be lent.
     Copied(JobHandle<Buffer>, Buffer),
-    /// The proof that another part has begun is about its device, too.
+    /// It waits for a proof about its device that another part has begun.
     Waits(Buffer),
     /// Memory for a proof is being filled.
     Numbering(JobHandle<(Buffer, Number)>, Buffer),
-    /// The reader is to read a number there.
+    /// The proof's memory is there; the reader is to read the number in it.
     Numbered(Buffer, Number, Buffer),
-    /// It is about to.
+    /// The reader was asked for the proof.
     Proving(Offer, Arc<Asked>, Buffer),
-    /// The reader is to bring an invitation.
+    /// The reader was asked to bring an invitation.
     Invited(Buffer),
     Offered(Offer, Buffer),
     /// The reader was told that it cannot be lent, for this reason.
     Cannot(Buffer, Arc<str>),
-    /// The same of one whose proof was late: what the reader says of that crosses it.
+    /// As `Cannot`, after a late proof: an answer about that proof may still cross this.
     Late(Buffer, Arc<str>),
 }
 
@@ -65,7 +65,7 @@ impl Writer {
         }
     }
 
-    /// Offers a part, as soon as it is there.
+    /// Offers a part once its bytes are ready.
     pub(super) fn send(
         &mut self,
         op: OpId,
@@ -91,7 +91,7 @@ impl Writer {
         self.parts.insert(op, Part::Sharing(sharing, source));
     }
 
-    /// Offers a part, of which this is what others may map.
+    /// Offers a part whose `shared` memory others may map.
     fn offer(
         &mut self,
         op: OpId,
@@ -146,7 +146,7 @@ impl Writer {
         Ok(invitation.borrower().cloned())
     }
 
-    /// To memory of this process's own.
+    /// Copies a part to this process's own memory.
     fn copy(
         op: OpId,
         source: Buffer,
@@ -178,7 +178,7 @@ impl Writer {
         Part::Cannot(source, unlent.reason.into())
     }
 
-    /// A part has got further.
+    /// A step of a part has finished.
     pub(super) fn resume(&mut self, op: OpId, tools: &LaneContext, io: &mut LaneIo<'_>) {
         match self.parts.remove(&op) {
             Some(Part::NotReady(source)) => self.send(op, source, tools, io),
@@ -218,7 +218,7 @@ impl Writer {
         }
     }
 
-    /// The reader's lane has said something.
+    /// Handles a frame of the reader's lane.
     pub(super) fn answered(
         &mut self,
         op: OpId,
@@ -227,7 +227,7 @@ impl Writer {
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         match (self.parts.remove(&op), said) {
-            // It crossed the end of the operation.
+            // The frame crossed the end of the operation.
             (None, _) => {}
             (Some(Part::Offered(offer, _) | Part::Proving(offer, ..)), said)
                 if matches!(said, FromReader::Taken | FromReader::Proved)
@@ -275,7 +275,7 @@ impl Writer {
             ) => {
                 self.detour(op, source, Some(ours), reason, tools, io);
             }
-            // It stays to be withdrawn.
+            // Kept, so that it is withdrawn later.
             (Some(part), said) => {
                 self.parts.insert(op, part);
                 return Err(ChannelFault(format!("{said:?} out of turn")));
@@ -284,7 +284,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Why this side does not lend it, and why the other will never take anything.
+    /// Sends a part through main memory. `ours`: why this side does not lend it. `theirs`: why the peer never takes anything.
     fn detour(
         &self,
         op: OpId,
@@ -303,7 +303,7 @@ impl Writer {
         }
     }
 
-    /// Whether nobody has taken it.
+    /// Whether the reader has not taken the offer.
     fn is_open(&self, offer: &Offer) -> bool {
         let borrower = self.invitation.as_ref().and_then(|known| known.borrower());
         let ledger = borrower.and_then(|borrower| borrower.ledger());
@@ -317,7 +317,7 @@ impl Writer {
         }
     }
 
-    /// Nobody waits for it any more. If it was to prove something, the next one does.
+    /// Nobody waits for the part any more. If it was to prove something, the next part does.
     pub(super) fn cancel(&mut self, op: OpId, tools: &LaneContext, io: &mut LaneIo<'_>) {
         let Some(part) = self.parts.remove(&op) else {
             return;
@@ -334,10 +334,10 @@ impl Writer {
     }
 }
 
-/// Where the reader does not say why.
+/// The reason if the reader gives none.
 const NOT_NOW: &str = "the peer could not borrow it just then";
 
-/// Offers the memory in which a buffer lies to whoever is at the other end.
+/// Offers the memory of a buffer to the process at the other end.
 pub(super) fn lend(
     borrower: &Arc<Borrower>,
     shared: SharedMemory,
@@ -354,13 +354,13 @@ pub(super) fn lend(
         len: first.len() as u64,
         behind: behind.collect(),
     };
-    // Before anybody hears of the offer.
+    // Set before anybody learns of the offer.
     let fence: Arc<dyn Fence> = Arc::new(LoanFence::new(loan, rest, &tools.cuda));
     buffer.use_until(&fence);
     Ok(lies)
 }
 
-/// There is no memory for a copy, say: another time there may be.
+/// A failure that may pass, such as a lack of memory for a copy.
 pub(super) fn not_now(error: &dyn std::fmt::Display) -> LendError {
     LendError {
         reason: error.to_string(),
@@ -370,7 +370,7 @@ pub(super) fn not_now(error: &dyn std::fmt::Display) -> LendError {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // What is left was taken by nobody.
+        // Withdraws the remaining offers; one that the reader has taken meanwhile stays taken.
         for part in self.parts.values() {
             if let Part::Offered(offer, _) | Part::Proving(offer, ..) = part {
                 self.withdraw(offer);

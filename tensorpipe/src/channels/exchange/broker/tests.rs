@@ -8,7 +8,7 @@ use crate::keys::PipeKey;
 use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 use crate::sys::ledger::Debts;
 
-/// Descriptors of processes that this one has open.
+/// How many pidfds this process has open.
 fn watches() -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let names = all.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
@@ -17,7 +17,7 @@ fn watches() -> usize {
         .count()
 }
 
-/// A process that has come with an invitation: this one.
+/// A borrower that has come with an invitation; it is this process itself.
 struct Entered {
     invitation: Arc<Invitation>,
     socket: PacketSocket,
@@ -29,7 +29,7 @@ impl Entered {
     }
 }
 
-/// A borrower comes, and is welcome.
+/// A borrower comes and is welcomed.
 fn enter(exchange: &Arc<Exchange>) -> Entered {
     let invitation = exchange.invite(None).unwrap();
     let socket = enter_by(exchange, &invitation);
@@ -49,7 +49,7 @@ fn enter_by(exchange: &Exchange, invitation: &Invitation) -> PacketSocket {
     socket
 }
 
-/// With each connection it comes as a client, and goes as one that still has something.
+/// Each connection makes it a client, and when it closes, a process that still holds a loan.
 #[test]
 fn a_borrower_that_comes_and_goes_is_watched_once() {
     let pool = Pool::new(PoolOptions::default());
@@ -67,7 +67,7 @@ fn a_borrower_that_comes_and_goes_is_watched_once() {
     assert!(after < before + 20, "{before}, then {after}");
 }
 
-/// One that has much else to do hears of all of them: it would keep what it did not hear of.
+/// A borrower that is slow to read still hears of every retired segment: it would keep mapped what it does not hear of.
 #[test]
 fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
     const MANY: usize = 600;
@@ -99,7 +99,7 @@ fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
     assert_eq!(told.len(), MANY);
 }
 
-/// The limit may be lowered at any time, e.g. by a library: what is open stays open.
+/// The limit may be lowered at any time, e.g. by a library. Open descriptors stay open.
 #[test]
 fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
     if opens_files_anyway() {
@@ -109,7 +109,7 @@ fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
         let exchange = Exchange::here();
         let entered = [(); 3].map(|()| enter(&exchange));
         let sockets = entered.each_ref().map(|entered| &entered.socket);
-        // Fewer than are waited for.
+        // Fewer than the broker polls.
         open_at_most(3);
         let unknown = [0x79; 16];
         let answers = |socket: &PacketSocket| {
@@ -123,12 +123,12 @@ fn a_process_that_may_open_nothing_more_still_answers_its_borrowers() {
             });
             heard.take(5000).flatten().next() == Some(Some(Packet::None(unknown)))
         };
-        // The first one ends a wait that had begun before.
+        // The first question ends a `poll` that began before the limit was lowered.
         sockets.iter().chain(&sockets).all(|socket| answers(socket))
     }));
 }
 
-/// Whoever comes with the invitation of another process, or one that nobody has, gets nothing by it.
+/// A process gets nothing with another process's invitation, or with one that does not exist.
 #[test]
 fn an_invitation_is_for_one_process() {
     let exchange = Exchange::here();
@@ -176,7 +176,7 @@ fn answer(exchange: &Exchange, packet: &Packet) -> Option<Packet> {
     heard.take(5000).flatten().next().flatten()
 }
 
-/// Whoever has read the number on the pipe, and has not the pipe's key, gets nothing by it.
+/// A process that has read the number on the pipe but lacks the pipe's key gets nothing.
 #[test]
 fn an_invitation_of_a_pipe_with_a_key_is_brought_by_who_has_that() {
     let exchange = Exchange::here();
@@ -189,7 +189,7 @@ fn an_invitation_of_a_pipe_with_a_key_is_brought_by_who_has_that() {
         let answer = answer(&exchange, &Packet::Hello(wrong));
         assert_eq!(answer, Some(Packet::None(wrong)));
     }
-    // At another exchange it would be another one.
+    // For another exchange the value would differ.
     let elsewhere = exchange.lender("tensorpipe-elsewhere");
     let right = lender.brings(&number, Some(&key));
     assert_ne!(right, elsewhere.brings(&number, Some(&key)));
@@ -217,7 +217,7 @@ fn who_has_the_key_of_a_pipe_is_told_where_there_is_something_to_read() {
     assert_eq!(answered(), None);
 }
 
-/// Two pipes lead to one process: what it was lent over one, it has over both.
+/// Two pipes lead to one process: what it was lent over one counts for both.
 #[test]
 fn a_process_that_comes_twice_is_one_borrower() {
     let exchange = Exchange::here();

@@ -1,4 +1,4 @@
-//! A piece of a segment in the hands of this process, and to whom it is lent.
+//! A piece of a segment that this process holds, and the loans of it.
 //!
 //! Invariant: the bytes can be written only while no loan of them is out.
 
@@ -17,7 +17,7 @@ use crate::sys::segment::{Piece, Segment};
 pub(crate) struct LendableBlock {
     /// `None` only while dropping.
     piece: Option<Piece>,
-    /// To whom it is lent: the memory is written again only when all of them are back.
+    /// The loans of it: the memory is written again only when all of them are back.
     loans: Mutex<Loans>,
     pool: Weak<Lendables>,
 }
@@ -31,14 +31,14 @@ impl LendableBlock {
         }
     }
 
-    /// Where it lies: what a reader must map, and where in it the block begins.
+    /// Where it lies: the segment that a reader must map, and the block's offset in it.
     pub(crate) fn place(&self) -> Option<(&Arc<Segment>, u64)> {
         let piece = self.piece.as_ref()?;
         Some((piece.segment(), piece.offset() as u64))
     }
 
-    /// Offers a part of it to the borrower whose ledger this is, and nothing of what lies beside that; `None` while the
-    /// borrower has too much already.
+    /// Offers a part of it, and nothing beside that part, to the borrower with this ledger; `None` if the borrower has too many loans
+    /// already.
     pub(crate) fn lend(&self, ledger: &Arc<Ledger>, part: Range<usize>) -> Option<(Entry, Open)> {
         let mut loans = lock(&self.loans);
         loans.retain(|loan| !loan.is_back());
@@ -60,7 +60,7 @@ impl Memory for LendableBlock {
     fn kind(&self) -> MemoryKind {
         MemoryKind::Pool
     }
-    /// Those who borrow it cannot map it to write.
+    /// Borrowers can map it only for reading.
     fn is_private(&self) -> bool {
         true
     }

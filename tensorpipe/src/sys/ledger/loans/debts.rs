@@ -21,7 +21,7 @@ impl<P: LedgerWords> Debts<P> {
     /// Takes an offer. `false`: it was withdrawn before, or is not the lender's.
     pub(crate) fn take(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(OFFERED), entry.as_word(TAKEN));
-        // The word first: its number was written before it. An exchange finds the latest.
+        // The word first: the lender wrote the number before it. A compare-and-swap reads the latest value.
         let is_open =
             load(&self.0, entry.slot) == Some(from) || swap(&self.0, entry.slot, from, from);
         let number = self.0.number(entry.slot);
@@ -29,30 +29,29 @@ impl<P: LedgerWords> Debts<P> {
         is_open && number == Some(entry.number) && swap(&self.0, entry.slot, from, to)
     }
 
-    /// Sends back what was taken, of which nothing is read here any more: its lender has it back when it pins it.
+    /// Sends back what was taken. Nothing of it may be read here any more. The lender has it back when it pins it.
     pub(crate) fn send_back(&self, entry: Entry) {
         store(&self.0, entry.slot, entry.as_word(RETURNED));
     }
 
-    /// Whether what was sent back has not come there.
+    /// Whether the lender has not yet received what was sent back.
     pub(crate) fn is_returned(&self, entry: Entry) -> bool {
         load(&self.0, entry.slot) == Some(entry.as_word(RETURNED))
     }
 
-    /// What was sent back has not come there, and is not to any more. `false` if it has.
+    /// Takes back what was sent back, if the lender has not received it. `false` if it has.
     pub(crate) fn keep(&self, entry: Entry) -> bool {
         let (from, to) = (entry.as_word(RETURNED), entry.as_word(TAKEN));
         swap(&self.0, entry.slot, from, to)
     }
 
-    /// What was sent back may not have come there: the lender has it back in any case.
+    /// Ends a loan that was sent back, whether or not the lender received it.
     pub(crate) fn give_up(&self, entry: Entry) {
         let (from, to) = (entry.as_word(RETURNED), entry.as_word(IDLE));
         swap(&self.0, entry.slot, from, to);
     }
 
-    /// Gives back what was taken. Everything read from it was read before. In a forked child nothing happens: the parent has
-    /// taken it.
+    /// Gives back what was taken. All reads of it must have happened before. Does nothing in a forked child: the parent has taken it.
     pub(crate) fn give_back(&self, entry: Entry) {
         store(&self.0, entry.slot, entry.as_word(IDLE));
     }

@@ -1,4 +1,4 @@
-//! The same of GPUs: ordered by streams, for which nobody waits.
+//! DLPack for GPUs: ordered by streams, without waiting for them.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::error::{DeviceError, Misuse};
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// As a DLPack tensor on a GPU, which owns it: ready for work that is queued on `stream` from now on (what Python's
-    /// `__dlpack__(stream=...)` is asked for). Its memory is not used again before what is queued there when it is let go of.
-    /// It is marked as read-only.
+    /// Converts to a DLPack tensor on a GPU that owns this one. It is ready for work that is queued on `stream` from now on (the
+    /// meaning of Python's `__dlpack__(stream=...)`). After its release, the memory is not reused before the work then queued on
+    /// `stream` is done. It is marked as read-only.
     ///
     /// # Errors
-    /// For memory of something else than these devices, and when the driver refuses.
+    /// If the memory is not of these devices, or the driver refuses.
     pub fn into_dlpack_on(
         self,
         cuda: &CudaDevices,
@@ -34,12 +34,12 @@ impl Tensor {
         unsafe { packed(read, dtype, &shape, DLDevice::cuda(index), data, true) }.map_err(misuse)
     }
 
-    /// A tensor over what another library has on a GPU, whose bytes are there behind what `stream` has queued by now. The other library
-    /// is told when all work of this one's on them has finished.
+    /// A tensor over another library's memory on a GPU. Its bytes are ready behind what `stream` has queued by now. The other library
+    /// is notified when all work of this process on them has finished.
     ///
     /// # Safety
-    /// What the DLPack tensor says of its memory is true. Until it is let go of, nobody writes there, nor has queued work that does
-    /// behind what `stream` has queued. The memory is of the device's primary context.
+    /// The DLPack tensor describes its memory correctly. Until its release, nobody writes there, nor has queued work that writes
+    /// there behind what `stream` has queued. The memory belongs to the device's primary context.
     ///
     /// # Errors
     /// As [`from_dlpack`](Self::from_dlpack), and when the driver refuses.

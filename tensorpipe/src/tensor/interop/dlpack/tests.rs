@@ -9,7 +9,7 @@ use super::*;
 use crate::device::Pool;
 use crate::tensor::interop::counting;
 
-/// Numbers of another library's, which says when it hears that they are not needed any more.
+/// Another library's numbers; sets the flag when they are released.
 struct Theirs(Vec<f32>, Arc<AtomicBool>);
 
 impl Drop for Theirs {
@@ -76,7 +76,7 @@ fn the_other_library_hears_when_the_last_handle_is_gone() {
     assert_eq!(tensor.as_slice::<f32>().unwrap(), [0., 1., 2., 3., 4., 5.]);
     let mut rows = tensor.rows(1..2).unwrap();
     drop(tensor);
-    // What is written is a copy: the memory is not this one's.
+    // A write makes a copy: the memory belongs to the other library.
     rows.make_mut::<f32>().unwrap()[0] = 9.0;
     assert!(gone.load(Ordering::Relaxed));
     assert_eq!(rows.as_slice::<f32>().unwrap(), [9., 4., 5.]);

@@ -1,4 +1,4 @@
-//! Files as they should be, and files that somebody made to do harm.
+//! Valid files, and malicious ones.
 
 use std::io::Write;
 
@@ -105,7 +105,7 @@ fn hostile_headers_are_refused() {
 
 #[test]
 fn sizes_that_overflow_in_sum_are_refused() {
-    // Each fits 64 bits, also counted in bits; eight of them and the header do not.
+    // Each fits into 64 bits, even counted in bits; eight of them and the header do not.
     let each = (1u64 << 61) - 1;
     let tensors: Vec<_> = (0..8)
         .map(|i| {
@@ -135,7 +135,7 @@ fn what_is_not_a_file_is_refused_at_once() {
 #[test]
 fn names_and_types_that_are_not_there_are_errors() {
     let header = r#"{"odd":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]},"f":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}}"#;
-    // One space makes the data begin at an odd place.
+    // One extra space makes the data begin at an odd offset.
     let padding = if (LENGTH + header.len()).is_multiple_of(2) {
         ""
     } else {

@@ -1,4 +1,4 @@
-//! The memory of a connection on which nothing is said.
+//! The memory of an idle connection.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -34,7 +34,7 @@ impl Ends {
         }
     }
 
-    /// Through all of both rings.
+    /// Fills and drains all of both rings.
     async fn talk(&mut self) {
         let bytes = pattern(CAPACITY);
         for _ in 0..2 {
