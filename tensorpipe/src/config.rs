@@ -23,7 +23,7 @@ pub struct Limits {
     pub parts: u16,
     /// Payloads and tensors up to this size travel in the message's own frame, in bytes. Default 64 KiB.
     pub eager_part: u32,
-    /// And together. Default 256 KiB.
+    /// All of them in one message. Default 256 KiB.
     pub eager_message: u32,
     /// The longest piece of bulk data between which other frames pass, in bytes. Default 256 KiB.
     pub chunk: u32,
@@ -31,11 +31,11 @@ pub struct Limits {
     pub window_messages: u32,
     /// Bytes of them, without bulk parts. Default 4 MiB.
     pub window_bytes: u64,
-    /// The most that the peer of one pipe may send before this side's go-ahead, in bytes of parts that do not ride in the message's
-    /// frame. It saves a round trip, and costs a copy where such a part is then read into [`Place::Into`](crate::Place::Into). A pipe
-    /// begins with 256 KiB of it, has more when its messages had to wait, and 256 KiB again when nothing came so for 10 s. All
-    /// pipes together have as much as a quarter of `receive_budget`, beside it, and those of one host or user a quarter of that. A
-    /// context with channels or memory for devices grants none: where a tensor goes is decided before it comes. Default 4 MiB.
+    /// The most that the peer of one pipe may send before this side's go-ahead, in bytes of parts that are not in the message's frame. It
+    /// saves a round trip, and costs a copy if such a part is then read into [`Place::Into`](crate::Place::Into). A pipe begins with 256
+    /// KiB of it, gets more when its messages had to wait, and falls back to 256 KiB when nothing came ahead for 10 s. All pipes together
+    /// have a quarter of `receive_budget` at most, beside that budget; those of one host or user have a quarter of that. A context with
+    /// channels or memory for devices grants none: where a tensor goes is decided before it comes. Default 4 MiB.
     pub window_ahead: u64,
     /// Bytes of pooled memory that incomplete messages make resident, over all pipes of the context. Default: half of the
     /// machine's memory, or of what the control group allows where that is less; 1 GiB where neither is known. It is measured once in a process.
@@ -81,7 +81,7 @@ impl Default for Limits {
     }
 }
 
-/// What messages may take by default of so much memory, in bytes.
+/// The default budget for so much memory, in bytes.
 fn half_of(memory: Option<u64>) -> u64 {
     memory.map_or(1 << 30, |memory| memory / 2)
 }
@@ -161,8 +161,8 @@ pub struct Timeouts {
     pub handshake: Duration,
     /// How long a connection that a listener has accepted may say nothing at all, within `handshake`. Default 3 s.
     pub greeting: Duration,
-    /// A peer that says nothing for so long, although it was asked, is given up. Default 10 s; `None` waits for ever.
-    /// Both ends should have the same: how often a process speaks for a runtime that is blocked follows from its own.
+    /// A peer that says nothing for so long, although it was asked, is given up. Default 10 s; `None` waits for ever. Both ends should have
+    /// the same value: from its own a process derives how often it speaks for a blocked runtime.
     pub silence: Option<Duration>,
     /// How long a thread of this process tells the peer that the process lives, while the pipe's runtime is blocked (a long
     /// computation in a handler). Then the peer hears nothing more, and gives this end up. Default 60 s; zero tells it

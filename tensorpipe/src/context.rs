@@ -25,7 +25,7 @@ use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
 use crate::transports::Transport;
 
-/// How long a connect waits before it says so.
+/// How long `connect` waits before it logs that it waits.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// The longest pause between two attempts to connect.
@@ -46,9 +46,9 @@ pub(crate) struct Inner {
     pub(crate) name: Arc<str>,
     pub(crate) transports: Vec<Arc<dyn Transport>>,
     pub(crate) channels: Vec<Arc<dyn Channel>>,
-    /// What is to be known of channels, by their names, otherwise than they say themselves.
+    /// Thresholds that replace those of channels, by channel name.
     pub(crate) thresholds: Vec<(String, Threshold)>,
-    /// Why channels that it would have are not there.
+    /// Why channels that it should have are missing.
     pub(crate) unavailable: Vec<Refusal>,
     /// Channels that tensors go over, or not at all.
     pub(crate) required: Vec<Requirement>,
@@ -109,8 +109,8 @@ impl Context {
         self.inner.pool()
     }
 
-    /// Its memory of `device`: of main memory from its [pool](Context::pool), else from the allocator that it was
-    /// [given](ContextBuilder::allocator). Received tensors and what channels stage come from it, too.
+    /// The context's memory on `device`: main memory from its [pool](Context::pool), other memory from the allocator that it was
+    /// [given](ContextBuilder::allocator). Received tensors and the stages of channels come from it, too.
     ///
     /// # Errors
     /// [`Misuse::NoAllocator`] where it was given none for this device.
@@ -196,7 +196,7 @@ impl Context {
         loop {
             attempts += 1;
             let connected = negotiate::connect(&self.inner, &transport, url).await;
-            // Closed meanwhile: nobody looks after a new pipe any more.
+            // The context may have been closed meanwhile: then nobody would close the new pipe.
             self.check_open()?;
             let error = match connected {
                 Ok(pipe) => return Ok(pipe),
@@ -204,7 +204,7 @@ impl Context {
                 Err(error) => error,
             };
             let waited = ambient::since(begun);
-            // Longer ones are for ever, and no clock counts them.
+            // Longer pauses are as good as endless, and no clock counts them.
             let nap = pause.min(A_YEAR);
             let nap = nap.mul_f64(1.0 - 0.5 * negotiate::random_fraction());
             if !negotiate::is_transient(&error) || waited + nap > policy.retry_for {
@@ -289,7 +289,7 @@ impl Inner {
             })
     }
 
-    /// Whether somebody looks after new pipes no more.
+    /// Whether the context is closed: then nobody would close a new pipe.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }

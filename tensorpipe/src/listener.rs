@@ -24,7 +24,7 @@ use crate::transports::{Acceptor, Transport};
 /// A pause after the system refused to accept: most likely it is out of file descriptors, and one will be free soon.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// So many connections in a row that could not be accepted are not the doing of peers, and not looked at in a loop.
+/// After so many failed accepts in a row peers are not the cause, and the loop makes a pause.
 const IN_VAIN: u32 = 4096;
 
 /// Accepts pipes at one or several URLs. Dropping it stops; pipes that were not accepted are closed.
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Listener {
     }
 }
 
-/// How who comes to an acceptor has come.
+/// How the connections of an acceptor arrive.
 type Way = (Arc<dyn Transport>, Door);
 
 /// An acceptor, until its listener stops.
@@ -89,13 +89,13 @@ impl Listener {
             bound.push(Url::new(transport.name(), &acceptor.address()));
             acceptors.push(((transport, Door::Front), acceptor));
         }
-        // What pipes that begin elsewhere can be upgraded to.
+        // Transports to which pipes that begin on another one can be upgraded.
         let mut side_addresses = Vec::new();
         for transport in &context.transports {
             let Some(address) = transport.side_address() else {
                 continue;
             };
-            // Nobody asked for it by name: a system that refuses it costs the upgrade, not the listener.
+            // No URL names this transport: if the system refuses it, the upgrade is lost, not the listener.
             match transport.listen(&address).await {
                 Ok(acceptor) => {
                     side_addresses.push((transport.name(), Ok(acceptor.address())));
@@ -194,7 +194,7 @@ async fn accept_loop(
                 let (listener_state, transport) = (listener_state.clone(), transport.clone());
                 let has_greeted = Arc::<AtomicBool>::default();
                 let greeted = has_greeted.clone();
-                // In a box, which goes when it ends: some 14 KiB. `places` keep what is left of the task for a while.
+                // Boxed, so that its some 14 KiB go when it ends: `places` keep what is left of the task for a while.
                 let handshake = handshakes.spawn(Box::pin(async move {
                     let transport = &*transport;
                     negotiate::receive(&listener_state, transport, door, connection, &greeted)
@@ -222,21 +222,21 @@ async fn accept_loop(
     }
 }
 
-/// Whether it kept a connection from being accepted. One that was is dropped, and its peer hears of that.
+/// Whether accepting itself failed. After a later error the connection is dropped, and its peer hears of that.
 fn is_of_accept(error: &Error) -> bool {
     matches!(error, Error::System(error) if error.call.starts_with("accept"))
 }
 
-/// Whether asking again at once would be in vain. The system is short of what the next connection needs, too, the acceptor is no
-/// good, or a filter denies a call that each needs. Any other error is of one connection (its peer is gone, or is not let in).
-/// Others wait behind it, so unproven peers must not slow them down.
+/// Whether accepting again at once would be in vain. The system is short of what every connection needs, the acceptor is no good, or a
+/// filter denies a call that every connection needs. Any other error concerns one connection (its peer is gone, or is not let in). Others
+/// wait behind it, and unproven peers must not slow them down.
 fn is_of_the_system(error: &Error) -> bool {
     const SHORT: [i32; 5] = [
         libc::EMFILE,
         libc::ENFILE,
         libc::ENOBUFS,
         libc::ENOMEM,
-        // Of watches of epoll.
+        // No watches of epoll are left.
         libc::ENOSPC,
     ];
     const NO_GOOD: [i32; 4] = [libc::EBADF, libc::EINVAL, libc::ENOTSOCK, libc::EOPNOTSUPP];

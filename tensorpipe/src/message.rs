@@ -24,7 +24,7 @@ pub struct Message {
     pub payloads: Vec<Payload>,
     /// Tensors on any device.
     pub tensors: Vec<MessageTensor>,
-    /// The channels over one of which its tensors go, or not at all; none: the context decides. See [`Message::require`].
+    /// If set, each tensor goes over one of these channels, or not at all; otherwise the context decides. See [`Message::require`].
     pub required: Option<Arc<Vec<String>>>,
 }
 
@@ -49,9 +49,9 @@ impl Message {
         self
     }
 
-    /// Each of its tensors that does not ride in the frame goes over one of these channels. Else the write fails with
-    /// [`Misuse::NotAsRequired`](crate::Misuse::NotAsRequired) before a byte of it moves. As
-    /// [`ContextBuilder::require`](crate::ContextBuilder::require), which holds beside it.
+    /// Each of its tensors that is not in the frame goes over one of these channels. Otherwise the write fails with
+    /// [`Misuse::NotAsRequired`](crate::Misuse::NotAsRequired) before a byte of it moves. The requirements of the context
+    /// ([`ContextBuilder::require`](crate::ContextBuilder::require)) hold as well.
     pub fn require(mut self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.required = Some(Arc::new(channels.into_iter().map(Into::into).collect()));
         self
@@ -96,8 +96,8 @@ impl Payload {
         self.data.as_bytes().unwrap_or_default()
     }
 
-    /// The bytes, which nobody changes any more: copied first where they lie in memory that is not
-    /// [private](crate::device::Memory::is_private). What a `str` or an index is made of must not change after it was checked.
+    /// The bytes, which nobody changes any more: they are copied first if their memory is not [private](crate::device::Memory::is_private).
+    /// Bytes that become a `str` or an index must not change after they were checked.
     pub fn into_bytes(self) -> Bytes {
         if self.data.memory().is_private() {
             Bytes::from_owner(Private(self))
@@ -175,20 +175,20 @@ pub enum Place {
     /// target device if the writer named one.
     #[default]
     Pool,
-    /// In memory that the channel provides on this device: one that it reaches from where the writer has the tensor, see
-    /// [`Pipe::route`](crate::Pipe::route). What travels in the message's own frame, or ahead of its go-ahead, cannot be
-    /// asked elsewhere any more. Else the read fails with [`Misuse::OutOfReach`](crate::Misuse::OutOfReach).
+    /// In memory that the channel provides on this device. The channel has to reach it from where the writer has the tensor, see
+    /// [`Pipe::route`](crate::Pipe::route); otherwise the read fails with [`Misuse::OutOfReach`](crate::Misuse::OutOfReach). A part in the
+    /// message's own frame, or one that comes ahead of the go-ahead, cannot be sent elsewhere any more.
     On(Device),
-    /// In this memory, whose length must be the part's, and on whose device the part may be, as for [`Place::On`]. What travels
-    /// in the message's own frame, or ahead of its go-ahead, is copied: only into main memory. Where the read fails the memory comes
-    /// back in [`ReadError`](crate::ReadError).
+    /// In this memory, of the part's length, on a device that the part can reach, as for [`Place::On`]. A part in the message's own frame,
+    /// or one that comes ahead of the go-ahead, is copied: only into main memory. If the read fails, the memory comes back in
+    /// [`ReadError`](crate::ReadError).
     Into(BufferMut),
     /// Nowhere: its bytes are not sent, where they have not been sent yet. An empty part stands in its place.
     Skip,
 }
 
 impl Allocation {
-    /// What its memory is in use until, where no device orders its work behind that.
+    /// Fences until which its memory is in use, unless a device orders its own work behind them.
     pub(crate) fn held(&self) -> Vec<Arc<dyn Fence>> {
         let places = self.payloads.iter().chain(&self.tensors);
         let fences = places.filter_map(|place| match place {

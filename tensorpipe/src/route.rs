@@ -23,8 +23,8 @@ use crate::device::Device;
 
 /// Which transport and channels a pipe uses, and why not the others.
 ///
-/// `lease` and `cma` also serve a pipe over `tcp` whose ends are on one machine. A context that behaves there as between two machines
-/// has only [`TcpTransport`](crate::transports::TcpTransport) and [`BasicChannel`](crate::channels::BasicChannel).
+/// `lease` and `cma` also serve a pipe over `tcp` whose ends are on one machine. A context that shall behave there as between two machines
+/// gets only [`TcpTransport`](crate::transports::TcpTransport) and [`BasicChannel`](crate::channels::BasicChannel).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
@@ -32,14 +32,14 @@ pub struct Route {
     pub transport: String,
     /// Its two ends, as the transport names them.
     pub address: String,
-    /// Who is at the other end of that transport, as this system says. A pipe that is upgraded may be turned away there: see
+    /// The other end of that transport, as the operating system reports it. A pipe that is upgraded may be turned away there: see
     /// [`Peer::addr`](crate::Peer::addr) for what is certain.
     pub peer: PeerAddr,
     /// Who the peer has proved to be: by a [token](crate::ContextBuilder::token), or to the transport that the pipe began on.
     pub identity: Option<Identity>,
-    /// The peer has proved a token over a connection that has no keys, and whose ends the kernel does not name. Nothing protects
-    /// what follows, and who can change it can speak for the peer. Of `tcp` also within a machine, where a tunnel or another user
-    /// may be between.
+    /// The peer has proved a token over a connection that has no keys, and whose ends the kernel does not identify. Nothing protects what
+    /// follows: an attacker who can change it can speak for the peer. So it is with `tcp` also within a machine, where a tunnel or another
+    /// user may be between.
     pub exposed: bool,
     /// The transport that the pipe began on, if it was upgraded.
     pub upgraded_from: Option<String>,
@@ -59,7 +59,7 @@ pub struct ChannelRoute {
     pub name: String,
     /// The device pairs that it serves: this side's, the peer's.
     pub pairs: Vec<(Device, Device)>,
-    /// What turned out since: why tensors go another way all the same.
+    /// Problems that were found since: why tensors go another way all the same.
     pub degraded: Degraded,
     /// What it was given to carry from this side.
     pub carried: Carried,
@@ -77,7 +77,7 @@ pub struct Refusal {
     pub reason: Arc<str>,
 }
 
-/// A pipe's route, which changes once at most: a connection that was used before the listener let it join may be rejected.
+/// A pipe's route. It changes once at most: if the listener rejects a connection that was used before it had joined.
 #[derive(Debug)]
 pub(crate) struct Routes {
     chosen: Arc<Route>,
@@ -93,19 +93,19 @@ pub(crate) struct Fallback {
     pub(crate) transport: String,
     pub(crate) address: String,
     pub(crate) peer: PeerAddr,
-    /// Whose it is, once it has upgraded or stayed.
+    /// The peer's address, certain once the pipe has upgraded or stayed.
     pub(crate) settled: SettledPeer,
     /// Channels that are not used there.
     pub(crate) refused: Vec<Refusal>,
 }
 
 impl Refusal {
-    /// Whether it is of the channel of this name.
+    /// Whether it is about the channel of this name.
     pub(crate) fn is_of(&self, channel: &str) -> bool {
         self.candidate.strip_prefix("channel ") == Some(channel)
     }
 
-    /// Whether both are of channels, for the same reason.
+    /// Whether both are about channels, with the same reason.
     fn is_like(&self, other: &Self) -> bool {
         let is_channel = |one: &Self| one.candidate.starts_with("channel ");
         is_channel(self) && is_channel(other) && self.reason == other.reason
@@ -113,7 +113,7 @@ impl Refusal {
 }
 
 impl Route {
-    /// These are not used, whatever was said of them before.
+    /// Refuses these candidates, whatever the route said of them before.
     pub(crate) fn refuse(&mut self, refused: Vec<Refusal>) {
         let is_of = |name: &str| refused.iter().any(|refusal| refusal.is_of(name));
         self.channels.retain(|channel| !is_of(&channel.name));

@@ -1,4 +1,4 @@
-//! The settings of a context: every one has a default that works, and what makes no sense is named before there is one.
+//! The settings of a context. Every one has a default that works; settings that make no sense are reported before there is a context.
 
 use std::sync::Arc;
 
@@ -22,10 +22,11 @@ pub struct ContextBuilder {
     name: Option<String>,
     transports: Option<Vec<Arc<dyn Transport>>>,
     channels: Option<Vec<Arc<dyn Channel>>>,
-    /// Channels of GPUs before the others: of these devices, if there are any. Where nobody has spoken of it, only before the defaults.
+    /// `Some`: puts the channels of GPUs before the others, for these devices if there are any. `None`: only if the channels are the
+    /// defaults.
     #[cfg(feature = "cuda")]
     cuda: Option<Option<CudaDevices>>,
-    /// The channels are no defaults.
+    /// The program has named all channels itself, by `channels`.
     chosen: bool,
     thresholds: Vec<(String, Threshold)>,
     unavailable: Vec<Refusal>,
@@ -77,8 +78,8 @@ impl ContextBuilder {
     }
 
     /// Puts a channel before the others, and in the place of the one that has its name, as by
-    /// `prefer_channel(CmaChannel::readable_by_all())`. Those that [move no bytes](Channel::moves_bytes) carry what they can all the
-    /// same, unless there is a [`threshold`](ContextBuilder::threshold) of this one for just [that kind of memory](Threshold::of).
+    /// `prefer_channel(CmaChannel::readable_by_all())`. Channels that [move no bytes](Channel::moves_bytes) still carry what they can,
+    /// unless this channel has a [`threshold`](ContextBuilder::threshold) for just [that kind of memory](Threshold::of).
     pub fn prefer_channel(mut self, channel: impl Channel) -> Self {
         let all = self.channels.get_or_insert_with(channels::builtin);
         all.retain(|known| known.name() != channel.name());
@@ -86,17 +87,16 @@ impl ContextBuilder {
         self
     }
 
-    /// From which size on `channel` [pays](crate::channels::Pays), otherwise than it says of itself: the sender's choice, of which the reader knows
-    /// nothing. Of several entries that fit, the last one counts. What comes of it is in a pipe's
-    /// [`Route`](crate::Route).
+    /// Replaces the size from which on `channel` [pays](crate::channels::Pays). Only the sender uses it; the reader knows nothing of it. If
+    /// several entries fit, the last one counts. A pipe's [`Route`](crate::Route) shows the result.
     pub fn threshold(mut self, channel: impl Into<String>, threshold: Threshold) -> Self {
         self.thresholds.push((channel.into(), threshold));
         self
     }
 
-    /// What this context sends from or to devices of a kind goes over one of these channels, or not at all. Then the write fails
-    /// with [`Misuse::NotAsRequired`] before a byte of them moves. So it does where a channel finds out only then that the two ends
-    /// cannot do better. Of main memory it is about what goes from there to there and does not ride in the frame. What comes is its
+    /// Parts that this context sends from or to devices of a kind go over one of these channels, or the write fails with
+    /// [`Misuse::NotAsRequired`] before a byte of them moves. It also fails if such a channel finds out only then that the two ends cannot
+    /// do better. For main memory this is about parts that go from there to there and are not in the frame. Received parts are their
     /// writer's affair.
     ///
     /// A program whose GPUs share a machine would rather fail than stage through main memory:
@@ -118,17 +118,17 @@ impl ContextBuilder {
 
     /// A secret that both ends of each pipe have to prove that they have. It is never sent; the name is.
     ///
-    /// - A listener of this context takes whoever proves that it has one of the tokens, and answers nobody else. Both ends then know the
+    /// - A listener of this context accepts only connectors that prove one of its tokens, and answers nobody else. Both ends then know the
     ///   other by the token's name ([`Route::identity`](crate::Route::identity)).
-    /// - A connector proves the first, and goes to no listener that does not prove the same.
+    /// - A connector proves the first token, and goes to no listener that does not prove the same.
     /// - To change a secret, give listeners the new one behind the old, under another name; then connectors the new one; then take the
     ///   old one from the listeners. Each step is another context; pipes that are open go on.
-    /// - It is the secret of a group: whoever has it can connect, and can listen in the place of who should.
+    /// - It is the secret of a group: everybody who has it can connect, and can listen in the place of the real listener.
     /// - Each further connection of the pipe proves that it is the pipe's, and so does the process that lends memory or is read.
     ///
-    /// Make the secret of at least 16 random bytes: a word can be guessed by whoever connects once. Over plain `tcp` a token says
-    /// who takes part in the handshake, and no more. Whoever relays it can speak for either end afterwards, and everybody on the
-    /// way can read. TLS prevents that.
+    /// Make the secret of at least 16 random bytes: a word can be guessed after a single connection. Over plain `tcp` a token says who
+    /// takes part in the handshake, and no more. An attacker who relays it can speak for either end afterwards, and everybody on the way
+    /// can read. TLS prevents that.
     ///
     /// ```
     /// # fn main() -> Result<(), tensorpipe::Misuse> {
@@ -172,8 +172,8 @@ impl ContextBuilder {
         self
     }
 
-    /// CUDA devices: their memory, and the channels that move it, before the others. By way of main memory it goes over those of `xth`,
-    /// `lease` and `basic` that this context has, with their settings.
+    /// CUDA devices: their memory, and the channels that move it, before the others. Channels that go by way of main memory use those of
+    /// `xth`, `lease` and `basic` that this context has, with their settings.
     #[cfg(feature = "cuda")]
     pub fn cuda(mut self, devices: &CudaDevices) -> Self {
         self.cuda = Some(Some(devices.clone()));
@@ -182,7 +182,7 @@ impl ContextBuilder {
         builder.allocator(Arc::new(devices.clone()))
     }
 
-    /// The same for a program that also runs where there are none: then pipes' [routes](crate::Route) say why.
+    /// As `cuda`, for a program that also runs where there are no such devices: then pipes' [routes](crate::Route) say why.
     ///
     /// ```
     /// use tensorpipe::device::cuda::CudaDevices;
@@ -205,8 +205,8 @@ impl ContextBuilder {
         })
     }
 
-    /// Why a channel that this context would have is not there: for pipes' [routes](crate::Route). Of several reasons the last one
-    /// counts, and none where it is there.
+    /// Why a channel that this context would have is missing: for pipes' [routes](crate::Route). The last of several reasons counts, and
+    /// none if the channel is there.
     pub fn unavailable(mut self, channel: impl AsRef<str>, reason: impl Into<Arc<str>>) -> Self {
         let candidate = format!("channel {}", channel.as_ref());
         self.unavailable
@@ -285,7 +285,7 @@ impl ContextBuilder {
                 candidate: format!("channel {name}"),
                 reason: reason.clone(),
             });
-            // What the program has said of them goes before.
+            // The reasons that the program has given come first.
             let is_new = |one: &Refusal| {
                 unavailable
                     .iter()
@@ -493,7 +493,7 @@ mod tests {
             let is_shared = |(_, reason): &(String, Arc<str>)| Arc::ptr_eq(reason, &all[0].1);
             assert!(all.iter().all(is_shared), "each pipe has them");
         }
-        // Whoever chooses the channels misses none.
+        // A program that chooses the channels misses none.
         let chosen = Context::builder().channels([Arc::new(channels::BasicChannel::new()) as _]);
         assert_eq!(said(chosen), []);
     }

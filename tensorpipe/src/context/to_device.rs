@@ -8,10 +8,10 @@ use crate::error::{DeviceError, Misuse};
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// It on `device`: itself if it lies there, else a copy in memory of the context's. On a device the copy is ready behind a fence, for
-    /// which nobody waits; in main memory it is there when the future ends.
+    /// The tensor on `device`: itself if it lies there, else a copy in memory of the context's. On a device the copy may still be under way
+    /// when the future ends: a fence tells when it is ready. In main memory it is complete then.
     ///
-    /// Dropping the future leaves what is queued to its end, and frees its memory behind that.
+    /// Dropping the future does not stop queued work; its memory is freed behind that work.
     ///
     /// # Errors
     /// Where the context has no allocator of a device that takes part, or one that [copies
@@ -24,7 +24,7 @@ impl Tensor {
         let allocators = &context.inner.allocators;
         let misuse = |error: Misuse| DeviceError::new(device, "to", error.to_string());
         Handle::try_current().map_err(|_| misuse(Misuse::NoRuntime))?;
-        // Each knows the memory of its own devices, and main memory.
+        // An allocator knows the memory of its own devices, and main memory.
         let (from, to) = (self.device(), device);
         let whose = if to.is_cpu() { from } else { to };
         let whose = allocators.of(whose).map_err(misuse)?;

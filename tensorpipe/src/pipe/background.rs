@@ -47,7 +47,7 @@ impl Future for Background {
         let _home = RuntimeGuard::of(Some(this.core.id));
         let driver = &this.core.driver;
         if driver.drive_in_background(&this.core, &mut this.polls, cx.waker()) {
-            // Its clock can wait that long.
+            // Timeouts can wait for the next poll.
             return Poll::Pending;
         }
         let core = this.core.clone();
@@ -58,14 +58,14 @@ impl Future for Background {
                 return this.poll_shutdown(cx);
             }
             let now = ambient::now();
-            // Its end is what this poll is for.
+            // The timer has expired, which this poll may be for.
             if this.wake_at.take_if(|set| *set <= now).is_some() && driver.wakers.is_ticking() {
                 driver.tick(&core);
             }
             let next = core.next_timeout();
             if next.is_some_and(|next| next <= now) {
                 if driver.has_yielded() {
-                    // What has come by now counts.
+                    // Bytes that have come by now count before a timeout is judged.
                     driver.drive_now(&core);
                 }
                 core.handle_timeout(now);
@@ -93,7 +93,7 @@ impl Future for Background {
 }
 
 impl Background {
-    /// Until the connection of a pipe that has ended has said goodbye, or had its time: a thread may be held up with it.
+    /// Waits until the connection of the ended pipe has said goodbye, or its time is up: another thread may be held up with the connection.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.core.drive();
@@ -127,7 +127,7 @@ impl Background {
     }
 }
 
-/// It is through, or the runtime has gone, and its timers and sockets with it.
+/// The task has finished, or its runtime has shut down, with its timers and sockets.
 impl Drop for Background {
     fn drop(&mut self) {
         let core = &self.core;
@@ -135,9 +135,9 @@ impl Drop for Background {
         if !lock(&core.shared).is_over() {
             core.fail(core.lost("the tokio runtime that it was made on has shut down"));
         }
-        // Nobody keeps the time any more.
+        // Nobody keeps the goodbye's deadline any more.
         core.update(Shared::shutdown_done);
-        // Also where it had ended before: a thread in its last moments may have left it to this task to tell the handler.
+        // Also for a pipe that had ended before: a thread in its last moments may have left the last call of the handler to this task.
         core.drive();
     }
 }

@@ -1,8 +1,8 @@
-//! What messages that are being read may take of pooled memory, over all pipes of a context. What counts is what becomes
-//! resident, before the bytes that make it so are written: whole pages, not bytes. What a peer only announces costs an
-//! address and no memory, and must not take what others need.
+//! How much pooled memory messages that are being read may take, over all pipes of a context. Memory counts when it becomes resident, just
+//! before bytes are written to it: in whole pages, not in bytes. Memory that a peer only announces costs addresses, and must not take what
+//! others need.
 //!
-//! Addresses are bounded by themselves, since there are many, and not for ever. One pipe may announce as much as the budget at once: more
+//! Addresses have a bound of their own: there are many, but not endlessly many. One pipe may announce as much as the budget at once: more
 //! of it could not come in. So a peer that only announces hurts nobody else's pipe. All pipes together may take [`ADDRESSES`].
 //!
 //! A message that is complete, and waits for something else, goes on counting while somebody has it [`Held`]. So that it leaves
@@ -18,7 +18,7 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 pub(crate) struct Budget {
     limit: u64,
     taken: AtomicU64,
-    /// Of `taken`, by what waits for something else than its bytes.
+    /// The part of `taken` that belongs to messages which wait for something else than their bytes.
     waiting: AtomicU64,
     announced: AtomicU64,
 }
@@ -34,7 +34,7 @@ impl Budget {
     }
 }
 
-/// Adds `bytes`, unless that is more than `limit`: then says what there is.
+/// Adds `bytes` to `counter`. If that would be more than `limit`, the error is the present value.
 fn add(counter: &AtomicU64, bytes: u64, limit: u64) -> Result<(), u64> {
     let more = |now: u64| now.checked_add(bytes).filter(|now| *now <= limit);
     let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
@@ -68,7 +68,7 @@ impl Announcements {
         Reservation::new(&self.budget)
     }
 
-    /// Addresses for `bytes`; in words why not.
+    /// Takes addresses for `bytes`. The error says in words why not.
     pub(super) fn take(&self, bytes: u64) -> Result<Announced, String> {
         let limit = self.budget.limit;
         add(&self.here, bytes, limit).map_err(|here| {
@@ -122,7 +122,7 @@ impl Reservation {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Takes `bytes` more; in words why not.
+    /// Takes `bytes` more. The error says in words why not.
     pub(super) fn grow(&mut self, bytes: u64) -> Result<(), String> {
         let limit = self.budget.limit;
         add(&self.budget.taken, bytes, limit).map_err(|taken| {
@@ -164,8 +164,8 @@ impl Held {
         }
     }
 
-    /// It waits for more than its own bytes, and may do so for long. All that do take at most half of the budget, or a single one
-    /// three quarters: the rest is for what they may wait for. Up to 64 KiB may always wait.
+    /// The message waits for more than its own bytes, maybe for long. All such messages take at most half of the budget, or a single one
+    /// three quarters: the rest is for what they wait for. A message of up to 64 KiB may always wait.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where others that wait leave no room.

@@ -1,4 +1,4 @@
-//! One open pipe: what everybody holds a handle on.
+//! One open pipe: the object behind every handle.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -30,7 +30,7 @@ use crate::sys::fork::Owner;
 /// An operation that is awaited.
 pub(super) type Waiter = driver::Waiter<Arc<Core>>;
 
-/// For ever, for a clock that cannot count that far.
+/// Stands in for an endless linger, which the clock cannot represent.
 const FAR: Duration = Duration::from_secs(1 << 32);
 
 /// The number of this process's next pipe.
@@ -50,13 +50,13 @@ pub(crate) struct Core {
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    /// Who is given what arrives, once there is somebody and until it has heard of the pipe's end. Locked while it is called.
+    /// The handler that messages are pushed to: from `push_to` until it has been told that the pipe ended. Locked while it is called.
     handler: Mutex<Option<Arc<dyn Deliver>>>,
-    /// There may be messages that are not handed over: `false` only where there is none.
+    /// A hint that needs no lock: `false` means that no message is unwritten.
     may_be_unwritten: AtomicBool,
 }
 
-/// Whoever has messages pushed to it.
+/// Receives what the pipe pushes; implemented for every `Handler`.
 pub(super) trait Deliver: Send + Sync {
     fn give(&self, core: &Arc<Core>, delivery: Delivery);
 }
@@ -75,10 +75,10 @@ pub(crate) struct CoreParts {
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    /// Its place among the pipes of its listener.
+    /// The pipe's permit from its listener, which bounds the number of pipes.
     pub(crate) permit: Option<tokio::sync::OwnedSemaphorePermit>,
     pub(crate) connection: Box<dyn crate::transports::Connection>,
-    /// What the peer has sent behind its handshake.
+    /// Bytes that came behind the peer's handshake.
     pub(crate) leftover: Vec<u8>,
 }
 
@@ -128,12 +128,12 @@ impl Core {
         }
     }
 
-    /// Whether this is a forked child's copy, which lets go of everything without a word: see [`Owner`].
+    /// Whether this is a forked child's copy, which is dropped without sending anything: see [`Owner`].
     pub(super) fn is_inherited(&self) -> bool {
         self.owner.is_other_process()
     }
 
-    /// Changes what all operations share, and wakes whom that concerns without the lock.
+    /// Runs `change` on the shared state under the lock; then wakes the tasks that it collected, without the lock.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut Shared, &mut Vec<Waker>) -> T) -> T {
         let mut wakes = Vec::new();
         let changed = change(&mut lock(&self.shared), &mut wakes);
@@ -146,7 +146,7 @@ impl Core {
         self.driver.drive(self);
     }
 
-    /// Sends what there is to be said, and leaves what may have come in to whoever waits for it.
+    /// Sends pending output. Input that may have come is left to the task that waits for it.
     pub(super) fn send_out(self: &Arc<Self>) {
         let sent = self.hold_io().is_some_and(|mut io| io.send_out(self));
         if !sent || self.driver.is_kicked() {
@@ -154,8 +154,8 @@ impl Core {
         }
     }
 
-    /// The connection, for a message that leaves at once: unless the handler writes it, and more of its calls follow, whose
-    /// answers leave together.
+    /// The connection, to send a message at once. `None` while another thread has it, or while the handler writes and more of its calls are
+    /// queued: their answers then leave together.
     pub(super) fn hold_io(&self) -> Option<MutexGuard<'_, Io>> {
         if self.answers_more() {
             return None;
@@ -163,7 +163,7 @@ impl Core {
         self.driver.hold()
     }
 
-    /// Messages that are not handed over. Most often there is none, and no lock is needed to see it.
+    /// The number of unwritten messages. It is mostly zero, and that is seen without the lock.
     pub(super) fn unwritten(&self) -> usize {
         if !self.may_be_unwritten.load(Ordering::Acquire) {
             return 0;
@@ -175,23 +175,23 @@ impl Core {
         unwritten
     }
 
-    /// A message waits. Said under the lock of `shared`.
+    /// Notes that a message waits to be written. The caller holds the lock of `shared`.
     pub(super) fn has_unwritten(&self) {
         self.may_be_unwritten.store(true, Ordering::Release);
     }
 
-    /// Whether the handler is at work here, and called again when it is done.
+    /// Whether this thread is inside a call of the handler, and more calls of it are queued.
     pub(super) fn answers_more(&self) -> bool {
         self.deliveries.count() > 0 && self.is_handling()
     }
 
-    /// Whether the handler is at work here.
+    /// Whether this thread is inside a call of the handler.
     pub(super) fn is_handling(&self) -> bool {
         self.driver.delivery.is_held_here()
     }
 
-    /// Whether the background task calls the handler, since this thread cannot be within the runtime. Where the task is gone,
-    /// nobody else would.
+    /// Whether deliveries are left to the background task, because this thread cannot enter a runtime any more. Without that task nobody
+    /// else would deliver, so then they are not.
     fn leaves_deliveries(&self) -> bool {
         let waits = self.deliveries.count() > 0 && self.driver.listens();
         waits && !runtime::is_available() && self.driver.wakers.has_background()
@@ -203,7 +203,7 @@ impl Core {
             return self.driver.came(0);
         }
         if self.leaves_deliveries() {
-            // Also if it drives just now.
+            // The kick is for a background task that is driving just now.
             self.driver.kick();
             return self.driver.wakers.wake_background();
         }
@@ -212,7 +212,7 @@ impl Core {
         let given_so_far = Cell::new(0);
         let (mut next, mut gone) = (VecDeque::new(), None);
         let give = || {
-            // Not held during the calls, which use the pipe.
+            // The lock is not held during the handler's calls, which use the pipe.
             let goes_on = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
@@ -226,7 +226,7 @@ impl Core {
                 return false;
             }
             let mut handler = lock(&self.handler);
-            // It spawns, sleeps and watches on the pipe's runtime, whoever drives.
+            // Whichever thread drives, the handler spawns tasks and timers on the pipe's runtime.
             let _runtime = enters.then(|| (self.runtime.enter(), runtime::RuntimeGuard::of(None)));
             given_so_far.set(given_so_far.get() + next.len() as u32);
             self.counters.gave(next.len());
@@ -235,13 +235,13 @@ impl Core {
                 let is_last = matches!(delivery, Delivery::Closed(_));
                 if let Some(called) = &*handler {
                     let give = || called.give(self, delivery);
-                    // Whoever drives is not whoever wrote the handler.
+                    // A panic of the handler must not hit the driving task, which may be somebody else's code.
                     if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
                         self.handler_panicked(&*panic);
                     }
                 }
                 if is_last {
-                    // It may hold this pipe. Dropped when nothing is locked.
+                    // The handler may own this pipe, so it is dropped after the locks are released.
                     gone = handler.take();
                 }
             }
@@ -253,13 +253,13 @@ impl Core {
         drop(gone);
     }
 
-    /// From now on messages are pushed to `handler`, those that wait first; `listens`: they are taken at any time.
+    /// From now on messages are pushed to `handler`, queued ones first. `listens`: it expects messages at any time.
     pub(super) fn push_to(
         self: &Arc<Self>,
         handler: Arc<dyn Deliver>,
         listens: bool,
     ) -> Result<(), Misuse> {
-        // Whoever has it locked calls one.
+        // If it is locked, a handler is being called right now.
         let place = try_lock(&self.handler).filter(|_| !lock(&self.shared).pushes);
         let Some(mut place) = place else {
             return Err(Misuse::Other(format!(
@@ -286,7 +286,7 @@ impl Core {
         self.call_handler();
     }
 
-    /// A message may be lost: the pipe ends.
+    /// The message given to the handler may be lost, so the pipe ends.
     fn handler_panicked(self: &Arc<Self>, panic: &(dyn Any + Send)) {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -338,14 +338,14 @@ impl Core {
             if shared.ended.is_some() || shared.linger_until.is_some() {
                 return;
             }
-            // An endless one is far enough away.
+            // An endless linger overflows the clock.
             let until = ambient::now().checked_add(linger);
             shared.linger_until = until.or_else(|| ambient::now().checked_add(FAR));
             shared.linger = linger;
             shared.start_closing();
         }
         self.driver.closes();
-        // First, so that what is said now leaves before the background task sees that the peer has everything.
+        // Drive before the wake: the closing frames must leave before the background task finds that the peer has everything.
         self.driver.drive_now(self);
         self.driver.wakers.wake_background();
     }

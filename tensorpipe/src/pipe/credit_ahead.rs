@@ -17,7 +17,7 @@ use crate::sync::{Arc, Mutex, lock};
 
 #[derive(Debug)]
 pub(crate) struct CreditAhead {
-    /// Of one pipe.
+    /// The most credit of one pipe.
     pipe: u64,
     most: u64,
     granted: Mutex<Granted>,
@@ -40,7 +40,7 @@ impl CreditAhead {
         })
     }
 
-    /// For a new pipe; nothing where others have all.
+    /// Credit for a new pipe; none if others have all.
     pub(crate) fn begin(self: &Arc<Self>, peer: PeerAddr) -> Credit {
         let mut credit = Credit {
             of: self.clone(),
@@ -65,17 +65,17 @@ impl Credit {
         self.bytes
     }
 
-    /// What it is without having earned more.
+    /// The credit that a pipe begins with.
     pub(super) fn start(&self) -> u64 {
         CREDIT_START.min(self.of.pipe)
     }
 
-    /// What it may become.
+    /// The most that it may become.
     pub(super) fn window(&self) -> u64 {
         self.of.pipe
     }
 
-    /// Makes it up to `bytes`, as far as there is so much for it.
+    /// Raises it to `bytes`, as far as there is credit left.
     pub(super) fn raise(&mut self, bytes: u64) {
         let mut granted = lock(&self.of.granted);
         let by_origin = granted.by_origin.get(&self.origin).copied().unwrap_or(0);

@@ -1,7 +1,7 @@
-//! What a call engine needs of a pipe, and an application does not.
+//! The part of a pipe that call engines use and applications do not.
 //!
-//! An engine builds operations of its own on a pipe: calls, streams. It is *given* messages ([`Handler`]) instead of asking for them,
-//! drives the pipe for whoever awaits its operations ([`Awaiting`]), and knows messages by their number.
+//! An engine builds its own operations (calls, streams) on a pipe. The pipe pushes messages to the engine's [`Handler`], futures that await
+//! an operation drive the pipe through [`Awaiting`], and messages are known by their number.
 
 use std::ops::Deref;
 use std::task::Waker;
@@ -36,21 +36,21 @@ mod sealed {
 
 /// The engine's side of a [`Pipe`]: see the [module](crate::engine).
 pub trait EnginePipe: sealed::Sealed {
-    /// From now on messages are given to `handler` instead of `read_descriptor`, on whichever task drives the pipe. The pipe keeps it
-    /// until it has told it how it ended ([`Handler::closed`]): one that holds the pipe keeps it open until then.
+    /// From now on the pipe pushes messages to `handler`, on whichever task drives the pipe; `read_descriptor` gets none. The pipe drops
+    /// the handler after [`Handler::closed`]: a handler that owns the pipe keeps it open until then.
     ///
     /// # Errors
-    /// [`Misuse::Other`] where it has a handler: there is one in the life of a pipe.
+    /// [`Misuse::Other`] if the pipe has had a handler before: it takes one in its life.
     fn set_handler<H: Handler>(&self, handler: Arc<H>) -> Result<(), Misuse> {
         let listens = handler.listens();
         self.pipe().core().push_to(handler, listens)
     }
 
-    /// Sends a message of which the parts are taken. `numbered` is told the message's number before anybody can answer it. It runs under a
-    /// lock: it must not block, nor call the pipe.
+    /// Sends a message, taking its parts out of `message`. `numbered` gets the message's number before anybody can answer it. It runs under
+    /// a lock: it must not block, nor call the pipe.
     ///
     /// # Errors
-    /// As [`Pipe::send`]. The parts are still there then.
+    /// As [`Pipe::send`]; `message` still has its parts then.
     fn submit(
         &self,
         message: &mut Outbound<'_>,
@@ -64,7 +64,7 @@ pub trait EnginePipe: sealed::Sealed {
         Ok(submitted)
     }
 
-    /// Messages that the peer may have under way to this side and that are not read yet:
+    /// How many messages the peer may have sent that this side has not read yet:
     /// [`Limits::window_messages`](crate::Limits::window_messages).
     fn window_messages(&self) -> u64 {
         lock(&self.pipe().core().shared)
@@ -73,11 +73,11 @@ pub trait EnginePipe: sealed::Sealed {
             .window_messages
     }
 
-    /// Calls `sends` when message number `id` of this side's begins to leave. Then its head is among the bytes for the connection's next
-    /// writes, behind at most 512 KiB. It has left whole when it is no more [unwritten](Self::is_unwritten).
+    /// Calls `sends` when outgoing message `id` begins to leave: its head is then among the bytes for the connection's next writes, behind
+    /// at most 512 KiB. The whole message has left once it is no more [unwritten](Self::is_unwritten).
     ///
-    /// Called at once if it has begun already, or never will; not called where the pipe ends first. It runs under a lock: it must not
-    /// block, nor call the pipe.
+    /// `sends` runs at once if the message has begun to leave already, or never will; it never runs if the pipe ends first. It runs under a
+    /// lock: it must not block, nor call the pipe.
     fn when_sending(&self, id: u64, sends: impl FnOnce() + Send + 'static) {
         let mut shared = lock(&self.pipe().core().shared);
         if shared.ended.is_none() {
@@ -90,31 +90,30 @@ pub trait EnginePipe: sealed::Sealed {
         }
     }
 
-    /// Writes the time since `since` into the metadata of message number `id` of this side's when it begins to leave, as for
-    /// [`when_sending`](Self::when_sending): at `at`, 8 bytes, in nanoseconds, little-endian. The metadata of a message that has left stays
-    /// as it is, and so does one without room there.
+    /// When outgoing message `id` begins to leave (as for [`when_sending`](Self::when_sending)), writes the time since `since` into 8 bytes
+    /// of its metadata at offset `at`: in nanoseconds, little-endian. Does nothing if the message has left, or its metadata has no room
+    /// there.
     fn stamp_when_sending(&self, id: u64, at: usize, since: Instant) {
         lock(&self.pipe().core().shared).stamp(id, at, since);
     }
 
-    /// Whether message number `id` of this side's is not handed over yet.
+    /// Whether outgoing message `id` is not yet with the transport or its channels.
     fn is_unwritten(&self, id: u64) -> bool {
         lock(&self.pipe().core().shared).state.is_writing(id)
     }
 
-    /// Abandons message number `id` of this side's: what has not left does not leave, and the peer hears of it even if it
-    /// has read the message long ago.
+    /// Abandons outgoing message `id`: what has not left does not leave. The peer is told even if it has read the message long ago.
     fn reset(&self, id: u64, code: ResetCode, reason: &str) {
         write::reset(self.pipe().core(), id, code, reason);
     }
 
-    /// Gives up reading message number `id` of the peer's, which was taken with [`Incoming::accept`] and is not complete.
+    /// Gives up reading incoming message `id`, which was taken with [`Incoming::accept`] and is not complete.
     fn stop(&self, id: u64, code: ResetCode, reason: &str) {
         inbound::stop(self.pipe().core(), id, code, reason);
     }
 
-    /// Counts `bytes` against [`Limits::receive_budget`](crate::Limits::receive_budget) until the result is dropped: for what is
-    /// kept of messages that were read, on behalf of the peer.
+    /// Counts `bytes` against [`Limits::receive_budget`](crate::Limits::receive_budget) until the result is dropped: for data of read
+    /// messages that the engine keeps on behalf of the peer.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] where there is no room.
@@ -122,22 +121,22 @@ pub trait EnginePipe: sealed::Sealed {
         Held::new(&self.pipe().core().budget, bytes)
     }
 
-    /// Its context's memory.
+    /// The allocators of the pipe's context.
     fn allocators(&self) -> &Allocators {
         &self.pipe().core().allocators
     }
 
-    /// The runtime that it was made on, which drives it when nobody awaits it.
+    /// The runtime that the pipe was made on. Its background task there drives the pipe when nobody awaits an operation.
     fn runtime(&self) -> &tokio::runtime::Handle {
         &self.pipe().core().runtime
     }
 
-    /// How long closing waits where nobody says otherwise: [`Timeouts::linger`](crate::Timeouts::linger) of its context.
+    /// The default bound on closing: [`Timeouts::linger`](crate::Timeouts::linger) of the pipe's context.
     fn linger(&self) -> Duration {
         self.pipe().core().timeouts.linger
     }
 
-    /// [`Pipe::route`], to keep.
+    /// An owned copy of [`Pipe::route`].
     fn shared_route(&self) -> Arc<Route> {
         self.pipe().core().route.now().clone()
     }
@@ -147,12 +146,12 @@ impl EnginePipe for Pipe {}
 
 /// Receives everything of a pipe, on whichever task drives it, one call at a time, in order.
 ///
-/// Methods must not block: what takes longer than some microseconds belongs on a task of its own. Behind one that does, up to
-/// 4096 calls wait (16 MiB of messages), then the peer. Methods may write to the pipe, start reads, and close it. A panic
-/// is caught, and ends the pipe.
+/// Methods must not block: work of more than some microseconds belongs on a task of its own. Behind a method that blocks, up to 4096 calls
+/// queue (16 MiB of messages); then the pipe reads no more. Methods may write to the pipe, start reads, and close it. A panic is caught,
+/// and ends the pipe.
 pub trait Handler: Send + Sync + 'static {
-    /// Whether messages are expected at any time, or only while an operation is awaited ([`Awaiting`]): then others
-    /// may be seen some 50 to 100 ms late. Where they are, its methods are called within the pipe's runtime, whoever drives.
+    /// `true` if messages may come at any time: the methods are then called within the pipe's runtime, whichever thread drives. `false` if
+    /// messages come only while an operation is awaited ([`Awaiting`]): others may be seen some 50 to 100 ms late.
     fn listens(&self) -> bool {
         true
     }
@@ -164,8 +163,8 @@ pub trait Handler: Send + Sync + 'static {
     /// what they take of [`Limits::receive_budget`](crate::Limits::receive_budget), until it is dropped.
     fn message(&self, id: u64, message: Result<Message, Error>, stats: MessageStats, held: Held);
 
-    /// The peer abandons message `id`, which may have been read long ago: what it asked for is not wanted any more. By default
-    /// it is ignored, like what follows.
+    /// The peer abandons its message `id`, which may have been read long ago: it no longer wants what it asked for. This and the next three
+    /// methods do nothing by default.
     fn reset(&self, id: u64, code: ResetCode, reason: &str) {
         let _ = (id, code, reason);
     }
@@ -175,7 +174,7 @@ pub trait Handler: Send + Sync + 'static {
         let _ = (id, code, reason);
     }
 
-    /// A channel could not send a part of message `id` of ours, which is abandoned: the peer has heard of it as of a reset.
+    /// A channel could not send a part of our message `id`. The message is abandoned, and the peer gets a reset.
     fn failed(&self, id: u64, error: &Error) {
         let _ = (id, error);
     }
@@ -206,14 +205,14 @@ impl<H: Handler> Deliver for H {
     }
 }
 
-/// Drives a pipe for an operation that a [`Handler`] completes. It holds whatever holds the pipe.
+/// Drives a pipe for an operation that a [`Handler`] completes. Owns `holder`, which owns the pipe.
 ///
-/// In each poll, whoever awaits such an operation calls [`Awaiting::drive`], checks the operation's own state, and calls
-/// [`Awaiting::poll_again`] where that has nothing yet. The connection then wakes this very task, so the answer takes no detour through
-/// another one; for a while the task busy-polls instead of sleeping. In the first poll of one whose message left with others
-/// [`Awaiting::join_others`] may take the place of `drive`.
+/// Each poll of such an operation's future calls [`Awaiting::drive`], checks the operation's own state, and calls [`Awaiting::poll_again`]
+/// if there is no result yet. The connection then wakes this very task, so the answer needs no hop through another one; for a while the
+/// task busy-polls instead of sleeping. If the operation's message was batched with others, the first poll may call
+/// [`Awaiting::join_others`] instead of `drive`.
 ///
-/// `holder` gives the same pipe each time.
+/// `holder` must deref to the same pipe each time.
 pub struct Awaiting<H: Deref<Target: AsRef<Pipe>>>(Waiter<Holder<H>>);
 
 struct Holder<H>(H);
@@ -235,7 +234,7 @@ impl<H: Deref<Target: AsRef<Pipe>>> std::fmt::Debug for Awaiting<H> {
 }
 
 impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
-    /// Nothing is awaited yet.
+    /// Registers nothing yet.
     #[inline]
     pub fn new(holder: H) -> Self {
         Self(Waiter::new(Holder(holder)))
@@ -247,25 +246,25 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
         &self.0.holder().0
     }
 
-    /// Has others drive, while one of several that wait polls: for an operation whose message was
-    /// [submitted](EnginePipe::submit) and [batched](Submitted::batched) with others. Otherwise makes
-    /// `waker` the one that the connection wakes. Moves nothing.
+    /// Leaves driving to the poller, if one task polls for several waiting operations; otherwise makes `waker` the one that the connection
+    /// wakes. For an operation whose message was [submitted](EnginePipe::submit) and [batched](Submitted::batched) with others. Sends and
+    /// receives nothing.
     pub fn join_others(&mut self, waker: &Waker) {
         self.0.count(waker);
     }
 
-    /// Makes `waker` the one that the connection wakes, and moves what can be moved.
+    /// Makes `waker` the one that the connection wakes, and sends and receives what is possible without waiting.
     pub fn drive(&mut self, waker: &Waker) {
         self.0.drive(waker);
     }
 
-    /// The operation is not complete: for a short while, as long as that has paid lately, its task is scheduled to poll
-    /// again.
+    /// To be called while the operation is not complete. Schedules the task to poll again for a short while, if busy-polling has paid
+    /// lately.
     pub fn poll_again(&mut self, waker: &Waker) {
         self.0.poll_again(waker);
     }
 
-    /// Its task does something else before it polls again: others that wait do not wait for it.
+    /// To be called when the task does something else before it polls again: other operations then do not rely on its polls.
     #[inline]
     pub fn rest(&mut self) {
         self.0.rest();

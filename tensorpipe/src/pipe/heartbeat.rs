@@ -1,13 +1,13 @@
 //! Keeps pipes alive whose runtime is blocked: one thread serves all pipes of its process.
 //!
-//! Whoever drives a pipe answers its pings, and that takes the pipe's runtime. A task that blocks its thread can keep the whole runtime
-//! from sockets and timers. It does so on its only thread, or on the one that waited for them last, while all others sleep until a task is
+//! The thread that drives a pipe answers its pings, and that takes the pipe's runtime. A task that blocks its thread can keep the whole
+//! runtime from sockets and timers: on the only thread, or on the one that waited for them last, while all others sleep until a task is
 //! ready. So this thread, which belongs to no runtime,
 //!
 //! - wakes a task of each runtime with a pipe that has been at rest since the last round. A sleeping thread of the runtime runs it, and goes
 //!   on to wait for sockets and timers;
-//! - says on a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked)
-//!   at most. A stopped process does not.
+//! - tells the peer of a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked) at
+//!   most. A stopped process does not.
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
 //! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler.
@@ -63,7 +63,7 @@ fn beat(state: &Mutex<State>) -> ! {
     loop {
         let mut pipes = std::mem::take(&mut lock(state).pipes);
         let (now, mut woken) = (Instant::now(), Vec::new());
-        // A connection of somebody else's may panic: it fails for whoever drives it next, too.
+        // A third party's connection may panic. Its pipe is not watched any more: the next drive panics in the same way.
         pipes.retain_mut(|pipe| {
             catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken))).unwrap_or(false)
         });
@@ -72,7 +72,7 @@ fn beat(state: &Mutex<State>) -> ! {
         looked_at.pause = looked_at.pipes.iter().map(|pipe| pipe.pause).min();
         let pause = looked_at.pause;
         drop(looked_at);
-        // It has room for all that there were, and a pause may be long.
+        // Freed before the pause, which may be long: it has room for all pipes.
         drop(pipes);
         match pause {
             Some(pause) => std::thread::park_timeout(pause),
@@ -151,7 +151,7 @@ impl Core {
             drop(shared);
             io.send_gathered(self);
         }
-        // Also for whoever has left it a kick meanwhile.
+        // This is also for a thread that has left a kick meanwhile.
         self.driver.wakers.wake_background();
     }
 }

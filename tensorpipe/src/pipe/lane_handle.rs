@@ -69,8 +69,8 @@ impl LaneHandle {
         self.update(|shared, wakes| shared.count(op, bytes, wakes));
     }
 
-    /// From inside one of the lane's methods: copies main memory of the peer's into as much of the application's. A large copy runs on
-    /// a thread for blocking work. Then `op` is complete there, the source let go of, and the peer's lane told so.
+    /// From inside one of the lane's methods: copies main memory of the peer's into the application's, of the same length. A large copy
+    /// runs on a thread for blocking work. Then `op` is received, the source dropped, and the peer's lane told so.
     pub(crate) fn copy(
         &self,
         op: OpId,
@@ -155,7 +155,7 @@ impl LaneHandle {
         });
     }
 
-    /// Changes what all operations share, and acts on what follows.
+    /// Changes the shared state, and handles the events that follow.
     fn update(&self, change: impl FnOnce(&mut Shared, &mut Vec<Waker>)) {
         self.with(|core| {
             core.update(|shared, wakes| {
@@ -183,13 +183,12 @@ impl LaneHandle {
     }
 }
 
-/// Main memory of somebody else's, of the same process or another, that is read into memory of the application's: the one copy
-/// that this takes.
+/// A copy of main memory that belongs to somebody else, in this process or another, into memory of the application's.
 pub(super) struct Copy {
     pub(super) op: OpId,
     source: Buffer,
     dest: BufferMut,
-    /// What the part's channel is told at the other end once it is made.
+    /// What the peer's lane is sent once the copy is made.
     pub(super) answer: Option<&'static [u8]>,
 }
 

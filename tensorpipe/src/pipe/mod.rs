@@ -1,15 +1,15 @@
 //! A pipe: carries out what [`proto`](crate::proto) decides, and the handle that applications hold.
 //!
-//! The way of a call's message, with a tensor of 4 KiB, over `shm`, as a debugger shows it: functions in the order in which they are called.
+//! The path of an RPC call with a tensor of 4 KiB over `shm`, as a debugger shows it: functions in the order of their calls.
 //!
 //! | | out, from `Engine::call` (or `reply`) | |
 //! |---|---|---|
 //! | 1 | `Engine::send_call`, `EnginePipe::submit` | metadata, and its parts by value |
 //! | 2 | `outbound::submit` | the pipe is open, and locked |
-//! | 3 | `choose` | for each part the frame itself, or a channel |
-//! | 4 | `PipeState::write`, `Frame` | limits and credit; the head, among the bytes to be sent |
+//! | 3 | `choose` | for each part: inside the frame, or a channel |
+//! | 4 | `PipeState::write`, `Frame` | checks limits and credit; appends the head to the send buffer |
 //! | 5 | `Io::push_message` | the tensor's bytes behind it |
-//! | 6 | `leave` | now, or with others |
+//! | 6 | `dispatch` | leaves now, or together with others |
 //! | 7 | `Io::send_gathered`, `Io::write_now` | one vectored write |
 //! | 8 | `ShmConnection::poll_write_vectored` | into the ring |
 //!
@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | 1 | `Awaiting::drive`, `Waiter::drive` | that task has the connection |
 //! | 2 | `Driver::drive`, `Driver::rounds` | rounds, until there is nothing to do |
-//! | 3 | `Core::round`, `Io::round`, `Io::send_and_receive` | what waits to leave, then what has come |
+//! | 3 | `Core::round`, `Io::round`, `Io::send_and_receive` | writes pending output, then reads what has come |
 //! | 4 | `Io::receive` | bytes of the ring into the receive buffer |
 //! | 5 | `Io::parse`, `PipeState::handle`, `PipeState::frame` | a frame, checked |
 //! | 6 | `Head::decode` | metadata and parts |
@@ -31,18 +31,18 @@
 //! A message of metadata alone takes the same steps. If a message cannot be sent now, `PipeState::write` queues it, and the driver's
 //! next pass sends it (`Io::take_frames`). A part that waits for its reader begins with the reader's GRANT (`Shared::process`).
 //!
-//! Its parts, from below; none imports what stands further down:
+//! Its modules, from below; none imports one further down in this table:
 //!
 //! | part | what it is |
 //! |---|---|
 //! | `driver/`, `budget`, `stats` | who drives, polls and sleeps; bounds and counts |
 //! | `lane/` | what a channel's lane sees of its pipe |
 //! | `shared/` | what all operations share, behind one lock: the protocol's state, messages that arrive, reads under way |
-//! | `io/` | the connection and its buffers, for whoever drives |
+//! | `io/` | the connection and its buffers, for the thread that drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
 //! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
-//! | `background`, `heartbeat` | who else takes part: the pipe's task, and who speaks for it |
-//! | `mod`, `engine` | [`Pipe`], the handle; what an engine and its futures have of it |
+//! | `background`, `heartbeat` | the pipe's task; the thread that keeps pipes of a blocked runtime alive |
+//! | `mod`, `engine` | [`Pipe`], the application's handle; the part for call engines and their futures |
 
 mod background;
 mod budget;
@@ -91,9 +91,8 @@ use crate::sync::lock;
 
 /// One end of a two-way stream of [`Message`]s between two contexts.
 ///
-/// Cloning it clones the handle. Messages arrive in the order in which they were written. When the last handle is
-/// dropped, what was written is still delivered in the background, for [`Timeouts::linger`](crate::Timeouts::linger) at
-/// most; [`Pipe::close`] waits for it.
+/// Cloning it clones the handle. Messages arrive in the order in which they were written. When the last handle is dropped, written messages
+/// are still delivered in the background, for [`Timeouts::linger`](crate::Timeouts::linger) at most; [`Pipe::close`] waits for it.
 #[derive(Clone)]
 pub struct Pipe {
     handle: Arc<Handle>,
@@ -132,18 +131,18 @@ impl Pipe {
         &self.handle.core
     }
 
-    /// Its name in errors and logs: this context's and the peer's.
+    /// The pipe's name in errors and logs: this context's name and the peer's.
     pub fn name(&self) -> &str {
         &self.core().name
     }
 
-    /// Its number, which no other pipe of this process has: two pipes between the same contexts have the same name.
+    /// A number that no other pipe of this process has. Names are not unique: two pipes between the same contexts have the same one.
     pub fn id(&self) -> u64 {
         self.core().id
     }
 
-    /// Who is at its other end. The address is final once a message has arrived: until then the listener may still refuse the upgrade to
-    /// another transport.
+    /// The context at the other end. Its address is final once a message has arrived: until then the listener may still refuse the upgrade
+    /// to another transport.
     pub fn peer(&self) -> Peer {
         Peer {
             addr: self.core().settled.addr(),
@@ -152,7 +151,7 @@ impl Pipe {
         }
     }
 
-    /// Who is at the other end of its transport, as this system says: see [`Peer::addr`].
+    /// The other end of the transport, as reported by the operating system: see [`Peer::addr`].
     pub fn peer_addr(&self) -> PeerAddr {
         self.core().settled.addr()
     }
@@ -162,8 +161,8 @@ impl Pipe {
         &self.core().peer_name
     }
 
-    /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: a pipe
-    /// that the listener did not let upgrade goes on where it began.
+    /// Which transport and channels were chosen, and why not the others. It may change once, shortly after `connect`: if the listener
+    /// refuses the upgrade to another transport, the pipe stays on the first one.
     pub fn route(&self) -> &Route {
         self.core().route.now()
     }
@@ -185,7 +184,7 @@ impl Pipe {
         self.core().allocators.main()
     }
 
-    /// What it has done so far.
+    /// Counters since the pipe was opened.
     pub fn stats(&self) -> PipeStats {
         let (lanes, bytes_dropped) = {
             let shared = lock(&self.core().shared);
@@ -194,9 +193,9 @@ impl Pipe {
         self.core().counters.stats(lanes, bytes_dropped)
     }
 
-    /// Sends a message. It is queued, and begins to leave, at once; the future ends when every byte is with the
-    /// transport or the channel. What the peer has no credit for ([`Limits::window_ahead`](crate::Limits::window_ahead)) leaves
-    /// only after its reader has asked for it, so awaiting a write may wait for that reader. Dropping the future changes nothing: the message still goes; [`Write::cancel`] takes it back.
+    /// Sends a message. It is queued, and starts to leave, at once; the future ends when every byte is with the transport or the channel.
+    /// Parts for which the peer has given no credit ([`Limits::window_ahead`](crate::Limits::window_ahead)) leave only after its reader has
+    /// asked for them, so awaiting a write may wait for that reader. Dropping the future does not stop the message; [`Write::cancel`] does.
     ///
     /// # Errors
     /// [`Misuse`](crate::Misuse) for what the peer's limits or the channels do not allow (nothing is sent),
@@ -205,7 +204,7 @@ impl Pipe {
         Write::start(self.core().clone(), message)
     }
 
-    /// Sends a message that nobody will ask about. Returns its number.
+    /// Sends a message without a future for its completion. Returns the message's number.
     ///
     /// # Errors
     /// As [`Pipe::write`], as far as they are known at once.
@@ -217,12 +216,12 @@ impl Pipe {
         Ok(submitted.id)
     }
 
-    /// Messages written here and not yet handed over: it grows when the peer does not read.
+    /// How many messages were written here and not yet handed to the transport or a channel: it grows when the peer does not read.
     pub fn unwritten(&self) -> usize {
         self.core().unwritten()
     }
 
-    /// Ends when the peer's application has called read for (or skipped, or refused) everything written so far.
+    /// Ends when the peer's application has called read for, skipped or refused every message written so far.
     ///
     /// # Errors
     /// [`Error::GoingAway`] when the peer closes without having received all of it; else how the pipe ended.
@@ -242,7 +241,7 @@ impl Pipe {
         Ok(Incoming::new(core.clone(), arrival))
     }
 
-    /// `take` is told of it under the lock.
+    /// Waits for the next message, and calls `take` on it under the lock.
     async fn next_arrival<T>(
         &self,
         take: impl Fn(&Arrival, &mut Shared) -> T,
@@ -263,7 +262,7 @@ impl Pipe {
     /// # Errors
     /// As [`Pipe::read_descriptor`] and [`Incoming::read`].
     pub async fn read(&self) -> Result<Message, Error> {
-        // What is here whole need not be checked twice.
+        // A message that is here whole is finished under the same lock, and needs no second check.
         let whole = |arrival: &Arrival, shared: &mut Shared| {
             arrival
                 .is_whole()
@@ -284,16 +283,16 @@ impl Pipe {
         }
     }
 
-    /// Tells the peer that no message of its from now on will be taken, and why; those that come are refused.
-    /// Messages before are still read, and this side may still write. Returns the number of the first ignored message.
+    /// Tells the peer, with the reason, that this side takes no more messages: those that still come are refused. Earlier messages are
+    /// still read, and this side may still write. Returns the number of the first ignored message.
     pub fn go_away(&self, reason: &str) -> u64 {
         let next = lock(&self.core().shared).state.go_away(reason);
         self.core().drive();
         next
     }
 
-    /// Writes no more: whoever reads at the peer gets [`Error::Closed`] after the last message, and every later write here
-    /// does. This side still reads what the peer writes, until that one closes. Said again it changes nothing.
+    /// Ends this side's writing. Readers at the peer get [`Error::Closed`] after the last message, and so does every later write here. This
+    /// side still reads what the peer writes, until the peer closes. A second call changes nothing.
     ///
     /// ```
     /// # use tensorpipe::{Context, Error, Message};
@@ -317,9 +316,9 @@ impl Pipe {
         self.core().drive();
     }
 
-    /// Delivers what was written, ends the pipe, and has the connection say goodbye, as far as its transport does
-    /// ([`poll_shutdown`](tokio::io::AsyncWrite::poll_shutdown)). Whoever still reads or writes on it gets [`Error::Closed`]. Bounded
-    /// by [`Timeouts::linger`](crate::Timeouts::linger), and a second for the goodbye.
+    /// Delivers written messages, ends the pipe, and shuts its connection down ([`poll_shutdown`](tokio::io::AsyncWrite::poll_shutdown)).
+    /// Operations that still read or write get [`Error::Closed`]. Takes [`Timeouts::linger`](crate::Timeouts::linger) at most, and a second
+    /// for the shutdown.
     ///
     /// # Errors
     /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
@@ -327,7 +326,7 @@ impl Pipe {
         self.close_within(self.core().timeouts.linger).await
     }
 
-    /// The same with a bound of its own.
+    /// As [`Pipe::close`], with a bound of its own instead of the context's.
     ///
     /// # Errors
     /// As [`Pipe::close`].
@@ -340,7 +339,7 @@ impl Pipe {
         }
     }
 
-    /// Ends when the pipe has ended and its connection is gone, with how it ended.
+    /// Waits until the pipe has ended and its connection is gone. Returns how the pipe ended.
     pub(crate) async fn gone(&self) -> Error {
         let mut waiter = Waiter::new(self.core().clone());
         let gone = |shared: &mut Shared| {
@@ -350,12 +349,12 @@ impl Pipe {
         std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, gone)).await
     }
 
-    /// Whether it has ended: every operation but reading what is already here fails.
+    /// Whether the pipe has ended. Every operation then fails, except reading messages that are already here.
     pub fn has_ended(&self) -> bool {
         lock(&self.core().shared).ended.is_some()
     }
 
-    /// Ends when the pipe has ended, with how it did.
+    /// Waits until the pipe ends. Returns how it ended.
     pub async fn ended(&self) -> Error {
         let mut waiter = Waiter::new(self.core().clone());
         std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, |shared| shared.ended.clone()))

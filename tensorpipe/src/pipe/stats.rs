@@ -15,7 +15,7 @@ pub struct PipeStats {
     pub bytes_out: u64,
     /// Bytes read from the connection.
     pub bytes_in: u64,
-    /// How often the peer slept and had to be woken by a system call of its own, where the transport does that itself (shm).
+    /// Extra system calls that woke a sleeping peer, where the transport makes them itself (shm).
     pub wakes: u64,
     /// Payload and tensor bytes copied:
     ///
@@ -30,17 +30,17 @@ pub struct PipeStats {
     pub bytes_lent: u64,
     /// Bytes of received tensors that were not moved at all: they are read where the peer has them.
     pub bytes_borrowed: u64,
-    /// Bytes of tensors and payloads that a channel was given, and which it sent as another would: neither end could do better just then.
-    /// [`ChannelRoute::diverted`](crate::route::ChannelRoute::diverted) has them by that other channel, with the last reason. Where it never
-    /// gets better, [`ChannelRoute::degraded`](crate::route::ChannelRoute::degraded) says why, and other channels are given them.
+    /// Bytes of tensors and payloads that a channel sent as another one would, since neither end could do better just then.
+    /// [`ChannelRoute::diverted`](crate::route::ChannelRoute::diverted) lists them by that other channel, with the last reason. If it never
+    /// gets better, [`ChannelRoute::degraded`](crate::route::ChannelRoute::degraded) says why, and other channels carry such parts.
     pub bytes_diverted: u64,
     /// Bytes of payloads and tensors that came on the pipe's connection for nothing. They had left before their reader skipped or refused
     /// them, or before it was found that there is no memory for them.
     pub bytes_dropped: u64,
 }
 
-/// How the payloads and tensors of one message came to their reader. What none of the three counts was not copied by
-/// anybody's CPU: it was lent, or handed over.
+/// How the payloads and tensors of one message came to their reader. Bytes that none of the three counts were copied by no CPU: they were
+/// lent, or handed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MessageStats {
@@ -62,7 +62,7 @@ impl MessageStats {
         self.channels |= 1u64.checked_shl(channel.into()).unwrap_or(0);
     }
 
-    /// What a lane did between these two.
+    /// Adds what a lane did between these two readings.
     pub(super) fn add(&mut self, before: LaneStats, after: LaneStats) {
         self.streamed += after.streamed - before.streamed;
         self.copied += after.copied - before.copied;
@@ -105,9 +105,9 @@ pub(crate) struct LaneStats {
     pub(super) lent: u64,
     pub(super) borrowed: u64,
     pub(super) diverted: u64,
-    /// Expected on a connection.
+    /// Bytes expected on a connection.
     pub(super) streamed: u64,
-    /// That came as copies.
+    /// Received bytes that the peer's lane had copied.
     pub(super) copied_by_writer: u64,
 }
 
@@ -139,7 +139,7 @@ impl Counters {
         is_over
     }
 
-    /// The handler was given so many messages. Only whoever calls it counts.
+    /// The handler was given so many messages. Only the thread that calls the handler calls this.
     pub(super) fn gave(&self, messages: usize) {
         add(&self.given, messages);
     }

@@ -1,4 +1,4 @@
-//! What only the inside of a pipe shows: what a forked child lets go of, which stays its parent's, and credit that comes back.
+//! Tests that need the inside of a pipe: what a forked child drops while its parent keeps it, memory and credit that come back.
 
 use std::pin::pin;
 use std::task::{Context as TaskContext, Wake, Waker};
@@ -13,7 +13,7 @@ use crate::sys::fork::tests::a_child_drops;
 use crate::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use crate::{Context, ContextBuilder, Limits};
 
-/// Both ends of a pipe within such a context.
+/// Both ends of a pipe within a context with these settings.
 pub(super) async fn pair_of(context: ContextBuilder, url: &str) -> (Pipe, Pipe) {
     let context = context.build().unwrap();
     let listener = context.listen([url]).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_forked_child_lets_go_of_a_pipe_which_goes_on_at_its_parent() {
         says_and_hears(&client, &server).await;
         let core = client.core().clone();
         let mut client = Some(client);
-        // Whoever has the lock is not in the child.
+        // The thread that has the lock is not in the child.
         let held = lock(&core.shared);
         assert!(a_child_drops(&mut client));
         drop(held);
@@ -78,7 +78,7 @@ async fn a_forked_child_lets_go_of_a_pipe_which_goes_on_at_its_parent() {
     }
 }
 
-/// Without the lock, which a child may find held by a thread that it has not got.
+/// The child must not take the lock: a thread that does not exist there may hold it.
 #[tokio::test]
 async fn a_forked_child_lets_go_of_what_it_awaited() {
     let (client, server) = tcp_pair().await;
@@ -150,12 +150,12 @@ async fn of_a_message_that_came_ahead_and_was_taken_back_nothing_is_kept() {
     assert!(hold(server.core()).reads.is_empty());
 }
 
-/// It grows with what comes, and gives its memory back when little has come for long.
+/// The buffer grows with what comes, and gives its memory back when little has come for long.
 #[tokio::test]
 async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
     use super::driver::tuning::{RECEIVE_BUFFER, RECEIVE_BUFFER_IDLE, RECEIVE_BUFFER_KEPT};
     let (client, server) = tcp_pair().await;
-    // On a busy machine somebody else may be at it for a moment.
+    // On a busy machine another thread may have the connection for a moment.
     let io = || loop {
         if let Some(io) = server.core().hold_io() {
             break io;
@@ -163,7 +163,8 @@ async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
         std::thread::yield_now();
     };
     let buffer = || io().buffer();
-    // Most often with what just fills a small one: it must not be made and thrown away for each. The clock is read now and then.
+    // Mostly with messages that just fill a small buffer: a large one must not be made and dropped for each. The clock is read now and
+    // then.
     for len in std::iter::repeat_n(4200, 60).chain([30_000]) {
         says_and_hears(&client, &server).await;
         assert_eq!(buffer(), RECEIVE_BUFFER_IDLE);
@@ -195,7 +196,7 @@ async fn streaming() -> (Pipe, Pipe) {
     pair_of(context.channels(channels), PORT).await
 }
 
-/// What it takes of the credit ahead, beside 256 bytes.
+/// Bytes of a tensor, which takes 256 bytes more of the credit ahead.
 const LARGE: u64 = 1 << 20;
 
 fn of(len: u64) -> Message {
@@ -209,7 +210,7 @@ async fn moves(client: &Pipe, server: &Pipe, len: u64) {
     read.unwrap();
 }
 
-/// Until there is credit for two.
+/// Sends until the pipe has earned credit for two large tensors.
 async fn earns(client: &Pipe, server: &Pipe) {
     for _ in 0..3 {
         moves(client, server, LARGE).await;
@@ -228,7 +229,7 @@ async fn a_message_earns_credit_if_it_can_go_ahead_with_it() {
     }
 }
 
-/// What a pipe has earned it loses when it is idle, and earns again.
+/// An idle pipe loses the credit that it has earned, and can earn it again.
 #[tokio::test]
 async fn credit_ahead_comes_back_from_an_idle_pipe() {
     use super::driver::tuning::CREDIT_KEPT;
@@ -264,7 +265,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
     }
 }
 
-/// What came ahead and waits to be read is not given back before: neither to the pipe nor to others of its context.
+/// Credit of messages that came ahead is not given back before they are read: neither to the pipe nor to others of its context.
 #[tokio::test]
 async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
     use super::driver::tuning::CREDIT_KEPT;
@@ -281,7 +282,7 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
             server.core().drive();
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // The peer has heard of it, and has answered.
+        // The peer has got RECALL, and has answered.
         while ahead().promised > LARGE + 256 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -41,7 +41,7 @@ impl<S: Clone, D> PipeState<S, D> {
                     reason: Reason::new(message, code, ""),
                     answer: true,
                 });
-                // To skip what is handed over is no news.
+                // A skip of a message that is handed over is not reported.
                 if under_way || code != ResetCode::Skipped {
                     self.events.push_back(Event::Refused(reason));
                 }
@@ -55,7 +55,7 @@ impl<S: Clone, D> PipeState<S, D> {
             }
             Control::Flushed(message) => {
                 self.check_sent(Kind::Flushed, message)?;
-                // Said again it is no news: whoever is told goes through everybody who waits.
+                // A repetition is not reported: each event makes the driver go through all operations that wait.
                 if self.closing.peer_read.is_none_or(|old| message > old) {
                     self.closing.peer_read = Some(message);
                     self.events.push_back(Event::Flushed { message });
@@ -131,7 +131,7 @@ impl<S: Clone, D> PipeState<S, D> {
             self.count_read(message);
             return Ok(());
         }
-        // Of one that was read long ago, too: whoever acts on it may want to stop.
+        // Also for a message that was read long ago: the application may want to stop acting on it.
         if let Some(incoming) = self.incoming.get_mut(message) {
             if !incoming.is_wanted() {
                 // The REFUSE is still on its way to the writer, and will be answered.
@@ -147,7 +147,7 @@ impl<S: Clone, D> PipeState<S, D> {
         Ok(())
     }
 
-    /// A lane here has answered about an incoming part: if that leaves it open, the peer's lane may speak of it again.
+    /// A lane of this side has answered about an incoming part. If that leaves the part open, the peer's lane may send about it again.
     pub(super) fn answered(&mut self, op: OpId) {
         let part = self.incoming.part_mut(op);
         if let Some(part) = part.filter(|part| !part.expected) {
@@ -183,8 +183,8 @@ impl<S: Clone, D> PipeState<S, D> {
         let Carriage::Bulk { channel, .. } = part.carriage else {
             return unknown();
         };
-        // It may come before the application reads, and is kept: so one for each part, and one for each answer that
-        // leaves it open.
+        // Such a frame may come before the application reads, and is kept. So there may be one for each part, and one for each answer that
+        // leaves the part open.
         let again = mem::replace(&mut part.told, true) || part.done;
         if again && self.at_once.contains(channel) {
             let when = "twice for a part that needs no go-ahead";

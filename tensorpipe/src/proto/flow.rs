@@ -1,5 +1,5 @@
-//! Credits. All counters are cumulative, so that a WINDOW frame can be lost in thought (coalesced) but never counted
-//! twice. Invariant: the writer's `sent` never exceeds what the reader has `announced`.
+//! Credits. All counters are cumulative, so that WINDOW frames can be coalesced, and none counts twice. Invariant: the writer's `sent`
+//! never exceeds what the reader has `announced`.
 //!
 //! The window of bytes ahead changes. It grows with a WINDOW frame. To make it smaller the reader asks (RECALL), and goes on
 //! honouring what it has announced until the writer has answered (RECALLED).
@@ -9,13 +9,13 @@ use super::wire::frame::{Control, Kind};
 use super::wire::hello::{Amount, WireLimits};
 use crate::error::PeerFault;
 
-/// Channels whose parts neither wait for a go-ahead nor take credit: what they send takes no memory of the reader's. Both
-/// ends know the same of each channel.
+/// Channels whose parts neither wait for a go-ahead nor take credit, since they take no memory of the reader's. Both ends agree on which
+/// these are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AtOnce(u32);
 
 impl AtOnce {
-    /// Of the negotiated channels, in their order, at most 32.
+    /// For the negotiated channels in their order, at most 32.
     pub(crate) fn new(channels: impl IntoIterator<Item = bool>) -> Self {
         let bits = channels.into_iter().take(32).enumerate();
         Self(bits.fold(0, |set, (i, at_once)| set | u32::from(at_once) << i))
@@ -25,7 +25,7 @@ impl AtOnce {
         self.0.checked_shr(u32::from(channel)).unwrap_or(0) & 1 == 1
     }
 
-    /// No part of theirs says that it waits.
+    /// Fails if a part on one of them says that it waits.
     pub(super) fn check(self, head: &Head) -> Result<(), PeerFault> {
         let waits = |carriage: &Carriage| match carriage {
             Carriage::Bulk { channel, ahead } => !ahead && self.contains(*channel),
@@ -39,7 +39,7 @@ impl AtOnce {
     }
 }
 
-/// What a part that comes ahead takes of the credit beside its bytes: it costs its reader memory, however small it is.
+/// Credit that a part ahead takes beside its bytes: however small it is, it costs its reader memory.
 pub(crate) const AHEAD_PART: u64 = 256;
 
 /// The writer's side.
@@ -81,13 +81,13 @@ impl SendWindow {
         fits
     }
 
-    /// The reader wants bytes ahead to be limited to this. Returns what the limit is now: not less than what is sent.
+    /// The reader asks for a lower limit of bytes ahead. Returns the limit from now on: not less than what is sent.
     pub(crate) fn recall(&mut self, ahead: u64) -> u64 {
         self.limit.ahead = self.limit.ahead.min(ahead.max(self.sent.ahead));
         self.limit.ahead
     }
 
-    /// The reader announced new limits. They do not shrink so: an older frame changes nothing.
+    /// The reader announced new limits. Limits never shrink this way: an older frame changes nothing.
     pub(crate) fn raise(&mut self, limit: Amount) {
         self.limit.messages = self.limit.messages.max(limit.messages);
         self.limit.bytes = self.limit.bytes.max(limit.bytes);
@@ -148,7 +148,7 @@ impl ReceiveWindow {
         }
     }
 
-    /// Of bytes ahead.
+    /// The counts of bytes ahead.
     pub(super) fn ahead(&self) -> Ahead {
         Ahead {
             window: self.window.ahead,
@@ -175,7 +175,7 @@ impl ReceiveWindow {
         }
         self.window.ahead = ahead;
         self.due.ahead = due_ahead(ahead);
-        // What is free since it was announced last was not announced.
+        // Bytes that became free since the last announcement were not announced.
         let asked = self.finished.ahead.saturating_add(ahead);
         let asked = asked.min(self.announced.ahead);
         self.recall = Some(Recall {
@@ -185,7 +185,7 @@ impl ReceiveWindow {
         Some(Control::Recall(asked))
     }
 
-    /// Tells of bytes ahead that are free, if there are any.
+    /// Announces bytes ahead that are free, if there are any.
     pub(crate) fn announce_ahead(&mut self) -> Option<Control> {
         let limit = self.finished.plus(self.window);
         (limit.ahead > self.announced.ahead).then(|| self.announce())
@@ -204,7 +204,7 @@ impl ReceiveWindow {
         Ok(self.announce_ahead())
     }
 
-    /// Announces all that is free. While the writer has not answered what was announced before it was asked holds as well.
+    /// Announces all that is free. While a RECALL is not answered, what was announced before it holds as well.
     fn announce(&mut self) -> Control {
         let limit = self.finished.plus(self.window);
         if let Some(recall) = &mut self.recall {

@@ -39,12 +39,12 @@ pub(super) struct InPart<D> {
     pub(super) pieces: Vec<InPiece<D>>,
     /// What still comes of it is thrown away.
     pub(super) unwanted: bool,
-    /// The writer's lane has said where it is: once, on a channel that sends at once.
+    /// The writer's lane has sent a frame about it: on a channel that sends at once it may do so once.
     pub(super) told: bool,
     pub(super) done: bool,
 }
 
-/// Part of a part, whose lane has others carry pieces.
+/// A piece of a part whose lane has others carry pieces.
 #[derive(Debug)]
 pub(super) struct InPiece<D> {
     pub(super) piece: u16,
@@ -80,14 +80,14 @@ impl<D> InPart<D> {
 /// A message that the application is not done with.
 #[derive(Debug)]
 pub(super) struct InMessage<D> {
-    /// None of one that was here whole when it came: the driver has all of it.
+    /// Empty for a message that was whole when it came: the driver has all of it.
     pub(super) parts: Vec<InPart<D>>,
     pub(super) disposition: Disposition,
     pub(super) credit: Amount,
 }
 
 impl<D> InMessage<D> {
-    /// Its head is here, of which its writer computes the same credit.
+    /// A message whose head is here. Its writer computes the same credit from it.
     pub(super) fn new(head: &Head, at_once: AtOnce) -> Self {
         let metadata = head.metadata_len();
         Self {
@@ -101,7 +101,7 @@ impl<D> InMessage<D> {
         }
     }
 
-    /// Some of it is not here.
+    /// Called if some of the message is not here yet.
     pub(super) fn expect_parts(&mut self, head: &Head, at_once: AtOnce) {
         let part = |(i, carriage)| {
             let len = head.part_len(i);
@@ -122,7 +122,7 @@ impl<D> InMessage<D> {
         self.parts = carriages.enumerate().map(part).collect();
     }
 
-    /// The parts that ride are here.
+    /// The eager parts are here.
     pub(super) fn has_eager(&mut self) {
         for part in &mut self.parts {
             part.done |= part.carriage == Carriage::Eager;
@@ -141,8 +141,8 @@ impl<D> InMessage<D> {
         self.parts.iter().any(|part| bulk(part) && !part.done)
     }
 
-    /// Nobody wants what comes of its bulk parts, or has come and was read by nobody. Returns how many bytes these are, unless
-    /// they were counted before.
+    /// Throws away its bulk parts: bytes that still come, and bytes that have come and were read by nobody. Returns how many bytes of them
+    /// have come, unless they were counted before.
     pub(super) fn throw_away(&mut self) -> u64 {
         let read = self.disposition == Disposition::Reading;
         let lost = |part: &&mut InPart<D>| {
@@ -197,7 +197,8 @@ pub(super) struct Incoming<D> {
     pub(super) next: u64,
     /// Those of `messages` that the application has not called read for, in order.
     unread: VecDeque<Unread>,
-    /// Why those were taken back on which the application has not decided, and that are gone from `messages`: for when it does.
+    /// The reasons of messages that the writer took back before the application had decided. They are gone from `messages`; kept until it
+    /// decides.
     pub(super) taken_back: FxHashMap<u64, Reason>,
 }
 
@@ -269,9 +270,9 @@ impl<D> Incoming<D> {
         self.ask(self.unread.partition_point(upto))
     }
 
-    /// A question waits for the last of the first `count` unread messages: so there are never more of them than messages, and
-    /// none takes longer to answer than the other. Without one the answer is how far reading has come: what is not there any
-    /// more was read, refused, or never came.
+    /// The question waits at the last of the first `count` unread messages: so there are never more questions than messages, and each takes
+    /// equally long to answer. Without such a message the answer is how far reading has come: all messages before the first unread one were
+    /// read, refused, or never came.
     fn ask(&mut self, count: usize) -> Option<u64> {
         if let Some(last) = count.checked_sub(1) {
             self.unread[last].asked = true;

@@ -1,6 +1,6 @@
 //! What comes in: frames are cut out of the byte stream, checked against what was granted, and acted on.
 //!
-//! Only heads and control frames pass through here; of eager parts and DATA frames it is said where the bytes go.
+//! Only heads and control frames pass through here. For eager parts and DATA frames it only says where the bytes go.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -24,23 +24,23 @@ pub(crate) enum Input {
     Bulk(u64),
 }
 
-/// A message whose head is here. If that is all there is of it, or the driver has the rest, nothing more need be said; if not, the
-/// driver says [`expect_parts`](PipeState::expect_parts).
+/// A message whose head is here. If more of it is to come, the driver calls [`expect_parts`](PipeState::expect_parts); not if the head is
+/// all of it, or the driver has the rest.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     pub(crate) message: u64,
     pub(crate) head: Head,
-    /// How many bytes ride, if they are the next ones of the input, for the driver to take. `None`: they come as
-    /// [`Input::Bulk`] once the driver says [`start_eager`](PipeState::start_eager).
+    /// How many eager bytes come next in the input, for the driver to take. `None`: they come as [`Input::Bulk`] once the driver has called
+    /// [`start_eager`](PipeState::start_eager).
     pub(crate) here: Option<usize>,
 }
 
-/// A channel's word about a part of a message that has just come.
+/// A channel's frame about a part of a message that has just come.
 #[derive(Clone, Debug)]
 pub(crate) struct Offer {
     pub(crate) part: u16,
     pub(crate) channel: u8,
-    /// Where it stands in what follows the head.
+    /// The body of that frame, in the bytes behind the message's head.
     pub(crate) word: Range<usize>,
 }
 
@@ -53,9 +53,9 @@ const WHOLE_UP_TO: u64 = 32 << 10;
 pub(super) struct Bulk {
     /// Not 0.
     pub(super) len: u64,
-    /// Whose they are: a chunk of its stream, or all of it. `None`: the rest of a frame, to be thrown away.
+    /// The operation that they belong to: a chunk of its stream, or all of it. `None`: the rest of a frame, to be thrown away.
     pub(super) op: Option<OpId>,
-    /// They ride in the frame of their message.
+    /// They are an eager part, in the frame of their message.
     pub(super) rides: bool,
 }
 
@@ -82,7 +82,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Whose the bytes are that [`Input::Bulk`] announces.
+    /// The operation of the bytes that [`Input::Bulk`] announces.
     pub(crate) fn bulk_target(&self) -> Option<OpId> {
         self.bulk?.op
     }
@@ -123,7 +123,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Apart, as other frames than messages are: each message should not pay for it.
+    /// Not inlined, like all frames but messages: messages should not pay for it.
     #[inline(never)]
     fn decode_control(&mut self, kind: Kind, flags: u8, body: &[u8]) -> Result<(), PeerFault> {
         self.control_frame(Control::decode(kind, flags, body)?)
@@ -161,7 +161,7 @@ impl<S: Clone, D> PipeState<S, D> {
         Ok((used, Some(Input::Message(arriving))))
     }
 
-    /// This side goes: neither the message nor the bytes behind its head are taken.
+    /// This side is going away: refuses the message, and throws away the bytes behind its head.
     #[cold]
     fn ignore(&mut self, message: u64, head: &Head, eager_len: u64) {
         self.expect_parts(message, head);
@@ -169,8 +169,8 @@ impl<S: Clone, D> PipeState<S, D> {
         self.expect_bulk(eager_len, None);
     }
 
-    /// What the frame behind a message that has just come says of its only part that does not ride, if both are here. `rest` follows
-    /// the message's head.
+    /// The channel frame right behind a message that has just come, if it is about the message's only bulk part and both frames are here
+    /// whole. `rest` is the bytes behind the message's head.
     pub(crate) fn offered(&self, arriving: &Arriving, rest: &[u8]) -> Option<Offer> {
         let eager_len = arriving.here?;
         let mut bulk = None;

@@ -1,7 +1,7 @@
 //! Finding out that the peer is silent: it is asked after half the bound, and given up after the other half.
 //!
-//! A peer that sends bulk over a slow link cannot ask: its question waits behind what it has sent. So whoever hears
-//! something says something now and then, unasked.
+//! A peer that sends bulk over a slow link cannot ask in time: its question waits behind what it has sent. So an end that hears something
+//! sends a PONG now and then, unasked.
 
 use std::time::{Duration, Instant};
 

@@ -26,7 +26,7 @@ pub(crate) struct OutgoingPart<S> {
     pub(crate) metadata: Bytes,
     /// `None` for a payload.
     pub(crate) tensor: Option<TensorFields>,
-    /// The channel that carries it; `None`: its bytes ride in the message's frame. What is empty always does.
+    /// The channel that carries it; `None`: its bytes go in the message's frame, as those of an empty part always do.
     pub(crate) channel: Option<u8>,
     pub(crate) source: S,
 }
@@ -43,7 +43,7 @@ impl<S> OutgoingPart<S> {
     }
 }
 
-/// Where a frame is put together that leaves next: behind what is there, and what rides in it into `segments`.
+/// Where the next frame to leave is put: behind the bytes in `out`, with its eager parts in `segments`.
 #[derive(Debug)]
 pub(crate) struct Room<'a, S> {
     pub(crate) out: &'a mut Vec<u8>,
@@ -66,13 +66,13 @@ pub(super) struct OutPart<S> {
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Not sent yet: its frame, up to the bytes that ride, and the credit that it takes.
+    /// Not sent yet: its frame, up to the eager bytes, and the credit that it takes.
     Queued(Vec<u8>, u64),
     /// Sent; bulk parts wait for the go-ahead.
     Sent,
     /// The go-ahead is there, or none is needed.
     Granted,
-    /// Abandoned before it was sent: this RESET is.
+    /// Abandoned before it was sent: this RESET is sent in its place.
     Hole(Box<Control>),
 }
 
@@ -145,7 +145,7 @@ impl<S> Outgoing<S> {
     }
 }
 
-/// Parts that wait for a go-ahead go ahead of it, if there is credit for all of them. `frame`: their message's.
+/// Parts that wait for a go-ahead are sent without one, if there is credit for all of them; their flags in `frame`, the message's, say so.
 pub(super) fn send_ahead<S>(window: &mut SendWindow, parts: &mut [OutPart<S>], frame: &mut [u8]) {
     let waits = |part: &&OutPart<S>| matches!(part.carriage, Carriage::Bulk { ahead: false, .. });
     let credit = parts.iter().filter(waits).map(|part| part.len + AHEAD_PART);
@@ -160,7 +160,7 @@ pub(super) fn send_ahead<S>(window: &mut SendWindow, parts: &mut [OutPart<S>], f
     }
 }
 
-/// Appends the frame of a message, up to the bytes that ride, to `out`. Takes the parts, and returns what is kept of them.
+/// Appends the frame of a message, up to the eager bytes, to `out`. Takes the parts, and returns what is kept of them.
 #[inline]
 pub(super) fn put<S>(
     metadata: &[u8],
@@ -202,7 +202,7 @@ pub(super) fn credit_of(metadata: usize, parts: usize) -> u64 {
     metadata as u64 + 64 * (1 + parts as u64)
 }
 
-/// The credit that a message takes, of which the reader computes the same; or why the peer does not take it.
+/// The credit that a message takes (its reader computes the same), or why the peer does not take the message.
 pub(super) fn check<S>(
     metadata: &[u8],
     parts: &[OutgoingPart<S>],

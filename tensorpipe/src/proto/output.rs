@@ -25,7 +25,7 @@ pub(crate) enum Segment<S> {
     Control(usize),
     /// A range of a part's memory.
     Data { source: S, range: Range<u64> },
-    /// Everything before has to do with this: tell `written` when it is with the transport.
+    /// Tell `written` when everything before it is with the transport.
     Mark(Mark),
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Stream<S> {
 #[derive(Debug)]
 pub(super) struct Outbox<S> {
     pub(super) control: VecDeque<Control>,
-    /// Frames of channels for which nobody waits.
+    /// Frames of channels that nobody waits for: they may leave later.
     pub(super) delayed: VecDeque<Control>,
     pub(super) streams: VecDeque<Stream<S>>,
     /// Numbers of messages to be flushed, asked for once they are sent.
@@ -83,7 +83,7 @@ impl<S> Outbox<S> {
             mem::discriminant(queued) == mem::discriminant(&frame)
                 && matches!(frame, Control::Window(_) | Control::Pong(_))
         };
-        // But limits before a RECALL are others than those behind it.
+        // But a limit behind a RECALL must not replace one before it.
         let recall = |queued: &&mut Control| !matches!(queued, Control::Recall(_));
         let last = self.control.iter_mut().rev().take(4);
         match last.take_while(recall).find(|queued| replaces(queued)) {
@@ -92,7 +92,7 @@ impl<S> Outbox<S> {
         }
     }
 
-    /// What there is to be said, if anything.
+    /// Queues `frame`, if there is one.
     pub(super) fn extend(&mut self, frame: Option<Control>) {
         if let Some(frame) = frame {
             self.control(frame);
@@ -103,7 +103,7 @@ impl<S> Outbox<S> {
         self.control.is_empty() && self.streams.is_empty() && self.flush.is_empty()
     }
 
-    /// Fails if the peer makes this side queue frames, answers and go-aheads, that it does not fetch. One that fetches them has at most a
+    /// Fails if the peer makes this side queue frames, answers and go-aheads, without reading them. A peer that reads has at most a
     /// go-ahead for each message of a window of `messages` in the queue.
     pub(super) fn check(&self, messages: u64) -> Result<(), PeerFault> {
         let limit = messages.saturating_add(CONTROL_QUEUE_MAX as u64);

@@ -22,22 +22,22 @@ use super::output::Outbox;
 use super::wire::frame::{Body, CHANNEL_MAX, Control, OP_LEN, Reason};
 use super::wire::hello::WireLimits;
 
-/// One transfer on its way: what a channel works on. All that a lane needs to know of it is which end it is at. Its
-/// [`key`](OpId::key) names it to the peer's lane on a connection of the channel's own.
+/// One transfer under way: what a channel works on. A lane need only know at which end of it it is. The [`key`](OpId::key) names the
+/// transfer to the peer's lane on a connection of the channel's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpId {
     /// The message's number among those of its writer.
     pub(crate) message: u64,
     /// The part's number: payloads first, then tensors.
     pub(crate) part: u16,
-    /// Which piece of it, from 1 on, where its lane has others carry pieces; 0 is all of it.
+    /// The number of the piece, from 1 on, if the part's lane has others carry pieces; 0 is the whole part.
     pub(crate) piece: u16,
     /// Whether this side is the writer.
     pub outgoing: bool,
 }
 
 impl OpId {
-    /// Of a [`key`](Self::key), in bytes.
+    /// Length of a [`key`](Self::key), in bytes.
     pub const KEY_LEN: usize = OP_LEN;
 
     /// Its name among the transfers of this direction, the same at both ends.
@@ -49,7 +49,7 @@ impl OpId {
         key
     }
 
-    /// The transfer of this name: `outgoing` if this side is the writer. A peer may name what there is not.
+    /// The transfer with this key: `outgoing` if this side is the writer. A peer may name a transfer that does not exist.
     pub fn from_key(key: [u8; OP_LEN], outgoing: bool) -> Self {
         let [message @ .., a, b, c, d] = key;
         Self {
@@ -60,7 +60,7 @@ impl OpId {
         }
     }
 
-    /// Piece number `piece` of it, for a lane inside the one that has all of it.
+    /// Piece number `piece` of it, for a lane inside the one that has the whole part.
     pub const fn piece(self, piece: NonZeroU16) -> Self {
         Self {
             piece: piece.get(),
@@ -78,7 +78,7 @@ impl OpId {
         Self { piece: 0, ..self }
     }
 
-    /// The last piece that it can have: behind it come other transfers.
+    /// The upper bound of its pieces, in the order of ids: other transfers come behind it.
     pub(crate) const fn last(self) -> Self {
         Self {
             piece: u16::MAX,
@@ -104,7 +104,7 @@ impl OpId {
 }
 
 impl Control {
-    /// What this side's channel says about `op`.
+    /// A frame of this side's channel about `op`.
     pub(crate) fn channel(op: OpId, body: &[u8]) -> Self {
         Self::Channel {
             op: op.key(),
@@ -127,9 +127,9 @@ pub(crate) enum Event<S, D> {
     Cancel { op: OpId, channel: u8 },
     /// Every byte of a message is handed over.
     Written { message: u64 },
-    /// The reader does not want the message, or no more of it. It may long be handed over.
+    /// The reader does not want the message, or no more of it. It may have been handed over long ago.
     Refused(Reason),
-    /// The writer abandons a message, or what it asked for with it. Not told of one that was refused here.
+    /// The writer abandons a message, or what it asked for with it. Not reported for a message that was refused here.
     Reset(Reason),
     /// The peer's application has called read for every message up to this one.
     Flushed { message: u64 },
@@ -158,7 +158,7 @@ pub(crate) struct PipeState<S, D> {
     pub(super) send_window: SendWindow,
     pub(super) receive_window: ReceiveWindow,
     pub(super) outbox: Outbox<S>,
-    /// The bytes that come next, if they are no frame's front.
+    /// Bulk bytes that come next, before the front of another frame.
     pub(super) bulk: Option<Bulk>,
     pub(super) events: VecDeque<Event<S, D>>,
     pub(super) keep_alive: KeepAlive,
@@ -216,7 +216,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Lets go of everything that is under way: the pipe has ended.
     pub(crate) fn abandon(&mut self) {
-        // Numbers stay: who asks what was written last is not told that there was nothing.
+        // Numbers stay: `last_written` must not say that there was nothing.
         self.outgoing.clear();
         self.incoming.clear();
         self.outbox = Outbox::default();
@@ -235,7 +235,7 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Asks the peer to say when its application has called read for everything up to `message`.
     pub(crate) fn flush(&mut self, message: u64) {
-        // One answer is for all who ask, and a peer may let questions wait for long.
+        // One answer serves all that ask about a message, and a peer may leave questions unanswered for long.
         if self.outbox.flush_asked.replace(message) != Some(message) {
             self.outbox.flush.push_back(message);
         }
@@ -251,7 +251,7 @@ impl<S: Clone, D> PipeState<S, D> {
         self.closing.asked
     }
 
-    /// Tells the peer that it takes no messages from the next one on, and drops those that come.
+    /// Tells the peer that this side takes no messages from the next one on; those that come are refused.
     pub(crate) fn go_away(&mut self, text: &str) -> u64 {
         let next = *self.closing.ignore_from.get_or_insert(self.incoming.next);
         self.outbox.control(Control::GoAway {
@@ -286,18 +286,18 @@ impl<S: Clone, D> PipeState<S, D> {
         self.receive_window.ahead()
     }
 
-    /// Tells the peer what it may send ahead again, without waiting until that is much.
+    /// Announces the free credit for bytes ahead, without waiting until it is much.
     pub(crate) fn announce_ahead(&mut self) {
         self.outbox.extend(self.receive_window.announce_ahead());
     }
 
-    /// Lets the peer have `bytes` under way ahead, if that is more.
+    /// Raises what the peer may have under way ahead to `bytes`, if that is more.
     pub(crate) fn widen_ahead(&mut self, bytes: u64) {
         self.outbox.extend(self.receive_window.widen(bytes));
     }
 
-    /// Lets the peer have no more than `bytes` under way ahead: [`Event::Recalled`] tells when that holds. `false`: it holds already,
-    /// or the peer has not answered yet.
+    /// Lowers what the peer may have under way ahead to `bytes`: [`Event::Recalled`] tells when the peer has agreed. `false`: it is no more
+    /// already, or the peer has not answered an earlier request.
     pub(crate) fn narrow_ahead(&mut self, bytes: u64) -> bool {
         let recall = self.receive_window.narrow(bytes);
         let asks = recall.is_some();

@@ -76,7 +76,7 @@ impl<S: Clone, D> PipeState<S, D> {
         true
     }
 
-    /// Why a message that is not there any more was taken back, if that was before the application had decided on it. Once.
+    /// Why the writer took back a message that is gone, if the application had not decided on it by then. Returned once.
     pub(crate) fn take_reset(&mut self, message: u64) -> Option<Reason> {
         self.incoming.taken_back.remove(&message)
     }
@@ -111,7 +111,7 @@ impl<S: Clone, D> PipeState<S, D> {
         self.count_read(message);
     }
 
-    /// Nothing can be made of a message that comes ahead, and the application has not decided on it yet.
+    /// A message that comes ahead cannot be received, and the application has not decided on it yet: throws its parts away.
     pub(crate) fn throw_away(&mut self, message: u64) {
         if let Some(incoming) = self.incoming.get_mut(message) {
             self.dropped += incoming.throw_away();
@@ -158,7 +158,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Forgets an incoming message, of which nothing comes any more; its credit goes back.
+    /// Forgets an incoming message when nothing more of it comes; its credit goes back.
     pub(super) fn release(&mut self, message: u64) {
         let Some(released) = self.incoming.messages.remove(&message) else {
             return;
@@ -173,17 +173,17 @@ impl<S: Clone, D> PipeState<S, D> {
         self.outbox.extend(flushed);
     }
 
-    /// As [`channel`](Self::channel), about what nobody waits for: it is sent when [`send_delayed`](Self::send_delayed) says so.
+    /// As [`channel`](Self::channel), for a frame that nobody waits for: it leaves after [`send_delayed`](Self::send_delayed).
     pub(crate) fn channel_delayed(&mut self, op: OpId, body: &[u8]) {
         self.outbox.delayed.push_back(Control::channel(op, body));
     }
 
-    /// Whether there is something for which nobody waits.
+    /// Whether there are frames that nobody waits for.
     pub(crate) fn has_delayed(&self) -> bool {
         !self.outbox.delayed.is_empty()
     }
 
-    /// There is time for what nobody waits for.
+    /// Has the frames sent that nobody waits for.
     pub(crate) fn send_delayed(&mut self) {
         while let Some(delayed) = self.outbox.delayed.pop_front() {
             self.outbox.control(delayed);
@@ -201,8 +201,8 @@ impl<S: Clone, D> PipeState<S, D> {
         Some((piece.dest.take()?, piece.got))
     }
 
-    /// What [`Input::Bulk`](super::Input) announced is there; the memory comes back with it. Returns the message of which that
-    /// was the last in its frame.
+    /// The bytes that [`Input::Bulk`](super::Input) announced have come, into `dest`. If they were the last of a message's frame, returns
+    /// that message.
     pub(crate) fn bulk_received(&mut self, dest: Option<D>) -> Option<u64> {
         let Bulk { len, op, rides } = self.bulk.take()?;
         let op = op?;
@@ -281,8 +281,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// Goes on with the first non-empty eager part from `part`, or with the next frame: then returns the message, whose own
-    /// is over.
+    /// Expects the first non-empty eager part from `part` on. If there is none, the frame of the message is over: returns the message.
     fn next_eager(&mut self, number: u64, part: u16) -> Option<u64> {
         let parts = self.incoming.get(number)?.parts.iter().enumerate();
         let next = parts.skip(usize::from(part)).find(|(_, part)| part.rides());
@@ -298,7 +297,7 @@ impl<S: Clone, D> PipeState<S, D> {
         Some(number)
     }
 
-    /// The bytes of its parts that ride were here with its head.
+    /// The eager parts of a message were here with its head.
     pub(crate) fn has_eager(&mut self, message: u64) {
         if let Some(message) = self.incoming.get_mut(message) {
             message.has_eager();

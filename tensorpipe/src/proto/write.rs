@@ -13,7 +13,7 @@ use crate::error::{Misuse, ResetCode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) number: u64,
-    /// It is among the bytes to be sent; else it waits for its turn.
+    /// It is among the bytes to be sent; otherwise it is queued.
     pub(crate) sent: bool,
     /// It is [unwritten](PipeState::unwritten): a channel has to carry some of it, or it waits.
     pub(crate) kept: bool,
@@ -54,7 +54,7 @@ impl<S: Clone, D> PipeState<S, D> {
         Ok(Written { number, sent, kept })
     }
 
-    /// Parts of a message that leaves with `frame`. Returns whether any of them does not ride.
+    /// Sends the parts of a message that leaves with `frame`. Returns whether a channel has to carry any of them.
     fn send_parts(
         &mut self,
         number: u64,
@@ -105,8 +105,8 @@ impl<S: Clone, D> PipeState<S, D> {
         self.outgoing.next.checked_sub(1)
     }
 
-    /// Abandons a message, wherever it is: what has not left does not leave. A message that is already with the peer is
-    /// named to it, so that it can abandon what the message asked for.
+    /// Abandons a message, wherever it is: what has not left does not leave. The peer is told even of a message that it has, so that it can
+    /// abandon what the message asked for.
     pub(crate) fn reset(&mut self, message: u64, code: ResetCode, text: &str) {
         let reset = Control::Reset {
             reason: Reason::new(message, code, text),
@@ -121,7 +121,7 @@ impl<S: Clone, D> PipeState<S, D> {
         }
     }
 
-    /// What a part of a message of this side's is called: its number among the payloads, or among the tensors.
+    /// The name of an outgoing part, for errors: its number among the payloads, or among the tensors.
     pub(crate) fn name_outgoing(&mut self, op: OpId) -> Option<String> {
         let at = usize::from(op.part);
         let parts = &self.outgoing.message(op.message)?.parts;
@@ -132,12 +132,12 @@ impl<S: Clone, D> PipeState<S, D> {
         })
     }
 
-    /// Whether it is a tensor of a message of this side's that is not handed over yet.
+    /// Whether `op` is a tensor of an outgoing message that is not handed over yet.
     pub(crate) fn is_tensor(&mut self, op: OpId) -> bool {
         op.outgoing && self.outgoing.part(op).is_some_and(|part| part.is_tensor)
     }
 
-    /// The channel that carries a part of a message of this side's.
+    /// The channel that carries an outgoing part.
     pub(crate) fn outgoing_channel(&mut self, op: OpId) -> Option<u8> {
         match self.outgoing.part(op)?.carriage {
             Carriage::Eager => None,
@@ -185,7 +185,7 @@ impl<S: Clone, D> PipeState<S, D> {
                 started = true;
             }
         }
-        // Only a part that was started is among the streams: the others are not gone through for nothing.
+        // Only parts that were started have streams: otherwise they need not be searched.
         if started {
             (self.outbox.streams).retain(|stream| stream.op.message != message);
         }
@@ -227,7 +227,7 @@ impl<S: Clone, D> PipeState<S, D> {
             return;
         };
         outgoing.stage = Stage::Granted;
-        // As many as the peer likes: looked up, not searched.
+        // There may be as many as the peer likes, so each part is looked up by binary search.
         skip.sort_unstable();
         for (i, part) in outgoing.parts.iter_mut().enumerate() {
             let op = OpId::outgoing(message, i as u16);
@@ -260,7 +260,7 @@ impl<S> OutPart<S> {
     }
 }
 
-/// The bytes of parts that ride follow their frame. Returns how many these are.
+/// Queues the bytes of eager parts behind their frame. Returns how many these are.
 pub(super) fn push_eager<S>(parts: &mut [OutPart<S>], segments: &mut Vec<Segment<S>>) -> u64 {
     let mut eager = 0;
     for part in parts {

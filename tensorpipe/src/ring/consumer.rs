@@ -1,6 +1,6 @@
 //! The end of a ring that reads.
 //!
-//! As [`Producer`](super::Producer): what the other end says is checked before anything is done with it.
+//! As for [`Producer`](super::Producer), the other end's counter is checked before it is used.
 
 use super::control::{DONE, Fault, RingMemory, asleep_on, wake_sleeper};
 use crate::sync::{Ordering, fence};
@@ -16,7 +16,7 @@ pub(crate) struct Consumer<P> {
 }
 
 impl<P: RingMemory> Consumer<P> {
-    /// Of a ring that has just been made.
+    /// For a new ring.
     pub(crate) fn new(place: P) -> Self {
         Self {
             place,
@@ -26,7 +26,7 @@ impl<P: RingMemory> Consumer<P> {
         }
     }
 
-    /// Looks how far the producer is.
+    /// Reads how far the producer is.
     pub(super) fn refresh(&mut self) -> Result<(), Fault> {
         let seen = self.place.control().written.0.load(Ordering::Acquire);
         let written = seen & !DONE;

@@ -1,25 +1,24 @@
 //! What the two ends of a ring tell each other, and where its bytes lie.
 //!
-//! Counters of bytes, one for each end, that only grow. Invariant: no word here decides by itself where memory is touched: each
-//! end checks what the other wrote, and masks or bounds what it makes of it.
+//! One counter of bytes for each end; counters only grow. Invariant: no word here decides by itself which memory is touched. Each end
+//! checks what the other wrote, and masks or bounds each offset that it derives.
 //!
 //! # Sleeping
 //!
-//! An end that wants to sleep says so and polls once more; an end that has moved bytes checks whether the other sleeps.
-//! Both orders are store, full fence, load, so at least one of the two sees the other (Dekker). Whoever takes the flag
-//! down wakes: by what means is the owner's business. `tensorpipe-loom` checks both, and that bytes arrive whole, in
-//! every order of the two ends' steps.
+//! An end that wants to sleep says so and polls once more; an end that has moved bytes checks whether the other sleeps. Both orders are
+//! store, full fence, load, so at least one of the two sees the other (Dekker). The end that clears the flag wakes the sleeper, by means of
+//! the ring's owner. `tensorpipe-loom` checks both, and that bytes arrive whole, in every order of the two ends' steps.
 //!
 //! # From afar
 //!
-//! No word is changed by both ends, but for these two flags. So a ring needs no memory that both ends share. Each may have its own copy of
-//! [`Control`], into which the other's words are written from afar, behind the bytes that they count (RDMA: `WRITE_WITH_IMM`). Such a
-//! [`RingMemory`] is not [`SHARED`](RingMemory::SHARED): nobody can see whether the other end sleeps. So every end wakes whenever it has written or
-//! read bytes, and whoever wakes carries the words, too.
+//! Only the two flags are changed by both ends. So a ring needs no shared memory: each end may have its own copy of [`Control`], into which
+//! the other end writes its words remotely, behind the bytes that they count (RDMA: `WRITE_WITH_IMM`). Such a [`RingMemory`] is not
+//! [`SHARED`](RingMemory::SHARED): no end sees whether the other sleeps. So each end calls `wake` whenever it has written or read bytes,
+//! and `wake` carries the words, too.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// In a counter: its end is done. Counters themselves stay far below.
+/// Flag in a counter: its end is done. Counts stay far below it.
 pub(super) const DONE: u64 = 1 << 63;
 
 /// A pair of cache lines for itself: neighbouring lines are fetched together.
@@ -35,22 +34,22 @@ pub(crate) struct Control {
     pub(super) written: CachePadded<AtomicU64>,
     /// Bytes read so far, and [`DONE`] when nobody reads any more.
     pub(super) read: CachePadded<AtomicU64>,
-    // Apart from the counters: these change only when somebody sleeps. By exchanges only, which have one order that the
-    // model checker knows of, too.
+    // On cache lines apart from the counters: they change only when an end sleeps. By exchanges only, which have one order that the model
+    // checker knows of, too.
     pub(super) consumer_sleeps: CachePadded<AtomicU32>,
     pub(super) producer_sleeps: CachePadded<AtomicU32>,
 }
 
 /// Where a ring lives.
 pub(crate) trait RingMemory {
-    /// Whether both ends see the same [`Control`]. If not, `wake` is what tells the other end.
+    /// Whether both ends see the same [`Control`]. If not, `wake` has to carry the words to the other end.
     const SHARED: bool = true;
     /// Bytes copied before the other end may see them: small enough for both ends to copy at the same time, large enough
     /// for the counters not to matter. (8 KiB is 8 % slower for 1 MiB, 64 KiB no faster.)
     const STRIDE: usize = 16 << 10;
-    /// Bytes after which a consumer that sleeps is woken, where more are written at once. Not if it fell asleep on the producer's
-    /// processor: there it would run at once, take what is there, and sleep again. (Woken for each stride, both ends of an echo of
-    /// 60 KiB on one processor changed places 11 times.)
+    /// While more bytes are written at once, a sleeping consumer is woken after this many. Not if it fell asleep on the producer's
+    /// processor: there it would run at once, take what is there, and sleep again. (Woken for each stride, both ends of an echo of 60 KiB
+    /// on one processor changed places 11 times.)
     const WAKE: usize = 4 * Self::STRIDE;
 
     fn control(&self) -> &Control;
@@ -64,7 +63,7 @@ pub(crate) trait RingMemory {
     fn processor(&self) -> Option<u32> {
         None
     }
-    /// The bytes' memory is not needed for now; whatever they are afterwards.
+    /// Gives the memory of the bytes back to the system for now; afterwards they may be anything.
     fn give_back(&self) {}
     /// Copies into the ring; `at + bytes.len() <= capacity`.
     fn put(&self, at: usize, bytes: &[u8]);
@@ -75,18 +74,18 @@ pub(crate) trait RingMemory {
 /// The other end has broken the rules of the ring, or is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// A counter that cannot be.
+    /// A counter with an impossible value.
     Counter,
     /// Nobody reads any more.
     NoReader,
 }
 
-/// What an end that sleeps says: not 0. So is the number of its processor, which is a hint.
+/// The flag of a sleeping end: not 0. It tells the end's processor, as a hint.
 pub(super) fn asleep_on(processor: Option<u32>) -> u32 {
     processor.map_or(u32::MAX, |number| number.saturating_add(1))
 }
 
-/// After something was said.
+/// Wakes the other end if it sleeps. Called after the counter was stored.
 pub(super) fn wake_sleeper<P: RingMemory>(sleeps: &AtomicU32, wake: &mut impl FnMut()) {
     if !P::SHARED {
         return wake();

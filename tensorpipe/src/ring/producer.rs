@@ -16,7 +16,7 @@ pub(crate) struct Producer<P> {
 }
 
 impl<P: RingMemory> Producer<P> {
-    /// Of a ring that has just been made.
+    /// For a new ring.
     pub(crate) fn new(place: P) -> Self {
         Self {
             place,
@@ -29,7 +29,7 @@ impl<P: RingMemory> Producer<P> {
         self.place.capacity() - (self.written - self.read) as usize
     }
 
-    /// Looks how far the consumer is.
+    /// Reads how far the consumer is.
     pub(super) fn refresh(&mut self) -> Result<(), Fault> {
         let read = self.place.control().read.0.load(Ordering::Acquire);
         if read & DONE != 0 {
@@ -109,7 +109,7 @@ impl<P: RingMemory> Producer<P> {
         }
     }
 
-    /// If the consumer sleeps; after what was published last.
+    /// Wakes the consumer if it sleeps. Called after the last bytes were published.
     fn wake(&self, wake: &mut impl FnMut()) {
         wake_sleeper::<P>(&self.place.control().consumer_sleeps.0, wake);
     }

@@ -1,4 +1,4 @@
-//! How much a channel was given to carry: so that it can be seen which one did.
+//! How much a channel was given to carry, so that users can see which one did.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Carried {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
-    /// One more. Only whoever has the pipe's lock counts: no exchange is needed.
+    /// Counts one more part. The caller has the pipe's lock: no exchange is needed.
     pub(crate) fn count(&self, bytes: u64) {
         let Counters { parts, bytes: all } = &*self.0;
         parts.store(self.parts() + 1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Which channel carries a part: the sender's choice, by size and by where the part lies.
 //!
-//! It is made of the channels' thresholds once for a pipe; what is left for each part is a few compares. What a route prints
-//! is asked of the same [`choose`](ChannelChoice::choose), at every size where its answer may change: so it is what happens.
+//! The table is made of the channels' thresholds once for a pipe; each part then takes a few compares. A route prints the answers of the
+//! same [`choose`](ChannelChoice::choose), at every size where they may change: so it shows what happens.
 
 mod words;
 
@@ -17,17 +17,17 @@ use crate::device::{Device, MemoryKind};
 
 /// What carries the parts that this side sends over a pipe, by size and by where they lie.
 ///
-/// A part rides in the message's own frame, as far as the reader's [`Limits`](crate::Limits) leave room there, unless a channel
-/// [pays](Pays) for its size. Of those that do, the one of the highest priority carries it. What no channel pays for, and no frame
-/// takes, is carried by the one that would pay soonest.
+/// A part goes in the message's own frame, as far as the reader's [`Limits`](crate::Limits) leave room there, unless a channel [pays](Pays)
+/// for its size. If several channels do, the one of the highest priority carries it. A part that fits no frame, and that no channel pays
+/// for, goes over the channel that would pay soonest.
 ///
-/// It is printed as `heap: in the frame <= 64 KiB, basic < 4 MiB, cma above`. That is about a part that is its message's only one: the
-/// parts of one message share the frame's room, `Limits::eager_message`.
+/// It is printed as `heap: in the frame <= 64 KiB, basic < 4 MiB, cma above`. This is for the only part of a message: several parts share
+/// the frame's room, `Limits::eager_message`.
 #[derive(Clone)]
 pub struct ChannelChoice {
     now: Arc<Table>,
     required: Arc<[Requirement]>,
-    /// Where the pipe stays on another transport, the choice there.
+    /// The choice on another transport, and the reason that is there once the pipe stays on it.
     stayed: Option<(Arc<OnceLock<String>>, Arc<Table>)>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Served<'a> {
     pub(crate) pairs: &'a [(Device, Device)],
     /// Its own entries.
     pub(crate) thresholds: Vec<Threshold>,
-    /// Of which memory it moves the bytes; of other memory the peer gets the memory itself.
+    /// Whether it moves the bytes of such memory; otherwise the peer gets the memory itself.
     pub(crate) moves_bytes: Box<dyn Fn(MemoryKind) -> bool + 'a>,
     pub(crate) degraded: Degraded,
 }
@@ -115,12 +115,12 @@ struct Candidate {
     channel: u8,
     name: &'static str,
     pays: Pays,
-    /// No channel that is behind it by priority is chosen before it: it moves no bytes, or somebody speaks of just this memory.
+    /// No channel of lower priority passes it: it moves no bytes, or an entry names just this memory.
     stays: bool,
     degraded: Degraded,
 }
 
-/// From which size on what carries a part.
+/// What carries a part, from which size on.
 type Bands = Vec<(u64, Carrier)>;
 
 /// How a part goes.
@@ -133,7 +133,8 @@ pub(crate) enum PartRoute {
 }
 
 impl Table {
-    /// `served` by priority, what the context says otherwise of channels by their names, and which of them it requires.
+    /// `served`: the channels by priority. `own`: the context's thresholds, by channel name. `required`: the channels that the context
+    /// requires.
     pub(crate) fn new(
         served: &[Served<'_>],
         own: &[(String, Threshold)],
@@ -224,7 +225,7 @@ impl Row {
     /// `room`: what a frame takes of a part.
     fn choose(&self, room: u64, len: u64, carries: impl Fn(u8) -> bool) -> Option<PartRoute> {
         let rides = len == 0 || self.rides && len <= room;
-        // As most parts do: there is nothing more to be looked at.
+        // The case of most parts: no channel need be checked.
         if rides && len < self.pays_from {
             return Some(PartRoute::Frame);
         }
@@ -249,7 +250,7 @@ impl Row {
         }
     }
 
-    /// Sizes from which on the answer may be another one, without the first.
+    /// Sizes at which the answer may change, without the first.
     fn borders(&self, frame: FrameRoom) -> BTreeSet<u64> {
         let of_channels = self.candidates.iter().filter_map(|candidate| {
             let Pays::From(bytes) = candidate.pays else {
@@ -273,7 +274,7 @@ impl Row {
         }
     }
 
-    /// From which size on what carries it, from 1 byte on.
+    /// What carries a part, from which size on; the first size is 1 byte.
     fn bands(&self, frame: FrameRoom) -> Bands {
         let mut bands = vec![(1, self.carrier(frame, 1))];
         for from in self.borders(frame).range(2..) {
@@ -287,7 +288,7 @@ impl Row {
 }
 
 impl Candidate {
-    /// As things are.
+    /// When it pays, or, if it is degraded, as a last resort.
     fn pays(&self) -> Pays {
         match self.degraded.sending() {
             None => self.pays,
@@ -297,7 +298,7 @@ impl Candidate {
 }
 
 impl ChannelChoice {
-    /// `stayed`: the choice where the pipe stays on another transport, once its reason is there.
+    /// `stayed`: the choice on another transport, which counts once the reason is there.
     pub(crate) fn new(
         now: Table,
         stayed: Option<(Arc<OnceLock<String>>, Table)>,
@@ -317,8 +318,8 @@ impl ChannelChoice {
         }
     }
 
-    /// How a part goes, after others of its message that take up `riding` bytes of the frame. `carries` tells of a channel whether
-    /// it can carry just this one.
+    /// How a part goes, if earlier parts of its message take up `riding` bytes of the frame. `carries`: whether a channel can carry this
+    /// very part.
     pub(crate) fn choose(
         &self,
         source: Device,

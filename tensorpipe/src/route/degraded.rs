@@ -1,4 +1,4 @@
-//! What only shows when it is tried: why a channel that was chosen moves nothing.
+//! Why a channel that was chosen moves nothing: some problems only show when it is tried.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -8,7 +8,7 @@ use crate::sync::{Arc, Mutex, lock};
 #[derive(Clone, Default)]
 pub struct Diverted(Arc<Mutex<Vec<Diversion>>>);
 
-/// From one channel to another.
+/// What one channel sent as one other channel would.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Diversion {
@@ -18,7 +18,7 @@ pub struct Diversion {
     pub parts: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Why the last one was.
+    /// Why the last of them was.
     pub reason: String,
 }
 
@@ -28,7 +28,7 @@ impl Diverted {
         lock(&self.0).clone()
     }
 
-    /// One more.
+    /// Counts one more part.
     pub(crate) fn count(&self, over: &str, bytes: u64, reason: &str) {
         let mut all = lock(&self.0);
         let known = all.iter_mut().find(|one| one.over == over);

@@ -1,11 +1,11 @@
-//! What a context would rather not send than send another way.
+//! A context's demand that some tensors go over certain channels, or not at all.
 
 use std::fmt;
 
 use super::Refusal;
 use crate::device::{Device, DeviceKind};
 
-/// Tensors from or to devices of a kind go over one of these channels, or not at all. Of main memory, those that stay in main memory.
+/// Tensors from or to devices of a kind go over one of these channels, or not at all. For main memory: tensors that stay in main memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Requirement {
     pub(crate) kind: DeviceKind,
@@ -31,7 +31,7 @@ impl Requirement {
         all.iter().filter(about).cloned().collect()
     }
 
-    /// For a route.
+    /// Its line in a route.
     pub(crate) fn refusal(&self) -> Refusal {
         Refusal {
             candidate: format!("other channels for {}", self.kind),

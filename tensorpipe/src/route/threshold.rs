@@ -4,20 +4,19 @@ use std::borrow::Cow;
 
 use crate::device::MemoryKind;
 
-/// What a frame takes of a part where nobody says otherwise, and a byte more: what rides nowhere is at least so long, as far
-/// as the choice minds.
+/// One byte more than a frame takes of a part by default. A part that does not fit the frame counts as at least this long.
 const BEYOND: u64 = (64 << 10) + 1;
 
 /// From which size on a channel pays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pays {
-    /// Parts of this many bytes and more are better off over it than in the message's frame, or over a channel of less priority.
-    /// Up to 64 KiB that is said of the frame alone: where that has no room it pays for smaller parts, too.
+    /// Parts of this many bytes and more are better off over it than in the message's frame, or over a channel of lower priority. A value
+    /// up to 64 KiB is compared with the frame alone: if the frame has no room, the channel pays for smaller parts, too.
     From(u64),
-    /// Whatever has no room in the frame is, and what has is better off there.
+    /// Parts without room in the frame are; others are better off in the frame.
     BeyondFrame,
-    /// Nothing is, but what no other channel carries.
+    /// No part is, but those that no other channel carries.
     LastResort,
 }
 
@@ -81,15 +80,15 @@ impl Threshold {
     }
 }
 
-/// What counts of a channel, for one kind of memory.
+/// The entry that counts for a channel and one kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EffectiveThreshold {
     pub(super) pays: Pays,
-    /// The channel, or the context, speaks of just this memory, and not of all of it.
+    /// The channel's or the context's entry names just this kind of memory.
     pub(super) is_specific: bool,
 }
 
-/// What counts of a channel whose own entries are `shipped` and about which a context says `own`, the last word first. `None`: it
+/// The entry that counts for a channel: the last of the context's `own` that fits, else the first of the channel's `shipped`. `None`: it
 /// does not carry such memory, whatever the context says.
 pub(super) fn effective_threshold<'a>(
     shipped: &[Threshold],

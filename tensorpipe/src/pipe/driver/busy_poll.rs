@@ -1,8 +1,9 @@
-//! Busy-polling: who polls, and that nobody is waited for who does not.
+//! Busy-polling: which task polls, and how a task that polls no more is replaced.
 //!
-//! While polling is on, the connection asks nobody to be woken. Invariant: while anybody waits, polling is on only if one
-//! task, the poller, is scheduled to poll again; who rests does not wait. A poller that leaves, or has polled long enough, switches polling off or
-//! sees to another. A poller that was forgotten, or left and was followed by none, is noticed by the background task's tick.
+//! While polling is on, the connection does not ask to be woken. Invariant: while an operation waits, polling is on only if one task, the
+//! poller, is scheduled to poll again; a resting operation does not count as waiting. A poller that leaves, or has polled long enough,
+//! switches polling off or sees to another poller. If a poller is forgotten, or leaves and none follows, the background task's tick
+//! notices.
 //!
 //! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end of its
 //! runtime's queue, so that whatever else is ready runs first. Of several busy pipes on one thread each gets its turn, and so do timers and
@@ -30,7 +31,7 @@ const BACKGROUND: u64 = u64::MAX - 1;
 
 #[derive(Debug)]
 pub(in crate::pipe) struct BusyPoll {
-    /// The connection knows how.
+    /// The connection can be polled.
     able: bool,
     /// A poll is a system call: messages that come and go together cost less.
     costly: bool,
@@ -39,19 +40,19 @@ pub(in crate::pipe) struct BusyPoll {
     /// Polls so far, and how many there were at the background task's last tick.
     polls: AtomicU64,
     polls_seen: AtomicU64,
-    /// Something is waited for: `time` wants to hear when it comes.
+    /// An operation waits: `time` is to be told when something comes.
     waiting: AtomicBool,
     /// A handler takes messages at any time: somebody always waits.
     listens: AtomicBool,
     /// The background task was woken to poll, and has not come yet. Changed by exchanges only.
     background_comes: AtomicBool,
-    /// Something has come since main futures had their turn, maybe for one of them.
+    /// Something has come since main futures were last polled, maybe for one of them.
     for_main_futures: AtomicBool,
     /// The pipe is closing: its background task keeps its clock, and does not poll.
     closing: AtomicBool,
-    /// What was written found the peer awake, and it is time to try whether polling pays.
+    /// A write found the peer awake, and it is time to try whether polling pays.
     polls_for_peer: AtomicBool,
-    /// Messages that came together last: none, where a poll has found none since.
+    /// How many messages came together last; none, if a poll has found none since.
     last_batch: AtomicU32,
     /// The poller's last polls have seen bytes, and let more come together with them.
     some_seen: AtomicBool,
@@ -159,7 +160,7 @@ impl<W> Driver<W> {
         }
     }
 
-    /// Whether something has come that may be for a main future, which has its turn with sockets and timers only. Says so once.
+    /// Whether something has come that may be for a main future, which is polled only together with sockets and timers. `true` once.
     pub(super) fn main_futures_come_first(&self) -> bool {
         let due = &self.polling.for_main_futures;
         due.load(Ordering::Relaxed)
@@ -168,7 +169,7 @@ impl<W> Driver<W> {
             && !runtime::is_main_future()
     }
 
-    /// Something was written, behind something that had come, and the peer was awake though it is not polled here.
+    /// Something was written after something had come, and the peer was awake, although this side does not poll.
     pub(in crate::pipe) fn found_peer_awake(&self) {
         let polling = &self.polling;
         if polling.able && !polling.costly && lock(&polling.time).peer_polls() {
@@ -176,7 +177,8 @@ impl<W> Driver<W> {
         }
     }
 
-    /// Whether the background task had better come and poll, since nobody awaits what follows an answer: a task wrote it.
+    /// Whether the background task is to be woken to poll: the peer is awake, and no operation here awaits what follows the message just
+    /// written.
     pub(in crate::pipe) fn is_to_poll_for_peer(&self) -> bool {
         self.polling.polls_for_peer.load(Ordering::Relaxed)
             && !self.is_polling()
@@ -184,14 +186,14 @@ impl<W> Driver<W> {
             && !self.delivery.is_held_here()
     }
 
-    /// Whether so many wait that polls, each a system call, do not pay.
+    /// Whether so many operations wait that polls, each a system call, do not pay.
     fn has_too_many_to_poll(&self) -> bool {
         self.is_costly()
             && (self.polling.last_batch.load(Ordering::Relaxed) > COSTLY_POLL_MESSAGES
                 || self.wakers.waiting() > COSTLY_POLL_MESSAGES as usize)
     }
 
-    /// A wait is about to begin: from the next poll on the connection does not ask to be woken, if polling pays.
+    /// A wait is about to begin: switches polling on if it pays. From the next round on the connection then does not ask to be woken.
     pub(super) fn start_polling(&self) {
         let polling = &self.polling;
         if polling.able
@@ -205,14 +207,14 @@ impl<W> Driver<W> {
         }
     }
 
-    /// Whether something can be done now: polls a few times. For the operation that is the poller.
+    /// Polls a few times whether something can be done now. For the operation that is the poller.
     pub(in crate::pipe) fn poll<C: Driven<Work = W>>(&self) -> bool {
         let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;
-        // What is to be sent then leaves without it: the background task was told.
+        // With many, pending output does not count: the background task was told of it.
         self.poll_for::<C>(many, !many)
     }
 
-    /// The same; whoever `sends` comes for what was left behind, too.
+    /// The same. A poller that `sends` also takes what was left behind.
     fn poll_for<C: Driven<Work = W>>(&self, many: bool, sends: bool) -> bool {
         runtime::polls();
         let mut some = false;
@@ -227,8 +229,8 @@ impl<W> Driver<W> {
         found
     }
 
-    /// `who` has found nothing and waits. Returns whether it is the poller, and scheduled to poll again; `polls` says
-    /// whether it was already. If not, the connection wakes whom it should, or somebody else polls.
+    /// `who` has found nothing and waits. Returns whether it is the poller, and scheduled to poll again; `polls` says whether it was the
+    /// poller already. Otherwise the connection asks to be woken, or another task polls.
     pub(super) fn poll_again<C: Driven<Work = W>>(
         &self,
         core: &Arc<C>,
@@ -264,7 +266,7 @@ impl<W> Driver<W> {
         {
             return false;
         }
-        // A newer operation takes over. Nobody polls where polling was switched off in between, and on again.
+        // A newer operation takes over. So does an older one if nobody polls, since polling was switched off in between, and on again.
         *polls = match is_new || poller == VACANT {
             true => polling.take_over(who),
             false => poller == who,
@@ -273,14 +275,14 @@ impl<W> Driver<W> {
             return false;
         }
         polling.polls.fetch_add(1, Ordering::Relaxed);
-        // That bytes are there, and wait for more, is not in vain: they are read soon, and tell how long it took.
+        // Polls that saw bytes, and left them for more to come, were not in vain: the bytes are read soon, and tell how long it took.
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
         let in_vain =
             || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::thread_counts(), Instant::now);
         let polls_on = || some_seen || in_vain();
         if !self.has_too_many_to_poll() && polls_on() {
-            // Once whoever is ready has run; where much was done since they were polled, sockets and timers, too.
+            // Polls again once other ready tasks have run; if much was done since sockets and timers were polled, after those, too.
             let is_last = self.others_come_first(core) || self.has_yielded();
             if is_last && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
@@ -294,7 +296,7 @@ impl<W> Driver<W> {
         false
     }
 
-    /// Switches polling on where the peer was awake when it was written to: most likely it polls, and what it says comes soon.
+    /// Switches polling on if the last write found the peer awake: most likely it polls, and its answer comes soon.
     fn polls_as_peer_does<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
         let polling = &self.polling;
         let polls = polling.polls_for_peer.load(Ordering::Relaxed)
@@ -302,33 +304,33 @@ impl<W> Driver<W> {
         if polls {
             polling.change(OFF, VACANT);
             self.wakers.keep_ticking();
-            // The connection hears of it.
+            // A round tells the connection.
             self.drive(core);
         }
         polls
     }
 
-    /// An operation waits without being one that the connection wakes: a poller drives for it, or whoever is woken. Returns `false` where
-    /// it had better register: polling is on and nobody polls, or so few wait that its own task should.
+    /// Counts an operation that registers no waker: the poller drives for it, or the task that is woken. Returns `false` if it had better
+    /// register: polling is on and nobody polls, or so few wait that its own task should poll.
     pub(super) fn count(&self) -> bool {
         self.wakers.count();
-        // Behind that: a poller that leaves from here on counts it.
+        // After counting: a poller that leaves from here on sees the count.
         let poller = self.polling.poller();
         poller != VACANT && self.wakers.waiting() > SOLE_POLLER_WAITERS
     }
 
-    /// `who` does something else, and is alone. Whoever comes next polls.
+    /// `who` does something else, and polls no more. The next operation polls.
     pub(super) fn rest(&self, who: Option<u64>, polls: &mut bool) {
         if let (true, Some(who)) = (std::mem::take(polls), who) {
             self.polling.change(who, VACANT);
         }
     }
 
-    /// `who` waits no more. For others that still wait the background task polls, until one of them does.
+    /// The operation in `slot` waits no more. If others still wait, the background task polls until one of them does.
     ///
-    /// Where nobody waits for anything, polling stays on: most likely the next operation is about to begin, and switching it
-    /// off and on would cost more than it does. If none comes, the background task's tick switches it off; until then what
-    /// the peer says of its own accord (a ping, a goodbye) lies there.
+    /// If no operation waits, polling stays on: most likely the next one is about to begin, and switching polling off and on costs more
+    /// than leaving it on. If none comes, the background task's tick switches it off; until then what the peer sends of its own accord (a
+    /// ping, a goodbye) stays unread.
     pub(super) fn leave<C: Driven<Work = W>>(
         &self,
         core: &Arc<C>,
@@ -337,14 +339,14 @@ impl<W> Driver<W> {
     ) {
         let polling = &self.polling;
         self.rest(*slot, polls);
-        // After that: whoever registers from here on finds that nobody polls.
+        // After that: an operation that registers from here on finds that nobody polls.
         let others_wait = self.wakers.leave(slot);
-        // Also where it never polled: it may have switched polling on, and found what it waits for at once.
+        // Also if it never polled: it may have switched polling on, and found at once what it waits for.
         if polling.poller() != VACANT {
             return;
         }
         if others_wait {
-            // Of many that leave together one wakes it.
+            // If many leave together, only the first wakes the background task.
             if !polling.background_comes.swap(true, Ordering::SeqCst) {
                 self.wakers.wake_background();
             }
@@ -510,7 +512,7 @@ mod tests {
         for (name, awake, answers) in [
             ("it polls", true, 1),
             ("it sleeps", false, 1),
-            // It was woken by the first one, and nobody knows whether it is awake yet.
+            // The first answer woke the peer, and nobody knows whether it is awake yet.
             ("two answers", false, 2),
         ] {
             let (client, server) = shm_pair(name).await;
@@ -539,7 +541,7 @@ mod tests {
             for _ in 0..answers {
                 server.send(Message::new("an answer")).unwrap();
             }
-            // It is a task's, which waits for nothing.
+            // A task wrote the answer, and waits for nothing.
             let woken = background.0.load(Ordering::Relaxed);
             assert_eq!(woken, u32::from(awake), "{name}");
             let mut waiter = Waiter::new(core);
@@ -553,7 +555,8 @@ mod tests {
         }
     }
 
-    /// As this test is one, whose turn comes behind sixty polls of tasks that are always ready. It counts those behind its message.
+    /// This test is a main future: it is polled only behind sixty polls of tasks that are always ready. Counts the polls behind its
+    /// message.
     #[tokio::test]
     async fn a_main_future_has_what_came_for_it_before_tasks_poll_again() {
         for name in ["one polls", "another takes over", "it is woken, too"] {

@@ -2,30 +2,30 @@
 //! and messages that come in one read ([`Reads`]). A write, and a poll that finds something, cost as much for one message as for
 //! several.
 //!
-//! All that waits for something else to share its way is decided here. How many to wait for is learnt from what has just been.
-//! Invariant: a message that is alone waits for nobody, and what waits has somebody who comes for it.
+//! Every wait that lets messages share a read or a write is decided here. How many to wait for is learnt from recent traffic. Invariant: a
+//! message that is alone waits for nobody, and for everything that waits some task is on its way.
 
 use super::tuning::{
     RECEIVE_BATCH, RECEIVE_BATCH_PAUSE, RECEIVE_BATCH_POLLS, RECEIVE_BATCH_WORTH, SEND_BATCH,
     SEND_BATCH_BYTES, SEND_BATCH_COSTLY, SEND_BATCH_FROM,
 };
 
-/// Those that leave.
+/// Outgoing messages.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Sends {
     /// Messages that nobody has tried to write, and bytes of those among them that wait in the protocol's queue.
     gathered: u32,
     queued: u64,
-    /// Messages that left outside of a round in this batch: since something came in, or somebody came for what was left behind.
+    /// Messages that left outside of a round in this batch. A batch begins when bytes come in, or when a round takes what was left behind.
     left: u32,
-    /// Something was left behind in it.
+    /// Messages were left behind in this batch.
     batch_ends: bool,
-    /// It was left to whoever drives next, who was told.
+    /// They were left to the next driver, and a task was told.
     owed: bool,
 }
 
 impl Sends {
-    /// Somebody has come for what was left behind.
+    /// A round begins, and takes what was left behind.
     pub(in crate::pipe) fn round_begins(&mut self) {
         if std::mem::take(&mut self.batch_ends) {
             self.left = 0;
@@ -43,8 +43,8 @@ impl Sends {
 
     /// Whether what waits leaves now. It does when it is worth a write of its own, since the peer works on it while more is written.
     ///
-    /// Where a write is no system call (not `costly`), at most as many are held back as have left in this batch. So somebody who
-    /// writes few and then computes has few held back, and of one that comes alone nothing is.
+    /// If a write is no system call (not `costly`), at most as many messages are held back as have left in this batch. So a task that
+    /// writes few and then computes has few held back, and a message that comes alone is never held back.
     pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
         self.gathered
             >= match costly {
@@ -53,14 +53,14 @@ impl Sends {
             }
     }
 
-    /// A message of so many bytes waits in the protocol's queue. Returns whether what waits is worth a write that is a system call.
+    /// A message of `bytes` waits in the protocol's queue. Returns whether the waiting messages are worth a write that is a system call.
     pub(in crate::pipe) fn is_much(&mut self, bytes: u64) -> bool {
         self.gathered += 1;
         self.queued = self.queued.saturating_add(bytes);
         self.is_due(true) || self.queued >= SEND_BATCH_BYTES
     }
 
-    /// What waits is left to whoever drives next. Returns whether somebody has to be told.
+    /// Leaves what waits to the next driver. Returns whether a task has to be told.
     pub(in crate::pipe) fn owe(&mut self) -> bool {
         self.batch_ends = true;
         !std::mem::replace(&mut self.owed, true)
@@ -75,35 +75,35 @@ impl Sends {
         self.left = self.left.saturating_add(self.gathered);
     }
 
-    /// Somebody tries to write what waits, as far as it can leave.
+    /// A thread tries to write what waits, as far as the connection takes it.
     pub(in crate::pipe) fn tried(&mut self) {
         (self.owed, self.gathered, self.queued) = (false, 0, 0);
     }
 }
 
-/// Whether so many operations are under way that what begins another one is likely not to be alone: others are written at once. Where
-/// messages come one by one (`last_batch`), most of these are at rest, and the others call in turn.
+/// Whether so many operations are under way that the message of a further one is likely to have company. Not if messages come one by one
+/// (`last_batch` is 1): then most operations are at rest, and the others call in turn.
 pub(in crate::pipe) fn is_many(under_way: usize, last_batch: u32) -> bool {
     last_batch != 1 && under_way >= SEND_BATCH_FROM
 }
 
-/// Answers of channels, for which nobody waits: whoever reads most likely writes soon. Where it computes instead, they leave without a
-/// message, since a task comes for them.
+/// Acknowledgements of channels, which nobody waits for. They leave with the next message, since a task that reads most likely writes soon.
+/// If it computes instead, a timer task sends them without a message.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct DelayedAcks {
     is_watched: bool,
-    /// One waits that did not when the task was there last.
+    /// An acknowledgement was added since the task last ran.
     more: bool,
 }
 
 impl DelayedAcks {
-    /// One waits. Returns whether a task has to be sent for it.
+    /// Adds an acknowledgement. Returns whether a task has to be spawned for it.
     pub(in crate::pipe) fn wait(&mut self) -> bool {
         self.more = true;
         !std::mem::replace(&mut self.is_watched, true)
     }
 
-    /// The task is there. Returns whether some may wait, and it has to come again.
+    /// The task runs. Returns whether acknowledgements may wait, so that it has to run again.
     pub(in crate::pipe) fn come(&mut self) -> bool {
         self.is_watched = std::mem::take(&mut self.more);
         self.is_watched
@@ -115,22 +115,22 @@ impl DelayedAcks {
     }
 }
 
-/// Those that are read, where many operations wait for them. After waiting for more in vain, the next reads do not wait; each further
-/// time, more of them do not. So a few slow calls beside a fast one delay it hardly ever.
+/// Incoming messages, while many operations wait for them. After a wait for more that was in vain, some reads do not wait; each further
+/// time twice as many. So a few slow calls beside a fast one hardly ever delay it.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Reads {
-    /// Many wait.
+    /// Many operations wait.
     on: bool,
     /// Polls in this wait.
     polls: u32,
     /// Reads to come that do not wait.
     without: u32,
-    /// How many it is after the next wait in vain.
+    /// The number of such reads after the last wait in vain; 0 after a read that was worth it.
     next_without: u32,
 }
 
 impl Reads {
-    /// Whether many wait.
+    /// Sets whether many operations wait.
     pub(in crate::pipe) fn set(&mut self, on: bool) {
         self.on = on;
     }
@@ -139,7 +139,7 @@ impl Reads {
         self.on
     }
 
-    /// How much there has to be for a read.
+    /// How many bytes there have to be for a read.
     pub(in crate::pipe) fn wanted(&self) -> usize {
         match self.on && self.without == 0 && self.polls < RECEIVE_BATCH_POLLS {
             true => RECEIVE_BATCH,

@@ -67,7 +67,7 @@ struct Guard<'a> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         HERE.with(|here| here.set(self.outer));
-        // An exchange: whoever has found it held left a message before, which the next check sees.
+        // An exchange: a thread that found the lock held has left a message before, which the next check sees.
         self.lock.held.swap(false, Ordering::SeqCst);
     }
 }

@@ -1,7 +1,7 @@
-//! Driving: work that everybody may do and nobody waits for. Whoever cannot have it leaves a kick.
+//! Driving: any thread may do it, and none waits for it. A thread that finds another one driving leaves a kick.
 //!
-//! Invariant: after a kick there is a whole round of work, by the one who kicked or by whoever had the work meanwhile. If it went on for
-//! too long, that one is told to come back.
+//! Invariant: after a kick there is a whole round of work, by the thread that kicked or by the one that drives meanwhile. A driver that has
+//! worked for too long has a task woken to go on.
 
 use std::task::Waker;
 
@@ -46,12 +46,11 @@ pub(in crate::pipe) trait Driven: Sized {
     /// Hands over what has come in. Runs after each round, without the work.
     fn deliver(self: &Arc<Self>);
 
-    /// Asks the connection whether there is something to do. Where `many` wait, a few bytes may be left to grow; what is to be
-    /// sent counts only if the poller `sends`.
+    /// Asks the connection whether there is something to do. If `many` operations wait, a few bytes may be left for more to come. Pending
+    /// output counts only if the poller `sends`.
     fn poll(work: &mut Self::Work, many: bool, sends: bool) -> Readiness;
 
-    /// Whether work that is left can wait for whoever is woken. Once the pipe has ended, its background task may be no more, and
-    /// nobody is left to come back.
+    /// Whether work that is left can wait for a woken task. Once the pipe has ended its background task may be gone, and nobody would come.
     fn can_wait(&self) -> bool;
 
     /// Whether so much was done since this was `true` last that it is time to yield.
@@ -63,13 +62,13 @@ pub(in crate::pipe) trait Driven: Sized {
 
 /// The state of who drives, polls and sleeps. See the [module](super) for its table.
 pub(in crate::pipe) struct Driver<W> {
-    /// Changed, and checked for the last time, by exchanges only: they have one order. If the holder's last check comes
-    /// before a kick, whoever kicks sees what the holder did before, and gets the lock. With a store here and a load there
-    /// both could see the past: the steps of a lock are acquire and release, and no more.
+    /// A kick and the holder's last check are exchanges, which have one total order. If the last check comes before a kick, the kicking
+    /// thread sees what the holder did before, and gets the lock. With a plain store and a plain load both could read old values: a lock
+    /// only acquires and releases.
     kicked: AtomicBool,
     /// Taken only by trying.
     work: Mutex<W>,
-    /// Whoever drove last has yielded, with work left.
+    /// The last driver has yielded, or used up its slice: others come first.
     yielded: AtomicBool,
     pub(in crate::pipe) wakers: Arc<Wakers>,
     pub(super) polling: BusyPoll,
@@ -93,11 +92,11 @@ impl<W> Driver<W> {
     /// Moves whatever can be moved without waiting. Never waits: while somebody else works it leaves a kick.
     pub(in crate::pipe) fn drive<C: Driven<Work = W>>(&self, core: &Arc<C>) {
         if self.delivery.is_held_here() {
-            // The handler wrote: whoever called it drives next, and all of its answers leave together.
+            // The handler wrote: the thread that called it drives next, and all of its answers leave together.
             return self.kick();
         }
         if self.has_yielded() && core.can_wait() && self.wakers.leave_alone() {
-            // Another task of the thread would take the turn of its sockets and timers.
+            // Driving from another task of this thread would put off its sockets and timers.
             return self.kick();
         }
         let is_slice_over = || core.is_slice_over();
@@ -111,18 +110,18 @@ impl<W> Driver<W> {
         }
     }
 
-    /// The same where this thread has yielded, too: what follows has to know all that has come.
+    /// As [`Driver::drive`], also if this thread has yielded: for a caller that has to know all that has come.
     pub(in crate::pipe) fn drive_now<C: Driven<Work = W>>(&self, core: &Arc<C>) {
         self.wakers.yields_no_more();
         self.drive(core);
     }
 
-    /// Whether this thread has left the pipe to its next turn.
+    /// Whether this thread has yielded the pipe, and has not polled its sockets and timers since.
     pub(in crate::pipe) fn has_yielded(&self) -> bool {
         runtime::has_yielded(&self.wakers)
     }
 
-    /// Yields, with more to be moved.
+    /// Yields with work left, and has a task woken to go on.
     fn come_back(&self) {
         self.yielded.swap(true, Ordering::SeqCst);
         if runtime::is_single_threaded() {
@@ -142,8 +141,7 @@ impl<W> Driver<W> {
         mut deliver: impl FnMut(),
         is_slice_over: impl Fn() -> bool,
     ) -> bool {
-        // Before the kick: a wake from here on counts again. One that the kick's round may not have seen must not be
-        // taken for acted on.
+        // Before the kick: a wake-up from here on counts again. One that the kick's round may have missed must not count as acted on.
         self.wakers.driving();
         runtime::drives();
         self.kick();
@@ -184,13 +182,13 @@ impl<W> Driver<W> {
         had || core.is_slice_over()
     }
 
-    /// There is work, for whoever has it already or drives next.
+    /// Tells the thread that drives already, or the one that drives next, that there is work.
     pub(in crate::pipe) fn kick(&self) {
         self.kicked.swap(true, Ordering::SeqCst);
     }
 
-    /// The same by whoever has the work: cheap where somebody has kicked already. Who takes a kick has the work, too: so this one
-    /// sees whether it was taken, and whoever takes it later sees what this one did.
+    /// As [`Driver::kick`], for the thread that holds the work: cheap if there is a kick already. Kicks are taken only with the work held.
+    /// So this thread sees whether the last kick was taken, and the thread that takes it later sees what this one did.
     pub(in crate::pipe) fn kick_holding(&self, _: &MutexGuard<'_, W>) {
         if !self.kicked.load(Ordering::Relaxed) {
             self.kick();
@@ -202,13 +200,13 @@ impl<W> Driver<W> {
         self.kicked.load(Ordering::Relaxed) && self.kicked.swap(false, Ordering::SeqCst)
     }
 
-    /// The last check, without the lock.
+    /// The last check, after the lock is released: see `kicked`.
     pub(in crate::pipe) fn is_kicked(&self) -> bool {
         self.kicked.fetch_or(false, Ordering::SeqCst)
     }
 
-    /// Whether there is something to do, as far as `times` polls show, and kicks. Does none of it. `false` while somebody else
-    /// has the work, and finds what there is.
+    /// Polls up to `times` times whether there is something to do, or a kick; does none of it. `false` while another thread has the work,
+    /// and finds what there is.
     pub(super) fn poll_work(&self, times: u32, mut poll: impl FnMut(&mut W) -> bool) -> bool {
         for _ in 0..times {
             if self.kicked.load(Ordering::Relaxed) {
@@ -223,12 +221,12 @@ impl<W> Driver<W> {
             drop(work);
             std::hint::spin_loop();
         }
-        // Whoever came while this one had the lock relies on it.
+        // A thread that found the lock held by this one has left a kick, and relies on this check.
         self.is_kicked()
     }
 
-    /// The work, for something that is no round of it; `None` while somebody else has it. Whoever lets go of it checks
-    /// whether somebody [has kicked](Self::is_kicked) meanwhile, and then drives.
+    /// The work, for something else than a round; `None` while another thread has it. After releasing it the caller must check whether
+    /// somebody [has kicked](Self::is_kicked) meanwhile, and drive if so.
     pub(in crate::pipe) fn hold(&self) -> Option<MutexGuard<'_, W>> {
         try_lock(&self.work)
     }

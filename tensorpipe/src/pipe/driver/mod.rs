@@ -9,7 +9,7 @@
 //! | `Woken` | one task: the operation registered last, else the background task |
 //! | `Driving` | the thread that has the work; others leave a kick |
 //! | `Polling` | one task, which is scheduled to poll again; the connection wakes nobody |
-//! | `Vacant` | polling is on and nobody polls, since nobody waits or who waits does something else; the next operation, else the background task's tick |
+//! | `Vacant` | the next operation, else the background task's tick: polling is on, but no waiting task polls |
 //!
 //! | from | event | to | code |
 //! |---|---|---|---|
@@ -43,21 +43,21 @@
 //! - [`DeliveryLock`](delivery_lock::DeliveryLock): who calls the handler; whoever drives delivers.
 //! - [`Waiter`]: one operation's part in all of this.
 //!
-//! What waits for others, to leave or to be read together with them, `coalesce.rs` decides.
+//! `coalesce.rs` decides which messages wait for others, to be written or read together with them.
 //!
-//! Every flag that hands something over is changed by exchanges. An exchange finds the latest value, and whoever finds it
-//! sees what was done before. `tensorpipe-loom` includes these files and checks each in every order of the threads' steps.
+//! Every flag that hands something over is changed by atomic exchanges. An exchange reads the latest value, and its thread sees everything
+//! that was done before that value was set. `tensorpipe-loom` includes these files and checks each in every order of the threads' steps.
 //!
 //! Nothing here names the rest of the pipe: `Core` implements [`Driven`]. Its background task and its heartbeat stay outside,
 //! since most of what they do is the pipe's clock and its end, for which a trait would only repeat `Core`.
 //!
-//! Why busy-polling: to wake a sleeping core costs some 20 µs at each end, a poll some nanoseconds. Where the connection can be
-//! polled, one of the tasks that wait polls it cooperatively, then sleeps. Over tcp a poll is a system call, so it polls only
-//! while few operations are under way. A round that has only read messages for the handler is followed by no other one while
-//! somebody polls: the poller finds what comes next.
+//! Why busy-polling: to wake a sleeping core costs some 20 µs at each end, a poll some nanoseconds. If the connection can be polled, one of
+//! the waiting tasks polls it cooperatively, then sleeps. Over tcp a poll is a system call, so it polls only while few operations are under
+//! way. While a task polls, no further round follows one that has only read messages for the handler: the poller finds what comes next.
 //!
-//! A runtime of one thread polls what somebody blocks on, the *main future*, together with its sockets and timers: at the latest after some
-//! sixty tasks. Tasks that poll, and find each other's answers, are always ready. So what comes while a main future waits is followed by its turn.
+//! A runtime of one thread polls the future of `block_on`, the *main future*, together with its sockets and timers: at the latest after
+//! some sixty tasks. Polling tasks that find each other's answers are always ready, and would delay it that long. So when something comes
+//! while a main future waits, the driver yields to it.
 
 mod busy_poll;
 mod coalesce;

@@ -5,14 +5,14 @@
 //! in vain makes the next time shorter, down to none, and sleeps that turn out to be short bring it back. Where both
 //! ends share a core, or calls are far apart, nobody polls for long.
 //!
-//! Of several pipes on one thread each polls in its turn. What a wait costs is its share of that time: it may be long while others
-//! are busy. And a thread that drives one pipe after the other has no time to sleep: each of them is polled once in a while for
-//! less than a wake-up costs. So a server of many clients that call all the time polls all of them, however long each waits.
+//! Several pipes on one thread poll in turn. A wait costs only its share of that time: it may be long while other pipes are busy. A thread
+//! that drives one pipe after the other has no time to sleep, and polling each of them once in a while costs less than a wake-up. So a
+//! server of many clients that call all the time polls all of them, however long each waits.
 //!
-//! Both ends may be wrong together. Where cores wake slowly, each sees long sleeps, and polling is in vain while the other sleeps: a call
-//! takes two wake-ups, though both have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls once
-//! for as long as these may take. Whoever answers a peer that is awake polls then, too. Each is tried after twice as many signs the next time,
-//! until it has paid. Over tcp nobody sees whether the reader is awake.
+//! Both ends may be wrong together. If cores wake slowly, each end sees long sleeps, and polls in vain while the other end sleeps: a call
+//! takes two wake-ups, though both ends have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls
+//! once for as long as these may take. An end that answers a peer that is awake then polls, too. Each try waits for twice as many signs the
+//! next time, until it has paid. Over tcp neither end sees whether its reader is awake.
 //!
 //! The clock is an argument: tests tell the time, and the models of `tensorpipe-loom` have a file in place of this one.
 
@@ -29,7 +29,7 @@ pub(super) struct PollTime {
     limit: Duration,
     /// A poll has found something since `limit` was raised.
     has_paid: bool,
-    /// Behind a try of slow wake-ups that was not in vain: how often in a row polling has paid. 0 without one.
+    /// How often in a row polling has paid since a try for slow wake-ups paid; 0 without such a try.
     paid_since_long: u32,
     /// The peer sees it when this end polls, and polls then.
     peer_sees: bool,
@@ -41,7 +41,7 @@ pub(super) struct PollTime {
     wait: Wait,
 }
 
-/// Signs that polling would pay: after so many it is tried, after twice as many the next time, until it has paid.
+/// Counts signs that polling would pay. After `wanted` signs it is tried; the next try takes twice as many, until polling has paid.
 #[derive(Clone, Copy, Debug)]
 struct Signs {
     seen: u32,
@@ -61,7 +61,7 @@ impl Signs {
         }
     }
 
-    /// One more. Returns whether to try.
+    /// Counts a sign. Returns whether to try polling.
     fn add(&mut self) -> bool {
         self.seen += 1;
         let tries = self.seen >= self.wanted;
@@ -101,11 +101,11 @@ impl Begun {
         Self { at, counts, polled }
     }
 
-    /// How much of the time until `now` this wait had. The rest is other pipes', which were polled on the same thread: that a wait
-    /// is long because they are busy costs nothing.
+    /// This wait's share of the time until `now`. The rest went to other pipes that were polled on the same thread: a wait that is long
+    /// because they are busy costs nothing.
     fn share(&self, now: Instant, counts: ThreadCounts) -> Duration {
         let passed = now.saturating_duration_since(self.at);
-        // On another thread it is not known; and nothing is polled for without end.
+        // On another thread the share is not known. Beyond a `TICK` all of the time counts, so that no wait polls without end.
         if counts.thread != self.counts.thread || passed > TICK {
             return passed;
         }
@@ -114,7 +114,7 @@ impl Begun {
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
-    /// Whether its thread had no time to sleep, and would have polled it once for each time that it drove another.
+    /// Whether the wait's thread had no time to sleep, and would have polled this pipe once for each time that it drove another.
     fn was_busy(&self, now: Instant, counts: ThreadCounts) -> bool {
         let driven = counts.driven.saturating_sub(self.counts.driven);
         let passed = now.saturating_duration_since(self.at);
@@ -143,7 +143,7 @@ impl PollTime {
         self.limit > Duration::ZERO
     }
 
-    /// So many polls have found nothing, in one poll of the task. Returns whether to poll on; else it is time to sleep.
+    /// `polls` polls have found nothing, in one poll of the task. Returns whether to poll on; otherwise it is time to sleep.
     pub(super) fn in_vain(
         &mut self,
         polls: u32,
@@ -212,7 +212,7 @@ impl PollTime {
     fn paid(&mut self, polled: Duration) {
         self.limit = POLL_LONGEST;
         if polled > POLL_LONGEST {
-            // Whoever polls for longer than usual sees each answer. It pays once the peer polls, too.
+            // An end that polls for longer than usual sees every answer, so this proves little. Polling pays once the peer polls, too.
             self.has_paid = false;
             self.paid_since_long = 1;
             return;
@@ -229,7 +229,7 @@ impl PollTime {
         }
     }
 
-    /// What was written found the peer awake. Returns whether it is time to try.
+    /// A write found the peer awake. Returns whether it is time to try polling.
     pub(super) fn peer_polls(&mut self) -> bool {
         let tries = !self.pays() && self.peer_polls.add();
         if tries {
@@ -238,7 +238,7 @@ impl PollTime {
         tries
     }
 
-    /// A sleep is over, of a thread that had no time for it if it `was_busy`.
+    /// A sleep is over. `was_busy`: its thread had no time to sleep.
     fn slept(&mut self, slept: Duration, was_busy: bool) {
         if slept <= SHORT_SLEEP || was_busy {
             if self.short_sleeps.add() {

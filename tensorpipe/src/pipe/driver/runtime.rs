@@ -1,8 +1,8 @@
 //! What the driver asks of tokio.
 //!
-//! A thread that ends may be without tokio's thread local already. To enter a runtime then panics, in a destructor, which
-//! aborts the process. Thread locals end in the reverse order of their first use. Ours is made behind tokio's: while it is
-//! there, so is that one.
+//! A thread that ends may have lost tokio's thread local already. Entering a runtime then panics, in a destructor, which aborts the
+//! process. Thread locals are destroyed in the reverse order of their first use. Ours is first used after tokio's: while ours exists, so
+//! does tokio's.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -33,7 +33,7 @@ pub(super) struct ThreadCounts {
 }
 
 impl Default for ThreadCounts {
-    /// Of a thread that has no other.
+    /// The counts of a new thread, with a number of its own.
     fn default() -> Self {
         static THREADS: AtomicU64 = AtomicU64::new(NO_THREAD + 1);
         Self {
@@ -44,12 +44,12 @@ impl Default for ThreadCounts {
     }
 }
 
-/// Of this thread, so far. Whoever compares two may have been moved to another thread in between.
+/// The counts of this thread. Between two calls the task may have moved to another thread: compare `thread`.
 pub(super) fn thread_counts() -> ThreadCounts {
     COUNTS.get()
 }
 
-/// This thread polls a pipe.
+/// Counts a poll of a pipe by this thread.
 pub(super) fn polls() {
     let counts = thread_counts();
     COUNTS.set(ThreadCounts {
@@ -58,7 +58,7 @@ pub(super) fn polls() {
     });
 }
 
-/// This thread drives a pipe.
+/// Counts a drive of a pipe by this thread.
 pub(super) fn drives() {
     let counts = thread_counts();
     COUNTS.set(ThreadCounts {
@@ -72,7 +72,7 @@ pub(in crate::pipe) fn is_home(pipe: u64) -> bool {
     HOME.get() == Some(pipe)
 }
 
-/// As long as it lives, this thread is within the runtime of this pipe, or it is not known of which.
+/// While it lives, this thread counts as within the runtime of this pipe; with `None`, of no known pipe.
 pub(in crate::pipe) struct RuntimeGuard(Option<u64>);
 
 impl RuntimeGuard {
@@ -96,7 +96,7 @@ impl Available {
     }
 }
 
-/// So that it ends with the thread.
+/// Gives the thread local a destructor, so that it ends with the thread.
 impl Drop for Available {
     fn drop(&mut self) {}
 }
@@ -106,26 +106,26 @@ pub(in crate::pipe) fn is_available() -> bool {
     AVAILABLE.try_with(|available| available.0).unwrap_or(false)
 }
 
-/// Whether the runtime of this thread has no other: a task that wakes itself is run some sixty times before its sockets and
-/// timers are polled.
+/// Whether the runtime of this thread has no other thread. It runs a task that wakes itself some sixty times before it polls sockets and
+/// timers.
 pub(super) fn is_single_threaded() -> bool {
     let runtime = Handle::try_current();
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
-/// Whether this is no task, but the future that somebody blocks on. A runtime of one thread polls that one only when it polls its sockets and
-/// timers: at the latest after some sixty tasks.
+/// Whether the caller is no task, but the future of `block_on`. A runtime of one thread polls that future only when it polls its sockets
+/// and timers: at the latest after some sixty tasks.
 pub(super) fn is_main_future() -> bool {
     try_id().is_none()
 }
 
-/// This thread leaves a pipe to its next turn: once its sockets and timers have been polled, it wakes whom it should. Until then it does not
-/// drive, [`LEFT_ALONE`](super::tuning::LEFT_ALONE) times at most, unless somebody [drives now](super::Driver::drive_now).
+/// This thread yields a pipe: once its sockets and timers have been polled, a task is woken to go on. Until then the thread does not drive
+/// the pipe, [`LEFT_ALONE`](super::tuning::LEFT_ALONE) times at most, unless somebody [drives now](super::Driver::drive_now).
 pub(super) fn yields(wakers: &Arc<Wakers>) {
     wake_last(&wakers.yield_on(this_thread()));
 }
 
-/// Whether this thread has [yielded](yields) the pipe, and its next turn is yet to come.
+/// Whether this thread has [yielded](yields) the pipe, and has not polled its sockets and timers since.
 pub(super) fn has_yielded(wakers: &Wakers) -> bool {
     let thread = wakers.yielded_on();
     thread != NO_THREAD && thread == this_thread()
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(told.try_recv().unwrap(), ("a message", true));
     }
 
-    /// What it has to say leaves at once.
+    /// The closing frames leave at once.
     #[tokio::test]
     async fn what_has_yielded_is_driven_by_whoever_closes_it() {
         let (_client, server, _told) = pair("yielded and closed").await;
@@ -260,7 +260,7 @@ mod tests {
         assert!(!core.driver.is_kicked() && !lock(&core.shared).state.has_control());
     }
 
-    /// The background task comes before the sockets.
+    /// The background task runs before the sockets are polled.
     #[tokio::test]
     async fn what_has_yielded_is_driven_before_a_timer_is_judged() {
         let (client, server, mut told) = pair("yielded, and time is up").await;
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(next(&mut told).await, ("a message", true));
     }
 
-    /// Also the end, for which the background task of the pipe is not there while its thread waits for the one that ends.
+    /// The same for the pipe's end. The pipe's background task cannot run while its thread waits for the one that ends.
     #[tokio::test]
     async fn a_thread_that_finds_the_end_in_its_last_moments_does_not_wait_for_another() {
         let (client, server, mut told) = pair("last moments, the end").await;
@@ -299,7 +299,7 @@ mod tests {
             DRIVES.set(Some(Drives(kept)));
             drop(runtime.enter());
             assert!(is_available());
-            // As whoever drives finds it.
+            // As a driving thread finds it.
             let mut wakes = Vec::new();
             lock(&server.core().shared).end(lost, &mut wakes);
         });

@@ -1,8 +1,9 @@
 //! What was tuned: each with its unit, the figure that it came from, and the command that measured it.
 //!
-//! All of the pipe's are here, also those that only bound something. *Measured* names a figure and, where the repository tells it, the command and its section in `benches/RESULTS.md`. *Chosen*
-//! means that no measurement says which is best: of those that cost time it is told between which values all measure the same
-//! (`benches/RESULTS.md`, "Tuned numbers"), the others bound something. The protocol's, the rings' and the streams' stand where they act.
+//! All constants of the pipe are here, also mere bounds. *Measured* gives a figure and, where the repository has them, the command and its
+//! section in `benches/RESULTS.md`. *Chosen* means that no measurement says which value is best: a constant that costs time gives the range
+//! within which all values measure the same (`benches/RESULTS.md`, "Tuned numbers"), any other is a bound. Constants of the protocol, the
+//! rings and the streams stand in their own modules.
 
 use std::time::Duration;
 
@@ -22,35 +23,35 @@ pub(in crate::pipe) const TICK: Duration = Duration::from_millis(50);
 /// measured wake-ups of some 20 µs at each end: `tp-bench limits` (round trips spinning and asleep).
 pub(super) const POLL_LONGEST: Duration = Duration::from_micros(50);
 
-/// Below this it is not worth beginning. Chosen between 0 and 10 µs, which measure the same.
+/// Polling for less than this is not worth starting. Chosen between 0 and 10 µs, which measure the same.
 pub(super) const POLL_SHORTEST: Duration = Duration::from_micros(3);
 
 /// A sleep up to this long would have been better spent polling. Chosen between 50 and 300 µs, which measure the same: twice
 /// [`POLL_LONGEST`].
 pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 
-/// A thread that takes no longer for each pipe that it drives has no time to sleep. Asleep, a call took 10 µs of each end's thread over
-/// 100 connections, and 19 over 1000; polled, 4 and 8. Measured: `tp-bench connections --system rpc@shm --connections 1,10,100,1000
-/// --seconds 0.4 --runtime current --pin`.
+/// A thread that takes no longer than this for each pipe that it drives has no time to sleep. If the pipes sleep, a call takes 10 µs of
+/// each end's thread over 100 connections, and 19 over 1000; if they poll, 4 and 8. Measured: `tp-bench connections --system rpc@shm
+/// --connections 1,10,100,1000 --seconds 0.4 --runtime current --pin`.
 pub(super) const BUSY_SLICE: Duration = Duration::from_micros(15);
 
-/// Signs that polling would pay before it is tried again, at most: short sleeps, or writes that find the peer awake. It doubles each time
-/// that polling was in vain. Chosen: for short sleeps all between 32 and 2048 measure the same.
+/// The most signs that polling would pay (short sleeps, or writes that find the peer awake) before it is tried again. The number doubles
+/// each time that polling was in vain. Chosen: for short sleeps all between 32 and 2048 measure the same.
 pub(super) const SIGNS_MOST: u32 = 256;
 
-/// A sleep up to this long may be two wake-ups where cores wake slowly, so it is tried once to poll for as long. Below the
-/// millisecond that a runtime's timer takes at least. Measured: where a wake-up takes 60 to 270 µs, calls take 1.7 µs instead of 137 to 558.
-/// `tp-bench callers --callers 1 --parked 0 --pin --wake-us 250`; RESULTS, "Slow wake-ups".
+/// A sleep up to this long may be two wake-ups of slow cores, so an end tries once to poll for as long. Below the millisecond that a
+/// runtime's timer takes at least. Measured: where a wake-up takes 60 to 270 µs, calls take 1.7 µs instead of 137 to 558. `tp-bench callers
+/// --callers 1 --parked 0 --pin --wake-us 250`; RESULTS, "Slow wake-ups".
 pub(super) const SLOW_WAKES: Duration = Duration::from_micros(900);
 
-/// Polls that have to pay in a row behind such a try, for the next one to come as soon. Chosen: fewer may be a burst that came anyway.
+/// After such a try, this many polls in a row must pay for the next try to come as soon. Chosen: fewer may be a burst that came anyway.
 pub(super) const PAID_IN_A_ROW: u32 = 8;
 
-/// Such sleeps before that is tried again, at most. Chosen: it costs a 4096th of a core then.
+/// The most sleeps up to [`SLOW_WAKES`] before such a try is repeated. Chosen: it costs a 4096th of a core then.
 pub(super) const SLOW_WAKES_MOST: u32 = 4096;
 
-/// Polls in one poll of a task. A runtime takes longer to come back to a task than they take. Measured: with 4 an empty echo over shm takes
-/// 1.07 of it, with 64 the same.
+/// Polls of the connection in one poll of a task. They take less time than a runtime takes to come back to the task. Measured: with 4 an
+/// empty echo over shm takes 1.07 times as long, with 64 the same.
 pub(super) const POLLS_PER_WAKE: u32 = 16;
 
 /// Polls between two reads of the clock. Chosen between 8 and 128, which measure the same.
@@ -60,18 +61,17 @@ pub(super) const POLLS_PER_CLOCK: u32 = 32;
 /// sleeper is woken for many. Measured: 64 calls in flight over tcp, 7.7 µs each by polling, 1.7 asleep; command not kept.
 pub(super) const COSTLY_POLL_MESSAGES: u32 = 4;
 
-/// Operations above which one polls for all, without a system call: that each of them did once would cost more than it
-/// finds. Measured: 64 calls in flight over shm, 1.17 instead of 1.26 µs each; command not kept.
+/// Operations above which one task polls for all, if a poll is no system call: one poll by each of them would cost more than it finds.
+/// Measured: 64 calls in flight over shm, 1.17 instead of 1.26 µs each; command not kept.
 pub(super) const SOLE_POLLER_WAITERS: usize = 4;
 
 // Coalescing: the more are under way, the more of them share a read or a write.
 
-/// Operations above which several messages are waited for, to be read together: a poll finds less for each. Chosen between 4 and 64, which
-/// measure the same.
+/// Operations above which a read waits for several messages, since each poll finds less. Chosen between 4 and 64, which measure the same.
 pub(super) const RECEIVE_BATCH_WAITERS: usize = 16;
 
-/// Bytes that are worth a read then: some eight small messages. Measured with the next three: 64 calls in flight over shm took
-/// 0.73 µs each where it works, else 0.89 to 0.93; larger bounds changed nothing. `tp-bench rpc --size 0 --pin --seconds 0.25`.
+/// Bytes that are worth a read then: some eight small messages. Measured with the next three: 64 calls in flight over shm took 0.73 µs each
+/// with waiting, else 0.89 to 0.93; larger bounds changed nothing. `tp-bench rpc --size 0 --pin --seconds 0.25`.
 pub(in crate::pipe) const RECEIVE_BATCH: usize = 256;
 
 /// Bytes of a read that was worth waiting for.
@@ -83,26 +83,25 @@ pub(in crate::pipe) const RECEIVE_BATCH_POLLS: u32 = 128;
 /// Reads without waiting, at most, after waits in vain.
 pub(in crate::pipe) const RECEIVE_BATCH_PAUSE: u32 = 256;
 
-/// Small messages that leave together, at most, where a write is no system call: the peer works while more are written.
-/// Measured with the next one: 64 calls in flight over shm, 0.21 instead of 0.85 writes each, where each call is made by its
-/// first poll; command not kept.
+/// The most small messages that leave together if a write is no system call: the peer works while more are written. Measured with the next
+/// one: 64 calls in flight over shm, 0.21 instead of 0.85 writes each, where each call is made by its first poll; command not kept.
 pub(in crate::pipe) const SEND_BATCH: u32 = 8;
 
-/// The same where a write is a system call. Measured with the next one: 64 calls of 4 KiB in flight over tcp, 0.35 writes each where a
-/// message that finds 16 KiB before it is written at once, 0.16 where it waits, too. `tp-bench rpc --case pipeline --size 4KiB
-/// --transport tcp --pin`.
+/// The same if a write is a system call. Measured with the next one: 64 calls of 4 KiB in flight over tcp, 0.35 writes each if a message
+/// behind 16 KiB is written at once, 0.16 if it waits, too. `tp-bench rpc --case pipeline --size 4KiB --transport tcp --pin`.
 pub(in crate::pipe) const SEND_BATCH_COSTLY: u32 = 32;
 
-/// Bytes of them that wait in the protocol's queue, at most.
+/// The most bytes of such messages in the protocol's queue.
 pub(in crate::pipe) const SEND_BATCH_BYTES: u64 = 128 << 10;
 
-/// Operations under way from which on a further message is likely not to be alone: it waits for others, at the price of a poll of the
-/// pipe's own task. Below, each leaves at once, on its writer's. Measured: 64 empty calls in flight over shm take 0.97 µs each with 8, 0.87
-/// with 6, 0.74 with 4, 3 or 2; over tcp 0.99, 0.98 and 0.98. `tp-bench rpc --case pipeline --size 0 --pin`; RESULTS, "Tuned numbers".
+/// From this many operations under way, a further message is likely not to be alone: it waits for others, at the price of a poll of the
+/// pipe's own task. Below, each message leaves at once, on its writer's task. Measured: 64 empty calls in flight over shm take 0.97 µs each
+/// with 8, 0.87 with 6, 0.74 with 4, 3 or 2; over tcp 0.99, 0.98 and 0.98. `tp-bench rpc --case pipeline --size 0 --pin`; RESULTS, "Tuned
+/// numbers".
 pub(in crate::pipe) const SEND_BATCH_FROM: usize = 4;
 
-/// Bytes to be sent from which on a message waits in the protocol's queue, where it is counted and can be taken back. Chosen between 4 and
-/// 64 KiB, which measure the same.
+/// From this many bytes in the send buffer, a message waits in the protocol's queue, where it is counted and can be cancelled. Chosen
+/// between 4 and 64 KiB, which measure the same.
 pub(in crate::pipe) const SEND_BACKLOG: u64 = 16 << 10;
 
 /// How long a lane's answer waits for the next message, or little longer. Chosen between 250 µs and 4 ms, which measure the same: a
@@ -111,8 +110,8 @@ pub(in crate::pipe) const DELAYED_ACK: Duration = Duration::from_millis(1);
 
 // Passes of sending and receiving. Each ends after a mebibyte or two, so that nothing else waits for a tensor.
 
-/// A step of a lane's work that took so long is the last one that whoever drives does of it. Its memory is not there (mapped from a
-/// file, swapped out), and each step would hold up everybody else. Chosen: some fifty steps' usual time.
+/// After a step of a lane's work that took this long, the driver hands the rest to another thread. The step's memory was not there (mapped
+/// from a file, swapped out), and each further step would hold up everybody else. Chosen: some fifty steps' usual time.
 pub(in crate::pipe) const SLOW_STEP: Duration = Duration::from_millis(1);
 
 /// Steps of lanes' work in a row, before what waits is sent. Chosen between 1 and 16, which measure the same: a mebibyte.
@@ -122,62 +121,62 @@ pub(in crate::pipe) const STEPS_IN_A_ROW: usize = 4;
 pub(in crate::pipe) const PASSES: usize = 2;
 
 /// Full writes in a row, before what has come in is read. Chosen between 1 and 8, which measure the same: a mebibyte. A peer that reads as
-/// fast as this side writes never fills the connection, and its answers would wait for the end of it all.
+/// fast as this side writes never fills the connection: without a bound, its answers would wait until everything is written.
 pub(in crate::pipe) const WRITES_IN_A_ROW: usize = 2;
 
 /// Reads of bulk bytes in a row. Chosen between 4 and 64, which measure the same: a mebibyte. The same for a peer that writes as fast as
 /// this side reads.
 pub(in crate::pipe) const READS_IN_A_ROW: usize = 16;
 
-/// Messages taken out of one read before they are delivered: what they provoke leaves together. Measured, with answers that
-/// leave in one write: 64 calls in flight over tcp, 15 to 18 instead of 43 µs each; command not kept.
+/// Messages taken out of one read before they are delivered: their answers leave together. Measured, with answers that leave in one write:
+/// 64 calls in flight over tcp, 15 to 18 instead of 43 µs each; command not kept.
 pub(in crate::pipe) const MESSAGES_IN_A_ROW: usize = 32;
 
-/// What is done for a pipe before sockets and timers come: bytes moved, in both directions together. Chosen between 256 KiB and 4 MiB,
-/// which measure the same: to poll those is a system call, some half a microsecond.
+/// The work for a pipe before sockets and timers are polled: bytes moved, in both directions together. Chosen between 256 KiB and 4 MiB,
+/// which measure the same: polling sockets and timers is a system call, some half a microsecond.
 pub(in crate::pipe) const PIPE_SLICE: u64 = 1 << 20;
 
-/// How often a thread does not drive a pipe that it has yielded: then it does a slice, though it has not come to its sockets. Measured by
-/// `fairness::a_thousand_calls_in_flight_come_before_another_clients_call_a_few_times_at_most`, where each call has a task of its own:
-/// 64 are too few in 7 of 16 runs, 1024 in none of 14.
+/// How often a thread does not drive a pipe that it has yielded: after that it drives a slice, although it has not polled its sockets.
+/// Measured by `fairness::a_thousand_calls_in_flight_come_before_another_clients_call_a_few_times_at_most`, where each call has a task of
+/// its own: 64 are too few in 7 of 16 runs, 1024 in none of 14.
 pub(in crate::pipe) const LEFT_ALONE: u32 = 1024;
 
-/// What a read counts as. Chosen between 4 and 64 KiB, which measure the same: 64 are a slice.
+/// Bytes of a slice that a read counts as. Chosen between 4 and 64 KiB, which measure the same: 64 are a slice.
 pub(in crate::pipe) const WORK_OF_READ: u64 = PIPE_SLICE / 64;
 
-/// What a message counts as that the handler is given. Chosen between 1 and 16 KiB, which measure the same: 256 are a slice, of 5 ms where
-/// each takes the 20 µs that a handler may take on the thread that drives.
+/// Bytes of a slice that a message for the handler counts as. Chosen between 1 and 16 KiB, which measure the same: 256 are a slice, of 5 ms
+/// if each takes the 20 µs that a handler may take on the thread that drives.
 pub(in crate::pipe) const WORK_OF_MESSAGE: u64 = PIPE_SLICE / 256;
 
 // Sizes of writes and reads.
 
-/// Bytes gathered for one write. Measured: with 128 KiB echoes of 1 MiB over tcp take 1.1 of it, with 2 MiB 1.4. What is gathered cannot be
-/// overtaken by a control frame.
+/// Bytes gathered for one write. Measured: with 128 KiB echoes of 1 MiB over tcp take 1.1 times as long, with 2 MiB 1.4 times. A control
+/// frame cannot overtake gathered bytes.
 pub(in crate::pipe) const WRITE_BYTES: u64 = 512 << 10;
 
 /// Pieces in one write. Chosen.
 pub(in crate::pipe) const WRITE_PIECES: usize = 64;
 
-/// Bytes of a part up to which it is copied next to its frame's header: cheaper than one more piece. Measured: with 64 the same, with 4 KiB
-/// 64 calls of 4 KiB over tcp take 1.6 of it.
+/// Up to this many bytes, a part is copied next to its frame's header: cheaper than one more piece. Measured: with 64 the same, with 4 KiB
+/// 64 calls of 4 KiB over tcp take 1.6 times as long.
 pub(in crate::pipe) const COPIED_INTO_FRAME: u64 = 512;
 
-/// Bytes of room for frames in a pipe through which little comes: it begins with them. Chosen between 1 and 16 KiB, which measure the same:
-/// a page.
+/// The receive buffer of a pipe that receives little, in bytes; every pipe begins with it. Chosen between 1 and 16 KiB, which measure the
+/// same: a page.
 pub(in crate::pipe) const RECEIVE_BUFFER_IDLE: usize = 4 << 10;
 
-/// How long a pipe keeps more than that though no read has needed it. Chosen: as long as other memory that is kept for what may come.
+/// How long a pipe keeps a larger receive buffer that no read has needed. Chosen: as long as other memory that is kept for reuse.
 pub(in crate::pipe) const RECEIVE_BUFFER_KEPT: Duration = Duration::from_secs(10);
 
-/// Bytes of room for frames. Measured: with 16 KiB 64 calls of 4 KiB over tcp take 1.04 of it, with 256 KiB 0.96. Grows for one large head
-/// up to the limit on metadata, with the bytes that have come in.
+/// The usual receive buffer, in bytes. Measured: with 16 KiB 64 calls of 4 KiB over tcp take 1.04 times as long, with 256 KiB 0.96. For one
+/// large head it grows up to the limit on metadata, with the bytes that have come in.
 pub(in crate::pipe) const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// Bytes of room for frames while bulk data flows, and in front of what follows it: little, so that bulk bytes are not copied through it.
-/// Chosen between 512 bytes and 8 KiB, which measure the same.
+/// The receive buffer while bulk data flows, and for the first read behind it, in bytes: small, so that bulk bytes are not copied through
+/// it. Chosen between 512 bytes and 8 KiB, which measure the same.
 pub(in crate::pipe) const RECEIVE_BUFFER_BULK: usize = 2 << 10;
 
-/// Bytes of a part that is here whole up to which it is copied at once, under the lock of `shared`. Chosen between 4 and 64 KiB, which
+/// Up to this many bytes, a part that is here whole is copied at once, under the lock of `shared`. Chosen between 4 and 64 KiB, which
 /// measure the same.
 pub(in crate::pipe) const COPIED_AT_ONCE: u64 = 16 << 10;
 
@@ -193,16 +192,16 @@ pub(in crate::pipe) const READ_BULK: usize = 64 << 10;
 /// a small frame.
 pub(in crate::pipe) const READS_PER_CLOCK: u32 = 16;
 
-/// Pieces of bulk data that come in further apart than this are told to the protocol one by one. Chosen.
+/// If bytes come in further apart than this, the protocol hears of each read, not only of whole frames and chunks. Chosen.
 pub(in crate::pipe) const SIGN_OF_LIFE: Duration = Duration::from_millis(100);
 
-/// So long a connection may take to say goodbye (the `close_notify` of TLS) after its pipe has ended. Chosen: a round trip over any
+/// How long a connection may take to say goodbye (the `close_notify` of TLS) after its pipe has ended. Chosen: a round trip over any
 /// network, and what a user who closes still waits for.
 pub(in crate::pipe) const GOODBYE: Duration = Duration::from_secs(1);
 
 // Bounds of what a peer, or a slow handler, can make this side keep.
 
-/// Messages that wait for the handler from which on nothing more is read, until half of them are gone. Chosen.
+/// At this many queued calls of the handler the pipe stops reading, until half of them are gone. Chosen.
 pub(in crate::pipe) const UNDELIVERED: usize = 4096;
 
 /// The same in bytes of messages and reasons. Chosen.
@@ -215,8 +214,8 @@ pub(in crate::pipe) const DELIVERY_BATCH: usize = 8;
 /// Bytes that a dropped read still lets come in; above, the writer is told to stop. Chosen.
 pub(in crate::pipe) const DRAIN_UP_TO: u64 = 64 << 10;
 
-/// Bytes of a part, in memory of somebody else's, up to which it is copied into its reader's place on the thread that drives. Chosen
-/// between 64 KiB and 1 MiB, which measure the same: some twenty microseconds.
+/// Up to this many bytes, a part in memory of somebody else's is copied into its reader's place on the thread that drives. Chosen between
+/// 64 KiB and 1 MiB, which measure the same: some twenty microseconds.
 pub(in crate::pipe) const COPIED_ON_THE_SPOT: usize = 256 << 10;
 
 /// Bytes that the peer of a new pipe may send ahead. Chosen between 64 KiB and 1 MiB, which measure the same: 3000 pipes have 750 MiB then.
@@ -228,7 +227,7 @@ pub(in crate::pipe) const CREDIT_KEPT: Duration = Duration::from_secs(10);
 /// Bytes that all pipes of a context may announce at once. Chosen: a quarter of what a process has addresses for.
 pub(in crate::pipe) const ADDRESSES: u64 = 32 << 40;
 
-/// Bytes of a message that may wait for something else beside one that takes all that such messages may take. Chosen.
+/// A message up to this many bytes may always wait for something else, even if others take all that waiting messages may take. Chosen.
 pub(in crate::pipe) const WAITING_ANYWAY: u64 = 64 << 10;
 
 // The heartbeat: a thread that speaks for pipes whose runtime is blocked.
@@ -239,7 +238,7 @@ pub(in crate::pipe) const HEARTBEAT_CHECKS: u32 = 8;
 /// Checks without a byte to the peer after which a pipe is silent. Chosen.
 pub(in crate::pipe) const HEARTBEAT_SILENT: u32 = 5;
 
-/// The bound where there is none of this side's, or a longer one: the peer's may be the usual one. Chosen.
+/// The bound on silence if this side has none, or a longer one: the peer may have the default. Chosen.
 pub(in crate::pipe) const HEARTBEAT_LONGEST: Duration = Duration::from_secs(10);
 
 /// The shortest bound, for checks to be cheap. Chosen.

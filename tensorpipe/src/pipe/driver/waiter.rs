@@ -19,7 +19,7 @@ pub(in crate::pipe) enum Interest {
 /// A sleeping operation: its registration, and whom to wake once what it waits for is there.
 pub(in crate::pipe) type Waiting = (u64, Interest, Waker);
 
-/// Whoever keeps a pipe alive.
+/// An owner of a pipe.
 pub(in crate::pipe) trait Holds {
     type Core: Driven;
 
@@ -41,11 +41,11 @@ impl<C: Driven> Holds for Arc<C> {
 pub(in crate::pipe) struct Waiter<H: Holds> {
     holder: H,
     slot: Option<u64>,
-    /// It is the one that polls: it comes again soon instead of being woken.
+    /// It is the poller: its task is scheduled to poll again, and nobody has to wake it.
     polls: bool,
-    /// It stands among those that are woken.
+    /// It is listed among the operations that are woken when what they wait for is there.
     listed: bool,
-    /// It is none that the connection wakes, and others drive for it.
+    /// It is only counted: the connection does not wake it, and others drive for it.
     counted: bool,
     /// It was awaited by a main future first.
     of_main_future: bool,
@@ -98,7 +98,7 @@ impl<H: Holds> Waiter<H> {
         id
     }
 
-    /// Waits without being one that the connection wakes, while a poller drives for many; else registers.
+    /// Only counts the operation while a poller drives for many; otherwise registers it.
     pub(in crate::pipe) fn count(&mut self, waker: &Waker) {
         if !self.waits() {
             self.begin();
@@ -111,7 +111,7 @@ impl<H: Holds> Waiter<H> {
         self.register(waker);
     }
 
-    /// Makes `waker` the one that the connection wakes, and moves what can be moved.
+    /// Makes `waker` the one that the connection wakes, and sends and receives what is possible without waiting.
     pub(in crate::pipe) fn drive(&mut self, waker: &Waker) {
         self.register(waker);
         let core = self.holder.core();
@@ -119,7 +119,7 @@ impl<H: Holds> Waiter<H> {
         if !self.polls {
             driver.start_polling();
         } else if driver.is_polling() && !driver.poll::<H::Core>() {
-            // Where another has stopped the polling in between, the connection may have woken this one: then it drives.
+            // Polling is still on. If another task has stopped it in between, the connection may have woken this one: then it drives.
             return;
         }
         driver.drive(core);
@@ -142,7 +142,7 @@ impl<H: Holds> Waiter<H> {
         let news = self.polls && self.core().driver().poll::<H::Core>();
         let found = if news { None } else { self.check(&mut check) };
         let found = found.or_else(|| {
-            // It has polled for long enough, or another does: it sleeps, instead of beginning anew.
+            // The poller has polled for long enough, or another one polls: it sleeps, and does not start to poll anew.
             let rests = self.polls && !news;
             if rests && self.poll_again(cx.waker()) {
                 return None;
@@ -159,7 +159,7 @@ impl<H: Holds> Waiter<H> {
                 if !rests && self.poll_again(cx.waker()) {
                     return None;
                 }
-                // Asleep: whoever drives the pipe and finds what this waits for wakes it.
+                // Asleep: the thread that drives the pipe, and finds what this waits for, wakes it.
                 // A waker is somebody else's code, also when it is cloned or dropped: never under a lock.
                 let waker = cx.waker().clone();
                 let mut shared = lock(self.holder.core().shared());
@@ -180,7 +180,7 @@ impl<H: Holds> Waiter<H> {
         }
     }
 
-    /// Checks; what it waits for may be what it is about to do itself, so it is not to be woken.
+    /// Checks. Takes the operation off the list first: it may itself do what it waits for, and is not to be woken for that.
     fn check<T>(
         &mut self,
         check: &mut impl FnMut(&mut <H::Core as Driven>::Shared) -> Option<T>,
@@ -194,11 +194,11 @@ impl<H: Holds> Waiter<H> {
         found
     }
 
-    /// Its task does something else next. Nobody relies on its polls or wake-ups then: not a handler that listens, not what begins later,
-    /// and not others that wait, as far as is seen without the lock.
+    /// Its task does something else next. Nothing may rely on its polls or wake-ups then: no listening handler, no later operation, and no
+    /// other waiting one, as far as is seen without the lock.
     pub(in crate::pipe) fn rest(&mut self) {
         let driver = self.holder.core().driver();
-        // First: whoever has registered by now is seen, and who does later finds that nobody polls.
+        // First: an operation that has registered by now is seen below, and a later one finds that nobody polls.
         driver.rest(self.slot, &mut self.polls);
         if driver.listens() || driver.wakers.waiting() > 1 || !driver.is_polling() {
             self.leave();

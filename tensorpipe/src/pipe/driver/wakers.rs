@@ -4,13 +4,13 @@
 //! the pipe's background task. So an answer reaches the task that waits for it without a hop through another one. An
 //! operation that is awaited no more hands on a wake that it has not acted on.
 //!
-//! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). It would swallow a wake. So
-//! after a wake, and while operations register, the background task checks every `TICK` whether somebody was woken and has not driven the
-//! pipe since. If so, it drives, and passes that one over. After a `TICK` in which nothing happened it sleeps, however many wait: the next
-//! wake starts it again.
+//! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). It would swallow a wake-up. So
+//! after a wake-up, and while operations register, the background task checks every `TICK` whether the woken task has driven the pipe
+//! since. If not, it drives, and takes that operation off the list. After a `TICK` in which nothing happened it sleeps, however many
+//! operations wait: the next wake-up starts it again.
 //!
-//! Of many operations that begin together, each registration costs as much as a small message. While one of them, or the background
-//! task, polls for all, the others are only counted. What they wait for wakes them.
+//! If many operations begin together, each registration costs as much as a small message. While one of them, or the background task, polls
+//! for all, the others are only counted. They are woken when what they wait for is there.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,13 +24,13 @@ use crate::sync::{
 
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Wakers {
-    /// Somebody was woken and has not driven the pipe since. Changed by exchanges only: whoever takes it back sees what
-    /// there was to wake for.
+    /// A task was woken and has not driven the pipe since. Changed by exchanges only: the thread that clears it sees what the wake-up was
+    /// for.
     notified: AtomicBool,
     roles: Mutex<Roles>,
     /// How many stand in `roles`, to be read without the lock. Written under it.
     registered: AtomicUsize,
-    /// Operations beside these which others drive for. Changed by exchanges only.
+    /// Operations that are only counted, and that others drive for. Changed by exchanges only.
     counted: AtomicUsize,
     /// How many of all these are awaited by a [main future](super::runtime::is_main_future).
     of_main_futures: AtomicUsize,
@@ -43,12 +43,12 @@ pub(in crate::pipe) struct Wakers {
 /// The number of no thread.
 pub(super) const NO_THREAD: u64 = 0;
 
-/// Wakes somebody for what was yielded. Where it is dropped instead, the background task's tick finds out.
+/// Wakes a task to go on with yielded work. If the runtime drops it instead, the background task's tick finds out.
 struct Yielded(Arc<Wakers>);
 
 #[derive(Debug, Default)]
 struct Roles {
-    /// Operations being awaited; the last one has the role. Of many the first ones are most often the first to end.
+    /// Operations being awaited; the last one is woken. Of many the first ones are most often the first to end.
     waiting: VecDeque<(u64, Waker)>,
     background: Option<Waker>,
     next_id: u64,
@@ -59,14 +59,14 @@ struct Roles {
 }
 
 impl Roles {
-    /// Something happens. Returns whom to wake to watch it.
+    /// Something happens: starts the tick. Returns the background task's waker if that task has to be woken for it.
     fn start_ticking(&mut self) -> Option<Waker> {
         self.active = true;
         let ticks = std::mem::replace(&mut self.ticking, true);
         (!ticks).then(|| self.background.clone()).flatten()
     }
 
-    /// Whether this operation would wake this task already.
+    /// Whether this operation is registered with this waker already.
     fn knows(&mut self, id: u64, waker: &Waker) -> bool {
         let mut waiting = self.waiting.iter();
         let known = waiting.any(|(waiting, known)| *waiting == id && known.will_wake(waker));
@@ -110,7 +110,7 @@ impl Wakers {
         id
     }
 
-    /// Nobody is woken for what comes from now on, since somebody polls: the background task watches that one, too.
+    /// Polling is on, so nothing wakes a task from now on: the background task's tick watches the poller, too.
     pub(super) fn keep_ticking(&self) {
         let ticking = lock(&self.roles).start_ticking();
         if let Some(background) = ticking {
@@ -143,7 +143,7 @@ impl Wakers {
             .store(roles.waiting.len(), Ordering::Relaxed);
     }
 
-    /// An operation is awaited that registers none to be woken.
+    /// Counts an operation that registers no waker.
     pub(super) fn count(&self) {
         self.counted.fetch_add(1, Ordering::SeqCst);
     }
@@ -192,7 +192,7 @@ impl Wakers {
         drop(background);
     }
 
-    /// Whoever is about to drive says so first.
+    /// Called first by a thread that is about to drive.
     pub(super) fn driving(&self) {
         self.notified.swap(false, Ordering::SeqCst);
     }
@@ -215,7 +215,7 @@ impl Wakers {
         }
     }
 
-    /// Somebody will be woken soon. Where that comes to nothing (the runtime is blocked), the background task finds out.
+    /// A task will be woken soon. If that never happens (the runtime is blocked), the background task's tick finds out.
     pub(super) fn owe_wake(&self) {
         self.notified.swap(true, Ordering::SeqCst);
         self.keep_ticking();
@@ -232,12 +232,13 @@ impl Wakers {
         self.yielded_on.load(Ordering::Relaxed)
     }
 
-    /// Counts that the thread leaves alone what it has yielded. Returns whether it may: a task that never ends can keep it from its sockets.
+    /// Counts that the thread leaves yielded work alone. Returns whether it may: a task that never ends can keep the thread from its
+    /// sockets.
     pub(super) fn leave_alone(&self) -> bool {
         self.left_alone.fetch_add(1, Ordering::Relaxed) < LEFT_ALONE
     }
 
-    /// Whoever drives next does not leave it to sockets and timers.
+    /// Ends the yield: the next driver does not wait for sockets and timers.
     pub(super) fn yields_no_more(&self) {
         self.yielded_on.store(NO_THREAD, Ordering::Relaxed);
     }
@@ -259,7 +260,7 @@ impl Wakers {
         lock(&self.roles).ticking
     }
 
-    /// The background task's tick. Returns whether somebody was woken and did not drive: it has lost the role.
+    /// The background task's tick. Returns whether a task was woken and did not drive; its operation is then registered no more.
     pub(super) fn tick(&self) -> bool {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);

@@ -1,6 +1,6 @@
-//! The task that comes for answers of channels which wait for the next message: see `driver/coalesce.rs`.
+//! The task that sends delayed acknowledgements of channels if no message takes them along: see `driver/coalesce.rs`.
 //!
-//! Invariant: while one waits, the task is there.
+//! Invariant: while an acknowledgement waits, the task runs.
 
 use tokio::time::sleep;
 
@@ -10,7 +10,7 @@ use crate::pipe::shared::Shared;
 use crate::proto::OpId;
 use crate::sync::{Arc, Weak, lock};
 
-/// Says this to the peer's lane, with the next message if there is one soon.
+/// Sends `body` to the peer's lane, with the next message if there is one soon.
 pub(in crate::pipe) fn delay_ack(
     core: &Arc<Core>,
     shared: &mut Shared,

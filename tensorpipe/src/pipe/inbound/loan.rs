@@ -1,8 +1,6 @@
-//! Memory of a reader's on loan to its pipe: it comes home from wherever it is let go of, so that a read that fails gives
-//! it back.
+//! A reader's memory on loan to its pipe. Wherever the pipe drops it, it goes back to the reader, so that a read that fails gives it back.
 //!
-//! Invariant: a memory is in the hands of its [`Lent`] or in its [`Home`], never both. So a home that is full may be used again, and nobody
-//! writes to it any more.
+//! Invariant: a memory is held by its [`Lent`] or by its [`Home`], never by both. So once it is home again, nobody writes to it any more.
 
 use std::any::Any;
 use std::task::{Context, Poll, Waker};
@@ -27,7 +25,7 @@ enum Kept {
 }
 
 impl LentAllocation {
-    /// Lends the memory of `allocation`, in which it is replaced.
+    /// Takes the memory out of `allocation`, and puts a [`Lent`] in its place.
     pub(super) fn of(allocation: &mut Allocation, runtime: &tokio::runtime::Handle) -> Self {
         let lend = |places: &mut Vec<Place>| {
             let kept = places.iter_mut().map(|place| match place {
@@ -99,7 +97,7 @@ struct Lent {
     runtime: tokio::runtime::Handle,
 }
 
-/// Where it comes back to.
+/// Where lent memory comes back to.
 struct Home {
     return_slot: Arc<Mutex<ReturnSlot>>,
     /// The address of the [`Lent`]: compared, never followed.
@@ -151,7 +149,8 @@ impl Home {
         BufferMut::from_memory(memory, self.len).ok()
     }
 
-    /// The reader's own memory for what was read into it. What a channel put elsewhere, or still reads, stays as it is.
+    /// The reader's own memory, if `read` is all of the lent one. A buffer that a channel put elsewhere, or that somebody still holds,
+    /// stays as it is.
     fn claim(self, read: Buffer) -> Buffer {
         let whole = read.offset() == 0 && read.len() == self.len;
         let lent = address(read.memory()) == self.lent && Arc::strong_count(read.memory()) == 1;
@@ -187,7 +186,7 @@ impl Drop for WakeAtLast {
     }
 }
 
-/// What it holds, in every respect.
+/// Answers every question as the memory that it holds.
 #[deny(clippy::missing_trait_methods, reason = "a default would hide it")]
 impl Memory for Lent {
     fn device(&self) -> Device {

@@ -28,10 +28,10 @@ use crate::proto::OpId;
 use crate::stop;
 use crate::sync::lock;
 
-/// A message of which the [`Descriptor`] is known. Dropping it skips the message.
+/// A message whose [`Descriptor`] is known. Dropping it skips the message.
 pub struct Incoming {
     core: Arc<Core>,
-    /// `None` once it is decided.
+    /// `None` once the reader has decided.
     arrival: Option<Arrival>,
     /// Made when somebody asks for it.
     descriptor: OnceLock<Box<Descriptor>>,
@@ -67,7 +67,7 @@ impl Incoming {
         self.arrival.as_ref().is_some_and(Arrival::is_whole)
     }
 
-    /// How what is here of it has come; of a message that [is here whole](Self::is_whole) that is all.
+    /// How the parts that are here have come; all of them, if the message [is here whole](Self::is_whole).
     pub fn stats(&self) -> MessageStats {
         self.arrival
             .as_ref()
@@ -108,8 +108,8 @@ impl Incoming {
         Read(self.read_into(Allocation::default()))
     }
 
-    /// The same into memory of the caller's. Places that the allocation does not mention are [`Place::Pool`]. Memory of a device that was
-    /// lent, and that the peer still reads, is waited for: such a read is under way from when it is polled.
+    /// Reads all of it into memory of the caller's. Places that the allocation does not mention are [`Place::Pool`]. If device memory in it
+    /// was lent, and the peer still reads it, the read waits for that, and begins only when it is polled.
     ///
     /// # Errors
     /// The future gives a [`ReadError`], which holds the allocation. Where a place does not fit it is
@@ -131,7 +131,7 @@ impl Incoming {
         ReadInto::new(core, stage, loans)
     }
 
-    /// Starts reading for whoever waits for it.
+    /// Starts reading for a task that waits for the message.
     fn begin(mut self, allocation: Allocation) -> Stage {
         match self.start(allocation, Recipient::Waits) {
             Err(error) => Stage::Ended(Err(error)),
@@ -153,8 +153,8 @@ impl Incoming {
         self.accept_into(Allocation::default())
     }
 
-    /// The same, with each part where the allocation says; the handler is called for a message that was here whole, too, if parts of
-    /// it have to be copied. Where it fails, memory in it ([`Place::Into`]) is dropped.
+    /// As [`Incoming::accept`], with each part where the allocation says. If parts of a whole message have to be copied, the handler is
+    /// called for it, too. On an error, memory in the allocation ([`Place::Into`]) is dropped.
     ///
     /// # Errors
     /// As [`Incoming::read_into`]; what is known at once is returned at once.
@@ -171,7 +171,7 @@ impl Incoming {
         let core = &self.core;
         let mut shared = lock(&core.shared);
         if shared.is_over() {
-            // The handler has heard of the end, or will, and of nothing behind it.
+            // The handler is told of the pipe's end, and of nothing behind it: the result is returned here.
             return shared.take_read(id);
         }
         drop(shared);
@@ -180,7 +180,7 @@ impl Incoming {
         None
     }
 
-    /// Somebody drives the pipe, wherever this is called: but not from here, where its caller may hold what the handler needs.
+    /// Has the pipe driven soon, wherever this is called; but not from here, where the caller may hold a lock that the handler needs.
     fn drive_later(&self) {
         self.core.driver.kick();
         if !self.core.is_handling() {
@@ -188,10 +188,10 @@ impl Incoming {
         }
     }
 
-    /// Does not want it: the writer does not send what it has not sent yet, and sees no error.
+    /// Does not read it: the writer does not send what it has not sent yet, and sees no error.
     pub fn skip(self) {}
 
-    /// Does not want it, for a reason that the writer gets as [`Error::Refused`].
+    /// Does not read it, for a reason that the writer gets as [`Error::Refused`].
     pub fn refuse(mut self, reason: &str) {
         self.decline(ResetCode::Refused, reason);
     }
@@ -215,7 +215,7 @@ impl Incoming {
         let Some(arrival) = &mut self.arrival else {
             return Ok(None);
         };
-        // What has come since is as good as what was here. A handler that was told otherwise is called, while there is one.
+        // Parts that came ahead meanwhile may make it whole. A handler was told that it is not whole, and is called, while the pipe lives.
         if !arrival.is_whole() {
             let mut shared = lock(&self.core.shared);
             if reader == Recipient::Waits || shared.is_over() {
@@ -231,12 +231,12 @@ impl Incoming {
             return Ok(None);
         }
         let Self { core, arrival, .. } = self;
-        // Places that are not used, and what came of it, are let go of without the lock.
+        // Unused places, and an arrival that cannot be read, are dropped without the lock.
         let mut undone = None;
         let begun = core.update(|shared, wakes| {
             start_reading(core, arrival, &mut plan, &mut undone, reader, shared, wakes)
         });
-        // Where there was no memory for what came ahead, its writer is told.
+        // If there was no memory for parts that came ahead, the writer is told.
         begun.inspect_err(|_| self.drive_later())
     }
 
@@ -259,7 +259,8 @@ impl Drop for Incoming {
     }
 }
 
-/// Starts reading what is not whole, or goes elsewhere, unless it was decided before. What cannot be read any more is then `undone`.
+/// Starts reading a message that is not whole, or has parts that go elsewhere; `None` if it was decided before. An arrival that cannot be
+/// read any more goes into `undone`.
 fn start_reading(
     core: &Arc<Core>,
     incoming: &mut Option<Arrival>,
@@ -288,7 +289,7 @@ fn start_reading(
     let Some(mut arrival) = incoming.take() else {
         return Ok(None);
     };
-    // There was no memory for what came ahead.
+    // There was no memory for parts that came ahead.
     if let Some(error) = shared.take_failed(id, reader) {
         shared.process(wakes);
         *undone = Some(arrival);
@@ -307,7 +308,7 @@ fn start_reading(
     }
     let mut places = Vec::new();
     let mut copies = SmallVec::<[Copy; 1]>::new();
-    // There while the lanes work: they count there what they do.
+    // The read must exist while the lanes work: they count there what they do.
     shared.reading(id);
     for (part, place) in std::mem::take(&mut plan.places) {
         let op = OpId::incoming(id, part);
@@ -343,7 +344,7 @@ fn start_reading(
         shared.with_lane(op, channel, |lane, io| lane.recv(op, want, io));
     }
     shared.lane_stats.borrowed += arrival.borrowed(&plan.skipped);
-    // What takes a while is answered when it is done: a writer that hears that all is well may close at once.
+    // A copy that takes a while is answered when it is done: a writer that has the answer may close at once.
     match (arrival.answer(), &mut copies[..]) {
         (Some(answer), [copy]) if copy.takes_a_while() => copy.answer = Some(answer.body),
         (Some(answer), _) => shared.state.channel(answer.op, answer.body),
@@ -359,9 +360,9 @@ fn start_reading(
         if over { Recipient::Waits } else { reader },
     );
     for copy in copies {
-        // What came ahead is whole: it is not lost where its writer closes meanwhile.
+        // A part that came ahead has no answer: it is copied now, so that it is not lost if its writer closes meanwhile.
         if over || copy.answer.is_none() {
-            // Of a pipe that has ended, maybe with its runtime, nobody else waits.
+            // On a pipe that has ended, maybe with its runtime, the copy delays nobody else.
             reading.received(copy.op, copy.make());
         } else {
             copy.make_on_thread(LaneHandle::new(core), &core.runtime);
@@ -373,11 +374,11 @@ fn start_reading(
     Ok(Some(id))
 }
 
-/// The application reads what is whole. Returns whether the peer is to hear of it: it gets credit, or the answer to a flush.
+/// The application reads a whole message. Returns whether there is something to send to the peer: credit, or the answer to a flush.
 pub(super) fn finish(core: &Arc<Core>, shared: &mut Shared, arrival: &Arrival) -> bool {
     if let Some(Answer { op, body, urgent }) = arrival.answer() {
         shared.lane_stats.borrowed += arrival.borrowed(&[]);
-        // Whoever reads it most likely writes soon.
+        // A task that reads most likely writes soon, and its message takes the answer along.
         match urgent {
             false => delay_ack(core, shared, op, body),
             true => shared.state.channel(op, body),

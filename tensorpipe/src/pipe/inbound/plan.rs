@@ -11,9 +11,9 @@ use crate::proto::Head;
 pub(super) struct Plan {
     pub(super) places: SmallVec<[(u16, Place); 2]>,
     pub(super) skipped: Vec<u16>,
-    /// Parts that go elsewhere than their writer says: which, from where, to where.
+    /// Parts that the reader wants on another device than the writer named: which, from where, to where.
     pub(super) elsewhere: Vec<(u16, Device, Device)>,
-    /// Everything goes where it goes unless a reader says otherwise.
+    /// Every part goes where it would go without an allocation.
     pub(super) is_default: bool,
 }
 
@@ -72,13 +72,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Asks `reaches` about each part that goes elsewhere: what, part, from, to.
+    /// Asks `reaches` about each part that goes elsewhere: part, from, to.
     pub(super) fn check_reach(
         &self,
         head: &Head,
         reaches: impl Fn(u16, Device, Device) -> Result<(), String>,
     ) -> Result<(), Misuse> {
-        // Where there is nothing to be moved, everything is reached.
+        // An empty part can be on any device.
         let is_moved = |(part, ..): &&(u16, Device, Device)| head.part_len((*part).into()) > 0;
         let mut moved = self.elsewhere.iter().filter(is_moved);
         moved.try_for_each(|(part, source, device)| {
@@ -90,7 +90,7 @@ impl Plan {
         })
     }
 
-    /// Whether what is here, or comes without being asked for, can be copied into its place.
+    /// Fails if a part that is here, or comes without being asked for, cannot be copied into its place.
     pub(super) fn check_copies(
         &mut self,
         head: &Head,

@@ -33,13 +33,13 @@ use crate::pipe::shared::{Recipient, Shared};
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct ReadError {
-    /// Why it failed. Raw, so that it is no `source()`, which would say the same twice.
+    /// Why it failed. It is no `source()`, which would say the same twice.
     pub error: Error,
     /// What was given to the read, in the same places. The memory may hold some of the bytes.
     pub allocation: Allocation,
 }
 
-/// Of what came before the read, when no memory had been given: so that `?` works there as well.
+/// For errors before the read, when no memory was given: so that `?` works there as well.
 impl From<Error> for ReadError {
     fn from(error: Error) -> Self {
         Self {
@@ -98,7 +98,8 @@ impl ReadInto {
         }
     }
 
-    /// Begins, once its memory is free. A fence is somebody else's code: where it panics, the read is over. Apart: most reads begin at once.
+    /// Begins, once its memory is free. A fence is somebody else's code: if it panics, the read is over. Not inlined: most reads begin at
+    /// once.
     #[inline(never)]
     fn poll_held_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Stage::HeldUp(mut begins) = std::mem::replace(&mut self.stage, Stage::Over) else {

@@ -1,4 +1,4 @@
-//! What the work of the connection and the operations of a pipe have in common: its state, who drives, and how it ends.
+//! What both the connection's work and the operations of a pipe use: the shared state, the driver, and the errors that end it.
 //!
 //! Two locks: `shared`, held for short sections without system calls, and the driver's work ([`Io`]), taken only by trying. The table of
 //! locks in ARCHITECTURE.md says more.
@@ -15,16 +15,16 @@ use crate::sync::{Arc, Mutex, lock};
 pub(crate) struct Common {
     pub(crate) name: Arc<str>,
     pub(crate) shared: Mutex<Shared>,
-    /// Who drives; the connection is in it.
+    /// The driver, which has the connection.
     pub(in crate::pipe) driver: Driver<Io>,
     pub(crate) counters: Counters,
-    /// What waits for the handler, as `shared` knows it.
+    /// Counts of the queue for the handler, readable without the lock of `shared`.
     pub(in crate::pipe) deliveries: Arc<Waiting>,
 }
 
 impl Common {
-    /// For how many messages I/O pauses, so that they can be delivered. While another thread is at it already (a handler
-    /// that takes long), it goes on, as far as [`Common::has_too_many_deliveries`] lets it.
+    /// For how many messages I/O pauses, so that they can be delivered. While another thread delivers (to a slow handler), I/O goes on, as
+    /// far as [`Common::has_too_many_deliveries`] lets it.
     pub(super) fn pauses_for(&self) -> usize {
         match self.deliveries.count() {
             0 => 0,
@@ -33,17 +33,18 @@ impl Common {
         }
     }
 
-    /// Whether so much waits for the handler that no more is read. Whoever gives it the rest wakes somebody to go on.
+    /// Whether so much waits for the handler that the pipe stops reading. The thread that calls the handler wakes a task when reading may
+    /// go on.
     pub(super) fn has_too_many_deliveries(&self) -> bool {
         let too_many = self.deliveries.is_too_much();
         if too_many {
-            // It is this side that does not listen.
+            // The peer is not silent: this side does not read.
             lock(&self.shared).state.heard(ambient::now());
         }
         too_many
     }
 
-    /// How a pipe ends that ends with `error`: so that everybody can tell that it has.
+    /// The error that operations get when `error` ends the pipe: always one that says that the pipe has ended.
     pub(in crate::pipe) fn ending(&self, error: Error) -> Error {
         if error.ends_pipe() {
             return error;

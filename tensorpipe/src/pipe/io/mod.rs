@@ -28,28 +28,28 @@ use crate::transports::Connection;
 
 pub(super) struct Io {
     connection: Option<Box<dyn Connection>>,
-    /// The same once the pipe has ended, until it has said goodbye.
+    /// The connection of a pipe that has ended, until it has said goodbye.
     ending: Option<Box<dyn Connection>>,
     waker: Waker,
-    /// What the connection was told last.
+    /// Whether the connection was told last that somebody polls.
     polled: bool,
     /// How often the connection has woken the peer.
     peer_wakes: u64,
-    /// Bytes have come since then, and since this was asked last: the peer has been awake.
+    /// Bytes have come since the peer was last woken: it has been awake.
     heard: bool,
-    /// Bytes were written since that was asked.
+    /// Bytes were written since the wake-ups were counted last.
     wrote: bool,
     /// Frame bytes to be sent, from `sent` on.
     frames: Vec<u8>,
     frames_sent: usize,
-    /// Where the frame of the message begins that is put among them.
+    /// Where the message begins that is being put into `frames`.
     frame_at: usize,
     pieces: VecDeque<Segment<Buffer>>,
     queued: u64,
     segments: Vec<Segment<Buffer>>,
     unflushed: bool,
     pub(super) sends: Sends,
-    /// Of lanes, a step of each in turn.
+    /// Work of lanes, a step of each in turn.
     work: VecDeque<(OpId, Box<dyn Work>)>,
     received: Vec<u8>,
     start: usize,
@@ -59,17 +59,17 @@ pub(super) struct Io {
     /// Bulk data flowed lately.
     bulky: bool,
     marks: Vec<Mark>,
-    /// Messages have come that somebody may wait for.
+    /// Messages have come that an operation may wait for.
     found: bool,
-    /// A write outside of a round has found out why there is no going on.
+    /// The error of a write outside of a round, which the next round reports.
     failed: Option<Error>,
     /// When bytes came in last: the clock is read once a read of the connection, not once a frame, and more rarely while polled.
     read_at: Instant,
     /// Reads of the connection since the clock was read.
     reads_since: u32,
-    /// As much came in at once as an idle pipe has room for, since then.
+    /// Since then one read brought as much as an idle pipe has room for.
     has_much: bool,
-    /// When that was seen last, or the pipe was made.
+    /// When that happened last, or the pipe was made.
     much_at: Instant,
     /// Little has come in for long.
     is_quiet: bool,
@@ -142,7 +142,7 @@ impl Io {
         round
     }
 
-    /// Counts them, and notices where what was written needed none: the peer was awake.
+    /// Counts how often the connection woke the peer. If bytes were written without waking it, it was awake.
     fn count_wakes(&mut self, common: &Common) {
         let Some(connection) = &self.connection else {
             return;
@@ -165,11 +165,11 @@ impl Io {
         }
     }
 
-    /// Polls whether there is something to read, or, if it `sends`, to be sent; where `many` wait for what comes, whether there is
-    /// enough for a read.
+    /// Polls whether there is something to read or, if the poller `sends`, to be sent. If `many` operations wait, there has to be enough
+    /// for a read.
     pub(super) fn poll(&mut self, many: bool, sends: bool) -> Readiness {
         self.reads.set(many);
-        // Without a connection there is nothing to wait for: whoever polls should see why.
+        // Without a connection there is nothing to wait for: the poller should see why.
         let Some(connection) = &mut self.connection else {
             return Readiness::Enough;
         };
@@ -193,7 +193,7 @@ impl Io {
         read && sent && self.bulk.is_none() && self.marks.is_empty() && self.work.is_empty()
     }
 
-    /// Whether what has come is to be read now. Whoever polls sees to it that it is some time.
+    /// Whether what has come is to be read now. If not, the poller sees to it that it is read later.
     fn is_time_to_read(&mut self) -> bool {
         if !self.polled || !self.reads.is_on() {
             return true;
@@ -208,7 +208,7 @@ impl Io {
             return Ok(Round::Idle);
         }
         let mut shared = lock(&common.shared);
-        // A round begins: there is time for what nobody waits for.
+        // A round also sends delayed acknowledgements, which nobody waits for.
         shared.state.send_delayed();
         if self.settle(shared) {
             // Whatever was still to be said (FIN_ACK) leaves if it can.
@@ -222,7 +222,7 @@ impl Io {
         self.let_go_of_unwanted(common);
         for _ in 0..PASSES {
             if !self.work.is_empty() {
-                // First: what comes of it leaves with what waits.
+                // First, so that results of the work leave with what waits.
                 self.work(common);
             }
             self.send(common)?;
@@ -265,7 +265,7 @@ impl Io {
         }
     }
 
-    /// The memory of a read that has failed goes home, however slowly the rest of its chunk comes.
+    /// Drops the memory of a failed read at once, however slowly the rest of its chunk comes.
     fn let_go_of_unwanted(&mut self, common: &Common) {
         if let Some(bulk) = &mut self.bulk
             && let (Some(op), Some(_)) = (bulk.op, &bulk.dest)
@@ -294,14 +294,15 @@ impl Io {
         self.bulk = None;
     }
 
-    /// Shuts the connection down, as far as it does not have to wait, and drops it then. What the system has not taken by now was
-    /// not delivered in good order anyway.
+    /// Shuts the connection down, and drops it once that is done or its time is up. Bytes that the system has not taken by now were not
+    /// delivered in good order anyway.
     fn say_goodbye(&mut self, common: &Common) {
         let Some(mut connection) = self.ending.take() else {
             return;
         };
         let mut cx = Context::from_waker(&self.waker);
-        // Whoever drives is not whoever wrote the connection, and may just drop its last handle.
+        // A panic of the connection must not hit the driving task, which may be somebody else's code and may just drop the pipe's last
+        // handle.
         let poll = || Pin::new(&mut *connection).poll_shutdown(&mut cx);
         let waits = match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(said) => said.is_pending(),
@@ -329,7 +330,7 @@ impl Io {
         for mark in self.marks.drain(..) {
             shared.state.written(mark);
         }
-        // Also what a lane said when it was given a message that left outside of a round.
+        // There may be results of a lane that was given a message outside of a round.
         if !shared.is_idle() {
             shared.process(&mut self.wakes);
         }
@@ -354,7 +355,7 @@ impl Io {
         })
     }
 
-    /// The good order in which the pipe ended, if it did.
+    /// The error for an end in good order, if there was one.
     fn closed(&self, common: &Common) -> Option<Error> {
         let shared = lock(&common.shared);
         // Where both close at once, the peer may be gone right after it said that it has everything.

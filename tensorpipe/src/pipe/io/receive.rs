@@ -26,7 +26,7 @@ use crate::transports::Connection;
 pub(super) struct Bulk {
     left: u64,
     pub(super) dest: Option<Destination>,
-    /// Whose it is.
+    /// The part that they belong to.
     pub(super) op: Option<OpId>,
     at: u64,
 }
@@ -56,10 +56,10 @@ impl Io {
                     return Ok(true);
                 }
                 if self.polled && std::mem::take(&mut self.found) {
-                    // Somebody polls again: what is there now is acted on first.
+                    // The poller polls again: what is there now is acted on first.
                     return Ok(false);
                 }
-                // A peer may send without end what nobody has to be given.
+                // A peer may send without end what gives nothing to deliver.
                 if reads == READS_IN_A_ROW {
                     return Ok(true);
                 }
@@ -79,7 +79,7 @@ impl Io {
     fn parse(&mut self, common: &Common) -> Result<usize, Error> {
         let mut guard = lock(&common.shared);
         let shared = &mut *guard;
-        // It may have ended meanwhile, from here or from another thread: what comes behind finds nobody.
+        // The pipe may have ended meanwhile, from here or from another thread: the bytes behind that are for nobody.
         shared.check_ended()?;
         let fault = |fault| Error::Peer {
             pipe: common.name.clone(),
@@ -96,7 +96,7 @@ impl Io {
                     break;
                 }
                 Input::Message(arriving) => {
-                    // What came before it first.
+                    // First what came before this message.
                     shared.process(&mut self.wakes);
                     shared.check_ended()?;
                     let rest = &self.received[self.start..self.end];
@@ -204,7 +204,7 @@ impl Io {
         }
         self.fit_buffer();
         if self.end == self.received.len() {
-            // One large head: at most doubles with what has come in.
+            // For one large head: the buffer at most doubles, as bytes come in.
             let room = (self.received.len() * 2).min(self.need.max(RECEIVE_BUFFER));
             self.received.resize(room.max(self.received.len() + 1), 0);
         }
@@ -230,7 +230,7 @@ impl Io {
         Ok(true)
     }
 
-    /// As much has come in at once as an idle pipe has room for.
+    /// One read brought as much as an idle pipe has room for.
     fn takes_much(&mut self) {
         (self.has_much, self.is_quiet) = (true, false);
     }
@@ -269,9 +269,9 @@ impl Io {
         Ok(Some(len))
     }
 
-    /// So many bytes have come in. The protocol hears of a chunk or a large head when it is whole; on a slow link that takes longer than a
-    /// peer may be silent. While polled, reads follow each other within microseconds, and the clock costs more than a frame: it is
-    /// read now and then.
+    /// `len` bytes have come in. The protocol hears of a chunk or a large head when it is whole; on a slow link that may take longer than a
+    /// peer may be silent, so slow reads are reported, too. While polled, reads follow each other within microseconds, and the clock costs
+    /// more than a frame: it is read only now and then.
     fn read_clock(&mut self, common: &Common, len: usize) {
         if len > RECEIVE_BUFFER_IDLE {
             self.takes_much();

@@ -23,7 +23,7 @@ impl Io {
     /// Writes what was gathered, and what the protocol wants to send after it. Returns whether the connection would take more
     /// of it at once.
     pub(super) fn send(&mut self, common: &Common) -> Result<bool, Error> {
-        // Also where there is nothing to write: what the protocol has queued may wait for the peer.
+        // Also if there is nothing to write: what the protocol has queued may wait for the peer.
         self.sends.tried();
         for _ in 0..WRITES_IN_A_ROW {
             if self.pieces.is_empty() {
@@ -141,14 +141,13 @@ impl Io {
         self.write_now(common)
     }
 
-    /// Whether nothing waits here, and all that was sent is known of.
+    /// Whether nothing waits to be written, and the protocol knows of everything that was.
     pub(in crate::pipe) fn is_clear(&self) -> bool {
         let clear = self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none();
         clear && self.connection.is_some() && !stop::is_any_armed()
     }
 
-    /// For a message that leaves behind what waits here, and is then [pushed](Self::push_message); `None` where that is much
-    /// already.
+    /// Room for a message behind what waits here, which is then [pushed](Self::push_message); `None` if much waits already.
     pub(in crate::pipe) fn room(&mut self) -> Option<Room<'_, Buffer>> {
         let open = self.failed.is_none() && self.connection.is_some() && !stop::is_any_armed();
         self.frame_at = self.frames.len();
@@ -167,12 +166,12 @@ impl Io {
         self.sends.pushed();
     }
 
-    /// Not all of message `number`, which was pushed last, is with the connection: `Written` tells when it is.
+    /// Marks the end of message `number`, which was pushed last and is not all with the connection: `Written` tells when it is.
     pub(in crate::pipe) fn push_mark(&mut self, number: u64) {
         self.pieces.push_back(Segment::Mark(Mark::Message(number)));
     }
 
-    /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and nobody need hear of it.
+    /// Sends what waits, outside of a round. Returns whether all of it is with the connection, and no mark is left to report.
     pub(in crate::pipe) fn send_gathered(&mut self, common: &Common) -> bool {
         self.sends.leave();
         self.write_now(common)
@@ -295,10 +294,10 @@ impl Io {
         if self.frames_sent == self.frames.len() {
             self.frames.clear();
             self.frames_sent = 0;
-            // One large head does not stay.
+            // The memory of one large head is not kept.
             self.frames.shrink_to(RECEIVE_BUFFER);
         } else if self.frames_sent >= RECEIVE_BUFFER && self.frames_sent * 2 >= self.frames.len() {
-            // Nor does what has left, where there is always more behind it.
+            // Nor are sent bytes, if there is always more behind them.
             self.frames.drain(..self.frames_sent);
             self.frames_sent = 0;
         }

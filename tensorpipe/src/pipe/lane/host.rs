@@ -25,16 +25,16 @@ pub(in crate::pipe) trait LaneHost {
     /// Lets what the peer streams for `op` fill `dest`.
     fn expect(&mut self, op: OpId, dest: Destination);
 
-    /// Room for `len` bytes of main memory, of which none is taken yet.
+    /// Addresses for `len` bytes of main memory; no memory is taken yet.
     fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error>;
 
-    /// Memory that counts from now on.
+    /// Memory that the budget counts from now on.
     fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error>;
 
     /// Operations that went on.
     fn results(&mut self) -> &mut Vec<LaneResult>;
 
-    /// What whoever drives is to do.
+    /// Work for the thread that drives.
     fn work(&mut self) -> &mut Vec<(OpId, Box<dyn Work>)>;
 
     /// What lanes count.
@@ -46,13 +46,13 @@ pub(in crate::pipe) trait LaneHost {
     /// Whether somebody waits until the outgoing operation that this is about is sent, as far as is known.
     fn is_awaited(&self) -> bool;
 
-    /// What is required of an outgoing operation, if that is another channel than `over`.
+    /// The channels that an outgoing operation has to take, if `over` is none of them.
     fn forbids(&mut self, op: OpId, over: &str) -> Option<String>;
 
-    /// Bytes of an outgoing operation go as channel `over` would send them.
+    /// Counts bytes of an outgoing operation that go as channel `over` would send them.
     fn diverts(&mut self, op: OpId, over: &str, bytes: u64, why: &str);
 
-    /// Where the main memory of a piece lies, until it is taken for that.
+    /// The place for the main memory of a piece, until the piece takes it.
     #[cfg_attr(
         not(feature = "cuda"),
         expect(dead_code, reason = "no lane has others inside")
@@ -60,12 +60,12 @@ pub(in crate::pipe) trait LaneHost {
     fn within(&mut self) -> &mut Option<(OpId, Destination)>;
 }
 
-/// What is wanted of a message's parts.
+/// What the writer of a message requires of its parts.
 #[derive(Debug)]
 pub(in crate::pipe) struct SendOptions {
-    /// The channels over one of which its tensors go, or not at all.
+    /// Each tensor goes over one of these channels, or not at all.
     pub(in crate::pipe) required: Option<Arc<Vec<String>>>,
-    /// Where it is told what of it goes another way.
+    /// Counts the parts that go another way.
     pub(in crate::pipe) diverted: Option<Diverted>,
 }
 
@@ -77,18 +77,19 @@ pub(in crate::pipe) struct PipeHost<'a> {
     pub(in crate::pipe) stats: &'a mut LaneStats,
     pub(in crate::pipe) allocators: &'a Allocators,
     pub(in crate::pipe) announcements: Option<&'a Announcements>,
-    /// For what is allocated and, where it is resident, for that, until the operation's message, or the piece, is complete.
+    /// Budget of the addresses and, if resident, of the memory that was allocated: until the operation's message, or the piece, is
+    /// complete.
     pub(in crate::pipe) announced: &'a mut Vec<(OpId, Announced, Option<Reservation>)>,
     pub(in crate::pipe) runtime: &'a tokio::runtime::Handle,
-    /// What the context requires of what the lane carries.
+    /// What the context requires for the device pairs of the lane.
     pub(in crate::pipe) required: &'a [Requirement],
-    /// Where it is told what the lane sends as other channels would.
+    /// Counts what the lane sends as other channels would.
     pub(in crate::pipe) diverted: &'a Diverted,
-    /// What is wanted of messages.
+    /// Send options, by message.
     pub(in crate::pipe) by_message: &'a FxHashMap<u64, SendOptions>,
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
-    /// Where the main memory of a piece lies, until it is taken for that.
+    /// The place for the main memory of a piece, until the piece takes it.
     pub(in crate::pipe) within: Option<(OpId, Destination)>,
 }
 
@@ -132,7 +133,7 @@ impl LaneHost for PipeHost<'_> {
         let is_this =
             |(piece, dest): &mut (OpId, Destination)| *piece == op && dest.len() as u64 == len;
         let within = self.within.take_if(is_this).map(|(_, dest)| dest);
-        // What it lies within is announced.
+        // Memory within a place that is announced already takes no more addresses.
         let bytes = if within.is_some() { 0 } else { len };
         let announced = self.announcements.map(|all| all.take(bytes)).transpose();
         let announced = announced.map_err(|reason| out_of_memory(len, reason))?;

@@ -18,13 +18,13 @@ use crate::sync::Arc;
 use crate::sys::workers;
 
 thread_local! {
-    /// The pipe of which a lane's method runs on this thread, under its lock: the address of its wakers.
+    /// The pipe whose lane's method runs on this thread, under the pipe's lock: the address of its wakers.
     static CALLED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Calls a method of a lane of the pipe with these wakers.
 pub(super) fn call<T>(pipe: &Arc<Wakers>, method: impl FnOnce() -> T) -> T {
-    /// Also where the method panics.
+    /// Resets `CALLED`, also if the method panics.
     struct Outer(usize);
     impl Drop for Outer {
         fn drop(&mut self) {
@@ -43,9 +43,9 @@ pub(super) fn is_called(pipe: &Arc<Wakers>) -> bool {
 /// How an operation of a lane went on.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The source is not read any more, or not behind what its memory [keeps](crate::device::QueuedWork) as unfinished.
+    /// The source is not read any more, except by unfinished work that its memory [keeps](crate::device::QueuedWork).
     Sent,
-    /// It is complete, in this memory, when that is [ready](Buffer::ready).
+    /// All of it is in this memory, once that is [ready](Buffer::ready).
     Received(Buffer),
     /// It cannot be done.
     Failed(Error),
@@ -60,9 +60,9 @@ pub(crate) enum LaneResult {
     Fault(OpId, ChannelFault),
 }
 
-/// Work of a lane that takes long: whoever drives the pipe does it in steps, without the pipe's lock. No thread has to be woken for
-/// it, and between two steps messages pass, operations are cancelled, and the runtime's other tasks run. Once it is over the pipe
-/// calls [`Lane::resume`](crate::channels::Lane::resume) for its operation.
+/// Work of a lane that takes long: the thread that drives the pipe does it in steps, without the pipe's lock. No thread has to be woken for
+/// it, and between two steps messages pass, operations are cancelled, and the runtime's other tasks run. Once it is over the pipe calls
+/// [`Lane::resume`](crate::channels::Lane::resume) for its operation.
 pub(crate) trait Work: Send {
     /// Does some tens of microseconds of it. Returns whether there is more.
     fn step(&mut self) -> bool;
@@ -74,7 +74,7 @@ pub(crate) trait Work: Send {
 
 /// A lane's access to its pipe, from inside one of its methods.
 pub struct LaneIo<'a> {
-    /// All that it sees of what is behind it.
+    /// The pipe, as far as lanes see it.
     host: &'a mut (dyn LaneHost + Send),
 }
 
@@ -113,8 +113,8 @@ impl LaneIo<'_> {
         self.expect_in(op, dest.into());
     }
 
-    /// The same where the reader wants it, in main memory. Warm main memory, for [`Want::Adopt`], is taken when its first byte comes: what a peer
-    /// only announces takes none. Returns `false` where the pipe's messages announce more than
+    /// As [`LaneIo::expect`], where the reader wants it, in main memory. Warm main memory, for [`Want::Adopt`], is taken when its first
+    /// byte comes: a peer that only announces bytes takes none. Returns `false` if the pipe's messages announce more than
     /// [`Limits::receive_budget`](crate::Limits::receive_budget): then `op` has failed.
     pub fn receive(&mut self, op: OpId, want: Want) -> bool {
         let dest = match want {
@@ -141,7 +141,7 @@ impl LaneIo<'_> {
         self.host.reserve(op, len)
     }
 
-    /// Calls a lane inside for a piece: main memory of its length that is reserved or allocated for that piece is `dest`.
+    /// Calls an inner lane for a piece. If that lane reserves or allocates main memory of the piece's length for it, it gets `dest`.
     #[cfg(feature = "cuda")]
     pub(crate) fn within<T>(
         &mut self,
@@ -155,8 +155,9 @@ impl LaneIo<'_> {
         called
     }
 
-    /// Warm memory that the channel fills itself: for what it receives, or for the stages between. Main memory counts from now on,
-    /// that of a piece until it is [released](Self::release); of what is streamed [`LaneIo::receive`] takes less. Memory of a device is bounded by the device.
+    /// Warm memory that the channel fills itself, for received parts or for stages between. The budget counts main memory from now on, a
+    /// piece's until it is [released](Self::release). For streamed parts [`LaneIo::receive`] takes less. Memory of a device is bounded by
+    /// the device.
     ///
     /// # Errors
     /// - [`Error::OutOfMemory`] where there is none, where the pipe's messages announce more than
@@ -166,19 +167,18 @@ impl LaneIo<'_> {
         self.host.allocate(op, device, len)
     }
 
-    /// `op` is with the peer or its transport: the source is not read any more, or not behind the work for which
-    /// [`Buffer::use_until`] was called.
+    /// `op` is with the peer or its transport. The source is not read any more, except by work for which [`Buffer::use_until`] was called.
     pub fn sent(&mut self, op: OpId) {
         self.result(op, Outcome::Sent);
     }
 
-    /// `op` is complete, in this memory, when that is [ready](Buffer::ready).
+    /// All of `op` is in this memory, once that is [ready](Buffer::ready).
     pub fn received(&mut self, op: OpId, memory: Buffer) {
         self.result(op, Outcome::Received(memory));
     }
 
-    /// What a piece has taken is free again, or will be without waiting for the peer: it counts no more. Where a lane does not say so, it
-    /// counts until its part is received, and what is received in main memory goes on counting as part of the message.
+    /// The memory of a piece is free again, or will be without waiting for the peer: the budget counts it no more. Without this call it
+    /// counts until its part is received; a part received in main memory goes on counting as part of the message.
     pub fn release(&mut self, piece: OpId) {
         self.host.results().push(LaneResult::Released(piece));
     }
@@ -208,10 +208,10 @@ impl LaneIo<'_> {
         self.host.stats().borrowed += bytes;
     }
 
-    /// Bytes that it was given to send, and is about to send as channel `over` would, since it can do no better
-    /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)). Returns `false` where the context
-    /// [requires](crate::ContextBuilder::require) better, or the message: then `op` has failed. A piece is main memory already, and may
-    /// go any way. `why` says what stands in the way of better.
+    /// The lane is about to send `bytes` of `op` as channel `over` would, since it can do no better
+    /// ([`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted)). Returns `false` if the context
+    /// [requires](crate::ContextBuilder::require) another channel, or the message does: then `op` has failed. A piece is main memory
+    /// already, and may go any way. `why` says what prevents the better way.
     pub fn divert(&mut self, op: OpId, over: &str, bytes: u64, why: &str) -> bool {
         if let Some(required) = self.host.forbids(op, over) {
             let misuse = Misuse::NotAsRequired {
@@ -243,7 +243,7 @@ impl LaneIo<'_> {
         self.host.runtime()
     }
 
-    /// Has whoever drives the pipe do this, in steps.
+    /// Has the thread that drives the pipe do this, in steps.
     pub(crate) fn work(&mut self, op: OpId, work: impl Work + 'static) {
         self.host.work().push((op, Box::new(work)));
     }

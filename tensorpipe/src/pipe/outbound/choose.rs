@@ -7,7 +7,7 @@ use crate::pipe::shared::{LaneSlot, Shared};
 use crate::proto::OutgoingParts;
 use crate::route::{ChannelChoice, PartRoute, Requirement, Routes};
 
-/// Says so of each of them. `required`: the channels over one of which its tensors go.
+/// Sets the channel of each part. `required`: each tensor goes over one of these channels.
 pub(super) fn choose(
     shared: &Shared,
     routes: &Routes,
@@ -46,15 +46,15 @@ struct Sender<'a> {
     lanes: &'a [LaneSlot],
     choice: &'a ChannelChoice,
     routes: &'a Routes,
-    /// Of tensors.
+    /// The required channels of tensors.
     required: Option<&'a [String]>,
     /// Bytes of the parts so far that ride in the frame.
     riding: u64,
 }
 
 impl Sender<'_> {
-    /// The channel for a part; `None`: it rides. Says where it goes if its writer did not, and the peer's main memory is out of
-    /// reach. Of its kind it is number `number`.
+    /// The channel for a part; `None`: it goes in the frame. Sets `target` if the writer named none and the peer's main memory is out of
+    /// reach. `number` counts the parts of its kind, for errors.
     fn choose(
         &mut self,
         memory: &Buffer,
@@ -74,7 +74,7 @@ impl Sender<'_> {
         let carries = |channel: u8| {
             able(channel) && required.is_none_or(|required| self.allows(channel, required))
         };
-        // What the CPU cannot read does not ride, whatever its device is called.
+        // Memory that the CPU cannot read does not go in the frame, whatever its device is called.
         let riding = match memory.as_bytes() {
             Some(_) => self.riding,
             None => u64::MAX,
@@ -92,8 +92,7 @@ impl Sender<'_> {
         }
         let by_context = self.choice.required(source, wanted);
         let is_required = required.is_some() || by_context.is_some();
-        // A device that does not reach the peer's main memory, and a writer who does not mind where it goes. Of main memory that is what
-        // is required.
+        // The writer named no target, so any device of the peer's will do. Exception: main memory for which a channel is required.
         let is_open = target.is_none() && !(source.is_cpu() && is_required);
         let anywhere = || self.choice.elsewhere(source, kind_of_memory, len, carries);
         let what = || match kind {
@@ -118,7 +117,7 @@ impl Sender<'_> {
                         .choose(source, kind_of_memory, wanted, len, riding, able)
                     {
                         Some(PartRoute::Channel(channel)) => Some(channel),
-                        // A context's choice has no others.
+                        // A context that requires channels lists no others in its choice: searches the lanes.
                         _ => (0..lanes.len() as u8).find(|channel| {
                             let serves = lanes[usize::from(*channel)]
                                 .pairs
@@ -150,7 +149,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Whether a channel is one of these, and works.
+    /// Whether a channel is one of these, and is not degraded.
     fn allows(&self, channel: u8, required: &[String]) -> bool {
         let at = usize::from(channel);
         let name = self.lanes.get(at).map(|slot| slot.channel.name());

@@ -1,7 +1,7 @@
-//! What follows when a message is among the bytes to be sent. It leaves at once, or with the next turn of whoever drives. Where the handler
-//! writes and more calls of it follow, it leaves together with what it writes then.
+//! What happens to a message in the send buffer. It leaves at once, or when the pipe is driven next. If the handler writes it and more
+//! calls of the handler follow, it leaves together with their answers.
 //!
-//! Invariant: whoever leaves bytes behind has somebody come for them: the background task, or whoever calls the handler.
+//! Invariant: a thread that leaves bytes behind has another one come for them: the background task, or the thread that calls the handler.
 //! `tensorpipe-loom` checks it in every order of the threads' steps.
 
 use crate::pipe::core::Core;
@@ -15,12 +15,12 @@ use crate::sync::{Arc, MutexGuard, lock};
 pub enum When {
     /// At once, if nothing is before it.
     Now,
-    /// While so many other operations of its writer's wait for their answers: together with what else is written, if more is likely
-    /// to be.
+    /// So many other operations of the writer's wait for their answers: if more messages are likely to be written, it leaves together with
+    /// them.
     Beside(usize),
-    /// With the next turn of whoever drives the pipe: more is sure to follow.
+    /// When the pipe is driven next: more messages are sure to follow.
     Soon,
-    /// The same where a write is a system call; else at once, so that the peer begins with what the next messages wait for.
+    /// The same if a write is a system call; otherwise at once, so that the peer begins with what the next messages wait for.
     Ahead,
 }
 
@@ -29,7 +29,7 @@ pub enum When {
 pub struct Submitted {
     /// Its number.
     pub id: u64,
-    /// Others are likely to be written at once. It leaves with them, or has left: nobody need drive the pipe for it alone.
+    /// Other messages are likely to be written at the same time. It leaves with them, or has left: nobody need drive the pipe for it alone.
     pub batched: bool,
     /// Every byte is handed over.
     pub(in crate::pipe) over: bool,
@@ -49,7 +49,7 @@ pub(in crate::pipe) struct Pushed {
     pub(in crate::pipe) watched: bool,
 }
 
-/// Sees to it that it leaves.
+/// Sends a message from the send buffer, or leaves it to a later drive.
 pub(in crate::pipe) fn dispatch(
     core: &Arc<Core>,
     shared: MutexGuard<'_, Shared>,
@@ -70,12 +70,12 @@ pub(in crate::pipe) fn dispatch(
         drive,
     };
     if core.answers_more() && !pushed.watched {
-        // Whoever calls the handler has a round after this.
+        // The thread that calls the handler does a round after this.
         core.driver.kick_holding(&io);
         return left(false, false);
     }
     if shared.has_work() {
-        // Whoever drives does it first: what comes of it leaves with the message.
+        // The driver does the lanes' work first: its results leave with the message.
         drop(shared);
         if pushed.alone || pushed.watched || pushed.kept {
             io.push_mark(pushed.id);
@@ -87,7 +87,7 @@ pub(in crate::pipe) fn dispatch(
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
     if batched && !io.sends.is_due(core.driver.is_costly()) {
-        // As long as it is owed, nobody has sent since somebody was told.
+        // If it is owed already, a task was told and nobody has sent since.
         let tell = io.sends.owe();
         drop(io);
         if tell {
@@ -97,7 +97,7 @@ pub(in crate::pipe) fn dispatch(
     }
     let sent = io.send_gathered(core);
     let polls = core.driver.is_to_poll_for_peer();
-    // One that is behind others and that nobody asks about counts as written, like what a socket has taken.
+    // A message behind others that nobody asks about counts as written, like bytes that a socket has taken.
     if !sent && (pushed.alone || pushed.watched || pushed.kept) {
         io.push_mark(pushed.id);
         sent_in_part(core, &io, pushed);
@@ -109,8 +109,7 @@ pub(in crate::pipe) fn dispatch(
     left(sent && !pushed.kept, !sent || !idle)
 }
 
-/// A message of so many bytes waits in the protocol's queue, and leaves with others. Returns `false` where so much waits that its writer
-/// drives.
+/// Has a message of `bytes` in the protocol's queue leave with others. Returns `false` if so much waits that its writer has to drive.
 pub(in crate::pipe) fn dispatch_queued(
     core: &Arc<Core>,
     mut io: MutexGuard<'_, Io>,
@@ -127,8 +126,8 @@ pub(in crate::pipe) fn dispatch_queued(
     true
 }
 
-/// Of a message only a part has left: it is not over, and if `watched` somebody is going to ask how it ends. Said by whoever
-/// still has the connection: once others can send the rest, nobody would hear that it is over.
+/// Notes that only a part of a message has left. If it is `watched`, somebody is going to ask how it ends. The caller still has the
+/// connection: once others can send the rest, nobody would hear that the message is over.
 fn sent_in_part(core: &Core, _: &MutexGuard<'_, Io>, pushed: Pushed) {
     let mut shared = lock(&core.shared);
     let ended = shared.ended.clone();

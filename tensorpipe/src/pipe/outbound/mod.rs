@@ -4,11 +4,11 @@
 //! protocol either puts the message's frame among the bytes to be sent, or queues it; what it queues leaves with a round of the
 //! driver.
 //!
-//! - A write is over when the connection has taken the bytes. A message that was taken in part counts as unwritten until the
-//!   rest has left. One that waits there behind others (at most 16 KiB) counts as written, like what a socket has taken.
-//! - Messages that are to leave soon stay among the bytes to be sent, and the background task is told once. So do the answers of
-//!   a handler that is called again. At the latest from 8 on (32 where a write is a system call) they leave, so that the
-//!   peer works while more are written. Where a write is a system call, those that the protocol has queued leave so, too.
+//! - A write is over when the connection has taken the bytes. A message that was taken in part counts as unwritten until the rest has left.
+//!   A message that waits in the send buffer behind others (at most 16 KiB) counts as written, like bytes that a socket has taken.
+//! - Messages that may wait for others stay in the send buffer, and the background task is told once. So do the answers of a handler that
+//!   is called again. At the latest 8 of them (32 if a write is a system call) leave together, so that the peer works while more are
+//!   written. If a write is a system call, messages in the protocol's queue wait for each other in the same way.
 
 mod choose;
 mod dispatch;
@@ -32,17 +32,17 @@ use crate::route::Diverted;
 use crate::sync::{Arc, lock};
 use crate::tensor::Shape;
 
-/// A message to be sent, for [`EnginePipe::submit`](crate::engine::EnginePipe::submit): its metadata is borrowed, since it is copied to where it
-/// leaves from. Up to four parts take no allocation.
+/// A message to be sent, for [`EnginePipe::submit`](crate::engine::EnginePipe::submit). Its metadata is borrowed, since it is copied into
+/// the send buffer. Up to four parts take no allocation.
 #[derive(Debug)]
 pub struct Outbound<'a> {
     metadata: &'a [u8],
     parts: OutgoingParts<Buffer>,
     /// How many of them are payloads.
     payloads: usize,
-    /// The channels over one of which the tensors go, if that is said.
+    /// If set, each tensor goes over one of these channels.
     required: Option<Arc<Vec<String>>>,
-    /// Where it is told what of it goes another way, if somebody wants to know.
+    /// If set, counts what a channel sends of this message as another one would.
     diverted: Option<Diverted>,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Outbound<'a> {
         self.required = channels;
     }
 
-    /// Has what of it a channel sends as another one would told there, too.
+    /// If set, also counts there what a channel sends of this message as another one would.
     #[inline]
     pub fn tell_diverted(&mut self, diverted: Option<Diverted>) {
         self.diverted = diverted;
@@ -139,8 +139,8 @@ pub(super) fn submit_message(
     submit(core, &mut outbound, When::Now, watched, |_| ())
 }
 
-/// Sends a message at once, or queues it; `numbered` hears its number while nobody else can know it. The caller drives where it is told to.
-/// `watched`: somebody is going to ask how it ends.
+/// Sends a message at once, or queues it. `numbered` gets its number while nobody else can know it. The caller drives if the result says
+/// so. `watched`: somebody is going to ask how the message ends.
 pub(super) fn submit(
     core: &Arc<Core>,
     message: &mut Outbound<'_>,
@@ -165,7 +165,7 @@ pub(super) fn submit(
     };
     let alone = io.as_deref().is_some_and(Io::is_clear);
     let waits = watched && !alone;
-    // Whoever asks how it ends may take it back, as long as it is queued.
+    // A watched message can be cancelled while it is queued, so it is not put into the send buffer behind others.
     let room = io.as_deref_mut().filter(|_| !waits).and_then(Io::room);
     let bytes = message.byte_len();
     let written = (shared.state).write(message.metadata, &mut message.parts, room)?;
@@ -175,7 +175,7 @@ pub(super) fn submit(
         false => (None, io),
     };
     if let Some(io) = &mut sent {
-        // First: its frame stands among the others already, and a callback of somebody else's may panic.
+        // Before the callback, which may panic: the message's frame is in the send buffer already.
         io.push_message();
     }
     numbered(id);
@@ -211,8 +211,8 @@ pub(super) fn submit(
     };
     let mut wakes = Vec::new();
     if written.kept || shared.state.has_delayed() {
-        // What the channels say leaves with it, also that for which nobody waits. What they have done already waits for a
-        // round: a message is not over before it has left.
+        // Frames of the channels leave with the message, delayed acknowledgements, too. Results of lanes wait for a round: a message is not
+        // over before it has left.
         shared.process_events(&mut wakes);
         shared.state.send_delayed();
         io.take_frames(shared);
@@ -230,8 +230,8 @@ pub(super) fn submit(
     Ok(submitted)
 }
 
-/// Whoever came while this one had the connection relies on it: also one who was told to come. Whoever calls the handler checks by
-/// itself.
+/// Drives if another thread has kicked while this one had the connection. Inside the handler it does not: the thread that calls the handler
+/// checks for kicks itself.
 struct Kicked<'a>(&'a Arc<Core>);
 
 impl Drop for Kicked<'_> {

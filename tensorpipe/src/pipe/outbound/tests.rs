@@ -1,5 +1,5 @@
-//! What leaves, and when; also over a channel that hands memory over: it sends at once, has sent it then, and has it at once at
-//! the other end.
+//! What leaves, and when. Also over a channel that hands memory over: a part needs no go-ahead, is sent at once, and is at once at the
+//! other end.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::{
     channels::{Pays, Threshold},
 };
 
-/// What lies between the two ends, which use it in one direction.
+/// The table through which one end hands buffers to the other.
 type Table = Arc<Mutex<HashMap<u64, Buffer>>>;
 
 struct Hands(Table);
@@ -51,7 +51,7 @@ impl Channel for Hands {
 
 struct HandsLane(Table, LaneHandle);
 
-/// A tensor of so many bytes its lane reports in the wrong way.
+/// Length of a tensor that its lane reports in the wrong way.
 const HASTY: usize = 5000;
 
 impl Lane for HandsLane {
@@ -83,7 +83,7 @@ impl Lane for HandsLane {
 }
 
 async fn pair(name: &str) -> (Pipe, Pipe) {
-    // No ping does what should be done at once.
+    // No pings: one would send what has to leave at once.
     let timeouts = Timeouts {
         silence: None,
         ..Timeouts::default()
@@ -122,7 +122,7 @@ async fn what_a_lane_has_sent_as_it_is_given_it_is_written() {
     }
 }
 
-/// A server's pipe lives long, and what its messages have required is over soon.
+/// A server's pipe lives long: requirements of messages that are over must not pile up.
 #[tokio::test]
 async fn what_messages_have_required_is_forgotten_when_they_are_over() {
     let context = Context::builder()
@@ -151,12 +151,12 @@ async fn what_messages_have_required_is_forgotten_when_they_are_over() {
     assert!(room() < 64, "there is room for {}", room());
 }
 
-/// Its channel is through with it at once, and its frame is behind another one that the connection does not take.
+/// The channel has sent the part at once, but the message's frame is behind another one that the connection does not take.
 #[tokio::test]
 async fn what_is_behind_others_is_written_when_its_last_byte_has_left() {
     let (client, server) = pair("behind others").await;
     let mut before = 0;
-    // The peer has no turn until this task waits.
+    // The peer does not run until this task waits.
     while client.unwritten() == 0 {
         client.send(Message::new(vec![7; 1000])).unwrap();
         before += 1;
@@ -171,7 +171,7 @@ async fn what_is_behind_others_is_written_when_its_last_byte_has_left() {
     assert_eq!(client.unwritten(), 0);
 }
 
-/// It was to leave behind the next message, and none comes: whoever reads computes.
+/// The acknowledgement waits for the next message, and none comes: the reader computes.
 #[tokio::test]
 async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
     let (client, server) = pair("no message follows").await;
@@ -185,7 +185,7 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    // The second one finds that nobody comes any more.
+    // For the second one the task has ended, and is spawned again.
     for _ in 0..2 {
         // Nobody checks for forgotten futures, either.
         soon(until(&|| !core.driver.wakers.is_ticking())).await;
@@ -200,7 +200,7 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
     }
 }
 
-/// A message fills a whole write, so that what a lane has to say finds no room beside it.
+/// A message fills a whole write, so that a channel's frame finds no room beside it.
 #[tokio::test]
 async fn what_a_lane_has_to_say_leaves_behind_a_write_that_takes_all_the_room() {
     let (client, server) = shm_pair("no room").await;
@@ -217,7 +217,7 @@ async fn what_a_lane_has_to_say_leaves_behind_a_write_that_takes_all_the_room() 
     soon(write).await.unwrap();
 }
 
-/// What is here whole can be read when the pipe has ended, also with its runtime.
+/// A message that is here whole can be read when the pipe has ended, also with its runtime.
 #[test]
 fn what_was_handed_over_is_read_without_the_pipes_runtime() {
     let (pipes, elsewhere) = (runtime(), runtime());
@@ -256,7 +256,7 @@ fn burst(client: &Pipe, messages: u64) -> Vec<u64> {
     (0..messages).map(send).collect()
 }
 
-/// All of them come, and whoever is to come for those that are held back has been there.
+/// Reads all of them, and waits until the task has run that sends those held back.
 async fn read(server: &Pipe, messages: u64) {
     for _ in 0..messages {
         soon(server.read()).await.unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a message: waited for, taken back, or flushed.
+//! Operations on a message that was written: wait for it, cancel it, flush it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -42,7 +42,7 @@ impl Write {
             Ok(Submitted {
                 id, over, drive, ..
             }) => {
-                // Also where it has left: what channels say may have found no room beside it.
+                // Also if the message has left: frames of channels may have found no room beside it.
                 if drive {
                     core.drive();
                 }
@@ -130,7 +130,7 @@ pub(in crate::pipe) fn reset(core: &Arc<Core>, id: u64, code: ResetCode, reason:
 /// Waits until the peer's application has read. See [`Pipe::flush`](crate::Pipe::flush).
 pub struct Flush {
     waiter: Waiter,
-    /// Everything before this message.
+    /// All messages before this number.
     until: u64,
 }
 

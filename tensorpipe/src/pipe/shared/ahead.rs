@@ -1,4 +1,4 @@
-//! How much the peer may send ahead: more when a message of its had to wait, less when it uses none of it.
+//! How much the peer may send ahead: more after one of its messages had to wait, less when it uses none of its credit.
 
 use std::time::Instant;
 
@@ -40,8 +40,7 @@ impl Ahead {
 }
 
 impl Shared {
-    /// A message has come. If parts of it wait for this side, and would not have had to with more credit, the peer has that from
-    /// now on.
+    /// A message has come. If parts of it wait for this side only for lack of credit, the peer gets that credit from now on.
     pub(super) fn earn_ahead(&mut self, head: &Head) {
         let waits = |carriage: &Carriage| matches!(carriage, Carriage::Bulk { ahead: false, .. });
         let parts = head.carriages().iter().filter(|carriage| waits(carriage));
@@ -52,7 +51,7 @@ impl Shared {
             return;
         }
         let window = ahead.window;
-        // It had as much, and did not know of it.
+        // The peer had enough credit, but did not know it yet.
         if ahead.unfinished.saturating_add(bytes) <= window {
             return self.state.announce_ahead();
         }

@@ -8,12 +8,12 @@ use crate::message::Message;
 use crate::pipe::stats::MessageStats;
 use crate::proto::{Carriage, Head, OpId};
 
-/// What a channel has to say of a part when it is read, or not wanted.
+/// What this side's channel sends to the peer's once a part is read, or not wanted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::pipe) struct Answer {
     pub(in crate::pipe) op: OpId,
     pub(in crate::pipe) body: &'static [u8],
-    /// It does not wait for the next message.
+    /// It is sent at once, not with the next message.
     pub(in crate::pipe) urgent: bool,
 }
 
@@ -34,7 +34,7 @@ struct Here {
     parts: Eager,
     /// How they came.
     came: MessageStats,
-    /// Of the channel that had a part at once.
+    /// The answer of the channel that had a part's memory at once.
     answer: Option<Answer>,
 }
 
@@ -65,7 +65,7 @@ impl Arrival {
         }));
     }
 
-    /// And these have come ahead, in order: now all is here.
+    /// Adds parts that have come ahead, in order: now all parts are here.
     pub(in crate::pipe) fn take_ahead(&mut self, parts: Vec<(u16, Buffer)>, came: MessageStats) {
         let here = self.here.get_or_insert_default();
         here.came += came;
@@ -74,7 +74,7 @@ impl Arrival {
         self.whole = true;
     }
 
-    /// And this one its channel had.
+    /// Adds the part whose memory its channel had.
     pub(in crate::pipe) fn take_adopted(&mut self, part: u16, channel: u8, adopted: Adopted) {
         let here = self.here.get_or_insert_default();
         here.came.carried_by(channel);
@@ -94,14 +94,14 @@ impl Arrival {
         });
     }
 
-    /// How what is here came.
+    /// How the parts that are here came.
     pub(in crate::pipe) fn came(&self) -> MessageStats {
         self.here
             .as_ref()
             .map_or_else(MessageStats::default, |here| here.came)
     }
 
-    /// Takes a part that came apart from the frame, to be copied: then how its channel is told.
+    /// Takes out a part that did not come in the frame, to be copied elsewhere.
     pub(in crate::pipe) fn take_large(&mut self, part: u16) -> Option<Buffer> {
         let here = self.here.as_mut()?;
         let at = here.parts.iter().position(|(number, _)| *number == part)?;
@@ -113,7 +113,7 @@ impl Arrival {
         Some(memory)
     }
 
-    /// What the channel that had a part of it has to say.
+    /// The answer of the channel that had a part's memory.
     pub(in crate::pipe) fn answer(&self) -> Option<Answer> {
         self.here.as_ref()?.answer
     }
@@ -145,7 +145,7 @@ impl Arrival {
         (self.head, here.parts, here.came)
     }
 
-    /// It is whole.
+    /// The message of an arrival that is whole.
     pub(in crate::pipe) fn into_message(self) -> Result<Message, Error> {
         // Measured: `benches/RESULTS.md`, "Messages without parts".
         if self.head.carriages().is_empty() {

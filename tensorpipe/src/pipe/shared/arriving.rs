@@ -1,4 +1,4 @@
-//! Messages that come in: memory for what comes with their frame or ahead of the reader, and who is told.
+//! Messages that come in: memory for the parts in their frame or ahead of the reader, and who is told.
 
 use std::collections::hash_map::Entry;
 use std::task::Waker;
@@ -17,8 +17,8 @@ use crate::proto::{Arriving, Carriage, Head, Offer, OpId};
 use crate::sys::copy;
 
 impl Shared {
-    /// The next `len` bytes are of `op`: where they go, and how many it has; `None` where nobody wants them. Where the budget does
-    /// not allow what they make resident, or there is no such memory, their message is given up.
+    /// The destination of the next `len` bytes, which belong to `op`, and how many bytes it has already. `None` if nobody wants them. If
+    /// the budget or the allocator refuses the memory, the message is given up.
     pub(in crate::pipe) fn place(
         &mut self,
         op: OpId,
@@ -35,7 +35,7 @@ impl Shared {
         let cost = dest.cost(range, self.allocators.main()).map_err(refused);
         let counted = cost.and_then(|cost| match &mut reading {
             Some(reading) if !has_credit => reading.grow(op, cost),
-            // What comes in a message's frame is bounded by the window, what comes ahead by its credit.
+            // The window bounds parts in a message's frame, their credit bounds parts that come ahead.
             _ => Ok(()),
         });
         match (
@@ -51,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// Whether a part came ahead: its credit bounds what it takes.
+    /// Whether a part comes ahead, so that its credit bounds its memory.
     pub(in crate::pipe) fn has_credit(&self, op: OpId) -> bool {
         let ahead = self.reads.get(&op.message).is_some_and(Reading::is_ahead);
         ahead
@@ -61,7 +61,7 @@ impl Shared {
             )
     }
 
-    /// Memory of `op` is about to be filled. Where the budget does not allow it, its message is given up.
+    /// Counts memory that `op` is about to fill. If the budget does not allow it, the message is given up.
     pub(in crate::pipe) fn count(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
         if self.has_credit(op) {
             return;
@@ -72,10 +72,10 @@ impl Shared {
         }
     }
 
-    /// A message that is being read cannot be: there is no memory for it, or its channel does not get on.
+    /// Gives up an incoming message: there is no memory for it, or its channel has failed.
     pub(in crate::pipe) fn give_up(&mut self, message: u64, error: Error, wakes: &mut Vec<Waker>) {
         match self.reads.get_mut(&message) {
-            // Whoever reads it hears of it then, and may refuse it for reasons of their own.
+            // The later reader gets the error, and may still refuse the message for a reason of its own.
             Some(reading) if reading.reader == Recipient::None => {
                 reading.finish(Err(error));
                 self.state.throw_away(message);
@@ -88,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// What comes of a message ahead that is to be read: why there was no memory for it. Its writer is told.
+    /// Called for a message that is about to be read: if it failed while it came ahead, takes the error and tells the writer.
     pub(in crate::pipe) fn take_failed(
         &mut self,
         message: u64,
@@ -101,7 +101,7 @@ impl Shared {
         Some(error)
     }
 
-    /// All of a message may have come ahead by now: then it is whole.
+    /// Makes a message whole if all of its parts have come ahead by now.
     pub(in crate::pipe) fn complete(&mut self, arrival: &mut Arrival) {
         if !arrival.is_whole()
             && let Entry::Occupied(reading) = self.reads.entry(arrival.id)
@@ -113,7 +113,7 @@ impl Shared {
         }
     }
 
-    /// What is known of a message whose parts come.
+    /// The read of a message whose parts are coming.
     pub(in crate::pipe) fn reading(&mut self, message: u64) -> &mut Reading {
         let announcements = &self.announcements;
         let new = || Reading::new(announcements.reservation());
@@ -144,7 +144,8 @@ impl Shared {
         }
     }
 
-    /// What lanes have announced and allocated for a part counts until its message is complete, for a piece until that has come.
+    /// Hands what lanes have just announced and allocated to the message. A part's share counts until the message is complete, a piece's
+    /// until the piece has come.
     pub(in crate::pipe) fn announce(&mut self) {
         for (op, announced, taken) in self.announced.drain(..) {
             if let Some(reading) = self.reads.get_mut(&op.message) {
@@ -153,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// A message whose head is here; `rest` is what follows. Returns how much of that is used up.
+    /// Takes in a message whose head is here; `rest` is the bytes behind it. Returns how many of them it used.
     pub(in crate::pipe) fn arrive(
         &mut self,
         arriving: Arriving,
@@ -212,7 +213,7 @@ impl Shared {
         Ok(used)
     }
 
-    /// Asks the channel of the only part that is not here whether it has it.
+    /// Asks the channel of the only missing part whether it has the part's memory.
     fn adopt(
         &mut self,
         message: u64,
@@ -232,7 +233,7 @@ impl Shared {
         Some((offer, adopted?))
     }
 
-    /// The rest of what rides in its frame has come, too.
+    /// The rest of the parts in the message's frame has come, too.
     pub(in crate::pipe) fn arrive_rest(&mut self, message: u64, wakes: &mut Vec<Waker>) {
         let Some(mut arrival) = self.arriving.take() else {
             return;
@@ -281,7 +282,7 @@ impl Shared {
         self.announce();
     }
 
-    /// Copies the parts that ride out of `bytes`, which begin with them.
+    /// Copies the eager parts out of `bytes`, which begin with them.
     fn take_eager(&mut self, head: &Head, bytes: &[u8]) -> Result<Eager, Error> {
         let (mut used, mut parts) = (0, Eager::new());
         for (i, carriage) in head.carriages().iter().enumerate() {
@@ -301,7 +302,7 @@ impl Shared {
         Ok(parts)
     }
 
-    /// Takes the next message, of which `take` is told; how the pipe ended, if none will come.
+    /// Takes the next message and calls `take` on it. If no more will come: how the pipe ended.
     pub(in crate::pipe) fn take_arrival<T>(
         &mut self,
         take: impl Fn(&Arrival, &mut Self) -> T,
@@ -318,7 +319,7 @@ impl Shared {
     }
 }
 
-/// A handler answers in its own way.
+/// A message given up for a handler counts as skipped, since the handler answers in its own way.
 fn refusal(reader: Option<Recipient>) -> ResetCode {
     match reader {
         Some(Recipient::Handler) => ResetCode::Skipped,

@@ -1,8 +1,8 @@
-//! What waits for the handler, in order.
+//! The queue of calls for the handler.
 //!
-//! A handler that takes long stops nobody else from reading, and credit bounds only what the peer does not take back. The message and its
-//! RESET both wait, and the credit is free again. So from [`UNDELIVERED`] or [`UNDELIVERED_BYTES`] on nothing more is read, until the
-//! handler has got half of it.
+//! A slow handler does not stop the pipe from reading, and credit does not bound the queue: when the peer resets a message, its credit is
+//! free again while the message and its RESET both stay queued. So at [`UNDELIVERED`] calls or [`UNDELIVERED_BYTES`] the pipe stops
+//! reading, until the handler has got half of them.
 
 use std::collections::VecDeque;
 
@@ -22,18 +22,18 @@ pub(in crate::pipe) enum Delivery {
     Message(Box<(u64, Result<Message, Error>, MessageStats, Held)>),
     Reset(Reason),
     Refused(Reason),
-    /// A message of this side's.
+    /// A channel could not send a message of this side.
     Failed(Box<(u64, Error)>),
     GoingAway(u64, String),
     Closed(Error),
 }
 
-// Each message moves one through two queues.
+// Every message moves through two queues as one of these.
 const _: () = assert!(size_of::<Delivery>() <= 72);
 
 impl Delivery {
-    /// What it keeps because of the peer alone, in bytes. A message that is complete is one that was asked for. Why one of this side's
-    /// failed may be the peer's words.
+    /// The bytes that the peer can make this delivery keep. A complete message counts nothing, since this side asked for it. The error of a
+    /// failed outgoing message may quote the peer.
     fn weight(&self) -> usize {
         match self {
             Self::Incoming(arrival) => arrival.weight(),
@@ -52,12 +52,12 @@ pub(in crate::pipe) struct Deliveries {
     waiting: Arc<Waiting>,
 }
 
-/// How many there are, for whoever does not hold the lock.
+/// The length of the queue, readable without the lock.
 #[derive(Debug, Default)]
 pub(in crate::pipe) struct Waiting {
-    // Both are for whoever hands over the delivery lock, by exchanges, after having written here: plain stores are enough.
+    // A thread that writes these counts exchanges the delivery lock afterwards, so plain stores are enough.
     queued: AtomicUsize,
-    /// Of those taken, those whose turn comes after the one that is being given.
+    /// Deliveries taken off the queue, behind the one that the handler is being given.
     taken: AtomicUsize,
     too_much: AtomicBool,
 }
@@ -67,12 +67,12 @@ impl Waiting {
         self.queued.load(Ordering::Acquire) + self.taken.load(Ordering::Acquire)
     }
 
-    /// Of those taken so many are left. Only whoever has taken them says so.
+    /// Sets how many taken deliveries are left. Only the thread that took them calls this.
     pub(in crate::pipe) fn set_taken(&self, left: usize) {
         self.taken.store(left, Ordering::Release);
     }
 
-    /// Whether so much waits that no more is to be read.
+    /// Whether so much is queued that the pipe must stop reading.
     pub(in crate::pipe) fn is_too_much(&self) -> bool {
         self.too_much.load(Ordering::SeqCst)
     }
@@ -92,8 +92,8 @@ impl Deliveries {
         }
     }
 
-    /// Moves the first ones to `taken`, which is empty, and whose memory the queue takes where it has none. They still count as
-    /// waiting.
+    /// Moves the first deliveries, [`DELIVERY_BATCH`] at most, to `taken`, which is empty. If all of them fit, the two are swapped, so that
+    /// the queue reuses the memory. Moved deliveries still count as waiting.
     pub(in crate::pipe) fn take(&mut self, taken: &mut VecDeque<Delivery>) {
         match self.queue.len() <= DELIVERY_BATCH {
             true => std::mem::swap(&mut self.queue, taken),

@@ -1,4 +1,4 @@
-//! What the protocol and the lanes have to say, and what follows from it.
+//! Handles the events of the protocol and the results of the lanes.
 
 use std::task::Waker;
 
@@ -12,17 +12,17 @@ use crate::pipe::lane::{self, LaneIo, LaneResult, Outcome, PipeHost};
 use crate::proto::{Event, OpId, Reason};
 
 impl Shared {
-    /// Whether there is work of lanes for whoever drives.
+    /// Whether lanes have work for the thread that drives.
     pub(in crate::pipe) fn has_work(&self) -> bool {
         !self.lane_work.is_empty()
     }
 
-    /// Whether neither the protocol nor a lane has something to say, or to be done.
+    /// Whether the protocol has no event, and no lane has a result or work.
     pub(in crate::pipe) fn is_idle(&self) -> bool {
         self.lane_results.is_empty() && !self.has_work() && !self.state.has_event()
     }
 
-    /// Acts on everything that the protocol and the lanes have to say.
+    /// Handles all events of the protocol and all results of lanes.
     pub(in crate::pipe) fn process(&mut self, wakes: &mut Vec<Waker>) {
         loop {
             self.process_events(wakes);
@@ -35,14 +35,14 @@ impl Shared {
         }
     }
 
-    /// The same without what lanes have done.
+    /// Handles the events of the protocol, but no results of lanes.
     pub(in crate::pipe) fn process_events(&mut self, wakes: &mut Vec<Waker>) {
         while let Some(event) = self.state.poll_event() {
             self.event(event, wakes);
         }
     }
 
-    /// The peer's lane has sent what makes no sense.
+    /// The peer's lane broke its protocol, so the pipe ends.
     fn channel_fault(
         &mut self,
         channel: u8,
@@ -68,12 +68,12 @@ impl Shared {
         }
     }
 
-    /// A lane has what it waited for.
+    /// The lane's wait in `op` is over.
     pub(in crate::pipe) fn resume(&mut self, op: OpId, wakes: &mut Vec<Waker>) {
         self.tell_lane(op, PieceEvent::Resume, wakes);
     }
 
-    /// Tells the lane of an operation what goes on about it, if that is still under way.
+    /// Passes `event` to the lane of `op`, if that is still under way.
     fn tell_lane(&mut self, op: OpId, event: PieceEvent<'_>, wakes: &mut Vec<Waker>) {
         if let Some(channel) = self.channel_of(op) {
             self.tell_lane_of(channel, op, event, wakes);
@@ -93,7 +93,7 @@ impl Shared {
             PieceEvent::Control(body) => result = lane.control(op, body, io),
             PieceEvent::Streamed(dest) => lane.streamed(op, dest, io),
             PieceEvent::Resume => result = lane.resume(op, io),
-            // It has said so itself.
+            // The lane itself reported this end.
             PieceEvent::Ended(_) => {}
         });
         self.announce();
@@ -179,7 +179,7 @@ impl Shared {
         });
     }
 
-    /// Apart from what it calls: a message with a part comes here several times, and finds one copy of this code in the cache.
+    /// Not inlined: a message with a part comes here several times, and finds one copy of this code in the cache.
     #[inline(never)]
     fn call_lane(
         &mut self,
@@ -187,7 +187,7 @@ impl Shared {
         channel: u8,
         act: &mut dyn FnMut(&mut dyn Lane, &mut LaneIo<'_>),
     ) {
-        // What this side sends was announced by nobody, and what comes ahead has credit.
+        // Outgoing parts are announced by nobody, and credit bounds the parts that come ahead.
         let counts = !op.outgoing && !self.has_credit(op);
         let Some(slot) = self.lanes.get_mut(usize::from(channel)) else {
             return;
@@ -250,7 +250,8 @@ impl Shared {
         }
     }
 
-    /// A part of a message of this side's cannot be sent: whoever waits for the message is told, the handler too. The first one counts.
+    /// A part of an outgoing message cannot be sent: the waiting write and the handler get the error. Only the first failure of a message
+    /// counts.
     fn part_failed(&mut self, op: OpId, error: Error, wakes: &mut Vec<Waker>) {
         let Some(what) = self.state.name_outgoing(op) else {
             return;
@@ -279,7 +280,7 @@ impl Shared {
 
     fn peer_reset(&mut self, why: Reason, wakes: &mut Vec<Waker>) {
         let message = why.message;
-        // They arrive in order. Checking each would let a peer that names old messages keep this side busy.
+        // `arrived` is sorted by number. A linear search would let a peer that resets old messages keep this side busy.
         if let Ok(at) = (self.arrived).binary_search_by_key(&message, |arrival| arrival.id) {
             self.arrived.remove(at);
             self.state.take_reset(message);
@@ -302,7 +303,7 @@ impl Shared {
         self.deliver(Delivery::GoingAway(next, text));
     }
 
-    /// Message `number` was not read: a flush of it fails.
+    /// The peer does not read message `number`: a flush of it fails.
     fn ignore_from(&mut self, number: u64, wakes: &mut Vec<Waker>) {
         self.ignored_from = Some(self.ignored_from.unwrap_or(number).min(number));
         self.wake(Interest::Flush, wakes);

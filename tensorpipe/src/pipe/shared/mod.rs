@@ -1,9 +1,9 @@
-//! What the holders of a pipe share: the protocol's state, the lanes, and the operations that wait.
+//! The state that all operations of a pipe share: the protocol, the lanes, and the operations that wait.
 //!
-//! Arriving is one path. The protocol reports a head, and for each part whether its bytes are in the receive buffer, come later,
-//! or are offered by their channel. For an offered part the lane is asked; if it has the memory, the message is complete. A
-//! handler is given up to eight messages each time that the lock is taken. The credit of those that it accepts goes back when it has
-//! returned. A `Descriptor` is made only when somebody asks for one.
+//! All messages arrive by one path. The protocol reports a head and, for each part, whether its bytes are in the receive buffer, come
+//! later, or are offered by their channel. The lane is asked for an offered part; if it has the memory, the message is complete. Each time
+//! the lock is taken, the handler gets up to eight messages. The credit of the messages that it accepts goes back when it has returned. A
+//! `Descriptor` is made only when somebody asks for one.
 
 mod ahead;
 mod arrival;
@@ -48,13 +48,13 @@ pub(crate) struct LaneSlot {
     pub(crate) lane: Box<dyn Lane>,
     /// What the context requires of what it carries.
     pub(crate) required: Vec<Requirement>,
-    /// Counts what it is given to carry.
+    /// Counts the parts that the channel is given to carry.
     pub(crate) carried: Carried,
     /// And what of that it sends as other channels would.
     pub(crate) diverted: Diverted,
 }
 
-/// What is done when a message begins to leave.
+/// Called when a message begins to leave.
 pub(super) type OnSending = Box<dyn FnOnce() + Send>;
 
 /// Whether the connection of a pipe has said goodbye.
@@ -62,30 +62,30 @@ pub(super) type OnSending = Box<dyn FnOnce() + Send>;
 pub(super) enum ShutdownState {
     /// The pipe has not ended.
     None,
-    /// It may go on with that until then, and whoever closes waits for it.
+    /// The connection may take until then to say goodbye, and `close` waits for it.
     Until(Instant),
-    /// It is gone, or nobody waits for it any more: whoever still has it drops it.
+    /// The connection is gone, or its time is up: a thread that still has it drops it.
     Said,
 }
 
 pub(crate) struct Shared {
-    /// The pipe's.
+    /// The pipe's name, for errors.
     name: Arc<str>,
     wakers: Arc<Wakers>,
     pub(super) state: PipeState<Buffer, Destination>,
     pub(super) lanes: Vec<LaneSlot>,
-    /// Which of them carries what.
+    /// Which lane carries which part.
     pub(super) choice: ChannelChoice,
     /// Lanes of a pipe that has ended, to be dropped without the lock.
     pub(super) retired_lanes: Vec<LaneSlot>,
     pub(super) lane_results: Vec<LaneResult>,
-    /// What whoever drives next is to do for lanes.
+    /// Work of lanes for the thread that drives next.
     pub(super) lane_work: Vec<(OpId, Box<dyn Work>)>,
     pub(super) lane_stats: LaneStats,
     allocators: Allocators,
     announcements: Announcements,
     pub(super) ahead: Ahead,
-    /// For what a lane has just allocated.
+    /// Budget of memory that a lane has just allocated, until `announce` hands it to the message.
     announced: Vec<(OpId, Announced, Option<Reservation>)>,
     runtime: tokio::runtime::Handle,
     /// Messages that nobody has taken yet, while there is no handler.
@@ -104,28 +104,28 @@ pub(crate) struct Shared {
     pub(super) deliveries: Deliveries,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
-    /// What becomes of its connection then.
+    /// How far the goodbye of its connection is.
     pub(super) goodbye: ShutdownState,
-    /// Closing: until when at most.
+    /// When a closing pipe gives up.
     pub(super) linger_until: Option<Instant>,
-    /// And how long that is.
+    /// The time that it had for that, for the error.
     pub(super) linger: Duration,
-    /// Its place among the pipes of its listener, until its connection is gone.
+    /// The pipe's permit from its listener, until its connection is gone.
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
-    /// First of this side's messages that the peer does not read, because it goes.
+    /// The first outgoing message that the peer does not read, because it is going away.
     pub(super) ignored_from: Option<u64>,
     peer_goes_because: Arc<str>,
-    /// Who wants to know when a message of this side's begins to leave, by its number: there may be as many as wait.
+    /// Callbacks for outgoing messages that begin to leave, by message number; as many as there are queued messages.
     pub(super) on_sending: BTreeMap<u64, Vec<OnSending>>,
-    /// Answers that wait for the next message.
+    /// Acknowledgements of channels that wait for the next message.
     pub(super) delayed_acks: DelayedAcks,
-    /// Messages that tell how long they waited.
+    /// Messages that report how long they were queued.
     pub(super) stamps: Stamps,
-    /// What is wanted of messages that a channel has to carry some of; some of them are over.
+    /// Send options of outgoing messages with parts on channels. Entries of finished messages are removed now and then.
     send_options: FxHashMap<u64, SendOptions>,
 }
 
-/// What a pipe brings to it.
+/// The fields that a pipe provides.
 pub(super) struct SharedParts {
     pub(super) name: Arc<str>,
     pub(super) wakers: Arc<Wakers>,
@@ -177,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Lanes need a handle on the core, which needs this first.
+    /// Set after construction: lanes need a handle on the core, and the core needs `Shared` first.
     pub(crate) fn set_lanes(&mut self, lanes: Vec<LaneSlot>) {
         let at_once = lanes.iter().map(|slot| slot.channel.sends_at_once());
         self.state.set_at_once(AtOnce::new(at_once));
@@ -190,7 +190,7 @@ impl Shared {
         }
     }
 
-    /// How an end in good order is told of.
+    /// The error for an end in good order.
     pub(super) fn closed(&self, by_peer: bool) -> Error {
         let pipe = self.name.clone();
         Error::Closed { pipe, by_peer }
@@ -202,7 +202,7 @@ impl Shared {
         Error::GoingAway { pipe, reason }
     }
 
-    /// From now on messages are pushed to a handler, those that wait first.
+    /// Starts to push messages to the handler, queued ones first.
     pub(super) fn start_pushing(&mut self) {
         self.pushes = true;
         for arrival in std::mem::take(&mut self.arrived) {
@@ -216,7 +216,7 @@ impl Shared {
     /// Completes a read whose last part is there.
     pub(super) fn check_read(&mut self, message: u64, wakes: &mut Vec<Waker>) {
         let reading = self.reads.get_mut(&message);
-        // What follows goes through every part: once, and not as each of them comes.
+        // The code below walks all parts, so it runs once per message, not once per part.
         let Some(reading) = reading.filter(|reading| reading.has_all()) else {
             return;
         };
@@ -253,20 +253,20 @@ impl Shared {
         }
     }
 
-    /// How a read has ended, if it has: then nothing is known of it any more.
+    /// The result of a read that has ended; the read is then forgotten.
     pub(super) fn take_read(&mut self, message: u64) -> Option<Result<Message, Error>> {
         let result = self.reads.get_mut(&message)?.take_result()?;
         self.reads.remove(&message);
         Some(result)
     }
 
-    /// So it is wanted of this message.
+    /// Remembers the send options of a message.
     #[cold]
     pub(super) fn want(&mut self, message: u64, send_options: SendOptions) {
         if self.send_options.len() == self.send_options.capacity() {
             self.send_options
                 .retain(|known, _| self.state.is_writing(*known));
-            // Those that are over are searched for when there are twice as many as were left.
+            // The next search for finished messages comes when the map has doubled.
             let room = 2 * self.send_options.len() + 16;
             self.send_options.shrink_to(room);
             self.send_options.reserve(room - self.send_options.len());
@@ -274,7 +274,7 @@ impl Shared {
         self.send_options.insert(message, send_options);
     }
 
-    /// How many such messages are remembered without making room for more.
+    /// How many messages' options fit without a search or growth.
     #[cfg(test)]
     pub(super) fn room_for_required(&self) -> usize {
         self.send_options.capacity()
@@ -318,7 +318,7 @@ impl Shared {
 
     /// Writes no more, reads no more.
     pub(super) fn start_closing(&mut self) {
-        // In front of what says that this end is through.
+        // Delayed acknowledgements leave before the frames that announce the end.
         self.state.send_delayed();
         self.state.go_away("closed");
         for arrival in std::mem::take(&mut self.arrived) {
@@ -328,7 +328,7 @@ impl Shared {
         self.state.close();
     }
 
-    /// Tells those who want to know that their messages begin to leave.
+    /// Runs the callbacks of messages that have begun to leave.
     pub(super) fn run_on_sending(&mut self) {
         while let Some(first) = self.on_sending.first_entry()
             && self.state.has_begun(*first.key())
@@ -337,14 +337,14 @@ impl Shared {
         }
     }
 
-    /// A channel carries a part of a message that is being read.
+    /// Counts that `channel` carries a part of a message that is being read.
     pub(super) fn carried_by(&mut self, message: u64, channel: u8) {
         if let Some(reading) = self.reads.get_mut(&message) {
             reading.stats.carried_by(channel);
         }
     }
 
-    /// Bytes of an incoming part have come over a connection of a channel's own.
+    /// Counts bytes of an incoming part that came over a connection of a channel's own.
     pub(super) fn streamed(&mut self, op: OpId, bytes: u64) {
         if let Some(reading) = self.reads.get_mut(&op.message).filter(|_| !op.outgoing) {
             reading.stats.streamed += bytes;

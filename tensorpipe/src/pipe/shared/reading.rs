@@ -21,29 +21,29 @@ use crate::tensor::{Shape, Tensor};
 pub(in crate::pipe) struct Reading {
     /// `None` while parts come ahead of the application's read, and once it is complete.
     head: Option<Head>,
-    /// Who gets it.
+    /// Who gets the message.
     pub(in crate::pipe) reader: Recipient,
-    /// How many parts have bytes, and are wanted: counted once, since there may be thousands. Before it has a reader, how many come
-    /// ahead.
+    /// How many parts have bytes and are wanted; counted once, since there may be thousands. Until the message has a reader: how many parts
+    /// come ahead.
     wanted: usize,
     ahead: Ahead,
     /// Parts that are there, by number.
     parts: Vec<(u16, Buffer)>,
-    /// Memory of the application's for parts that come ahead into pooled memory: they are copied.
+    /// The application's memory for parts that come ahead into pooled memory, from where they are copied.
     places: Vec<(u16, BufferMut)>,
     /// Parts that were not wanted.
     skipped: Vec<u16>,
-    /// Parts that go elsewhere than their writer says: which, from where, to where.
+    /// Parts that the reader wants on another device than the writer named: which, from where, to where.
     elsewhere: Vec<(u16, Device, Device)>,
-    /// For what has come into pooled memory, until the application has it.
+    /// The budget of parts in pooled memory, until the application has them.
     reservation: Reservation,
-    /// For addresses of its parts, likewise.
+    /// Address space announced for its parts, likewise.
     announced: Vec<Announced>,
-    /// The same for pieces of parts, until their channel has no more need of them.
+    /// Both for pieces of parts, until their channel needs the pieces no more.
     pieces: BTreeMap<OpId, (Reservation, Vec<Announced>)>,
     /// How its parts came.
     pub(in crate::pipe) stats: MessageStats,
-    /// How it ended: for whoever reads it, now or later.
+    /// How the read ended, until its reader takes that.
     result: Option<Result<Message, Error>>,
 }
 
@@ -52,7 +52,7 @@ pub(in crate::pipe) struct Reading {
 pub(in crate::pipe) enum Recipient {
     /// Parts come ahead of the application's read.
     None,
-    /// Whoever called read, and waits.
+    /// A task that called read, and waits.
     Waits,
     /// The handler, which has accepted it.
     Handler,
@@ -60,8 +60,8 @@ pub(in crate::pipe) enum Recipient {
     Gone,
 }
 
-/// Whether parts of a message come before it has a reader. The credit that they take bounds them: they do not count otherwise
-/// until a handler keeps them.
+/// Whether parts of a message come before it has a reader. Their credit bounds them, so the budget does not count them until a handler
+/// keeps them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ahead {
     No,
@@ -89,7 +89,7 @@ impl Reading {
         }
     }
 
-    /// So many parts come ahead of the application's read, `all` of them that do not ride.
+    /// `parts` parts come ahead of the application's read; `all`: every part that is not in the frame is among them.
     pub(in crate::pipe) fn comes_ahead(&mut self, parts: usize, all: bool) {
         self.wanted = parts;
         self.ahead = if all { Ahead::All } else { Ahead::Some };
@@ -99,26 +99,26 @@ impl Reading {
         self.ahead != Ahead::No
     }
 
-    /// All of it is here, and nobody has read it.
+    /// Whether all of the message is here, and nobody has read it.
     pub(in crate::pipe) fn has_come(&self) -> bool {
         let all = self.ahead == Ahead::All && self.parts.len() == self.wanted;
         all && self.reader == Recipient::None && self.result.is_none()
     }
 
-    /// Why nothing can be made of it, although nobody has read it.
+    /// Why a message that nobody has read yet cannot be received any more.
     pub(in crate::pipe) fn failed(&self) -> Option<&Error> {
         let result = self.result.as_ref();
         let unread = result.filter(|_| self.reader == Recipient::None);
         unread.and_then(|result| result.as_ref().err())
     }
 
-    /// What has come of one that nobody has read, in order, and how.
+    /// The parts of an unread message, in order, and how they came.
     pub(in crate::pipe) fn into_come(mut self) -> (Vec<(u16, Buffer)>, MessageStats) {
         self.parts.sort_unstable_by_key(|(part, _)| *part);
         (self.parts, self.stats)
     }
 
-    /// The application reads.
+    /// The application reads the message.
     pub(in crate::pipe) fn start(
         &mut self,
         arrival: Arrival,
@@ -141,7 +141,7 @@ impl Reading {
         self.elsewhere = elsewhere;
     }
 
-    /// Keeps what a part, or a piece of one, has taken.
+    /// Keeps the budget that a part, or a piece of one, has taken.
     pub(in crate::pipe) fn keep(
         &mut self,
         op: OpId,
@@ -155,7 +155,7 @@ impl Reading {
         }
     }
 
-    /// `bytes` of memory are about to be filled, by `op`.
+    /// Takes budget for `bytes` of memory that `op` is about to fill.
     pub(in crate::pipe) fn grow(&mut self, op: OpId, bytes: u64) -> Result<(), Error> {
         let grown = self.taken_by(op).0.grow(bytes);
         grown.map_err(|reason| {
@@ -173,12 +173,12 @@ impl Reading {
         (reservation, announced)
     }
 
-    /// The memory of a piece of a part is free again, or about to be.
+    /// Gives back the budget of a piece, whose memory is free or about to be.
     pub(in crate::pipe) fn release(&mut self, piece: OpId) {
         self.pieces.remove(&piece);
     }
 
-    /// All of a part has come. What its pieces have taken is free again, or it is what the application gets.
+    /// All of a part has come. If it is in main memory, the budget of its pieces becomes the message's; otherwise it is free again.
     fn end_pieces(&mut self, op: OpId, memory: &Buffer) {
         let all = op.whole()..=op.last();
         while let Some((&piece, _)) = self.pieces.range(all.clone()).next() {
@@ -191,7 +191,7 @@ impl Reading {
         }
     }
 
-    /// What came ahead of a message that its handler may keep, and so counts once it is complete.
+    /// Bytes that came ahead and that the handler may keep: the budget counts them once the message is complete.
     pub(in crate::pipe) fn to_hold(&self) -> u64 {
         if !self.is_ahead() || self.reader != Recipient::Handler {
             return 0;
@@ -202,13 +202,13 @@ impl Reading {
         own.map(|(_, memory)| memory.len() as u64).sum()
     }
 
-    /// Bytes of what has come and nobody reads.
+    /// Bytes of a message that has come whole and that nobody has read.
     pub(in crate::pipe) fn bytes_come(&self) -> u64 {
         let come = self.parts.iter().filter(|_| self.has_come());
         come.map(|(_, memory)| memory.len() as u64).sum()
     }
 
-    /// What it goes on taking while its handler keeps it.
+    /// The budget that the message takes for as long as its handler keeps it.
     pub(in crate::pipe) fn into_held(self) -> Held {
         self.reservation.into()
     }
@@ -218,7 +218,7 @@ impl Reading {
         if !self.pieces.is_empty() {
             self.end_pieces(op, &memory);
         }
-        // Of one that has failed nobody keeps anything: its memory goes home.
+        // A failed message keeps no parts: their memory goes back to its owner.
         if !self.skipped.contains(&part) && self.result.is_none() {
             self.parts.push((part, memory));
         }

@@ -1,4 +1,4 @@
-//! How long a message waited for its turn, written into it as it leaves: before, nobody knows.
+//! Writes into a message how long it was queued. This happens as the message leaves: before, the time is not known.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,20 +7,20 @@ use super::Shared;
 use crate::ambient;
 use crate::proto::metadata_at;
 
-/// A message that is to tell how long it waited.
+/// A message that reports how long it was queued.
 pub(in crate::pipe) struct Stamp {
-    /// Where in its metadata.
+    /// The offset in its metadata.
     at: usize,
     since: Instant,
 }
 
-/// Those of messages that have not left, by number: there may be as many as wait.
+/// Stamps of messages that have not left, by message number; as many as there are queued messages.
 pub(in crate::pipe) type Stamps = BTreeMap<u64, Stamp>;
 
 impl Shared {
-    /// Message number `id` is to tell, `at` in its metadata, how long it has waited since then, unless it has left.
+    /// Has message `id` report the time since `since`, at offset `at` of its metadata. Does nothing if the message has begun to leave.
     pub(in crate::pipe) fn stamp(&mut self, id: u64, at: usize, since: Instant) {
-        // Of one that was taken back before it left nobody else hears.
+        // A message that was cancelled before it left never reaches `put_stamp`: its stamp is dropped here.
         while let Some(first) = self.stamps.first_entry()
             && self.state.has_begun(*first.key())
         {
@@ -31,7 +31,7 @@ impl Shared {
         }
     }
 
-    /// Message number `message` begins to leave with `frame`, and what follows.
+    /// Message `message` begins to leave: `frame` is its frame and the bytes behind it.
     pub(in crate::pipe) fn put_stamp(&mut self, message: u64, frame: &mut [u8]) {
         if let Some(Stamp { at, since }) = self.stamps.remove(&message) {
             let from = metadata_at(frame).and_then(|metadata| metadata.checked_add(at));

@@ -42,7 +42,7 @@ pub(crate) enum Reply {
 pub(crate) enum FirstFrame {
     /// What the connection is for.
     Hello(Purpose),
-    /// It wants a new pipe and proves nothing, where a token is asked for. What else it said was not read.
+    /// It wants a new pipe and proves nothing, although a token is asked for. The rest of what it sent was not read.
     Unproven,
     /// It has a token, and wants to prove that.
     Key(Opened),
@@ -60,14 +60,14 @@ pub(crate) struct ClientHandshake {
 enum Joins {
     #[default]
     No,
-    /// One without a key.
+    /// It joins a pipe without a key.
     Yes,
-    /// The listener has to prove that it has the key, by this.
+    /// It joins a pipe with a key: by this the listener has to prove that it has the key.
     By(Proof),
 }
 
 impl ClientHandshake {
-    /// For a connection that joins. `proof`: what the listener of a pipe that has a key proves that by.
+    /// For a connection that joins. `proof`: by which the listener proves the pipe's key, if the pipe has one.
     pub(crate) fn joining(proof: Option<Proof>) -> Self {
         Self {
             joins: proof.map_or(Joins::Yes, Joins::By),
@@ -130,7 +130,7 @@ pub(crate) struct ServerHandshake {
 }
 
 impl ServerHandshake {
-    /// `asks`: nobody gets a new pipe who has not proved that it has a token.
+    /// `asks`: only a connector that has proved a token gets a new pipe.
     pub(crate) fn new(asks: bool) -> Self {
         Self {
             asks,
@@ -163,7 +163,7 @@ impl ServerHandshake {
         Ok((used, Some(heard)))
     }
 
-    /// The same for STAY: its reason. `wanted`: what proves, where the pipe has a key, that it is the connector's.
+    /// The same for STAY: returns its reason. `wanted`: if the pipe has a key, the proof that the STAY is the connector's.
     pub(crate) fn handle_stay(
         input: &[u8],
         wanted: Option<&Proof>,
@@ -185,7 +185,7 @@ impl ServerHandshake {
         }
     }
 
-    /// What to send when the pipe is wanted.
+    /// The bytes that accept the pipe.
     pub(crate) fn answer(answer: &Answer) -> Vec<u8> {
         behind_preface(|out| answer.put(out))
     }
@@ -195,7 +195,7 @@ impl ServerHandshake {
         behind_preface(|out| put_joined(out, proof))
     }
 
-    /// What to send when it is not wanted.
+    /// The bytes that reject the connection.
     pub(crate) fn reject(reject: &Reject) -> Vec<u8> {
         behind_preface(|out| reject.put(out))
     }
@@ -251,7 +251,7 @@ fn whole_frame(input: &[u8]) -> Result<(usize, Option<Whole<'_>>), PeerFault> {
     })
 }
 
-/// The longest body of a frame: nothing may stand behind what is proved, since no proof would be about it.
+/// The longest body of a frame of this kind. Frames of a proof have exact ones: no proof would cover bytes behind their fields.
 fn longest(kind: Option<Kind>) -> u32 {
     match kind {
         Some(Kind::Key) => KEY_MAX,

@@ -24,7 +24,7 @@ use crate::proto::wire::preface;
 /// A connector has named its token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
-    /// As it says.
+    /// The name that the connector claims.
     pub(crate) name: String,
     /// Its preface and KEY.
     pub(crate) said: Vec<u8>,
@@ -33,7 +33,7 @@ pub(crate) struct Opened {
 /// What a listener made of a KEY.
 #[derive(Debug)]
 pub(crate) enum Proven {
-    /// It has the secret.
+    /// The listener has the secret.
     Listener(ExpectAnswer),
     Reject(Reject),
 }
@@ -54,12 +54,12 @@ pub(crate) struct ExpectAnswer(Proving);
 #[derive(Debug)]
 pub(crate) struct ExpectProof(Proving);
 
-/// One end, which proves what it says and has the other one prove what that says.
+/// One end: proves what it says, and checks the other end's proofs.
 #[derive(Debug)]
 struct Proving {
     token: String,
     key: PipeKey,
-    /// By both.
+    /// All bytes so far, of both ends.
     said: Transcript,
 }
 
@@ -107,7 +107,7 @@ impl ExpectChallenge {
 }
 
 impl ExpectAnswer {
-    /// What to send.
+    /// The bytes to send.
     pub(crate) fn hello(&mut self, purpose: &Purpose) -> Vec<u8> {
         let mut hello = Vec::new();
         purpose.put(&mut hello);
@@ -129,7 +129,7 @@ impl ExpectAnswer {
         }
     }
 
-    /// The pipe's.
+    /// The pipe's key.
     pub(crate) fn key(&self) -> &PipeKey {
         &self.0.key
     }
@@ -154,8 +154,8 @@ impl ExpectProof {
         (Self(Proving { token, key, said }), challenge)
     }
 
-    /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more. What does not follow a
-    /// proof is not checked.
+    /// Takes what has come in so far. Returns how much of it was used; call again with the rest and more. A HELLO is decoded only behind
+    /// its proof.
     pub(crate) fn handle(&mut self, input: &[u8]) -> Result<(usize, Option<Purpose>), PeerFault> {
         let instead = ["instead of PROOF", "instead of HELLO"];
         match self.0.hear(By::Hello, Kind::Hello, input, instead)? {
@@ -164,21 +164,21 @@ impl ExpectProof {
         }
     }
 
-    /// What to send when the pipe is wanted.
+    /// The bytes that accept the pipe.
     pub(crate) fn answer(&mut self, answer: &Answer) -> Vec<u8> {
         let mut out = Vec::new();
         answer.put(&mut out);
         self.0.say(By::Answer, &out)
     }
 
-    /// What to send when it is not.
+    /// The bytes that reject it.
     pub(crate) fn reject(reject: &Reject) -> Vec<u8> {
         let mut out = Vec::new();
         reject.put(&mut out);
         out
     }
 
-    /// The pipe's.
+    /// The pipe's key.
     pub(crate) fn key(&self) -> &PipeKey {
         &self.0.key
     }
@@ -190,7 +190,7 @@ impl ExpectProof {
 }
 
 impl Proving {
-    /// A frame behind the proof that it is this end which says it.
+    /// `frame`, behind the proof that it comes from this end.
     fn say(&mut self, by: By, frame: &[u8]) -> Vec<u8> {
         self.said.add(frame);
         let mut out = Vec::new();
@@ -199,8 +199,8 @@ impl Proving {
         out
     }
 
-    /// The body of the frame that is expected behind its proof, and the length of both; `None` until they are there. `instead` of which
-    /// another frame would be, of each.
+    /// The body of the expected frame behind its proof, and the length of both frames; `None` until they are there. `instead`: the words
+    /// for another frame in the place of either.
     fn hear<'a>(
         &mut self,
         by: By,
@@ -226,7 +226,7 @@ impl Proving {
         }
     }
 
-    /// Whether `proof` is of all that was said.
+    /// Checks that `proof` covers all that was said.
     fn check(&self, by: By, proof: &Proof) -> Result<(), PeerFault> {
         match is_same(&self.key.prove(by, &self.said), proof) {
             true => Ok(()),

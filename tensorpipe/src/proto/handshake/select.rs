@@ -5,8 +5,7 @@
 use crate::device::{Device, DeviceOffer};
 use crate::proto::wire::hello::Brochure;
 
-/// How many refusals, and how many bytes of them, are told: with a peer's long names among them the answer must
-/// still be one that the peer takes.
+/// The most refusals in an answer, and the most bytes of them: even with a peer's long names the answer must be one that the peer takes.
 const REFUSALS_MAX: usize = 64;
 const REFUSALS_BYTES: usize = 16 << 10;
 

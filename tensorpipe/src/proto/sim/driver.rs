@@ -105,7 +105,7 @@ impl End {
         Ok(())
     }
 
-    /// Frames up to a message or to bytes of a part, or such bytes. Returns `false` if it waits for more.
+    /// Takes in frames up to a message or to bytes of a part, or takes in such bytes. Returns `false` if it waits for more.
     pub(crate) fn take_in(&mut self, now: Instant) -> Result<bool, PeerFault> {
         if self.chunk.is_some() {
             return Ok(self.fill_chunk(now));
@@ -371,8 +371,8 @@ impl End {
         }
     }
 
-    /// Acts on what has come on connections of channel 1's own: it waits there until its message is read, and is dropped once
-    /// nobody will.
+    /// Handles parts that have come on connections of channel 1's own: a part waits there until its message is read, and is dropped once
+    /// nobody will read it.
     pub(super) fn take_lane(&mut self) {
         for (op, bytes) in std::mem::take(&mut self.lane_in) {
             let in_hand = self.in_hand.get(&op.message);

@@ -64,20 +64,20 @@ pub(crate) struct End {
     pub(super) app: Application,
 }
 
-/// How an end's application is, and its diary, whose fields are in the order of their happening.
+/// How an end's application behaves, and its diary: what it was told, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Application {
-    /// A message that finds nothing before it leaves without being queued.
+    /// A message with nothing before it leaves without being queued.
     pub(crate) through: bool,
     /// It reads only what it is told to, not whatever is offered.
     pub(crate) lazy: bool,
-    /// What a channel says of a part does not complete it.
+    /// A channel's frame about a part does not complete the part.
     pub(crate) lanes_wait: bool,
     /// Channel 1 has connections of its own.
     pub(super) own_lanes: bool,
     /// Written as soon as the handshake is done.
     pub(crate) on_open: Vec<Msg>,
-    /// And then it closes.
+    /// Closes once these are written.
     pub(crate) close_after: bool,
 
     /// Offered and not yet decided on.
@@ -100,14 +100,14 @@ pub(crate) struct Application {
     pub(crate) record: Vec<u8>,
     /// Their kinds and lengths.
     pub(crate) frames: Vec<(Kind, usize)>,
-    /// Here whole with what their channel said.
+    /// Messages that were here whole with their channel's frame.
     pub(crate) adopted: Vec<u64>,
-    /// Pieces of parts that have come, and what channels have said while [`lanes_wait`](Self::lanes_wait).
+    /// Pieces of parts that have come, and the content of channel frames while [`lanes_wait`](Self::lanes_wait).
     pub(crate) pieces: Vec<(OpId, Vec<u8>)>,
 
     /// Messages from their head until all of them is here and read, or they are given up.
     pub(super) in_hand: BTreeMap<u64, Delivered>,
-    /// What leaves on connections of channel 1's own, and what has come there that nobody has read yet.
+    /// Parts that leave on connections of channel 1's own; below, parts that have come there and nobody has read yet.
     pub(super) lane_out: Vec<(OpId, Vec<u8>)>,
     pub(crate) lane_in: BTreeMap<OpId, Vec<u8>>,
 }
@@ -153,7 +153,7 @@ impl Application {
         all
     }
 
-    /// What of each message was delivered, in the order in which it was written.
+    /// The parts of each delivered message, in the order in which the messages were written.
     pub(crate) fn contents(&self) -> Vec<Vec<Option<Vec<u8>>>> {
         let all = self.in_order().into_iter();
         all.map(|delivered| delivered.parts).collect()

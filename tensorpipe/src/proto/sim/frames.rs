@@ -76,7 +76,7 @@ pub(crate) fn refuse(message: u64) -> Control {
     Control::Refuse(Reason::new(message, ResetCode::Refused, &"no".repeat(500)))
 }
 
-/// The writer's channel has this to say about a part.
+/// A frame of the writer's channel about a part.
 pub(crate) fn told(message: u64, part: u16, body: &[u8]) -> Control {
     Control::channel(OpId::outgoing(message, part), body)
 }

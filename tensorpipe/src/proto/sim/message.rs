@@ -58,7 +58,7 @@ pub(crate) fn answer(limits: WireLimits) -> Answer {
     }
 }
 
-/// That of one that has no room.
+/// The answer of a listener that has no room.
 pub(crate) fn reject() -> Reject {
     Reject {
         transient: true,
@@ -148,7 +148,7 @@ impl Msg {
         parts.cloned().map(Some).collect()
     }
 
-    /// The parts, of which small ones ride as far as the peer lets them.
+    /// The parts; small ones go in the frame, as far as the peer lets them.
     pub(crate) fn outgoing(&self, peer: &WireLimits) -> OutgoingParts<Source> {
         let payloads = self.payloads.iter().map(|payload| (payload, None));
         let tensors = self.tensors.iter().map(|(tensor, by)| (tensor, Some(*by)));

@@ -27,7 +27,7 @@ fn bulk_comes_before_it_is_read() {
     assert_eq!(pair.b.sent(Kind::Grant), 0);
 }
 
-/// As many bytes as there is credit for are not too many. What was read comes back in halves of the window, or when it is asked for.
+/// All of the credit can be used. Credit of read messages comes back in halves of the window, or when it is asked for.
 #[test]
 fn all_of_the_credit_is_used_and_comes_back_in_halves() {
     let mut pair = pair(4 * SENT);
@@ -51,7 +51,7 @@ fn all_of_the_credit_is_used_and_comes_back_in_halves() {
     pair.settle();
 }
 
-/// While it waits for the answer, it goes on reading: what is free then is told behind the answer, if there is any.
+/// While the reader waits for RECALLED it goes on reading. What becomes free then is announced behind the answer, if there is any.
 #[test]
 fn what_was_read_until_the_answer_came_is_told_behind_it() {
     for read in [0, 1] {
@@ -121,7 +121,7 @@ fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
     assert_eq!(pair.a.refused, [], "all has come: it is simply done with");
 }
 
-/// Half of it has come and was read by nobody, and the other half comes.
+/// Half of the part has come and was read by nobody, and the other half still comes.
 #[test]
 fn a_part_that_is_skipped_while_it_comes_is_thrown_away() {
     let mut pair = half();
@@ -173,7 +173,7 @@ fn credit_that_was_earned_is_used_and_taken_back() {
     assert_eq!(pair.b.delivered.len(), 4);
 }
 
-/// What is on its way when it is asked for stays credit until it is read, whatever else is announced meanwhile.
+/// Bytes that are under way when RECALL comes stay credit until they are read, whatever else is announced meanwhile.
 #[test]
 fn credit_that_is_being_used_is_taken_back_when_it_is_free() {
     for more in [0, 6000] {
@@ -232,7 +232,7 @@ fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
     assert_eq!(complaint(Some(6000), 6000), "");
 }
 
-/// There was no memory for it, and whoever decides on it later has another reason to refuse it: the writer hears that one.
+/// There was no memory for the message, and its later reader refuses it for another reason: the writer hears that one.
 #[test]
 fn what_was_thrown_away_can_still_be_refused() {
     let mut pair = pair(10_000);
@@ -249,7 +249,7 @@ fn what_was_thrown_away_can_still_be_refused() {
     pair.settle();
 }
 
-/// Who lets bulk come ahead has nothing more to allow.
+/// Bulk that comes ahead needs no go-ahead: a GRANT of it is a fault.
 #[test]
 fn a_go_ahead_for_what_goes_ahead_is_a_fault() {
     let mut pair = pair(10_000).rate(1000);

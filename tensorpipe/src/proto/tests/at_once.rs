@@ -77,10 +77,10 @@ fn its_channel_may_speak_again_about_what_the_readers_lane_leaves_open() {
     assert_eq!(answered(true), [true, true], "{bytes}");
 }
 
-// A message with one part that its channel sends at once, and the channel's word about it is here, too. For that word the reader's
+// A message with one part that its channel sends at once, and the channel's frame about it has come, too. By that frame the reader's
 // channel may have the part; then the message is here whole.
 
-/// One part of 3 bytes that rides, and one of 5 on channel 1.
+/// One eager part of 3 bytes, and one of 5 on channel 1.
 fn parts() -> Vec<u8> {
     whole(&[(3, Carriage::Eager), (5, bulk(1, true))])
 }
@@ -106,7 +106,7 @@ fn what_its_channel_has_is_here_whole() {
     pair.b.read(0);
     let parts = vec![Some(b"eee".to_vec()), Some(b"there".to_vec())];
     assert_eq!(pair.b.contents(), [parts]);
-    // Its word was used up: there is no other.
+    // The channel's frame was used up: there is no other.
     pair.tell(&[word(1, 1), word(1, 1)].concat());
     let twice = "it sent a CHANNEL frame twice";
     assert!(pair.b.complaint().starts_with(twice));

@@ -28,7 +28,7 @@ fn limits_are_exchanged_and_the_first_message_may_follow_at_once() {
         end.split = 13;
     }
     pair.settle();
-    // 20 bytes do not ride to a reader that takes 8.
+    // 20 bytes are too many for the frame of a reader that takes 8.
     assert_eq!((pair.a.started.len(), pair.b.started.len()), (2, 1));
     // No chunk is longer than either side's.
     let longest = |end: &End| end.frames.iter().map(|(_, len)| *len).max().unwrap();
@@ -85,7 +85,7 @@ fn a_rejection_and_a_stay_say_why() {
     }
     let whole = Ok((stay.len(), Some("no route".to_owned())));
     assert_eq!(ServerHandshake::handle_stay(&stay, None), whole);
-    // Of a pipe with a key it is the connector who says so.
+    // If the pipe has a key, STAY proves that it is the connector's.
     let mut proved = Vec::new();
     put_stay(&mut proved, "no route", Some(&[7; 32]));
     let whole = Ok((proved.len(), Some("no route".to_owned())));

@@ -71,7 +71,7 @@ fn data_comes_that_was_not_asked_for() {
     for (message, part) in [(9, 0), (2, 0), (1, 1), (0, 0), (3, 1)] {
         unknown(&chunk(message, part, 10), "DATA", message);
     }
-    // It was still on its way when it was refused, but not behind the answer to that.
+    // A chunk may still be on its way when its message is refused, but not behind the writer's answer to that.
     says(&chunk(3, 0, 10), "");
     let confirmed = [control([reset(3, true)]), chunk(3, 0, 10)].concat();
     unknown(&confirmed, "DATA", 3);
@@ -228,7 +228,7 @@ fn fields_mean_nothing() {
     }
 }
 
-/// What follows it is read as ever.
+/// Frames behind it are read as ever.
 #[test]
 fn a_frame_of_a_later_version_is_skipped_if_it_says_so() {
     for len in [0, 1, 1000, 16 << 10] {
@@ -281,7 +281,7 @@ fn go_aheads_that_are_never_fetched_are_a_fault() {
     assert!(pair.b.pipe.outbox.control.len() < 70_000);
 }
 
-/// So are answers of channels that leave when there is time, which there never is.
+/// Delayed frames of channels count, too: here there is never time to send them.
 #[test]
 fn answers_that_wait_for_their_time_count() {
     let mut pair = Pair::lazy();

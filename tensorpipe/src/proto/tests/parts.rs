@@ -63,7 +63,7 @@ fn a_message_that_the_peer_would_not_take_is_not_sent() {
         let refused = pair.a.pipe.write(&message.metadata, &mut parts, None);
         refused.unwrap_err();
     }
-    // Each of these is small enough, and all of them are not.
+    // Each of these is small enough for the frame, but not all of them together.
     let many = (0..5).fold(message(""), |message, _| message.payload(64));
     let mut parts = many.outgoing(pair.a.pipe.peer_limits());
     parts[4].channel = None;
@@ -85,7 +85,7 @@ fn a_message_that_the_peer_would_not_take_is_not_sent() {
     assert!(pair.a.frames.is_empty());
 }
 
-/// Whatever channel it was meant for: a reader has nothing to wait for.
+/// An empty part goes in the frame, whatever channel it was meant for: the reader has nothing to wait for.
 #[test]
 fn what_is_empty_rides() {
     let mut pair = Pair::new();
@@ -96,7 +96,7 @@ fn what_is_empty_rides() {
     assert_eq!(pair.b.contents(), [[Some(Vec::new())]]);
 }
 
-/// What rides is here with its message: only bulk is to come.
+/// Eager parts are here with their message: only bulk is to come.
 #[test]
 fn what_is_to_come_is_the_bulk() {
     let mut pair = Pair::lazy();

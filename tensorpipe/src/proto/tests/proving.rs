@@ -1,5 +1,5 @@
-//! Handshakes in which both ends prove that they have a secret. Also those of an end that has none, repeats what another one has said, or changes it
-//! on its way.
+//! Handshakes in which both ends prove that they have a secret. Also with an end that has none, or that repeats or changes what another one
+//! has said.
 
 use crate::error::PeerFault;
 use crate::keys::{Join, JoinKind, PipeKey, Secret};
@@ -46,7 +46,7 @@ fn is_unproven<T: std::fmt::Debug>(heard: Result<T, PeerFault>) {
     assert!(matches!(fault, PeerFault::Unproven { .. }), "{fault}");
 }
 
-/// What each says.
+/// What each end says.
 struct Said {
     first: Vec<u8>,
     challenge: Vec<u8>,
@@ -100,7 +100,7 @@ fn believes(connector: &mut ExpectChallenge, challenge: &[u8]) -> Result<ExpectA
     }
 }
 
-/// A whole handshake, each of whose messages `way` may change. Both keys, and what was said.
+/// Runs a whole handshake; `way` may change each message. Returns both keys, and what was said.
 fn shake(
     here: Side<'_>,
     there: Side<'_>,
@@ -180,7 +180,7 @@ fn a_listener_looks_at_nothing_that_is_not_proved() {
         let hello = frame(1, 0, body);
         is_unproven(listener.handle(&[&proof[..], &hello].concat()));
     }
-    // Nothing stands behind a proof, where nothing would be proved of it.
+    // Nothing may stand behind a proof in its frame: no proof would cover it.
     let longer = frame(8, 0, &[7; 33]);
     let fault = listener.handle(&longer[..8]);
     assert!(matches!(fault, Err(PeerFault::FrameTooLarge { .. })));
@@ -201,7 +201,7 @@ fn a_listener_that_asks_for_a_token_lets_only_joins_do_without() {
         hear(&ClientHandshake::hello(&purpose(limits()))),
         Some(FirstFrame::Unproven)
     );
-    // Of what could not be read, too: it was not checked.
+    // Also for a HELLO that cannot be decoded: it was not checked.
     let nonsense = [&preface()[..], &frame(1, 0, &[0, 0xff, 0xff])].concat();
     assert_eq!(hear(&nonsense), Some(FirstFrame::Unproven));
     let (token, proof) = ([3; 16], None);
@@ -278,7 +278,7 @@ fn a_proof_is_good_on_its_own_connection_alone() {
     }
 }
 
-/// Nothing may stand behind what is proved: its header is enough to say so.
+/// KEY and CHALLENGE may hold nothing behind their fields: the header alone is enough to refuse them.
 #[test]
 fn a_frame_that_is_longer_than_what_it_says_is_refused() {
     let secret = secret(1);
@@ -343,15 +343,15 @@ fn a_connection_that_joins_a_pipe_with_a_key_believes_its_listener_alone() {
     for said in [None, Some(nearly)] {
         is_unproven(hear([1; 32], said));
     }
-    // One without a key asks for nothing.
+    // A pipe without a key asks for no proof.
     let bytes = ServerHandshake::joined(Some(&[1; 32]));
     let (_, reply) = ClientHandshake::joining(None).handle(&bytes).unwrap();
     assert_eq!(reply, Some(Reply::Joined));
 }
 
 proptest::proptest! {
-    /// What is changed on its way is noticed by who gets it, or by the other in turn: all but what says nothing in the headers of
-    /// CHALLENGE and PROOF.
+    /// A change on the way is noticed by the end that gets it, or then by the other one. Exception: bits in the headers of CHALLENGE and
+    /// PROOF that mean nothing.
     #[test]
     fn nothing_changed_is_believed(message in 0usize..4, at in 0usize..400, by in 1u8..) {
         let secret = secret(1);

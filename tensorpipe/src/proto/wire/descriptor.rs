@@ -23,7 +23,7 @@ const AHEAD: u8 = 2;
 /// The tensor has a target device.
 const TARGET: u8 = 4;
 
-/// Bytes in front of what is said of each part: the frame's header, and four numbers.
+/// Bytes in front of the fields of the parts: the frame's header, and four numbers.
 const FRONT: usize = HEADER_LEN + 4 + 4 + 2 + 2;
 
 const UNFILLED: &str = "eager parts that do not fill the frame";
@@ -45,7 +45,7 @@ pub(crate) struct TensorFields {
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
     pub(crate) source: Device,
-    /// Where it goes, if that is said.
+    /// Its target device, if the writer named one.
     pub(crate) target: Option<Device>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Frame<'a> {
     pub(crate) fn begin(out: &'a mut Vec<u8>, metadata: usize) -> Self {
         let start = out.len();
         out.reserve(FRONT + metadata);
-        // As it is without parts; the rest is known in the end.
+        // The lengths without parts; the rest is known in the end.
         let fields = (FRONT - HEADER_LEN - 4) as u32;
         let mut front = [0; FRONT];
         front[..4].copy_from_slice(&(4 + fields + metadata as u32).to_le_bytes());
@@ -152,7 +152,7 @@ pub(crate) struct Head {
     parts: Option<Box<HeadParts>>,
 }
 
-/// What stands at the front of a head, and the length of the body that it is of.
+/// The front of a head, and the length of the frame's body.
 struct Front {
     body_len: usize,
     /// Where the metadata begins in the body.
@@ -163,7 +163,7 @@ struct Front {
     counts: [u16; 2],
 }
 
-/// One has its place without an allocation.
+/// Room for one without an allocation.
 type Payloads = SmallVec<[PayloadDescriptor; 1]>;
 type Tensors = SmallVec<[TensorDescriptor; 1]>;
 
@@ -176,7 +176,7 @@ struct HeadParts {
 }
 
 impl Head {
-    /// Of metadata alone.
+    /// The head of a message of metadata alone.
     pub(crate) fn new(metadata: Bytes) -> Self {
         Self {
             metadata,
@@ -220,7 +220,7 @@ impl Head {
         }
     }
 
-    /// Its payloads and tensors, of which a message is made: in place, since they are long.
+    /// Its payloads and tensors, to make a message from: in place, since they are long.
     pub(crate) fn parts_mut(&mut self) -> (&mut [PayloadDescriptor], &mut [TensorDescriptor]) {
         match &mut self.parts {
             None => (&mut [], &mut []),
@@ -241,13 +241,13 @@ impl Head {
         }
     }
 
-    /// Where a part goes as far as its writer cares.
+    /// The device where the writer wants a part: main memory if it named none.
     pub(crate) fn device(&self, part: usize) -> Device {
         let target = self.tensor(part).and_then(|tensor| tensor.target);
         target.unwrap_or(Device::CPU)
     }
 
-    /// Where its writer has a tensor.
+    /// The device where the writer has a tensor.
     pub(crate) fn source(&self, part: usize) -> Option<Device> {
         self.tensor(part).map(|tensor| tensor.source)
     }
@@ -342,7 +342,7 @@ impl Head {
         }
     }
 
-    /// There are payloads or tensors, of which `r` comes next. Apart: what has none should not pay for it.
+    /// Decodes payloads and tensors, which come next in `r`. Not inlined: a message without parts should not pay for it.
     #[inline(never)]
     fn of_parts(
         body_so_far: &[u8],
@@ -430,7 +430,7 @@ impl Head {
         Ok(Ok((head, head_len)))
     }
 
-    /// There is nothing but metadata behind the fields: the rest of the way is the same. Measured: `benches/RESULTS.md`, "Messages without
+    /// Decodes a head without parts: only the message's metadata follows the fields. Measured: `benches/RESULTS.md`, "Messages without
     /// parts".
     #[inline]
     fn of_metadata(body: &[u8], front: &Front) -> Result<Result<(Self, usize), usize>, PeerFault> {
@@ -451,7 +451,7 @@ impl Head {
 
 /// A list of `count` things that are to come.
 fn with_room<A: smallvec::Array>(count: usize) -> SmallVec<A> {
-    /// Apart: inlined, its growth would stand four times in `of_parts`.
+    /// Not inlined: its growth would stand four times in `of_parts`.
     #[cold]
     fn many<A: smallvec::Array>(count: usize) -> SmallVec<A> {
         SmallVec::with_capacity(count)
@@ -470,7 +470,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// What is empty is eager.
+    /// An empty part is always eager.
     fn add(&mut self, carriage: Carriage, len: u64, limits: &WireLimits) -> Result<(), PeerFault> {
         let total = self.total.checked_add(len);
         self.total = total.ok_or_else(|| exceeded("a message", u64::MAX, limits.message))?;
@@ -484,7 +484,7 @@ impl Sums {
         }
     }
 
-    /// They fit the limits, and the eager parts fill the frame exactly.
+    /// Checks that they fit the limits, and that the eager parts fill the frame exactly.
     fn check(&self, eager_bytes: usize, limits: &WireLimits) -> Result<(), PeerFault> {
         check("a message", self.total, limits.message)?;
         let limit = u64::from(limits.eager_message);

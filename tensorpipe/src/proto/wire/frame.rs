@@ -82,7 +82,7 @@ kinds! {
     Recalled = 31 "RECALLED",
 }
 
-/// What can be wrong with a frame of this kind. The compiler moves calls of these out of the way of frames that are right.
+/// Faults of a frame of this kind. The compiler moves calls of these out of the way of valid frames.
 impl Kind {
     #[cold]
     pub(crate) fn unexpected(self, when: &'static str) -> PeerFault {
@@ -102,7 +102,7 @@ impl Kind {
         PeerFault::Truncated { frame }
     }
 
-    /// It names a message that is not under way.
+    /// The frame names a message that is not under way.
     #[cold]
     pub(crate) fn unknown(self, message: u64) -> PeerFault {
         let frame = self.name();
@@ -119,7 +119,7 @@ impl Kind {
     }
 }
 
-/// A body of `len` bytes is no longer than `limit`. `None` is a kind that is to be skipped.
+/// Fails if a body of `len` bytes is longer than `limit`. `None`: a kind that is to be skipped.
 pub(crate) fn check_len(kind: Option<Kind>, len: u32, limit: u32) -> Result<(), PeerFault> {
     if len <= limit {
         return Ok(());
@@ -203,7 +203,7 @@ impl Reason {
     }
 }
 
-/// What a channel says: in place, where it is short.
+/// The content of a CHANNEL frame: in place, if it is short.
 pub(crate) type Body = SmallVec<[u8; 48]>;
 
 /// The frames that carry no bytes of the application's.
@@ -216,9 +216,9 @@ pub(crate) enum Control {
     },
     /// Cumulative limits: messages, frame bytes and bulk bytes ahead that may have been sent in all.
     Window(Amount),
-    /// Bulk bytes ahead have a lower limit from now on: this one, or what has been sent where that is more.
+    /// Lowers the limit of bulk bytes ahead to this, or to what has been sent if that is more.
     Recall(u64),
-    /// They have, and which.
+    /// Answers RECALL with the limit from now on.
     Recalled(u64),
     /// The writer abandons a message, or (`answer`) confirms that nothing more comes of one that was refused.
     Reset {
@@ -227,11 +227,11 @@ pub(crate) enum Control {
     },
     /// The reader does not want a message, or no more of it.
     Refuse(Reason),
-    /// Say when the application has called read for every message up to this one.
+    /// Asks the peer to say when its application has called read for every message up to this one.
     Flush(u64),
-    /// It has.
+    /// Answers FLUSH: it has.
     Flushed(u64),
-    /// With a number, which the answer repeats.
+    /// Asks for a PONG that repeats the number.
     Ping(u64),
     Pong(u64),
     /// No message from `next` on will be taken.

@@ -65,7 +65,7 @@ pub(crate) enum Purpose {
     /// One more connection of a pipe.
     Join {
         token: Token,
-        /// That it comes from the pipe's other end: where the pipe has a key.
+        /// Proves that it comes from the pipe's other end, if the pipe has a key.
         proof: Option<Proof>,
     },
 }
@@ -156,7 +156,7 @@ impl Purpose {
         });
     }
 
-    /// Whether the body of a HELLO asks for a new pipe: read before who asks has proved who it is.
+    /// Whether the body of a HELLO asks for a new pipe. It is read before the connector has proved anything.
     pub(crate) fn is_pipe(body: &[u8]) -> bool {
         body.first() == Some(&0)
     }
@@ -307,8 +307,8 @@ impl Reject {
     }
 }
 
-/// The connector could not upgrade, for this reason, and stays on the first connection. The proof: that it is the connector who says
-/// so, where the pipe has a key.
+/// The connector could not upgrade, for this reason, and stays on the first connection. `proof`: that the connector says so, if the pipe
+/// has a key.
 pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str, proof: Option<&Proof>) {
     put_frame(out, Kind::Stay, 0, |out| {
         out.put_text(reason);
@@ -316,7 +316,7 @@ pub(crate) fn put_stay(out: &mut Vec<u8>, reason: &str, proof: Option<&Proof>) {
     });
 }
 
-/// The connection is one of its pipe's from now on. The proof: that the listener has the pipe's key.
+/// The connection is one of its pipe's from now on. `proof`: that the listener has the pipe's key, if there is one.
 pub(crate) fn put_joined(out: &mut Vec<u8>, proof: Option<&Proof>) {
     put_frame(out, Kind::Joined, 0, |out| {
         proof.iter().for_each(|proof| out.put_bytes(*proof));
@@ -332,7 +332,7 @@ pub(crate) fn decode_stay(body: &[u8]) -> Result<(String, Option<Proof>), PeerFa
     Ok((r.legible()?, take_last(&mut r)?))
 }
 
-/// The proof behind all else, if there is one.
+/// The proof at the end of the body, if there is one.
 fn take_last(r: &mut Reader<'_>) -> Result<Option<Proof>, PeerFault> {
     let has_one = r.remaining() >= size_of::<Proof>();
     has_one.then(|| r.array()).transpose()
@@ -356,7 +356,7 @@ pub(crate) fn decode_key(body: &[u8]) -> Result<(String, Nonce), PeerFault> {
     Ok((name, r.array()?))
 }
 
-/// The listener proves that it has it, too.
+/// The listener proves that it has the same secret.
 pub(crate) fn put_challenge(out: &mut Vec<u8>, nonce: &Nonce, proof: &Proof) {
     put_frame(out, Kind::Challenge, 0, |out| {
         out.put_bytes(nonce);
@@ -370,7 +370,7 @@ pub(crate) fn decode_challenge(body: &[u8]) -> Result<(Nonce, Proof), PeerFault>
     Ok((r.array()?, r.array()?))
 }
 
-/// Of the frame that follows, and of all before.
+/// Proves the frame that follows, and everything before it.
 pub(crate) fn put_proof(out: &mut Vec<u8>, proof: &Proof) {
     put_frame(out, Kind::Proof, 0, |out| out.put_bytes(proof));
 }

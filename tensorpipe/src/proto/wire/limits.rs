@@ -3,7 +3,7 @@
 use super::codec::{Put, Reader};
 use crate::error::PeerFault;
 
-/// The most that a writer puts into a frame of what its peer takes there, in bytes.
+/// A writer puts at most this many bytes into a frame, however much more its peer takes there.
 pub(crate) const FRAME_SHARE_MAX: u32 = 1 << 30;
 
 /// What one side is prepared to receive.
@@ -13,7 +13,7 @@ pub(crate) struct WireLimits {
     pub(crate) chunk: u32,
     /// Payloads and tensors up to this size ride in the MESSAGE frame, in bytes each.
     pub(crate) eager_part: u32,
-    /// And together.
+    /// All of them in one message, in bytes.
     pub(crate) eager_message: u32,
     /// All metadata of a message, in bytes.
     pub(crate) metadata: u32,
@@ -74,7 +74,7 @@ impl WireLimits {
         Ok(limits)
     }
 
-    /// The first WINDOW.
+    /// The limits until the first WINDOW frame.
     pub(crate) fn window(&self) -> Amount {
         Amount {
             messages: self.window_messages,

@@ -9,8 +9,7 @@ pub(crate) mod frame;
 pub(crate) mod hello;
 mod limits;
 
-/// The first eight bytes of every connection: not ASCII (no text protocol begins so), and mangled by whoever
-/// translates line ends.
+/// The first eight bytes of every connection: not ASCII (no text protocol begins so), and mangled by every translation of line ends.
 pub(crate) const MAGIC: [u8; 8] = *b"\x93TPIPE\r\n";
 
 /// The highest version that this code speaks, and the lowest.

@@ -1,4 +1,4 @@
-//! Two ends, one of which sleeps. On one core whoever is woken runs at once, until there is nothing more to do, and sleeps again.
+//! Two ends, one of them asleep. On one core the end that is woken runs at once, until there is nothing more to do, and sleeps again.
 
 use super::*;
 use crate::ring::control::Control;

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Bands, Carrier, ChannelChoice, Row};
 use crate::device::MemoryKind;
 
-/// A line for each place, places that are alike on one.
+/// A line for each place; places next to each other that are alike share one.
 impl fmt::Display for ChannelChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.table();
