@@ -1,7 +1,7 @@
 //! The machine: cores, and how far apart two of them are; the memory and processor time of a process.
 //!
 //! Virtual cores move: the spinning round trip between two of them flips between about 0.1 and 0.5 µs within tens of
-//! seconds, and figures over shared memory move with it. So every row says what it was just before.
+//! seconds, and figures over shared memory move with it. So every row records the round trip just before it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// The core of whoever measures, and that of the server.
+/// The core of the measuring process, and the core of the server.
 pub(crate) type Cores = (usize, usize);
 
-/// The two first cores that this process may run on.
+/// The first two cores that this process may run on.
 pub(crate) fn pair() -> Result<Cores> {
     let allowed = sched_getaffinity(Pid::from_raw(0)).context("sched_getaffinity")?;
     let mut cores = (0..CpuSet::count()).filter(|core| allowed.is_set(*core) == Ok(true));
@@ -40,7 +40,7 @@ pub(crate) fn spinning_round_trip(cores: Cores) -> Option<f64> {
     (0..TRIES).find_map(|_| probe(cores).filter(|micros| *micros < BUSY))
 }
 
-/// In which state of the machine such a round trip is found: there are two, and little in between.
+/// The state of the machine at such a round trip: there are two states, with little in between.
 pub(crate) fn apart(micros: f64) -> &'static str {
     if micros < NEAR { "near" } else { "far" }
 }
@@ -63,7 +63,7 @@ fn probe(cores: Cores) -> Option<f64> {
     })
 }
 
-/// Odd numbers are questions, the next even one is the answer.
+/// Asks through a cache line: an odd number is a question, the next even number its answer.
 fn lead(line: &AtomicU64) -> Option<f64> {
     let end = Instant::now() + PROBE;
     let mut best = None;
@@ -75,7 +75,7 @@ fn lead(line: &AtomicU64) -> Option<f64> {
             last += 2;
             while line.load(Ordering::Acquire) != last {
                 spins = spins.wrapping_add(1);
-                // Reading the clock takes as long as a quarter of a round trip: seldom.
+                // Reading the clock takes a quarter of a round trip, so it is read seldom.
                 if spins.is_multiple_of(4096) && Instant::now() > end {
                     return best;
                 }
@@ -102,16 +102,16 @@ fn follow(line: &AtomicU64) {
     }
 }
 
-/// Between the two states, 0.05 to 0.1 µs and 0.4 to 0.5 µs.
+/// Threshold between the two states, 0.05 to 0.1 µs and 0.4 to 0.5 µs.
 const NEAR: f64 = 0.22;
-/// No machine is that slow: one of the threads was waiting for its core.
+/// No machine is that slow. A longer round trip means that a thread waited for its core.
 const BUSY: f64 = 5.0;
 const TRIES: u32 = 5;
 const PROBE: Duration = Duration::from_millis(4);
 const BATCH: u32 = 100;
 const STOP: u64 = u64::MAX - 1;
 
-/// What is resident of a process, in KiB.
+/// Resident memory of a process, in KiB.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Resident {
     /// Private memory: heap, stacks, pools.
@@ -120,7 +120,7 @@ pub(crate) struct Resident {
     pub(crate) shmem: u64,
 }
 
-/// Memory of `process` that is really there, as the kernel counts it.
+/// Resident memory of `process`, as the kernel counts it.
 pub(crate) fn resident(process: u32) -> Result<Resident> {
     let path = format!("/proc/{process}/status");
     let status = std::fs::read_to_string(&path).with_context(|| format!("{path}, has it ended"))?;
@@ -151,7 +151,7 @@ pub(crate) fn heap_in_use() -> Option<u64> {
     #[cfg(feature = "heap")]
     return {
         let stats = ALLOCATOR.stats();
-        // What grows or shrinks in place counts as allocated or freed already.
+        // Reallocations in place are already part of the allocated and freed bytes.
         let used = stats
             .bytes_allocated
             .saturating_sub(stats.bytes_deallocated);

@@ -1,13 +1,13 @@
-//! What this machine can do at this moment: the figures below which nobody comes.
+//! The limits of this machine at this moment: no system can be faster.
 //!
 //! ```text
 //! copy   memory to memory, one core
 //! wake   there and back between two threads that sleep in the kernel, each on its core
 //! carry  there and back between two that spin: bare sockets, and the connection of transport `shm` (its ring)
 //! ```
-//! No runtime and no protocol: one thread writes, the other reads into the same memory each time and writes back. What a
-//! pipe takes more than this is its own. The spinning round trip through a cache line is in [`host`]. Every
-//! figure is a median of many tries; they drift with the machine, so take them beside what they are compared with.
+//! There is no runtime and no protocol: one thread writes, the other reads into the same memory each time and writes
+//! back. Any extra time of a pipe is the pipe's own cost. The spinning round trip through a cache line is in [`host`].
+//! Every figure is a median of many tries. Figures drift with the machine, so measure them next to the compared rows.
 
 mod ends;
 
@@ -21,7 +21,7 @@ use crate::host::{self, Cores};
 use crate::measure::median;
 use crate::plan::{Case, Plan, Transport};
 
-/// What carries bytes, or wakes.
+/// A medium that carries bytes, or wakes a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Medium {
     /// Shared memory: the connection of transport `shm`.
@@ -32,9 +32,9 @@ pub(crate) enum Medium {
 }
 
 impl Medium {
-    /// Those that carry bytes while both ends spin.
+    /// Media that carry bytes while both ends spin.
     pub(crate) const SPINNING: [Self; 3] = [Self::Ring, Self::Unix, Self::Tcp];
-    /// Those that wake somebody.
+    /// Media that wake a sleeping thread.
     pub(crate) const SLEEPING: [Self; 3] = [Self::Eventfd, Self::Unix, Self::Tcp];
 
     /// The name in tables and in JSON.
@@ -60,11 +60,11 @@ pub(crate) fn floor(plan: &Plan, leased: bool, cores: Cores) -> Result<Option<f6
     let bytes = if leased { 0 } else { plan.len()? };
     let (there, back) = match plan.case {
         Case::Paced if bytes == 0 => return wake(sleeping, cores).map(Some),
-        // Who is asleep is woken first: that time is not in it.
+        // The time for waking a sleeping end is not included.
         Case::Echo | Case::Paced | Case::Exchange | Case::Mutate => (bytes, bytes),
         Case::Upload | Case::Keep => (bytes, 0),
         Case::Download => (0, bytes),
-        // How many fit into one wake-up is the system's own merit.
+        // No limit: how many calls a system handles in one wake-up is its own merit.
         Case::Pipeline | Case::Stream => return Ok(None),
     };
     carry(spinning, cores, there, back, BRIEFLY).map(Some)
@@ -87,7 +87,7 @@ pub(crate) fn copy(core: usize, len: usize, length: Duration) -> Result<f64> {
 
 /// Microseconds of a round trip between `cores`, whose ends sleep until they are woken.
 pub(crate) fn wake(medium: Medium, cores: Cores) -> Result<f64> {
-    // Nobody may wait for one who has no core.
+    // Checks that both cores are available: otherwise one thread would wait for ever.
     let probe = std::thread::spawn(move || host::pin(cores.0).and_then(|()| host::pin(cores.1)));
     probe.join().map_err(|_| anyhow!("a thread panicked"))??;
     let work = Work {
@@ -117,14 +117,14 @@ pub(crate) fn carry(
     let work = Work {
         there,
         back,
-        // Looking at the clock takes a quarter of the shortest round.
+        // Reading the clock takes a quarter of the shortest round.
         batch: if there.max(back) <= SMALL { 32 } else { 1 },
         length,
         fewest: FEWEST,
     };
     match medium {
         Medium::Ring => {
-            // The runtime only opens the connection; a ring that is hot does not need it.
+            // The runtime is needed only to open the connection: busy-polled rings do without it.
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_all().build()?;
             between(runtime.block_on(ends::rings())?, cores, work)
@@ -225,7 +225,7 @@ fn write_all(end: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the bytes came; `false` at an end in good order.
+/// Whether the bytes came; `false` at an orderly end of the stream.
 fn read_all(end: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     let mut have = 0;
     while have < into.len() {
@@ -238,7 +238,7 @@ fn read_all(end: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Tries until there is something to do, with a bound.
+/// Repeats `work` until it does something, within a time bound.
 fn spin(mut work: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     let (mut count, mut since) = (0u32, None);
     loop {
@@ -255,12 +255,12 @@ fn spin(mut work: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// How long a figure beside a row is tried for.
+/// How long the limit beside a row is measured.
 const BRIEFLY: Duration = Duration::from_millis(60);
 /// What an eventfd takes.
 const WORD: usize = 8;
 const WAKES: usize = 600;
 const SMALL: usize = 4096;
 const FEWEST: usize = 5;
-/// For the other end to get on, on a busy machine.
+/// How long the other end may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! `tp-bench`: what the pipe and its calls cost on this machine, beside the strongest peers, in one run.
+//! `tp-bench`: measures the pipe and its calls on this machine, in one run with the strongest competitors.
 //!
 //! ```text
 //! plan      what is measured in a row, and the options that say so

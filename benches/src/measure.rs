@@ -1,6 +1,6 @@
 //! The measuring loop: prepare, **round**, check, again and again; only the round is timed.
 //!
-//! Generic over the client, so that nothing but the client's own work lies between the two looks at the clock.
+//! The loop is generic over the client, so that only the client's own work lies between the two readings of the clock.
 
 use std::time::{Duration, Instant};
 
@@ -66,8 +66,8 @@ async fn one<C: Client>(
 /// Wakes both ends: trips without the round's tensor, until a few in a row were short, or after [`MOST_TRIPS`].
 ///
 /// A large tensor takes tens of milliseconds to write. Meanwhile the peer falls asleep, and waking it costs more than
-/// moving a leased tensor. After these trips the tensor is as fresh as before, and nobody sleeps. A trip is short if it
-/// takes at most twice as long as the shortest one ever.
+/// moving a leased tensor. The trips leave the tensor unchanged and both ends awake. A trip is short if it takes at most
+/// twice as long as the shortest trip so far.
 async fn rouse<C: Client>(client: &mut C, trip: Trip, shortest: &mut Duration) -> Result<()> {
     let mut short = 0;
     for _ in 0..MOST_TRIPS {
@@ -110,7 +110,7 @@ impl Samples {
         self.timed += took;
     }
 
-    /// Adds those of another one.
+    /// Adds the samples of another measurement.
     pub(crate) fn add(&mut self, other: &Self) {
         self.nanos += &other.nanos;
         self.calls += other.calls;
@@ -154,7 +154,7 @@ const LONGEST_NANOS: u64 = 3_600_000_000_000;
 const WARM_UP_ROUNDS: u64 = 3;
 const FEWEST_ROUNDS: u64 = 5;
 const LONGEST_WARM_UP: Duration = Duration::from_secs(1);
-/// After it everybody sleeps.
+/// A pause after which both ends are asleep.
 const PAUSE: Duration = Duration::from_millis(1);
 const SHORT_IN_A_ROW: u32 = 3;
 /// Some machines are never quiet.

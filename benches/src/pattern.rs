@@ -1,7 +1,7 @@
 //! Bytes that differ in every round and at every place, cheap to write and to check.
 //!
-//! Word `i` of round `r` is `hash(r) + i * STEP`. So a stale buffer, a shifted or repeated chunk and a cut end all show. Both loops are
-//! additions that vectorise, so that 256 MiB cost little beside the transfer.
+//! Word `i` of round `r` is `hash(r) + i * STEP`. This reveals a stale buffer, a shifted or repeated chunk, and a missing end. Both loops
+//! are additions that vectorise, so that 256 MiB cost little beside the transfer.
 
 /// Writes the pattern of `round` over all of `bytes`.
 pub(crate) fn fill(bytes: &mut [u8], round: u64) {

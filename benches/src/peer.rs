@@ -7,8 +7,8 @@
 //!   ... the measurement, over what the system uses ...
 //!   closes stdin                    ->         ends itself
 //! ```
-//! The child ends when its stdin does, whatever else it is doing: so it never outlives its parent, however that
-//! ends. The parent waits a bounded time for each step and kills a child that does not end.
+//! The child ends when its stdin ends, whatever else it is doing, so it never outlives its parent. The parent waits a
+//! bounded time for each step and kills a child that does not end.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -28,9 +28,9 @@ use crate::system::{Ready, by_name};
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Greeting {
-    /// It accepts at this address.
+    /// The child accepts connections at this address.
     Ready(String),
-    /// It does not, and why.
+    /// The child failed, with the reason.
     Failed(String),
 }
 
@@ -43,7 +43,7 @@ const LAST_WORDS: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Child,
-    /// Open as long as the child shall live.
+    /// Held open; closing it ends the child.
     stdin: Option<ChildStdin>,
     address: String,
 }
@@ -91,29 +91,29 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Where it accepts, in the system's own notation.
+    /// The child's address, in the system's own notation.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Its process id.
+    /// The child's process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it has ended, if it has.
+    /// The child's exit status, if it has ended.
     pub(crate) fn has_ended(&mut self) -> Result<Option<String>> {
         Ok(self.child.try_wait()?.map(|status| status.to_string()))
     }
 
-    /// Kills it as nothing can be refused (SIGKILL), and waits until it is gone.
+    /// Kills the child (SIGKILL) and waits until it is gone.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Waits until it has ended by itself, and kills it when that takes longer than [`LAST_WORDS`].
+    /// Waits until the child has ended by itself. Kills it after [`LAST_WORDS`].
     fn wait(&mut self) -> Result<String> {
         let end = Instant::now() + LAST_WORDS;
         while Instant::now() < end {
@@ -136,7 +136,7 @@ impl Drop for Peer {
     }
 }
 
-/// A running server: of a process of its own, or of this one for transports that do not leave it.
+/// A running server: in its own process, or in this one for transports within a process.
 #[derive(Debug)]
 pub(crate) enum Server {
     Process(Peer),
@@ -168,14 +168,14 @@ impl Server {
     }
 }
 
-/// Spawns the server on this runtime. It ends with it.
+/// Spawns the server on this runtime, and ends with the runtime.
 async fn here(plan: Plan) -> Result<String> {
     let system = by_name(&plan.system)?;
     let (ready, address) = Ready::new();
     let serving = tokio::spawn(system.serve(plan, ready));
     match tokio::time::timeout(HANDSHAKE, address).await? {
         Ok(address) => Ok(address),
-        // It ended before it announced itself: its error says why.
+        // The server ended before it announced its address: its error says why.
         Err(_) => Err(match serving.await? {
             Err(error) => error,
             Ok(()) => anyhow::anyhow!("the server ended at once"),
@@ -191,7 +191,7 @@ pub(crate) fn play<T: DeserializeOwned>(
     let orders = orders()?;
     let served = runtime(&orders).and_then(|runtime| runtime.block_on(serve(orders)));
     if let Err(error) = &served {
-        // After the greeting nobody listens any more.
+        // After the first greeting the parent reads no more lines.
         let _ = greet(&Greeting::Failed(format!("{error:#}")));
     }
     served
@@ -227,7 +227,7 @@ pub(crate) fn pinned(plan: &Plan) -> Result<Runtime> {
     plan.build_runtime()
 }
 
-/// What a server has to do beside its calls: a handler that computes, and others that wait for their turn.
+/// Load beside the server's calls: computes for `time` again and again, so that other tasks wait.
 async fn compute(time: Duration) {
     loop {
         spin(time);
@@ -235,13 +235,13 @@ async fn compute(time: Duration) {
     }
 }
 
-/// The parent's line. From then on a thread waits for the end of stdin and ends the process.
+/// Reads the parent's line. From then on a thread waits for the end of stdin and then ends the process.
 fn orders<T: DeserializeOwned>() -> Result<T> {
     let (sender, line) = mpsc::channel();
     std::thread::spawn(move || {
         let mut lines = std::io::stdin().lock().lines();
         let _ = sender.send(lines.next());
-        // Whatever the parent may still say, its end is all that counts.
+        // Further lines from the parent are ignored; only the end of stdin counts.
         while let Some(Ok(_)) = lines.next() {}
         std::process::exit(0);
     });

@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     /// Connections of channel `mpt`; `None` leaves it to the channel.
     #[serde(default)]
     pub(crate) lanes: Option<u8>,
-    /// At most so many bytes a second leave by each socket.
+    /// At most this many bytes a second leave through each socket.
     #[serde(default)]
     pub(crate) pace: Option<u64>,
     pub(crate) alloc: Alloc,
@@ -32,29 +32,29 @@ pub(crate) struct Plan {
     pub(crate) bytes: u64,
     /// Wall-clock length of the measurement, warm-up not counted.
     pub(crate) seconds: f64,
-    /// The server's runtime also computes for so many microseconds at a time, again and again.
+    /// The server's runtime also computes for this many microseconds at a time, again and again.
     #[serde(default)]
     pub(crate) busy_us: u64,
-    /// Threads of either runtime compute for so many microseconds whenever they wake up.
+    /// Threads of either runtime compute for this many microseconds whenever they wake up.
     #[serde(default)]
     pub(crate) wake_us: u64,
-    /// What a run of the model takes that `batch` measures, in microseconds.
+    /// Microseconds of one run of the model in `batch`.
     #[serde(default)]
     pub(crate) cost_us: u64,
-    /// Whoever receives a tensor reads all of it, within the timed part.
+    /// The receiver of a tensor reads all of it, within the timed part.
     #[serde(default)]
     pub(crate) sum: bool,
-    /// In which state both ends begin a round, unless the case says so itself.
+    /// State of both ends at the begin of a round, unless the case sets it.
     #[serde(default)]
     pub(crate) begin: Begin,
     /// Core of the measuring process and core of the server, when pinned.
     pub(crate) cores: Option<Cores>,
-    /// Of a server over tls. [`over`](Self::over) makes it.
+    /// Certificate of a server over tls. [`over`](Self::over) makes it.
     #[serde(default)]
     pub(crate) own: Option<Own>,
 }
 
-/// A certificate that vouches for itself, and its key, as PEM.
+/// A self-signed certificate and its key, as PEM.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Own {
     pub(crate) certificate: String,
@@ -62,7 +62,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// One for all plans of this process.
+    /// The certificate for all plans of this process.
     fn here() -> Result<Self> {
         static OWN: OnceLock<Result<Own, String>> = OnceLock::new();
         let make = || {
@@ -79,7 +79,7 @@ impl Own {
 }
 
 impl Plan {
-    /// An echo of nothing over tcp, with every option as it is where nobody says anything.
+    /// An empty echo over tcp, with every option at its default.
     pub(crate) fn new(runtime: Flavor, seconds: f64) -> Self {
         Self {
             system: String::new(),
@@ -102,7 +102,7 @@ impl Plan {
         }
     }
 
-    /// The same over this transport, of which both ends know the certificate where it has one.
+    /// The same plan over `transport`. For tls, both ends get the certificate.
     pub(crate) fn over(self, transport: Transport) -> Result<Self> {
         let own = match transport {
             Transport::Tls => Some(Own::here()?),
@@ -123,7 +123,7 @@ impl Plan {
         Size(self.bytes).len()
     }
 
-    /// The runtime that it wants, of which each thread takes longer to wake up, if that is wanted.
+    /// Builds the plan's runtime. With `wake_us`, its threads take longer to wake up.
     pub(crate) fn build_runtime(&self) -> Result<Runtime> {
         self.runtime.waking(Duration::from_micros(self.wake_us))
     }
@@ -133,7 +133,7 @@ impl Plan {
         self.transport == Transport::Memory
     }
 
-    /// Whether tensors are lent: they stay where they are.
+    /// Whether tensors are lent, so that the receiver reads them in place.
     pub(crate) fn is_leased(&self) -> bool {
         self.alloc == Alloc::Pool && self.channel.as_deref() == Some("lease")
     }
@@ -142,7 +142,7 @@ impl Plan {
     pub(crate) fn begin(&self) -> Begin {
         match self.case {
             Case::Paced => Begin::Asleep,
-            // Its first calls wake everybody for the others.
+            // The first calls of such a round wake both ends for the others.
             Case::Pipeline | Case::Stream => Begin::AsTheyAre,
             _ => self.begin,
         }
@@ -288,7 +288,7 @@ pub(crate) enum Case {
 }
 
 impl Case {
-    /// What calls that carry their bytes at once can do.
+    /// The cases of systems whose calls carry their bytes at once.
     pub(crate) const CALLS: &'static [Self] = &[
         Self::Echo,
         Self::Paced,
@@ -297,8 +297,8 @@ impl Case {
         Self::Pipeline,
     ];
 
-    /// Calls, or items, of one round of so many bytes each. All answers of a pipeline are kept until they are checked, so
-    /// they are bounded together.
+    /// Calls, or items, of one round, each of `bytes` bytes. All answers of a pipeline are kept until they are checked, so
+    /// their total size is bounded.
     pub(crate) fn calls_per_round(self, bytes: u64) -> u64 {
         match self {
             Self::Pipeline => ((256 << 20) / bytes.max(1)).clamp(8, 1024),
@@ -315,15 +315,15 @@ pub(crate) const IN_FLIGHT: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Begin {
-    /// As writing the tensor has left them: a large one takes so long that everybody has fallen asleep.
+    /// As they are after the tensor was written. Writing a large tensor takes so long that both ends fall asleep.
     #[default]
     AsTheyAre,
     /// Awake: calls without a tensor have just gone there and back, untimed.
     Awake,
-    /// The same, and the trips carried a small leased tensor: what its way takes is in the caches, which writing a large one
-    /// has emptied.
+    /// Like `Awake`, but the trips carried a small leased tensor. This warms the caches of its path, which writing a large
+    /// tensor has evicted.
     Hot,
-    /// Asleep: everybody was left alone for 1 ms.
+    /// Asleep: nothing happened for 1 ms.
     Asleep,
 }
 
@@ -374,7 +374,7 @@ impl Flavor {
         self.waking(Duration::ZERO)
     }
 
-    /// The same, of which each thread computes for `time` whenever it wakes up.
+    /// Like [`build`](Self::build), but each thread computes for `time` whenever it wakes up.
     fn waking(self, time: Duration) -> Result<Runtime> {
         let mut builder = match self {
             Self::Current => runtime::Builder::new_current_thread(),
@@ -396,7 +396,7 @@ impl Flavor {
     }
 }
 
-/// Computes for so long.
+/// Computes for `time`.
 pub(crate) fn spin(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {

@@ -1,4 +1,4 @@
-//! What a measurement has to say: rows for programs (one JSON object per line) and for people (a table of Markdown).
+//! Output of measurements: rows for programs (one JSON object per line) and for people (a table of Markdown).
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) system: String,
     pub(crate) case: Case,
     pub(crate) transport: String,
-    /// What carries such a tensor; `none` where the bytes ride on the stream itself.
+    /// The channel that carries such a tensor; `none` if the bytes are part of the stream itself.
     pub(crate) channel: String,
     pub(crate) bytes: u64,
     pub(crate) p50_us: f64,
@@ -39,24 +39,24 @@ pub(crate) struct Row {
     pub(crate) name: String,
     /// The spinning round trip between the two cores just before.
     pub(crate) cores_us: Option<f64>,
-    /// Rounds began with both ends awake, whatever writing the tensor had done to them.
+    /// Whether trips before each round made sure that both ends were awake.
     pub(crate) warm: bool,
-    /// The median when whoever receives a tensor reads all of it, if that was asked for.
+    /// The median if the receiver of a tensor reads all of it; only if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_sum_us: Option<f64>,
-    /// What a bare round took that moves the same bytes over the same medium, both ends spinning, if that was asked for.
+    /// The time of a bare round with the same bytes over the same medium, both ends spinning; only if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limit_us: Option<f64>,
-    /// On which pages the client's pool lies, where tensors are in pools: `set aside` (hugetlb), `huge`, `small`, `ordinary`
-    /// (which is not lent).
+    /// The kind of pages of the client's pool, if tensors are in pools: `set aside` (hugetlb), `huge`, `small`, or `ordinary`
+    /// (not lent).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pages: Option<String>,
-    /// If this is the median row of several runs.
+    /// Set if this is the median row of several runs.
     #[serde(flatten)]
     pub(crate) compared: Option<Compared>,
 }
 
-/// Several measurements of one system, which took turns with those of the others: the row has their medians, `n` is the sum.
+/// Several measurements of one system, which took turns with the other systems. The row has their medians, and `n` is their sum.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Compared {
     pub(crate) runs: usize,
@@ -65,7 +65,7 @@ pub(crate) struct Compared {
     pub(crate) p50_worst_us: f64,
     /// The system that `ratio` refers to, by its `name`.
     pub(crate) against: Option<String>,
-    /// Our median of medians by that system's: below 1 is faster than it.
+    /// This row's median of medians, divided by that system's: below 1 is faster.
     pub(crate) ratio: Option<f64>,
 }
 
@@ -95,8 +95,8 @@ impl Row {
     }
 }
 
-/// Measures one step after another. Prints each row as JSON as it comes, or one page when no more come; what was measured
-/// before an error is printed all the same.
+/// Measures one step after another. Prints each row as JSON at once, or one page at the end. After an error it still
+/// prints the rows measured before.
 pub(crate) fn run<S, R: Serialize>(
     json: bool,
     steps: Vec<(String, S)>,
@@ -137,7 +137,7 @@ pub(crate) fn progress(steps: u64) -> ProgressBar {
     ProgressBar::new(steps).with_style(style.expect("a constant template"))
 }
 
-/// Prints a line. Whoever has read enough (`| head`) may close the pipe: then there is nobody to go on for.
+/// Prints a line. Ends the process if the reader (`| head`) has closed the pipe.
 pub(crate) fn say(line: impl Display) {
     if let Err(error) = writeln!(io::stdout(), "{line}") {
         if error.kind() != io::ErrorKind::BrokenPipe {
@@ -147,7 +147,7 @@ pub(crate) fn say(line: impl Display) {
     }
 }
 
-/// A table of Markdown with these fields of the rows, by their names in JSON, without those that no row has.
+/// A Markdown table with these fields of the rows, named as in JSON. Leaves out fields that no row has.
 pub(crate) fn table<R: Serialize>(fields: &str, rows: &[R]) -> String {
     let rows = rows
         .iter()
@@ -170,7 +170,7 @@ pub(crate) fn table<R: Serialize>(fields: &str, rows: &[R]) -> String {
     table.to_string()
 }
 
-/// A value as people read it; the end of a field's name says its unit.
+/// A value for people. The suffix of the field's name says its unit.
 fn words(field: &str, value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -186,7 +186,7 @@ fn words(field: &str, value: &Value) -> String {
     }
 }
 
-/// A table with its head, what its columns mean, and how far apart the cores were.
+/// A table with its head, the meaning of its columns, and the round trip between the cores.
 pub(crate) fn page<R: Serialize>(
     head: &str,
     fields: &str,
@@ -225,7 +225,7 @@ impl Spinning {
         Self { cores, before }
     }
 
-    /// For a line below the table.
+    /// Measures again and returns a line for below the table.
     pub(crate) fn after(&self) -> String {
         let said = |micros: Option<f64>| match micros {
             Some(micros) => format!("{} ({})", time(micros), apart(micros)),

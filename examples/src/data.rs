@@ -17,7 +17,7 @@ const CSV: &str = include_str!("../data/digits.csv");
 const MEAN: f32 = 4.88;
 /// Of all pixels in the file.
 const DEVIATION: f32 = 6.02;
-/// One image in so many is kept for the test.
+/// One image in this many goes into the test set.
 const TEST_SHARE: usize = 5;
 const SPLIT_SEED: u64 = 0xD161_7500;
 
@@ -48,7 +48,7 @@ impl Digits {
     }
 }
 
-/// What to learn from, and what to measure with.
+/// Images to train with, and images to measure the accuracy with.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// Four fifths.
@@ -69,7 +69,7 @@ pub fn load() -> Result<Split> {
     })
 }
 
-/// An endless row of batches, each image once before any comes again.
+/// An endless sequence of random batches. No image repeats before the next shuffle.
 #[derive(Debug)]
 pub struct Batches {
     order: Vec<usize>,

@@ -1,7 +1,7 @@
 //! How a process ends: by itself, by a signal, or because the launcher that started it is gone.
 //!
 //! A launcher holds the other end of each child's standard input and never writes to it. When the launcher ends, in whatever way, the
-//! kernel closes that end and the child reads end-of-file. No signal handler and no process list can miss that.
+//! kernel closes that end and the child reads end-of-file. Unlike a signal handler, this works even after SIGKILL.
 
 use std::io::{Read as _, stdin};
 use std::process::{ExitCode, exit};
@@ -19,7 +19,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub enum Ending {
     /// The work is done.
     Done,
-    /// A signal of that number asked for it.
+    /// A signal with this number asked the process to end.
     Interrupted(u8),
     /// The launcher is gone, and nobody waits for the result.
     Orphaned,
@@ -29,7 +29,7 @@ impl From<Ending> for ExitCode {
     fn from(ending: Ending) -> Self {
         match ending {
             Ending::Done => Self::SUCCESS,
-            // As a shell reports a program that a signal ended.
+            // A shell reports the same code for a program that a signal ended.
             Ending::Interrupted(signal) => Self::from(128 + signal),
             Ending::Orphaned => Self::FAILURE,
         }
@@ -53,7 +53,7 @@ pub async fn released(supervised: bool) -> Ending {
         return std::future::pending().await;
     }
     let (gone, released) = oneshot::channel();
-    // A thread: it must work even if the runtime hangs, and a read of standard input cannot be cancelled.
+    // A thread, not a task: it must work even if the runtime hangs, and a read of standard input cannot be cancelled.
     std::thread::spawn(move || {
         let mut byte = [0];
         while stdin().read(&mut byte).is_ok_and(|read| read > 0) {}

@@ -1,8 +1,8 @@
-//! What examples share: the start of a second process; of those that train, the digits, the display, and how their processes begin
-//! and end.
+//! Code that several examples share: starting a second process and, for examples that train, the data set, the progress display, and
+//! starting and ending child processes.
 #![forbid(unsafe_code)]
 
-// A profile of this workspace that aborts is not built: a handler's panic fails its call, and nothing else.
+// A handler's panic must fail its call and nothing else, so the workspace does not build with `panic = "abort"`.
 #[cfg(not(panic = "unwind"))]
 compile_error!("no profile of the workspace may set `panic = \"abort\"`: see docs/decisions/0029");
 
@@ -22,19 +22,19 @@ use tokio::process::{Child, Command};
 /// How long the other process may take to say where it listens.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// This program in another process, which ends with this.
+/// This program in a second process, which is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Second {
     child: Child,
-    /// Where it listens.
+    /// URL at which the second process listens.
     pub url: String,
 }
 
 impl Second {
-    /// Starts it with these arguments, and waits for its first line: where it listens.
+    /// Starts the second process with `arguments` and waits for its first line, the URL.
     ///
     /// # Errors
-    /// It cannot be started, ends, or says nothing.
+    /// The process cannot be started, ends early, or prints no line in time.
     pub async fn start(arguments: &[&str]) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
@@ -51,10 +51,10 @@ impl Second {
         Ok(Self { child, url })
     }
 
-    /// Ends it.
+    /// Kills the process.
     ///
     /// # Errors
-    /// As the system says.
+    /// The system could not kill it.
     pub async fn end(mut self) -> Result<()> {
         Ok(self.child.kill().await?)
     }

@@ -1,8 +1,8 @@
 //! A child process: this same program in another role.
 //!
-//! Its standard input is a pipe that nobody writes to; closing it, or dying, tells the child to end (see
-//! [`crate::ending`]). It gets a process group of its own, so that a Ctrl-C in the terminal reaches the launcher alone,
-//! which then ends everybody in order. What it writes to standard error appears under its name.
+//! The launcher holds a pipe to the child's standard input and never writes to it. When the launcher closes the pipe or dies, the
+//! child ends (see [`crate::ending`]). Each child has its own process group, so a Ctrl-C in the terminal reaches only the launcher,
+//! which then ends all children in order. Lines that a child writes to standard error appear under its name.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::progress::Voice;
 
-/// How long its last lines may take to arrive once it has ended.
+/// How long a child's last lines may take to arrive after it has ended.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// A started child.
@@ -23,7 +23,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 pub struct Process {
     title: String,
     child: Child,
-    /// Held, not used: see above.
+    /// Only held: closing it tells the child to end.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     lines: JoinHandle<()>,
@@ -89,14 +89,14 @@ impl Process {
         }
     }
 
-    /// What else it writes to standard output.
+    /// Reads standard output to its end.
     pub async fn rest(&mut self) -> Result<String> {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).await?;
         Ok(rest)
     }
 
-    /// Waits until it has ended and its last lines are shown. May be dropped and called again.
+    /// Waits until the child has ended and its last lines are shown. May be dropped and called again.
     pub async fn exited(&mut self) -> Result<ExitStatus> {
         let status = self.child.wait().await?;
         if !self.lines.is_finished() {

@@ -1,4 +1,4 @@
-//! How far a training is: a bar on a terminal; elsewhere a line now and then, if there is something new.
+//! Shows training progress: a bar on a terminal, elsewhere at most one line a second, and only if something is new.
 
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub struct Progress {
     said: Option<(String, Instant)>,
 }
 
-/// Says lines without breaking the bar; clones share it.
+/// Prints lines without breaking the bar. Clones share one bar.
 #[derive(Clone, Debug)]
 pub struct Voice(ProgressBar);
 
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// What other tasks speak with.
+    /// A handle with which other tasks print lines.
     pub fn voice(&self) -> Voice {
         self.voice.clone()
     }
@@ -79,7 +79,7 @@ impl Progress {
         self.say_state();
     }
 
-    /// Unless it was said already.
+    /// Prints the last state, unless it was printed already.
     fn say_state(&mut self) {
         let is_new = self
             .said

@@ -1,7 +1,7 @@
-//! A thread that stops between two of its steps, for ever.
+//! Kills a thread between two of its steps.
 //!
-//! Steps are what [`sync`](crate::sync) offers, and whatever else calls [`step`]. To die is to unwind: nothing of what
-//! the models' threads hold does anything when it is dropped.
+//! Every operation of [`sync`](crate::sync) is a step, and so is every call of [`step`]. A thread dies by unwinding:
+//! values that the models' threads hold do nothing when they are dropped.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, ThreadId};
 
 thread_local! {
-    /// Which of the model's threads dies, and after how many steps. loom runs all of them on this one.
+    /// The thread that dies, and after how many steps. loom runs all threads of a model on this system thread.
     static LIFE: Cell<Option<(ThreadId, u32)>> = const { Cell::new(None) };
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Dies {
     happened: Arc<AtomicBool>,
 }
 
-/// Runs `models` for a thread that dies before its first step, its second one, and so on, to one that lives on.
+/// Runs `models` with a thread that dies before its first step, then before its second, and so on, until the thread survives.
 pub(crate) fn at_each_step(models: impl Fn(Dies)) {
     for after in 0.. {
         let happened = Arc::new(AtomicBool::new(false));
@@ -38,7 +38,7 @@ pub(crate) fn at_each_step(models: impl Fn(Dies)) {
 }
 
 impl Dies {
-    /// Runs `life` on this thread as far as it comes.
+    /// Runs `life` on this thread until it ends or dies.
     pub(crate) fn live(&self, life: impl FnOnce()) {
         LIFE.set(Some((thread::current().id(), self.after)));
         let ended = catch_unwind(AssertUnwindSafe(life));

@@ -1,4 +1,4 @@
-//! Nothing fails here but connections to replicas.
+//! Stand-ins for errors. In the models only connections to replicas fail.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! The hand-overs between tensorpipe's threads and processes, checked in every order of their steps.
+//! loom models: they check the hand-overs between tensorpipe's threads and processes in every order of their steps.
 //!
-//! The sources are the real ones, included by their path. They name locks and atomics only through `crate::sync`, or `crate::lock` in
-//! `tensorpipe-rpc`; both are [ours](sync) here, made of loom's. A model is a function that runs a few threads again and again, in another order each time, and panics if its
-//! promise does not hold in one of them. The package's tests call the models.
+//! The modelled sources are the real files, included by path. They name locks and atomics only through `crate::sync`, or `crate::lock` in
+//! `tensorpipe-rpc`. Here both are [our own](sync), made of loom's types. A model is a function that runs a few threads in every possible
+//! order and panics if a promise does not hold in one of them. The package's tests call the models.
 //!
 //! | of | what holds in every order |
 //! |---|---|
@@ -12,24 +12,24 @@
 //! | calls | an outcome goes to exactly one, and wakes whoever awaits it; a stream's sender that waits for room, or for its end, is woken; so is its reader, also by a message for which there was no room; what streams took of their connection comes back |
 //! | replicas | a call that waits hears of a replica that comes, and that none ever will; whoever has something for a replica's task wakes it; who has gone takes nobody else with it |
 //!
-//! The sources' clock, tuned numbers, runtime and `Notify` have stand-ins here: a model has no clock and no tokio. Flags that hand over are
-//! changed by exchanges, not by stores: loom does not know that a store behind an exchange is later than it. In a model a lock is
-//! either waited for or tried.
+//! A model has no clock and no tokio, so the sources' clock, tuned numbers, runtime and `Notify` have stand-ins here. Flags that hand over
+//! are changed by exchanges, not by stores: loom does not know that a store after an exchange is later than it. In a model each lock is
+//! either always waited for or always tried.
 //!
-//! No `--cfg loom` is needed, which other crates (tokio) would react to: the models are tests like all others.
+//! The models need no `--cfg loom`, to which other crates (tokio) would react: they run as ordinary tests.
 //!
-//! loom explores the C++ memory model, values that are not yet seen included, with two limits. `SeqCst` counts as acquire-release,
-//! except for fences and for the value that is loaded. Where a model says so, only so many preemptions of a thread are tried.
+//! loom explores the C++ memory model, including loads of stale values, with two limits. It treats `SeqCst` as acquire-release, except
+//! for fences and for the value that is loaded. Where a model sets a limit, loom tries only that many preemptions of a thread.
 
-// The included sources have tests of their own, which are for threads of the system.
+// The included sources have unit tests of their own, which need real threads.
 #![cfg(not(test))]
 
-// As `tensorpipe-rpc` names the pipe.
+// `tensorpipe-rpc` names the pipe's crate by this path.
 extern crate self as tensorpipe;
 
 pub mod client;
 mod codec {
-    /// What came in a message: nobody looks at it here.
+    /// Stand-in for a message's arguments, which no model reads.
     #[derive(Debug)]
     pub(crate) struct Arguments;
 
@@ -46,19 +46,19 @@ mod death;
 mod device;
 mod error;
 mod header {
-    /// What a message says of itself: its number here.
+    /// Stand-in for a message's header: just its number.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Header(pub(crate) u64);
 }
 pub mod lease;
-/// As `tensorpipe-rpc` names it.
+/// `tensorpipe-rpc` names [`sync`] by this path.
 mod lock {
     pub(crate) use crate::notify::Notify;
     pub(crate) use crate::sync::*;
 }
 pub mod notify;
 mod observe {
-    /// Nobody counts here.
+    /// Stand-in: the models count nothing.
     pub(crate) mod metrics {
         pub(crate) fn replica_connected() {}
         pub(crate) fn replica_lost() {}
@@ -74,12 +74,12 @@ mod schema {
 pub mod sync;
 mod sys;
 
-/// A message that its sender still has.
+/// Stand-in for a message whose bytes are still with its sender.
 #[derive(Debug)]
 pub struct Incoming;
 
 impl Drop for Incoming {
-    /// The real one says that it is not wanted.
+    /// The real `drop` tells the sender that the message is not wanted.
     fn drop(&mut self) {}
 }
 
@@ -96,7 +96,7 @@ macro_rules! models {
     };
 }
 
-/// Runs `model` in every order of its threads' steps, with at most so many preemptions.
+/// Runs `model` in every order of its threads' steps, with at most `preemptions` preemptions.
 fn check(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions.into();

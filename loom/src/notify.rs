@@ -1,7 +1,7 @@
-//! tokio's `Notify` as far as the models use it, made of our lock.
+//! The part of tokio's `Notify` that the models use, made of our lock.
 //!
-//! One permit at most is left, also where somebody waits: two calls of `notify_one` wake one. A `Notified` that is dropped does not
-//! hand on what it was told; no model drops one that waits.
+//! It differs from tokio's in two points. It stores at most one permit even while tasks wait, so two calls of `notify_one` wake only one.
+//! A dropped `Notified` does not pass its notification on; no model drops a waiting one.
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ pub struct Notify {
 
 #[derive(Default)]
 struct State {
-    /// How often all were told.
+    /// Number of calls of `notify_waiters`.
     told_all: u64,
     permit: bool,
     waiting: Vec<Waker>,
@@ -30,12 +30,12 @@ impl fmt::Debug for Notify {
 }
 
 impl Notify {
-    /// Nobody was told.
+    /// A `Notify` without a permit.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Completes when it is told from now on, or has been left a permit.
+    /// Completes at the next notification, or at once if there is a permit.
     pub fn notified(&self) -> Notified<'_> {
         Notified {
             of: self,
@@ -43,12 +43,12 @@ impl Notify {
         }
     }
 
-    /// Tells one of those who wait, or the next.
+    /// Wakes one waiting task, or the next one to wait.
     pub fn notify_one(&self) {
         self.tell(|state| state.permit = true);
     }
 
-    /// Tells all who wait now.
+    /// Wakes all tasks that wait now.
     pub fn notify_waiters(&self) {
         self.tell(|state| state.told_all += 1);
     }

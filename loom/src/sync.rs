@@ -1,8 +1,8 @@
-//! What `tensorpipe/src/sync.rs` offers, by the same names, made of loom's types.
+//! The same names as in `tensorpipe/src/sync.rs`, made of loom's types.
 //!
-//! Only the lock is our own. loom's lets nobody act between the last step under it and its release. So whoever is about to try it never
-//! sees that it is taken: the very moments in which a kick could get lost. Here a lock that is tried is an atomic flag with the orderings
-//! of the standard library's.
+//! Only the lock is our own. With loom's lock no other thread runs between the last step under the lock and its release. So a `try_lock`
+//! in just that moment, in which a kick could get lost, would never fail. Here a lock that is tried is an atomic flag with the orderings of
+//! the standard library's lock.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -17,12 +17,12 @@ pub use std::sync::{Arc, Weak};
 macro_rules! atomics {
     ($($name:ident: $type:ty;)+) => {
         $(
-            /// loom's, each use of which is a step.
+            /// loom's atomic, where each use is a step.
             #[derive(Debug)]
             pub struct $name(loom::sync::atomic::$name);
 
             impl $name {
-                /// One with this value.
+                /// An atomic with this value.
                 pub fn new(value: $type) -> Self {
                     let atomic = loom::sync::atomic::$name::new(value);
                     // loom has one order for sequentially consistent stores, to which the first value does not belong.
@@ -56,7 +56,7 @@ atomics! {
     AtomicUsize: usize;
 }
 
-/// loom's, which is a step, too.
+/// loom's fence, also a step.
 pub fn fence(order: Ordering) {
     death::step();
     loom::sync::atomic::fence(order);
@@ -66,14 +66,14 @@ pub fn fence(order: Ordering) {
 pub struct Mutex<T: ?Sized> {
     waited: loom::sync::Mutex<()>,
     tried: AtomicBool,
-    /// How it is used; no step of a model.
+    /// Whether the lock is waited for or tried. Access is no step of a model.
     usage: AtomicU8,
     data: std::sync::Mutex<T>,
 }
 
 /// Access to what a [`Mutex`] guards; dropping it unlocks.
 pub struct MutexGuard<'a, T: ?Sized> {
-    /// `None` once it is dropped: before others may lock.
+    /// Taken on drop, before other threads may lock.
     data: Option<std::sync::MutexGuard<'a, T>>,
     held: Held<'a>,
 }
@@ -89,7 +89,7 @@ const WAITED: u8 = 1;
 const TRIED: u8 = 2;
 
 impl<T> Mutex<T> {
-    /// An unlocked one.
+    /// An unlocked lock.
     pub fn new(data: T) -> Self {
         Self {
             waited: loom::sync::Mutex::new(()),
@@ -101,7 +101,7 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Without locking: nobody else can have it.
+    /// Access without locking: `&mut self` proves that nobody else has the lock.
     ///
     /// # Errors
     /// As the standard library's.
@@ -134,7 +134,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.guard(WAITED, Held::Waited { _guard: guard })
 }
 
-/// The same without waiting.
+/// Locks if the lock is free; does not wait.
 pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     // An exchange that fails is a relaxed load, which may see an old value. loom's exchanges only see the newest.
     if mutex.tried.load(Ordering::Relaxed) {

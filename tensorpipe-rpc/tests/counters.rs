@@ -1,4 +1,4 @@
-//! What calls cost in system calls, counted: figures of a clock would depend on the machine.
+//! Counts the system calls that calls cost: times would depend on the machine.
 #![allow(missing_docs, reason = "a test")]
 
 mod common;

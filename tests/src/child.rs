@@ -1,7 +1,7 @@
 //! A second process: the test binary itself, running its test `child` in a role.
 //!
-//! The child talks in lines `@KEY VALUE` on its output; whatever else is printed there is the harness's. Every wait for
-//! a line is bounded, and dropping a [`Child`] kills it.
+//! The child reports lines `@KEY VALUE` on its output; the test harness prints all other lines. Every wait for a line is
+//! bounded, and dropping a [`Child`] kills its process.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -20,7 +20,7 @@ const ROLE: &str = "TENSORPIPE_TEST_ROLE";
 /// The longest that a child takes for one step of its own, on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// What runs a program as nobody, for [`Child::start_by`].
+/// Command that runs a program as user `nobody`, for [`Child::start_by`].
 pub const NOBODY: [&str; 4] = [
     "setpriv",
     "--reuid=65534",
@@ -28,7 +28,7 @@ pub const NOBODY: [&str; 4] = [
     "--clear-groups",
 ];
 
-/// Whether a program that runs others works here, and may run this one. Says so where it does not.
+/// Whether the launcher `by`, such as [`NOBODY`], works here and may run this test binary. Prints a line if not.
 ///
 /// # Panics
 /// When this program has no path.
@@ -49,21 +49,21 @@ pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Tells the parent. What the harness has begun to print on this line stays apart.
+/// Reports a line to the parent. It starts on a new line, since the harness may have printed part of one.
 pub fn say(key: &str, value: impl Display) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "\n@{key} {value}");
     let _ = out.flush();
 }
 
-/// How a child ended that had a bound.
+/// How a child ended within a time bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With this code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal killed it.
     Signal(i32),
-    /// It did not, and was killed.
+    /// It did not end in time, so the test killed it.
     Hang,
 }
 
@@ -76,7 +76,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts this test binary again, in a role, with variables of its own: its test `child` plays the role.
+    /// Starts this test binary again with a role and environment variables. The binary's test `child` plays the role.
     ///
     /// # Panics
     /// When the system refuses.
@@ -84,7 +84,7 @@ impl Child {
         Self::start_by(&[], role, variables)
     }
 
-    /// The same by a program that runs others, as `setpriv` does.
+    /// Like [`start`](Self::start), but through the launcher `by`, e.g. `setpriv`.
     ///
     /// # Panics
     /// When the system refuses.
@@ -131,7 +131,7 @@ impl Child {
         }
     }
 
-    /// Waits until it says `key`; what it says before is dropped.
+    /// Waits until the child reports `key`, and drops earlier lines.
     ///
     /// # Panics
     /// When it does not within half a minute.
@@ -144,7 +144,7 @@ impl Child {
         })
     }
 
-    /// The same; `None` if it ends without saying so.
+    /// Like [`hear`](Self::hear), but `None` if the child ends without reporting `key`.
     ///
     /// # Panics
     /// When it does neither within half a minute.
@@ -152,7 +152,7 @@ impl Child {
         self.hears_within(key, BOUND)
     }
 
-    /// The same of what takes longer.
+    /// Like [`hears`](Self::hears), with another bound.
     ///
     /// # Panics
     /// When it does neither within this bound.
@@ -172,7 +172,7 @@ impl Child {
         }
     }
 
-    /// Everything that it says until it says `key`.
+    /// Everything that the child reports until it reports `key`.
     ///
     /// # Panics
     /// When it does not within half a minute.
@@ -189,7 +189,7 @@ impl Child {
         }
     }
 
-    /// Everything that it says until it ends; after `bound` it is killed.
+    /// Everything that the child reports until it ends. Kills it after `bound`.
     pub fn until_end(&mut self, bound: Duration) -> (Vec<(String, String)>, End) {
         let until = Instant::now() + bound;
         let mut said = Vec::new();
@@ -204,7 +204,7 @@ impl Child {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        // Its output is closed: it ends, but for what a leftover of it may do.
+        // The child's output is closed, so the child is about to end.
         while self.is_alive() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -219,13 +219,13 @@ impl Child {
         (said, end)
     }
 
-    /// Kills it as nothing can be refused (SIGKILL), and waits until it is gone.
+    /// Kills the child (SIGKILL) and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Stops it as it stands (SIGSTOP): its sockets stay open and silent. It has stopped when this returns.
+    /// Stops the child (SIGSTOP): its sockets stay open and silent. The child has stopped when this returns.
     ///
     /// # Panics
     /// When it does not stop.
@@ -234,7 +234,7 @@ impl Child {
         self.has_stopped();
     }
 
-    /// Lets it go on (SIGCONT), once it has stopped: one that says that it stops has not yet, and would stop for ever.
+    /// Continues the child (SIGCONT) once it has stopped. A signal sent earlier would be lost, and the child would stop for ever.
     ///
     /// # Panics
     /// When it does not stop.
@@ -243,7 +243,7 @@ impl Child {
         let _ = kill(self.pid(), Signal::SIGCONT);
     }
 
-    /// Waits until it stands still.
+    /// Waits until the child has stopped.
     fn has_stopped(&self) {
         let until = Instant::now() + BOUND;
         while !self.is_stopped() {
@@ -252,7 +252,7 @@ impl Child {
         }
     }
 
-    /// Whether all of it stands still: the letter behind its name in parentheses.
+    /// Whether the child has stopped. `stat` has the state as a letter behind the name in parentheses.
     fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()));
         let stat = stat.unwrap_or_default();
@@ -265,7 +265,7 @@ impl Child {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Waits until it ends, and says by which signal, if by one.
+    /// Waits until the child ends. Returns the signal that ended it, if one did.
     pub fn signal(&mut self) -> Option<i32> {
         let until = Instant::now() + BOUND;
         while self.is_alive() && Instant::now() < until {
@@ -275,7 +275,7 @@ impl Child {
         ended.signal()
     }
 
-    /// What it has written as errors.
+    /// The child's standard error so far.
     pub fn complaints(&self) -> String {
         self.complaints
             .lock()
@@ -283,7 +283,7 @@ impl Child {
             .clone()
     }
 
-    /// Its number.
+    /// The child's process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }

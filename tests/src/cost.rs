@@ -1,4 +1,4 @@
-//! What a process holds, as the system counts it.
+//! Resources that a process holds, as the kernel counts them.
 
 #![allow(unsafe_code, reason = "pages are made resident by a system call")]
 
@@ -14,7 +14,7 @@ pub fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("/proc").count()
 }
 
-/// Memory of a process that is really there, in bytes.
+/// Resident memory of a process, in bytes.
 ///
 /// # Panics
 /// Without `/proc`, or when the process is gone.
@@ -41,7 +41,7 @@ pub fn peak_resident(process: u32) -> u64 {
     peak.expect("a peak") << 10
 }
 
-/// From now on the peak is what is resident now, or becomes so.
+/// Resets the peak to the memory that is resident now.
 ///
 /// # Panics
 /// As [`resident`].
@@ -49,7 +49,7 @@ pub fn forget_peak(process: u32) {
     fs::write(format!("/proc/{process}/clear_refs"), "5").expect("a running process");
 }
 
-/// Reads in all of this program and its libraries: what grows after that is data.
+/// Makes all code of this program and its libraries resident, so that later growth is data.
 ///
 /// # Panics
 /// As [`descriptors`].
@@ -63,12 +63,12 @@ pub fn make_code_resident() {
         });
         let range = range.expect("a range of addresses");
         let start = std::ptr::without_provenance_mut(range.start);
-        // SAFETY: pages that nobody may read, or that are gone by now, are refused; the others keep what is in them.
+        // SAFETY: the call fails for pages that are not readable or are gone by now; other pages keep their content.
         let _ = unsafe { libc::madvise(start, range.len(), libc::MADV_POPULATE_READ) };
     }
 }
 
-/// Whether this runs under a sanitizer (`.ci/sanitize`): what is freed stays resident there, and nothing is quick.
+/// Whether this runs under a sanitizer (`.ci/sanitize`), where freed memory stays resident and everything is slow.
 pub fn is_sanitized() -> bool {
     std::env::var_os("TENSORPIPE_TEST_SANITIZED").is_some()
 }

@@ -1,4 +1,4 @@
-//! An allocator that counts: what is held, the most that was, and how often memory was asked for, over all threads.
+//! An allocator that counts held bytes, peak bytes and allocations, over all threads.
 //!
 //! ```ignore
 //! #[global_allocator]
@@ -18,15 +18,15 @@ pub struct Counting {
     held: AtomicUsize,
     most: AtomicUsize,
     allocations: AtomicU64,
-    /// By size; the last is of all that are larger.
+    /// Live pieces by size; the last entry counts all larger ones.
     pieces: [AtomicI64; Self::SIZES],
 }
 
 impl Counting {
-    /// Pieces are counted by size below this one, and together from there on.
+    /// Pieces smaller than this are counted by size, larger ones together.
     pub const SIZES: usize = 8192;
 
-    /// Nothing was counted yet.
+    /// An allocator with all counters at zero.
     #[expect(clippy::new_without_default, reason = "it is for statics")]
     pub const fn new() -> Self {
         Self {
@@ -37,12 +37,12 @@ impl Counting {
         }
     }
 
-    /// Bytes that were asked for and not given back.
+    /// Bytes that are allocated and not freed.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// How many bytes more were held at once while `work` ran than before it.
+    /// The peak of held bytes while `work` ran, minus the bytes held before it.
     pub fn most_during(&self, work: impl FnOnce()) -> usize {
         let before = self.held();
         self.most.store(before, Ordering::Relaxed);
@@ -50,12 +50,12 @@ impl Counting {
         self.most.load(Ordering::Relaxed) - before
     }
 
-    /// How often memory was asked for, or for more of it.
+    /// Number of allocations and reallocations.
     pub fn allocations(&self) -> u64 {
         self.allocations.load(Ordering::Relaxed)
     }
 
-    /// How many pieces of each size were asked for and not given back.
+    /// How many pieces of each size are allocated and not freed.
     pub fn pieces(&self) -> impl Iterator<Item = i64> {
         self.pieces
             .iter()
@@ -79,7 +79,7 @@ impl Counting {
     }
 }
 
-// SAFETY: everything is passed on to the system's allocator as it came; counting touches atomics only.
+// SAFETY: every call goes unchanged to the system's allocator; counting touches only atomics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.took(layout.size());

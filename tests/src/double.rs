@@ -1,4 +1,5 @@
-//! In the place of a channel or a transport: like that, but for what a test says. One kit for hostile peers and for backends that fail.
+//! Test doubles for channels and transports: they forward to a real one, except where a test overrides it. Tests build hostile peers and
+//! failing backends from them.
 
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -13,12 +14,12 @@ use tensorpipe::{Buffer, BufferMut, Device, Error};
 type Reaches = dyn Fn(DeviceOffer<'_>, DeviceOffer<'_>) -> Result<(), String> + Send + Sync;
 type Opens = dyn Fn(Link) -> Result<Box<dyn Lane>, Error> + Send + Sync;
 
-/// In the place of a channel.
+/// A test double for a channel.
 pub struct Double {
     honest: Arc<dyn Channel>,
     name: &'static str,
     devices: Vec<(Device, Vec<u8>)>,
-    /// It takes every tensor, wherever its peer is.
+    /// Whether the double claims to carry every tensor, wherever its peer is.
     is_liar: bool,
     thresholds: Option<Vec<Threshold>>,
     connections: u8,
@@ -27,7 +28,7 @@ pub struct Double {
 }
 
 impl Double {
-    /// Like this one.
+    /// A double that behaves like `honest`.
     pub fn of(honest: Arc<dyn Channel>) -> Self {
         Self {
             name: honest.name(),
@@ -41,7 +42,8 @@ impl Double {
         }
     }
 
-    /// A channel of a name that the other end knows: its devices are everywhere, it takes every tensor, and only its lanes are false.
+    /// A hostile channel under a name that the other end knows. It claims to reach every device and to carry every tensor; its lanes are
+    /// the test's.
     pub fn liar<L: Says + 'static>(
         honest: impl Channel,
         lane: impl Fn(Link) -> L + Send + Sync + 'static,
@@ -52,19 +54,19 @@ impl Double {
         liar.reaching(|_, _| Ok(()))
     }
 
-    /// Under another name.
+    /// Sets another name.
     pub fn named(mut self, name: &'static str) -> Self {
         self.name = name;
         self
     }
 
-    /// At another place: what it says of main memory.
+    /// Sets the descriptor that it offers for main memory.
     pub fn at(mut self, descriptor: Vec<u8>) -> Self {
         self.devices = vec![(Device::CPU, descriptor)];
         self
     }
 
-    /// Whom it reaches.
+    /// Sets which peers it reaches.
     pub fn reaching(
         mut self,
         reaches: impl Fn(DeviceOffer<'_>, DeviceOffer<'_>) -> Result<(), String> + Send + Sync + 'static,
@@ -73,19 +75,19 @@ impl Double {
         self
     }
 
-    /// From which length on it pays.
+    /// Sets the length from which the channel pays.
     pub fn with_threshold(mut self, threshold: Threshold) -> Self {
         self.thresholds = Some(vec![threshold]);
         self
     }
 
-    /// With so many connections of its own.
+    /// Sets the number of the channel's own connections.
     pub fn with_connections(mut self, connections: u8) -> Self {
         self.connections = connections;
         self
     }
 
-    /// With these lanes.
+    /// Replaces the lanes.
     pub fn with_lanes<L: Says + 'static>(
         self,
         lane: impl Fn(Link) -> L + Send + Sync + 'static,
@@ -93,7 +95,7 @@ impl Double {
         self.opening(move |link| Ok(Box::new(Spoken(lane(link)))))
     }
 
-    /// With lanes that have methods of their own, or none.
+    /// Replaces `open`, which may fail or return any kind of lane.
     pub fn opening(
         mut self,
         opens: impl Fn(Link) -> Result<Box<dyn Lane>, Error> + Send + Sync + 'static,
@@ -163,7 +165,7 @@ impl Channel for Double {
     }
 }
 
-/// What a lane says: what an honest one would, where it has one and says nothing of its own.
+/// A lane of a test. Methods that it does not implement forward to the honest lane, if there is one.
 pub trait Says: Send {
     /// The honest lane.
     fn honest(&mut self) -> Option<&mut dyn Lane> {
@@ -254,7 +256,7 @@ impl<L: Says> Lane for Spoken<L> {
 
 type Wraps = dyn Fn(Box<dyn Connection>) -> Box<dyn Connection> + Send + Sync;
 
-/// In the place of a transport, under another name or with other connections.
+/// A test double for a transport, with another name or other connections.
 #[derive(Clone)]
 pub struct Over {
     inner: Arc<dyn Transport>,
@@ -266,7 +268,7 @@ pub struct Over {
 }
 
 impl Over {
-    /// Like this one, under this name.
+    /// A double that behaves like `inner` and is called `name`.
     pub fn new(name: &'static str, inner: impl Transport) -> Self {
         Self {
             domain: inner.domain(),
@@ -278,13 +280,13 @@ impl Over {
         }
     }
 
-    /// Pipes are upgraded to it, at this address: the domain is its name.
+    /// Offers a side address, so that pipes upgrade to this transport. The transport's name is its domain.
     pub fn at_side(mut self, address: &'static str) -> Self {
         (self.side, self.domain) = (Some(address), self.name.as_bytes().to_vec());
         self
     }
 
-    /// With other connections at the end that connects.
+    /// Replaces the connections of the end that connects.
     pub fn connecting(
         mut self,
         wraps: impl Fn(Box<dyn Connection>) -> Box<dyn Connection> + Send + Sync + 'static,
@@ -293,7 +295,7 @@ impl Over {
         self
     }
 
-    /// With other connections at both ends.
+    /// Replaces the connections of both ends.
     pub fn wrapping(
         mut self,
         wraps: impl Fn(Box<dyn Connection>) -> Box<dyn Connection> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Filters of system calls (seccomp), like those of containers, for this process until it ends.
+//! Filters of system calls (seccomp), as containers have them. They hold for this process until it ends.
 #![allow(unsafe_code, reason = "filters are installed by system calls")]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 
 use nix::libc;
 
-/// What becomes of a call.
+/// The outcome of a filtered system call.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     /// It fails with this error.
@@ -16,10 +16,10 @@ pub enum Fate {
     Kills,
 }
 
-/// A system call by its number; where only one of its uses is meant, the argument of this number, from 0, has this value.
+/// A system call number. The pair restricts it to calls whose argument (index from 0) has this value.
 pub type Use = (libc::c_long, Option<(u32, u32)>);
 
-/// From now on the call of this number has that fate, in every thread; with `first`, only where that is its first argument.
+/// From now on, in every thread, system call `call` has this fate. With `first`, only calls with that first argument.
 ///
 /// # Panics
 /// When the system takes no filter.
@@ -38,7 +38,7 @@ pub fn forbid(call: libc::c_long, first: Option<u32>, fate: Fate) {
 /// How often calls were made under [`watch`], in the order of its `uses`.
 pub type Made = Arc<Vec<AtomicU64>>;
 
-/// From now on these calls are counted, in every thread, and then fail with `errno` or, without one, are made. Once in a process.
+/// From now on, in every thread, counts these calls; then they fail with `errno` or, without one, proceed. Works once in a process.
 ///
 /// # Panics
 /// As above.
@@ -48,7 +48,7 @@ pub fn watch(uses: &[Use], errno: Option<i32>) -> Made {
     let filter = steps(&uses, libc::SECCOMP_RET_USER_NOTIF);
     let (begun, begins) = mpsc::channel();
     let (give, given) = mpsc::channel();
-    // It waits in `ioctl` alone: whatever is denied, this thread goes on.
+    // This thread makes no system call but `ioctl`, so it goes on whatever the filter denies.
     std::thread::spawn(move || {
         begun.send(()).expect("somebody waits");
         let listener: OwnedFd = given.recv().expect("it comes");
@@ -59,21 +59,21 @@ pub fn watch(uses: &[Use], errno: Option<i32>) -> Made {
         | libc::SECCOMP_FILTER_FLAG_TSYNC
         | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
     let listener = install(filter, flags);
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: the descriptor is new, and nobody else owns it.
     let listener = unsafe { OwnedFd::from_raw_fd(listener as i32) };
     give.send(listener).expect("the thread waits");
     made
 }
 
-/// Waits for a call, counts it, and says what becomes of it. `false` once nobody can make one.
+/// Waits for a call, counts it, and decides its outcome. `false` once no thread is left that could make one.
 fn answer(listener: &OwnedFd, uses: &[Use], made: &[AtomicU64], errno: Option<i32>) -> bool {
     let fd = listener.as_raw_fd();
-    // SAFETY: zeros are a valid one, which the call asks for.
+    // SAFETY: zeros are a valid value, and the call requires them.
     let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-    // SAFETY: the system writes one of these to it.
+    // SAFETY: the kernel writes one `seccomp_notif` to it.
     if unsafe { libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut call) } != 0 {
         let error = std::io::Error::last_os_error().raw_os_error();
-        // Whoever made it was interrupted, or is gone.
+        // The thread that made the call was interrupted, or is gone.
         return matches!(error, Some(libc::EINTR | libc::ENOENT));
     }
     let is_meant = |(number, only): &Use| {
@@ -92,12 +92,12 @@ fn answer(listener: &OwnedFd, uses: &[Use], made: &[AtomicU64], errno: Option<i3
             None => libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
         },
     };
-    // SAFETY: the system reads it. It fails where whoever made the call is gone.
+    // SAFETY: the kernel reads `answer`. The call fails if the thread that made the system call is gone.
     unsafe { libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer) };
     true
 }
 
-/// What a filter does: these have that fate, and others are made.
+/// The filter program: `uses` get this fate, all other calls proceed.
 fn steps(uses: &[Use], fate: u32) -> Vec<libc::sock_filter> {
     let mut steps = Vec::new();
     for (call, only) in uses {
@@ -127,7 +127,7 @@ pub fn allow_only(calls: &[libc::c_long]) {
     let mut steps = vec![load(0)];
     for (i, call) in calls.iter().enumerate() {
         let left = (calls.len() - 1 - i) as u8;
-        // Past the others and the end that kills.
+        // An allowed call jumps over the remaining comparisons and the final kill.
         let code = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
         steps.push(step(code, *call as u32, left + 1, 0));
     }
@@ -143,12 +143,12 @@ fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code, jt, jf, k }
 }
 
-/// A word of what describes the call.
+/// Loads a word of the `seccomp_data` that describes the call.
 fn load(at: u32) -> libc::sock_filter {
     step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
 }
 
-/// Skips `no` steps unless it is `k`.
+/// Skips `no` steps unless the loaded word is `k`.
 fn equal(k: u32, no: u8) -> libc::sock_filter {
     step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, k, 0, no)
 }

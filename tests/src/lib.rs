@@ -1,5 +1,5 @@
-//! What the tests of this package share. A second process that a test drives, what it costs, an allocator that counts, and channels and
-//! transports that do what a test says.
+//! Code that the tests of this package share: a second process that a test drives, its resource usage, an allocator that counts, and test
+//! doubles for channels and transports.
 
 mod child;
 mod cost;

@@ -1,16 +1,16 @@
-//! The other end of a pipe: in this process, or a child process that does what messages tell it.
+//! The other end of a pipe: in this process, or in a child process that messages control.
 //!
-//! What a child can do is its test binary's: words in a message's metadata, an answer in the next one's.
+//! A message's metadata carries a command in words, and the next message carries the answer. Each test binary defines its commands.
 
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::{Context, Message, Pipe, Tensor};
 
 use crate::{Child, soon};
 
-/// The two ends of a pipe: the one that connects, the one that listens at `url` and accepts.
+/// The two ends of a pipe: first the end that connects, then the end that listens at `url` and accepts.
 ///
 /// # Panics
-/// When there is none soon.
+/// When the pipe is not there soon.
 pub async fn pair(connects: &Context, listens: &Context, url: &str) -> (Pipe, Pipe) {
     let listener = listens.listen([url]).await.unwrap();
     let pipes = async { tokio::join!(connects.connect(listener.url()), listener.accept()) };
@@ -28,15 +28,15 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Listens, and has a child connect to `TEST_URL`.
+    /// Listens, and starts a child that connects to `TEST_URL`.
     ///
     /// # Panics
-    /// When it does not, like everything here.
+    /// When the child does not connect in time. All methods here panic like this.
     pub async fn start(context: &Context, variables: &[(&str, &str)]) -> Self {
         Self::start_by(&[], context, variables).await
     }
 
-    /// The same by a program that runs others, as `setpriv` does.
+    /// Like [`start`](Self::start), but through the launcher `by`, e.g. `setpriv`.
     ///
     /// # Panics
     /// As above.
@@ -49,19 +49,19 @@ impl Peer {
         Self { child, pipe }
     }
 
-    /// Has it do something; what it answers.
+    /// Sends a command to the child and returns its answer.
     pub async fn told(&self, what: &str) -> String {
         self.pipe.send(Message::new(what.to_owned())).unwrap();
         self.answer(what).await
     }
 
-    /// What it answers to what it was told.
+    /// Waits for the child's answer to the command `what`.
     pub async fn answer(&self, what: &str) -> String {
         let answer = soon(what, self.pipe.read()).await.unwrap();
         String::from_utf8(answer.metadata.to_vec()).unwrap()
     }
 
-    /// Has it make a tensor of [`pattern`]`(len, seed)` and send it.
+    /// Lets the child make a tensor of [`pattern`]`(len, seed)` and send it.
     pub async fn gives(&self, len: usize, seed: u64) -> Tensor {
         let ask = Message::new(format!("give {len} {seed}"));
         self.pipe.send(ask).unwrap();

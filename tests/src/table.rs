@@ -1,22 +1,22 @@
-//! Rows of fault and outcome: several run at a time, are judged, and fill a section of `tests/FAULTS.md`.
+//! Runs rows of a fault table, several at a time, judges their outcomes, and writes a section of `tests/FAULTS.md`.
 
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What became of a row.
+/// The outcome of a row.
 #[derive(Clone, Debug)]
 pub struct Judged {
     /// In words, for the table.
     pub outcome: String,
-    /// What is wrong with that, if something is.
+    /// Why the outcome is wrong, if it is.
     pub wrong: Option<String>,
 }
 
 /// Runs each named row, two at a time; `TEST_ONLY` picks one. Prints the outcomes and, with `TEST_TABLE`, writes them.
 ///
 /// # Panics
-/// When one is wrong; after all have run.
+/// When an outcome is wrong, after all rows have run.
 pub fn judge<R: Sync>(
     section: &str,
     rows: &[R],
@@ -26,7 +26,7 @@ pub fn judge<R: Sync>(
     judge_at_once(2, section, rows, name, run);
 }
 
-/// The same with so many at a time.
+/// Like [`judge`], with `at_once` rows at a time.
 ///
 /// # Panics
 /// As above.
@@ -107,7 +107,7 @@ fn publish(section: &str, rows: &[(&str, &str)]) {
     std::fs::write(path, new).expect("tests/FAULTS.md");
 }
 
-/// Words that are the same in every run: without long numbers, and without how long and how often it was tried.
+/// Makes an outcome's words the same in every run: removes long numbers, and durations and counts of attempts.
 pub fn tidy(words: &str) -> String {
     if let Some((before, rest)) = words.split_once(" after ")
         && let Some((_, after)) = rest.split_once(" attempts: ")

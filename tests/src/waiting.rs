@@ -1,4 +1,4 @@
-//! Bounds on what a test waits for: generous, because the machine may be busy, and none of them is a measure.
+//! Time bounds for tests. They are generous, because the machine may be busy; no test measures anything by them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A bound on each step of a test.
 const SOON: Duration = Duration::from_secs(30);
 
-/// And on a whole one.
+/// A bound on a whole test.
 const WHOLE: Duration = Duration::from_secs(100);
 
 /// A runtime of two threads.
@@ -32,16 +32,16 @@ pub fn alone(test: impl AsyncFnOnce()) {
     });
 }
 
-/// What `work` gives.
+/// Awaits `work`.
 ///
 /// # Panics
-/// When that takes more than half a minute; `what` says what did.
+/// When `work` takes more than half a minute. The message names `what`.
 pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     let result = tokio::time::timeout(SOON, work).await;
     result.unwrap_or_else(|_| panic!("{what}: nothing for {SOON:?}"))
 }
 
-/// Looks again and again.
+/// Polls `reached` until it is true.
 ///
 /// # Panics
 /// As [`soon`].

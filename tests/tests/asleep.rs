@@ -1,4 +1,4 @@
-//! What a call costs after a pause, when both ends have fallen asleep: one wake-up each way, whatever it carries.
+//! The cost of a call after a pause, when both ends are asleep: one wake-up each way, whatever the call carries.
 #![allow(missing_docs, reason = "a test")]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Context, Message, Pipe, PipeStats, Tensor, Timeouts};
 use tokio::time::sleep;
 
-/// Long enough for whoever polls to have given that up, and for answers that nobody waits for to have left.
+/// Long enough for all busy-polling to have stopped, and for delayed acknowledgements to have left.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Two ends in this process, as if in two.
@@ -53,7 +53,7 @@ async fn call(client: &Pipe, len: usize) {
 
 const CALLS: u64 = 10;
 
-/// How often both ends did what `count` counts, of [`CALLS`] calls.
+/// Makes [`CALLS`] calls. Returns how much `count` grew at both ends together.
 async fn counted(ends: [&Pipe; 2], len: usize, count: fn(&PipeStats) -> u64) -> [u64; 2] {
     let counts = || ends.map(|end| count(&end.stats()));
     // Segments are exchanged, and polling is given up.

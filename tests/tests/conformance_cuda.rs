@@ -1,4 +1,4 @@
-//! The channel suite for each channel of CUDA devices, on a driver for tests; and what upstream tests of such channels beside.
+//! The channel suite for each channel of CUDA devices, on a test driver, and upstream's further tests of such channels.
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "cuda/bench.rs"]

@@ -1,4 +1,4 @@
-//! Messages beyond 4 GiB: no length is 32 bits long on the way.
+//! Messages beyond 4 GiB: no length on their path is limited to 32 bits.
 //!
 //! A binary of its own: 4 GiB through the kernel take ten seconds and more, during which tests with bounds would fail.
 #![allow(missing_docs, reason = "a test")]

@@ -1,4 +1,4 @@
-//! What the lane of a peer may say, at random. The target `lanes` in `fuzz/` looks for more.
+//! Random hostile lanes. The fuzz target `lanes` in `fuzz/` searches further.
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "lanes/mod.rs"]

@@ -1,5 +1,5 @@
-//! Metrics reach the recorder that the application installs, under the names that the documentation has. There is one for the
-//! process, and so a binary for these tests.
+//! Metrics reach the recorder that the application installs, under the documented names. A process has one recorder, so these
+//! tests have a binary of their own.
 #![allow(missing_docs, reason = "a test")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The same of CUDA devices, on a driver for tests: arguments, results, streams, references, batches, replicas, calls back, and what is refused.
+//! The `places` suite for CUDA devices, on a test driver: arguments, results, streams, references, batches, replicas, callbacks, refusals.
 #![allow(missing_docs, reason = "a test")]
 
 #[path = "places/asked.rs"]

@@ -1,6 +1,6 @@
-//! A large tensor whose other end keeps up leaves others their turn, on a runtime of one thread.
+//! A large tensor whose peer keeps up must not starve other tasks on a single-threaded runtime.
 //!
-//! Counted in bytes: how many of them move between two turns of a bystander.
+//! The tests count how many bytes move between two turns of another task.
 #![allow(missing_docs, reason = "a test")]
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};

@@ -1,8 +1,8 @@
-//! `tp-bench batch`: what gathering calls is worth. Many clients call a method whose runs cost the same whatever they carry, as on a GPU
-//! that a small batch does not fill. One device runs one batch at a time. Beside it the same method without the attribute, which runs one
-//! call at a time.
+//! `tp-bench batch`: measures the gain of batching calls. Many clients call a method whose runs have a fixed cost, as on a GPU that a
+//! small batch does not fill. One device runs one batch at a time. For comparison the clients call the same method without the batch
+//! attribute, which runs one call at a time.
 //!
-//! The cost is slept, not computed: a core that a model would leave alone is not taken from clients and server.
+//! A run sleeps for its cost instead of computing, because a real model would leave the cores to clients and server.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ pub(crate) struct Batch {
     json: bool,
 }
 
-/// What so many clients got done.
+/// Results with a given number of clients.
 #[derive(Clone, Debug, Serialize)]
 struct BatchRow {
     case: &'static str,
@@ -60,11 +60,11 @@ struct BatchRow {
     runs: u64,
     /// Calls of a run.
     mean_batch: f64,
-    /// Calls a second by those of `single`: above 1 is more.
+    /// Calls a second, divided by those of `single`: above 1 is faster.
     ratio: Option<f64>,
 }
 
-/// Measures and prints.
+/// Runs the command: measures and prints.
 pub(crate) fn run(arguments: &Batch) -> Result<()> {
     if ![Transport::Tcp, Transport::Shm].contains(&arguments.transport) {
         bail!(
@@ -137,7 +137,7 @@ async fn measure(plan: Plan, address: String, count: u32) -> Result<Vec<BatchRow
     Ok(rows)
 }
 
-/// All clients call one of the methods for so long.
+/// All clients call one of the methods for `length`.
 async fn calls(clients: &[BenchClient], batched: bool, length: Duration) -> Result<Samples> {
     let until = Instant::now() + length;
     let each = clients.iter().cloned().enumerate().map(|(number, client)| {
@@ -179,7 +179,7 @@ async fn one_after_another(
     }
 }
 
-/// A row of what a small model takes, in `f32`s.
+/// Numbers (`f32`) in a row of a small model's input.
 const WIDTH: usize = 384;
 
 const FIELDS: &str = "clients method calls_per_s p50_us p99_us runs mean_batch ratio";

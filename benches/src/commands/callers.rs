@@ -1,6 +1,6 @@
-//! `tp-bench callers`: several that share one connection. Some call in a loop, each with one call under way; others wait for a call that
-//! does not end, as long polls do. Each once where all callers are tasks, and once where the first is what the runtime blocks on: a runtime
-//! of one thread polls that one more seldom.
+//! `tp-bench callers`: several callers share one connection. Some call in a loop, each with one call in flight; others wait for a call that
+//! never ends, like a long poll. Each case runs twice: with all callers as tasks, and with the first caller as the future that `block_on`
+//! runs, which a single-threaded runtime polls less often.
 
 use std::time::{Duration, Instant};
 
@@ -40,9 +40,9 @@ struct CallersRow {
     parked: u32,
     /// `task` or `main`, which the runtime blocks on.
     first: &'static str,
-    /// Of a call of the first caller.
+    /// Median latency of the first caller's calls.
     p50_first_us: f64,
-    /// Of any caller's.
+    /// Latency over all callers.
     p50_us: f64,
     p99_us: f64,
     /// Of all callers together.

@@ -1,6 +1,7 @@
-//! `tp-bench chain`: calls each of which is given the result of the one before, awaited one after another and all made at once.
+//! `tp-bench chain`: a chain of calls, where each call takes the result of the previous one. One variant awaits each call, the other makes
+//! all calls at once.
 //!
-//! The result of each is a reference: a tensor that stays at the server. In turns, so that the machine is the same for both.
+//! Each result is a reference to a tensor that stays at the server. The variants take turns, so that machine drift affects both alike.
 
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ async fn measure(plan: Plan, address: String, lengths: Vec<u32>) -> Result<Vec<C
     Ok(rows)
 }
 
-/// The references are let go of behind the timed part.
+/// Awaits each call before the next. The references are dropped after the timed part.
 async fn awaited_chain(client: &BenchClient, tensor: &Tensor, calls: u32) -> Result<Duration> {
     let mut kept = Vec::with_capacity(calls as usize);
     let begun = Instant::now();
@@ -140,7 +141,7 @@ async fn pipelined_chain(client: &BenchClient, tensor: &Tensor, calls: u32) -> R
     Ok(took)
 }
 
-/// Chains of one kind, so that what another kind has left behind is not measured.
+/// Chains of one variant in a row, so that leftover work of the other variant is not measured.
 const IN_A_ROW: u32 = 50;
 
 const FIELDS: &str = "transport calls one_us awaited_us pipelined_us";

@@ -24,7 +24,7 @@ pub(crate) struct Report {
     readme: Option<PathBuf>,
 }
 
-/// What is compared, and by how much: names and microseconds.
+/// A title, and the compared systems with their microseconds.
 type Group = (String, Vec<(String, f64)>);
 
 /// Prints the table, and writes the chart.
@@ -109,7 +109,7 @@ fn medians(groups: &[Group]) -> String {
     table
 }
 
-/// The text, with other lines between the marks.
+/// Replaces the lines between the marks in the text.
 fn replace(text: &str, lines: &str) -> Result<String> {
     let (before, rest) = text
         .split_once(BEGINS)
@@ -123,7 +123,7 @@ fn replace(text: &str, lines: &str) -> Result<String> {
 const BEGINS: &str = "<!-- tp-bench report -->\n";
 const ENDS: &str = "<!-- end -->";
 
-/// Bars of each group, of which the slowest has the whole width.
+/// An SVG with the bars of each group. The slowest bar of a group has the whole width.
 fn chart(groups: &[Group]) -> String {
     let (mut bars_of_all, mut y) = (String::new(), 0);
     let text = |x: f64, y: usize, style: &str, words: &str| {

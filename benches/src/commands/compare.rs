@@ -1,7 +1,7 @@
 //! `tp-bench compare`: systems take turns, A B A B …, and are judged by the medians of their runs.
 //!
-//! Every run has a fresh server, a fresh runtime and a fresh connection. So each run draws its luck anew: where its memory lies, and which
-//! core it was put on. Turns are short, so that the machine's drift meets all alike.
+//! Every run has a fresh server, runtime and connection, and so a new random placement of memory and threads. Turns are short, so that the
+//! machine's drift affects all systems alike.
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -74,8 +74,8 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     )
 }
 
-/// What is compared by default: ours and what one would take instead, within the machine and over tcp. With a transport:
-/// all that there is over it. Peers have no shared memory; their Unix sockets stand for it.
+/// The default systems: ours and the usual alternatives, within the machine and over tcp. With a transport: all systems
+/// that run over it. Peers have no shared memory, so their Unix sockets stand in for it.
 fn usual_systems(case: Case, bytes: u64, transport: Option<Transport>) -> Result<Vec<Choice>> {
     let names = match transport {
         Some(Transport::Shm) => ["tokio@unix", "tarpc@unix", "pipe@shm", "rpc@shm"].to_vec(),
@@ -114,7 +114,7 @@ fn take_turns(choices: &[Choice], plan: &Plan, arguments: &Compare) -> Result<Ve
 
 fn compare(turns: &[Vec<Row>], against: &str) -> Vec<Row> {
     let mut rows: Vec<_> = turns.iter().filter_map(|turns| summary(turns)).collect();
-    // As it was written, else the first of that name.
+    // The full name wins; otherwise the first system with this short name.
     let by_name = rows.iter().find(|row| row.name == against);
     let reference = by_name.or_else(|| rows.iter().find(|row| row.system == against));
     let reference = reference.filter(|row| row.p50_us > 0.0);
@@ -161,7 +161,7 @@ fn summary(rows: &[Row]) -> Option<Row> {
 fn usual_baseline(case: Case) -> &'static str {
     match case {
         Case::Echo | Case::Paced | Case::Pipeline => "tarpc",
-        // Nobody else has them.
+        // No peer supports these cases.
         Case::Stream | Case::Exchange | Case::Mutate | Case::Keep => "rpc",
         Case::Upload | Case::Download => "tokio",
     }

@@ -1,4 +1,4 @@
-//! `tp-bench idle` and `connections`: what open connections cost while nobody calls over them, and when all call at once.
+//! `tp-bench idle` and `connections`: the cost of open connections while they are idle, and while all of them carry calls.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(super) struct IdleRow {
     channel: String,
     connections: u32,
     seconds: f64,
-    /// Of one core.
+    /// Processor time, in percent of one core.
     pub(super) cpu_percent: f64,
     /// Private memory of the server for each connection, after some traffic on it.
     pub(super) anon_kib: f64,
@@ -60,17 +60,17 @@ pub(super) struct IdleRow {
     name: String,
 }
 
-/// What so many connections did.
+/// Results with a given number of connections.
 #[derive(Debug, Serialize)]
 struct ConnectionsRow {
     system: String,
     case: &'static str,
     transport: String,
     connections: u32,
-    /// To open one, after the other, in microseconds.
+    /// Microseconds to open one connection; they are opened one after another.
     open_us: f64,
     calls_per_second: f64,
-    /// Of the connection that made fewest, and of an average one: whether each had its turn.
+    /// Calls of the slowest connection, divided by the mean: shows whether connections are served fairly.
     least: f64,
 }
 
@@ -131,8 +131,8 @@ fn every_system(asked: Option<Transport>) -> Result<Vec<Choice>> {
 
 /// Measures one server with `connections` open connections, for the plan's seconds.
 ///
-/// Every connection has carried some calls before. The memory is what the server has more after the others than it had
-/// after the first one, which also pays for what all share.
+/// Every connection has carried some calls before. The memory of the first connection is not counted, because it includes
+/// memory that all connections share.
 pub(super) fn measure_idle(choice: &Choice, plan: &Plan, connections: u32) -> Result<IdleRow> {
     let (system, length) = (choice.system, plan.duration());
     let others = connections.saturating_sub(1);
@@ -145,7 +145,7 @@ pub(super) fn measure_idle(choice: &Choice, plan: &Plan, connections: u32) -> Re
             tokio::time::sleep(SETTLE).await;
             let before = resident(process)?;
             let (rest, _) = rest.await?;
-            // What the rounds left to do, and spinning that ends by itself, is not idleness.
+            // Leftover work of the rounds, and busy-polling that ends by itself, are not part of being idle.
             tokio::time::sleep(SETTLE).await;
             let memory = resident(process)?;
             let (used, start) = (processor_time(process)?, std::time::Instant::now());
@@ -184,7 +184,7 @@ pub(crate) fn connections(arguments: &Connections) -> Result<()> {
     };
     let choices = choose(&arguments.system, |_| true, Case::Echo, Transport::Tcp)?;
     let spinning = spinning(&base);
-    // In turns: the machine is the same for all systems.
+    // The systems take turns, so that machine drift affects all alike.
     let steps = arguments.connections.iter().flat_map(|connections| {
         let named = |choice: &Choice| format!("{} over {connections} connections", choice.name);
         let steps = choices
@@ -231,7 +231,7 @@ pub(crate) fn connections(arguments: &Connections) -> Result<()> {
 
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// More than a ring holds, over a few calls: all that a connection ever touches has been touched.
+/// A few calls carry more than a ring holds, so every page of a connection has been touched.
 const IDLE_SIZE: Size = Size(64 * Size::KIB);
 
 const IDLE: &str = "name transport channel connections cpu_percent anon_kib shmem_kib";

@@ -1,17 +1,17 @@
-//! `tp-bench gpu`: what tensors on a GPU cost from one process to another, beside bare copies on its streams.
+//! `tp-bench gpu`: the cost of moving tensors on a GPU from one process to another, beside plain copies on its streams.
 //!
 //! ```text
 //! copy within, up, down   on a stream, each awaited: within the GPU, to it, from it
-//! lent    memory of a pool, read where it lies
+//! lent    memory of a pool, read in place
 //! slice   memory of another library's, copied on the GPU, then lent
 //! own     memory of a pool, to a process that borrows nothing: one copy
 //! up      main memory of a pool, to the GPU
 //! down    from the GPU to main memory
 //! ```
-//! First it says what is there: the driver, the devices, and the route to another process.
+//! First the command prints the driver, the devices, and the route to another process.
 //!
-//! Each round sends a tensor that was filled before it, and ends when the other process's call says that all of its bytes are
-//! there. Both processes are awake: small calls come before it, untimed. One tensor of each size is added up there.
+//! Each round sends a tensor that was filled before, and ends when the other process answers that all bytes have arrived. Untimed
+//! small calls before each round make sure that both processes are awake. The other process sums up one tensor of each size.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ struct Row {
     p50_us: f64,
     p99_us: f64,
     n: u64,
-    /// By what it went.
+    /// The channel that carried it.
     over: String,
 }
 
@@ -81,7 +81,7 @@ enum Step {
     Calls(Calls),
 }
 
-/// Whether the other process borrows, what it is sent, and whether that lands on its GPU.
+/// Whether the other process borrows, where the tensor lies, and whether it arrives on a GPU.
 #[derive(Clone, Copy)]
 struct Calls {
     case: &'static str,
@@ -90,7 +90,7 @@ struct Calls {
     lands_there: bool,
 }
 
-/// What lies where before it is sent.
+/// Where the tensor lies before it is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Pool,
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Gpu) -> Result<()> {
     let length = Duration::from_secs_f64(arguments.seconds);
     let runtime = tokio::runtime::Runtime::new()?;
     let found = runtime.block_on(probe(&cuda))?;
-    // Rows for programs have their output for themselves.
+    // With `--json`, standard output holds only rows.
     match arguments.json {
         true => eprintln!("{found}"),
         false => report::say(found),
@@ -142,7 +142,7 @@ pub(crate) fn run(arguments: &Gpu) -> Result<()> {
     )
 }
 
-/// The driver, its devices, and by what tensors go to another process on the same GPU.
+/// Describes the driver, its devices, and the channel for tensors to another process on the same GPU.
 async fn probe(cuda: &CudaDevices) -> Result<String> {
     let (major, minor) = cuda.version()?;
     let mut lines = vec![format!("driver of CUDA {major}.{minor}")];
@@ -156,12 +156,12 @@ async fn probe(cuda: &CudaDevices) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Bare copies on a stream, each awaited, between the same memory each time: nothing of ours but that it is pinned.
+/// Plain copies on a stream, each awaited, always between the same memory. This library only pins the memory.
 async fn copies(cuda: &CudaDevices, sizes: &[usize], length: Duration) -> Result<Vec<Row>> {
     let context = Context::builder().cuda(cuda).build()?;
     let bench = Bench::new(cuda, &context, sizes)?;
     let stream = cuda.context(gpu())?.new_stream()?;
-    // Until all that is queued is done: nobody waits within the driver.
+    // Waits until the stream is done, without blocking inside the driver.
     let finished = async || -> Result<()> {
         let event = stream.record_event(None)?;
         let until = Instant::now() + Duration::from_secs(60);
@@ -267,7 +267,7 @@ async fn measure(
     Ok(rows)
 }
 
-/// The channels that have carried something, and what of it went another way.
+/// The channels that carried something, and how many bytes went another way.
 fn used(client: &TakerClient, source: Source) -> String {
     let pipe = client.connection().pipe();
     let channels = pipe.route().channels.iter();
@@ -283,7 +283,7 @@ fn used(client: &TakerClient, source: Source) -> String {
     names.join(" ")
 }
 
-/// As many rounds as fit into `length`, at least five after two that do not count. `prepare` is not part of them.
+/// Makes as many rounds as fit into `length`: at least five, after two that do not count. `prepare` is not timed.
 async fn rounds<T>(
     length: Duration,
     mut prepare: impl AsyncFnMut(usize) -> Result<T>,
@@ -309,7 +309,7 @@ async fn rounds<T>(
     Ok(samples)
 }
 
-/// The one that is measured.
+/// The GPU that is measured.
 fn gpu() -> Device {
     CudaDevices::device(0)
 }
@@ -317,13 +317,13 @@ fn gpu() -> Device {
 /// Memory of the GPU, and pinned memory to fill it from.
 struct Bench {
     pool: DevicePool,
-    /// Longer than any tensor: each round begins elsewhere.
+    /// Longer than any tensor, so that each round can begin at another offset.
     pattern: Buffer,
 }
 
 const SHIFT: usize = 4096;
 
-/// Calls without anything, until both processes are awake.
+/// Empty calls that make sure that both processes are awake.
 const AWAKE: usize = 8;
 
 impl Bench {
@@ -339,14 +339,14 @@ impl Bench {
         })
     }
 
-    /// So many bytes of this round's.
+    /// `len` bytes of the pattern of this round.
     fn bytes(&self, round: usize, len: usize) -> Buffer {
         let start = round * 8 % SHIFT;
         self.pattern.slice(start..start + len)
     }
 }
 
-/// Looks again and again, and lets others run between.
+/// Polls the fence, and yields to other tasks between polls.
 async fn reached(fence: &dyn Fence) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -368,7 +368,7 @@ async fn ready(buffer: &Buffer) -> Result<()> {
     }
 }
 
-/// What all bytes come to, in their order.
+/// A checksum that depends on the order of the bytes.
 fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks(8).enumerate();
     words.fold(0, |sum, (at, word)| {
@@ -376,21 +376,21 @@ fn sum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// What the other process must know.
+/// Instructions for the other process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Orders {
-    /// Whether it reads what is lent where that lies.
+    /// Whether it reads lent memory in place.
     borrows: bool,
 }
 
 #[tensor_service]
 trait Taker {
     async fn awake(&self);
-    /// Its length, when all of it is there.
+    /// Returns the tensor's length when all of it has arrived.
     async fn take(&self, x: Tensor) -> Result<u64, String>;
-    /// The same on the GPU, from wherever it comes.
+    /// Like `take`, but the tensor arrives on the GPU, wherever it comes from.
     async fn lift(&self, #[tensor(device = "cuda:0")] x: Tensor) -> Result<u64, String>;
-    /// What all of its bytes come to.
+    /// Returns the checksum of all bytes.
     async fn sum(&self, x: Tensor) -> Result<u64, String>;
 }
 

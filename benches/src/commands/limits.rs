@@ -1,4 +1,4 @@
-//! `tp-bench limits`: what this machine can do at this moment.
+//! `tp-bench limits`: the limits of this machine at this moment.
 
 use std::time::Duration;
 
@@ -26,18 +26,18 @@ pub(crate) struct Limits {
     json: bool,
 }
 
-/// What the machine can do.
+/// One limit of the machine.
 #[derive(Clone, Debug, Serialize)]
 struct LimitRow {
     limit: &'static str,
     over: &'static str,
     bytes: Option<u64>,
     us: f64,
-    /// Of `bytes`.
+    /// Throughput of copying or carrying `bytes`.
     gbps: Option<f64>,
     /// The spinning round trip between the two cores just before.
     cores_us: Option<f64>,
-    /// The same in a word: `near` or `far`.
+    /// The same as a word: `near` or `far`.
     cores: Option<&'static str>,
 }
 

@@ -1,5 +1,5 @@
-//! The commands: their options, what they measure, and the columns of their tables. What they share is here: choosing
-//! systems, and measuring one row.
+//! The commands: their options, measurements, and table columns. This file has the shared parts: choosing systems, and
+//! measuring one row.
 
 pub(crate) mod batch;
 pub(crate) mod callers;
@@ -27,7 +27,7 @@ use crate::system::{ALL, About, AnySystem, Choice};
 
 /// The cores that `plan` runs on, or may run on.
 fn cores_of(plan: &Plan) -> Option<Cores> {
-    // Once pinned we are shown one core only.
+    // A pinned process sees only one core.
     plan.cores.or_else(|| host::pair().ok())
 }
 
@@ -35,8 +35,8 @@ fn spinning(plan: &Plan) -> Spinning {
     Spinning::before(cores_of(plan))
 }
 
-/// The systems called `names`, or all that `offered` lets through, that have `case`; over `transport` where the name does
-/// not say otherwise.
+/// The systems called `names`, or all that `offered` accepts, if they support `case`. `transport` applies where the name
+/// has none.
 fn choose(
     names: &[String],
     offered: impl Fn(&About) -> bool,
@@ -63,7 +63,7 @@ fn choose(
     Ok(able)
 }
 
-/// Measures one row, with what the options want beside it.
+/// Measures one row, with the extra figures that the options ask for.
 fn measure(choice: &Choice, plan: &Plan, options: &Options) -> Result<Row> {
     let plan = &Plan {
         begin: options.warm.begin(plan),
@@ -107,11 +107,11 @@ fn once(system: &dyn AnySystem, plan: &Plan) -> Result<Row> {
 enum Place {
     /// As a task: it is polled where its connections are, on either kind of runtime.
     Task,
-    /// As what the runtime blocks on.
+    /// As the future that the runtime's `block_on` runs.
     Main,
 }
 
-/// Does `work` with a fresh server, as a task of a fresh runtime.
+/// Runs `work` against a fresh server, as a task of a fresh runtime.
 fn with_server<T, W>(plan: &Plan, work: impl FnOnce(&Server) -> W) -> Result<T>
 where
     T: Send + 'static,
@@ -120,7 +120,7 @@ where
     with_server_at(plan, Place::Task, work)
 }
 
-/// The same at `place`.
+/// Like [`with_server`], at `place`.
 fn with_server_at<T, W>(plan: &Plan, place: Place, work: impl FnOnce(&Server) -> W) -> Result<T>
 where
     T: Send + 'static,

@@ -1,5 +1,5 @@
-//! `tp-bench rendezvous`: what a value takes from its send to its receive, within one process and to another one, and how
-//! many there are in a second.
+//! `tp-bench rendezvous`: the time of a value from its send to its receive, within one process and between two, and the
+//! number of values a second.
 //!
 //! ```text
 //! here (measures)                          there (a task, or a second process)
@@ -63,7 +63,7 @@ struct Row {
 enum What {
     /// One value at a time, there and back.
     Round,
-    /// Many, with so many receives under way at any time.
+    /// Many values, with this many receives in flight.
     Stream(u32),
 }
 
@@ -141,7 +141,7 @@ fn measure(plan: &Plan, what: What) -> Result<Row> {
     })
 }
 
-/// The rendezvous of this process, and whom it meets.
+/// The rendezvous of this process, and its peer.
 struct Meeting {
     rendezvous: Rendezvous,
     /// [`HERE`] if both are in this process.
@@ -150,7 +150,7 @@ struct Meeting {
     bytes: u64,
     tensor: Tensor,
     routing: Routing,
-    /// What came last.
+    /// The value received last.
     came: Option<Value>,
     received: u64,
     step: u64,
@@ -188,7 +188,7 @@ impl Meeting {
             plan: plan.clone(),
             here: server.url().to_string(),
         };
-        // It greets before it connects.
+        // The second process announces its address before it connects.
         let there = Peer::start("rendezvous-peer", &orders)?;
         rendezvous.add_peer(THERE, there.address())?;
         meeting.peer = THERE;
@@ -287,7 +287,7 @@ impl Client for Meeting {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Orders {
     plan: Plan,
-    /// Where the first one serves its values.
+    /// Address at which the first process serves its values.
     here: String,
 }
 
@@ -321,7 +321,7 @@ fn streamed(plan: &Plan, context: &Context) -> Result<Tensor> {
     Ok(tensor)
 }
 
-/// Answers whoever has this name, for ever: gives back what it receives, and sends streams when it is told.
+/// Answers `peer` for ever: sends received values back, and sends a stream when the peer asks for one.
 async fn answer(rendezvous: Rendezvous, peer: &str, tensor: Tensor) -> Result<()> {
     let echo = async {
         for step in 0.. {
@@ -347,7 +347,7 @@ async fn answer(rendezvous: Rendezvous, peer: &str, tensor: Tensor) -> Result<()
     Ok(())
 }
 
-/// The names of the two in a key, and those of values.
+/// Names of the two processes in a key, and names of values.
 const HERE: &str = "here";
 const THERE: &str = "there";
 const PING: &str = "ping";

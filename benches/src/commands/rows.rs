@@ -110,7 +110,7 @@ fn run(what: &str, options: &Options, base: &Plan, cells: Vec<(Choice, Case, Siz
     )
 }
 
-/// Also of `compare`.
+/// The printed page; `compare` uses it, too.
 pub(super) fn page(head: &str, rows: &[Row], spinning: &Spinning) -> String {
     let notes = legend(rows.iter().map(|row| row.system.as_str())) + NOTES;
     report::page(head, FIELDS, rows, &notes, spinning)

@@ -1,8 +1,8 @@
-//! `tp-bench targets`: what this project aims at, measured in one run, and whether it is met.
+//! `tp-bench targets`: measures this project's performance targets in one run and says which are met.
 //!
-//! Each line is measured on both runtimes. Ours and its baseline take turns, each run with fresh processes; beside them stands the
-//! machine's limit. Then the line is measured once with every byte read, and leased lines once after a pause and once with warm caches.
-//! Both processes have a core each. What else the machine has to do shows in every figure: let it have nothing.
+//! Each line is measured on both kinds of runtime. Our system and its baseline take turns, each run with fresh processes; the table also
+//! has the machine's limit. Then the line is measured once with every byte read, and leased lines once after a pause and once with warm
+//! caches. Each of the two processes has a core. Other load on the machine shows in every figure, so run this on an idle machine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -46,10 +46,10 @@ pub(crate) struct Targets {
     json: bool,
 }
 
-/// What is aimed at: row | work | unit | ours | its baseline, measured in turns with it | that in words | aim.
+/// The targets: row | work | unit | ours | baseline, which takes turns with ours | the baseline in words | aim.
 ///
-/// An aim is a number at most (≤), a number that must not be reached (<), so much more than the baseline (+), or so often
-/// the baseline at most (×).
+/// An aim is at most a number (≤), below a number (<), at most the baseline plus a number (+), or at most a multiple of
+/// the baseline (×).
 const TARGETS: &str = "\
 pipe-0       | pipe there and back, metadata only, shm   | us | pipe@shm echo 0                     | tokio@unix echo 0          | tokio, unix   | ≤ 0.8
 pipe-4KiB    | … 4 KiB both ways                         | us | pipe@shm echo 4KiB                  | tokio@unix echo 4KiB       | tokio, unix   | ≤ 1.5
@@ -95,7 +95,7 @@ struct Target {
     aim: (Bound, f64),
 }
 
-/// What a system does.
+/// A system, and its case and size.
 #[derive(Clone, Debug)]
 struct Work {
     system: &'static str,
@@ -103,18 +103,18 @@ struct Work {
     bytes: u64,
 }
 
-/// How an aim's number is meant.
+/// The meaning of an aim's number.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     AtMost,
     Below,
-    /// So much more than the baseline, at most.
+    /// At most this much more than the baseline.
     Above,
-    /// So often the baseline, at most.
+    /// At most this multiple of the baseline.
     Times,
 }
 
-/// A line, measured.
+/// A measured line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Line {
     row: String,
@@ -123,7 +123,7 @@ pub(super) struct Line {
     baseline: String,
     unit: String,
     aimed_at: String,
-    /// On the runtime of one thread, and on that of `#[tokio::main]`.
+    /// Figures on the single-threaded runtime, and on that of `#[tokio::main]`.
     current: Figures,
     multi: Figures,
 }
@@ -137,11 +137,11 @@ struct Figures {
     baseline: f64,
     /// A bare round of the same bytes over the same medium.
     limit: Option<f64>,
-    /// When whoever receives a tensor reads every byte of it.
+    /// Ours, if the receiver of a tensor reads every byte.
     sum: Option<f64>,
-    /// When the trips that woke both ends carried a small leased tensor; for lines whose rounds begin with both awake.
+    /// Ours, if the trips that wake both ends carry a small leased tensor. Only for lines whose rounds begin with both awake.
     hot: Option<f64>,
-    /// When both ends were asleep before the call; for the same lines.
+    /// Ours, if both ends were asleep before the call. For the same lines.
     after_pause: Option<f64>,
     aim: f64,
     met: bool,
@@ -239,7 +239,7 @@ impl Target {
         }
     }
 
-    /// What all runs came to, without what is measured beside them.
+    /// The medians of all runs, without the figures that are measured separately.
     fn figures(&self, ours: &[f64], baseline: &[f64]) -> Result<Figures> {
         let nothing = "nothing was measured";
         let of_baseline = median(baseline).context(nothing)?;
@@ -285,7 +285,7 @@ impl Work {
 /// How lines are measured.
 struct Turns {
     asked: Targets,
-    /// Larger tensors are cut down to so many bytes.
+    /// Larger tensors are cut down to this many bytes.
     largest: u64,
     /// The two cores, where there are two.
     cores: Option<Cores>,
@@ -412,8 +412,8 @@ fn p50(choice: &Choice, plan: &Plan) -> Result<f64> {
     Ok(on_its_core(plan, || once(choice.system, plan))?.p50_us)
 }
 
-/// Does `work` on a thread that is pinned as the plan wants its client to be, and so is what it starts. The calling thread
-/// stays free, for plans that want none.
+/// Runs `work` on a thread that is pinned to the plan's client core; threads that it starts inherit the pinning. The
+/// calling thread stays unpinned, for plans without a core.
 fn on_its_core<T: Send>(plan: &Plan, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let working = scope.spawn(|| {
@@ -442,7 +442,7 @@ pub(super) fn table(lines: &[Line]) -> String {
 }
 
 impl Line {
-    /// Names and microseconds, for a chart; none of what is no time.
+    /// Names and microseconds for a chart; `None` for lines that measure no time.
     pub(super) fn bars(&self) -> Option<(String, Vec<(String, f64)>)> {
         let Self { current, multi, .. } = self;
         let bars = vec![
@@ -499,7 +499,7 @@ calls, and after 1 ms of rest.";
 
 /// Open connections of an idle server.
 const CONNECTIONS: u32 = 10;
-/// Bytes from which a run takes seconds, however short it shall be.
+/// From this many bytes a run takes seconds, however short a run was asked for.
 const HUGE: u64 = 1 << 30;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Two ends of what carries bytes, as the standard library's readers and writers. Who shall not wait gets `WouldBlock`.
+//! The two ends of a medium, as readers and writers of the standard library. Non-blocking ends return `WouldBlock`.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use socket2::SockRef;
 use tensorpipe::transports::{Connection, ShmTransport, Transport};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-/// A socket, of which one call takes as many bytes as the hand-written peer takes.
+/// A socket whose reads and writes have the same chunk sizes as those of the hand-written peer.
 pub(super) struct Chunked<S>(S);
 
 impl<S: Read> Read for Chunked<S> {
@@ -59,7 +59,7 @@ pub(super) fn tcp(waits: bool) -> io::Result<(Chunked<TcpStream>, Chunked<TcpStr
     Ok((Chunked(near), Chunked(far)))
 }
 
-/// Two counters of the kernel's, each of which carries one direction, eight bytes at a time.
+/// Two eventfds, one for each direction; each carries eight bytes at a time.
 pub(super) struct Eventfds {
     read: File,
     write: File,
@@ -102,15 +102,15 @@ impl Write for Eventfds {
 
 impl Drop for Eventfds {
     fn drop(&mut self) {
-        // Whoever waits at the other end reads that nobody is here; if nobody does, it is not read.
+        // Tells the other end, if it waits, that this end is gone.
         let _ = self.write.write(&GONE.to_ne_bytes());
     }
 }
 
-/// More than any sum of what is written while both are there.
+/// Larger than any sum of the values that are written while both ends exist.
 const GONE: u64 = 1 << 63;
 
-/// The connection of transport `shm` without a pipe on top, open and hot.
+/// The connection of transport `shm` without a pipe on top, open and busy-polled.
 pub(super) async fn rings() -> Result<(Ring, Ring)> {
     static NAMES: AtomicU64 = AtomicU64::new(0);
     let number = NAMES.fetch_add(1, Ordering::Relaxed);

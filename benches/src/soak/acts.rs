@@ -1,5 +1,5 @@
-//! What is called, one method for each thing that a call can do, and what a worker does with it, one act after another. Each ends by
-//! itself, and what comes back is checked.
+//! The service of `churn`, with one method for each feature of calls, and the workers' acts that use it one after another. Each act ends
+//! by itself and checks every result.
 
 use std::time::Duration;
 
@@ -13,37 +13,37 @@ use tensorpipe_rpc::{CallContext, CallError, Remote, Streaming, tensor_service};
 
 use super::parcel::{Parcel, length, one_in};
 
-/// Whoever handles a parcel looks at every byte.
+/// Every handler checks every byte of the parcels that it gets.
 #[tensor_service]
 pub(super) trait Everything {
     async fn echo(&self, parcel: Parcel) -> Result<Parcel, String>;
-    /// The same, and may be done twice.
+    /// Like `echo`, but idempotent.
     #[rpc(idempotent)]
     async fn again(&self, parcel: Parcel) -> Result<Parcel, String>;
     async fn make(&self, number: u64, bytes: u64, pooled: bool) -> Result<Parcel, String>;
     /// Fails on purpose.
     async fn fail(&self, parcel: Parcel) -> Result<(), String>;
     async fn nap(&self, ms: u64) -> u64;
-    /// Twice each row, together with the rows of others.
+    /// Returns each row doubled; batched with the rows of other calls.
     #[rpc(batch(max_size = 32, max_wait = "2ms"))]
     async fn double(&self, rows: Tensor) -> Result<Tensor, String>;
-    /// So many parcels, of chance.
+    /// Streams `many` random parcels.
     fn pour(&self, seed: u64, many: u64) -> impl Stream<Item = Result<Parcel, String>>;
-    /// Takes so many parcels at most; how many it has taken.
+    /// Takes at most `most` parcels, and returns how many it took.
     async fn sip(&self, parcels: Streaming<Parcel>, most: u64) -> Result<u64, String>;
     fn through(&self, parcels: Streaming<Parcel>) -> impl Stream<Item = Parcel>;
     async fn keep(&self, parcel: Parcel) -> Result<Remote<Parcel>, String>;
     /// The parcel with the next number.
     async fn next(&self, kept: Remote<Parcel>) -> Result<Remote<Parcel>, String>;
-    /// Calls its caller, which calls back, so many times deep; how many times.
+    /// Calls its caller, which calls back, to a depth of `depth`. Returns the number of calls.
     async fn back(&self, depth: u32, cx: &CallContext) -> Result<u32, String>;
     /// Receives the caller's value of this step, and sends it back.
     async fn relay(&self, step: u64) -> Result<(), String>;
-    /// The step is over.
+    /// Finishes the step at the rendezvous.
     async fn finish(&self, step: u64) -> ();
 }
 
-/// Who does it.
+/// What acts need in either process.
 #[derive(Clone, Debug)]
 pub(super) struct Hand {
     pub(super) context: Context,
@@ -154,11 +154,11 @@ const PING: &str = "ping";
 const PONG: &str = "pong";
 const ON_PURPOSE: &str = "on purpose";
 
-/// Whoever acts over one transport.
+/// Performs acts over one transport.
 #[derive(Clone)]
 pub(super) struct Actor {
     pub(super) hand: Hand,
-    /// Calls over one connection, which lives.
+    /// Calls over one connection, which is never cut.
     pub(super) client: EverythingClient,
     /// Calls over replicas, whose pipes are cut.
     pub(super) surviving: EverythingClient,
@@ -182,7 +182,7 @@ pub(super) const ACTS: [&str; 13] = [
 ];
 
 impl Actor {
-    /// Does one of them; `step` is its own at the rendezvous.
+    /// Performs act `number`. `step` is the act's own step at the rendezvous.
     pub(super) async fn act(&self, number: usize, step: u64, rng: &mut Rng) -> Result<()> {
         match number {
             0 => self.calls(rng).await,
@@ -197,7 +197,7 @@ impl Actor {
             9 => self.promises(rng).await,
             10 => self.back(rng).await,
             11 => {
-                // Or nobody comes for it.
+                // One time in four the other end does not receive the value.
                 let is_met = !one_in(rng, 4);
                 self.meet(step, rng, is_met).await
             }
@@ -223,7 +223,7 @@ impl Actor {
     async fn given_up(&self, rng: &mut Rng) -> Result<()> {
         let parcel = self.hand.draw(rng)?;
         let (echo, nap) = (self.client.echo(&parcel), self.client.nap(60_000));
-        // Right away, or while it is under way.
+        // Cancels the call at once, or while it is in flight.
         pause(rng, 4).await;
         drop(echo);
         pause(rng, 4).await;
@@ -260,7 +260,7 @@ impl Actor {
             let values: Vec<_> = (0..rows * columns).map(|at| first + at as f32).collect();
             let expected: Vec<_> = values.iter().map(|value| 2.0 * value).collect();
             let asked = Tensor::from_vec(values, [rows, columns])?;
-            // Its neighbours in the batch do not notice.
+            // Cancels a call of a batch. The other calls of the batch must not notice.
             if one_in(rng, 8) {
                 drop(self.client.double(&asked));
                 continue;
@@ -282,7 +282,7 @@ impl Actor {
     async fn down(&self, rng: &mut Rng) -> Result<()> {
         let (many, seed) = (rng.u64(1..25), rng.u64(..));
         let mut parcels = self.client.pour(seed, many);
-        // What the other end draws.
+        // Draws the same parcels as the other end.
         let mut expected = Rng::with_seed(seed);
         let until = all_or_some(rng, many);
         for _ in 0..until {
@@ -303,7 +303,7 @@ impl Actor {
 
     async fn up(&self, rng: &mut Rng) -> Result<()> {
         let (many, hand, mut chance) = (rng.u64(1..25), self.hand.clone(), rng.fork());
-        // Memory that is not to be had shows as a stream that is too short.
+        // If an allocation fails, the stream ends early, which the check notices.
         let parcels = stream::iter((0..many).map_while(move |_| hand.draw(&mut chance).ok()));
         let most = all_or_some(rng, many);
         let sip = self.client.sip(parcels, most);
@@ -343,7 +343,7 @@ impl Actor {
         fetched.check_is(parcel.number, parcel.len())?;
         let next = self.client.next(&other).await?;
         drop(other);
-        // Asked for, and not awaited.
+        // Starts a fetch and cancels it.
         drop(next.fetch());
         Ok(())
     }
@@ -399,8 +399,8 @@ impl Actor {
         Ok(())
     }
 
-    /// The pipes of replicas are cut now and then: what may be done twice comes through, mostly; what may not says that it
-    /// was lost.
+    /// Calls over replicas, whose pipes are cut now and then. Idempotent calls mostly succeed; other calls may report a lost
+    /// connection.
     async fn replicas(&self, rng: &mut Rng) -> Result<()> {
         for _ in 0..=rng.u64(..8) {
             let parcel = self.hand.draw(rng)?;
@@ -418,7 +418,7 @@ impl Actor {
     }
 }
 
-/// All of them, or fewer, one time in three.
+/// Returns `many`, or one time in three a smaller number.
 fn all_or_some(rng: &mut Rng, many: u64) -> u64 {
     match one_in(rng, 3) {
         true => rng.u64(..many),

@@ -1,4 +1,4 @@
-//! `tp-bench churn`: two processes that live, and do all that calls can do at once, while it is looked whether memory grows.
+//! `tp-bench churn`: two long-lived processes use every feature of calls at once, while the command checks that memory does not grow.
 //!
 //! ```text
 //! caller (this process)                                    server (a child)
@@ -7,9 +7,9 @@
 //!   twice a second                       -- state? -->       Control, on a server of its own
 //!     a rest: the acts under way end, no new ones begin, and nothing may be held or under way at either end; a sample
 //! ```
-//! Memory at rest does not depend on what happens to be under way, so its medians early and late tell a leak of kilobytes a second
-//! from chance. Two things that are bounded, and vary by chance, are kept out of it. Pools give back at each rest what they keep
-//! warm. Holes in the allocator's arenas are kept small ([`tune`]).
+//! Memory at rest does not depend on the acts in flight, so comparing its early and late medians reveals a leak of kilobytes a
+//! second. Two sources of random, bounded variation are removed: at each rest, pools give back the memory that they keep warm, and
+//! [`tune`] keeps holes in the allocator's arenas small.
 
 mod site;
 
@@ -64,7 +64,7 @@ pub(crate) struct Churn {
     json: bool,
 }
 
-/// What came out.
+/// The result of a churn.
 #[derive(Clone, Debug, Serialize)]
 struct Report {
     case: &'static str,
@@ -72,7 +72,7 @@ struct Report {
     seconds: f64,
     /// Samples after the warm-up, at rest.
     samples: usize,
-    /// What was done, and how often.
+    /// Number of acts by name.
     acts: BTreeMap<&'static str, u64>,
     /// Tensors and payloads that each channel of the lasting connections was given by the caller: `shm + lease`.
     given: BTreeMap<String, u64>,
@@ -80,13 +80,13 @@ struct Report {
     cuts: u64,
     bound: f64,
     sides: Vec<Side>,
-    /// What was still held or under way when all connections were closed; nothing.
+    /// Everything still held or in flight after all connections were closed; must be empty.
     left: Vec<String>,
-    /// Every sample at rest, for whoever draws them.
+    /// Every sample at rest, for plotting.
     rest: Vec<Sample>,
 }
 
-/// Both processes, at once.
+/// The state of both processes at one moment.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Sample {
     /// Seconds since the start.
@@ -95,19 +95,19 @@ struct Sample {
     server: Look,
 }
 
-/// What is known of one process.
+/// Results for one process.
 #[derive(Clone, Debug, Serialize)]
 struct Side {
     name: &'static str,
     /// How memory at rest grew after the warm-up; `None`: too few samples.
     private: Option<Growth>,
     shared: Option<Growth>,
-    /// What is in use of the heap, where that is counted.
+    /// Heap bytes in use, if they are counted.
     in_use: Option<Growth>,
 }
 
-/// Does it all, and prints what was done. An error says everything that was not as it should be, growth of memory and what is left
-/// included, and the seed to have it again.
+/// Runs the command and prints what was done. An error lists everything that went wrong, including growth of memory and leftovers,
+/// and the seed to repeat it.
 pub(crate) fn run(arguments: &Churn) -> Result<()> {
     tune()?;
     let runtime = arguments.runtime.build()?;
@@ -126,7 +126,7 @@ pub(crate) fn run(arguments: &Churn) -> Result<()> {
 
 async fn churn(orders: &Churn) -> Result<Report> {
     let caller = Caller::start(orders.clone()).await?;
-    // What is made once in a process and stays is there before anything is counted.
+    // Lets the process make its lasting allocations before anything is counted.
     caller.rehearse(!orders.seed).await?;
     caller.churn(!orders.seed, 0.0, OVERTURE).await?;
     let before = steady(async || caller.held().await).await?;
@@ -146,13 +146,13 @@ async fn churn(orders: &Churn) -> Result<Report> {
     Ok(report)
 }
 
-/// This process, and the one that it calls.
+/// This process, and its connection to the server process.
 struct Caller {
     orders: Churn,
     sites: Vec<Site>,
     served: Served,
     control: ControlClient,
-    /// Ends with this.
+    /// The server process, which ends when this is dropped.
     _peer: Peer,
 }
 
@@ -192,21 +192,21 @@ impl Caller {
         Ok(visits)
     }
 
-    /// Does each act once over each transport: a slow machine does not come to all of them in a second.
+    /// Performs each act once over each transport, because a slow machine might not reach all of them within a second.
     async fn rehearse(&self, seed: u64) -> Result<()> {
         let (mut rng, bustle) = (Rng::with_seed(seed), Bustle::default());
         for visit in self.visits().await? {
             for number in 0..ACTS.len() {
                 bustle.act(number, &visit, &mut rng).await?;
             }
-            // The connections that values go over stay.
+            // Opens the connections for rendezvous values, which stay open.
             visit.actor.meet(step(), &mut rng, true).await?;
             visit.close().await?;
         }
         Ok(())
     }
 
-    /// Connects, does everything for so many seconds, and as many more, and closes.
+    /// Connects, performs acts for `warm_up` and then for `seconds`, and closes.
     async fn churn(&self, seed: u64, warm_up: f64, seconds: f64) -> Result<Report> {
         let visits = self.visits().await?;
         let bustle = Arc::new(Bustle::default());
@@ -220,7 +220,7 @@ impl Caller {
         workers.spawn(cut(self.control.clone(), bustle.clone(), rng.fork()));
         let start = Instant::now();
         let interval = INTERVAL.max(Duration::from_secs_f64(warm_up + seconds) / MOST_SAMPLES);
-        // They are no part of what grows.
+        // Allocated up front, so that the samples themselves do not count as growth.
         let mut rest = Vec::with_capacity(2 * MOST_SAMPLES as usize);
         let progress = report::progress((warm_up + seconds).ceil() as u64);
         let mut watched = Ok(());
@@ -230,7 +230,7 @@ impl Caller {
                 () = tokio::time::sleep_until(next.into()) => {
                     self.rest(start, &visits, &bustle).await.map(|sample| rest.push(sample))
                 }
-                // It never ends by itself.
+                // A worker never ends by itself.
                 Some(ended) = workers.join_next() => ended?.and_then(|()| bail!("a worker ended too early")),
             };
             progress.set_position(start.elapsed().as_secs());
@@ -264,7 +264,7 @@ impl Caller {
         })
     }
 
-    /// A sample of a rest: nobody begins anything, and what is under way ends.
+    /// Takes a sample at rest: no act begins, and all acts in flight have ended.
     async fn rest(&self, start: Instant, visits: &[Visit], bustle: &Bustle) -> Result<Sample> {
         let _resting = bustle.gate.write().await;
         for visit in visits {
@@ -282,7 +282,7 @@ impl Caller {
             "nobody calls, and there are still {}",
             left.join(", ")
         );
-        // The least of some samples: a process unmaps what the other one has given back when it hears of it.
+        // The least of some samples, because a process unmaps returned memory only when it hears of the return.
         let mut least = self.sample(start, visits).await?;
         for _ in 0..LOOKS {
             tokio::time::sleep(LOOK).await;
@@ -303,7 +303,7 @@ impl Caller {
         })
     }
 
-    /// What both hold.
+    /// The holdings of both processes.
     async fn held(&self) -> Result<[Holdings; 2]> {
         let there = self.control.state().await?.1;
         Ok([
@@ -316,7 +316,7 @@ impl Caller {
 /// What workers share.
 #[derive(Default)]
 struct Bustle {
-    /// Read by whoever is at it, written by a rest.
+    /// Acts hold it for reading, a rest for writing.
     gate: RwLock<()>,
     is_over: AtomicBool,
     acts: [AtomicU64; ACTS.len()],
@@ -333,7 +333,7 @@ impl Bustle {
     }
 }
 
-/// The next step at any rendezvous, which nobody has had in this process.
+/// The next rendezvous step, unique in this process.
 fn step() -> u64 {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     STEPS.fetch_add(1, Ordering::Relaxed)
@@ -349,7 +349,7 @@ async fn work(visit: Visit, bustle: Arc<Bustle>, mut rng: Rng) -> Result<()> {
     Ok(())
 }
 
-/// Has pipes of replicas closed, by the server's process.
+/// Asks the server process again and again to close a pipe of a replica.
 async fn cut(control: ControlClient, bustle: Arc<Bustle>, mut rng: Rng) -> Result<()> {
     while !bustle.is_over.load(Ordering::SeqCst) {
         tokio::time::sleep(Duration::from_millis(rng.u64(..300))).await;
@@ -360,7 +360,7 @@ async fn cut(control: ControlClient, bustle: Arc<Bustle>, mut rng: Rng) -> Resul
     Ok(())
 }
 
-/// What is known of one process; what comes before the end of the warm-up does not count.
+/// Results for one process, from the samples after the warm-up.
 fn side(name: &'static str, warm_up: f64, rest: &[Sample], of: fn(&Sample) -> &Look) -> Side {
     let warm: Vec<_> = rest.iter().filter(|sample| sample.at >= warm_up).collect();
     let growth = |kib: fn(&Look) -> Option<u64>| {
@@ -374,7 +374,7 @@ fn side(name: &'static str, warm_up: f64, rest: &[Sample], of: fn(&Sample) -> &L
     }
 }
 
-/// What is not as it should be.
+/// Everything that went wrong.
 fn faults(report: &Report) -> Vec<String> {
     let looked_at = report.sides.iter().flat_map(|side| {
         let of = |what: &str, growth| (format!("{what} of the {}", side.name), growth);
@@ -437,10 +437,10 @@ fn words(report: &Report) -> String {
 
 const FIELDS: &str = "name private shared in_use";
 
-/// Between two samples, at least.
+/// Shortest time between two samples.
 const INTERVAL: Duration = Duration::from_millis(500);
 const MOST_SAMPLES: u32 = 600;
-/// Seconds of the first visit, which is not looked at.
+/// Seconds of the first visit, whose samples are not used.
 const OVERTURE: f64 = 1.0;
 /// Samples of a rest, 2 ms apart.
 const LOOKS: u32 = 10;

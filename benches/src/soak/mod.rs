@@ -1,4 +1,4 @@
-//! `tp-bench soak` and `churn`: everything at once, every byte checked, and nothing is left.
+//! `tp-bench soak` and `churn`: use every feature at once, check every byte, and check that nothing is left over.
 //!
 //! ```text
 //! pipes   soak: a process that stays and peers that are killed, over every transport and channel at once
@@ -6,7 +6,7 @@
 //! acts    what churn's workers do, and the service that they call
 //! parcel  what both send: memory whose every byte can be checked
 //! ```
-//! Here is what both look at: descriptors, mappings, memory of pools, and whether memory grows.
+//! This file has the checks that both share: descriptors, mappings, memory of pools, and growth of memory.
 
 mod acts;
 mod calls;
@@ -26,11 +26,11 @@ use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use tensorpipe::Context;
 
-/// What a process holds: file descriptors by what they lead to, mappings of shared memory by name, memory of pools that somebody
-/// has, here or elsewhere.
+/// Resources of a process: file descriptors by target, mappings of shared memory by name, and bytes of pools in use, here or in
+/// other processes.
 type Holdings = BTreeMap<String, u64>;
 
-/// What this process holds now. Pools give back what they kept warm.
+/// The resources that this process holds now. Pools first give back memory that they keep warm.
 fn holdings<'a>(contexts: impl IntoIterator<Item = &'a Context>) -> Result<Holdings> {
     let mut held = Holdings::new();
     for context in contexts {
@@ -38,7 +38,7 @@ fn holdings<'a>(contexts: impl IntoIterator<Item = &'a Context>) -> Result<Holdi
         *held.entry("bytes of pools".to_owned()).or_default() += pooled(context);
     }
     for entry in fs::read_dir("/proc/self/fd").context("/proc/self/fd")? {
-        // The one that reads this directory is gone by now.
+        // The descriptor that read this directory is closed by now.
         let Ok(target) = fs::read_link(entry?.path()) else {
             continue;
         };
@@ -66,14 +66,14 @@ fn descriptors(held: &Holdings) -> u64 {
     kinds.map(|(_, count)| count).sum()
 }
 
-/// Bytes of a context's pool that are in use, here or by whoever borrowed them.
+/// Bytes of a context's pool that are in use, here or by borrowers.
 fn pooled(context: &Context) -> u64 {
     let stats = context.pool().stats();
     stats.outstanding_bytes + stats.lendable.outstanding_bytes + stats.lendable.lent_bytes
 }
 
-/// What there is now and was not before, or less of it. Of what a pair of processes keeps warm for some seconds (copies that
-/// one lends to the other) there may be less.
+/// Resources that differ between `before` and `now`. Copies that one process lends to the other are kept warm for some seconds;
+/// of these there may be fewer.
 fn differences(before: &Holdings, now: &Holdings) -> Vec<String> {
     let names: BTreeSet<_> = before.keys().chain(now.keys()).collect();
     let mut differences = Vec::new();
@@ -88,11 +88,11 @@ fn differences(before: &Holdings, now: &Holdings) -> Vec<String> {
     differences
 }
 
-/// Begins this process anew with a tuned allocator, unless the user has tuned it: it looks at its environment once.
+/// Re-executes this process with a tuned allocator, unless the user has tuned it. glibc reads the environment only at start.
 ///
-/// By default glibc has arenas for each thread, and takes long blocks from them once one was freed. With random blocks that other
-/// threads free, holes grow by tens of MiB a minute, for minutes. With one arena, and long blocks mapped one by one, resident
-/// memory is what is in use, and some hundred KiB.
+/// By default glibc has arenas for each thread, and takes long blocks from them once one was freed. If other threads free random
+/// blocks, holes grow by tens of MiB a minute, for minutes. With one arena, and long blocks mapped one by one, resident memory
+/// exceeds the memory in use by only some hundred KiB.
 fn tune() -> Result<()> {
     const TUNING: [(&str, &str); 3] = [
         ("MALLOC_ARENA_MAX", "1"),
@@ -113,8 +113,8 @@ fn tune() -> Result<()> {
     bail!("this program cannot be started again: {error}")
 }
 
-/// How memory at rest grew: the medians of the first and of the last quarter of the samples after a warm-up, in KiB. What the
-/// allocator keeps comes and goes in steps, which a line through all of them would follow.
+/// Growth of memory at rest: the medians of the first and of the last quarter of the samples after a warm-up, in KiB. Not a line
+/// fitted to all samples, because that would follow the steps in which the allocator keeps memory.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Growth {
     first: u64,
@@ -153,7 +153,7 @@ impl fmt::Display for Growth {
     }
 }
 
-/// What of it grows by more than `bound` percent, in words.
+/// Lists, in words, the figures that grew by more than `bound` percent.
 fn grown(looked_at: impl IntoIterator<Item = (String, Option<Growth>)>, bound: f64) -> Vec<String> {
     let grown = looked_at.into_iter().filter_map(|(what, growth)| {
         let growth = growth.filter(|growth| growth.percent > bound)?;
@@ -162,7 +162,7 @@ fn grown(looked_at: impl IntoIterator<Item = (String, Option<Growth>)>, bound: f
     grown.collect()
 }
 
-/// What is left when that is nothing, or does not become nothing within [`BOUND`].
+/// Waits up to [`BOUND`] until nothing is left. Returns what is left then.
 async fn settled(mut left: impl AsyncFnMut() -> Result<Vec<String>>) -> Result<Vec<String>> {
     let end = Instant::now() + BOUND;
     loop {
@@ -174,7 +174,7 @@ async fn settled(mut left: impl AsyncFnMut() -> Result<Vec<String>>) -> Result<V
     }
 }
 
-/// What `look` sees once that does not change any more.
+/// Calls `look` until its result no longer changes, and returns that.
 async fn steady<T: PartialEq>(mut look: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let end = Instant::now() + BOUND;
     let (mut last, mut since) = (look().await?, Instant::now());
@@ -188,11 +188,11 @@ async fn steady<T: PartialEq>(mut look: impl AsyncFnMut() -> Result<T>) -> Resul
     Ok(last)
 }
 
-/// For every wait: a peer that is silent is given up after 10 s, and the machine may be busy.
+/// Bound of every wait. A pipe gives up a silent peer after 10 s, and the machine may be busy.
 const BOUND: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(2);
-/// Samples of which a median is taken, at least.
+/// The fewest samples for a median.
 const A_QUARTER: usize = 10;
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub(super) struct Parcel {
 }
 
 impl Parcel {
-    /// Of so many bytes, of ordinary memory or of the context's pool.
+    /// Makes a parcel of `bytes` bytes, in ordinary memory or in the context's pool.
     pub(super) fn make(context: &Context, number: u64, bytes: u64, pooled: bool) -> Result<Self> {
         let mut tensor = match pooled {
             true => context.pool().tensor(DType::U8, [bytes])?,
@@ -24,7 +24,7 @@ impl Parcel {
         Ok(Self { number, tensor })
     }
 
-    /// One by chance.
+    /// Makes a random parcel.
     pub(super) fn draw(context: &Context, rng: &mut Rng, largest: u64) -> Result<Self> {
         let (number, bytes) = (rng.u64(..), length(rng, largest));
         Self::make(context, number, bytes, number.is_multiple_of(2))
@@ -34,12 +34,12 @@ impl Parcel {
         self.tensor.byte_len() as u64
     }
 
-    /// Looks at every byte.
+    /// Checks every byte.
     pub(super) fn check(&self) -> Result<()> {
         check(self.tensor.as_bytes()?, self.number)
     }
 
-    /// The same, and that it is this one.
+    /// Checks every byte, and that the parcel has this number and length.
     pub(super) fn check_is(&self, number: u64, bytes: u64) -> Result<()> {
         let (other, found) = (self.number, self.len());
         ensure!(

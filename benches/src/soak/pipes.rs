@@ -1,4 +1,4 @@
-//! `tp-bench soak`: two processes that talk over everything at once, one of which is killed again and again.
+//! `tp-bench soak`: two processes exchange messages over every transport and channel at once. One of them is killed again and again.
 //!
 //! ```text
 //! survivor (this process)                               peer (a child, one for each kill)
@@ -7,8 +7,8 @@
 //!                                    ... SIGKILL ...
 //!   every wait ends, with an error that says so; then nothing of the peer is left here
 //! ```
-//! A way is a transport and a channel; a few of them are within the survivor, and are closed while the others are cut off.
-//! To the peer the survivor never fails, so whatever is not right ends it at once, and the survivor notices.
+//! A way is a transport with a channel. A few ways are within the survivor; they are closed while the others are cut off. The
+//! peer expects no failure of the survivor, so any error ends the peer at once, and the survivor notices.
 
 mod stage;
 
@@ -64,16 +64,16 @@ struct Report {
     kills: u32,
     seconds: f64,
     ways: BTreeMap<String, Carried>,
-    /// How operations ended that did not succeed.
+    /// Failed operations, by kind of error.
     endings: BTreeMap<&'static str, u64>,
     /// The longest that it took after a kill until nothing of the peer was left.
     longest_recovery_ms: f64,
     bound: f64,
     /// How memory at rest grew after the warm-up; `None`: there were too few kills.
     private: Option<Growth>,
-    /// The same of what is in use of the heap, where that is counted: without what the allocator keeps.
+    /// Growth of the heap bytes in use, if they are counted; without memory that the allocator keeps.
     in_use: Option<Growth>,
-    /// After every kill, for whoever draws it.
+    /// One sample after every kill, for plotting.
     rest: Vec<Sample>,
 }
 
@@ -93,7 +93,7 @@ impl Sample {
     }
 }
 
-/// What a peer is told.
+/// Instructions for a peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Orders {
     seed: u64,
@@ -103,12 +103,12 @@ struct Orders {
     survivor: BTreeMap<String, String>,
 }
 
-/// Soaks and prints what was carried; an error says everything that was not as it should be, and the seed to have it again.
+/// Runs the command and prints what was carried. An error lists everything that went wrong, and the seed to repeat it.
 pub(crate) fn run(arguments: &Soak) -> Result<()> {
     tune()?;
     let runtime = arguments.runtime.build()?;
     let soaked = runtime.block_on(async {
-        // What is made once in a process and stays is there before anything is counted.
+        // Lets the process make its lasting allocations before anything is counted.
         let warm = Survivor::open(arguments).await?;
         let met = warm.generation(&mut Rng::with_seed(0), None, true).await;
         met.context("the first peer, which was left alive")?;
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Soak) -> Result<()> {
     Ok(())
 }
 
-/// Where the survivor listens, all the time.
+/// The survivor, which listens all the time.
 struct Survivor {
     orders: Soak,
     stages: Vec<Arc<Stage>>,
@@ -186,7 +186,7 @@ impl Survivor {
         let ended = self.generation(&mut rng, Some(&before), true).await;
         ended.context("a peer that was left alive")?;
         let ways = self.book.lock().ways.clone();
-        // Each way went by the channel that it is called after, where this machine has it.
+        // Each way must have used its own channel, if this machine supports that channel.
         for stage in self
             .stages
             .iter()
@@ -216,8 +216,8 @@ impl Survivor {
         })
     }
 
-    /// One peer's life. `in_peace`: everybody closes in good order, and it ends after that. Returns how long it took until
-    /// nothing of it was left.
+    /// Runs one peer from start to end. With `in_peace`, both ends close in good order instead of a kill. Returns the time
+    /// until nothing of the peer was left.
     async fn generation(
         &self,
         rng: &mut Rng,
@@ -244,7 +244,7 @@ impl Survivor {
         if in_peace {
             self.everybody_has_spoken().await?;
         } else {
-            // A quarter of them dies while pipes are made.
+            // A quarter of the peers die while pipes are being made.
             let longest = if one_in(rng, 4) { 10 } else { 250 };
             tokio::time::sleep(Duration::from_millis(rng.u64(..longest))).await;
         }

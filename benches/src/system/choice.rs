@@ -3,8 +3,8 @@
 //! ```text
 //! NAME [@TRANSPORT] [+CHANNEL[/LANES]] [:ALLOC]
 //! ```
-//! `rpc@tcp+mpt/2` has two connections for a tensor. What is left out is as the command's options say. So one table can
-//! hold a system several times, each its own way.
+//! `rpc@tcp+mpt/2` has two connections for a tensor. The command's options fill in the parts that are left out. So one
+//! table can hold a system several times, with different settings.
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -12,10 +12,10 @@ use clap::ValueEnum;
 use super::{AnySystem, by_name};
 use crate::plan::{Alloc, Case, Plan, Transport, name};
 
-/// A system, and what its row differs in from the others.
+/// A system, and the settings of its row.
 #[derive(Clone)]
 pub(crate) struct Choice {
-    /// As it was asked for.
+    /// The text as the user wrote it.
     pub(crate) name: String,
     pub(crate) system: &'static dyn AnySystem,
     transport: Option<Transport>,
@@ -25,7 +25,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Understands what people write. Channels are known to whoever makes contexts.
+    /// Parses the text. Channel names are checked later, where contexts are made.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let (rest, alloc) = cut(text, ':');
         let (rest, channel) = cut(rest, '+');
@@ -45,7 +45,7 @@ impl Choice {
         })
     }
 
-    /// Whether the system can do `case` this way, where nothing else is said over `usual`.
+    /// Whether the system supports `case` with these settings. `usual` is the transport if the choice has none.
     pub(crate) fn check(&self, case: Case, usual: Transport) -> Result<()> {
         let transport = self.transport.unwrap_or(usual);
         let about = self.system.about();
@@ -60,7 +60,7 @@ impl Choice {
         )
     }
 
-    /// `base` as this choice has it.
+    /// `base` with the settings of this choice.
     pub(crate) fn plan(&self, base: &Plan) -> Result<Plan> {
         let plan = Plan {
             system: self.system.about().name.to_owned(),

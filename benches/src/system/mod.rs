@@ -6,8 +6,8 @@
 //! - `connect` allocates what it reuses; nothing is shared between two connections;
 //! - a round never waits for anything but its own bytes: no timer, no log, no check.
 //!
-//! Generic below, dyn at the seam: [`AnySystem`] is implemented for every `System`, and what runs inside the timed
-//! part is compiled for the one client.
+//! [`AnySystem`] is a dyn-safe wrapper that every `System` implements. The code below it is generic, so the timed part is
+//! compiled for its client.
 
 pub(crate) mod choice;
 pub(crate) mod ours;
@@ -48,12 +48,12 @@ pub(crate) fn by_name(name: &str) -> Result<&'static dyn AnySystem> {
     found.copied()
 }
 
-/// What is known of a system beforehand.
+/// Static facts about a system.
 pub(crate) struct About {
     pub(crate) name: &'static str,
     /// For the legend of a table.
     pub(crate) words: &'static str,
-    /// Made by this repository, or what we compare with.
+    /// Whether the system is part of this repository, not a competitor.
     pub(crate) is_ours: bool,
     pub(crate) cases: &'static [Case],
     pub(crate) transports: &'static [Transport],
@@ -77,10 +77,10 @@ pub(crate) trait Client: Send + 'static {
     /// Writes the tensor of `round` anew. Not timed.
     fn prepare(&mut self, round: u64) -> impl Future<Output = Result<()>> + Send;
 
-    /// A call there and back: nobody sleeps after it. It leaves what is prepared as it is. Not timed.
+    /// Makes a call that leaves both ends awake and the prepared tensor unchanged. Not timed.
     fn touch(&mut self, trip: Trip) -> impl Future<Output = Result<()>> + Send;
 
-    /// What is timed.
+    /// One round. Timed.
     fn round(&mut self) -> impl Future<Output = Result<()>> + Send;
 
     /// Checks every byte that `round` brought here or to the server. Not timed.
@@ -91,11 +91,11 @@ pub(crate) trait Client: Send + 'static {
         1
     }
 
-    /// What carried the bytes.
+    /// The route that carried the bytes.
     fn route(&self) -> Route;
 }
 
-/// What a call carries that wakes both ends.
+/// The content of a call that wakes both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trip {
     /// Nothing.
@@ -109,7 +109,7 @@ pub(crate) enum Trip {
 pub(crate) struct Route {
     pub(crate) transport: String,
     pub(crate) channel: String,
-    /// On which pages this end's pool lies, if that is where tensors are.
+    /// The kind of pages of this end's pool, if tensors are in the pool.
     pub(crate) pages: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl Route {
     }
 }
 
-/// How a server says that it can be reached.
+/// With this a server announces its address.
 #[derive(Debug)]
 pub(crate) struct Ready(oneshot::Sender<String>);
 
@@ -135,7 +135,7 @@ impl Ready {
     }
 
     pub(crate) fn announce(self, address: impl ToString) {
-        // Nobody listening any more means that the process is about to end.
+        // If the receiver is gone, the process is about to end.
         let _ = self.0.send(address.to_string());
     }
 }
@@ -228,18 +228,18 @@ impl<S: System> AnySystem for S {
     }
 }
 
-/// What many connections did.
+/// Results of calls over many connections.
 #[derive(Debug)]
 pub(crate) struct ManyCalled {
     /// How long it took to open them, one after another.
     pub(crate) opening: Duration,
-    /// Of each.
+    /// Rounds of each connection.
     pub(crate) rounds: Vec<u64>,
     /// How long the rounds were counted.
     pub(crate) took: Duration,
 }
 
-/// Rounds on one connection, until there are enough: how many of them counted.
+/// Makes rounds on one connection until the phase is over. Returns how many of them counted.
 async fn take_part(mut client: impl Client, phase: Arc<AtomicU8>) -> Result<u64> {
     let mut counted = 0;
     loop {
@@ -253,11 +253,11 @@ async fn take_part(mut client: impl Client, phase: Arc<AtomicU8>) -> Result<u64>
     }
 }
 
-/// The phases of these rounds; they are over after these.
+/// The phases of these rounds. Any later phase means that they are over.
 const WARM: u8 = 0;
 const COUNTS: u8 = 1;
 
-/// Gives `work` up that takes a minute longer than its `length`.
+/// Gives up `work` if it takes a minute longer than its `length`.
 pub(crate) async fn bounded<T>(
     length: Duration,
     work: impl Future<Output = Result<T>>,

@@ -1,4 +1,4 @@
-//! What our own systems share: the context that a plan asks for, a tensor that is written anew, and the route in words.
+//! Code that our own systems share: the plan's context, tensors to send, and the route in words.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,9 @@ use super::Route;
 use crate::pattern;
 use crate::plan::{Alloc, Plan, Transport, name};
 
-/// A context that has the plan's transport alone, so that a row shows what its name says. Over tcp and tls, which stand for a network, the
-/// channel is `basic` unless another one is asked for: the bytes stay on the connection. Else they are the channels that a context has
-/// by itself, of which it chooses (`default`). `ring` is the copying path through the ring of shm.
+/// A context with only the plan's transport, so that a row measures what its name says. Over tcp and tls, which stand for a network, the
+/// channel is `basic` unless the plan names another one, so the bytes stay on the connection. Over other transports the context
+/// chooses among its default channels (`default`). `ring` is the copying path through the ring of shm.
 pub(crate) fn context(plan: &Plan) -> Result<Context> {
     Ok(Context::builder()
         .transports([transport(plan)?])
@@ -60,7 +60,7 @@ fn wanted_channels(plan: &Plan) -> Result<Vec<Arc<dyn Channel>>> {
         (_, Some("ring")) => {
             bail!("`ring` is the copying path over shared memory, choose --transport shm")
         }
-        // As a context has them by itself.
+        // The default channels of a context.
         (_, None | Some("default")) => {
             let mut usual = channels(MptChannel::new());
             usual.retain(|channel| channel.name() != "mpt");
@@ -82,7 +82,7 @@ fn wanted_channels(plan: &Plan) -> Result<Vec<Arc<dyn Channel>>> {
     Ok(channels)
 }
 
-/// Every channel there is, each by itself in a plan that names it: so it carries what it would leave to another one.
+/// Every channel. A plan that names one uses it alone, so that channel also carries tensors that it would leave to others.
 pub(crate) fn channels(mpt: MptChannel) -> Vec<Arc<dyn Channel>> {
     vec![
         Arc::new(XthChannel::new()),
@@ -117,8 +117,8 @@ pub(crate) fn tensor(plan: &Plan, len: usize, context: &Context) -> Result<Tenso
     })
 }
 
-/// The tensor of a trip that wakes both ends: of the pool, and more than rides in a message's frame. A client that makes no such trip
-/// has none: it would be two megabytes for each of a thousand clients.
+/// The tensor of a trip that wakes both ends: from the pool, and too large for a message's own frame. A client that makes no such
+/// trip has none, because it would cost two megabytes for each of a thousand clients.
 #[derive(Debug)]
 pub(super) struct Small {
     context: Context,
@@ -140,13 +140,13 @@ impl Small {
     }
 }
 
-/// Writes the pattern of `round` over `tensor`, in place unless a receiver holds it still.
+/// Writes the pattern of `round` over `tensor`, in place unless a receiver still holds it.
 pub(crate) fn fill(tensor: &mut Tensor, round: u64) -> Result<()> {
     pattern::fill(tensor.make_mut::<u8>()?, round);
     Ok(())
 }
 
-/// Reads every byte, as whoever receives a tensor does sooner or later.
+/// Reads every byte, as the receiver of a tensor does sooner or later.
 pub(super) fn read_all(tensor: &Tensor) -> Result<(), Misuse> {
     std::hint::black_box(pattern::sum(tensor.as_bytes()?));
     Ok(())
@@ -159,7 +159,7 @@ pub(crate) fn check(tensor: &Tensor, len: u64, round: u64) -> Result<()> {
     right(pattern::mismatch(bytes, round))
 }
 
-/// No byte is wrong.
+/// Fails if a byte is wrong.
 pub(super) fn right(wrong: Option<u64>) -> Result<()> {
     match wrong {
         Some(at) => bail!("byte {at} is wrong"),
@@ -167,7 +167,7 @@ pub(super) fn right(wrong: Option<u64>) -> Result<()> {
     }
 }
 
-/// On which pages the memory lies that a pool lends.
+/// The kind of pages of a pool's lendable memory.
 fn pages(stats: &LendableStats) -> String {
     let small = stats.mapped_bytes - stats.reserved_bytes - stats.huge_bytes;
     let sorts = [
@@ -181,7 +181,7 @@ fn pages(stats: &LendableStats) -> String {
     found.join(" + ")
 }
 
-/// What a client tells of its route: which channel carries such a tensor, and on which pages the pool lies that it is in.
+/// The facts from which a client describes its route: the tensor's size, and its pool.
 pub(crate) struct Routing {
     bytes: u64,
     /// The pool, if tensors are in it.
@@ -195,7 +195,7 @@ impl Routing {
         Self { bytes, pool }
     }
 
-    /// The route, for the row. Where there is no tensor, or it rides in its message, that is the channel preferred.
+    /// The route, for the row. If there is no tensor, or it fits into its message, this names the preferred channel.
     pub(crate) fn route(&self, route: &tensorpipe::Route) -> Route {
         let memory = match self.pool {
             Some(_) => MemoryKind::Pool,
@@ -214,5 +214,5 @@ impl Routing {
     }
 }
 
-/// Bytes of a tensor that is leased all the same.
+/// Bytes of a small tensor that is still leased.
 const SMALL: u64 = 64 << 10;

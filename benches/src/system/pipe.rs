@@ -1,4 +1,4 @@
-//! Our pipe without calls: a message with one tensor goes to the server and comes back; a tensor of no bytes stays away.
+//! Our pipe without calls: a message with one tensor goes to the server and comes back. With zero bytes there is no tensor.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tensorpipe::{Message, Pipe, Tensor};
@@ -83,12 +83,12 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// A message there, and the answer.
+    /// Sends a message and returns the answer.
     #[inline]
     async fn trip(&self, message: Message) -> Result<Message> {
         let written = self.pipe.write(message);
         if written.id().is_none() {
-            // Refused at once: no answer will come.
+            // The write failed at once, so no answer will come.
             written.await?;
             bail!("a message was neither written nor refused");
         }

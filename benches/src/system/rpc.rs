@@ -1,6 +1,6 @@
 //! Our calls: a service of `#[tensor_service]`, its client and its server.
 //!
-//! An echo of no bytes is one of an empty string, which rides in the metadata; of any others one of a tensor.
+//! An echo of zero bytes sends an empty string in the metadata; any other echo sends a tensor.
 
 use std::collections::VecDeque;
 use std::future::{pending, ready};
@@ -17,10 +17,10 @@ use crate::pattern;
 use crate::plan::{Case, IN_FLIGHT, Plan, Transport};
 use crate::system::{About, Client, Ready, Route, System, Trip};
 
-/// Items of a stream that are kept, to be checked.
+/// Number of stream items that are kept to be checked.
 const KEPT: u64 = 8;
 
-/// Uploads that a server keeps, and at most so many bytes of them.
+/// How many uploads a server keeps, and how many bytes at most.
 const PAST: usize = 256;
 const PAST_BYTES: u64 = 1 << 30;
 
@@ -91,33 +91,33 @@ impl System for Rpc {
 pub(crate) trait Bench {
     /// An echo whose bytes ride in the metadata.
     async fn ping(&self, text: String) -> String;
-    /// Does not end.
+    /// Never ends.
     async fn park(&self);
     async fn echo(&self, data: Tensor) -> Tensor;
     async fn upload(&self, data: Tensor);
-    /// Where the tensor uploaded last differs from that of `round`.
+    /// The first place where the last uploaded tensor differs from that of `round`.
     async fn verify(&self, round: u64) -> Result<Option<u64>, String>;
-    /// Lays the tensor of `round` ready.
+    /// Prepares the tensor of `round` for downloads.
     async fn stage(&self, round: u64) -> Result<(), String>;
     async fn download(&self) -> Result<Tensor, String>;
-    /// Answers with what lies ready.
+    /// Answers with the prepared tensor.
     async fn exchange(&self, data: Tensor) -> Result<Tensor, String>;
     /// Answers with the same bytes, each of them inverted.
     async fn mutate(&self, data: Tensor) -> Result<Tensor, String>;
-    /// The last [`PAST`] of them stay.
+    /// Keeps the tensor; the server holds the last [`PAST`] of them.
     async fn hoard(&self, data: Tensor);
     /// The tensor stays here.
     async fn keep(&self, data: Tensor) -> Remote<Tensor>;
-    /// A link of a chain: what it was given.
+    /// A link of a chain: returns its argument.
     async fn pass(&self, data: Remote<Tensor>) -> Remote<Tensor>;
-    /// A row for each row: its values and one; a run of a device takes so long, however many rows it has.
+    /// Returns each row with one added to its values. A run of the device takes a fixed time, however many rows it has.
     #[rpc(batch(max_size = 32, max_wait = "2ms"))]
     async fn batched(&self, rows: Tensor) -> Result<Tensor, String>;
-    /// The same, each call for itself.
+    /// Like `batched`, with a run for each call.
     async fn single(&self, rows: Tensor) -> Result<Tensor, String>;
     /// How often the device has run.
     async fn runs(&self) -> u64;
-    /// Many of what lies ready.
+    /// Streams the prepared tensor `many` times.
     fn items(&self, many: u64) -> impl Stream<Item = Result<Tensor, String>>;
     /// Items whose bytes ride in the metadata.
     fn numbers(&self, many: u64) -> impl Stream<Item = u64>;
@@ -128,9 +128,9 @@ struct Store {
     plan: Plan,
     context: Context,
     kept: Mutex<Option<Tensor>>,
-    /// What was uploaded to be kept.
+    /// Uploads that are kept.
     past: Mutex<VecDeque<Tensor>>,
-    /// A device does one thing at a time: how often it has run.
+    /// The device, which runs one batch at a time. Holds the number of runs.
     device: tokio::sync::Mutex<u64>,
 }
 
@@ -143,7 +143,7 @@ impl Store {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// If the plan wants it. What the CPU cannot read shows when it is verified.
+    /// Reads all bytes if the plan asks for it. Memory that the CPU cannot read is only checked by `verify`.
     fn read_all(&self, data: &Tensor) {
         if self.plan.sum {
             let _ = ours::read_all(data);
@@ -229,7 +229,7 @@ impl Bench for Store {
         let mut runs = self.device.lock().await;
         *runs += 1;
         let cost = Duration::from_micros(self.plan.cost_us);
-        // Not tokio's sleep, which knows milliseconds.
+        // Not tokio's sleep, whose resolution is a millisecond.
         let slept = tokio::task::spawn_blocking(move || std::thread::sleep(cost));
         slept.await.map_err(|error| error.to_string())?;
         let values = rows.make_mut::<f32>().map_err(|error| error.to_string())?;
@@ -270,7 +270,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// All items of a stream. The last ones are kept.
+    /// Reads all items of a stream and keeps the last ones.
     async fn stream(&mut self) -> Result<()> {
         let many = self.calls_per_round();
         if self.bytes == 0 {
@@ -298,7 +298,7 @@ impl Caller {
         Ok(())
     }
 
-    /// One small call, whichever way the bytes go.
+    /// One echo call: a tensor, or an empty string if there are no bytes.
     async fn echo(&self) -> Result<Tensor, CallError> {
         if self.bytes > 0 {
             return self.client.echo(&self.sent).await;
@@ -339,7 +339,7 @@ impl Client for Caller {
             Case::Upload => self.client.upload(&self.sent).await?,
             Case::Download => self.received.push(self.client.download().await?),
             Case::Pipeline => {
-                // Into the vector of the rounds before: a new one would be paid for page by page.
+                // Reuses the vector of earlier rounds: a new one would cost a page fault for each page.
                 let mut received = std::mem::take(&mut self.received);
                 let caller = &*self;
                 stream::iter(0..self.calls_per_round())

@@ -1,4 +1,4 @@
-//! What the peers talk over: TCP on the loopback, or a Unix socket.
+//! The sockets of the competitors: TCP on the loopback, or a Unix socket.
 //!
 //! Unix sockets have names in the abstract namespace: nothing is left in a file system.
 

@@ -1,8 +1,8 @@
-//! tarpc 0.38 over TCP or a Unix socket as its own documentation sets it up, with the choices that make it fastest.
+//! tarpc 0.38 over TCP or a Unix socket, set up as in its own documentation, with the fastest options.
 //!
-//! Its `serde_transport` with bincode, the faster of the two codecs that it ships. Bytes are `bytes::Bytes`, which bincode carries
-//! as one slice. NODELAY is set. Answers are made on the connection's own task. A client writes into the same buffer again when
-//! tarpc has let go of it.
+//! It uses `serde_transport` with bincode, the faster of the two codecs that tarpc ships. Bytes are `bytes::Bytes`, which bincode
+//! carries as one slice. NODELAY is set. The connection's own task computes the answers. A client reuses its buffer once tarpc
+//! has dropped it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -73,9 +73,9 @@ trait Peer {
     async fn ping();
     async fn echo(data: Bytes) -> Bytes;
     async fn upload(data: Bytes);
-    /// Where the data uploaded last differ from those of `round`.
+    /// The first place where the last upload differs from the data of `round`.
     async fn verify(round: u64) -> Option<u64>;
-    /// Lays the data of `round` ready.
+    /// Prepares the data of `round` for downloads.
     async fn stage(round: u64);
     async fn download() -> Bytes;
 }
@@ -122,7 +122,7 @@ impl Peer for Server {
     }
 }
 
-/// The bytes of `round`, in the memory of `last` if nobody else has it still.
+/// The bytes of `round`, in the memory of `last` if nobody else still holds it.
 fn filled(last: Bytes, len: usize, round: u64) -> Bytes {
     let mut buffer = last
         .try_into_mut()
@@ -228,5 +228,5 @@ fn framing(plan: &Plan) -> Result<Builder> {
     Ok(builder)
 }
 
-/// What tarpc adds to the bytes of a message, generously.
+/// Upper bound of the bytes that tarpc adds to a message.
 const HEADROOM: usize = 4096;

@@ -1,7 +1,7 @@
-//! The strongest honest hand-written competitor: one stream, frames with a length, buffers that are reused.
+//! The strongest fair hand-written competitor: one stream, length-prefixed frames, reused buffers.
 //!
-//! Calls go one after another: the client sends a frame only after the answer to the one before, so what a read brings
-//! never reaches into the next frame. Or 64 are under way ([`Pipelined`]).
+//! Calls go one after another: the client sends a frame only after the answer to the last one, so a read never reaches
+//! into the next frame. [`Pipelined`] instead has 64 calls in flight.
 
 mod pipelined;
 
@@ -92,7 +92,7 @@ impl Caller {
         Ok(())
     }
 
-    /// A question without a body, about `round`.
+    /// Sends a request without a body, about `round`.
     async fn ask(&mut self, kind: u64, round: u64) -> Result<()> {
         let mut question = Frame::new(0);
         question.set_header(kind, round);
@@ -293,9 +293,9 @@ const ECHO: u64 = 1;
 const UPLOAD: u64 = 2;
 /// Without a body. Its word is the round to compare the body received last with.
 const VERIFY: u64 = 3;
-/// Without a body. Its word is the round whose body shall be laid ready.
+/// Without a body. Its word is the round whose body the server prepares.
 const STAGE: u64 = 4;
-/// Without a body: asks for what lies ready.
+/// Without a body: asks for the prepared body.
 const DOWNLOAD: u64 = 5;
 /// Without a body: asks for an acknowledgement.
 const PING: u64 = 6;

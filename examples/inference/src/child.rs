@@ -1,4 +1,4 @@
-//! A server in a process of its own, for a client that was given a model instead of an address.
+//! Starts a server process for a client that was given a model instead of an address.
 
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -11,26 +11,26 @@ use tokio::time::timeout;
 
 use crate::serve::LISTENING;
 
-/// How long it may take to open its model.
+/// How long the server may take to open its model.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// How long it may take to end; it gives up by itself a little sooner.
+/// How long the server may take to end before it is killed. It gives up by itself a little sooner.
 const GRACE: Duration = Duration::from_secs(8);
 
 /// A running server; killed when it is dropped.
 #[derive(Debug)]
 pub struct ServerProcess {
     child: Child,
-    /// Held, not used: the server ends when it is closed.
+    /// Only held: the server ends when this pipe is closed.
     input: Option<ChildStdin>,
     url: String,
 }
 
 impl ServerProcess {
-    /// Starts `program`, which is this one, as a server of the model in `directory`, at any free port.
+    /// Starts `program` (this program's own path) as a server of the model in `directory`, at any free port.
     ///
     /// # Errors
-    /// It cannot be started, ended at once (it has said why on standard error), or took longer than two minutes.
+    /// The server cannot be started, ended at once (its standard error says why), or took longer than two minutes.
     pub async fn start(program: &Path, directory: &Path) -> Result<Self> {
         let mut child = Command::new(program)
             .arg("serve")
@@ -62,7 +62,7 @@ impl ServerProcess {
         })
     }
 
-    /// Where it listens.
+    /// URL at which the server listens.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -72,13 +72,13 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Lets it end in good order, and tells how it did; kills it if it takes too long.
+    /// Asks the server to end and returns its exit status. Kills it if it takes too long.
     pub async fn end(mut self) -> Option<ExitStatus> {
         drop(self.input.take());
         if let Ok(ended) = timeout(GRACE, self.child.wait()).await {
             return ended.ok();
         }
-        // Fails only if it has ended meanwhile.
+        // Fails only if the server has ended meanwhile.
         let _ = self.child.kill().await;
         None
     }

@@ -8,10 +8,10 @@ use crate::model::is_finite;
 use crate::service::{Card, EmbedderClient, MAX_SENTENCES, Work};
 use crate::tokens::Tokens;
 
-/// Calls that one [`Client::embed`] has under way.
+/// Calls that one [`Client::embed`] has in flight at once.
 const AHEAD: usize = 4;
 
-/// The widest row that a client makes room for; no model of this kind comes near.
+/// The widest row that a client accepts. No model of this kind comes near.
 const WIDEST: u32 = 1 << 16;
 
 /// Connected to a server, with its tokenizer.
@@ -24,10 +24,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the server at `url`; one that is not there yet is waited for, half a minute.
+    /// Connects to the server at `url`. Waits half a minute for a server that is not up yet.
     ///
     /// # Errors
-    /// Nobody listens there, or something else than this server, or its tokenizer is none.
+    /// No such server listens there, or its tokenizer is not valid.
     pub async fn connect(url: &str) -> Result<Self> {
         let embedder = connect(url).await?;
         let card = embedder.card().await;
@@ -66,7 +66,7 @@ impl Client {
         &self.card
     }
 
-    /// How it is connected.
+    /// The route of the connection.
     pub fn route(&self) -> &Route {
         self.embedder.connection().route()
     }
@@ -83,7 +83,7 @@ impl Client {
     /// The embeddings of `sentences`, in their order. Takes as many calls as it needs; dropping the future cancels them.
     ///
     /// # Errors
-    /// A call failed, or what came back is no embeddings.
+    /// A call failed, or its result is not a tensor of embeddings.
     pub async fn embed<S: AsRef<str>>(&self, sentences: &[S]) -> Result<Vec<Vec<f32>>> {
         let calls = sentences
             .chunks(MAX_SENTENCES)

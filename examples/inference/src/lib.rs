@@ -10,13 +10,13 @@
 //!   [n, dimension] f32  ◀───────────────────────────┘
 //! ```
 //!
-//! Clients tokenize, so that what travels are tensors whose rows are sentences: calls can be joined along the first dimension, and each
-//! gets its rows of the result. For that all rows are as wide as the longest sentence that the model takes. A row is 1 KiB, and costs
-//! nothing to compute beyond its own length, because the server cuts the padding off again before the model sees it ([`passes`]).
+//! Clients tokenize, so calls carry tensors with one sentence a row. The server can join calls along the first dimension and give each
+//! call its rows of the result. This requires rows of equal width: the longest sentence that the model takes. A row is 1 KiB. Its padding
+//! costs no computation, because the server cuts it off before the model sees it ([`passes`]).
 //!
 //! Files, in the order of a call: [`client`] ([`tokens`]) → [`service`] → [`server`] → [`model`] ([`passes`]). Around them:
-//! [`nearest`] and [`load`] are what the program does with a client. [`serve`] is the server's process, and [`child`] starts one.
-//! [`fetch`] and [`tiny`] make model directories. [`reference`](mod@reference) compares with sentence-transformers.
+//! [`nearest`] and [`load`] are the program's uses of a client. [`serve`] is the server's process, and [`child`] starts it.
+//! [`fetch`] and [`tiny`] make model directories. [`reference`](mod@reference) compares results with those of sentence-transformers.
 #![forbid(unsafe_code)]
 
 pub mod child;
@@ -33,5 +33,5 @@ pub mod service;
 pub mod tiny;
 pub mod tokens;
 
-/// The sentences that are used where none are given: pairs that mean nearly the same, and some odd ones.
+/// Default sentences: pairs that mean nearly the same, and some odd ones.
 pub const SENTENCES: &str = include_str!("../data/sentences.txt");

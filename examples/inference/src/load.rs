@@ -1,4 +1,4 @@
-//! Load: many clients at once, each over a connection of its own, each with one call under way.
+//! Load test: many clients at once, each with its own connection and one call in flight.
 
 use std::fmt;
 use std::io::{IsTerminal as _, stderr};
@@ -18,7 +18,7 @@ use crate::service::Work;
 /// Significant digits of a latency.
 const DIGITS: u8 = 3;
 
-/// What to do.
+/// Parameters of a load test.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Clients at once.
@@ -29,7 +29,7 @@ pub struct Load {
     pub sentences: usize,
 }
 
-/// What came of it.
+/// Results of a load test.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Clients at once.
@@ -42,13 +42,13 @@ pub struct Report {
     pub seconds: f64,
     /// Sentences embedded in a second.
     pub sentences_per_second: f64,
-    /// The time of a call that half of them did not exceed, in milliseconds.
+    /// Median latency of a call, in milliseconds.
     pub p50_ms: f64,
-    /// That 99 % did not exceed.
+    /// 99th percentile of the latency, in milliseconds.
     pub p99_ms: f64,
-    /// Sentences that the server computed at once, on average, whoever they were from.
+    /// Sentences that the server computed at once, on average, from all clients together.
     pub mean_batch: f64,
-    /// Of what the model computed, the part that was padding.
+    /// Share of the computed tokens that was padding.
     pub padding: f64,
     /// How the clients were connected.
     pub transport: String,
@@ -62,11 +62,11 @@ struct Shared {
     bar: ProgressBar,
 }
 
-/// Makes `load.calls` calls with `sentences`, in turns, and measures them. Each client has made a call before the first
-/// one counts.
+/// Makes `load.calls` calls with `sentences`, in turns, and measures them. Each client makes one warm-up call before the
+/// measurement.
 ///
 /// # Errors
-/// `sentences` is empty, or a call failed: nothing is measured then.
+/// `sentences` is empty, or a call failed. Then there are no results.
 pub async fn run(client: &Client, load: Load, sentences: Vec<String>) -> Result<Report> {
     let first = sentences.first().context("there are no sentences")?;
     let clients = try_join_all((0..load.clients).map(|_| client.another())).await?;
@@ -105,7 +105,7 @@ pub async fn run(client: &Client, load: Load, sentences: Vec<String>) -> Result<
     ))
 }
 
-/// One client, until all calls are begun.
+/// Runs one client until all calls have begun.
 async fn work(client: Client, shared: Arc<Shared>) -> Result<Histogram<u64>> {
     let mut latencies = Histogram::new(DIGITS)?;
     let Load {

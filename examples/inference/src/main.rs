@@ -1,4 +1,4 @@
-//! The program `inference`: a server of sentence embeddings, its clients, and what makes and checks models.
+//! The program `inference`: a server of sentence embeddings, its clients, and commands that make and check models.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stderr, stdin, stdout};
@@ -120,7 +120,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What the library has to say, e.g. of unproven peers at the port.
+/// Prints the library's warnings, e.g. about unproven peers at the port.
 fn show_warnings() {
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::WARN)
@@ -188,7 +188,7 @@ async fn run(task: Task) -> Result<()> {
     }
 }
 
-/// A client, and the server if it was started for it.
+/// A client, and the server process if this program started one for it.
 struct Connected(Client, Option<ServerProcess>);
 
 impl Where {
@@ -207,7 +207,7 @@ impl Where {
 }
 
 impl Connected {
-    /// Ends what was started, whatever came of it.
+    /// Ends the server process, if one was started, and passes `outcome` on.
     async fn end<T>(self, outcome: T) -> T {
         drop(self.0);
         if let Some(server) = self.1 {
@@ -217,7 +217,7 @@ impl Connected {
     }
 }
 
-/// Those given, those of standard input, or those of the program.
+/// The given sentences, the lines of standard input (`-`), or the default sentences.
 fn sentences_of(given: Vec<String>) -> Result<Vec<String>> {
     if given.is_empty() {
         return Ok(SENTENCES.lines().map(str::to_owned).collect());

@@ -1,6 +1,6 @@
-//! Which sentences mean nearly the same.
+//! Finds the sentences that mean nearly the same.
 
-/// Two sentences, by their places, and how near they are: 1 is the same, 0 is unrelated.
+/// Two sentences, by index, and their similarity: 1 is the same, 0 is unrelated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
     /// The one that comes first.
@@ -23,7 +23,7 @@ pub fn nearest(embeddings: &[Vec<f32>], count: usize) -> Vec<Pair> {
                 similarity,
             });
         }
-        // Not all pairs of thousands at once.
+        // With thousands of sentences, all pairs at once would take too much memory.
         if pairs.len() > 2 * count + embeddings.len() {
             keep(&mut pairs, count);
         }

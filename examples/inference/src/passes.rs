@@ -1,21 +1,21 @@
-//! Which sentences go through the model together.
+//! Decides which sentences go through the model together.
 //!
-//! The model computes a rectangle: every sentence of a pass is padded to the longest one. Each pass reads all weights
-//! again, each padded token is computed for nothing; sorted by length, a run is cut where the sum of both is least. No pass
-//! is so large that its attention, which grows with the square of the length, fills the memory.
+//! The model computes a rectangle: every sentence of a pass is padded to the longest one. More passes read all weights more
+//! often; fewer passes compute more padding. So a run is sorted by length and cut where the sum of both costs is least. The
+//! size of a pass is bounded, because attention takes memory that grows with the square of the length.
 
 use std::ops::Range;
 
 /// The most tokens of a pass, padding included; one sentence alone may have more.
 const LARGEST: usize = 8192;
 
-/// What a pass costs beyond its tokens, in tokens. Measured for all-MiniLM-L6-v2 on one core: 4.5 ms, and 0.4 ms a token.
+/// Fixed cost of a pass, in tokens. Measured for all-MiniLM-L6-v2 on one core: 4.5 ms a pass and 0.4 ms a token.
 const PASS: usize = 12;
 
 /// One rectangle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// The rows of the run that are in it.
+    /// The rows of the run that are in this pass.
     pub rows: Vec<usize>,
     /// Tokens in the longest of them.
     pub width: usize,
@@ -45,7 +45,7 @@ pub fn passes(lengths: &[u32]) -> Vec<Pass> {
 
 /// Where to cut sentences that are `sorted` by length, so that the passes cost the least.
 fn cuts(sorted: &[usize]) -> Vec<Range<usize>> {
-    // For the first so many sentences: what they cost at best, and where their last pass begins.
+    // `best[n]`: the least cost of the first `n` sentences, and the sentence at which their last pass begins.
     let mut best = vec![(0, 0)];
     for (last, width) in sorted.iter().enumerate() {
         let end = last + 1;
@@ -80,7 +80,7 @@ mod tests {
     fn sentences_of_like_lengths_share_a_pass() {
         assert_eq!(rows(&[9, 7, 8]), [[1, 2, 0]]);
         assert_eq!(rows(&[5; 32]), [(0..32).collect::<Vec<_>>()]);
-        // One token of padding for each of eight is less than another pass, two are more.
+        // One token of padding for each of eight sentences costs less than another pass, two tokens cost more.
         let mut lengths = [8; 8].to_vec();
         lengths.push(9);
         assert_eq!(rows(&lengths).len(), 1);

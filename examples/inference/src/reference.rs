@@ -1,6 +1,6 @@
-//! Are these the embeddings that sentence-transformers computes?
+//! Compares embeddings with those of sentence-transformers.
 //!
-//! `data/reference.json` holds its embeddings of two dozen sentences; `reference.py` made it.
+//! `data/reference.json` holds the reference embeddings of two dozen sentences; `reference.py` made it.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +14,33 @@ pub const TOLERANCE: f64 = 1e-5;
 
 const JSON: &str = include_str!("../data/reference.json");
 
-/// What another implementation computed.
+/// Embeddings that another implementation computed.
 #[derive(Debug, Deserialize)]
 pub struct Reference {
-    /// The command that made it, and of what.
+    /// The command that made the file, and its inputs.
     pub about: BTreeMap<String, String>,
-    /// By sentence.
+    /// Embeddings by sentence.
     pub embeddings: BTreeMap<String, Vec<f32>>,
 }
 
-/// How far away ours are.
+/// How far our embeddings are from the reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// Sentences compared.
     pub sentences: usize,
     /// The largest cosine distance.
     pub worst: f64,
-    /// Of this sentence.
+    /// The sentence with the largest distance.
     pub sentence: String,
     /// The mean of all distances.
     pub mean: f64,
 }
 
 impl Reference {
-    /// The one in the repository.
+    /// Loads the reference that is part of the repository.
     ///
     /// # Errors
-    /// It was damaged.
+    /// The file is damaged.
     pub fn load() -> Result<Self> {
         serde_json::from_str(JSON).context("data/reference.json")
     }
@@ -53,7 +53,7 @@ impl Reference {
     /// Compares it with `embeddings` of its sentences, in the order of [`sentences`](Self::sentences).
     ///
     /// # Errors
-    /// There are more or less of them, or they have another dimension: it is another model.
+    /// The number of embeddings or their dimension differs: they are from another model.
     pub fn compare(&self, embeddings: &[Vec<f32>]) -> Result<Comparison> {
         ensure!(
             embeddings.len() == self.embeddings.len(),
@@ -76,7 +76,7 @@ impl Reference {
             );
             let distance = cosine_distance(theirs, ours);
             comparison.mean += distance / embeddings.len() as f64;
-            // Something that is no number is as far away as can be.
+            // NaN counts as the largest possible distance.
             let distance = if distance.is_nan() { 2.0 } else { distance };
             if distance > comparison.worst || comparison.sentence.is_empty() {
                 comparison.worst = distance;

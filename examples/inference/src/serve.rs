@@ -16,21 +16,20 @@ use crate::model::Model;
 use crate::server::ModelServer;
 use crate::service::EmbedderService;
 
-/// What the line on standard output begins with that tells the address.
+/// Start of the line on standard output that tells the address.
 pub const LISTENING: &str = "listening on ";
 
 /// How long a server may take to end in good order once the program that started it is gone.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// Serves the model in `directory` at `listen`, until a signal ends it, or, where it is `supervised`, the end of its
-/// standard input.
+/// Serves the model in `directory` at `listen` until a signal arrives or, if `supervised`, until its standard input ends.
 ///
 /// # Errors
-/// The directory holds no model, or nobody can listen there.
+/// The directory holds no model, or `listen` cannot be listened on.
 pub async fn serve(directory: &Path, listen: &str, supervised: bool) -> Result<()> {
     let place = directory.to_owned();
     let model = spawn_blocking(move || Model::open(place)).await??;
-    // A standard error that is gone stops nothing.
+    // A closed standard error must not stop the server.
     let _ = writeln!(
         stderr(),
         "serving {}: {} numbers an embedding, {} tokens a sentence",
@@ -70,8 +69,8 @@ async fn interrupted() -> Result<()> {
     Ok(())
 }
 
-/// Completes at the end of standard input. Whoever started this process holds the other end: the kernel closes it, however
-/// that one ends.
+/// Completes at the end of standard input. The parent process holds the other end, which the kernel closes however the
+/// parent ends.
 async fn orphaned() {
     let (gone, released) = oneshot::channel();
     // A thread: a read of standard input cannot be cancelled.

@@ -1,4 +1,4 @@
-//! The server's side of [`Embedder`]: checks what it is given, and lets one run after the other have all cores.
+//! The server's side of [`Embedder`]: checks the arguments, and gives all cores to one run at a time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use crate::service::{Card, EmbedError, Embedder, MAX_SENTENCES, Work};
 #[derive(Debug)]
 pub struct ModelServer {
     model: Arc<Model>,
-    /// One permit: a run uses all cores, so two at once would only make both late. Who waits and gives up is not run.
+    /// One permit: a run uses all cores, so two runs at once would only delay both. A cancelled call that still waits is not run.
     turn: Arc<Semaphore>,
     work: Arc<Mutex<Work>>,
 }
@@ -86,9 +86,9 @@ impl Embedder for ModelServer {
             return Err(EmbedError::Model("it is not run any more".to_owned()));
         };
         let (model, work) = (Arc::clone(&self.model), Arc::clone(&self.work));
-        // Not on a thread of the runtime: pings of all clients are answered there.
+        // Not on a thread of the runtime: those must stay free to answer the pings of all clients.
         let run = spawn_blocking(move || {
-            // Until the run is over, also if its caller is gone.
+            // Keeps the permit until the run is over, even if its caller is gone.
             let _turn = turn;
             let run = model
                 .run(numbers(&tokens)?, numbers(&lengths)?)

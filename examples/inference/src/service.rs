@@ -33,26 +33,26 @@ pub struct Card {
     pub dimension: u32,
     /// Columns of `tokens`, and so the most tokens of a sentence that the model sees.
     pub width: u32,
-    /// Tokens are below it.
+    /// Size of the vocabulary: all tokens are below it.
     pub vocabulary: u32,
     /// `tokenizer.json`, as it is in the model's directory.
     pub tokenizer: Payload,
 }
 
-/// Why a call has no embeddings.
+/// Why a call returned no embeddings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum EmbedError {
-    /// An argument is no such tensor.
+    /// An argument has the wrong element type or shape.
     #[error("`{argument}` must be {wanted}, not {found}")]
     Mismatch {
         /// Its name.
         argument: String,
         /// Element type and shape that it must have.
         wanted: String,
-        /// Those that it has.
+        /// Element type and shape that it has.
         found: String,
     },
-    /// Too much for one call.
+    /// A call carries too many sentences.
     #[error("{sentences} sentences are too many for one call; send at most {most} at once")]
     TooMany {
         /// Rows of `tokens`.
@@ -60,7 +60,7 @@ pub enum EmbedError {
         /// How many there may be.
         most: u64,
     },
-    /// A sentence is empty (without even the marks of its begin and end), or longer than its row.
+    /// A sentence is empty (it lacks even the begin and end marks), or is longer than its row.
     #[error("sentence {row} has {length} tokens; give it 1 to {most}")]
     Length {
         /// Which.
@@ -70,7 +70,7 @@ pub enum EmbedError {
         /// The width of a row.
         most: u32,
     },
-    /// A token that the model has not learnt.
+    /// A token is outside the model's vocabulary.
     #[error(
         "sentence {row} has token {token}, but the model knows {vocabulary}; use its card's tokenizer"
     )]
@@ -87,23 +87,23 @@ pub enum EmbedError {
     Model(String),
 }
 
-/// What a server has done. Two of them, subtracted, tell what happened between.
+/// Counters of a server's work. The difference of two readings tells what happened between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// Runs of [`Embedder::embed`]; calls that were joined run once.
+    /// Runs of [`Embedder::embed`]. Calls that were batched together count as one run.
     pub runs: u64,
-    /// Sentences in them.
+    /// Sentences in these runs.
     pub sentences: u64,
-    /// Tokens in those.
+    /// Tokens in these sentences.
     pub tokens: u64,
-    /// Passes through the model: sentences of very different lengths of one run take several.
+    /// Passes through the model. A run whose sentences differ much in length takes several passes.
     pub passes: u64,
     /// Tokens that the model computed only because another sentence of the pass was longer.
     pub padding: u64,
 }
 
 impl Work {
-    /// What was done since `earlier`; nothing, of a server that says it has done less.
+    /// The work done since `earlier`. Counters that have gone backwards count as zero.
     pub fn since(&self, earlier: &Self) -> Self {
         let since = |now: u64, then: u64| now.saturating_sub(then);
         Self {

@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 /// Numbers in an embedding.
 pub const DIMENSION: usize = 32;
 
-/// Tokens that it takes at most.
+/// The most tokens that the model takes of one sentence.
 pub const WIDTH: usize = 48;
 
-/// Four marks, each letter and digit at the begin and inside of a word, and some signs.
+/// Four special tokens, each letter and digit both at the begin and inside of a word, and some signs.
 pub const VOCABULARY: usize = 4 + 2 * LETTERS.len() + SIGNS.len();
 
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -57,7 +57,7 @@ fn config() -> Value {
     })
 }
 
-/// Its `tokenizer.json`: WordPiece, which spells every word.
+/// The model's `tokenizer.json`: a WordPiece tokenizer that spells every word.
 pub fn tokenizer() -> String {
     let marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"].map(str::to_owned);
     let begins = LETTERS.chars().map(String::from);
@@ -68,7 +68,7 @@ pub fn tokenizer() -> String {
     let mark = |name: &str| json!({"id": name, "ids": [vocabulary[name]], "tokens": [name]});
     json!({
         "version": "1.0",
-        // As the real one has them: they must not count.
+        // The real tokenizer has these settings too. They must have no effect.
         "truncation": {"max_length": 16, "strategy": "LongestFirst", "stride": 0},
         "padding": {"strategy": {"Fixed": 16}, "direction": "Right", "pad_to_multiple_of": null,
                     "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
@@ -128,7 +128,7 @@ fn weights(numbers: &mut Numbers) -> Result<HashMap<String, Tensor>> {
     Ok(weights)
 }
 
-/// Numbers from -0.5 to 0.5 in no visible order, always the same (a linear congruential generator, Knuth's constants).
+/// A fixed sequence of pseudo-random numbers from -0.5 to 0.5 (a linear congruential generator with Knuth's constants).
 struct Numbers(u64);
 
 impl Numbers {

@@ -1,7 +1,7 @@
 //! Sentences as tokens: `tokenizer.json`, and the tensors that a call carries.
 //!
-//! Padding and truncation that the file asks for are put aside: a row is always as wide as the model's longest sentence,
-//! and a longer one is cut there.
+//! The file's own padding and truncation settings are ignored: a row is always as wide as the longest sentence that the
+//! model takes, and a longer sentence is cut to that width.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Tokens {
     width: usize,
 }
 
-/// Sentences as the arguments of [`Embedder::embed`](crate::service::Embedder::embed).
+/// Tokenized sentences: the arguments of [`Embedder::embed`](crate::service::Embedder::embed).
 #[derive(Clone, Debug)]
 pub struct Rows {
     /// `[n, width]`, u32: tokens, then zeros.
@@ -29,7 +29,7 @@ impl Tokens {
     /// Reads a `tokenizer.json` for a model that takes `width` tokens at most and knows `vocabulary` of them.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// The file is not valid or does not fit the model; the error says why in words.
     pub fn parse(json: &[u8], width: usize, vocabulary: usize) -> Result<Self, String> {
         caught(|| Self::read(json, width, vocabulary))
     }
@@ -69,11 +69,11 @@ impl Tokens {
         self.width
     }
 
-    /// The tokens of `sentences`, of each as many as the model takes. Runs on the calling thread, some microseconds for a
+    /// Tokenizes `sentences` and cuts each to the length that the model takes. Runs on the calling thread, for some microseconds a
     /// sentence.
     ///
     /// # Errors
-    /// The sentence that cannot be tokenized, in words: the tokenizer has no token for what it does not know.
+    /// A sentence cannot be tokenized: the tokenizer has no token for unknown words. The error names the sentence.
     pub fn rows<S: AsRef<str>>(&self, sentences: &[S]) -> Result<Rows, String> {
         let mut tokens = vec![0u32; sentences.len() * self.width];
         let mut lengths = Vec::with_capacity(sentences.len());
@@ -99,7 +99,7 @@ impl Tokens {
     }
 }
 
-/// A tokenizer may be anybody's, and the library takes much of it on trust.
+/// Turns panics into errors: a tokenizer may come from anybody, and the library does not check all of it.
 fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let panicked = |_| Err("the `tokenizers` library panicked over this tokenizer".to_owned());
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked)
@@ -121,7 +121,7 @@ mod tests {
         let rows = tokens(8).rows(&["a cab", ""]).unwrap();
         assert_eq!(rows.tokens.shape(), [2, 8]);
         let lengths = rows.lengths.as_slice::<u32>().unwrap();
-        // A mark at each end; `a`, `c`, `##a`, `##b`.
+        // Begin and end marks, and `a`, `c`, `##a`, `##b`.
         assert_eq!(lengths, [6, 2]);
         let ids = rows.tokens.as_slice::<u32>().unwrap();
         assert!(ids[..6].iter().all(|id| *id > 0), "{ids:?}");
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_tokenizer_over_which_the_library_panics_is_refused_in_words() {
-        // That one thing of it is so is enough, whether it is found when it is read or when it is used.
+        // Each of these makes the library panic: some when the tokenizer is read, others when it is used.
         let wrong = [
             (
                 "normalizer",

@@ -174,7 +174,7 @@ fn weights_that_are_no_numbers_are_refused() {
 #[test]
 fn an_embedding_that_is_no_number_is_an_error() {
     let directory = tiny_model();
-    // Each weight is a number, and their sum is none.
+    // Each weight is finite, but their sum is not.
     reweigh(&directory, |weights| {
         for name in ["word", "position"] {
             let name = format!("embeddings.{name}_embeddings.weight");

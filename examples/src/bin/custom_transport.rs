@@ -1,8 +1,8 @@
-//! A transport of one's own: pipes over Unix sockets, `unix://PATH`, written against the public seams alone. It lets in processes of this
-//! user, as the kernel knows them.
+//! A custom transport: pipes over Unix sockets, `unix://PATH`, written against the public API alone. It accepts only processes of the same
+//! user, whose ids the kernel reports.
 //!
-//! It has a side address, so that pipes that begin on tcp are upgraded to it where both ends are on one machine. Run this
-//! to see that, and the transport pass the public conformance suites:
+//! The transport offers a side address, so pipes that begin on tcp upgrade to it when both ends are on one machine. Run
+//! this to see such an upgrade, and to see the transport pass the public conformance suites:
 //! `cargo run -p tensorpipe-examples --bin custom_transport`.
 
 use std::hash::{BuildHasher, RandomState};
@@ -22,13 +22,13 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// Transport `unix`.
 struct UnixTransport {
-    /// Who can reach whom: processes of one user and one boot that see the same directory of temporary files.
+    /// Processes with equal domains reach each other: same user, same boot, same directory of temporary files.
     domain: Vec<u8>,
     user: u32,
 }
 
 impl UnixTransport {
-    /// Works where the system says which boot it is.
+    /// Fails where the kernel does not tell its boot id.
     fn probe() -> io::Result<Self> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         let directory = std::fs::metadata(std::env::temp_dir())?;
@@ -90,7 +90,7 @@ impl Transport for UnixTransport {
     }
 }
 
-/// A path that nobody else has, and nobody can guess: of a directory in which everybody may write.
+/// A path that nobody can guess, because everybody may write to its directory.
 fn fresh_path() -> PathBuf {
     let [one, other] = [(); 2].map(|()| RandomState::new().hash_one(std::process::id()));
     std::env::temp_dir().join(format!("tensorpipe-{one:016x}{other:016x}.sock"))
@@ -141,7 +141,7 @@ struct UnixConnection {
 }
 
 impl UnixConnection {
-    /// With the peer that the kernel names (`SO_PEERCRED`).
+    /// Asks the kernel for the peer's process and user (`SO_PEERCRED`).
     fn new(stream: UnixStream, path: &str) -> io::Result<Self> {
         let peer = stream.peer_cred()?;
         let pid = peer.pid().and_then(|pid| u32::try_from(pid).ok());
@@ -210,7 +210,7 @@ impl AsyncWrite for UnixConnection {
     }
 }
 
-/// A context that prefers Unix sockets, and can be reached over tcp.
+/// A context that prefers Unix sockets and also speaks tcp.
 fn context(name: &str) -> anyhow::Result<Context> {
     let transports: [Arc<dyn Transport>; 2] = [
         Arc::new(UnixTransport::probe()?),

@@ -1,5 +1,6 @@
-//! A service that knows its callers: `guarded serve URL` and `guarded call URL`, each with `--secret FILE` for a token, or with
-//! `--certificate`, `--key` and `--trust` for TLS. Without arguments: a server, a client, and a client without the secret, each a process of its own.
+//! A service that authenticates its callers. `guarded serve URL` and `guarded call URL` take `--secret FILE` for a token, or
+//! `--certificate`, `--key` and `--trust` for TLS. Without arguments this starts three processes: a server, a client, and a client
+//! with a wrong secret.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use tensorpipe_rpc::{CallContext, CallError, Server, tensor_service};
 #[tensor_service]
 trait Vault {
     async fn sum(&self, values: Tensor, cx: &CallContext) -> Result<(f32, String), String>;
-    /// Nobody may: see `authorize`.
+    /// Denied to every caller by `authorize`.
     async fn burn(&self);
 }
 
@@ -117,7 +118,7 @@ async fn call(url: &str, guard: &Guard) -> Result<()> {
     Ok(())
 }
 
-/// The three of them, of which the last one has another secret.
+/// Starts a server, a client with the same secret, and a client with another secret.
 fn show() -> Result<()> {
     let folder = std::env::temp_dir().join(format!("guarded-{}", std::process::id()));
     std::fs::create_dir(&folder)?;

@@ -1,4 +1,4 @@
-//! A pipe to a replica, as far as the set sees it.
+//! Stand-in for a connection to a replica, with only the methods that the set of replicas calls.
 
 use crate::error::ConnectError;
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -9,7 +9,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Its pipe ends. A call that looks may find out before its task does.
+    /// Ends the pipe. A call may notice before the replica's task does.
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Clients, of which a set of replicas is modelled: its files name the rest by these paths.
+//! The set of replicas of a client, and stand-ins under the paths by which its source files name the rest.
 
 pub(crate) mod connection;
 pub mod replicas;

@@ -1,6 +1,6 @@
 //! Memory and its handles.
 //!
-//! `region`, `memory` and `memory_kind` are those of `tensorpipe/src/device/`, `pool::lendable` that of its pool.
+//! `region`, `memory`, `memory_kind` and `pool::lendable` are the real files of `tensorpipe/src/device/`.
 
 #[expect(dead_code, unreachable_pub, reason = "applications use it, too")]
 #[path = "../../../tensorpipe/src/device/memory.rs"]
@@ -17,7 +17,7 @@ pub(crate) use memory::Memory;
 pub(crate) use memory_kind::MemoryKind;
 pub(crate) use region::{Buffer, BufferMut};
 
-/// No device queues anything here.
+/// Stand-in: no device queues work here.
 pub(crate) struct QueuedWork;
 
 /// Main memory.
@@ -26,7 +26,7 @@ pub(crate) struct Device {
     pub(crate) kind: DeviceKind,
 }
 
-/// The only one.
+/// The only kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeviceKind;
 

@@ -1,4 +1,4 @@
-//! A pool of lendable memory, and of no other.
+//! A pool that has only lendable memory.
 
 use super::{Buffer, BufferMut};
 use crate::sync::Arc;
@@ -10,10 +10,10 @@ mod lendable;
 
 use lendable::{LendableBlock, Lendables};
 
-/// As long as the pool makes segments of small pieces.
+/// The length of segments for small pieces, as in the real pool.
 const SEGMENT: u64 = 2 << 20;
 
-/// Sizes of memory: one.
+/// The only size class.
 struct Class {
     size: usize,
 }
@@ -24,14 +24,14 @@ impl Class {
     }
 }
 
-/// The context's.
+/// Stand-in for the context's pool.
 pub(crate) struct Pool {
     lendables: Arc<Lendables>,
     segments: u64,
 }
 
 impl Pool {
-    /// Of so many segments, each of one piece.
+    /// A pool of `segments` segments, each of one piece.
     pub(crate) fn new(segments: u64) -> Self {
         let bytes = segments * SEGMENT;
         Self {
@@ -40,12 +40,12 @@ impl Pool {
         }
     }
 
-    /// Memory to fill, of one byte; `None` while all of it is in use.
+    /// Takes one byte of memory to fill; `None` while all memory is in use.
     pub(crate) fn take(&self) -> Option<BufferMut> {
         self.lendables.take(1).map(|(buffer, _)| buffer)
     }
 
-    /// Everything is back, and there once.
+    /// Asserts that all memory is back, each piece exactly once.
     pub(crate) fn assert_whole(&self) {
         let stats = self.lendables.stats();
         assert_eq!((stats.lent_bytes, stats.outstanding_bytes), (0, 0));
@@ -54,13 +54,13 @@ impl Pool {
     }
 }
 
-/// Offers what lies in lendable memory.
+/// Offers a buffer that lies in lendable memory.
 pub(crate) fn lend(buffer: &Buffer, ledger: &Arc<Ledger>) -> Option<(Entry, Open)> {
     let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
     block.expect("memory of the pool").lend(ledger, 0..1)
 }
 
-/// Where it lies.
+/// The segment that holds the buffer.
 pub(crate) fn segment(buffer: &Buffer) -> &Arc<crate::sys::segment::Segment> {
     let block = buffer.memory().as_any().downcast_ref::<LendableBlock>();
     block

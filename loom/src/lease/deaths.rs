@@ -1,4 +1,4 @@
-//! A borrower dies between any two of its steps: what it had is used again when the system has said so, and not before.
+//! A borrower dies between any two of its steps. The lender reuses its memory only after the system has reported the death.
 
 use loom::thread;
 
@@ -22,7 +22,7 @@ pub fn a_borrower_dies() {
     });
 }
 
-/// One of two borrowers dies: the memory stays the other one's.
+/// One of two borrowers dies: the memory stays lent to the other one.
 pub fn one_of_two_dies() {
     death::at_each_step(|dies| {
         check(3, move || {
@@ -45,7 +45,7 @@ pub fn one_of_two_dies() {
     });
 }
 
-/// A cancelled write takes its offer back while its borrower dies.
+/// A cancelled write withdraws its offer while the borrower dies.
 pub fn a_borrower_dies_while_its_offer_is_withdrawn() {
     death::at_each_step(|dies| {
         check(None, move || {
@@ -63,7 +63,7 @@ pub fn a_borrower_dies_while_its_offer_is_withdrawn() {
     });
 }
 
-/// The lender reads what was sent back to it, and its sender dies.
+/// The borrower sends memory back and dies. The lender reads that memory.
 pub fn a_borrower_dies_after_it_has_sent_back() {
     death::at_each_step(|dies| {
         check(3, move || {
@@ -85,7 +85,7 @@ pub fn a_borrower_dies_after_it_has_sent_back() {
     });
 }
 
-/// The lender hears of what was sent back to it when its sender is dead, or dies.
+/// The borrower sends memory back and dies. The message reaches the lender when the borrower is dying or dead.
 pub fn a_borrower_dies_while_what_it_has_sent_back_is_on_its_way() {
     death::at_each_step(|dies| {
         check(3, move || {
@@ -95,7 +95,7 @@ pub fn a_borrower_dies_while_what_it_has_sent_back_is_on_its_way() {
             let reader = live(&dies, &borrower, move || {
                 offer.memory.read();
                 offer.debts.send_back(entry);
-                // Its lane has heard nothing when the pipe ends.
+                // The pipe ends before the borrower's lane has heard of an acknowledgement.
                 offer.debts.give_up(entry);
             });
             let lane = {
@@ -112,7 +112,7 @@ pub fn a_borrower_dies_while_what_it_has_sent_back_is_on_its_way() {
     });
 }
 
-/// Runs a borrower's process to its end, of which the lender hears.
+/// Runs a borrower's process to its end, and then reports the end to the lender.
 fn live<T>(
     dies: &death::Dies,
     borrower: &Borrower,

@@ -1,9 +1,9 @@
-//! Memory that one process lends to others, which read it while its own wants to write.
+//! One process lends memory to others, which read it while the lender wants to write.
 //!
-//! Everything that decides is real: the ledger, the block that is lent, the pool and the handles on them. Here is what lane and
-//! exchange do with them, without the messages between them: what was offered is known at once.
+//! All deciding code is real: the ledger, the lent block, the pool and the handles. The files here replace the lane and the
+//! exchange, without messages between them: a borrower knows of an offer at once.
 //!
-//! A borrower's process ends after its last step, and then the lender hears of it: as the system says it.
+//! A borrower's process ends after its last step. Only then does the lender hear of the end, as the system reports it.
 
 pub mod deaths;
 pub mod offers;
@@ -23,11 +23,11 @@ use crate::sys::segment::{Foreign, SegmentId};
 struct Borrower {
     ledger: Arc<Ledger>,
     debts: Arc<Debts>,
-    /// Where what it was offered lies, as it would say in a message. No step of a model.
+    /// The segment of each offer, which a real borrower would name in a message. Access to this is no step of a model.
     segments: Arc<std::sync::Mutex<BTreeMap<u64, SegmentId>>>,
 }
 
-/// What it is told.
+/// An offer, as the borrower receives it.
 #[derive(Clone)]
 struct Offer {
     debts: Arc<Debts>,
@@ -45,12 +45,12 @@ impl Borrower {
         }
     }
 
-    /// Offers `buffer` to it, unless it has too much.
+    /// Offers `buffer` to the borrower. `None` if the ledger is full.
     fn offer(&self, buffer: &Buffer) -> Option<Offer> {
         self.open_offer(buffer).map(|(offer, _)| offer)
     }
 
-    /// The same, with what its lane keeps.
+    /// Like [`offer`](Self::offer); also returns the handle that the lender's lane keeps.
     fn open_offer(&self, buffer: &Buffer) -> Option<(Offer, Open)> {
         let memory = Foreign::of(segment(buffer));
         let (entry, open) = lend(buffer, &self.ledger)?;
@@ -71,7 +71,7 @@ impl Borrower {
         self.ledger.pin(entry, segment, 0..1)
     }
 
-    /// The lender reads what the borrower says to have sent back.
+    /// The lender reads memory that, as the borrower says, was sent back.
     fn read_back(&self, entry: Entry) -> bool {
         let Some(pinned) = self.pin(entry) else {
             return false;
@@ -82,7 +82,7 @@ impl Borrower {
         true
     }
 
-    /// Nothing is lent to it, and each slot is there once. The pool lets go of loans when it looks.
+    /// Asserts that nothing is lent to the borrower, and that each slot of the ledger is free exactly once.
     fn assert_settled(&self) {
         assert!(!self.ledger.is_out());
         let pool = Pool::new(SLOTS as u64 + 1);
@@ -93,7 +93,7 @@ impl Borrower {
 }
 
 impl Offer {
-    /// Takes it, reads, and gives it back. `false`: it was withdrawn.
+    /// Takes the offer, reads the memory, and gives it back. `false` if the offer was withdrawn.
     fn borrow(&self) -> bool {
         self.debts.take(self.entry) && {
             self.finish();
@@ -101,7 +101,7 @@ impl Offer {
         }
     }
 
-    /// The same, taken already.
+    /// Reads the memory of an offer that is already taken, and gives it back.
     fn finish(&self) {
         self.memory.read();
         self.memory.read();
@@ -109,13 +109,13 @@ impl Offer {
     }
 }
 
-/// Memory that was written to, of a pool that has some.
+/// Takes memory from the pool and freezes it.
 fn filled(pool: &Pool) -> Buffer {
     let buffer = pool.take().map(BufferMut::freeze);
     buffer.expect("none of it is in use")
 }
 
-/// Memory that was written to, of a pool with so much, and offered to a process.
+/// A pool of `memory` segments, a borrower, and one buffer that is offered to it.
 fn offered(memory: u64) -> (Pool, Borrower, Buffer, Offer) {
     let (pool, borrower) = (Pool::new(memory), Borrower::new());
     let buffer = filled(&pool);

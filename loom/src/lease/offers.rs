@@ -1,4 +1,4 @@
-//! An offer is either taken or withdrawn, and its slot is used for another one when it is back.
+//! An offer is either taken or withdrawn. Its slot is reused once the loan is back.
 
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use crate::device::pool::Pool;
 use crate::sync::Arc;
 use crate::sys::ledger::Pinned;
 
-/// An offer on its way; no step of a model, and so no order.
+/// An offer in transit. Access to this is no step of a model, so it orders nothing.
 #[derive(Clone, Default)]
 struct Frame(Arc<Mutex<Option<Offer>>>);
 
@@ -24,7 +24,7 @@ impl Frame {
     }
 }
 
-/// A cancelled write takes its offer back while the reader takes it: one of them wins.
+/// A cancelled write withdraws its offer while the reader takes it: exactly one of them succeeds.
 pub fn an_offer_is_taken_or_withdrawn() {
     check(None, || {
         let (pool, borrower, mut buffer, offer) = offered(1);
@@ -40,8 +40,8 @@ pub fn an_offer_is_taken_or_withdrawn() {
     });
 }
 
-/// Its bytes are asked for while its borrower takes it after all: one of them has it, and it is written again after both. The lane has
-/// no handle on the memory.
+/// The peer asks for the bytes instead, while the borrower takes the offer after all: one of them gets the memory. The lender writes to it
+/// again after both. The lane holds no handle on the memory.
 pub fn an_offer_is_taken_or_read_at_home() {
     check(None, || {
         let (pool, borrower) = (Pool::new(1), Borrower::new());
@@ -68,7 +68,7 @@ pub fn an_offer_is_taken_or_read_at_home() {
     });
 }
 
-/// The reader hears of an offer over something that orders nothing: that the ledger has it says what was written before.
+/// The reader hears of an offer over a path that orders nothing. Taking it from the ledger makes the earlier writes visible.
 pub fn whoever_takes_sees_what_was_written() {
     check(None, || {
         let (pool, borrower) = (Pool::new(1), Borrower::new());
@@ -92,8 +92,8 @@ pub fn whoever_takes_sees_what_was_written() {
     });
 }
 
-/// The ledger is full, and the owner of what is lent keeps it. The slot is lent again when the first loan is back; the owner writes
-/// when it looks.
+/// The ledger is full, and the owner keeps its handle on the lent memory. The slot is reused when the first loan is back; the owner
+/// writes when it finds the memory free.
 pub fn a_slot_is_reaped_while_its_owner_keeps_the_memory() {
     check(3, || {
         let (pool, borrower, mut buffer, offer) = offered(2);
@@ -125,7 +125,7 @@ pub fn a_slot_is_reaped_while_its_owner_keeps_the_memory() {
     });
 }
 
-/// The reader hears of an offer when it was withdrawn, and its slot has another one.
+/// The reader hears of an offer after it was withdrawn and its slot reused for another offer.
 pub fn a_late_reader_takes_nothing_else() {
     check(None, || {
         let (pool, borrower, buffer, first) = offered(2);
@@ -145,7 +145,7 @@ pub fn a_late_reader_takes_nothing_else() {
     });
 }
 
-/// The same memory is lent again and again, each time as it is then.
+/// The same memory is lent repeatedly, each time with its content of that moment.
 pub fn it_is_lent_again() {
     check(None, || {
         let (pool, borrower, buffer, first) = offered(1);
@@ -172,7 +172,7 @@ pub fn it_is_lent_again() {
     });
 }
 
-/// The pool goes while something is out: its slot waits until it is back.
+/// The pool is dropped while memory is lent out: the slot waits until the memory is back.
 pub fn a_slot_waits_for_its_borrower() {
     check(None, || {
         let (pool, other) = (Pool::new(1), Pool::new(1));

@@ -1,4 +1,4 @@
-//! What a borrower sends back is the lender's own memory: it is read there as it was lent, though the borrower gives it back.
+//! A borrower sends lent memory back to its lender. The lender reads it unchanged, even though the borrower ends the loan meanwhile.
 
 use loom::thread;
 
@@ -6,7 +6,7 @@ use super::{Offer, offered};
 use crate::check;
 use crate::sys::ledger::Pinned;
 
-/// The borrower does `finishes` with what it has taken; the lender's lane reads it, and its application wants to write.
+/// The borrower runs `finishes` on a taken offer. Meanwhile the lender's lane reads the memory, and its application writes.
 fn read_back_while(finishes: fn(Offer)) {
     check(None, move || {
         let (pool, borrower, mut buffer, offer) = offered(2);
@@ -26,12 +26,12 @@ fn read_back_while(finishes: fn(Offer)) {
     });
 }
 
-/// The borrower sends it back and gives it back.
+/// The borrower sends the memory back and ends its loan.
 pub fn it_is_read_by_its_lender() {
     read_back_while(|offer| offer.finish());
 }
 
-/// The lender's application looks whether it may write: that does not keep the lane from what the borrower still has.
+/// The lender's application checks whether it may write. That check does not stop the lane from reading memory still on loan.
 pub fn a_look_harms_nobody() {
     check(None, || {
         let (pool, borrower, mut buffer, offer) = offered(1);
@@ -51,7 +51,7 @@ pub fn a_look_harms_nobody() {
     });
 }
 
-/// Two lanes read it.
+/// Two lanes of the lender read the returned memory.
 pub fn it_is_read_twice_by_its_lender() {
     check(3, || {
         let (pool, borrower, buffer, offer) = offered(1);
@@ -72,7 +72,7 @@ pub fn it_is_read_twice_by_its_lender() {
     });
 }
 
-/// Sent back when it is the lender's again: the lane finds that nothing of it is the borrower's, whatever is in its slot.
+/// A borrower sends memory back whose loan it has already ended. The lane refuses it, whatever the slot holds by then.
 pub fn what_is_back_is_not_read() {
     check(None, || {
         let (pool, borrower, buffer, offer) = offered(1);
@@ -93,17 +93,17 @@ pub fn what_is_back_is_not_read() {
     });
 }
 
-/// The borrower sends it back and reads no more of it; its message is there, or its pipe ends first.
+/// The borrower sends the memory back and stops reading it. Its message arrives, or its pipe ends first.
 pub fn what_is_sent_back_is_its_lenders() {
     read_back_while(|offer| {
         offer.memory.read();
         offer.debts.send_back(offer.entry);
-        // Its lane lets go of it.
+        // The borrower's lane drops the loan.
         offer.debts.give_up(offer.entry);
     });
 }
 
-/// It is lent again as soon as it is back: whoever sent it back, and has not heard that it is there, does not touch the next loan.
+/// Returned memory is lent again at once. Its sender, which has not yet heard of the arrival, must not touch the next loan.
 pub fn a_late_sender_touches_no_other_loan() {
     check(None, || {
         let (pool, borrower, buffer, offer) = offered(1);
@@ -126,8 +126,8 @@ pub fn a_late_sender_touches_no_other_loan() {
     });
 }
 
-/// Two messages bring it back. The second is sent when the lender has said that it has the first. It ends the loan, though the
-/// first is still read.
+/// Two messages bring the memory back. The borrower sends the second after the lender has confirmed the first. The second ends
+/// the loan, though the lender still reads the first.
 pub fn two_messages_bring_it_back() {
     check(3, || {
         let (pool, borrower, buffer, offer) = offered(1);
@@ -138,7 +138,7 @@ pub fn two_messages_bring_it_back() {
         let second = thread::spawn(move || {
             sender.send_back(entry);
             assert!(lane.read_back(entry), "its borrower has not got it");
-            // That it came is not known to its sender.
+            // The sender does not know that its message arrived.
             sender.give_up(entry);
         });
         let reader = thread::spawn(move || {

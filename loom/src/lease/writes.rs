@@ -1,4 +1,4 @@
-//! Memory that is lent is not written: whoever wants to write gets it when it is back, and else other memory.
+//! Lent memory is never written. A writer gets the memory itself once it is back, and other memory before that.
 
 use loom::thread;
 
@@ -7,7 +7,7 @@ use crate::check;
 use crate::device::pool::Pool;
 use crate::sync::Arc;
 
-/// The lender writes to what it has lent: in its place if it is back, else in a copy.
+/// The lender writes to a buffer that it has lent: in place if the memory is back, else in a copy.
 pub fn the_lender_writes() {
     check(None, || {
         let (pool, borrower, mut buffer, offer) = offered(2);
@@ -20,7 +20,7 @@ pub fn the_lender_writes() {
     });
 }
 
-/// The lender lets go of it, and asks the pool for memory, which has no other.
+/// The lender drops lent memory and asks the pool for more. The pool has no other memory.
 pub fn the_pool_hands_it_out_again() {
     check(None, || {
         let (pool, borrower, buffer, offer) = offered(1);
@@ -34,7 +34,7 @@ pub fn the_pool_hands_it_out_again() {
     });
 }
 
-/// Two processes read the same tensor; it is back when both are done.
+/// Two processes read the same tensor. The memory is back when both are done.
 pub fn two_read_the_same() {
     check(3, || {
         let (pool, borrowers) = (Pool::new(2), [Borrower::new(), Borrower::new()]);
@@ -55,7 +55,7 @@ pub fn two_read_the_same() {
     });
 }
 
-/// Two threads of the lender want memory while a third process reads: nobody gets what another one has.
+/// Two threads of the lender take memory while another process reads: none gets memory that is in use.
 pub fn two_want_memory() {
     check(3, || {
         let (pool, borrower) = (Arc::new(Pool::new(2)), Borrower::new());

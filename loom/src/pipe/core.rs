@@ -1,4 +1,4 @@
-//! The smallest pipe around the real hand-overs: it drives like `tensorpipe/src/pipe/core.rs`.
+//! A minimal pipe around the real driver and dispatcher. Its loop follows `tensorpipe/src/pipe/core.rs`.
 
 use super::dispatch::{Pushed, Submitted, When, dispatch, dispatch_queued};
 use super::driver::runtime;
@@ -10,19 +10,19 @@ use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
 pub(super) struct Core {
     pub(super) shared: Mutex<Shared>,
     pub(super) driver: Driver<Io>,
-    /// The connection can be polled.
+    /// Whether the connection can be busy-polled.
     able: bool,
     line: Arc<Line>,
     /// How many deliveries wait for the handler.
     deliveries: AtomicUsize,
-    /// What the application wants to be sent the long way, and what of it has left.
+    /// Messages written by way of a round of driving, and how many of them have left.
     written: AtomicU32,
     sent: AtomicU32,
-    /// What has left the short way. No step of a model: it is looked at when no thread is left.
+    /// Messages sent directly. Access is no step of a model: it is read only when no other thread runs.
     short: std::sync::atomic::AtomicU32,
-    /// A round ends with each message, since it is time to yield.
+    /// Whether a round ends after each message, as if it were time to yield.
     has_enough: bool,
-    /// From so many deliveries on that wait nothing more is read.
+    /// Reading pauses while this many deliveries wait for the handler.
     too_many: usize,
     /// Called with each message.
     handler: Option<fn(&Arc<Self>, u32)>,
@@ -32,22 +32,22 @@ pub(super) struct Core {
 const MESSAGE: &[u8] = b"ab";
 
 impl Core {
-    /// One whose connection always asks to be woken.
+    /// A pipe whose connection always asks to be woken.
     pub(super) fn new(handler: Option<fn(&Arc<Self>, u32)>) -> Self {
         Self::with(false, usize::MAX, handler)
     }
 
-    /// One whose connection can be polled.
+    /// A pipe whose connection can be busy-polled.
     pub(super) fn that_can_be_polled(handler: Option<fn(&Arc<Self>, u32)>) -> Self {
         Self::with(true, usize::MAX, handler)
     }
 
-    /// One whose connection takes a byte at once.
+    /// A pipe whose connection takes one byte in each write.
     pub(super) fn that_sends_in_part() -> Self {
         Self::with(false, 1, None)
     }
 
-    /// One that does no more than one message in a slice.
+    /// A pipe that handles at most one message in a slice.
     pub(super) fn that_has_enough() -> Self {
         Self {
             has_enough: true,
@@ -55,7 +55,7 @@ impl Core {
         }
     }
 
-    /// One whose handler is waited for with each message.
+    /// A pipe that reads no further message until its handler has taken the last one.
     pub(super) fn that_waits_for_its_handler() -> Self {
         Self {
             too_many: 1,
@@ -84,7 +84,7 @@ impl Core {
         self.driver.drive(self);
     }
 
-    /// Whether something can be done now.
+    /// Polls once. Returns whether there is something to do.
     pub(super) fn poll(&self) -> bool {
         self.driver.poll::<Self>()
     }
@@ -102,7 +102,7 @@ impl Core {
     }
 
     fn send_and_receive(&self, io: &mut Io) -> Round {
-        // Here and below: what cannot be polled spares the models steps.
+        // Here and below: skipping this for a connection that cannot be polled saves the models steps.
         let polled = self.able && self.driver.is_polling();
         if self.able {
             io.set_polled(polled);
@@ -152,12 +152,12 @@ impl Core {
         }
     }
 
-    /// The same, but the only ones who look are those who drive anyway.
+    /// Like [`arrive`](Self::arrive), but wakes nobody: only a thread that drives anyway notices.
     pub(super) fn arrive_unseen(&self) {
         self.line.arrive();
     }
 
-    /// The application sends a message.
+    /// The application writes a message and drives.
     pub(super) fn write(self: &Arc<Self>) {
         self.written.fetch_add(1, Ordering::Relaxed);
         self.drive();
@@ -166,7 +166,7 @@ impl Core {
     /// The application sends a message, which leaves at once if it can.
     pub(super) fn submit(self: &Arc<Self>, when: When, watched: bool) -> Submitted {
         let submitted = self.send_or_queue(when, watched);
-        // As `tensorpipe/src/pipe/outbound/mod.rs`, and whoever calls it.
+        // The same steps as in `tensorpipe/src/pipe/outbound/mod.rs` and in its callers.
         if !self.driver.delivery.is_held_here() && self.driver.is_kicked() {
             self.drive();
         }
@@ -198,7 +198,7 @@ impl Core {
         dispatch(self, shared, io, pushed, when)
     }
 
-    /// One that the protocol queues, and that leaves as [`write_soon`](Self::write_soon) says.
+    /// The protocol queues a message, which leaves like that of [`write_soon`](Self::write_soon).
     pub(super) fn queue_soon(self: &Arc<Self>) {
         self.written.fetch_add(1, Ordering::Relaxed);
         let waits = (self.driver.hold()).is_some_and(|io| dispatch_queued(self, io, 1));
@@ -207,17 +207,17 @@ impl Core {
         }
     }
 
-    /// One that leaves with the next turn of whoever drives: the background task is told.
+    /// The application sends a message that leaves with the next drive. The background task is woken for it.
     pub(super) fn write_soon(self: &Arc<Self>) {
         self.submit(When::Beside(1), false);
     }
 
-    /// The handler sends a message: it leaves with the round that follows, or at once.
+    /// The handler sends a message, which leaves at once or with the round that follows.
     pub(super) fn answer(self: &Arc<Self>) {
         self.submit(When::Now, false);
     }
 
-    /// Whether the handler is at work here, and called again when it is done.
+    /// Whether this thread runs the handler and will call it again afterwards.
     pub(super) fn answers_more(&self) -> bool {
         self.driver.delivery.is_held_here() && self.deliveries.load(Ordering::Acquire) > 0
     }
@@ -228,7 +228,7 @@ impl Core {
         self.short.fetch_add(messages, Ordering::Relaxed);
     }
 
-    /// Whether whoever asks how this write ends is told that it is over.
+    /// Whether a caller that asks for the outcome of this write learns that it is over.
     pub(super) fn is_written(&self, Submitted { id, over, .. }: Submitted) -> bool {
         over || matches!(lock(&self.shared).writes.get(&id), Some(Some(Ok(()))))
     }

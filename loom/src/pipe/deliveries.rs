@@ -1,4 +1,4 @@
-//! The handler is called for each message: in order, one call at a time, on whichever thread drives.
+//! The pipe calls the handler for each message, in order and one call at a time, on whichever thread drives.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use super::tasks::Pipe;
 use crate::check;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
-/// Two threads bring messages: whoever holds the lock delivers those of both.
+/// Two threads bring messages. The thread that holds the delivery lock delivers the messages of both.
 pub fn two_deliver_at_once() {
     check(2, || deliver_at_once(2, 2));
 }
 
-/// The same with three.
+/// Like [`two_deliver_at_once`], with three threads.
 pub fn three_deliver_at_once() {
     check(3, || deliver_at_once(3, 1));
 }
@@ -43,9 +43,9 @@ struct Inbox {
     lock: DeliveryLock,
     /// Messages, and the number of the next one.
     queue: Mutex<(VecDeque<u32>, u32)>,
-    /// How many there are, for those without the lock.
+    /// The queue's length, for threads without the lock.
     queued: AtomicUsize,
-    /// Only one thread may be here at a time, and must see what the one before it did.
+    /// Only one thread may call the handler at a time, and it must see the effects of earlier calls.
     handler: UnsafeCell<()>,
     delivered: Mutex<Vec<u32>>,
 }
@@ -83,7 +83,7 @@ impl Inbox {
     }
 }
 
-/// A round stops early to let a message be delivered: it goes on with those behind it.
+/// A round stops early to deliver a message, and then continues with the messages behind it.
 pub fn a_round_that_stops_for_a_message_goes_on() {
     check(3, || {
         let core = Arc::new(Core::new(Some(|_, _| ())));
@@ -92,7 +92,7 @@ pub fn a_round_that_stops_for_a_message_goes_on() {
     });
 }
 
-/// The handler answers each message, from inside a drive, while others drive too: every answer leaves.
+/// The handler answers each message from inside a drive, while other threads drive too: every answer leaves.
 pub fn what_a_handler_writes_leaves() {
     check(2, || {
         let core = Arc::new(Core::new(Some(|core, _| core.write())));
@@ -102,7 +102,7 @@ pub fn what_a_handler_writes_leaves() {
     });
 }
 
-/// The same where it leaves its answers behind, for the round that follows.
+/// The handler leaves its answers queued for the round that follows: every answer leaves.
 pub fn what_a_handler_leaves_behind_leaves() {
     check(2, || {
         let core = Arc::new(Core::new(Some(|core, _| core.answer())));
@@ -112,7 +112,7 @@ pub fn what_a_handler_leaves_behind_leaves() {
     });
 }
 
-/// Too much waits for the handler, so that nothing more is read: whoever gives it the rest sees to it that reading goes on.
+/// Reading pauses because too many messages wait for the handler. The thread that delivers them makes reading resume.
 pub fn reading_goes_on_once_the_handler_has_caught_up() {
     check(3, || {
         let pipe = Pipe::that_waits_for_its_handler();

@@ -1,16 +1,16 @@
-//! The model's connection: messages are numbers, and the peer wakes whoever asks for it.
+//! The model's connection: messages are numbers, and the peer wakes this side if it asks for that.
 
 use super::core::Core;
 use super::driver::Readiness;
 use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence, lock};
 
-/// What the peer sees.
+/// The state that both ends share.
 pub(super) struct Line {
-    /// It can be polled; else it asks to be woken all the time.
+    /// Whether the connection can be busy-polled. If not, this side always asks to be woken.
     able: bool,
-    /// Messages so far.
+    /// Number of messages that have arrived.
     arrived: AtomicU32,
-    /// This side asks to be woken.
+    /// Whether this side asks to be woken.
     asks: AtomicBool,
 }
 
@@ -25,7 +25,7 @@ impl Line {
 
     /// The peer sends a message. Returns whether it wakes this side.
     pub(super) fn arrive(&self) -> bool {
-        // Relaxed: that a round sees it is up to what hands over.
+        // Relaxed, because the hand-over under test must make this visible to a round.
         self.arrived.fetch_add(1, Ordering::Relaxed);
         if !self.able {
             return true;
@@ -34,17 +34,17 @@ impl Line {
         self.asks.load(Ordering::Relaxed) && self.asks.swap(false, Ordering::Relaxed)
     }
 
-    /// As the ring's ends.
+    /// Asks to be woken, with the same steps as an end of the ring.
     fn ask(&self, asks: bool) {
         self.asks.swap(asks, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 }
 
-/// What was left to whom.
+/// Sends that were left to the background task.
 #[derive(Default)]
 pub(super) struct Sends {
-    /// Something to be sent was left to the background task, which was told.
+    /// Whether a send was left to the background task, which was woken for it.
     owed: bool,
 }
 
@@ -62,18 +62,18 @@ impl Sends {
     }
 }
 
-/// What whoever drives has to itself.
+/// State of the one thread that drives.
 pub(super) struct Io {
     line: Arc<Line>,
     read: u32,
     polled: bool,
     pub(super) sends: Sends,
-    /// Bytes to be sent, of so many messages.
+    /// Bytes to send, and the number of their messages.
     frames: Vec<u8>,
     messages: u32,
-    /// Of this one a part has left.
+    /// The message that has left in part.
     in_part: Option<u64>,
-    /// The connection takes so many bytes at once.
+    /// How many bytes the connection takes in one write.
     takes: usize,
 }
 
@@ -126,7 +126,7 @@ impl Io {
         }
     }
 
-    /// Sends all that there is, as a round does, and says of which message the rest has left.
+    /// Sends everything, as a round does, and reports a message whose rest has left.
     pub(super) fn send(&mut self, core: &Core) {
         self.sends.owed = false;
         while !self.frames.is_empty() {
@@ -141,7 +141,7 @@ impl Io {
         self.read < self.line.arrived.load(Ordering::Relaxed)
     }
 
-    /// While it is polled it does not ask to be woken.
+    /// Switches busy-polling. While it is on, the connection does not ask to be woken.
     pub(super) fn set_polled(&mut self, polled: bool) {
         if polled && !self.polled {
             self.line.ask(false);
@@ -149,7 +149,7 @@ impl Io {
         self.polled = polled;
     }
 
-    /// The next message. If there is none it asks to be woken.
+    /// Returns the next message. If there is none, the connection asks to be woken.
     pub(super) fn next(&mut self) -> Option<u32> {
         if !self.has_come() {
             if self.polled || !self.line.able {

@@ -1,4 +1,4 @@
-//! Who drives while somebody else does leaves a kick: its work is done all the same.
+//! A thread that wants to drive while another one does leaves a kick. Its work must be done all the same.
 
 use loom::thread;
 
@@ -13,12 +13,12 @@ pub fn two_write_at_once() {
     check(3, || write_at_once(2));
 }
 
-/// The same with three: two of them leave their kicks, to one that has it or to one that is about to get it.
+/// Like [`two_write_at_once`], with three. Two leave kicks, to a thread that drives or is about to drive.
 pub fn three_write_at_once() {
     check(2, || write_at_once(3));
 }
 
-/// One polls whether there is something to do while another one writes: what that one could not do for it, it sees.
+/// One thread polls for work while another one writes: the poll sees work that the writer had to leave.
 pub fn one_polls_while_another_writes() {
     check(3, || {
         let core = Arc::new(Core::new(None));
@@ -34,7 +34,7 @@ pub fn one_polls_while_another_writes() {
     });
 }
 
-/// A message leaves without a round of driving, while another is written: what that one could not do for itself is done.
+/// One message is sent directly, without a round of driving, while another is written: both leave.
 pub fn one_leaves_at_once_while_another_is_written() {
     check(3, || {
         let core = Arc::new(Core::new(None));
@@ -48,7 +48,7 @@ pub fn one_leaves_at_once_while_another_is_written() {
     });
 }
 
-/// Of a message a part leaves at once, while others drive, who send the rest: whoever asks how it ends is told.
+/// Part of a message leaves at once, and other threads send the rest while they drive. The sender learns the outcome.
 pub fn one_that_leaves_in_part_is_heard_of() {
     check(3, || {
         let core = Arc::new(Core::that_sends_in_part());
@@ -78,7 +78,7 @@ pub fn some_are_left_to_the_background_task_while_another_is_written() {
     });
 }
 
-/// Two threads leave messages to the background task, which is told by one of them: also one that the protocol has queued.
+/// Two threads leave messages to the background task, and one of them wakes it. This includes a message that the protocol queued.
 pub fn two_leave_theirs_to_the_background_task() {
     for leave in [Core::write_soon, Core::queue_soon] {
         check(3, move || {

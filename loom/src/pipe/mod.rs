@@ -1,7 +1,7 @@
-//! A pipe as far as its threads hand over to each other.
+//! A pipe, reduced to the hand-overs between its threads.
 //!
-//! `driver` and `outbound/dispatch` are those of `tensorpipe/src/pipe/`. `core`, `io` and `shared` are the smallest pipe around them, `tasks`
-//! those who use it.
+//! `driver` and `outbound/dispatch` are the real files of `tensorpipe/src/pipe/`. `core`, `io` and `shared` form a minimal pipe around
+//! them, and `tasks` has the tasks that use it.
 
 mod core;
 pub mod deliveries;

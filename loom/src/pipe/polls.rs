@@ -1,6 +1,6 @@
-//! Busy-polling: while the connection wakes nobody, somebody polls for whoever waits.
+//! Busy-polling: while the connection wakes nobody, some task polls for all that wait.
 //!
-//! Where the tasks only act on wakes, what only the tick finds is not found.
+//! Models that use `act_on_wakes` run without the background task's tick, so they fail if only the tick would find a message.
 
 use loom::future::block_on;
 
@@ -10,7 +10,7 @@ use super::tasks::{Pipe, Task, call_for, join_others_for, wait_for};
 use crate::check;
 use crate::sync::Arc;
 
-/// An operation polls, polls again, and sleeps: whenever its message comes, it gets it.
+/// An operation polls, polls again, and sleeps. It gets its message whenever the message comes.
 pub fn an_operation_that_polls_gets_its_message() {
     check(3, || {
         let pipe = Pipe::that_can_be_polled(&[true, false]);
@@ -20,7 +20,7 @@ pub fn an_operation_that_polls_gets_its_message() {
     });
 }
 
-/// Operations sleep. One of them finds that the peer is awake, and polls for its message, which may be here by then.
+/// Operations sleep. One of them finds the peer awake and polls for its message, which may already be here.
 pub fn an_operation_polls_as_its_peer_does() {
     for answers in [&[true, false][..], &[false], &[true, true]] {
         check(2, move || {
@@ -40,7 +40,7 @@ pub fn an_operation_polls_as_its_peer_does() {
     }
 }
 
-/// An answer is written that finds the peer awake, by a task that does not wait. The background task polls for what comes.
+/// A task that does not wait writes an answer and finds the peer awake. The background task polls for the next message.
 pub fn the_background_task_polls_as_its_peer_does() {
     for answers in [&[true, false][..], &[false], &[true, true]] {
         check(2, move || {
@@ -61,7 +61,7 @@ pub fn the_background_task_polls_as_its_peer_does() {
     }
 }
 
-/// Two operations wait, one of which is dropped: either may be the poller.
+/// Two operations wait, and one of them is dropped. Either may be the poller.
 pub fn a_poller_leaves_while_another_waits() {
     for answers in [&[true, true, false][..], &[false, true, true, false]] {
         check(2, move || {
@@ -91,7 +91,7 @@ pub fn a_sleeper_outlasts_one_that_finds_its_message_at_once() {
     });
 }
 
-/// Two calls wait: the newer one takes over, and leaves before the older one.
+/// Two calls wait. The newer one takes over polling and leaves before the older one.
 pub fn a_newer_operation_takes_over() {
     check(2, || {
         let pipe = Pipe::that_can_be_polled(&[true, true, false]);
@@ -106,7 +106,7 @@ pub fn a_newer_operation_takes_over() {
     });
 }
 
-/// One of many operations begins, and others drive for it, while all the others leave.
+/// An operation begins and relies on others to drive for it, while all the others leave.
 pub fn a_poller_leaves_one_that_others_drive_for() {
     for answers in [
         &[true; 8][..],
@@ -130,7 +130,7 @@ pub fn a_poller_leaves_one_that_others_drive_for() {
     }
 }
 
-/// The background task was woken to poll, finds that a newer operation does, and that one leaves.
+/// The background task is woken to poll and finds that a newer operation polls already. Then that operation leaves.
 pub fn a_poller_leaves_while_the_background_task_comes() {
     check(3, || {
         let pipe = Pipe::that_can_be_polled(&[true; 8]);
@@ -155,7 +155,7 @@ pub fn each_poller_that_leaves_is_followed() {
         let mut asleep = Task::new(call_for(pipe.core.clone(), 3));
         for message in 1..=2 {
             let mut polls = Task::new(call_for(pipe.core.clone(), message));
-            // Whoever polled before sees that another does.
+            // The previous poller sees that another one polls.
             asleep.act_on_wakes();
             pipe.background.act_on_wakes(&pipe.core);
             pipe.core.arrive();
@@ -181,7 +181,7 @@ pub fn the_tick_finds_polling_that_was_left_on() {
     });
 }
 
-/// The last operation leaves while the background task ticks: that tick must not be the last one.
+/// The last operation leaves while the background task ticks. Ticks must go on as long as polling is on.
 pub fn the_tick_goes_on_while_polling_is_on() {
     check(3, || {
         let pipe = Pipe::that_can_be_polled(&[true, true, true]);
@@ -197,7 +197,7 @@ pub fn the_tick_goes_on_while_polling_is_on() {
     });
 }
 
-/// A future that is the poller is polled once and then forgotten. The background task finds out, and the connection asks to be woken.
+/// The poller's future is polled once and then forgotten. The background task notices, and the connection asks to be woken.
 pub fn the_tick_finds_a_forgotten_poller() {
     check(2, || {
         let pipe = Pipe::that_can_be_polled(&[true, true]);
@@ -212,7 +212,7 @@ pub fn the_tick_finds_a_forgotten_poller() {
     });
 }
 
-/// An operation waits, asleep, and a poller is forgotten: the tick gets it going.
+/// An operation sleeps behind a forgotten poller: the tick wakes it.
 pub fn an_operation_waits_behind_a_forgotten_poller() {
     check(3, || {
         let pipe = Pipe::that_can_be_polled(&[false, true, true]);
@@ -226,8 +226,8 @@ pub fn an_operation_waits_behind_a_forgotten_poller() {
     });
 }
 
-/// Messages are taken at any time. An operation comes and goes: afterwards somebody polls, or the connection asks to be
-/// woken.
+/// The pipe listens, so it takes messages at any time. An operation comes and goes. Afterwards some task polls, or the
+/// connection asks to be woken.
 pub fn an_operation_leaves_a_pipe_that_listens() {
     for answers in [&[true, true, false][..], &[false, true, true]] {
         check(2, move || {
@@ -244,7 +244,7 @@ pub fn an_operation_leaves_a_pipe_that_listens() {
     }
 }
 
-/// An operation finds that polling of the pipe, which listens, was stopped in between, and leaves.
+/// The pipe listens. An operation finds that its polling was stopped meanwhile, and leaves.
 pub fn a_poller_that_was_stopped_leaves_no_trace() {
     check(2, || {
         let pipe = Pipe::that_can_be_polled(&[false, true, false, true]);
@@ -276,8 +276,8 @@ pub fn a_pipe_begins_to_listen() {
     });
 }
 
-/// Messages for a handler come while the background task polls: each is given to it, and answered, though a round that found one
-/// is not followed by another.
+/// Messages for a handler come while the background task polls. The handler gets and answers each of them, although a round that
+/// found one is not followed by another round.
 pub fn a_handler_is_polled_for() {
     check(2, || {
         let answer = |core: &Arc<Core>, _| core.answer();
@@ -292,7 +292,7 @@ pub fn a_handler_is_polled_for() {
     });
 }
 
-/// A message is written while another thread finds one by polling, and has no more to do than give it to the handler: it leaves.
+/// A message is written while another thread finds one by polling and only hands it to the handler. The written message leaves.
 pub fn one_is_written_while_one_that_is_polled_for_comes() {
     check(3, || {
         let pipe = Pipe::that_listens_and_can_be_polled(&[true; 8], |_, _| ());

@@ -10,16 +10,16 @@ pub(super) struct Shared {
     pub(super) waiting: Vec<Waiting>,
     /// Messages that have come in.
     pub(super) received: u32,
-    /// Those of them that are still to be given to the handler, if there is one.
+    /// Received messages that the handler, if there is one, has not got yet.
     pub(super) deliveries: VecDeque<u32>,
     pub(super) state: State,
-    /// Writes that somebody may still ask about, and how they ended.
+    /// Writes whose outcome may still be asked for, and their outcomes.
     pub(super) writes: BTreeMap<u64, Option<Result<(), Error>>>,
-    /// A model's pipe goes on.
+    /// Why the pipe ended; never set in a model.
     pub(super) ended: Option<Error>,
 }
 
-/// How a pipe would end.
+/// Stand-in for the error with which a pipe ends.
 #[derive(Clone, Debug)]
 pub(super) struct Error;
 
@@ -28,7 +28,7 @@ impl Shared {
         true
     }
 
-    /// Of channels' lanes.
+    /// Whether a channel's lane has work: never here.
     pub(super) fn has_work(&self) -> bool {
         false
     }
@@ -42,11 +42,11 @@ impl Shared {
     }
 }
 
-/// What the protocol knows of messages.
+/// Stand-in for the protocol's state.
 #[derive(Default)]
 pub(super) struct State {
     next: u64,
-    /// It has left in part.
+    /// The message that has left in part.
     pub(super) in_part: Option<u64>,
 }
 

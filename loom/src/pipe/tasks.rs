@@ -11,7 +11,7 @@ use super::core::Core;
 use super::driver::{Interest, Waiter, poll_time};
 use crate::sync::{Arc, lock};
 
-/// A pipe with a background task, which acts only when it is told to.
+/// A pipe with a background task that acts only when the model lets it.
 pub(super) struct Pipe {
     pub(super) core: Arc<Core>,
     pub(super) background: Arc<Background>,
@@ -23,12 +23,12 @@ impl Pipe {
         Self::with(Core::new(None))
     }
 
-    /// A pipe whose connection can be polled, and is not. For how long it pays to poll, `answers` says.
+    /// A pipe whose connection can be busy-polled; polling is off at first. `answers` say how many polls pay.
     pub(super) fn that_can_be_polled(answers: &'static [bool]) -> Self {
         Self::polled_with(answers, None)
     }
 
-    /// The same with a handler, which takes messages at any time.
+    /// Like [`that_can_be_polled`](Self::that_can_be_polled), with a handler, which takes messages at any time.
     pub(super) fn that_listens_and_can_be_polled(
         answers: &'static [bool],
         handler: fn(&Arc<Core>, u32),
@@ -45,12 +45,12 @@ impl Pipe {
         pipe
     }
 
-    /// A pipe that does no more than one message in a slice.
+    /// A pipe that handles at most one message in a slice.
     pub(super) fn that_has_enough() -> Self {
         Self::with(Core::that_has_enough())
     }
 
-    /// A pipe whose handler is waited for with each message.
+    /// A pipe that reads no further message until its handler has taken the last one.
     pub(super) fn that_waits_for_its_handler() -> Self {
         Self::with(Core::that_waits_for_its_handler())
     }
@@ -62,10 +62,10 @@ impl Pipe {
             polls: AtomicBool::new(false),
             ticks: AtomicBool::new(false),
         });
-        // It begins by driving.
+        // The background task begins by driving.
         background.woken.clone().wake();
         background.act(&core);
-        // The first operation of all also starts the ticks: that wake would hide the loss of another one.
+        // The very first operation also starts the ticks. Its wake would hide a lost one, so it is taken out here.
         drop(Task::new(wait_for(core.clone(), 1)));
         background.act(&core);
         Self { core, background }
@@ -79,7 +79,7 @@ impl Pipe {
         thread::spawn(move || run(&core, &background))
     }
 
-    /// `task` and the background task, whose timer never ends, act until neither is woken any more.
+    /// Runs `task` and the background task until neither is woken any more. The timer does not fire.
     pub(super) fn act_on_wakes<'a>(&self, task: impl Into<Option<&'a mut Task>>) {
         let mut task = task.into();
         while task.as_mut().is_some_and(|task| task.act_on_wakes())
@@ -87,7 +87,7 @@ impl Pipe {
         {}
     }
 
-    /// What happens when no thread is left: the background task acts, and `task`.
+    /// Runs the background task and `task` when no other thread is left.
     pub(super) fn settle<'a>(&self, task: impl Into<Option<&'a mut Task>>) {
         let mut task = task.into();
         for _ in 0..3 {
@@ -98,16 +98,16 @@ impl Pipe {
     }
 }
 
-/// The background task, as far as it drives.
+/// The driving part of the background task.
 pub(super) struct Background {
     woken: Arc<Woken>,
     polls: AtomicBool,
-    /// Its timer is set to the next tick.
+    /// Whether the timer is set to the next tick.
     ticks: AtomicBool,
 }
 
 impl Background {
-    /// It has been woken, or its timer ends.
+    /// Acts if the task was woken; otherwise its timer fires.
     pub(super) fn act(&self, core: &Arc<Core>) {
         if !self.act_on_wakes(core) && self.ticks.load(Ordering::Relaxed) {
             core.driver.tick(core);
@@ -115,7 +115,7 @@ impl Background {
         }
     }
 
-    /// The same, but the timer does not end.
+    /// Acts if the task was woken. The timer does not fire.
     pub(super) fn act_on_wakes(&self, core: &Arc<Core>) -> bool {
         let woken = self.woken.take();
         if woken {
@@ -136,7 +136,7 @@ impl Background {
     }
 }
 
-/// Awaits so many messages.
+/// Waits for the given number of messages.
 pub(super) async fn wait_for(core: Arc<Core>, messages: u32) {
     let mut waiter = Waiter::new(core);
     poll_fn(|cx| {
@@ -147,12 +147,12 @@ pub(super) async fn wait_for(core: Arc<Core>, messages: u32) {
     .await;
 }
 
-/// The same for an operation with a state of its own.
+/// Like [`wait_for`], for an operation with its own state.
 pub(super) async fn call_for(core: Arc<Core>, messages: u32) {
     call(core, messages, false).await;
 }
 
-/// The same for one whose message left with others: they drive for it.
+/// Like [`call_for`], for an operation whose message left with others: those drive for it.
 pub(super) async fn join_others_for(core: Arc<Core>, messages: u32) {
     call(core, messages, true).await;
 }
@@ -178,7 +178,7 @@ async fn call(core: Arc<Core>, messages: u32, mut with_others: bool) {
     .await;
 }
 
-/// A task that acts only when it is told to.
+/// A task that acts only when the model lets it.
 pub(super) struct Task {
     future: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Woken>,
@@ -186,7 +186,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Polled once.
+    /// Makes a task and polls it once.
     pub(super) fn new(future: impl Future<Output = ()> + 'static) -> Self {
         let mut task = Self {
             future: Box::pin(future),
@@ -213,7 +213,7 @@ impl Task {
     }
 }
 
-/// A task that was woken. No step of a model: the tasks' runtime sees to that.
+/// Whether a task was woken. Access is no step of a model: a real runtime takes care of the ordering.
 struct Woken(AtomicBool);
 
 impl Woken {

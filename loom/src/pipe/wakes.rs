@@ -1,4 +1,4 @@
-//! The connection's wakes reach somebody who drives: whoever is woken may leave, be forgotten, or be overtaken.
+//! A wake from the connection always reaches a task that drives, even if the woken task leaves, is forgotten, or is overtaken.
 
 use loom::future::block_on;
 
@@ -6,7 +6,7 @@ use super::driver::runtime::end_slices;
 use super::tasks::{Pipe, Task, wait_for};
 use crate::check;
 
-/// A message comes in while an operation, awaited for a moment only, leaves: it drives, or hands the wake on to the
+/// A message comes while an operation that waited only briefly leaves. The operation drives, or passes the wake to the
 /// background task.
 pub fn an_operation_that_leaves_hands_its_wake_on() {
     check(3, || {
@@ -19,7 +19,7 @@ pub fn an_operation_that_leaves_hands_its_wake_on() {
     });
 }
 
-/// The same while a third thread drives, and says so.
+/// Like the model above, while a third thread drives.
 pub fn a_wake_outlives_those_who_drive_meanwhile() {
     check(3, || {
         let pipe = Pipe::new();
@@ -33,8 +33,8 @@ pub fn a_wake_outlives_those_who_drive_meanwhile() {
     });
 }
 
-/// A future is polled once and then forgotten, not dropped. The background task finds out, drives, and later wakes are its
-/// own.
+/// A future is polled once and then forgotten, not dropped. The background task notices and drives, and gets later wakes
+/// itself.
 pub fn a_forgotten_operation_loses_the_role() {
     check(3, || {
         let pipe = Pipe::new();
@@ -45,7 +45,7 @@ pub fn a_forgotten_operation_loses_the_role() {
         background.join().unwrap();
         pipe.settle(None);
         assert_eq!(pipe.core.received(), 1, "the wake is lost");
-        // Now it certainly was woken.
+        // The background task was certainly woken by now.
         pipe.core.arrive();
         pipe.settle(None);
         assert_eq!(pipe.core.received(), 2, "a later wake is lost");
@@ -56,7 +56,7 @@ pub fn a_forgotten_operation_loses_the_role() {
     });
 }
 
-/// Two operations wait for a message each, on tasks of their own: one of them is woken, the other one through it.
+/// Two operations on tasks of their own wait for a message each. The connection wakes one, which wakes the other.
 pub fn two_operations_wait() {
     check(2, || {
         let pipe = Pipe::new();
@@ -64,13 +64,13 @@ pub fn two_operations_wait() {
         let second = pipe.spawn(|core, _| block_on(wait_for(core.clone(), 2)));
         pipe.core.arrive();
         pipe.core.arrive();
-        // Without a background task: loom finds whoever would wait for ever.
+        // No background task runs. loom reports an operation that would wait for ever.
         first.join().unwrap();
         second.join().unwrap();
     });
 }
 
-/// One operation waits, another one comes and goes and may take the wake with it.
+/// One operation waits; another one comes and goes, and must not take the wake with it.
 pub fn an_operation_waits_behind_one_that_leaves() {
     check(2, || {
         let pipe = Pipe::new();
@@ -82,7 +82,7 @@ pub fn an_operation_waits_behind_one_that_leaves() {
     });
 }
 
-/// An operation waits behind a forgotten one, which got the wake: the background task's tick gets both going.
+/// An operation waits behind a forgotten one that got the wake. The background task's tick makes both go on.
 pub fn an_operation_waits_behind_a_forgotten_one() {
     check(3, || {
         let pipe = Pipe::new();
@@ -97,7 +97,7 @@ pub fn an_operation_waits_behind_a_forgotten_one() {
     });
 }
 
-/// Two threads drive, and leave what is more than one message to whoever is woken: the background task, or an operation.
+/// Two threads drive one message each and leave the rest to the task that is woken: the background task or an operation.
 pub fn what_is_left_for_another_turn_is_done() {
     check(2, || {
         let pipe = Pipe::that_has_enough();
@@ -116,7 +116,7 @@ pub fn what_is_left_for_another_turn_is_done() {
     });
 }
 
-/// A turn is over and somebody is woken for the rest, while another thread writes and may leave that to whoever is woken.
+/// A slice is over and a task is woken for the rest. Another thread writes meanwhile and may leave its message to that task.
 pub fn one_writes_when_a_turn_is_over() {
     check(3, || {
         let pipe = Pipe::that_has_enough();
@@ -135,7 +135,7 @@ pub fn one_writes_when_a_turn_is_over() {
     });
 }
 
-/// The same where so much is done between two rounds that the slice is over.
+/// Like the model above, but the handler's work between two rounds ends the slice.
 pub fn one_writes_when_a_handler_has_taken_the_turn() {
     check(3, || {
         let pipe = Pipe::new();

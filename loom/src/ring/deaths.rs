@@ -1,4 +1,4 @@
-//! An end dies between any two of its steps: the other one finds a ring that is as valid as before.
+//! One end of the ring dies between any two of its steps. The other end still finds a valid ring.
 
 use loom::thread;
 
@@ -10,7 +10,7 @@ use crate::{check, death};
 
 const BYTES: [u8; 3] = [1, 2, 3];
 
-/// Whatever the producer has published before it dies is read, and nothing else.
+/// The consumer reads exactly the bytes that the producer published before it died.
 pub fn a_producer_dies() {
     death::at_each_step(|dies| {
         check(1, move || {
@@ -41,7 +41,7 @@ pub fn a_producer_dies() {
     });
 }
 
-/// The producer goes on until the ring is full, and hears that the consumer is gone.
+/// The producer writes until the ring is full, and then hears that the consumer is gone.
 pub fn a_consumer_dies() {
     death::at_each_step(|dies| {
         check(2, move || {

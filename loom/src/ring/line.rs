@@ -1,4 +1,4 @@
-//! What the two ends of a ring do with it: they move bytes, look for a while, and sleep until a doorbell rings.
+//! The two ends of a ring: they move bytes, poll for a while, and sleep until a doorbell rings.
 
 use loom::sync::Notify;
 
@@ -8,10 +8,10 @@ use super::memory::Memory;
 use super::producer::Producer;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Reads and writes go by so many bytes at most.
+/// The most bytes of one read or write.
 const PIECE: usize = 3;
 
-/// Two doorbells, and whether somebody has gone.
+/// Two doorbells, and whether one end is gone.
 pub(super) struct Line {
     consumer: Notify,
     producer: Notify,
@@ -35,7 +35,7 @@ impl Line {
         self.producer.notify();
     }
 
-    /// One end is no more: the system tells the other one.
+    /// One end is gone; in reality the system tells the other end.
     pub(super) fn hang_up(&self) {
         self.gone.store(true, Ordering::Release);
         self.consumer.notify();
@@ -46,8 +46,8 @@ impl Line {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Writes all of `bytes`, unless the other end goes; looks so many times for room before it sleeps. Returns how
-    /// many were written.
+    /// Writes all of `bytes`, unless the other end goes. Polls a given number of times for room before it sleeps. Returns
+    /// how many bytes were written.
     pub(super) fn send(
         &self,
         producer: &mut Producer<Memory>,
@@ -73,7 +73,7 @@ impl Line {
         Ok(sent)
     }
 
-    /// Reads up to `most` bytes or the end, unless the other end goes; looks so many times for bytes before it sleeps.
+    /// Reads up to `most` bytes or the end, unless the other end goes. Polls a given number of times before it sleeps.
     pub(super) fn receive(
         &self,
         consumer: &mut Consumer<Memory>,
@@ -90,7 +90,7 @@ impl Line {
                 continue;
             }
             if gone {
-                // Looked once more after the other was found to be gone: what it wrote before that is here.
+                // The last read came after the peer was found to be gone, so all of the peer's bytes were seen.
                 break;
             }
             if looks > 0 {

@@ -1,4 +1,4 @@
-//! A ring's memory: each byte notices when both ends use it at once.
+//! A ring's memory, in which loom reports a byte that both ends use at once.
 
 use std::sync::atomic::AtomicU8;
 
@@ -20,9 +20,9 @@ pub(super) struct Memory {
 
 #[derive(Default)]
 struct Byte {
-    /// Who is here, as loom sees it.
+    /// Tells loom which end uses this byte.
     access: UnsafeCell<()>,
-    /// No step of a model.
+    /// The byte. Access is no step of a model.
     value: AtomicU8,
 }
 
@@ -43,7 +43,7 @@ impl Memory {
 }
 
 impl RingMemory for Memory {
-    /// Writes of more are published in pieces.
+    /// Larger writes are published in pieces.
     const STRIDE: usize = 2;
 
     fn control(&self) -> &Control {
@@ -54,7 +54,7 @@ impl RingMemory for Memory {
         self.bytes.len()
     }
 
-    /// Whatever they are afterwards.
+    /// Gives the bytes back; their values are undefined afterwards.
     fn give_back(&self) {
         for byte in &*self.bytes {
             byte.access

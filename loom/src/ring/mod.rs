@@ -1,7 +1,7 @@
 //! A ring of bytes between two threads, of a few bytes only.
 //!
-//! `control`, `producer` and `consumer` are those of `tensorpipe/src/ring/`. `memory` is where the model's ring lives, `line` what its ends do with it, as
-//! a connection over shared memory does.
+//! `control`, `producer` and `consumer` are the real files of `tensorpipe/src/ring/`. `memory` is the memory of the model's ring. In `line`
+//! the ends use the ring as a connection over shared memory does.
 
 #[expect(dead_code, reason = "how much is worth a read is a matter of cost")]
 #[path = "../../../tensorpipe/src/ring/consumer.rs"]

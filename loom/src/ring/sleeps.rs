@@ -1,4 +1,4 @@
-//! Whoever sleeps is woken when there is something to do: loom finds whoever would sleep for ever.
+//! A sleeping end is woken when there is something to do. loom reports an end that would sleep for ever.
 
 use loom::thread;
 
@@ -8,7 +8,7 @@ use super::memory::ring;
 use crate::check;
 use crate::sync::Arc;
 
-/// One byte comes to a consumer that sleeps, or is about to.
+/// One byte comes while the consumer sleeps or is about to.
 pub fn a_consumer_hears_of_bytes() {
     check(None, || {
         let (mut producer, mut consumer) = ring(2);
@@ -22,7 +22,7 @@ pub fn a_consumer_hears_of_bytes() {
     });
 }
 
-/// No byte comes, but the end.
+/// The stream ends without a byte while the consumer sleeps.
 pub fn a_consumer_hears_of_the_end() {
     check(None, || {
         let (producer, mut consumer) = ring(2);
@@ -36,7 +36,7 @@ pub fn a_consumer_hears_of_the_end() {
     });
 }
 
-/// A consumer announces its sleep, stays awake after all, looks once, and sleeps: an old wake-up may be on its way.
+/// A consumer announces its sleep, stays awake after all, polls once, and sleeps. An old wake-up may be in transit.
 pub fn a_consumer_that_stayed_awake_hears_of_bytes() {
     check(3, || {
         let (mut producer, mut consumer) = ring(2);
@@ -54,7 +54,7 @@ pub fn a_consumer_that_stayed_awake_hears_of_bytes() {
     });
 }
 
-/// The ring is full, and gets room.
+/// The ring is full, and the consumer makes room while the producer sleeps.
 pub fn a_producer_hears_of_room() {
     check(None, || {
         let (mut producer, mut consumer) = ring(2);
@@ -69,7 +69,7 @@ pub fn a_producer_hears_of_room() {
     });
 }
 
-/// The ring is full, and nobody reads any more.
+/// The ring is full, and the consumer goes away while the producer sleeps.
 pub fn a_producer_hears_that_nobody_reads() {
     check(None, || {
         let (mut producer, consumer) = ring(2);

@@ -1,4 +1,4 @@
-//! Bytes arrive whole and in order, and are never touched by both ends at once.
+//! Bytes arrive complete and in order, and the two ends never touch the same byte at once.
 
 use loom::thread;
 
@@ -7,17 +7,17 @@ use super::memory::ring;
 use crate::check;
 use crate::sync::Arc;
 
-/// Through a ring that holds less than one write, both ends sleeping.
+/// The ring holds less than one write; both ends sleep.
 pub fn bytes_arrive_through_a_small_ring() {
     check(2, || stream(2, 4, [0, 0]));
 }
 
-/// Through a ring that holds more than is published at once.
+/// The ring holds more than is published at once.
 pub fn bytes_arrive_through_a_larger_ring() {
     check(2, || stream(4, 5, [0, 0]));
 }
 
-/// Both ends look a few times before they sleep: a wake that is needed is not lost.
+/// Both ends poll a few times before they sleep. No needed wake is lost.
 pub fn bytes_arrive_while_both_look() {
     check(2, || stream(2, 4, [1, 2]));
 }

@@ -1,4 +1,4 @@
-//! The outcome of a call: by its answer, its deadline or the end of its connection, and to a caller that may go.
+//! The outcome of a call: from its answer, its deadline or the end of its connection, to a caller that may leave.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -17,13 +17,13 @@ fn awaited(call: &Oneshot<u32>) -> u32 {
     }))
 }
 
-/// loom finds a caller that would wait for ever.
+/// loom reports a caller that would wait for ever.
 pub fn whoever_awaits_an_answer_is_woken() {
     check(None, || {
         let call = Arc::new(Oneshot::new());
         let (of_caller, of_peer) = (call.clone(), call);
         let peer = thread::spawn(move || assert_eq!(of_peer.complete(7), None));
-        // Before, another task looked, which has gone.
+        // Another task polled the call before and is gone by now.
         let seen = of_caller.poll(Some(Waker::noop()));
         let outcome = seen.unwrap_or_else(|| awaited(&of_caller));
         assert_eq!(outcome, 7);
@@ -32,7 +32,7 @@ pub fn whoever_awaits_an_answer_is_woken() {
     });
 }
 
-/// An answer comes as time is up.
+/// An answer comes while the deadline passes: the call has exactly one outcome.
 pub fn one_of_two_outcomes_is_the_call_s() {
     check(3, || {
         let call = Arc::new(Oneshot::new());
@@ -47,7 +47,7 @@ pub fn one_of_two_outcomes_is_the_call_s() {
     });
 }
 
-/// The caller drops its future as the answer comes: what the answer refers to goes back, once.
+/// The caller drops its future while the answer comes: values that the answer refers to are given back, once.
 pub fn an_outcome_that_nobody_takes_goes_back() {
     check(None, || {
         let call = Arc::new(Oneshot::new());

@@ -1,4 +1,4 @@
-//! A stream's reader: items come, or stay with their sender until there is room, and the stream is dropped.
+//! A stream's reader. Items arrive, or stay with their sender until there is room, and the reader may drop the stream.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -15,7 +15,7 @@ use crate::codec::Arguments;
 use crate::header::Header;
 use crate::sync::{Arc, AtomicBool};
 
-/// Two streams of a connection: the first is modelled, the second has used up the room that they share.
+/// Two streams of a connection. The first is modelled; the second has used up the room that they share.
 #[derive(Clone)]
 struct Connection {
     unread: Arc<UnreadBudget>,
@@ -39,7 +39,7 @@ impl Connection {
         self.streams.inbox.as_ref().unwrap()
     }
 
-    /// As `Engine::items_arrive`: a message whose bytes are with its sender.
+    /// A message arrives whose bytes are with its sender, as in `Engine::items_arrive`.
     fn arrives(&self, message: u64, bytes: u64) {
         let kept = || ItemsMessage {
             header: Header(message),
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Its bytes come at once.
+    /// Reads the message's bytes, which come at once.
     fn read(&self, message: ItemsMessage) {
         self.inbox().complete(message.header.0, Arguments);
     }
@@ -99,7 +99,7 @@ impl Connection {
         true
     }
 
-    /// How many items there were.
+    /// Reads to the end. Returns the number of items.
     fn read_all(&self) -> u64 {
         let mut items = 0;
         while self.read_one() {
@@ -108,19 +108,19 @@ impl Connection {
         items
     }
 
-    /// As `Engine::end_arrives`.
+    /// The stream's end arrives, as in `Engine::end_arrives`.
     fn ends(&self) {
         self.inbox().finish();
         self.read_held();
     }
 
-    /// The other stream is read.
+    /// The other stream is read, which makes room.
     fn room_comes(&self) {
         self.unread.give_back(ROOM);
         self.read_held();
     }
 
-    /// Nothing that was taken for the stream is still taken, and nothing counts as kept.
+    /// Asserts that all room taken for the stream is back and that no message counts as kept.
     fn is_even(&self, others: u64) {
         assert!(others == 0 || !self.unread.take_all(1), "too much is back");
         assert!(self.unread.take_all(ROOM - others), "bytes are taken");
@@ -128,16 +128,16 @@ impl Connection {
     }
 }
 
-/// What its sender may send ahead: what the stream has to itself, and all of the room.
+/// The sender's window: the stream's own allowance, and all of the shared room.
 const WINDOW: Tally = Tally {
     items: 2,
     bytes: INITIAL_WINDOW.bytes + ROOM,
 };
 
-/// An item of more than the stream has to itself.
+/// The size of an item that exceeds the stream's own allowance.
 const LARGE: u64 = INITIAL_WINDOW.bytes + ROOM;
 
-/// loom finds a reader that would wait for ever.
+/// loom reports a reader that would wait for ever.
 pub fn a_reader_that_waits_for_items_is_woken() {
     check(3, || {
         let connection = Connection::new();
@@ -151,7 +151,7 @@ pub fn a_reader_that_waits_for_items_is_woken() {
     });
 }
 
-/// The other stream keeps its room: only the reader's own wish reads the item.
+/// The other stream keeps its room. The item is fetched only because the reader asks for it.
 pub fn a_reader_that_waits_reads_what_was_kept() {
     check(3, || {
         let connection = Connection::new();
@@ -163,7 +163,7 @@ pub fn a_reader_that_waits_reads_what_was_kept() {
     });
 }
 
-/// Nobody reads the stream, but room comes: the item is fetched, as the application may be slow to ask.
+/// Nobody reads the stream yet, but room comes. The item is fetched in advance, as the application may be slow to ask.
 pub fn room_that_comes_fetches_what_was_kept() {
     check(3, || {
         let connection = Connection::new();
@@ -181,7 +181,7 @@ pub fn room_that_comes_fetches_what_was_kept() {
     });
 }
 
-/// The other stream is at its end, whose room was kept for it: a connection of two.
+/// The other of two streams ends and frees the room that was kept for it.
 pub fn an_end_makes_room_for_what_was_kept() {
     check(3, || {
         let unread = UnreadBudget::new(ROOM, 1);
@@ -196,7 +196,7 @@ pub fn an_end_makes_room_for_what_was_kept() {
             streams,
         };
         let (ends, kept) = (of(stream()), of(stream()));
-        // Its sender was allowed all of the room, and uses none of it.
+        // The sender of the ending stream was granted all of the room and uses none of it.
         ends.arrives(1, 1);
         assert!(ends.read_one());
         let here = kept.clone();
@@ -207,7 +207,7 @@ pub fn an_end_makes_room_for_what_was_kept() {
     });
 }
 
-/// Room comes while the reader asks: the item is read once.
+/// Room comes while the reader asks: the kept item is read exactly once.
 pub fn what_was_kept_is_read_once() {
     check(2, || {
         let connection = Connection::new();
@@ -224,7 +224,7 @@ pub fn what_was_kept_is_read_once() {
     });
 }
 
-/// The reader drops the stream as an item comes that finds no room, and as room comes.
+/// The reader drops the stream while an item finds no room, and while room comes.
 pub fn a_stream_that_is_dropped_leaves_nothing() {
     check(2, || {
         let connection = Connection::new();

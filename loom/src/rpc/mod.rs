@@ -1,4 +1,5 @@
-//! A call as far as its threads hand over to each other: `oneshot`, `credits`, `inbox` and `unread` are those of `tensorpipe-rpc/src/engine/`.
+//! A call, reduced to the hand-overs between its threads. `oneshot`, `credits`, `inbox` and `unread` are the real files of
+//! `tensorpipe-rpc/src/engine/`.
 
 pub mod calls;
 #[path = "../../../tensorpipe-rpc/src/engine/streams/credits.rs"]
@@ -16,14 +17,14 @@ mod unread;
 
 use crate::sync::AtomicBool;
 
-/// Of a stream: what was sent, or may be.
+/// Items and bytes of a stream that were sent or may be sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     items: u64,
     bytes: u64,
 }
 
-/// What may be sent before the reader has said anything: less than there.
+/// The window before the reader has granted any; smaller than the real one.
 const INITIAL_WINDOW: Tally = Tally {
     items: 1,
     bytes: 1 << 10,

@@ -1,4 +1,4 @@
-//! A stream's sender waits for room that its reader makes, or until nobody reads.
+//! A stream's sender waits until its reader makes room or goes away.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,7 +11,7 @@ use super::{INITIAL_WINDOW, Tally};
 use crate::check;
 use crate::sync::Arc;
 
-/// Sends items while somebody takes them: how many.
+/// Sends up to `items` items while the reader takes them. Returns how many were sent.
 fn send(credits: &Credits, items: u64) -> u64 {
     for sent in 0..items {
         let has_room = block_on(poll_fn(|cx| match credits.room(cx.waker()) {
@@ -34,7 +34,7 @@ fn up_to(items: u64) -> Tally {
     }
 }
 
-/// loom finds a sender that would wait for ever.
+/// loom reports a sender that would wait for ever.
 pub fn a_sender_that_waits_for_room_is_woken() {
     check(None, || {
         let credits = Arc::new(Credits::new());
@@ -48,7 +48,7 @@ pub fn a_sender_that_waits_for_room_is_woken() {
     });
 }
 
-/// What was said later may be heard first: nothing is taken back.
+/// A later grant may arrive first: the earlier one then takes nothing back.
 pub fn room_is_made_by_two_threads() {
     check(2, || {
         let credits = Arc::new(Credits::new());

@@ -1,4 +1,4 @@
-//! Ordinary memory, of which the models need none.
+//! Stand-in for ordinary memory, which no model uses.
 
 use super::registrations::Registrations;
 use crate::error::SystemError;

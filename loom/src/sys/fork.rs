@@ -1,4 +1,4 @@
-//! Nobody forks here.
+//! Stand-in: no model forks.
 
 use crate::error::SystemError;
 

@@ -36,7 +36,7 @@ impl loans::LedgerWords for Words {
     }
 }
 
-/// Both sides of a new one.
+/// Both sides of a new ledger.
 pub(crate) fn both() -> (Arc<Ledger>, Debts) {
     let words = Words {
         words: Arc::new(std::array::from_fn(|_| AtomicU32::default())),

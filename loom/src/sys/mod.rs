@@ -1,4 +1,4 @@
-//! What the included sources know of the system: memory that two processes of a model share.
+//! Stand-ins for the system modules of the included sources: memory that two processes of a model share.
 //!
 //! `ledger::loans` is that of `tensorpipe/src/sys/`.
 

@@ -1,4 +1,4 @@
-//! Memory that is lent: each segment is one piece, which notices when somebody writes while others may read.
+//! Lendable memory. Each segment is one piece, in which loom reports a write while others may read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ pub(crate) enum Pages {
 }
 
 thread_local! {
-    /// Who reads and writes which segment, as loom sees it. Apart from these, which go from thread to thread; loom runs all
-    /// threads of a model on this one.
+    /// loom's view of the readers and writers of each segment. Kept outside the segments, which move between threads; loom
+    /// runs all threads of a model on this system thread.
     static ACCESS: RefCell<BTreeMap<SegmentId, Rc<UnsafeCell<()>>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
@@ -34,13 +34,13 @@ thread_local! {
 pub(crate) struct Segment {
     id: SegmentId,
     len: usize,
-    /// How often it was handed out for writing, and so what it holds. No step of a model.
+    /// How often the segment was handed out for writing, which stands for its content. Access is no step of a model.
     content: AtomicU32,
     registrations: Registrations,
 }
 
 impl Segment {
-    /// With one piece, however long it is.
+    /// Makes a segment of one piece, however long it is.
     pub(crate) fn cut(len: usize, piece: usize) -> Result<Vec<Piece>, SystemError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Segment {
         Pages::Small
     }
 
-    /// What it holds now.
+    /// The content now.
     fn content(&self) -> u32 {
         self.access().with(|_| self.content.load(Ordering::Relaxed))
     }
@@ -90,18 +90,18 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // Not with the borrow: loom looks at what is dropped.
+        // Dropped outside the borrow, because loom checks the value on drop.
         let access = ACCESS.with_borrow_mut(|all| all.remove(&self.id));
         drop(access);
     }
 }
 
-/// What its holder may write to, when it is not lent.
+/// A piece that its holder may write to while it is not lent.
 #[derive(Debug)]
 pub(crate) struct Piece {
     segment: Arc<Segment>,
     len: usize,
-    /// To be handed out; what counts is in the segment.
+    /// Bytes to hand out; the models look only at the segment's content.
     bytes: [u8; 1],
 }
 
@@ -136,12 +136,12 @@ impl Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Foreign {
     segment: Arc<Segment>,
-    /// What it held when it was lent.
+    /// The content when the segment was lent.
     lent: u32,
 }
 
 impl Foreign {
-    /// To be made by its holder.
+    /// Made by the segment's holder when it lends the segment.
     pub(crate) fn of(segment: &Arc<Segment>) -> Self {
         Self {
             segment: segment.clone(),
@@ -149,7 +149,7 @@ impl Foreign {
         }
     }
 
-    /// Looks whether it holds what was lent.
+    /// Asserts that the content is still that which was lent.
     pub(crate) fn read(&self) {
         death::step();
         assert_eq!(self.segment.content(), self.lent, "lent memory was written");

@@ -1,4 +1,4 @@
-//! What all suites need: a context that stays on tcp, a server, waits with a bound, and numbers that are the same in every run.
+//! Code that all suites share: a context that stays on tcp, a server, bounded waits, and a reproducible random generator.
 #![allow(dead_code, reason = "not every suite asks for everything")]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Context, ContextBuilder};
 use tensorpipe_rpc::{Server, service::Service};
 
-/// What goes through sockets alone.
+/// A context whose bytes go through sockets alone.
 pub(crate) fn tcp() -> ContextBuilder {
     let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
@@ -22,13 +22,13 @@ pub(crate) async fn serve(context: &Context, service: impl Service) -> Server {
     server.listen("tcp://127.0.0.1:0").await.unwrap()
 }
 
-/// What `work` gives. A generous bound, also where the machine does much else: none of these is a measure.
+/// Awaits `work` within a generous bound, for busy machines. No test measures anything by it.
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
     let bounded = tokio::time::timeout(Duration::from_secs(30), work).await;
     bounded.expect("within 30 s")
 }
 
-/// Looks again and again.
+/// Polls the condition until it is true.
 pub(crate) async fn until(what: impl Fn() -> bool) {
     let at_last = async {
         while !what() {

@@ -1,4 +1,4 @@
-//! A peer that knows the words of calls and says them in any order, and reads as it likes.
+//! A hostile peer that knows the messages of calls, sends them in any order, and reads as it likes.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

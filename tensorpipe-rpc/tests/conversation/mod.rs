@@ -1,7 +1,7 @@
-//! A whole connection, which serves and calls, with a peer that says, reads and refuses whatever it likes, in whatever order. The target
-//! `conversation` in `fuzz/` runs it, and so do this package's tests with inputs at random.
+//! A whole connection, which serves and calls, with a hostile peer that sends, reads and refuses messages in any order. The fuzz target
+//! `conversation` in `fuzz/` runs this code, and this package's tests run it with random inputs.
 //!
-//! Invariant: whatever was said, when both have gone no call is left waiting, and nothing is held.
+//! Invariant: when both ends are gone, no call still waits and nothing is held, whatever the peer sent.
 
 mod hostile_peer;
 mod script;
@@ -24,7 +24,7 @@ use self::hostile_peer::HostilePeer;
 use self::script::Script;
 use self::talk::{TalkClient, TalkService, Talker};
 
-/// Longer than anything takes that is not stuck.
+/// Longer than any operation takes unless it hangs.
 const STUCK: Duration = Duration::from_secs(20);
 
 /// What is said and done in one conversation, at most.

@@ -1,6 +1,6 @@
-//! A service with a method of every sort, for peers that say what they like.
+//! A service with a method of every kind, for hostile peers.
 //!
-//! Invariant: `held` counts what its handlers hold: when nobody talks any more, it is nothing.
+//! Invariant: `held` counts values that the handlers hold, and is zero when no call is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

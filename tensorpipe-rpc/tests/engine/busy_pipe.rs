@@ -1,4 +1,4 @@
-//! A 4 GiB upload in progress, and life goes on beside it on the same pipe.
+//! During a 4 GiB upload, other calls on the same pipe still make progress.
 
 use std::time::{Duration, Instant};
 

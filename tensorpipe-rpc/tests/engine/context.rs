@@ -1,4 +1,4 @@
-//! What a handler knows of its call.
+//! What a handler can learn from its call's context.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

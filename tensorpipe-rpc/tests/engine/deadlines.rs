@@ -1,4 +1,4 @@
-//! Deadlines: whose, how long, and that they hold at every stage of a call.
+//! Deadlines: who sets them, how long they are, and that they hold at every stage of a call.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

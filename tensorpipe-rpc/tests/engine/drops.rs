@@ -1,5 +1,5 @@
-//! Values of a handler's that panic when they are dropped: wherever that happens, it is that call's error, its place is
-//! free again, and the connection goes on.
+//! A handler's values panic when they are dropped. Wherever that happens, the call gets an error, its slot becomes free,
+//! and the connection goes on.
 
 use std::cell::Cell;
 use std::pin::Pin;

@@ -1,5 +1,5 @@
-//! One client that never lets go does not hold up another's small call. How much of the one's work is done before the other's handler runs
-//! is counted in calls and bytes.
+//! A greedy client must not hold up another client's small call. The tests count how many calls and bytes of the greedy client are handled
+//! before the small call's handler runs.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Peers that speak the calls' protocol and follow none of its customs.
+//! Hostile peers that speak the protocol of calls and break its rules.
 
 use std::time::Duration;
 

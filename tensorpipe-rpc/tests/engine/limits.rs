@@ -1,4 +1,4 @@
-//! A server that has enough to do says so before tensors move, and recovers.
+//! An overloaded server refuses calls before their tensors move, and recovers.
 
 use tensorpipe_rpc::{CallError, ServerLimits};
 

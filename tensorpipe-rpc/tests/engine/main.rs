@@ -1,4 +1,4 @@
-//! The call engine, one topic a file. Every story is told over tcp and over memory.
+//! The call engine, one topic a file. Every test runs over tcp and over memory.
 #![allow(missing_docs, reason = "a test")]
 
 mod batch;

@@ -1,4 +1,4 @@
-//! Several services, several clients, and those that do not fit.
+//! Several services and clients, and services that do not match their clients.
 
 use tensorpipe::Tensor;
 use tensorpipe_rpc::{CallError, ConnectError, Connection, Server, tensor_service};

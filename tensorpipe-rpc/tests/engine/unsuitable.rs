@@ -1,5 +1,5 @@
-//! Types that no call can carry: an error of whoever serves them or asks for them. Values that do not suit calls, and types whose
-//! serde code panics: an error of that call, which names the method. And what is no value itself may stand for one.
+//! Types that no call can carry: serving or requesting them is an error. Values that no call can carry, and types whose serde code
+//! panics: that call gets an error, which names the method. A placeholder may stand for a value.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensorpipe::Error;

@@ -1,4 +1,4 @@
-//! What can be said in arguments and results.
+//! Types that arguments and results can have.
 
 use std::collections::BTreeMap;
 

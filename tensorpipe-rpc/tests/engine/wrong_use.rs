@@ -1,4 +1,4 @@
-//! What cannot work says so.
+//! Wrong use of the API returns an error that says what is wrong.
 
 use std::time::Duration;
 use tensorpipe::engine::EnginePipe;

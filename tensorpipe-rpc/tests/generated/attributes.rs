@@ -1,4 +1,4 @@
-//! Attributes, supertraits and visibility of the trait, and what becomes of them.
+//! Attributes, supertraits and visibility of the trait, and their effect on the generated code.
 
 use std::fmt::Debug;
 

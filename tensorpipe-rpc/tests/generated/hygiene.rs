@@ -1,4 +1,4 @@
-//! The user's names and the generated ones never meet.
+//! The user's names and the generated names never collide.
 
 use tensorpipe_rpc::{CallContext, CallError, tensor_service};
 

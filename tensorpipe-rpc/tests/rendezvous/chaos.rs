@@ -1,5 +1,5 @@
-//! Receives that are dropped or late, sends that are, and connections that break, at random: every value is received once, whoever
-//! waits goes on, and nothing is left.
+//! At random, receives and sends are dropped or late, and connections break. Every value is received once, no task waits for ever,
+//! and nothing is left over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A peer that calls what only the library calls, with what it likes.
+//! A hostile peer calls the rendezvous' internal methods with arbitrary arguments.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Tasks and threads of one process: values are handed over.
+//! Tasks and threads of one process hand values over to each other.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};

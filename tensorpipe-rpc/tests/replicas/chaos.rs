@@ -1,5 +1,5 @@
-//! Links are cut and servers replaced at random moments under load: every call ends, and its end tells the truth about what
-//! has run.
+//! Links are cut and servers replaced at random moments under load. Every call ends, and its outcome is true about what has
+//! run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! How often a server that is not there is connected to: counted by a transport that reaches nobody, on a virtual clock.
+//! How often a client tries to connect to an absent server: a transport that reaches nobody counts it, on a virtual clock.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

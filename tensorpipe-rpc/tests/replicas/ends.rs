@@ -1,4 +1,4 @@
-//! What a client hears when nobody is there, and when it is over.
+//! The errors of a client when no server is there, and after it was closed.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a caller who asks learns of a call over replicas: which server answered, and what came before.
+//! Figures of a call over replicas: which server answered, and which attempts came before.
 
 use std::time::Duration;
 

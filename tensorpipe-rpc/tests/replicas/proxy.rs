@@ -1,4 +1,4 @@
-//! A link to a server that can be cut: what a killed process or a torn cable is to its client.
+//! A link to a server that can be cut. To the client, a cut looks like a killed process or a torn cable.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

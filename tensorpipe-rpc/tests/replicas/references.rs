@@ -1,4 +1,4 @@
-//! A reference is to a value of one server: calls that are given it go there, whoever's turn it is.
+//! A reference belongs to one server: a call that takes it goes to that server, whatever the balancing says.
 
 use tensorpipe_rpc::replicas::ReplicaState;
 

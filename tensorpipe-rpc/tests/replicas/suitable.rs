@@ -1,4 +1,4 @@
-//! Servers that are there, and have another definition of the service or none.
+//! Servers that are reachable, but have another definition of the service or none.
 
 use tensorpipe_rpc::{ConnectError, Connection, replicas::ReplicaState, tensor_service};
 

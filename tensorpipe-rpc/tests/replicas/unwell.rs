@@ -1,5 +1,5 @@
-//! Servers that are there and not well: that answer nothing, lack a method, ran a call and cannot send its result, or have too
-//! much to do to be asked.
+//! Servers that are reachable but unhealthy: they answer nothing, lack a method, cannot send the result of a call that they ran,
+//! or are too busy.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

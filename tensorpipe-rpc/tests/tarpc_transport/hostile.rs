@@ -1,4 +1,4 @@
-//! Peers that make no sense: one error, then the end; never a panic, never a wait.
+//! Hostile peers that send nonsense: the transport returns one error and then ends. It never panics and never hangs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! tarpc over a pipe: its request and response semantics, its messages one by one, and peers that make no sense.
+//! tarpc over a pipe: request and response semantics, single messages, and hostile peers.
 #![cfg(feature = "tarpc")]
 #![allow(missing_docs, reason = "a test")]
 

@@ -1,5 +1,5 @@
-//! What tarpc builds around a transport works on this one: hooks, bounds for channels, and what happens to requests whose
-//! handler or serde code panics.
+//! tarpc's own features work on this transport: hooks, limits for channels, and requests whose handler or serde code
+//! panics.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

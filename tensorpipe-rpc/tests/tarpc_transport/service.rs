@@ -1,4 +1,4 @@
-//! A plain `#[tarpc::service]`: what its users rely on.
+//! A plain `#[tarpc::service]`: the behaviour that its users rely on.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;

@@ -1,5 +1,5 @@
-//! The rules that the design sets and neither the compiler nor clippy checks: who may name whom. They are read off the
-//! source's tokens, so each failure names a module and what it names.
+//! Design rules that neither the compiler nor clippy checks: which module may name which other one. The tests read the
+//! source's tokens, so each failure shows a module and the path that it names.
 #![allow(missing_docs, reason = "a test")]
 
 mod source;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use source::{read, shipped};
 
-/// Each module of `tensorpipe`, from the leaves up, and what its code may name of others. ARCHITECTURE.md explains it.
+/// Each module of `tensorpipe`, from the leaves up, and the modules that its code may name. ARCHITECTURE.md explains the table.
 const PIPE: &str = "
     ambient stop log_limit: sync
     address keys: error
@@ -33,7 +33,8 @@ const PIPE: &str = "
     context: keys listener negotiate pipe process sys::fork tensor::Tensor transports route::Refusal route::Requirement route::Threshold
 ";
 
-/// What the modules right below `root` name of each other: `("pipe", "proto::Head")`. The name of the root is empty; its macros do not count.
+/// Pairs of a module right below `root` and a path that it names, e.g. `("pipe", "proto::Head")`. The root's name is empty; its macros do
+/// not count.
 fn edges(folder: &str, root: &str) -> BTreeSet<(String, String)> {
     let mut edges = BTreeSet::new();
     for (module, paths) in shipped(folder, "crate::") {

@@ -1,4 +1,4 @@
-//! What the route says, against what happens at both sides of each of its borders.
+//! Compares what the route says with what happens, at both sides of each size limit.
 
 use std::sync::Arc;
 

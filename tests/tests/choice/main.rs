@@ -1,4 +1,4 @@
-//! Which channel carries a tensor: as the route says, at every border, over every transport; and as a context wants it.
+//! Which channel carries a tensor: the one that the route names, at every size limit and transport, or that the context asks for.
 #![allow(missing_docs, reason = "a test")]
 
 mod borders;

@@ -1,4 +1,4 @@
-//! Whether ordinary memory is read by `cma` depends on which processors the two processes have: here threads stand for them.
+//! Whether `cma` reads ordinary memory depends on the processors of the two processes. Here pinned threads stand in for processes.
 
 use std::sync::mpsc;
 

@@ -1,4 +1,4 @@
-//! A context says otherwise than its channels, and brings channels of its own.
+//! A context overrides the preferences of its channels, and adds channels of its own.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The system does not let one end read: tensors arrive all the same, and the route says why.
+//! The system does not let one end read the other's memory. Tensors arrive all the same, and the route says why.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! One end stops, dies or gives up while a tensor is being read out of its writer's memory. What completes is whole; what does
-//! not is a typed error; and the memory of both ends comes back.
+//! One end stops, dies or gives up while a tensor is being read from its writer's memory. A completed read has all bytes; any other
+//! ends in a typed error; and the memory of both ends comes back.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A peer whose lane does not say what it should: an error that names the peer's fault, or the bytes in the ordinary way.
+//! A hostile peer whose lane sends wrong messages: the read fails with the peer's fault, or the bytes come through the pipe.
 
 use std::sync::Arc;
 

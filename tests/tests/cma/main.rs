@@ -1,5 +1,5 @@
-//! Channel `cma` between two processes: ordinary memory is read where the writer has it, whole or not at all. Where the system does not
-//! allow that, tensors arrive all the same and the route says why.
+//! Channel `cma` between two processes: the reader copies ordinary memory directly out of the writer's process, whole or not at all. If the
+//! system does not allow that, tensors arrive another way and the route says why.
 #![allow(missing_docs, reason = "a test")]
 
 mod denied;

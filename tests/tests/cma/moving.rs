@@ -1,4 +1,4 @@
-//! What is moved, and by whom.
+//! Which tensors `cma` moves, and which threads move them.
 
 use super::scene::{Peer, Takes, alone, bounded, check, context, degraded, eventually, made, soon};
 

@@ -1,4 +1,4 @@
-//! What every test here has: a parent that listens, and a child that connects and does what messages tell it.
+//! Setup of every test here: a parent that listens, and a child that connects and obeys messages.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The contract of each channel of devices between two processes: whatever is sent, from each device to each, comes back as it was.
+//! Each device channel between two processes: every tensor, sent from any device to any other, comes back unchanged.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Tensors between every pair of devices, and what that costs.
+//! Tensors between every pair of devices, and the cost of moving them.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What the driver for tests has to say.
+//! The counters and controls of the test driver.
 
 #![allow(unsafe_code, reason = "functions of a library, by their names")]
 

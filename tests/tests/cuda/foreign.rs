@@ -1,5 +1,5 @@
-//! Memory of another library's that other processes may map, also one range of addresses over several physical allocations. It is
-//! lent as it is, and stays its owner's until it is back.
+//! Another library's memory that other processes may map, including one address range over several physical allocations. It is
+//! lent without a copy, and its owner keeps it until it is back.
 
 #![allow(unsafe_code, reason = "another library's memory is an address")]
 

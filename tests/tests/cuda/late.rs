@@ -1,4 +1,4 @@
-//! A driver that is long in doing something: others go on meanwhile, and what waits for it is bounded. One that cannot let go of something.
+//! A slow driver: other work goes on meanwhile, and memory that waits for the driver is bounded. Also a driver that cannot free memory.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};

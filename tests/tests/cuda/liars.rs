@@ -1,5 +1,5 @@
-//! Lanes of devices that lie. The honest end checks what they say of lengths, places, devices, allocations and steps. It gets the
-//! bytes another way, or ends the pipe with the peer's fault. It touches nothing that it was not given, and what it lent comes
+//! Hostile device lanes. The honest end checks the lengths, offsets, devices, allocations and steps that they send. It gets the
+//! bytes another way, or ends the pipe with the peer's fault. It touches no memory that it was not given, and lent memory comes
 //! back.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! CUDA devices, on a driver for tests (`tests/cuda-driver`): each story is a child, whose loader finds that driver.
+//! CUDA devices, on a test driver (`tests/cuda-driver`). Each test runs in a child process, whose loader finds that driver.
 #![allow(missing_docs, reason = "a test")]
 
 mod across;

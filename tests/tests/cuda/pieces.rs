@@ -1,5 +1,5 @@
-//! Pieces of main memory that a channel hands over in memory of its own, or mixed up: each is copied to its place by the CPU, which holds up
-//! nobody, or is refused.
+//! A channel hands over pieces of main memory in its own memory, or in the wrong place. The CPU copies each piece to its place without
+//! holding up other work, or the piece is refused.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What is found where CUDA devices are looked for, and what is said where none serve.
+//! The probe for CUDA devices: what it finds, and its error if no device is usable.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the lane of a peer may say, at random, on each channel of devices: the meetings of `tests/lanes`, with tensors on devices.
+//! Random hostile lanes on each device channel: the meetings of `tests/lanes`, with tensors on devices.
 
 use std::sync::Arc;
 

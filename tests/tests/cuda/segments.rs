@@ -1,4 +1,4 @@
-//! Memory of another library's that is one range of addresses over several physical allocations, as PyTorch's expandable segments are.
+//! Another library's memory that is one address range over several physical allocations, like PyTorch's expandable segments.
 
 #![allow(unsafe_code, reason = "the driver's calls take addresses and handles")]
 

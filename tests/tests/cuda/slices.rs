@@ -1,4 +1,4 @@
-//! Tensors and a program's own work on streams. Each stream is kept from going on while the CPU queues everything.
+//! Tensors together with a program's own work on streams. The tests hold each stream while the CPU queues everything.
 
 #![allow(unsafe_code, reason = "a program's own copies take addresses")]
 

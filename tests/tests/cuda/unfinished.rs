@@ -1,4 +1,4 @@
-//! A process whose devices do not get to the work that its tensors wait for: it keeps no stream of the process that reads them.
+//! A writer whose devices never run the work that its tensors wait for. It must not block the streams of the reading process.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Clients of one batched method, each a process of its own, of which one dies, is late, leaves, or is too many; and their server,
-//! which dies.
+//! Several client processes of one batched method: one of them dies, is late, leaves, or exceeds a limit. Or the server dies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! A process dies, or falls silent, while messages are on their way.
+//! A process dies or falls silent while messages are in flight.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! What every test of this file has: a child that connects or listens, a survivor that serves others, and the account of
-//! descriptors and mappings at the end.
+//! Setup of every test here: a child that connects or listens, a survivor that serves others, and a final check of
+//! descriptors and mappings.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! A server that answers what nobody of good will answers: the client's wait ends with a typed error.
+//! A hostile server sends wrong answers: the client's wait ends with a typed error.
 
 use std::net::TcpListener;
 use std::sync::Arc;

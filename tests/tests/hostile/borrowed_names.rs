@@ -1,4 +1,4 @@
-//! A hostile peer who says that it is this very process: it gets nothing that only this process may have.
+//! A hostile peer claims to be this very process. It gets nothing that only this process may have.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What peers send, and do not finish, counts against one budget of the whole context.
+//! Unfinished messages of all peers count against one memory budget of the whole context.
 
 use std::sync::Arc;
 use std::time::Duration;

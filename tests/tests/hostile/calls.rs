@@ -1,4 +1,4 @@
-//! Messages that are no calls, over a good pipe to a server of calls.
+//! Malformed calls, sent over a valid pipe to a server of calls.
 
 use std::time::Duration;
 

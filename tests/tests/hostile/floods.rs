@@ -1,4 +1,4 @@
-//! Peers that hold on to things, or send much and read nothing: what they cost is bounded.
+//! Peers that keep resources, or send much and read nothing: their cost is bounded.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Memory that a reader brings comes back from a read that fails, wherever its bytes were.
+//! A reader's own memory comes back from a failed read, wherever the bytes had got to.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A server that sends its client to another address, where somebody else is.
+//! A server tells its client to upgrade at an address where somebody else listens.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What hostile peers do to the log: a port is looked at all the time, and nobody reads a million lines.
+//! Hostile peers must not flood the log: ports are scanned all the time, and nobody reads a million lines.
 
 use std::cell::RefCell;
 use std::time::Duration;

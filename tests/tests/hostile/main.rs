@@ -1,5 +1,5 @@
-//! Bytes that nobody of good will sends. A server in a process of its own meets them: it may not panic, hang, grow, or
-//! stop serving others; what it grows by is paid for ([`memory`]). A client of ours meets a server of that kind: every wait ends, with a typed error.
+//! Hostile peers. A server in its own process meets hostile bytes: it must not panic, hang, or stop serving others, and
+//! [`memory`] bounds its growth. A client of ours meets hostile servers: every wait ends with a typed error.
 #![allow(missing_docs, reason = "a test")]
 
 mod answers;

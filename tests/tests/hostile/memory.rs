@@ -1,13 +1,13 @@
-//! The invariant of every story here: hostile peers have paid for what the victim's memory grows by, in bytes that they really sent.
+//! The invariant of every test here: the victim's memory grows only in proportion to the bytes that hostile peers really sent.
 //!
 //! `growth <= BESIDE + sum over the peers at one time of (PEER + min(FACTOR * sent, MOST))`
 //!
-//! Growth is that of the kernel's own peak of resident memory (`VmHWM`), so nothing is missed between two looks. A process has one peak, so
-//! each story has a victim's process of its own. It is that of its [`Target`](super::server::Target), or one in which it runs by itself
-//! ([`story!`]), where the hostile peer's own memory counts, too. Other tests do not disturb it, and run beside it. Victims over tcp have
-//! huge pages, also for what they allocate; those over shm have none; a story in its own process is told with them and without. A story
-//! in which the victim may take more, or an honest peer runs in its process, says so ([`Account::allow`]). `waiting`, and those of two
-//! hundred in `tokens`, compare with bounds of their own, which are tighter.
+//! Growth is measured by the kernel's peak of resident memory (`VmHWM`), so no short peak is missed. A process has one peak, so each test
+//! has a victim process of its own: that of its [`Target`](super::server::Target), or one in which the whole test runs ([`story!`]). In the
+//! latter case the hostile peer's own memory counts, too. Other tests run in parallel without disturbing the figures. Victims over tcp have
+//! huge pages, also for their heap; victims over shm have none; a test in its own process runs with and without them. A test that allows
+//! more growth, or has an honest peer in the victim's process, declares that ([`Account::allow`]). `waiting`, and the tests of two hundred
+//! peers in `tokens`, use their own, tighter bounds.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -21,7 +21,7 @@ use super::stream::Way;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// For the victim itself: those whom it serves, its threads' stacks, what its allocator keeps.
+/// Growth of the victim itself: honest peers that it serves, its threads' stacks, memory that its allocator keeps.
 const BESIDE: u64 = 4 * MIB;
 
 /// For each hostile peer that is there, as SECURITY.md says of hostile peers. An open pipe takes no more.
@@ -30,13 +30,13 @@ const PEER: u64 = 64 * KIB;
 /// For each byte that it sent. Calls of 66 bytes that wait for their tensors take most: 25 to 30 times that, in tables and tasks.
 const FACTOR: u64 = 40;
 
-/// And for all of its bytes together: what a pipe may have on its way.
+/// The most for all bytes of a peer together: the bytes that a pipe may have in flight.
 const MOST: u64 = 16 * MIB;
 
 const STORY: &str = "TEST_STORY";
 const HUGE_PAGES: &str = "TEST_HUGE_PAGES";
 
-/// Of one victim: what was there before, and what its hostile peers have paid for.
+/// The account of one victim: its memory before, and the growth that its hostile peers have paid for.
 #[derive(Debug)]
 pub(crate) struct Account {
     process: u32,

@@ -1,5 +1,5 @@
-//! Hostile peers of one user or one address take every place for handshakes, and take it again when they lose it. What that does to
-//! others is counted at an honest client: of another user or address, and of the same.
+//! Hostile peers of one user or one address occupy every slot for handshakes, again and again. The tests count the effect on an honest
+//! client: one of another user or address, and one of the same.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Hostile peers that name devices which the server does not have: as a tensor's target, and as where they want results.
+//! Hostile peers name devices that the server does not have: as the target of a tensor, and as the place for results.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Proofs made by hand from WIRE.md, not by the code under test: what who has the secret can say.
+//! Proofs built by hand from WIRE.md, not by the code under test: a peer with the secret can compute them.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};

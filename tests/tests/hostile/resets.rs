@@ -1,5 +1,5 @@
-//! Messages taken back, one after the other, while the handler is busy with the first. What waits for it is bounded, and it is told all of
-//! it in the end.
+//! A peer cancels one message after another while the handler is busy with the first. The queue for the handler is bounded, and in the end
+//! the handler hears of every message.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};

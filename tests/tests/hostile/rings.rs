@@ -1,4 +1,4 @@
-//! A hostile peer at the socket of `shm`, who makes the memory by hand from WIRE.md, or does not.
+//! A hostile peer at the socket of `shm`, which builds the ring's memory by hand from WIRE.md, correctly or not.
 
 #![allow(unsafe_code, reason = "a hostile peer maps the memory of its rings")]
 

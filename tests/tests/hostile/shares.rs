@@ -1,4 +1,4 @@
-//! One peer with many connections, and another with one: each has its share of the places for calls.
+//! One peer has many connections, another has one: each gets its share of the slots for calls.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A peer on a slow link: what it sends takes longer than it may be silent, and its answers to pings wait behind it.
+//! A peer on a slow link: one message takes longer than the allowed silence, and answers to pings wait behind that message.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a hostile peer's bytes go over: a plain socket, or rings in shared memory and TLS, which the transport itself carries.
+//! Connections of hostile peers: a plain socket, or a connection of the real transport for shared-memory rings and TLS.
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};

@@ -1,4 +1,4 @@
-//! What a peer sends on an open pipe that nobody of good will sends.
+//! Hostile bytes on an open pipe.
 
 use super::raw::{
     CHANNEL, DATA, FIN, FIN_ACK, FLUSH, FLUSHED, GOAWAY, GRANT, HELLO, MESSAGE, PONG, REFUSE,

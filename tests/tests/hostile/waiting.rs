@@ -1,4 +1,4 @@
-//! Calls that are here whole and wait, for others or for their batch: what they take counts until their handlers start.
+//! Calls that have arrived whole and wait for other calls or for their batch. Their memory counts until their handlers start.
 
 use std::time::Duration;
 

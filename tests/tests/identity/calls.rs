@@ -1,4 +1,4 @@
-//! What a call knows of its caller, and which calls are let through.
+//! A handler learns the identity of its caller, and `authorize` decides which calls pass.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Somebody else where a pipe is to be upgraded to, who says that it has joined.
+//! An impostor at the address of an upgrade claims that it has joined the pipe.
 
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};

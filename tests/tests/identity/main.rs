@@ -1,4 +1,4 @@
-//! Who is at the other end: contexts with tokens, those without, and those with other ones.
+//! The identity of the peer: contexts with a token, without one, and with a different one.
 #![allow(missing_docs, reason = "a test")]
 
 mod calls;

@@ -1,4 +1,4 @@
-//! Two processes that have a secret, and a third that has not.
+//! Two processes share a secret, and a third does not have it.
 
 use std::path::Path;
 use std::sync::Arc;

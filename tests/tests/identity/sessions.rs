@@ -1,5 +1,5 @@
-//! Sessions that a connector has of a listener, and shows to another one: one that has another certificate, one that was started again, and
-//! one that asks for certificates. Nothing is worth less than with no session, and nothing more.
+//! A connector shows the TLS session of one listener to another: to one with another certificate, to a restarted one, and to one that asks
+//! for certificates. The outcome is the same as without a session.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Pipes over TLS: who is believed, who is not and why, and how they end.
+//! Pipes over TLS: which peers are trusted, which are not and why, and how pipes end.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Contexts of one process: who gets a pipe, and what is said of the peer.
+//! Contexts of one process with and without tokens: which get a pipe, and what the pipe says of its peer.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! A channel like an honest one, whose lanes do what that does, or say something else.
+//! A channel whose lanes behave like those of an honest one, or send something else.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! An input read as choices, by whoever comes first: the meeting, or one of the hostile lanes.
+//! Fuzz input, read as a sequence of choices. The meeting and the hostile lanes draw from it in the order in which they ask.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

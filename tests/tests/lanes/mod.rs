@@ -1,9 +1,9 @@
-//! Pipes whose peer's lane says whatever it likes, on each of the built-in channels: what the target `lanes` in `fuzz/` runs, and this
-//! package's tests with inputs at random, with tensors of main memory and of devices.
+//! Pipes with a hostile lane at the peer, on each of the built-in channels. The fuzz target `lanes` in `fuzz/` runs this code, and this
+//! package's tests run it with random inputs, with tensors in main memory and on devices.
 //!
-//! One end, `near`, is honest. The far ends of its two pipes conspire: each says what the other has heard, too, and brings it to near's
-//! exchange. Invariant: a message about which a lane was honest is read as it was written, or not at all, whatever is said of others.
-//! Nothing panics, on any thread; and once the pipes are gone near holds nothing.
+//! One end, `near`, is honest. The far ends of its two pipes conspire: each also sends what the other has heard, and brings it to near's
+//! exchange. Invariant: if a lane was honest about a message, the message is read as it was written or not at all, whatever the lanes send
+//! about other messages. No thread panics, and once the pipes are gone `near` holds nothing.
 
 mod hostile;
 mod input;

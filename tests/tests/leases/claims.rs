@@ -1,4 +1,4 @@
-//! A hostile peer that claims to be a process which was lent memory: a claim is worth nothing.
+//! A hostile peer claims to be a process that was lent memory. The claim gets it nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Tensors of ordinary memory: their writer copies them once, into memory that the reader has mapped.
+//! Tensors in ordinary memory: the writer copies them once, into memory that the reader has mapped.
 
 use std::sync::{Arc, Mutex};
 

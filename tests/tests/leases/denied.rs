@@ -1,4 +1,4 @@
-//! The system does not let one end lend, or borrow: tensors arrive all the same, at once, and the route says why.
+//! The system does not let one end lend or borrow. Tensors arrive all the same, without delay, and the route says why.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A pipe ends, or a process: what is lent is held and comes back all the same.
+//! A pipe or a process ends: the borrower still holds lent memory, and the memory still comes back.
 
 use std::time::Duration;
 

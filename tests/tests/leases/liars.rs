@@ -1,5 +1,5 @@
-//! A writer whose exchange does not do what it should. The reader maps nothing that it cannot rely on, and either gets the bytes in the
-//! ordinary way or an error that names the peer's fault. Nothing hangs.
+//! A writer with a hostile exchange. The reader maps no memory that it cannot rely on. It gets the bytes through the pipe, or an error that
+//! names the peer's fault. Nothing hangs.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};

@@ -1,5 +1,5 @@
-//! Channel `lease` between two processes: what is lent is not copied, stays what it is for as long as it is held, and comes
-//! back, however its holder ends.
+//! Channel `lease` between two processes: lent memory is not copied, stays unchanged while the borrower holds it, and comes
+//! back however the borrower ends.
 #![allow(missing_docs, reason = "a test")]
 
 mod calls;

@@ -1,4 +1,4 @@
-//! A lender that goes on writing to what it has lent: whoever parses those bytes decides on a copy of its own.
+//! A hostile lender keeps writing to memory that it has lent: a reader that parses those bytes must decide on its own copy.
 
 #![allow(unsafe_code, reason = "a hostile writer keeps no rules")]
 

@@ -1,4 +1,4 @@
-//! A peer whose lane does not keep to the rules: the pipe ends with the fault's name, and nothing else happens.
+//! A hostile peer whose lane breaks the rules: the pipe ends with an error that names the fault, and nothing else happens.
 
 use std::sync::Arc;
 

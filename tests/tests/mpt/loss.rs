@@ -1,4 +1,4 @@
-//! A connection that is lost with chunks on it: the others carry them, and without others the pipe ends.
+//! A connection is lost with chunks on it: the other connections carry them again. If none is left, the pipe ends.
 
 use tensorpipe::transports::TcpTransport;
 use tensorpipe::{Error, Message, Tensor};

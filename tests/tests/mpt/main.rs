@@ -1,4 +1,4 @@
-//! Channel `mpt` between two contexts: when its connections are opened, who carries how much, and how it ends.
+//! Channel `mpt` between two contexts: when it opens its connections, how it spreads the load over them, and how it ends.
 #![allow(missing_docs, reason = "a test")]
 
 mod liars;

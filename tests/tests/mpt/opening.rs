@@ -1,4 +1,4 @@
-//! Connections come when they are needed, and the pipe can do without.
+//! Extra connections are opened when they are needed, and the pipe works without them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Something between the two ends that sees their connections, and can cut or stall them.
+//! A proxy between the two ends that can cut or stall their connections.
 
 use std::sync::{Arc, Mutex};
 

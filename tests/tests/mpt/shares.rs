@@ -1,4 +1,4 @@
-//! Who carries how much: counted, not timed. How fast that is says `tp-bench` (benches/RESULTS.md).
+//! How much each connection carries: counted, not timed. `tp-bench` measures the speed (benches/RESULTS.md).
 
 use tensorpipe::transports::TcpTransport;
 

@@ -1,5 +1,5 @@
-//! What the loss of one of two connections costs a tensor that both carry, on a virtual clock: less than [`COSTS`] beyond the time that the
-//! other one takes for the rest. That the kernel calls a connection alive does not matter; what tells is that chunks are not confirmed.
+//! One of two connections that carry a tensor is lost, on a virtual clock. The loss costs less than [`COSTS`] beyond the time that the
+//! other one takes for the rest. The channel detects it by unconfirmed chunks, even if the kernel still considers the connection alive.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Servers that keep what they are told in order; a client that tells one numbers, and then a large tensor; and a client of two.
+//! Servers that record what they receive; a client that sends numbers and then a large tensor; and a client of two servers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What a network does to calls: a link of this process's own between two network namespaces loses, delays, repeats and swallows
-//! packets. Needs root and `/dev/net/tun`; says so where it has not. `tests/FAULTS.md` is the table.
+//! Calls over a bad network: a link of this process between two network namespaces loses, delays, repeats and swallows packets.
+//! Needs root and `/dev/net/tun`, and says so if they are missing. `tests/FAULTS.md` has the table.
 #![allow(missing_docs, reason = "a test")]
 
 mod calls;

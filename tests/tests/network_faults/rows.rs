@@ -1,4 +1,4 @@
-//! The rows: weather, when it comes and goes, and what must be so afterwards.
+//! The rows: a network fault, when it begins and ends, and what must hold afterwards.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a pipe says of what it did: which bytes it copied, how a message's parts came, when a message began to leave.
+//! A pipe's own statistics: which bytes it copied, how a message's parts came, and when a message began to leave.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Credit ahead: a message that had to wait for its reader's go-ahead is followed by others that need none.
+//! Credit in advance: after one message had to wait for its reader's go-ahead, later messages need none.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Ends: in good order, at once from both sides, against a peer that does not read, with a reason.
+//! Ways in which a pipe ends: in good order, from both sides at once, against a peer that does not read, and with a reason.
 
 use std::time::Instant;
 

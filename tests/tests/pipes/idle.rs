@@ -1,4 +1,4 @@
-//! Pipes on which nothing is said cost nothing: a process that has many of them sleeps.
+//! Idle pipes cost nothing: a process with many of them sleeps.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;

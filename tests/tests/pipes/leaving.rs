@@ -1,5 +1,5 @@
-//! A message that finds nothing before it leaves within the call that writes it; everything else takes its turn, and comes
-//! in order all the same.
+//! If no message is queued, a write sends its message at once, within the call. All other messages are queued and still
+//! come in order.
 
 use tensorpipe::channels::LeaseChannel;
 use tensorpipe::engine::EnginePipe;

@@ -1,4 +1,4 @@
-//! Limits: what is too much is an error that names the limit, and nothing else suffers.
+//! Limits: exceeding one returns an error that names the limit, and affects nothing else.
 
 use tensorpipe::{Error, Misuse, Payload};
 use tokio::net::TcpStream;

@@ -1,7 +1,7 @@
 //! A round trip while both ends poll over shared memory makes no system call at either end.
 //!
-//! Its runtime may poll timers and sockets, which it does after some sixty turns, and the child may say that it is through. Any other
-//! call ends it. On a busy machine a poll can be in vain, and then somebody has to be woken: at most half of the children may meet that.
+//! Only two kinds of calls are allowed: the runtime polls timers and sockets after some sixty turns, and the child reports its end. Any
+//! other call kills the child. On a busy machine a poll can be in vain and a wake-up is needed: this may happen to half of the children.
 
 use tensorpipe_tests::{Child, allow_only, is_sanitized, say};
 

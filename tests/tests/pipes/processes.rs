@@ -1,4 +1,4 @@
-//! What needs a process of its own: one that is stopped, one that is killed, one without file descriptors.
+//! Tests that need a second process: one that is stopped, one that is killed, one without file descriptors.
 //!
 //! A child is this test binary again, running one of the tests that are ignored otherwise.
 

@@ -1,5 +1,5 @@
-//! Messages of metadata alone: a handler is given their bytes; what leaves later leaves in order, and whoever writes it is
-//! polled or not.
+//! Metadata-only messages: a handler gets their bytes. Messages that leave later leave in order, whether or not the write's
+//! future is polled.
 
 use std::sync::Mutex;
 

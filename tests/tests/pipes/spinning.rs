@@ -1,4 +1,4 @@
-//! Waiting by looking: it spares wake-ups, and starves nobody.
+//! Busy-polling: it saves wake-ups and starves no other task.
 
 use std::cell::Cell;
 use std::io;

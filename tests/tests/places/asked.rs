@@ -1,4 +1,4 @@
-//! Tensors land where the trait or the map says, over every transport, from everywhere, of any length.
+//! Tensors arrive on the device that the trait or the device map names, over every transport, from any device, of any length.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What stands on calls: several servers, and definitions that differ.
+//! Device placement in features on top of calls: several servers, a rendezvous, and differing definitions.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A server that answers as it likes: a tensor that is not where it was asked for is no result.
+//! A hostile server: a tensor that is not on the requested device is not accepted as a result.
 
 use std::collections::HashMap;
 

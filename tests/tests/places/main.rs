@@ -1,4 +1,4 @@
-//! Where the tensors of calls land: on devices whose memory the CPU cannot read, of a client and of a server, each with its own.
+//! Device placement of the tensors of calls. Client and server have devices of their own, whose memory the CPU cannot read.
 #![allow(missing_docs, reason = "a test")]
 
 mod asked;

@@ -1,4 +1,4 @@
-//! A place that cannot be had is an error for the caller, who asked for it; the connection goes on.
+//! If a requested device is not available, the caller gets an error and the connection goes on.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Too late, not wanted any more, too much, given up.
+//! Values that come too late, are no longer wanted, exceed a limit, or are given up.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A consumer dies, a producer dies, and either comes again.
+//! A consumer or a producer dies, and either is started again.
 
 use tensorpipe::Error;
 use tensorpipe_rpc::CallError;

@@ -1,5 +1,5 @@
-//! A rendezvous of two and three processes: values cross by name, and whoever dies, is late, gives up, or makes too much takes
-//! nothing from the others but time.
+//! A rendezvous of two and three processes: values cross by name. A process that dies, is late, gives up, or sends too much costs
+//! the others nothing but time.
 #![allow(missing_docs, reason = "a test")]
 
 mod bounds;

@@ -1,4 +1,4 @@
-//! What every story here has: child processes with a rendezvous each, which do what calls tell them, and one in the test.
+//! Setup of every test here: child processes that have a rendezvous each and obey calls, and a rendezvous in the test.
 
 use std::time::Duration;
 

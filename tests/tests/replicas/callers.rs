@@ -1,4 +1,4 @@
-//! Callers that leave: the servers of all replicas hear of it.
+//! A caller leaves, and all replicas hear of it.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Clients of several server processes, which die, stop, drain, are overloaded, or are not what they seem. Calls move where that is safe,
-//! and end with the truth where it is not.
+//! Clients of several server processes, which die, stop, drain, are overloaded, or are not what they seem. A call moves to another
+//! server where that is safe; otherwise it ends with an error that is true about what has run.
 #![allow(missing_docs, reason = "a test")]
 
 mod callers;

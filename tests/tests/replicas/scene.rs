@@ -1,4 +1,4 @@
-//! What every test of this file has: processes that serve, a client of all of them, and load.
+//! Setup of every test here: server processes, a client of all of them, and load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Servers that are there, answer pings, and answer no call.
+//! Servers that answer pings but no calls.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Servers that are there, and do not want a call.
+//! Servers that are reachable but refuse calls.
 
 use tensorpipe_rpc::{ConnectError, replicas::ReplicaState};
 use tensorpipe_tests::{alone, eventually, soon};

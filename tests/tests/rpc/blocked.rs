@@ -1,4 +1,4 @@
-//! A handler that blocks its thread: its process lives, says so, and answers in the end.
+//! A handler blocks its thread. Its process stays alive, still answers pings, and answers the call in the end.
 
 use std::fmt::Debug;
 use std::sync::Arc;

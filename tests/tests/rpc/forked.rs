@@ -1,4 +1,4 @@
-//! A forked child lets go of what it has inherited: its parent's calls, values and connections stay as they are.
+//! A forked child drops inherited calls, values and connections. Those of its parent are not affected.
 
 #![allow(unsafe_code, reason = "a process is forked")]
 

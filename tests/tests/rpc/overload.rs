@@ -1,4 +1,4 @@
-//! More than the other process does at once: an error that says so, at once, and what was under way goes on.
+//! More calls than the other process accepts: the excess fails at once with an error that says so, and calls in flight go on.
 
 use futures_util::{StreamExt, stream};
 use tensorpipe_rpc::{CallError, ServerLimits};

@@ -1,4 +1,4 @@
-//! References to values of another process, which either of them may leave.
+//! References to values of another process. Either process may end.
 
 use std::time::Duration;
 

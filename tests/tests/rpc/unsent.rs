@@ -1,4 +1,4 @@
-//! A channel that cannot send a tensor, and says so when the call or its answer has long left.
+//! A channel reports that it cannot send a tensor after the call or its answer has already left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

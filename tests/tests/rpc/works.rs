@@ -1,4 +1,4 @@
-//! A service with one method for each thing that a call can do, and what it has under way.
+//! A service with one method for each feature of calls, and counters of its work in progress.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

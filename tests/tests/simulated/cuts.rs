@@ -1,4 +1,4 @@
-//! A connection that is cut behind each of its bytes: both ends hear of it, and nobody hangs.
+//! A connection is cut after each of its bytes in turn: both ends hear of it, and neither hangs.
 
 use tensorpipe::testing;
 use tensorpipe::{ConnectPolicy, Error};

@@ -1,5 +1,5 @@
-//! Links that stall in the middle of a call, and servers that vanish without a word: a call ends at its deadline, at most [`LATE`] after
-//! it, and what was acknowledged is there. The clock is virtual, so the bound is exact.
+//! Links stall in the middle of a call, and servers vanish silently. A call ends at most [`LATE`] after its deadline, and acknowledged
+//! writes are present. The clock is virtual, so the bound is exact.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

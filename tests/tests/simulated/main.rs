@@ -1,5 +1,5 @@
-//! Services on the simulated network: what calls meet on links that delay, stall and are cut, and with peers that die. Hours pass in
-//! milliseconds, and each run is the one that its seed gives.
+//! Services on the simulated network: links delay, stall and are cut, and peers die. Hours pass in milliseconds, and the seed determines
+//! each run.
 #![allow(missing_docs, reason = "a test")]
 
 mod clock;

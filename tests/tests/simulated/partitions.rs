@@ -1,4 +1,4 @@
-//! Links that stall, and heal, or do not.
+//! Links stall, and some of them heal.
 
 use std::time::Instant;
 

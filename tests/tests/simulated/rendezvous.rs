@@ -1,4 +1,4 @@
-//! A rendezvous over links that stall and are cut, and with peers that die: no value is lost, nobody hangs, and who is gone is said to be.
+//! A rendezvous over links that stall and are cut, with peers that die. No value is lost, no task hangs, and dead peers are reported.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The service of these stories, and how it is served and reached.
+//! The service of these tests, and helpers to serve it and connect to it.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a fault is, and how a process puts itself under it: words, so that a child can be told.
+//! Faults, and how a process applies one to itself. A fault is a string, so that a test can pass it to a child.
 
 use std::sync::atomic::Ordering;
 

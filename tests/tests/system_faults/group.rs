@@ -1,4 +1,4 @@
-//! Processes in a control group with little memory: the scene, and a reader whose peer sends more than there is.
+//! Processes in a control group (cgroup) with little memory: the scene, and a reader whose peer sends more than fits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

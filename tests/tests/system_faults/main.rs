@@ -1,6 +1,6 @@
-//! What the system refuses, row by row: a child runs a small scene under a fault. Each part of the scene works, or ends in a
-//! typed error that says what to do; nothing hangs, and nothing is killed. And what becomes of a process whose peer is stopped, forked
-//! and killed. `tests/FAULTS.md` is the table.
+//! The system refuses calls or memory, row by row: a child runs a small scene under a fault. Each part of the scene works, or ends in
+//! a typed error that says what to do; nothing hangs, and nothing is killed. Other tests stop, fork and kill the peer of a process.
+//! `tests/FAULTS.md` has the table.
 #![allow(missing_docs, reason = "a test")]
 
 mod faults;

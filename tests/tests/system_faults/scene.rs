@@ -1,4 +1,4 @@
-//! What a child does under a fault: each way to move a tensor, and a call. It says of each how it ended.
+//! The scene that a child runs under a fault: each way to move a tensor, and a call. The child reports the outcome of each.
 
 use std::fmt::Display;
 use std::pin::pin;

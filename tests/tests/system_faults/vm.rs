@@ -1,4 +1,4 @@
-//! Rows that are about a whole machine, whose settings they change: `tests/vm/run` boots one for them.
+//! Rows that change settings of a whole machine: `tests/vm/run` boots a virtual machine for them.
 
 use tensorpipe_tests::judge_at_once;
 

@@ -1,4 +1,4 @@
-//! Which bytes of a call were copied, and by whom: exactly, whatever else goes over its pipe.
+//! Exact counts of the bytes of a call that each side copied, whatever else goes over the pipe.
 
 use tensorpipe::Tensor;
 use tensorpipe_rpc::CallStats;

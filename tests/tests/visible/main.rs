@@ -1,5 +1,5 @@
-//! What happened, visible: figures of single calls between two processes, over each way that their tensors can take; spans that
-//! belong together across processes.
+//! Observability: figures of single calls between two processes, for each way that their tensors can take, and trace spans that
+//! connect across processes.
 #![allow(missing_docs, reason = "a test")]
 
 mod copies;

@@ -1,4 +1,4 @@
-//! What metrics say of a pipe that has ended, while somebody still has its client: that it is not open, and all that it did.
+//! Metrics of a pipe that has ended while its client still exists: the pipe is not counted as open, and all of its work is counted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

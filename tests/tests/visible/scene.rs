@@ -1,4 +1,4 @@
-//! What tests of figures have: a server in a process of its own, reached in one of several ways.
+//! Setup of these tests: a server in its own process, reached over one of several transports and channels.
 
 use std::sync::Arc;
 use std::time::Duration;

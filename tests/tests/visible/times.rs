@@ -1,4 +1,4 @@
-//! Where the time of a call went, and of which calls that is not known.
+//! Where the time of a call went, and for which calls that is unknown.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Whom a wrapping connection proves its peer to be: both ends say so, and handlers know.
+//! The peer's identity that a wrapping connection proves: both ends report it, and handlers see it.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A connection that wraps another one, as TLS does: pipes over it, and their goodbyes.
+//! A connection that wraps another one, as TLS does: pipes over it, and how they close.
 #![allow(missing_docs, reason = "a test")]
 
 mod identities;

@@ -1,4 +1,4 @@
-//! A connection that wraps one of tcp: it changes every byte, takes what it can, and says goodbye.
+//! A connection that wraps a tcp connection: it scrambles every byte, may accept partial writes, and sends a goodbye.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Both ends of churn's calls: what each serves over a transport, what is open between them, and how they are.
+//! Both ends of churn's calls: the services of each process over a transport, their connections, and their state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,10 @@ use crate::plan::Flavor;
 use crate::soak::acts::{Actor, CALLER, EverythingClient, EverythingService, Hand, SERVER, words};
 use crate::soak::{Holdings, descriptors, holdings, pooled, settled};
 
-/// Between processes.
+/// Transports between processes.
 pub(super) const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
-/// What the server's process is told.
+/// Instructions for the server process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Orders {
     pub(super) largest: u64,
@@ -37,7 +37,7 @@ pub(super) struct Orders {
     pub(super) callers: Vec<String>,
 }
 
-/// Where the server's process serves.
+/// The addresses of the server process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Served {
     pub(super) control: String,
@@ -50,16 +50,16 @@ pub(super) struct Urls {
     replicas: Vec<String>,
 }
 
-/// Of the server's process.
+/// A service with which the caller controls the server process.
 #[tensor_service]
 pub(super) trait Control {
-    /// What it does, and holds. Pools give back what they keep warm, so that memory and mappings can be compared.
+    /// Returns the process's state and holdings. Pools first give back warm memory, so that memory and mappings can be compared.
     async fn state(&self) -> Result<(Look, Holdings), String>;
     /// Closes a pipe of some replica.
     async fn cut(&self, chance: u64) -> bool;
 }
 
-/// One process at one moment.
+/// The state of one process at one moment.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Look {
     pub(super) memory: Resident,
@@ -68,17 +68,17 @@ pub(super) struct Look {
     kept: u64,
     /// Bytes of the heap in use, where they are counted.
     pub(super) heap: Option<u64>,
-    /// Bytes of pools that somebody holds, also those that another process has not given back. This and what follows is
-    /// nothing at rest.
+    /// Bytes of pools in use, including loans that another process has not given back. This and the fields below are zero
+    /// at rest.
     pub(super) pooled: u64,
     pub(super) references: u64,
     pub(super) calls: u64,
-    /// Values that a rendezvous keeps, and whoever waits at one.
+    /// Values that a rendezvous keeps, and tasks that wait at it.
     rendezvous: u64,
 }
 
 impl Look {
-    /// At this process, and what its connections have.
+    /// The state of this process and its connections.
     pub(super) fn here(sites: &[Site], visits: &[Visit]) -> Result<Self> {
         let mut look = Self {
             memory: resident(std::process::id())?,
@@ -113,7 +113,7 @@ impl Look {
         Ok(look)
     }
 
-    /// What is under way or held.
+    /// Lists everything in flight or held.
     pub(super) fn busy(&self, whose: &str) -> Vec<String> {
         let counts = [
             (self.pooled, "bytes of pools"),
@@ -126,7 +126,7 @@ impl Look {
             .collect()
     }
 
-    /// Its memory, if that of another moment is not less.
+    /// Lowers each memory figure to that of `other`, if it is less.
     pub(super) fn at_most(&mut self, other: &Self) {
         self.memory.anon = self.memory.anon.min(other.memory.anon);
         self.memory.shmem = self.memory.shmem.min(other.memory.shmem);
@@ -134,7 +134,7 @@ impl Look {
     }
 }
 
-/// What a process serves over one transport: all that there is to call, a rendezvous, and the same again as replicas.
+/// The servers of a process over one transport: the service, a rendezvous, and replicas of the service.
 pub(super) struct Site {
     pub(super) transport: &'static str,
     pub(super) hand: Hand,
@@ -143,7 +143,7 @@ pub(super) struct Site {
 }
 
 impl Site {
-    /// `me` is its name at the rendezvous. Only the server's process, which is told where the caller is, has replicas.
+    /// Opens a site. `me` is its name at the rendezvous. Only the server process, which is told the caller's address, has replicas.
     pub(super) async fn open(
         transport: &'static str,
         me: &str,
@@ -191,7 +191,7 @@ impl Site {
         }
     }
 
-    /// From now on values come from there. Said again it would close the connection that they come over, which stays.
+    /// Values come from `there` from now on. Call this once: a second call would close the connection, which must stay.
     pub(super) fn meet(&self, there: &Urls) -> Result<()> {
         Ok(self.hand.rendezvous.add_peer(SERVER, &there.main)?)
     }
@@ -238,7 +238,7 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    /// Waits until the replicas whose pipes were cut are there again.
+    /// Waits until all replicas whose pipes were cut are connected again.
     pub(super) async fn everybody_is_there(&self) -> Result<()> {
         let missing = settled(async || {
             let mut status = self.replicas.status();
@@ -286,12 +286,12 @@ pub(super) fn context(transport: &str) -> Result<Context> {
     Ok(builder.pool(Pool::new(pool)).build()?)
 }
 
-/// From which size on ordinary memory is read by the other process: so that some of it is, over any transport, and some streamed.
+/// From this size the other process reads ordinary memory directly. Smaller tensors are streamed, so both ways are used.
 const READ: u64 = 256 << 10;
-/// And from which on it is copied for it.
+/// From this size ordinary memory is copied for the other process.
 const COPIED: u64 = 512 << 10;
-/// What a pool keeps warm between two rests, ordinary memory and lendable memory each: little, so that blocks are given back
-/// in the bustle, too.
+/// Memory that a pool keeps warm between two rests, for ordinary and for lendable memory each. It is little, so that pools also
+/// give blocks back under load.
 const KEPT: u64 = 16 << 20;
 
 /// The server's process.
@@ -311,7 +311,7 @@ impl Control for House {
         let Some(cut) = Rng::with_seed(chance).choice(&pipes) else {
             return false;
         };
-        // Whether it ends in good order or not is the same to whoever calls over it.
+        // Callers see no difference between an orderly and an abrupt end.
         let _ = cut.close().await;
         true
     }

@@ -1,5 +1,5 @@
-//! A way that bytes can take, and whoever talks over it. One end of a pipe writes and reads at the same time, until the pipe has ended or
-//! is asked to stop.
+//! A way (a transport and a channel) and the tasks that talk over it. Each end of a pipe writes and reads at the same time, until the pipe
+//! has ended or the end is asked to stop.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,8 +30,7 @@ pub(super) struct Way {
     pub(super) channel: Option<&'static str>,
 }
 
-/// Each channel over each transport that leads from process to process, those that stay within one, and a context with
-/// every default.
+/// Each channel over each transport between processes, the ways within one process, and a context with every default.
 pub(super) fn ways() -> Vec<Way> {
     let mut ways = vec![Way {
         transport: "tcp",
@@ -39,7 +38,7 @@ pub(super) fn ways() -> Vec<Way> {
     }];
     for transport in ["shm", "tcp", "memory"] {
         for channel in ours::channels(MptChannel::new()) {
-            // It hands memory over within a process.
+            // Channel `xth` hands memory over within a process.
             if channel.name() != "xth" || transport == "memory" {
                 let channel = Some(channel.name());
                 ways.push(Way { transport, channel });
@@ -63,7 +62,7 @@ impl Way {
         self.transport == "memory"
     }
 
-    /// A context that has this way alone; `basic` for what the channel does not carry.
+    /// A context with only this way, and `basic` for parts that the channel does not carry.
     fn context(self) -> Result<Context> {
         let builder = Context::builder().connect_policy(ConnectPolicy::once());
         let Some(wanted) = self.channel else {
@@ -76,7 +75,7 @@ impl Way {
         };
         let mut channels = ours::channels(MptChannel::new());
         channels.retain(|channel| [wanted, "basic"].contains(&channel.name()));
-        // Within one process also those that are better off between two.
+        // Within one process, also allows channels that are meant for two.
         let within: Option<Arc<dyn Channel>> = match wanted {
             "cma" => Some(Arc::new(CmaChannel::also_within_process())),
             "lease" => Some(Arc::new(LeaseChannel::also_within_process())),
@@ -87,7 +86,7 @@ impl Way {
         }
         let mut builder = builder.transports([transport]).channels(channels);
         if ["cma", "mpt"].contains(&wanted) {
-            // Of any length, and over any transport: not only what is so long that it pays.
+            // Uses the channel for any length and transport, not only where it pays.
             builder = builder.threshold(wanted, Threshold::new(Pays::BeyondFrame));
         }
         Ok(builder.build()?)
@@ -102,7 +101,7 @@ impl Way {
     }
 }
 
-/// What was carried, how things ended, and what went wrong.
+/// Counts of carried data, of outcomes, and of faults.
 #[derive(Debug, Default)]
 pub(super) struct Book(Mutex<Entries>);
 
@@ -119,9 +118,9 @@ pub(super) struct Carried {
     pub(super) pipes: u64,
     pub(super) messages: u64,
     pub(super) bytes: u64,
-    /// Tensors and payloads that the way's own channel was given here.
+    /// Tensors and payloads that this process gave to the way's own channel.
     pub(super) given: u64,
-    /// Why this machine does not have that channel.
+    /// Why this machine does not support the channel.
     pub(super) refused: Option<String>,
 }
 
@@ -137,17 +136,17 @@ impl Book {
     }
 }
 
-/// A way on which one listens and connects.
+/// A way on which this process listens and connects.
 pub(super) struct Stage {
     pub(super) way: Way,
     pub(super) context: Context,
     pub(super) url: String,
-    /// True: write no more, and close in good order.
+    /// Set to true, it tells the talks to write no more and to close in good order.
     pub(super) stop: watch::Sender<bool>,
     book: Arc<Book>,
     largest: u64,
     talks: TaskTracker,
-    /// Everything that was sent holds it, until the last handle on that is gone.
+    /// Every sent buffer of ordinary memory holds a clone of this until its last handle is dropped.
     held: Arc<()>,
 }
 
@@ -170,7 +169,7 @@ impl Stage {
             talks: TaskTracker::new(),
             held: Arc::default(),
         });
-        // Ends when its context is closed.
+        // The accepting task ends when its context is closed.
         let accepting = stage.clone();
         tokio::spawn(async move {
             while let Ok(pipe) = listener.accept().await {
@@ -217,12 +216,12 @@ impl Stage {
 
     async fn speak(&self, pipe: &Pipe, mut rng: Rng) {
         let mut under_way = FuturesUnordered::new();
-        // One tensor of each kind of memory, too large to ride along: so that every way has carried something.
+        // One tensor of each kind of memory, too large for the message's own frame, so that every channel carries something.
         let mut parts = vec![(Part::Heap, FIRST), (Part::Pool, FIRST)];
         let mut chance = u64::MAX;
         while !*self.stop.borrow() && !pipe.has_ended() {
             match self.message(&mut rng, &parts) {
-                // Taken back at once, or awaited with a few others.
+                // The write is cancelled at once, or awaited with a few others.
                 Ok(message) if chance == 0 => pipe.write(message).cancel(),
                 Ok(message) => under_way.push(pipe.write(message)),
                 Err(misuse) => self.fault(&misuse),
@@ -266,7 +265,7 @@ impl Stage {
             match chance {
                 0 => incoming.skip(),
                 1 => incoming.refuse("not today"),
-                // Given up while it is under way.
+                // The read is cancelled while it is in flight.
                 2 => drop(incoming.read()),
                 _ => match incoming.read().await {
                     Ok(message) => self.heard(&message),
@@ -277,7 +276,7 @@ impl Stage {
         }
     }
 
-    /// The parts, payloads first; the metadata says for each by which number it was filled, and its length.
+    /// Makes a message of these parts, payloads first. The metadata has the seed and the length of each part.
     fn message(&self, rng: &mut Rng, parts: &[(Part, usize)]) -> Result<Message, Misuse> {
         let mut message = Message::new(Vec::new());
         let (mut payloads, mut tensors) = (Vec::new(), Vec::new());
@@ -320,7 +319,7 @@ impl Stage {
         }
     }
 
-    /// A pipe of the way has done what it did, which `channel` should have carried.
+    /// Records what a pipe of the way carried; `channel` should have carried it.
     fn went(&self, channel: &str, route: &Route) {
         let used = route.channels.iter().find(|used| used.name == channel);
         let candidate = format!("channel {channel}");
@@ -332,7 +331,7 @@ impl Stage {
         });
     }
 
-    /// Something ended with an error, which is a fault unless a peer that was killed explains it.
+    /// Records an error. It is a fault unless the kill of a peer explains it.
     fn ended(&self, what: &str, error: &Error) {
         let (kind, is_expected) = judge(error);
         *self.book.lock().endings.entry(kind).or_default() += 1;
@@ -370,7 +369,7 @@ impl Part {
     }
 }
 
-/// Memory that is held as long as there is a handle on it.
+/// Memory that counts as held as long as a handle on it exists.
 struct Lent {
     bytes: Vec<u8>,
     _held: Arc<()>,
@@ -393,7 +392,7 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// Checks every byte of what [`Stage::message`] made; how many there are.
+/// Checks every byte of a message that [`Stage::message`] made. Returns the number of bytes.
 fn checked(message: &Message) -> Result<u64> {
     let (words, rest) = message.metadata.as_chunks::<8>();
     let words: Vec<_> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -415,7 +414,7 @@ fn checked(message: &Message) -> Result<u64> {
     Ok(parts.iter().map(|part| part.len() as u64).sum())
 }
 
-/// What an error is, in a word, and whether it is one that a killed peer explains.
+/// The kind of an error, in a word, and whether the kill of a peer explains it.
 fn judge(error: &Error) -> (&'static str, bool) {
     match error {
         Error::Lost { .. } => ("lost", true),
@@ -437,7 +436,7 @@ fn judge(error: &Error) -> (&'static str, bool) {
     }
 }
 
-/// Bytes of the first tensors: more than rides in a message's frame.
+/// Bytes of the first tensors: more than fits into a message's own frame.
 const FIRST: usize = 200 << 10;
 /// Writes of one end that are under way at once.
 const UNDER_WAY: usize = 4;

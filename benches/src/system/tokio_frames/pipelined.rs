@@ -1,9 +1,8 @@
-//! 64 calls under way over one stream: no task, no channel and no waker for a call, which nobody writes by hand who wants
-//! to be fast.
+//! 64 calls in flight over one stream. For speed, no call has a task, a channel or a waker of its own.
 //!
-//! A frame is `{len: u32, id: u32}` and a body. Whoever has read something handles every whole frame in it and then writes
-//! once, so that a write carries as many frames as the read before it brought. Answers come in the order of the calls. The
-//! client reads while it writes, so two ends that both have full buffers do not wait for each other.
+//! A frame is `{len: u32, id: u32}` and a body. After each read, an end handles every whole frame and then writes once, so
+//! a write carries as many frames as the read brought. Answers come in the order of the calls. The client reads while it
+//! writes, so two ends with full buffers do not wait for each other.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,7 +23,7 @@ pub(super) struct Pipelined {
     outgoing: Vec<u8>,
     written: usize,
     incoming: Incoming,
-    /// The bodies that came, side by side.
+    /// The received bodies, side by side.
     pub(super) answers: Vec<u8>,
     /// Calls made, and answered, in this round.
     asked: u64,
@@ -44,7 +43,7 @@ impl Pipelined {
         })
     }
 
-    /// So many calls with `body`.
+    /// Makes `calls` calls with `body`.
     pub(super) async fn call<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
@@ -105,7 +104,7 @@ impl Pipelined {
         Ok(())
     }
 
-    /// As many calls as may be under way, for one write. While another one is stuck nothing is added to it.
+    /// Queues as many calls as may be in flight, for one write. Adds nothing while an earlier write is unfinished.
     fn ask(&mut self, body: &[u8], calls: u64) -> Result<()> {
         if !self.outgoing.is_empty() {
             return Ok(());
@@ -166,12 +165,12 @@ fn push(outgoing: &mut Vec<u8>, id: u32, body: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What was read and not yet handled.
+/// Bytes that were read and not yet handled.
 struct Incoming {
     memory: Vec<u8>,
     start: usize,
     end: usize,
-    /// Of every body.
+    /// Length of every body.
     len: usize,
 }
 
@@ -186,13 +185,13 @@ impl Incoming {
         })
     }
 
-    /// Reads once, behind what is there; 0 at the end of the stream. Every whole frame has been taken before.
+    /// Reads once and appends; 0 at the end of the stream. The caller has already taken every whole frame.
     fn poll_read(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        // What has come of a long frame stays where it is: else each read would move all of it.
+        // A partial frame at the start stays where it is: otherwise each read would move all of it.
         if self.start > 0 {
             self.memory.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -235,7 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_call_is_answered_with_its_bytes_however_narrow_the_stream_is() -> Result<()> {
-        // Less than a header, less than a body, more than everything that is under way.
+        // Reads of less than a header, of less than a body, and of more than everything in flight.
         for (len, room) in [(0, 5), (3, 7), (1000, 64), (1000, 1 << 20), (20_000, 4096)] {
             let (mut near, far) = tokio::io::duplex(room);
             let serving = tokio::spawn(answer(far, len, true));

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::{ModelError, read as read_file};
 
-/// What is known of a model before its weights are there.
+/// The facts about a model that are known before its weights are read.
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) bert: bert::Config,
@@ -29,7 +29,7 @@ struct Pooling {
     pooling_mode_mean_tokens: bool,
 }
 
-/// Reads what `directory` says about its model.
+/// Reads the configuration files in `directory`.
 pub(super) fn read(directory: &Path) -> Result<Config, ModelError> {
     let path = directory.join("config.json");
     let bert: bert::Config = parse(&path, &read_file(&path)?)?;
@@ -61,7 +61,7 @@ pub(super) fn read(directory: &Path) -> Result<Config, ModelError> {
     Ok(Config { bert, width })
 }
 
-/// What candle takes on trust.
+/// Checks the numbers that candle does not check itself.
 fn check(bert: &bert::Config) -> Result<(), String> {
     if let Some(kind) = bert.model_type.as_deref().filter(|kind| *kind != "bert") {
         return Err(format!(

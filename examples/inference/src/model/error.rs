@@ -26,7 +26,7 @@ pub enum ModelError {
         /// In the system's words.
         source: io::Error,
     },
-    /// The configuration is not one, or that of another kind of model.
+    /// The configuration is not valid, or belongs to another kind of model.
     #[error("{}: {reason}", .path.display())]
     Config {
         /// The file.
@@ -34,7 +34,7 @@ pub enum ModelError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The tokenizer is not one, or that of another model.
+    /// The tokenizer is not valid, or belongs to another model.
     #[error("{}: {reason}", .path.display())]
     Tokenizer {
         /// The file.
@@ -45,7 +45,7 @@ pub enum ModelError {
     /// The file of weights cannot be mapped, or is not whole.
     #[error(transparent)]
     File(#[from] SafetensorsError),
-    /// The weights are not those that the configuration describes.
+    /// The weights do not match the configuration.
     #[error("{}: {reason}", .path.display())]
     Weights {
         /// The file.

@@ -1,8 +1,8 @@
-//! A model: a directory, opened, and what it computes.
+//! A model, opened from its directory, and the embeddings that it computes.
 //!
-//! BERT by candle, the mean of the last layer over a sentence's own tokens, made a vector of length 1: what sentence-transformers does for
-//! this family of models. A sentence's embedding does not depend on who else is in the run, but for the last bit or two. Other sentences,
-//! and the padding that they cause, are masked out.
+//! candle runs BERT. An embedding is the mean of the last layer over a sentence's own tokens, normalized to length 1, as in
+//! sentence-transformers. Other sentences of a run, and the padding that they cause, are masked out: they change an embedding in the last
+//! bit or two at most.
 
 mod config;
 mod error;
@@ -20,7 +20,7 @@ pub(crate) use self::weights::is_finite;
 use crate::passes::{Pass, passes};
 use crate::tokens::Tokens;
 
-/// What keeps a vector of zeros from being divided by zero, as in torch.
+/// Lower bound of a vector's norm, so that normalizing a zero vector does not divide by zero. torch uses the same bound.
 const TINY: f64 = 1e-12;
 
 /// An open model.
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Model {
 pub struct Run {
     /// One embedding after the other.
     pub embeddings: Vec<f32>,
-    /// How it was divided.
+    /// The passes into which the run was divided.
     pub passes: Vec<Pass>,
 }
 
@@ -57,16 +57,16 @@ impl Model {
     /// Opens the model in `directory`: `config.json`, `tokenizer.json` and `model.safetensors`, and what
     /// sentence-transformers adds to them (`sentence_bert_config.json`, `1_Pooling/config.json`) where it is there.
     ///
-    /// The weights are mapped into memory, and copied once from there: candle computes with numbers of its own.
+    /// The weights are mapped into memory and copied once, because candle keeps its own copy.
     ///
     /// # Errors
-    /// What is missing, or wrong with which file.
+    /// A file is missing or wrong; the error names it.
     pub fn open(directory: impl AsRef<Path>) -> Result<Self, ModelError> {
         let directory = directory.as_ref();
         let config = config::read(directory)?;
         let path = directory.join("tokenizer.json");
         let tokenizer = error::read(&path)?;
-        // Whoever uses it finds it whole.
+        // Checks the tokenizer now, so that clients receive a valid one.
         Tokens::parse(&tokenizer, config.width, config.bert.vocab_size)
             .map_err(|reason| ModelError::Tokenizer { path, reason })?;
         let weights = Weights::open(&directory.join("model.safetensors"))?;
@@ -99,12 +99,12 @@ impl Model {
         self.dimension
     }
 
-    /// The most tokens of a sentence that it takes.
+    /// The most tokens that the model takes of one sentence.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Tokens that it knows: those below.
+    /// Size of the vocabulary: all tokens are below it.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
@@ -118,7 +118,7 @@ impl Model {
     /// [`width`](Self::width) numbers in `tokens` are known tokens. Computes for milliseconds, on all cores.
     ///
     /// # Errors
-    /// candle's: a token is not known, a sentence is too long, or there is no memory. Or what came out is no number.
+    /// candle fails: a token is not known, a sentence is too long, or there is no memory. Or the result holds infinity or NaN.
     pub fn run(&self, tokens: &[u32], lengths: &[u32]) -> Result<Run, candle_core::Error> {
         let passes = passes(lengths);
         let mut embeddings = vec![0.0; lengths.len() * self.dimension];
@@ -137,7 +137,7 @@ impl Model {
         Ok(Run { embeddings, passes })
     }
 
-    /// `[rows of the pass, dimension]`.
+    /// Computes one pass. Returns a tensor of shape `[rows of the pass, dimension]`.
     fn compute(
         &self,
         pass: &Pass,

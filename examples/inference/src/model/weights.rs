@@ -1,7 +1,7 @@
-//! `model.safetensors`, mapped into memory, as candle's models ask for their parameters.
+//! `model.safetensors`, mapped into memory, behind the interface through which candle's models ask for parameters.
 //!
-//! candle's own mapping is an unsafe function and checks less; [`MappedSafetensors`] has checked the whole header, so that
-//! a file from anybody gives an error at worst.
+//! candle's own mapping is an unsafe function and checks less. [`MappedSafetensors`] checks the whole header, so even a
+//! hostile file causes no more than an error.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ impl Weights {
 
     fn borrowed(&self, name: &str) -> Result<tensorpipe::Tensor> {
         self.file.tensor(name).map_err(|error| match error {
-            // Whoever reads this is told which file, and has no methods to call.
+            // The message names the file; its reader has no methods to call.
             SafetensorsError::Name { name, .. } => message(format_args!(
                 "it has no tensor `{name}`, which config.json asks for"
             )),
@@ -54,7 +54,7 @@ impl SimpleBackend for Weights {
         device: &Device,
     ) -> Result<Tensor> {
         let found = self.borrowed(name)?;
-        // Before anything is copied.
+        // Checked before anything is copied.
         let fits = found.shape().iter().map(|dim| *dim as usize);
         if !fits.eq(shape.dims().iter().copied()) {
             return Err(message(format_args!(
@@ -89,12 +89,12 @@ impl SimpleBackend for Weights {
     }
 }
 
-/// Whether something can be computed with all of these.
+/// Whether no number is infinite or NaN.
 pub(crate) fn is_finite(numbers: &[f32]) -> bool {
     numbers.iter().all(|number| number.is_finite())
 }
 
-/// For people: without the backtrace that candle's own would bring along.
+/// An error for people, without the backtrace that candle's own errors carry.
 fn message(reason: impl std::fmt::Display) -> Error {
     Error::Msg(reason.to_string())
 }

@@ -1,4 +1,4 @@
-//! Servers that say nonsense: an error in words for their clients, whatever it is.
+//! Hostile servers that answer nonsense: clients get an error in words, whatever the nonsense is.
 
 use std::sync::Mutex;
 
@@ -9,18 +9,18 @@ use tensorpipe_inference::service::{Card, EmbedError, Embedder, EmbedderService,
 use tensorpipe_inference::tiny;
 use tensorpipe_rpc::Server;
 
-/// Its card is this one, and embeddings have the shape that it wants them to have.
+/// A server that returns this card, and embeddings of this shape.
 struct Liar {
     card: Card,
     shape: [u64; 2],
     dtype: DType,
     /// The last number of an embedding.
     last: f32,
-    /// What it says of its work, the last first.
+    /// The answers to `work`, the last one first.
     work: Mutex<Vec<Work>>,
 }
 
-/// What it makes of an honest card.
+/// Falsifies an honest card.
 type Lie = fn(&mut Card);
 
 impl Embedder for Liar {
@@ -43,7 +43,7 @@ impl Embedder for Liar {
 }
 
 impl Liar {
-    /// Tells the truth so far.
+    /// A server that does not lie yet.
     fn new() -> Self {
         Self {
             card: Card {
@@ -65,7 +65,7 @@ impl Liar {
         server.listen("tcp://127.0.0.1:0").await.unwrap()
     }
 
-    /// What becomes of one sentence.
+    /// Embeds one sentence with this server.
     async fn embed(self) -> Result<Vec<Vec<f32>>, String> {
         let server = self.serve().await;
         let words = |error| format!("{error:#}");
@@ -105,7 +105,7 @@ async fn a_card_that_describes_no_model_is_refused() {
 
 #[tokio::test]
 async fn embeddings_that_are_none_are_refused() {
-    // Another number of rows is found out where the calls were gathered.
+    // The server's batcher detects a wrong number of rows.
     let lies = [
         ([1, 7], "do not belong together"),
         ([2, tiny::DIMENSION as u64], "a row for each"),
@@ -144,7 +144,7 @@ async fn work_that_cannot_be_is_reported_all_the_same() {
         passes: u64::MAX,
         padding: u64::MAX,
     };
-    // Less than before, and more than there are numbers.
+    // Counters that go backwards, and counters that overflow.
     for work in [vec![Work::default(), much], vec![much, Work::default()]] {
         let liar = Liar {
             work: Mutex::new(work),

@@ -16,10 +16,10 @@ use tensorpipe_inference::load::{self, Load};
 use tensorpipe_inference::{SENTENCES, tiny};
 use tokio::time::timeout;
 
-/// What a sentence's embedding may differ by when others are computed beside it.
+/// The most by which a sentence's embedding may differ when other sentences are computed beside it.
 const ALONE: f32 = 1e-6;
 
-/// No test waits longer for anything.
+/// The longest that a test waits for anything.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// A server of the tiny model, and a client.
@@ -77,7 +77,7 @@ async fn a_sentence_has_one_embedding_alone_and_beside_others() {
     for sentence in &sentences {
         alone.extend(scene.client.embed(&[sentence]).await.unwrap());
     }
-    // Not because all are the same.
+    // The embeddings are not equal just because all sentences get the same one.
     for (at, one) in alone.iter().enumerate() {
         assert_eq!(one.len(), tiny::DIMENSION);
         for other in &alone[..at] {
@@ -145,7 +145,7 @@ async fn a_caller_that_leaves_disturbs_nobody() {
     let leaver = scene.client.another().await.unwrap();
     for _ in 0..20 {
         let many = vec!["somebody who does not wait"; 500];
-        // It is on its way, and then nobody wants it any more.
+        // Cancels a call that is in flight.
         let _ = timeout(Duration::from_millis(5), leaver.embed(&many)).await;
         let found = scene.client.embed(&sentences).await.unwrap();
         assert!(furthest(&wanted, &found) <= ALONE);
@@ -233,7 +233,7 @@ async fn a_load_is_measured() {
         report.p50_ms > 0.0 && report.p50_ms <= report.p99_ms,
         "{report:?}"
     );
-    // Three at least, more where the server joins calls.
+    // Each call has three sentences, and the server may join calls.
     assert!((3.0..=150.0).contains(&report.mean_batch), "{report:?}");
     assert_ne!(report.transport, "memory");
     let nothing = load::run(&scene.client, load, Vec::new()).await;

@@ -36,7 +36,7 @@ fn a_tiny_model_is_made_and_used() {
     let directory = directory.to_str().unwrap();
     let said = output(&["tiny", directory]);
     assert_eq!(said, format!("a tiny model is in {directory}\n"));
-    // The same sentence, but for what the tokenizer does not see, is the nearest to itself.
+    // The nearest pair differs only in case and spaces, which the tokenizer ignores.
     let nearest = ["nearest", "--model", directory, "--pairs", "1"];
     let said = output(&[&nearest[..], &["One two.", "three", "ONE  two."]].concat());
     assert_eq!(said, "1.000  One two.\n       ONE  two.\n");
@@ -82,7 +82,7 @@ fn whoever_waits_for_a_server_says_so() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Ends with the program, half a minute later, if it says nothing.
+    // If the program prints nothing, this read ends with the program, half a minute later.
     let mut lines = BufReader::new(program.stderr.take().unwrap()).lines();
     let said = lines.next().unwrap().unwrap();
     program.kill().unwrap();
@@ -101,7 +101,7 @@ fn what_is_wrong_is_said_in_one_line() {
         said.contains("config.json is not there; a model is a directory with"),
         "{said}"
     );
-    // Of a server that a client started, both speak.
+    // If a client started the server, both print an error.
     let (code, said) = failure(&["nearest", "--model", directory]);
     assert_eq!(code, Some(1));
     assert!(said.contains("config.json is not there"), "{said}");
@@ -127,14 +127,14 @@ fn what_is_wrong_is_said_in_one_line() {
 #[test]
 fn the_real_model_agrees_with_sentence_transformers() {
     let Some(directory) = std::env::var_os("INFERENCE_MODEL") else {
-        // Past the test harness, which keeps what a test prints to itself.
+        // Written directly: the test harness captures what a test prints.
         let _ = writeln!(
             stderr(),
             "not compared with the real model: INFERENCE_MODEL names no directory with it"
         );
         return;
     };
-    // Tests run in the package's directory, a person names a place from the repository's.
+    // Tests run in the package's directory, but a person gives a path relative to the repository.
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .join(directory);

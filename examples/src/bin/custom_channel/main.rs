@@ -1,6 +1,6 @@
-//! Channels of one's own, for devices of one's own, written against the public seams alone. `staged` copies to main memory and has
-//! another channel move that; `testwire` has a connection of its own. The device is the one of the conformance suite, whose memory
-//! the CPU cannot read, and whose queues get to their copies later.
+//! Two custom channels for a custom device, written against the public API alone. `staged` copies to main memory and lets another
+//! channel move the bytes; `testwire` opens a connection of its own. The device comes from the conformance suite: the CPU cannot
+//! read its memory, and its queues copy asynchronously.
 //!
 //! Run this to see tensors go from device to device, to and from main memory, and both channels pass the public
 //! conformance suite: `cargo run -p tensorpipe-examples --bin custom_channel`.
@@ -22,12 +22,12 @@ use tensorpipe::{
 use own_connection::TestWireChannel;
 use staged::StagedChannel;
 
-/// In descriptors and routes.
+/// The test device, as descriptors and routes name it.
 const TEST: Device = TestDevices::device(0);
 
 static DEVICES: LazyLock<TestDevices> = LazyLock::new(|| TestDevices::new(1));
 
-/// What the application queues.
+/// Device queues for the application's own copies.
 static QUEUES: LazyLock<TestFixture> = LazyLock::new(|| TestFixture::new(&DEVICES));
 
 /// The application's memory of the device.
@@ -43,7 +43,7 @@ fn upload(bytes: &[u8]) -> Buffer {
     QUEUES.write(bytes, room(bytes.len()))
 }
 
-/// Copies bytes from wherever they are, when they are there.
+/// Copies a buffer's bytes to main memory, once they are ready.
 fn download(buffer: &Buffer) -> Vec<u8> {
     match buffer.as_bytes() {
         Some(bytes) => bytes.to_vec(),
@@ -92,7 +92,7 @@ async fn pair_of(client: Context, server: Context) -> anyhow::Result<(Pipe, Pipe
     Ok((client, server))
 }
 
-/// One message with a tensor for each way between two devices.
+/// Sends one message with a tensor for each pair of source and target.
 async fn transfer(client: &Pipe, server: &Pipe) -> anyhow::Result<()> {
     let bytes: Vec<u8> = (0..2_000_000).map(|i| (i * 31) as u8).collect();
     let shape = [bytes.len() as u64];

@@ -1,7 +1,7 @@
-//! Channel `testwire`: asks for a connection of its own in each pipe, and moves device memory over it.
+//! Channel `testwire`: opens one extra connection for each pipe and moves device memory over it.
 //!
-//! Each part is a header (its key, its length in little-endian) and its bytes. The peer's lane has said `recv` before the writer is told to
-//! send. So a header whose part nobody wants any more is one that was cancelled: its bytes are thrown away.
+//! Each part is a header (its key, its length in little-endian) and its bytes. The pipe calls `recv` on the reader's lane before `send` on
+//! the writer's. So a part that arrives unwanted was cancelled, and the reader discards its bytes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ const NAME: &str = "testwire";
 
 const HEADER: usize = OpId::KEY_LEN + 8;
 
-/// Bytes moved at once: the length that a header claims is never allocated.
+/// Bytes read at once. The length that a header claims is never allocated up front.
 const PIECE: usize = 256 << 10;
 
 /// See the module's documentation.
@@ -53,7 +53,7 @@ impl Channel for TestWireChannel {
         1
     }
 
-    /// Where there are other channels it is for what is large.
+    /// Beside other channels, this one takes parts from 1 MiB up.
     fn thresholds(&self, _: &[(Device, Vec<u8>)]) -> Vec<Threshold> {
         vec![Threshold::new(Pays::From(1 << 20))]
     }
@@ -135,7 +135,7 @@ impl Drop for TestWireLane {
     }
 }
 
-/// Main memory with the bytes of `source`, when its device has copied them.
+/// Copies `source` to main memory and waits until the device has done so.
 async fn in_main_memory(source: Buffer, out: &TestQueue) -> Result<Buffer, DeviceError> {
     if source.device().is_cpu() {
         return Ok(source);
@@ -202,7 +202,7 @@ async fn read_parts(
                 pipe.broken(failed("the peer sends another length than it announced"));
                 return;
             }
-            // What nobody wants any more is not kept.
+            // The bytes of a cancelled part are read and discarded.
             let start = if is_wanted.is_some() {
                 staging.len()
             } else {
@@ -222,7 +222,7 @@ async fn read_parts(
             pipe.received(op, dest.freeze());
             continue;
         }
-        // Received when the copy is queued: the memory knows when it is ready.
+        // The part counts as received once the copy is queued: the buffer's fence tells when it is ready.
         let staged = Buffer::from_vec(std::mem::take(&mut staging));
         match back.write(staged, dest) {
             Ok(buffer) => pipe.received(op, buffer),

@@ -1,12 +1,12 @@
-//! Channel `staged`: device memory is copied to main memory, which another channel moves, and is copied to a device there.
+//! Channel `staged`: copies device memory to main memory, lets another channel move it, and copies it to the peer's device.
 //!
 //! ```text
 //!   device ──queue──▶ main memory ──inner lane──▶ main memory ──queue──▶ device
 //!     send     resume_at(fence)                inner(Received)   received, ready behind the fence
 //! ```
 //!
-//! Nobody waits for a queue. The writer's lane goes on when its copy is made. The reader's says that the part is received as soon as its
-//! copy is queued, since the memory knows when it is ready.
+//! No thread blocks on a queue. The writer's lane continues when its copy is done. The reader's lane reports the part as received as soon
+//! as its copy is queued, since the buffer's fence tells when it is ready.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;
@@ -21,17 +21,17 @@ use tensorpipe::{Buffer, Device, DeviceError, Error, device::Allocator};
 
 const NAME: &str = "staged";
 
-/// A part is one piece.
+/// The inner channel moves each part as one piece.
 const ALL: NonZeroU16 = NonZeroU16::MIN;
 
-/// Stages for `devices` on what `inner` moves.
+/// Stages memory of `devices` in main memory, which `inner` moves.
 pub(crate) struct StagedChannel {
     pub(crate) devices: TestDevices,
     pub(crate) inner: Arc<dyn Channel>,
 }
 
 impl StagedChannel {
-    /// What the inner channel says of main memory.
+    /// The inner channel's descriptor for main memory.
     fn inner_descriptor(&self) -> Option<Vec<u8>> {
         let mut devices = self.inner.devices().into_iter();
         devices.find_map(|(device, descriptor)| (device == Device::CPU).then_some(descriptor))
@@ -92,9 +92,9 @@ struct StagedLane {
 
 /// Where a part is.
 enum Stage {
-    /// The writer's queue copies it to main memory; what the peer's inner lane has said meanwhile.
+    /// The writer's queue copies the part to main memory. Control frames from the peer's inner lane wait here meanwhile.
     CopiedOut(Copied, Vec<Vec<u8>>),
-    /// The inner lane has it. The reader wants it here in the end, unless main memory is where it goes.
+    /// The inner lane moves the part. On the reader's side, holds the final destination if that is on a device.
     Inside(Option<Want>),
 }
 
@@ -104,7 +104,7 @@ impl StagedLane {
         self.queue.read(source, staging).map_err(failed)
     }
 
-    /// What is received when the copy is queued.
+    /// Queues the copy to the device. The buffer can be received at once.
     fn copy_in(
         &self,
         op: OpId,
@@ -186,7 +186,7 @@ impl Lane for StagedLane {
             _ if piece != op.piece(ALL) => {
                 return Err(ChannelFault(format!("{piece:?}, which there is not")));
             }
-            // It crossed the end of the operation.
+            // The operation ended while the event was on its way.
             (None, _) => {}
             (Some(Stage::CopiedOut(_, early)), PieceEvent::Control(body)) if early.len() < 16 => {
                 early.push(body.to_vec());

@@ -16,7 +16,7 @@ pub(crate) const fn card(index: u32) -> Device {
     Device::new(DeviceKind::new("card"), index)
 }
 
-/// Bytes of a card, until they are freed. Only a queue's thread looks at them.
+/// Bytes of a card, until they are freed. Only a queue's thread reads or writes them.
 type Cell = Arc<Mutex<Option<Vec<u8>>>>;
 
 struct CardMemory {
@@ -122,7 +122,7 @@ impl Fence for Event {
     }
 }
 
-/// For a thread that may wait: a queue's.
+/// Blocks until the fence is reached: only for a thread that may block, such as a queue's.
 pub(crate) fn wait(fence: &Arc<dyn Fence>) -> Done {
     let (reached, is_reached) = mpsc::channel::<()>();
     fence.when_reached(Box::new(move || drop(reached)));
@@ -136,8 +136,8 @@ struct Work {
     event: Arc<Event>,
 }
 
-/// Does one copy after the other, on a thread that stands for a card's copy engine. It ends when all is done and nobody can
-/// queue more.
+/// Does one copy after the other, on a thread that stands for a card's copy engine. The thread ends when the queue is dropped
+/// and all copies are done.
 pub(crate) struct Queue(mpsc::Sender<Work>);
 
 impl Queue {
@@ -165,7 +165,7 @@ impl Queue {
         reached
     }
 
-    /// Keeps it from going on until the result is dropped.
+    /// Stops the queue until the result is dropped.
     pub(crate) fn hold(&self) -> mpsc::Sender<()> {
         let (hold, held) = mpsc::channel();
         self.submit(Vec::new(), move || {
@@ -175,7 +175,7 @@ impl Queue {
         hold
     }
 
-    /// Queues a copy to a card. What comes back may be handed on at once: it keeps the fence at which it is ready.
+    /// Queues a copy to a card. The buffer may be passed on at once: it keeps the fence at which it is ready.
     pub(crate) fn to_card(
         &self,
         source: &Buffer,
@@ -198,7 +198,7 @@ impl Queue {
         dest.freeze_at(fence).map_err(|_| refused("not a card's"))
     }
 
-    /// Queues a copy to main memory, which keeps no fence: it has to be waited for.
+    /// Queues a copy to main memory, which keeps no fence: the caller waits for the fence of the [`Landing`].
     pub(crate) fn to_main(
         &self,
         source: &Buffer,
@@ -233,7 +233,7 @@ impl Landing {
     }
 }
 
-/// What a queue reads. Memory of a card is there until no work on it is unfinished, main memory as long as it has a handle.
+/// What a queue reads. Memory of a card stays until all work on it is finished, main memory as long as a handle to it exists.
 enum Source {
     Card(Cell, Range<usize>),
     Main(Buffer),

@@ -1,4 +1,4 @@
-//! Channel `dma`: between cards, and between a card and main memory, of one process.
+//! Channel `dma`: copies between cards, and between a card and main memory, within one process.
 //!
 //! ```text
 //!   writer's lane                                reader's lane
@@ -7,8 +7,8 @@
 //!     sent ◀───────── control: "taken" ──────────┘  received: at once on a card, at the fence in main memory
 //! ```
 //!
-//! A lane has one queue, which works in order: a copy whose source is not ready holds up the copies behind it, on the card. A
-//! lane that minds queues the copy when the source is ready (`LaneHandle::resume_at`).
+//! A lane has one queue, which works in order: a copy whose source is not ready holds up the copies behind it. A lane that must
+//! avoid this queues the copy only when the source is ready (`LaneHandle::resume_at`).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -22,10 +22,10 @@ use super::card::{Cards, Landing, Queue};
 
 const NAME: &str = "dma";
 
-/// What the writers' lanes of this process have for the readers': the last number, and what is on offer.
+/// Sources that this process's writers offer its readers: the last number given out, and the open offers.
 static OFFERS: Mutex<(u64, Vec<(u64, Buffer)>)> = Mutex::new((0, Vec::new()));
 
-/// Withdraws it when it is dropped.
+/// The number of an offer. Dropping this withdraws the offer.
 struct Offer(u64);
 
 impl Offer {
@@ -89,11 +89,11 @@ impl Channel for DmaChannel {
 struct DmaLane {
     queue: Queue,
     pipe: LaneHandle,
-    /// At the writer: until the reader's queue has the copy.
+    /// At the writer: offers whose copy the reader has not queued yet.
     offered: HashMap<OpId, Offer>,
-    /// At the reader: until the offer comes.
+    /// At the reader: parts whose offer has not come yet.
     wanted: HashMap<OpId, Want>,
-    /// At the reader: until the bytes are in main memory.
+    /// At the reader: copies to main memory that are not finished.
     landing: HashMap<OpId, Landing>,
 }
 
@@ -107,7 +107,7 @@ fn failed(error: impl ToString) -> Error {
 impl DmaLane {
     fn take(&mut self, op: OpId, number: u64, io: &mut LaneIo<'_>) -> Result<(), Error> {
         let (Some(source), Some(want)) = (Offer::take(number), self.wanted.remove(&op)) else {
-            // One of the two gave up. The pipe says so, by `cancel` or by its end.
+            // One end gave up. The pipe reports that by `cancel`, or by ending.
             return Ok(());
         };
         let dest = match want {
@@ -144,7 +144,7 @@ impl Lane for DmaLane {
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         if op.outgoing {
-            // Taken: the source keeps the copy's fence, or the queue a handle on main memory.
+            // The reader has queued the copy. A card's source keeps the copy's fence; for main memory the queue keeps a handle.
             if self.offered.remove(&op).is_some() {
                 io.sent(op);
             }
@@ -169,7 +169,7 @@ impl Lane for DmaLane {
         Ok(())
     }
 
-    /// What the queue is at work on it finishes, and then lets go of.
+    /// The queue finishes a copy that it has begun, and then drops its handles.
     fn cancel(&mut self, op: OpId, _: &mut LaneIo<'_>) {
         self.offered.remove(&op);
         self.wanted.remove(&op);

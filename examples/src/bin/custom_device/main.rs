@@ -1,8 +1,8 @@
-//! A device of one's own, from its memory up, and a channel for it, written against the public seams alone.
+//! A custom device, from its memory up, and a channel for it, written against the public API alone.
 //!
-//! The device is a pair of made-up cards. `card` has their memory, fences and queues: the CPU never touches the bytes, a queue's
-//! thread copies them later. `dma` is the channel: the reader's lane queues one copy for each tensor, and nobody waits for the
-//! queue. `Pipe::read` ends when the copy is queued; the tensor keeps the fence at which it is ready.
+//! The device is a pair of made-up cards. `card` has their memory, fences and queues: only a queue's thread touches the bytes, later.
+//! `dma` is the channel: the reader's lane queues one copy for each tensor and does not block. For a tensor on a card, `Pipe::read`
+//! ends when the copy is queued; the tensor keeps the fence at which it is ready.
 //!
 //! Both contexts are in one process. The example `custom_channel` has channels between processes: one stages through main
 //! memory, one has a connection of its own.
@@ -44,7 +44,7 @@ fn report(name: &str, pipe: &Pipe) {
     println!("  {name}'s CPU copied {copied} B");
 }
 
-/// One thread for all tasks: if anybody blocked it for a queue, the queue would never go on.
+/// One thread runs all tasks. If a task blocked it to wait for a queue, the queue would never go on.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let (here, there) = (context("alice")?, context("bob")?);

@@ -1,4 +1,4 @@
-//! A kernel of CUDA's, as text that the driver compiles, and how it is queued behind a tensor.
+//! A CUDA kernel as PTX, which the driver compiles, and its launch behind the work that fills its argument.
 
 #![allow(unsafe_code, reason = "a kernel takes addresses as they are")]
 
@@ -21,7 +21,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Compiles it.
+    /// Compiles the kernel for every device.
     pub(crate) fn load(cuda: &CudaDevices, context: &Context) -> Result<Self> {
         let load = |device| {
             let gpu = cuda.context(device)?;
@@ -40,7 +40,7 @@ impl Kernel {
         })
     }
 
-    /// Queues it, and returns at once: the result is ready when the kernel has run. It lies on the device of `x`.
+    /// Queues the kernel and returns at once. The result lies on the device of `x` and is ready when the kernel has run.
     pub(crate) fn scaled_relu(&self, x: &Tensor, factor: f32) -> Result<Tensor> {
         ensure!(
             x.dtype() == DType::F32,
@@ -54,7 +54,7 @@ impl Kernel {
         let loaded = self.loaded.get(device.index as usize);
         let (function, stream) = loaded.with_context(|| format!("there is no {device}"))?;
         let room = self.context.allocator(device)?.take(x.byte_len())?;
-        // The stream waits for what made `x`, and for what still uses the room: not this thread.
+        // The stream, not this thread, waits for the work that fills `x` and for earlier work that still uses `room`.
         let from = self.cuda.read(x.buffer(), stream)?;
         let to = self.cuda.write(room, stream)?;
         ensure!(
@@ -64,10 +64,10 @@ impl Kernel {
         let (source, target, len) = (from.address(), to.address(), u32::try_from(x.len())?);
         let mut launch = stream.launch_builder(function);
         launch.arg(&source).arg(&target).arg(&len).arg(&factor);
-        // SAFETY: these are the kernel's parameters. It reads `len` numbers, aligned, and writes as many, to memory that is there, and
-        // nobody else's, until the stream is behind it.
+        // SAFETY: the arguments are the kernel's parameters. It reads `len` aligned numbers and writes as many. Both memories stay
+        // allocated, and nobody else uses the target, until the stream has run the kernel.
         unsafe { launch.launch(LaunchConfig::for_num_elems(len)) }.context("launching")?;
-        // `x` is in use until the stream is here.
+        // Marks `x` as in use until the stream gets here.
         drop(from);
         Ok(Tensor::from_buffer(to.finish()?, x.dtype(), x.shape())?)
     }

@@ -6,9 +6,9 @@
 //! gpu_function call URL          calls a server that is there
 //! ```
 //!
-//! The server's method runs a CUDA kernel ([`kernel`]) on the tensor where it lies, and answers with a tensor there. Nobody waits for
-//! the GPU: the kernel is queued behind what brings its argument, what takes the result away is queued behind the kernel. Without a
-//! GPU both say why, and the same call runs on the CPU.
+//! The server's method runs a CUDA kernel ([`kernel`]) on the GPU that holds the tensor, and answers with a tensor on it. No thread
+//! waits for the GPU: the kernel is queued behind the transfer of its argument, and the transfer of the result behind the kernel.
+//! If either end has no GPU, the client says so and the same call runs on the CPU.
 
 mod kernel;
 
@@ -102,7 +102,7 @@ async fn call(url: &str) -> Result<()> {
         println!("this runs on the CPU: {why_not}");
         client.scaled_relu(&numbers, 10.0).await?
     } else {
-        // What lies on this GPU lands on the server's, and what the server answers with comes back here.
+        // Tensors on this GPU arrive on the server's GPU, and the server's answers return to this GPU.
         let client = client
             .clone()
             .with_device_map(DeviceMap::new([(gpu, gpu)])?);

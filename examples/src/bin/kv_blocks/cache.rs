@@ -12,7 +12,7 @@ pub(crate) const BLOCKS: u32 = 16;
 /// Tokens, heads, numbers of a head.
 const SHAPE: [u64; 3] = [16, 8, 128];
 
-/// Blocks where they were computed: on a GPU, or in main memory that other processes may read.
+/// Blocks stay where they were computed: on a GPU, or in main memory that other processes may read.
 pub(crate) struct Cache(Vec<Tensor>);
 
 fn place(layer: u32, side: u32, block: u32) -> u32 {
@@ -20,7 +20,7 @@ fn place(layer: u32, side: u32, block: u32) -> u32 {
 }
 
 impl Cache {
-    /// Every number of a block is the block's place: what a model would have computed.
+    /// Stands in for a model: fills each block with the block's index.
     pub(crate) async fn compute(device: Device, context: &Context) -> Result<Self> {
         let mut blocks = Vec::new();
         for place in 0..LAYERS * 2 * BLOCKS {
@@ -37,7 +37,7 @@ impl Cache {
     }
 }
 
-/// Whether it is that block, looked at from its first byte to its last.
+/// Whether `found` is that block. Compares every number.
 pub(crate) fn is_block(found: &Tensor, layer: u32, side: u32, block: u32) -> Result<bool> {
     let expected = f16::from_f32(place(layer, side, block) as f32);
     let numbers = found.as_slice::<f16>()?;

@@ -1,4 +1,4 @@
-//! A cache of keys and values, handed from the process that computed it to the one that goes on with it.
+//! A KV cache moves from the prefill process that computed it to the decode process that continues with it.
 //!
 //! ```text
 //! kv_blocks                      a prefill in a process of its own, and a decode here
@@ -6,10 +6,10 @@
 //! kv_blocks decode URL           takes blocks from a prefill that is there
 //! ```
 //!
-//! The prefill has blocks of 16 tokens for each layer, on a GPU or else in its context's pool. The decode asks for those that it lacks, and
-//! takes them layer by layer: it computes with the first while the others come. Half-way it has enough and drops the stream, which cancels
-//! the call. Between processes of one machine no block is copied: the decode reads them where the prefill has them. They are the prefill's
-//! again when the decode lets go of them.
+//! The prefill has blocks of 16 tokens for each layer, on a GPU or else in its context's pool. The decode asks for the blocks that it lacks
+//! and takes them layer by layer: it can compute with the first layer while the others arrive. Half-way the decode has enough and drops the
+//! stream, which cancels the call. Between processes of one machine no block is copied: the decode reads the prefill's memory in place, and
+//! the prefill gets a block back when the decode drops it.
 
 mod cache;
 
@@ -94,7 +94,7 @@ async fn main() -> Result<()> {
     }
 }
 
-/// A context, and where blocks are: the first GPU, or main memory where there is none.
+/// Builds a context and picks the device for the blocks: the first GPU, or main memory if there is no GPU.
 fn place(name: &str) -> Result<(Context, Device)> {
     let cuda = CudaDevices::open();
     let context = Context::builder().name(name).try_cuda(&cuda).build()?;
@@ -123,10 +123,10 @@ async fn decode(url: &str) -> Result<()> {
     let (context, device) = place("decode")?;
     let mut client = PrefillClient::connect_with(&context, url).await?;
     if !device.is_cpu() {
-        // Blocks of the prefill's GPU come to this one.
+        // Blocks on the prefill's GPU arrive on this process's GPU.
         client = client.with_device_map(DeviceMap::new([(device, device)])?);
     }
-    // All but the prompt's first four, which this process has from a prompt before.
+    // All blocks but the prompt's first four: this process has those from an earlier prompt.
     let blocks: Vec<u32> = (4..BLOCKS).collect();
     let mut layers = client.layers(blocks.clone());
     let (mut taken, mut bytes) = (Vec::new(), 0);
@@ -139,7 +139,7 @@ async fn decode(url: &str) -> Result<()> {
         taken.push(next);
     }
     let seconds = begun.elapsed().as_secs_f64();
-    // More than what was taken: the next layers are on their way.
+    // May count more than was taken: the next layers are already on their way.
     let lent = client.connection().pipe().stats().bytes_borrowed;
     // This cancels the call.
     drop(layers);
@@ -172,7 +172,7 @@ async fn decode(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The prefill's count, once it stays as it is.
+/// Waits until the prefill's count stops growing, and returns it.
 async fn settled(client: &PrefillClient) -> Result<u32> {
     let mut handed_out = client.handed_out().await?;
     for _ in 0..100 {

@@ -1,7 +1,7 @@
 //! The whole training from one command: starts a server and workers, shows what they say, ends them.
 //!
-//! A worker may die at any time: the server counts steps, not workers, so the others take over what it would have
-//! done. The server may not. Whatever happens, every child has ended when [`run`] returns.
+//! A worker may die at any time: the server counts steps, not workers, so the other workers take its steps. If the
+//! server dies, the training is lost. In every case, all children have ended when [`run`] returns.
 
 use std::future::pending;
 use std::process::ExitStatus;
@@ -74,7 +74,7 @@ async fn train(
                 is_over |= exit.success();
                 let left = workers.iter().filter(|worker| !worker.has_ended()).count();
                 if left == 0 && !is_over {
-                    // A server that is gone explains more than workers that ended for want of it.
+                    // If the server has died too, report that: the workers ended because of it.
                     match timeout(GRACE, server.exited()).await {
                         Ok(exit) => break exit?,
                         Err(_) => bail!("no worker is left; the last, {title}, ended ({exit})"),

@@ -7,7 +7,7 @@
 //!    └────starts──▶ worker worker …   gradients by candle (`model`, `data`)
 //! ```
 //!
-//! The calls are made by `#[tensor_service]` from the trait in [`service`]; nothing here knows how tensors travel.
+//! `#[tensor_service]` generates the calls from the trait in [`service`]. No code here knows how tensors travel.
 
 mod launcher;
 mod model;
@@ -75,7 +75,7 @@ enum Role {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // What the library has to say, e.g. of unproven peers at the port, appears among the program's own lines.
+    // Prints the library's warnings, e.g. about unproven peers at the port, among the program's own lines.
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::WARN)
         .with_writer(std::io::stderr)

@@ -16,12 +16,12 @@ use tokio::time::{Instant, sleep};
 use crate::model;
 use crate::service::{ParameterServerService, Store};
 
-/// What the line on standard output begins with that tells a launcher, or a person, the address.
+/// Start of the line on standard output that tells a launcher, or a person, the address.
 pub(crate) const LISTENING: &str = "listening on ";
 
 /// How often the display is brought up to date.
 const GLANCE: Duration = Duration::from_millis(100);
-/// How often the accuracy is measured in between.
+/// How often the accuracy is measured during the training.
 const MEASURE: Duration = Duration::from_millis(500);
 /// How long workers get to hear that the training is over.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -42,14 +42,14 @@ struct Report {
     bytes: u64,
     /// From the first worker's arrival to the last step.
     seconds: f64,
-    /// What carried them; several are separated by commas.
+    /// Transports that carried the calls, separated by commas.
     transport: String,
 }
 
 /// Serves at `listen`.
 pub(crate) async fn run(listen: &str, steps: u64, json: bool, supervised: bool) -> Result<Ending> {
     let mut timeouts = Timeouts::default();
-    // A worker that hangs does not keep the server.
+    // A worker that hangs must not keep the server from ending.
     timeouts.linger = FAREWELL;
     let context = Context::builder().timeouts(timeouts).build()?;
     let store = Arc::new(Store::new(model::initial(SEED)?, steps, context.pool())?);
@@ -77,7 +77,7 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
             "start workers with: parameter_server --role worker --connect {url}"
         ));
     }
-    // One route of each transport that workers come over.
+    // One route for each transport that workers use.
     let mut routes: Vec<Route> = Vec::new();
     let (mut accuracy, mut measured) = (None, Instant::now());
     while store.status().last.is_none() {
@@ -99,7 +99,7 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
         progress.show(status.done, status.loss, accuracy);
     }
     progress.end();
-    // Every worker is told that the training is over; some may be dead, so not for long.
+    // Waits until each worker knows that the training is over, but not for long: some may be dead.
     let until = Instant::now() + FAREWELL;
     while store.status().dismissed < store.status().workers && Instant::now() < until {
         sleep(GLANCE / 10).await;
@@ -143,7 +143,7 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
     Ok(())
 }
 
-/// How much of the test images a network with the parameters of this moment recognises, from 0 to 1.
+/// Share of the test images that the current parameters recognise, from 0 to 1.
 async fn measure(store: &Store) -> Result<f64> {
     let parameters = store.parameters();
     let measured = spawn_blocking(move || model::accuracy(parameters, &data::load()?.test));

@@ -1,8 +1,8 @@
 //! The service, and the parameters behind it: stochastic gradient descent.
 //!
-//! Hogwild: each parameter has a lock of its own, held only while it is read or changed, and nobody waits for the
-//! steps of others. A pull takes handles, not copies; a push that finds its parameter still being sent copies it first.
-//! Invariant: exactly [`Status::steps`] pushes are accepted, whatever number of workers comes, dies or hangs.
+//! Hogwild: each parameter has its own lock, held only while the parameter is read or changed. No worker waits for
+//! another's step. A pull takes handles, not copies; a push to a parameter that is still being sent copies it first.
+//! Invariant: the store accepts exactly [`Status::steps`] pushes, however many workers come, die or hang.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,15 +14,15 @@ use tensorpipe_rpc::tensor_service;
 
 use crate::model::Tensors;
 
-/// Owns the parameters; anybody may read them and push gradients at any time.
+/// Owns the parameters. Any worker may read them and push gradients at any time.
 #[tensor_service]
 pub(crate) trait ParameterServer {
-    /// Says hello; the answer tells the worker its number, from 0: others draw other batches.
+    /// Registers a worker. Returns its number, counted from 0, which seeds the worker's own sequence of batches.
     async fn join(&self) -> u32;
     /// All parameters as they are now.
     #[rpc(idempotent)]
     async fn pull(&self) -> HashMap<String, Tensor>;
-    /// Takes one step along `gradients` (each of the shape of its parameter), found with a mean loss of `loss`.
+    /// Takes one step along `gradients`, each of the shape of its parameter. `loss` is the mean loss of their batch.
     async fn push(&self, gradients: HashMap<String, Tensor>, loss: f32) -> Result<(), PushError>;
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum PushError {
     /// All steps are taken.
     #[error("the training is over")]
     Over,
-    /// The gradient of this parameter is not of its kind.
+    /// There is no such parameter, or the gradient has another shape or type.
     #[error("the gradient of `{0}` is none of that parameter: {1}")]
     Mismatch(String, String),
     /// The loss or a gradient holds infinity or NaN.
@@ -40,12 +40,12 @@ pub(crate) enum PushError {
     NotFinite(String),
 }
 
-/// At the first step; falls evenly to zero at the last, so that the last steps settle what the first ones found.
+/// The rate at the first step. It falls linearly to zero at the last, so that the training converges.
 const LEARNING_RATE: f32 = 0.4;
 /// With more workers the rate shrinks in proportion: a gradient is about as many steps old as there are workers, and
 /// old gradients at a full rate overshoot.
 const FULL_RATE_WORKERS: f32 = 2.0;
-/// Share of the newest loss in the mean.
+/// Weight of the newest loss in the moving average.
 const LOSS_SHARE: f32 = 0.05;
 
 /// How far the training is.
@@ -129,7 +129,7 @@ impl Store {
         }
     }
 
-    /// Takes the right to one step; its learning rate.
+    /// Reserves one step and returns its learning rate.
     fn begin(&self) -> Result<f32, PushError> {
         let mut status = locked(&self.status);
         if status.begun == status.steps {
@@ -170,7 +170,7 @@ impl ParameterServer for Store {
         if !loss.is_finite() {
             return Err(PushError::NotFinite("loss".to_owned()));
         }
-        // All are checked before any is applied: a refused push changes nothing.
+        // All gradients are checked before any is applied: a refused push changes nothing.
         let checked = gradients.iter();
         let checked = checked.map(|(name, gradient)| self.check(name, gradient));
         let checked = checked.collect::<Result<Vec<_>, _>>()?;
@@ -192,7 +192,7 @@ impl ParameterServer for Store {
     }
 }
 
-/// A panic while a lock was held leaves numbers, not broken structures: go on with them.
+/// Ignores poisoning: after a panic under the lock the numbers may be off, but no structure is broken.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! The service on a simulated network: workers on links that are slow, stall and are cut, and one that dies. This is how a service of your
-//! own is tested, too.
+//! The service on a simulated network: workers on links that are slow, stall and are cut, and one worker that dies. You can test your own
+//! service the same way.
 //!
-//! The model is the smallest: the loss is half of the parameters' squares, so their gradient is the parameters themselves.
+//! The model is minimal: the loss is half the sum of the parameters' squares, so the gradient equals the parameters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::service::{ParameterServerClient, ParameterServerService, PushError, S
 const STEPS: u64 = 200;
 const ELEMENTS: usize = 5_000;
 
-/// Trains until the server says that it is over; connects anew where its connection has ended.
+/// Trains until the server says that the training is over. Connects anew when the connection has ended.
 async fn work(host: Host, url: String) {
     let context = host.context().build().unwrap();
     loop {
@@ -24,7 +24,7 @@ async fn work(host: Host, url: String) {
         let server = connected.unwrap().with_deadline(Duration::from_secs(20));
         match train(&server).await {
             Err(CallError::Service(PushError::Over)) => return,
-            // What a push has done is not known then. One step more or less is no harm: the server counts.
+            // The worker cannot know whether its push was applied. One step more or less does no harm: the server counts.
             Err(CallError::Connection { .. } | CallError::Deadline { .. }) => {}
             other => panic!("{other:?}"),
         }
@@ -37,18 +37,18 @@ async fn train(server: &ParameterServerClient) -> Result<(), CallError<PushError
         let parameters = server.pull().await.map_err(unserved)?;
         let values = parameters["w"].as_slice::<f32>().unwrap();
         let loss: f32 = values.iter().map(|value| value * value / 2.0).sum();
-        // The gradient takes its time.
+        // Stands for the time that computing a gradient takes.
         tokio::time::sleep(Duration::from_millis(30)).await;
         server.push(&parameters, loss).await?;
     }
 }
 
-/// Of a method that has no error of its own.
+/// Converts the error of a method that has no service error of its own.
 fn unserved(error: CallError) -> CallError<PushError> {
     error.map_service(|never| match never {})
 }
 
-/// The status and the parameters at the end, and when that was.
+/// Runs a training. Returns the status and the parameters at its end, and the simulated time that it took.
 fn training(seed: u64) -> (Status, Vec<f32>, Duration) {
     testing::run(seed, async |network: Network| {
         let host = network.host("server");
@@ -76,7 +76,7 @@ fn training(seed: u64) -> (Status, Vec<f32>, Duration) {
         tokio::time::sleep(Duration::from_millis(500)).await;
         network.partition("parted", "server");
         network.crash("dies");
-        // Longer than a silent peer is waited for: it begins anew.
+        // Longer than a pipe waits for a silent peer, so `parted` has to connect anew.
         tokio::time::sleep(Duration::from_secs(15)).await;
         network.heal("parted", "server");
         for (name, worker) in workers {
@@ -94,7 +94,7 @@ fn every_step_is_taken_once_whatever_becomes_of_workers_and_links() {
     for seed in 0..20 {
         let (status, values, took) = training(seed);
         assert_eq!(status.done, STEPS, "seed {seed}");
-        // Four, and those that came back.
+        // The four workers, and each worker that joined again.
         assert!((6..20).contains(&status.workers), "seed {seed}: {status:?}");
         let largest = values
             .iter()

@@ -1,7 +1,7 @@
 //! A worker: pulls the parameters, computes gradients on a batch of its own, pushes them, until the training is over.
 //!
-//! It never waits for other workers. The next pull is on its way together with the push, so that a step costs one round trip. The
-//! parameters that it brings may or may not hold somebody else's newest step.
+//! A worker never waits for other workers. It sends the next pull together with the push, so a step costs one round trip. The pulled
+//! parameters may or may not include the newest steps of other workers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use tokio::task::spawn_blocking;
 use crate::model;
 use crate::service::{ParameterServerClient, PushError};
 
-/// How long it waits for an answer. Longer than the silence (10 s) after which the pipe itself gives up a peer that
-/// hangs, since that says more.
+/// How long a worker waits for an answer. The pipe gives up a silent peer after 10 s, and its error says more, so this
+/// bound is longer.
 const BOUND: Duration = Duration::from_secs(15);
 /// Images a batch.
 const BATCH: usize = 64;
 
-/// Works for the server at `url` until the training is over, or for so many steps.
+/// Works for the server at `url` until the training is over, or for `limit` steps.
 pub(crate) async fn run(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending> {
     tokio::select! {
         result = train(url, limit, supervised) => result,
@@ -33,7 +33,7 @@ pub(crate) async fn run(url: &str, limit: Option<u64>, supervised: bool) -> Resu
 
 async fn train(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending> {
     let images = Arc::new(data::load()?.train);
-    // A server that is not there yet is waited for.
+    // Waits for a server that is not up yet.
     let connected = ParameterServerClient::connect_with(Context::global(), url).await;
     let server = connected.with_context(|| format!("cannot reach the server at {url}"))?;
     let server = server.with_deadline(BOUND);
@@ -44,7 +44,7 @@ async fn train(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending
     while limit != Some(steps) {
         let parameters = pull.await.map_err(|error| failed(error, url))?;
         let batch = images.select(batches.draw());
-        // Milliseconds of arithmetic: not on a thread that serves connections.
+        // Milliseconds of arithmetic must not block a thread that serves connections.
         let computed = spawn_blocking(move || model::gradients(parameters, &batch));
         let (loss, gradients) = computed.await.context("computing gradients")??;
         let push = server.push(&gradients, loss);
@@ -55,7 +55,7 @@ async fn train(url: &str, limit: Option<u64>, supervised: bool) -> Result<Ending
             Err(error) => return Err(failed(error, url)),
         }
     }
-    // The server need not be there any more.
+    // The server may already be gone.
     let _ = server.connection().close().await;
     if !supervised {
         eprintln!("done, after {steps} steps of this worker");

@@ -40,7 +40,7 @@ pub(crate) async fn run(args: &Args, front: &str) -> Result<()> {
         for ((micro_batch, labels), coming) in (0..).zip(labels.chunks(MICRO_BATCH)).zip(coming) {
             let value = coming.await.context("waiting for activations")?;
             if micro_batch == 0 && step > 0 {
-                // The front is in this step: it has all of the one before.
+                // The front has begun this step, so it has received every value of the step before.
                 rendezvous.finish(step - 1);
             }
             let (loss, gradient) = half.train(value.tensor.try_into()?, labels)?;
@@ -59,7 +59,7 @@ pub(crate) async fn run(args: &Args, front: &str) -> Result<()> {
         .context("waiting for the test")?;
     let accuracy = half.accuracy(&value.tensor.try_into()?, &split.test.labels)?;
     send(&rendezvous, ACCURACY, args.steps, Tensor::scalar(accuracy)).await?;
-    // The front ends this process when it has it.
+    // The front ends this process once it has received the accuracy.
     tokio::time::sleep(FAREWELL).await;
     Ok(())
 }

@@ -29,7 +29,7 @@ struct Report {
     accuracy: f64,
     steps: u64,
     micro_batches: u32,
-    /// The most values that were here at once, sent and not received by the back.
+    /// The most values that waited here at once: sent, and not yet received by the back.
     in_flight: usize,
     seconds: f64,
     transport: String,
@@ -37,7 +37,7 @@ struct Report {
 
 pub(crate) async fn run(args: &Args) -> Result<()> {
     let mut limits = Limits::default();
-    // A step, and the beginning of what follows it: a front that runs further ahead waits.
+    // Room for one whole step and one value of the next. A front that runs further ahead waits.
     limits.values = args.micro_batches as usize + 1;
     let rendezvous = Rendezvous::builder(FRONT).limits(limits).build()?;
     let server = Server::builder()
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: &Args) -> Result<()> {
     let title = back.title();
     let trained = tokio::select! {
         trained = train(args, &rendezvous, &mut progress) => trained,
-        // Its end says more than a broken connection.
+        // The exit of the back's process says more than a broken connection.
         exit = back.exited() => exit.and_then(|exit| bail!("{title} ended ({exit})")),
     };
     progress.end();
@@ -92,7 +92,7 @@ async fn train(args: &Args, rendezvous: &Rendezvous, progress: &mut Progress) ->
     let mut in_flight = 0;
     for step in 0..args.steps {
         let batch = split.train.select(batches.draw());
-        // All of them are under way, before the first can be there.
+        // Asks for all gradients of the step before the first one can arrive.
         let mut coming = Vec::new();
         for micro_batch in 0..args.micro_batches {
             let name = gradients(micro_batch);
@@ -103,7 +103,7 @@ async fn train(args: &Args, rendezvous: &Rendezvous, progress: &mut Progress) ->
         let loss = rendezvous.recv(&loss);
         let mut sent = Vec::new();
         for (micro_batch, images) in (0..).zip(batch.images.chunks(MICRO_BATCH * PIXELS)) {
-            // Milliseconds of arithmetic, on the main thread: the runtime has others to serve connections.
+            // Milliseconds of arithmetic on the main thread: the runtime's other threads serve the connections.
             let found = half.forward(images)?;
             send(rendezvous, &activations(micro_batch), step, &found).await?;
             sent.push(found);
@@ -116,7 +116,7 @@ async fn train(args: &Args, rendezvous: &Rendezvous, progress: &mut Progress) ->
         half.step(args.micro_batches)?;
         let loss = loss.await.context("waiting for the loss")?;
         progress.show(step + 1, Some(loss.tensor.item()?), None);
-        // Its activations have been received: their gradients are here.
+        // All gradients are here, so the back has received all activations of this step.
         rendezvous.finish(step);
     }
     let seconds = begun.elapsed().as_secs_f64();
@@ -136,7 +136,7 @@ async fn train(args: &Args, rendezvous: &Rendezvous, progress: &mut Progress) ->
     })
 }
 
-/// Sends what candle computed, in memory that the other process can read where it is.
+/// Sends a candle tensor from the context's pool, memory that the other process can read in place.
 async fn send(
     rendezvous: &Rendezvous,
     name: &str,

@@ -1,4 +1,4 @@
-//! The two layers: their parameters, their gradients by candle's automatic differentiation, their steps.
+//! The two layers: parameters, gradients by candle's automatic differentiation, and SGD steps.
 
 use anyhow::{Context as _, Result};
 use candle_core::backprop::GradStore;
@@ -9,10 +9,10 @@ use tensorpipe_examples::random::Random;
 
 /// Units between the halves.
 const HIDDEN: usize = 128;
-/// How far a step goes along the gradients of a batch.
+/// Learning rate of a step.
 const RATE: f64 = 0.1;
 
-/// One layer, and the sum of the gradients of the micro-batches of a step.
+/// One layer, and its gradients summed over the micro-batches of a step.
 struct Layer {
     weight: Var,
     bias: Var,
@@ -51,7 +51,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Goes along the mean gradient of `micro_batches` micro-batches.
+    /// Takes one step along the mean gradient of `micro_batches` micro-batches.
     fn step(&mut self, micro_batches: u32) -> Result<()> {
         let (weight, bias) = self.found.take().context("a step without gradients")?;
         let rate = RATE / f64::from(micro_batches);
@@ -77,9 +77,9 @@ impl FrontHalf {
         Ok(self.0.forward(&images)?.relu()?)
     }
 
-    /// Takes in how the loss changes with activations that [`FrontHalf::forward`] made.
+    /// Adds this layer's gradients. `gradient` is the loss's gradient by `activations`, which [`FrontHalf::forward`] made.
     pub(crate) fn backward(&mut self, activations: &Tensor, gradient: &Tensor) -> Result<()> {
-        // Differentiates to just that gradient, and from there on by the chain rule.
+        // The derivative of this sum by `activations` is `gradient`. From there candle applies the chain rule.
         let gradients = (activations * gradient)?.sum_all()?.backward()?;
         self.0.gather(&gradients)
     }
@@ -97,7 +97,7 @@ impl BackHalf {
         Ok(Self(Layer::new(HIDDEN, CLASSES, &mut Random::new(8))?))
     }
 
-    /// The mean loss of a micro-batch, and how it changes with the activations.
+    /// Returns the mean loss of a micro-batch, and its gradient by the activations.
     pub(crate) fn train(&mut self, activations: Tensor, labels: &[u32]) -> Result<(f32, Tensor)> {
         let activations = Var::from_tensor(&activations)?;
         let labels = Tensor::from_slice(labels, labels.len(), &Device::Cpu)?;
@@ -129,7 +129,7 @@ mod tests {
     use crate::names::{MICRO_BATCH, SEED};
     use tensorpipe_examples::data::{self, Batches};
 
-    /// Micro-batches, cut in two at the activations, give the gradients of the whole batch in one piece.
+    /// Two halves fed with micro-batches compute the same gradients as one whole network fed with the whole batch.
     #[test]
     fn two_halves_learn_what_one_network_would() -> Result<()> {
         let split = data::load()?;

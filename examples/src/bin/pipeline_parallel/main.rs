@@ -7,12 +7,12 @@
 //! ```
 //!
 //! A step's batch is cut into micro-batches. The front sends the activations of all of them, one after another, without waiting for the
-//! gradients of the first. While the back computes with one, the front computes the next. What is sent and not received is bounded by the
-//! rendezvous; a front that is ahead waits for room.
+//! gradients of the first. While the back computes with one, the front computes the next. The rendezvous bounds the values that are
+//! sent and not yet received: a front that is ahead waits for room.
 //!
-//! Files, in the order of a run: [`args`] → [`front`] and [`back`], each with its half of the network from [`halves`], and
-//! [`names`], what they call what they exchange. Data, display and the care of a child process it shares with
-//! `parameter_server`: [`tensorpipe_examples`].
+//! Files, in the order of a run: [`args`], then [`front`] and [`back`], each with its half of the network from [`halves`]. The halves
+//! exchange values under the names in [`names`]. Data, display and child processes are shared with the example `parameter_server`:
+//! [`tensorpipe_examples`].
 
 mod args;
 mod back;

@@ -1,4 +1,4 @@
-//! Tokens streamed from a server as they are made, and cancelled half-way.
+//! A server streams tokens as it makes them; the client cancels half-way.
 //!
 //! ```text
 //! streaming                      starts a server in a process of its own, and asks it
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The server samples a small language model ([`model`]) without end. The client reads until it has seen enough and drops the
-//! stream: that cancels the call, and the server makes no further tokens. While the client does not read, the server stops too,
-//! after what a stream's window holds.
+//! stream: that cancels the call, and the server makes no further tokens. While the client does not read, the server pauses once
+//! the stream's window is full.
 
 mod model;
 
@@ -60,9 +60,9 @@ struct Token {
 
 #[tensor_service]
 trait Sampler {
-    /// Goes on from the prompt, without end.
+    /// Continues the prompt without end.
     fn generate(&self, prompt: String, seed: u64) -> impl Stream<Item = Result<Token, String>>;
-    /// Tokens made so far, for everybody.
+    /// Tokens made so far, over all calls.
     async fn made(&self) -> u64;
 }
 
@@ -84,7 +84,7 @@ impl Sampler for Sampling {
                     Ok(state) => state,
                     Err(unknown) => return Some((Err(unknown), None)),
                 };
-                // As long as a real model takes, and an await at which a cancelled call ends.
+                // Takes about as long as a real model. A cancelled call ends at this await.
                 tokio::time::sleep(Duration::from_millis(3)).await;
                 made.fetch_add(1, Ordering::Relaxed);
                 let (next, seed) = model.sample(place, seed);
@@ -144,7 +144,7 @@ async fn ask(url: &str, prompt: &str, tokens: u64) -> Result<()> {
     let made = settled(&client).await?;
     println!("read {tokens} tokens; the server has made {made}, and makes no more");
     println!("over {}", client.connection().route());
-    // What cannot be continued is said, in the stream.
+    // An unknown prompt: the server sends an error as the stream's item.
     let mut stream = client.generate("xylophone", 7);
     match stream.next().await {
         Some(Err(error)) => println!("and of another prompt it says: {error}"),
@@ -154,7 +154,7 @@ async fn ask(url: &str, prompt: &str, tokens: u64) -> Result<()> {
     Ok(())
 }
 
-/// The server's count, once it stays as it is.
+/// Waits until the server's count stops growing, and returns it.
 async fn settled(client: &SamplerClient) -> Result<u64> {
     let mut made = client.made().await?;
     for _ in 0..100 {

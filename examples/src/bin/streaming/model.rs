@@ -1,18 +1,18 @@
-//! A language model small enough to be read: which word follows which in one text.
+//! A language model small enough to read: it counts which word follows which in one text.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What it has read.
+/// The text that the model is trained on.
 const TEXT: &str = "\
     the pipe carries the message and the message carries the tensor and the tensor stays where it is until the reader asks for it \
     and the reader asks for the tensor when there is room for it and the writer waits for the reader but the writer never waits \
     for the network alone because the pipe has a bound and a bound is a promise that the other end keeps or the pipe ends with an \
     error that says what to do next and the next message finds the pipe as the last one left it";
 
-/// How often each word follows each other.
+/// A bigram model.
 pub(crate) struct Model {
     words: Vec<&'static str>,
-    /// For each word how likely each next one is.
+    /// For each word, the probability of each next word.
     next: Vec<Vec<f32>>,
 }
 
@@ -43,7 +43,7 @@ impl Model {
         Self { words, next }
     }
 
-    /// The place of the prompt's last word; in words what is wrong with it otherwise.
+    /// The index of the prompt's last word, or a message that says what is wrong with the prompt.
     pub(crate) fn find(&self, prompt: &str) -> Result<usize, String> {
         let last = prompt.split_whitespace().last();
         let last = last.ok_or("the prompt is empty: begin with a word")?;
@@ -59,7 +59,7 @@ impl Model {
         self.next[place].clone()
     }
 
-    /// A word that follows, by chance, and the seed for the one after it.
+    /// Draws the next word at random. Returns it with the seed for the word after it.
     pub(crate) fn sample(&self, place: usize, seed: u64) -> (usize, u64) {
         // SplitMix64 (Steele, Lea, Flood 2014).
         let seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,4 +1,4 @@
-//! What the table asks of a set's options.
+//! Stand-in for a set's options, with only the fields that the table reads.
 
 use super::balance::Balance;
 

@@ -1,7 +1,7 @@
 //! Calls that wait for a replica, and the tasks that keep the replicas.
 //!
-//! A call waits by the table's own `picked`, without its deadline. What a task does is written here again, in the order of `keeper`, which
-//! needs a network and a clock.
+//! A call waits in the table's real `picked`, without a deadline. The tasks are rewritten here, with the steps in the order of the real
+//! `keeper`, which needs a network and a clock.
 
 use loom::future::block_on;
 use loom::thread;
@@ -31,7 +31,7 @@ fn balanced(replicas: usize, balance: Balance) -> Arc<Shared> {
     Arc::new(Shared::new(urls, options))
 }
 
-/// A set of one replica, which has the service already.
+/// A set of one connected replica, which has already said that it has the service.
 fn served() -> (Arc<Shared>, Arc<Live>) {
     let shared = set(1);
     shared.service(&SERVICE);
@@ -40,7 +40,7 @@ fn served() -> (Arc<Shared>, Arc<Live>) {
     (shared, live)
 }
 
-/// As a replica's task when it has connected.
+/// The steps of a replica's task after it has connected.
 fn comes(shared: &Shared, index: usize) -> Arc<Live> {
     shared.connecting(index);
     let live = Live::new(Connection::default(), false);
@@ -48,7 +48,7 @@ fn comes(shared: &Shared, index: usize) -> Arc<Live> {
     live
 }
 
-/// As it asks for what clients want. Returns whether it asked.
+/// The task asks the server for each service that clients want. Returns whether it asked.
 fn ask(shared: &Shared, index: usize, live: &Arc<Live>) -> bool {
     let mut asked = false;
     while shared.unasked(index, live).is_some() {
@@ -58,7 +58,7 @@ fn ask(shared: &Shared, index: usize, live: &Arc<Live>) -> bool {
     asked
 }
 
-/// A task whose replica comes, and is asked for what clients want.
+/// A task whose replica connects and is asked once for the services that clients want.
 fn keep(shared: &Arc<Shared>) -> thread::JoinHandle<Arc<Live>> {
     let shared = shared.clone();
     thread::spawn(move || {
@@ -68,7 +68,7 @@ fn keep(shared: &Arc<Shared>) -> thread::JoinHandle<Arc<Live>> {
     })
 }
 
-/// One whose replica comes, and that sleeps until a client wants something.
+/// A task whose replica connects, and that sleeps until a client wants a service.
 fn keep_until_asked(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
     let shared = shared.clone();
     thread::spawn(move || {
@@ -79,23 +79,23 @@ fn keep_until_asked(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
     })
 }
 
-/// As it sleeps until it is told something.
+/// The task sleeps until it is notified.
 fn sleep(shared: &Shared, index: usize) {
     let (_, news) = shared.url(index);
     block_on(news.notified());
 }
 
-/// As a call that has no deadline. loom finds one that would wait for ever.
+/// A call without a deadline. loom reports a call that would wait for ever.
 fn call(shared: &Shared) -> Pick {
     block_on(shared.picked(0, &[]))
 }
 
-/// It goes to a replica, with the number that its server said.
+/// Whether the call goes to a replica, with the service number that the server said.
 fn is_here(picked: &Pick) -> bool {
     matches!(picked, Pick::Here(picked) if picked.service == 7)
 }
 
-/// A replica comes, and its server says that it has the service.
+/// A call waits while a replica connects and its server says that it has the service.
 pub fn a_call_hears_of_a_replica_that_comes() {
     check(None, || {
         let shared = set(1);
@@ -106,7 +106,7 @@ pub fn a_call_hears_of_a_replica_that_comes() {
     });
 }
 
-/// Before there is a client.
+/// A `connect` waits for the first replica before there is a client.
 pub fn whoever_connects_hears_of_the_first_replica() {
     check(None, || {
         let shared = set(1);
@@ -118,7 +118,7 @@ pub fn whoever_connects_hears_of_the_first_replica() {
     });
 }
 
-/// The client is not made before.
+/// Making a client waits until a replica has its service.
 pub fn a_client_is_made_when_a_replica_has_its_service() {
     check(3, || {
         let shared = set(1);
@@ -130,7 +130,7 @@ pub fn a_client_is_made_when_a_replica_has_its_service() {
     });
 }
 
-/// Two calls wait.
+/// Two calls wait for one replica, and both are woken.
 pub fn all_calls_hear_of_it() {
     check(2, || {
         let shared = set(1);
@@ -155,7 +155,7 @@ pub fn a_service_is_asked_for_whenever_its_client_comes() {
     });
 }
 
-/// One is given up while the other one comes, or is given up, too.
+/// One of two replicas is given up, while the other connects or is given up too.
 pub fn a_call_hears_that_no_replica_is_left() {
     for comes_after_all in [false, true] {
         check(2, move || {
@@ -186,7 +186,7 @@ pub fn a_call_hears_that_no_replica_is_left() {
     }
 }
 
-/// A pipe has ended, and a call finds out before its replica's task, which sleeps.
+/// A pipe has ended. A call notices before the replica's task, which sleeps, and must wake the task.
 pub fn the_task_of_a_replica_that_a_call_takes_out_is_told() {
     check(3, || {
         let (shared, live) = served();
@@ -207,7 +207,7 @@ pub fn the_task_of_a_replica_that_a_call_takes_out_is_told() {
     });
 }
 
-/// Two calls and the task find out that a pipe has ended, as the next one comes: that stays.
+/// Two calls and the task notice that a pipe has ended, while its successor connects: the successor stays.
 pub fn a_pipe_that_has_gone_takes_no_other_with_it() {
     check(2, || {
         let (shared, old) = served();
@@ -232,7 +232,7 @@ pub fn a_pipe_that_has_gone_takes_no_other_with_it() {
     });
 }
 
-/// Two servers fall silent, and a call on each has no answer in time: one stays, since there is no better place.
+/// Two servers fall silent, and a call on each misses its deadline. One replica stays, since no better one is left.
 pub fn of_two_that_answer_nothing_one_stays() {
     check(None, || {
         let shared = balanced(2, Balance::LeastBusy);
@@ -252,7 +252,7 @@ pub fn of_two_that_answer_nothing_one_stays() {
     });
 }
 
-/// `Replicas::reconnect` while a task lies down to rest until it is told.
+/// `Replicas::reconnect` runs while a task goes to rest until it is notified.
 pub fn a_task_that_rests_is_hurried() {
     check(None, || {
         let shared = set(1);
@@ -276,7 +276,7 @@ pub fn a_task_that_rests_is_hurried() {
     });
 }
 
-/// `Replicas::close` while a call waits, and the replica comes: whoever closes gets its connection, unless it came too late to be called.
+/// `Replicas::close` runs while a call waits and the replica connects. `close` gets the connection, unless no call could use it any more.
 pub fn closing_ends_a_call_that_waits() {
     check(3, || {
         let shared = set(1);

@@ -1,4 +1,4 @@
-//! A set of replicas as far as its calls and tasks hand over to each other: `table`, `replica` and `balance` are those of
+//! A set of replicas, reduced to the hand-overs between calls and tasks. `table`, `replica` and `balance` are the real files of
 //! `tensorpipe-rpc/src/client/replicas/`.
 
 #[path = "../../../../tensorpipe-rpc/src/client/replicas/balance.rs"]

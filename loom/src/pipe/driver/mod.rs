@@ -1,5 +1,5 @@
-//! The files of `tensorpipe/src/pipe/driver/`, except `poll_time`, `tuning` and `runtime`: a model has no clock, as few steps as
-//! show the same, and no tokio.
+//! The real files of `tensorpipe/src/pipe/driver/`, with stand-ins for `poll_time`, `tuning` and `runtime`: a model has no clock, needs
+//! few steps, and has no tokio.
 
 #[expect(dead_code, reason = "how many come together is a matter of cost")]
 #[path = "../../../../tensorpipe/src/pipe/driver/busy_poll.rs"]
@@ -18,7 +18,7 @@ mod waiter;
 #[path = "../../../../tensorpipe/src/pipe/driver/wakers.rs"]
 mod wakers;
 
-/// How many messages are held back is a matter of cost: here all that may be.
+/// How many messages to hold back is a matter of cost. Here: as many as possible.
 pub(super) fn is_many(under_way: usize, _: u32) -> bool {
     under_way > 0
 }

@@ -1,5 +1,5 @@
-//! In place of `tensorpipe/src/pipe/driver/poll_time.rs`: how long polling pays is a matter of time, which a model has not.
-//! Here it says how often.
+//! Stand-in for `tensorpipe/src/pipe/driver/poll_time.rs`. A model has no clock, so each model says how many polls pay, instead
+//! of how long polling pays.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -7,19 +7,19 @@ use std::time::Instant;
 use super::runtime::ThreadCounts;
 
 thread_local! {
-    /// The answers to come: whether to poll on. loom runs all threads of a model on this one.
+    /// The next answers to "poll on?". loom runs all threads of a model on this system thread.
     static ANSWERS: Cell<&'static [bool]> = const { Cell::new(&[]) };
-    /// The same from when the peer was found awake.
+    /// The answers that apply once the peer was found awake.
     static PEER_ANSWERS: Cell<&'static [bool]> = const { Cell::new(&[]) };
 }
 
-/// From now on polling pays, until so many polls were in vain; each time it is said whether to poll on at once. Without
-/// any it does not pay.
+/// Polling pays until `answers` are used up. Each poll in vain takes the next answer: whether to poll on at once. Without
+/// answers polling does not pay.
 pub(in crate::pipe) fn answer(answers: &'static [bool]) {
     ANSWERS.set(answers);
 }
 
-/// Once the peer was found awake, polling pays until so many polls were in vain.
+/// As [`answer`], from the moment at which the peer is found awake.
 pub(in crate::pipe) fn answer_behind_peer(answers: &'static [bool]) {
     PEER_ANSWERS.set(answers);
 }
@@ -27,7 +27,7 @@ pub(in crate::pipe) fn answer_behind_peer(answers: &'static [bool]) {
 #[derive(Debug)]
 pub(super) struct PollTime;
 
-// Its users have it locked, so that loom knows of them.
+// Callers hold a lock of the model, so loom sees these accesses.
 impl PollTime {
     pub(super) fn new(_: bool) -> Self {
         Self

@@ -1,5 +1,5 @@
-//! In place of `tensorpipe/src/pipe/driver/runtime.rs`: who runs between two polls is no matter here, so a
-//! model has several threads. It says whether a pipe's slice is over.
+//! Stand-in for `tensorpipe/src/pipe/driver/runtime.rs`: the runtime always counts as multi-threaded. A model
+//! decides when a pipe's slice is over.
 
 use std::cell::Cell;
 use std::task::Waker;
@@ -8,11 +8,11 @@ use super::wakers::Wakers;
 use crate::sync::Arc;
 
 thread_local! {
-    /// So many times from now on. loom runs all threads of a model on this one.
+    /// How many more times a slice is over. loom runs all threads of a model on this system thread.
     static OVER: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The next `times` somebody asks, a slice is over.
+/// The next `times` calls of [`is_slice_over`] return true.
 pub(in crate::pipe) fn end_slices(times: u32) {
     OVER.set(times);
 }
@@ -44,7 +44,7 @@ pub(super) fn wake_last(_: &Waker) {
     unreachable!("on a runtime of one thread alone");
 }
 
-/// A model has no clock, and nobody counts.
+/// Stand-in: the models count nothing.
 pub(super) struct ThreadCounts;
 
 pub(super) fn thread_counts() -> ThreadCounts {

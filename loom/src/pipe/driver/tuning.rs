@@ -1,8 +1,8 @@
-//! In place of `tensorpipe/src/pipe/driver/tuning.rs`.
+//! Stand-in for `tensorpipe/src/pipe/driver/tuning.rs`.
 
 pub(super) const ROUNDS: usize = 16;
 
-/// One that finds nothing, and whatever comes meanwhile.
+/// One poll that finds nothing suffices: messages may arrive before or after it.
 pub(super) const POLLS_PER_WAKE: u32 = 1;
 
 pub(super) const LEFT_ALONE: u32 = 1;

@@ -1,5 +1,5 @@
-//! At random, all at once: callers of many rows and of none, who leave, have little time, or make their batch fail. Whoever gets
-//! rows gets its own, whoever does not hears why, and nothing is left.
+//! Random load: callers with many rows or none cancel, have short deadlines, or make their batch fail. Each caller gets its own rows
+//! or an error that says why, and nothing is left over.
 
 use std::time::Duration;
 

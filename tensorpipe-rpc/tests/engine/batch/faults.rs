@@ -1,4 +1,4 @@
-//! What goes wrong, and for whom.
+//! Faults of a batch, and which callers see them.
 
 use tensorpipe::Tensor;
 use tensorpipe_rpc::CallError;

@@ -1,4 +1,4 @@
-//! What is gathered, and that each caller gets its own rows.
+//! Which calls share a batch, and that each caller gets its own rows.
 
 use tensorpipe::{DType, Tensor};
 use tensorpipe_rpc::CallError;

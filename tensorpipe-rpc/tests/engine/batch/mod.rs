@@ -1,4 +1,4 @@
-//! Calls of many clients handled as one: what is gathered, who gets what, and who is touched by whom.
+//! Batching: which calls of many clients share a batch, what each caller gets, and how callers affect each other.
 
 mod chaos;
 mod faults;

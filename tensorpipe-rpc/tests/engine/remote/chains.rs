@@ -1,4 +1,4 @@
-//! The result of a call as the argument of another one, before it is there.
+//! A call takes the result of another call as its argument before that result exists.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A call that is given up just when those that it waits for have ended.
+//! A call is cancelled at the moment when the calls that it waits for end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,4 +1,4 @@
-//! A service whose values stay, and what is held of it.
+//! A service that returns references to values that stay at the server, and counts the values that are held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Values that stay where they were computed: referred to, fetched, used before they are there, and let go of.
+//! References to values that stay where they were computed: passing, fetching, using them before they exist, and releasing them.
 
 mod chains;
 mod given_up;

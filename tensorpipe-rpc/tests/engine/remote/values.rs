@@ -1,4 +1,4 @@
-//! What is referred to stays, and is let go of.
+//! A value stays at the server as long as a reference to it exists, and is then released.
 
 use std::time::Duration;
 

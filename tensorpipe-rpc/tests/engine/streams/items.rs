@@ -1,4 +1,4 @@
-//! What is sent comes, once and in order.
+//! Each sent item arrives once and in order.
 
 use futures_util::{StreamExt, stream};
 use tensorpipe_rpc::CallError;

@@ -1,4 +1,4 @@
-//! What lies unread of all streams of a connection is bounded, in bytes, and nothing stands still or fails for it.
+//! The unread bytes of all streams of a connection are bounded, and no stream stalls or fails because of that bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

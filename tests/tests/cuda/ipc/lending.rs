@@ -1,4 +1,4 @@
-//! What is lent stays what it is for as long as it is held, and comes back, however its holder ends.
+//! Lent memory stays unchanged as long as the borrower holds it, and comes back however the borrower ends.
 
 #![allow(unsafe_code, reason = "another library's memory is an address")]
 

@@ -1,4 +1,4 @@
-//! Memory of devices that one process lends to another: a reader and a writer that a test tells what to do.
+//! One process lends device memory to another. A test controls the reader and the writer.
 
 mod lending;
 mod proofs;

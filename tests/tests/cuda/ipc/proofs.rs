@@ -1,4 +1,4 @@
-//! Nothing is read of what a peer passes before that is proven to be the peer's. Where the proof fails, tensors go another way.
+//! A reader reads passed memory only after the proof that it belongs to the peer. If the proof fails, tensors go another way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! What was heard and is said again: on another pipe, when its memory was freed and its addresses are another tensor's, to a process that was
-//! started again, or by another process at the exchange. No reader sees bytes that are not its message's, and nobody gets a descriptor.
+//! Replays of overheard messages: on another pipe, after the memory was freed and reused, to a restarted process, or by another process at
+//! the exchange. No reader sees bytes of another message, and nobody gets a file descriptor.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! A reader that does not go on with a proof: in a process of its own, whose exchange it makes look slow.
+//! A reader that stalls in the middle of a proof. It runs in its own process and makes its exchange look slow.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a connector hears in a listener's place.
+//! Replays to a connector by somebody in the listener's place.
 
 use std::sync::Arc;
 use std::time::Duration;

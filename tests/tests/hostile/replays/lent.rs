@@ -1,4 +1,4 @@
-//! What a victim's lane says of memory that it lends: overheard by a lane that goes on as it should, or by one that does not come.
+//! Records the messages of a victim's lane about lent memory: by a lane that then behaves correctly, or by one that never comes.
 
 use std::sync::{Arc, Mutex};
 

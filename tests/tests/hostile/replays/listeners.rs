@@ -1,4 +1,4 @@
-//! What listeners hand out.
+//! Replays of data that a listener has handed out.
 
 use tensorpipe::{Message, Pipe, Tensor};
 use tensorpipe_tests::{runtime, soon};

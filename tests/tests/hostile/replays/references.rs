@@ -1,4 +1,4 @@
-//! What calls give away: references to values, and keys of values that somebody is to receive.
+//! Replays of data from calls: references to values, and rendezvous keys of values that somebody is to receive.
 
 use tensorpipe::{Context, Message, Pipe};
 use tensorpipe_rpc::{Connection, Remote};

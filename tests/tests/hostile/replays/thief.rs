@@ -1,4 +1,4 @@
-//! Who says what was handed to somebody, and what that gets.
+//! The thief: replays bytes that were handed to somebody else, and reports the answer.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 

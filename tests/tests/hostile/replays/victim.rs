@@ -1,4 +1,4 @@
-//! Who hands things out: a process that echoes what its pipes bring, keeps what calls ask it to, and has a value for a consumer.
+//! The victim: a process that echoes messages, keeps values for its callers, and has a value for a rendezvous consumer.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
