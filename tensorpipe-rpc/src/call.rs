@@ -104,7 +104,7 @@ impl InFlightCall {
         }
         match outcome {
             Some(outcome) => {
-                self.rest();
+                self.pause();
                 Poll::Ready(outcome)
             }
             None => {
@@ -116,8 +116,8 @@ impl InFlightCall {
 
     /// Stops driving: this task may not poll for a while, so other waiting tasks must drive.
     #[inline]
-    pub(crate) fn rest(&mut self) {
-        self.awaiting.rest();
+    pub(crate) fn pause(&mut self) {
+        self.awaiting.pause();
     }
 
     /// Drives the pipe, and registers a waker there. On the first poll of a call whose message leaves with others, other tasks

@@ -26,7 +26,7 @@ pub fn since(then: Instant) -> Duration {
 ///
 /// # Errors
 /// The system has no source of random numbers.
-pub fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
+pub fn fill_random(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
     #[cfg(feature = "testing")]
     if let Some(mut simulated) = simulated::chance() {
         simulated.fill(bytes);
@@ -37,7 +37,7 @@ pub fn fill(bytes: &mut [u8]) -> Result<(), getrandom::Error> {
 }
 
 /// A number that two tries need not share, though somebody may guess it: without a system call.
-pub fn number() -> u64 {
+pub fn random_u64() -> u64 {
     #[cfg(feature = "testing")]
     if let Some(mut simulated) = simulated::chance() {
         let number = simulated.number();

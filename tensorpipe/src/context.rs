@@ -119,17 +119,17 @@ impl Context {
     }
 
     /// Whether no connection to this URL leaves the machine, as far as its transport knows
-    /// ([`Transport::side_address`]). `false` where the context does not have that transport.
+    /// ([`Transport::upgrade_address`]). `false` where the context does not have that transport.
     ///
     /// ```
     /// let context = tensorpipe::Context::new();
-    /// assert!(context.stays_here(&"shm://embedder".parse()?));
-    /// assert!(!context.stays_here(&"tcp://127.0.0.1:7431".parse()?));
+    /// assert!(context.is_local(&"shm://embedder".parse()?));
+    /// assert!(!context.is_local(&"tcp://127.0.0.1:7431".parse()?));
     /// # Ok::<(), tensorpipe::Error>(())
     /// ```
-    pub fn stays_here(&self, url: &Url) -> bool {
+    pub fn is_local(&self, url: &Url) -> bool {
         let transport = self.inner.transport(url.transport());
-        transport.is_ok_and(|transport| transport.side_address().is_some())
+        transport.is_ok_and(|transport| transport.upgrade_address().is_some())
     }
 
     /// Whether this context has the transport of this URL.

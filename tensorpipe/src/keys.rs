@@ -106,7 +106,7 @@ impl Tokens {
     }
 
     /// Whether a listener asks for one.
-    pub(crate) fn are_asked_for(&self) -> bool {
+    pub(crate) fn are_required(&self) -> bool {
         !self.all.is_empty()
     }
 

@@ -1,6 +1,6 @@
 //! The entry point of pipes.
 
-mod places;
+mod handshake_slots;
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-use self::places::HandshakeSlots;
+use self::handshake_slots::HandshakeSlots;
 use crate::address::Url;
 use crate::context::Inner;
 use crate::error::{Error, Misuse};
@@ -90,27 +90,31 @@ impl Listener {
             acceptors.push(((transport, Door::Front), acceptor));
         }
         // Transports to which pipes that begin on another one can be upgraded.
-        let mut side_addresses = Vec::new();
+        let mut upgrade_addresses = Vec::new();
         for transport in &context.transports {
-            let Some(address) = transport.side_address() else {
+            let Some(address) = transport.upgrade_address() else {
                 continue;
             };
             // No URL names this transport: if the system refuses it, the upgrade is lost, not the listener.
             match transport.listen(&address).await {
                 Ok(acceptor) => {
-                    side_addresses.push((transport.name(), Ok(acceptor.address())));
+                    upgrade_addresses.push((transport.name(), Ok(acceptor.address())));
                     acceptors.push(((transport.clone(), Door::Side), acceptor));
                 }
                 Err(error) => {
                     let transport = transport.name();
                     tracing::warn!(%transport, %error, "pipes cannot be upgraded to it");
-                    side_addresses.push((transport, Err(error.to_string())));
+                    upgrade_addresses.push((transport, Err(error.to_string())));
                 }
             }
         }
         let (sender, pipes) = mpsc::unbounded_channel();
         let tasks = Arc::new(Tasks::default());
-        let listener_state = Arc::new(ListenerState::new(context.clone(), side_addresses, sender));
+        let listener_state = Arc::new(ListenerState::new(
+            context.clone(),
+            upgrade_addresses,
+            sender,
+        ));
         for (way, acceptor) in acceptors {
             let acceptor = Arc::new(Mutex::new(Some(acceptor)));
             let accepts = accept_loop(listener_state.clone(), way, acceptor.clone());
@@ -332,7 +336,7 @@ mod tests {
             Vec::new()
         }
 
-        fn side_address(&self) -> Option<String> {
+        fn upgrade_address(&self) -> Option<String> {
             Some("here".to_owned())
         }
 

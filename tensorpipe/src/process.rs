@@ -12,7 +12,7 @@ use crate::sys::fork::PerProcess;
 /// # Errors
 /// The system has none, or a filter denies the call. What could be guessed is no token: better no pipe at all.
 pub(crate) fn random_token() -> Result<Token, SystemError> {
-    random_from(ambient::fill)
+    random_from(ambient::fill_random)
 }
 
 fn random_from<const N: usize>(
@@ -25,7 +25,7 @@ fn random_from<const N: usize>(
 
 /// The same, longer.
 pub(crate) fn random_nonce() -> Result<Nonce, SystemError> {
-    random_from(ambient::fill)
+    random_from(ambient::fill_random)
 }
 
 /// 32 random hexadecimal digits.

@@ -335,7 +335,7 @@ impl Transport for Over {
         })
     }
 
-    fn side_address(&self) -> Option<String> {
+    fn upgrade_address(&self) -> Option<String> {
         self.side.map(str::to_owned)
     }
 }

@@ -85,7 +85,7 @@ impl Transport for UnixTransport {
         })
     }
 
-    fn side_address(&self) -> Option<String> {
+    fn upgrade_address(&self) -> Option<String> {
         Some(fresh_path().to_string_lossy().into_owned())
     }
 }

@@ -117,7 +117,7 @@ impl Core {
             && let Some(message) = io.next()
         {
             if self.able {
-                self.driver.found();
+                self.driver.record_arrival();
             }
             let mut shared = lock(&self.shared);
             shared.received += 1;
@@ -132,13 +132,13 @@ impl Core {
                     .store(shared.deliveries.len(), Ordering::Release);
                 if !self.driver.delivery.is_held() {
                     round = match polled {
-                        true => Round::Came,
-                        false => Round::More,
+                        true => Round::Deliver,
+                        false => Round::DeliverAndContinue,
                     };
                 }
             }
             if self.has_enough {
-                round = Round::Enough;
+                round = Round::Yield;
             }
         }
         wakes.into_iter().for_each(|(_, _, waker)| waker.wake());
@@ -190,8 +190,8 @@ impl Core {
         };
         let pushed = Pushed {
             id: shared.state.write(),
-            alone: io.is_clear(),
-            kept: false,
+            queue_was_empty: io.is_all_written(),
+            pending: false,
             watched,
         };
         io.push(MESSAGE);
@@ -209,7 +209,7 @@ impl Core {
 
     /// The application sends a message that leaves with the next drive. The background task is woken for it.
     pub(super) fn write_soon(self: &Arc<Self>) {
-        self.submit(When::Beside(1), false);
+        self.submit(When::Coalesce(1), false);
     }
 
     /// The handler sends a message, which leaves at once or with the round that follows.
@@ -222,7 +222,7 @@ impl Core {
         self.driver.delivery.is_held_here() && self.deliveries.load(Ordering::Acquire) > 0
     }
 
-    pub(super) fn has_unwritten(&self) {}
+    pub(super) fn mark_unwritten(&self) {}
 
     pub(super) fn count_sent(&self, messages: u32) {
         self.short.fetch_add(messages, Ordering::Relaxed);

@@ -53,7 +53,7 @@ impl Sends {
         false
     }
 
-    pub(super) fn is_much(&self, _: u64) -> bool {
+    pub(super) fn is_worth_write(&self, _: u64) -> bool {
         false
     }
 
@@ -93,13 +93,13 @@ impl Io {
 
     pub(super) fn poll(&self, sends: bool) -> Readiness {
         if (sends && self.sends.owed) || self.has_come() {
-            Readiness::Enough
+            Readiness::Ready
         } else {
-            Readiness::Nothing
+            Readiness::NotReady
         }
     }
 
-    pub(super) fn is_clear(&self) -> bool {
+    pub(super) fn is_all_written(&self) -> bool {
         self.frames.is_empty() && self.in_part.is_none()
     }
 
@@ -114,7 +114,7 @@ impl Io {
 
     pub(super) fn send_gathered(&mut self, core: &Core) -> bool {
         self.write(core);
-        self.is_clear()
+        self.is_all_written()
     }
 
     /// One write.

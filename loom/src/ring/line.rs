@@ -94,7 +94,7 @@ impl Line {
                 break;
             }
             if looks > 0 {
-                consumer.stay_awake();
+                consumer.cancel_sleep();
             }
             if (0..looks).any(|_| consumer.is_ready()) {
                 continue;

@@ -3,8 +3,8 @@
 //! `ledger::loans` is that of `tensorpipe/src/sys/`.
 
 pub(crate) mod block;
+pub(crate) mod drop_thread;
 pub(crate) mod fork;
-pub(crate) mod frees;
 pub(crate) mod ledger;
 #[expect(dead_code, unreachable_pub, reason = "nothing is registered here")]
 #[path = "../../../tensorpipe/src/sys/registrations.rs"]

@@ -165,9 +165,9 @@ impl Engine {
         };
         // A call that takes the result of another one is seldom the last of its chain.
         let when = if waits {
-            When::Ahead
+            When::NextDriveIfSyscall
         } else {
-            When::Beside(under_way)
+            When::Coalesce(under_way)
         };
         if earlier {
             self.calls.earlier.notify_one();

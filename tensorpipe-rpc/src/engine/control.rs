@@ -53,7 +53,7 @@ impl Control {
         scratch::keep(header);
         // The peer may free a released value at leisure: nobody waits for that.
         let when = match kind {
-            Kind::Release => When::Soon,
+            Kind::Release => When::NextDrive,
             _ => When::Now,
         };
         Self { bytes, len, when }

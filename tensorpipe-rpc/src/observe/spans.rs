@@ -118,5 +118,5 @@ fn next(around: TraceContext) -> TraceContext {
 
 /// A random number, never 0.
 fn random() -> u64 {
-    ambient::number().max(1)
+    ambient::random_u64().max(1)
 }

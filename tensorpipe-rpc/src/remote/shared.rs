@@ -241,7 +241,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
 
 /// Whether a URL may be tried after a `tls` URL has failed: it is `tls` too, or within this machine.
 fn is_tried_behind_tls(context: &Context, url: &str) -> bool {
-    let is_guarded = |url: Url| url.transport() == "tls" || context.stays_here(&url);
+    let is_guarded = |url: Url| url.transport() == "tls" || context.is_local(&url);
     url.parse().is_ok_and(is_guarded)
 }
 
@@ -272,7 +272,7 @@ impl Grants {
         runtime: &Runtime,
     ) -> Result<Token, String> {
         let mut token = Token::default();
-        tensorpipe::ambient::fill(&mut token).map_err(|error| error.to_string())?;
+        tensorpipe::ambient::fill_random(&mut token).map_err(|error| error.to_string())?;
         let until = Instant::now() + CLAIMABLE;
         let swept = {
             let mut table = lock(&self.table);

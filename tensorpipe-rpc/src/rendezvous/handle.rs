@@ -88,7 +88,7 @@ impl RendezvousBuilder {
             Some(incarnation) => incarnation,
             None => {
                 let mut number = [0; 8];
-                let filled = ambient::fill(&mut number);
+                let filled = ambient::fill_random(&mut number);
                 filled.map_err(|error| BuildError::Random(error.to_string().into()))?;
                 u64::from_le_bytes(number)
             }

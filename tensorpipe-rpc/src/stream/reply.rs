@@ -162,7 +162,7 @@ impl<T, E> CallStream<T, E> {
         }
         if let Some(found) = found {
             if let State::Streaming { call, .. } = &mut self.state {
-                call.rest();
+                call.pause();
             }
             return Poll::Ready(found);
         }

@@ -37,11 +37,11 @@
 
 mod basic;
 mod cma;
+mod connection_source;
 mod costs;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod exchange;
-mod further;
 mod handover;
 mod lease;
 mod mpt;
@@ -49,9 +49,9 @@ mod xth;
 
 pub use basic::BasicChannel;
 pub use cma::CmaChannel;
+pub use connection_source::{ConnectionSource, Expected, JoinToken};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaBasicChannel, CudaIpcChannel, CudaXthChannel};
-pub use further::{ConnectionSource, Expected, JoinToken};
 pub use lease::LeaseChannel;
 pub use mpt::MptChannel;
 pub use xth::XthChannel;

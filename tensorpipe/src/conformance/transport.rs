@@ -318,7 +318,7 @@ pub async fn acceptor_outlives_its_transport(subject: Subject) {
 /// Each call returns another side address, at which a context can listen.
 pub async fn side_addresses_are_fresh(subject: Subject) {
     let transport = subject.transport;
-    let addresses = [transport.side_address(), transport.side_address()];
+    let addresses = [transport.upgrade_address(), transport.upgrade_address()];
     let addresses: Vec<_> = addresses.into_iter().flatten().collect();
     match &addresses[..] {
         [] => return,

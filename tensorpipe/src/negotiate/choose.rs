@@ -30,7 +30,7 @@ pub(super) fn choose(
         .zip(&transports_reach)
         .map(|(transport, reaches)| {
             let side = listener_state
-                .side_addresses
+                .upgrade_addresses
                 .iter()
                 .find(|(name, _)| *name == transport.name());
             let address = side.map(|(_, address)| address.clone());

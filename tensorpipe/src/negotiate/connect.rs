@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::task::JoinSet;
 
 use super::establish::{Established, Fallback, OpenChannel, establish};
-use super::further::{self, join};
+use super::extra_connections::{self, join};
 use super::joining::{Joining, OriginalConnection};
 use super::{Handshaking, brochure, identified, reaches};
 use crate::address::{SettledPeer, Url};
@@ -158,7 +158,7 @@ async fn handshake(
         Some(_) => first.clone(),
     };
     let peer = answer.name.as_str().into();
-    let further = further::joins(at, peer, key.clone(), context.timeouts.handshake);
+    let further = extra_connections::joins(at, peer, key.clone(), context.timeouts.handshake);
     Ok(Established {
         further,
         connection: conn.connection,
@@ -236,7 +236,7 @@ fn upgrade<'a>(
     let better = context.transport(name).map_err(|_| PeerFault::NotOffered {
         what: format!("transport {name}"),
     })?;
-    if name == from.name() || better.side_address().is_none() {
+    if name == from.name() || better.upgrade_address().is_none() {
         return Err(PeerFault::Malformed {
             frame: "ANSWER",
             what: "an upgrade to where no pipe is upgraded to",

@@ -8,13 +8,13 @@
 //! If a token is configured, both ends first prove that they have it. Such a pipe has a key, and so does a pipe whose first connection has
 //! keys of its own (TLS). Then both ends of every further connection prove that it belongs to the pipe.
 //!
-//! A pipe is upgraded only to transports with a `side_address`. No built-in transport leads out of the machine this way, so a listener
+//! A pipe is upgraded only to transports with a `upgrade_address`. No built-in transport leads out of the machine this way, so a listener
 //! cannot make its peers connect to hosts of its choice.
 
 mod choose;
 mod connect;
 mod establish;
-mod further;
+mod extra_connections;
 mod joining;
 mod proving;
 mod receive;
@@ -66,7 +66,7 @@ impl Handshaking {
     }
 
     /// Waits for the peer's first bytes. `false`: the connection ended without any; an error if the transport knows why.
-    async fn has_spoken(&mut self) -> Result<bool, Error> {
+    async fn wait_for_first_bytes(&mut self) -> Result<bool, Error> {
         let mut piece = [0; PIECE];
         match self.connection.read(&mut piece).await {
             Ok(0) => Ok(false),
@@ -207,5 +207,5 @@ pub(crate) fn is_transient(error: &Error) -> bool {
 
 /// From 0 to 1.
 pub(crate) fn random_fraction() -> f64 {
-    f64::from(ambient::number() as u8) / 256.0
+    f64::from(ambient::random_u64() as u8) / 256.0
 }

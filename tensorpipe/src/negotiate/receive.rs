@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::choose::choose;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
-use super::further;
+use super::extra_connections;
 use super::joining::{Joining, SAID_MAX};
 use super::proving::{Answering, prove};
 use super::ticket::{Ticket, Waiting, redeem};
@@ -33,7 +33,7 @@ use crate::transports::{Connection, Transport};
 pub(crate) struct ListenerState {
     pub(super) context: Arc<Inner>,
     /// Where pipes can be upgraded to: transport, and address or the reason why there is none.
-    pub(super) side_addresses: Vec<(&'static str, Result<String, String>)>,
+    pub(super) upgrade_addresses: Vec<(&'static str, Result<String, String>)>,
     /// Who waits for a connection with which token. Each token works once.
     pub(super) expected: Mutex<HashMap<Token, Waiting>>,
     places: Arc<Semaphore>,
@@ -44,13 +44,13 @@ pub(crate) struct ListenerState {
 impl ListenerState {
     pub(crate) fn new(
         context: Arc<Inner>,
-        side_addresses: Vec<(&'static str, Result<String, String>)>,
+        upgrade_addresses: Vec<(&'static str, Result<String, String>)>,
         pipes: mpsc::UnboundedSender<Pipe>,
     ) -> Self {
         let places = Arc::new(Semaphore::new(context.limits.pipes));
         Self {
             context,
-            side_addresses,
+            upgrade_addresses,
             expected: Mutex::new(HashMap::new()),
             places,
             pipes,
@@ -102,7 +102,7 @@ pub(crate) async fn receive(
     let context = &listener_state.context;
     let mut conn = Handshaking::new(connection, ends.as_str());
     let (greeting, begun) = (listener_state.greeting(), ambient::now());
-    match tokio::time::timeout(greeting, conn.has_spoken()).await {
+    match tokio::time::timeout(greeting, conn.wait_for_first_bytes()).await {
         Ok(Ok(true)) => {}
         // A probe that only checks whether somebody listens looks like this.
         Ok(Ok(false)) => {
@@ -173,7 +173,7 @@ async fn handshake(
     has_greeted: &AtomicBool,
 ) -> Result<Option<Established>, Error> {
     let tokens = &listener_state.context.tokens;
-    let mut handshake = ServerHandshake::new(tokens.are_asked_for());
+    let mut handshake = ServerHandshake::new(tokens.are_required());
     let heard = match conn.read(|input| handshake.handle(input)).await {
         Err(error @ Error::Peer { .. }) => {
             // Only another version of this protocol understands the reason; anybody else sees the connection
@@ -218,7 +218,7 @@ async fn handshake(
             let what = "a token".to_owned();
             return Err(conn.fault(PeerFault::Unproven { what }));
         }
-        FirstFrame::Key(_) if !tokens.are_asked_for() => {
+        FirstFrame::Key(_) if !tokens.are_required() => {
             conn.turn_away(ServerHandshake::reject, HAS_NONE).await?;
             return Ok(None);
         }
@@ -401,7 +401,7 @@ async fn welcome(
         channels[channel].connections.push(connection);
     }
     Ok(Established {
-        further: further::expects(
+        further: extra_connections::expects(
             listener_state,
             &final_transport,
             peer_name.as_str().into(),

@@ -97,14 +97,14 @@ impl Background {
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.core.drive();
-            let goodbye = lock(&self.core.shared).goodbye;
-            let until = match goodbye {
+            let shutdown = lock(&self.core.shared).shutdown;
+            let until = match shutdown {
                 ShutdownState::Until(until) if until > ambient::now() => until,
                 ShutdownState::Until(_) | ShutdownState::None => {
                     self.core.update(Shared::shutdown_done);
                     continue;
                 }
-                ShutdownState::Said => return Poll::Ready(()),
+                ShutdownState::Done => return Poll::Ready(()),
             };
             self.sleep.as_mut().reset(until.into());
             if self.sleep.as_mut().poll(cx).is_pending() {
@@ -118,7 +118,7 @@ impl Background {
         let core = &self.core;
         let closed = {
             let shared = lock(&core.shared);
-            let done = shared.linger_until.is_some() && shared.state.is_closed_out();
+            let done = shared.linger_until.is_some() && shared.state.is_fin_acked();
             done.then(|| shared.closed(false))
         };
         if let Some(closed) = closed {

@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// Notes that a message waits to be written. The caller holds the lock of `shared`.
-    pub(super) fn has_unwritten(&self) {
+    pub(super) fn mark_unwritten(&self) {
         self.may_be_unwritten.store(true, Ordering::Release);
     }
 
@@ -200,7 +200,7 @@ impl Core {
     /// Calls the handler for what has arrived.
     fn call_handler(self: &Arc<Self>) {
         if self.deliveries.count() == 0 {
-            return self.driver.came(0);
+            return self.driver.record_batch(0);
         }
         if self.leaves_deliveries() {
             // The kick is for a background task that is driving just now.
@@ -229,7 +229,7 @@ impl Core {
             // Whichever thread drives, the handler spawns tasks and timers on the pipe's runtime.
             let _runtime = enters.then(|| (self.runtime.enter(), runtime::RuntimeGuard::of(None)));
             given_so_far.set(given_so_far.get() + next.len() as u32);
-            self.counters.gave(next.len());
+            self.counters.count_deliveries(next.len());
             while let Some(delivery) = next.pop_front() {
                 self.deliveries.set_taken(next.len());
                 let is_last = matches!(delivery, Delivery::Closed(_));
@@ -249,7 +249,7 @@ impl Core {
         };
         let is_left = || self.deliveries.count() > 0;
         self.driver.delivery.deliver(give, is_left);
-        self.driver.came(given_so_far.get());
+        self.driver.record_batch(given_so_far.get());
         drop(gone);
     }
 
@@ -260,7 +260,7 @@ impl Core {
         listens: bool,
     ) -> Result<(), Misuse> {
         // If it is locked, a handler is being called right now.
-        let place = try_lock(&self.handler).filter(|_| !lock(&self.shared).pushes);
+        let place = try_lock(&self.handler).filter(|_| !lock(&self.shared).has_handler);
         let Some(mut place) = place else {
             return Err(Misuse::Other(format!(
                 "pipe {} has a handler already",

@@ -266,7 +266,7 @@ impl<H: Deref<Target: AsRef<Pipe>>> Awaiting<H> {
 
     /// To be called when the task does something else before it polls again: other operations then do not rely on its polls.
     #[inline]
-    pub fn rest(&mut self) {
-        self.0.rest();
+    pub fn pause(&mut self) {
+        self.0.pause();
     }
 }

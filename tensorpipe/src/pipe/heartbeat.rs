@@ -118,7 +118,7 @@ impl Watched {
         if now.saturating_duration_since(self.since) >= HEARTBEAT_SILENT * self.pause {
             let blocked = *self.blocked.get_or_insert(self.since);
             if now.saturating_duration_since(blocked) < core.timeouts.blocked {
-                core.say_alive();
+                core.send_keep_alive();
                 self.has_written(&core, now);
             }
         }
@@ -143,10 +143,10 @@ impl Watched {
 impl Core {
     /// Tells the peer that this process lives, unless somebody drives just now. The rest of a drive, with wakers and the handler,
     /// is left to the background task.
-    fn say_alive(self: &Arc<Self>) {
+    fn send_keep_alive(self: &Arc<Self>) {
         if let Some(mut io) = self.driver.hold() {
             let mut shared = lock(&self.shared);
-            shared.state.say_alive();
+            shared.state.send_keep_alive();
             io.take_frames(&mut shared);
             drop(shared);
             io.send_gathered(self);

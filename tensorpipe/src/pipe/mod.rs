@@ -344,7 +344,7 @@ impl Pipe {
         let mut waiter = Waiter::new(self.core().clone());
         let gone = |shared: &mut Shared| {
             let ended = shared.ended.clone()?;
-            (shared.goodbye == ShutdownState::Said).then_some(ended)
+            (shared.shutdown == ShutdownState::Done).then_some(ended)
         };
         std::future::poll_fn(|cx| waiter.poll(cx, Interest::End, gone)).await
     }

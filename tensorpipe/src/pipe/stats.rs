@@ -120,7 +120,7 @@ pub(crate) struct Counters {
     wakes: AtomicU64,
     bytes_copied: AtomicU64,
     /// Messages that the handler was given.
-    given: AtomicU64,
+    delivered: AtomicU64,
     /// What was done when the pipe last yielded.
     done: AtomicU64,
 }
@@ -131,7 +131,7 @@ impl Counters {
         let done = count(&self.bytes_in)
             + count(&self.bytes_out)
             + count(&self.reads) * WORK_OF_READ
-            + count(&self.given) * WORK_OF_MESSAGE;
+            + count(&self.delivered) * WORK_OF_MESSAGE;
         let is_over = done.saturating_sub(count(&self.done)) >= PIPE_SLICE;
         if is_over {
             self.done.store(done, Ordering::Relaxed);
@@ -140,8 +140,8 @@ impl Counters {
     }
 
     /// The handler was given so many messages. Only the thread that calls the handler calls this.
-    pub(super) fn gave(&self, messages: usize) {
-        add(&self.given, messages);
+    pub(super) fn count_deliveries(&self, messages: usize) {
+        add(&self.delivered, messages);
     }
 
     pub(super) fn bytes_out(&self) -> u64 {
@@ -168,21 +168,21 @@ impl Counters {
         }
     }
 
-    pub(super) fn wrote(&self, bytes: usize) {
+    pub(super) fn count_write(&self, bytes: usize) {
         add(&self.writes, 1);
         add(&self.bytes_out, bytes);
     }
 
-    pub(super) fn read(&self, bytes: usize) {
+    pub(super) fn count_read(&self, bytes: usize) {
         add(&self.reads, 1);
         add(&self.bytes_in, bytes);
     }
 
-    pub(super) fn woke(&self, in_all: u64) {
+    pub(super) fn set_wakes(&self, in_all: u64) {
         self.wakes.store(in_all, Ordering::Relaxed);
     }
 
-    pub(super) fn copied(&self, bytes: usize) {
+    pub(super) fn count_copied(&self, bytes: usize) {
         add(&self.bytes_copied, bytes);
     }
 }

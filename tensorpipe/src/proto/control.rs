@@ -139,7 +139,7 @@ impl<S: Clone, D> PipeState<S, D> {
             }
             incoming.abandon(message, &mut self.events);
             if incoming.disposition == Disposition::Undecided {
-                self.incoming.taken_back.insert(message, reason.clone());
+                self.incoming.reset_reasons.insert(message, reason.clone());
             }
         }
         self.events.push_back(Event::Reset(reason));
@@ -151,7 +151,7 @@ impl<S: Clone, D> PipeState<S, D> {
     pub(super) fn answered(&mut self, op: OpId) {
         let part = self.incoming.part_mut(op);
         if let Some(part) = part.filter(|part| !part.expected) {
-            part.told = false;
+            part.lane_frame_seen = false;
         }
     }
 
@@ -185,7 +185,7 @@ impl<S: Clone, D> PipeState<S, D> {
         };
         // Such a frame may come before the application reads, and is kept. So there may be one for each part, and one for each answer that
         // leaves the part open.
-        let again = mem::replace(&mut part.told, true) || part.done;
+        let again = mem::replace(&mut part.lane_frame_seen, true) || part.done;
         if again && self.at_once.contains(channel) {
             let when = "twice for a part that needs no go-ahead";
             return Err(Kind::Channel.unexpected(when));

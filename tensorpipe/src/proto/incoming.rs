@@ -40,7 +40,7 @@ pub(super) struct InPart<D> {
     /// What still comes of it is thrown away.
     pub(super) unwanted: bool,
     /// The writer's lane has sent a frame about it: on a channel that sends at once it may do so once.
-    pub(super) told: bool,
+    pub(super) lane_frame_seen: bool,
     pub(super) done: bool,
 }
 
@@ -96,7 +96,7 @@ impl<D> InMessage<D> {
             credit: Amount {
                 messages: 1,
                 bytes: head.eager_len() + credit_of(metadata, head.carriages().len()),
-                ahead: ahead_of(head, at_once),
+                ahead: ahead_credit(head, at_once),
             },
         }
     }
@@ -113,7 +113,7 @@ impl<D> InMessage<D> {
                 dest: None,
                 pieces: Vec::new(),
                 unwanted: false,
-                told: false,
+                lane_frame_seen: false,
                 done: len == 0,
             }
         };
@@ -123,7 +123,7 @@ impl<D> InMessage<D> {
     }
 
     /// The eager parts are here.
-    pub(super) fn has_eager(&mut self) {
+    pub(super) fn mark_eager_received(&mut self) {
         for part in &mut self.parts {
             part.done |= part.carriage == Carriage::Eager;
         }
@@ -143,7 +143,7 @@ impl<D> InMessage<D> {
 
     /// Throws away its bulk parts: bytes that still come, and bytes that have come and were read by nobody. Returns how many bytes of them
     /// have come, unless they were counted before.
-    pub(super) fn throw_away(&mut self) -> u64 {
+    pub(super) fn discard_parts(&mut self) -> u64 {
         let read = self.disposition == Disposition::Reading;
         let lost = |part: &&mut InPart<D>| {
             part.carriage != Carriage::Eager && !part.unwanted && !(read && part.done)
@@ -182,7 +182,7 @@ fn comes_ahead(carriage: &Carriage, at_once: AtOnce) -> bool {
 }
 
 /// The credit that what comes ahead takes.
-fn ahead_of(head: &Head, at_once: AtOnce) -> u64 {
+fn ahead_credit(head: &Head, at_once: AtOnce) -> u64 {
     let ahead = |carriage: &Carriage| comes_ahead(carriage, at_once);
     let parts = head.carriages().iter().filter(|carriage| ahead(carriage));
     head.sum(ahead)
@@ -199,14 +199,14 @@ pub(super) struct Incoming<D> {
     unread: VecDeque<Unread>,
     /// The reasons of messages that the writer took back before the application had decided. They are gone from `messages`; kept until it
     /// decides.
-    pub(super) taken_back: FxHashMap<u64, Reason>,
+    pub(super) reset_reasons: FxHashMap<u64, Reason>,
 }
 
 #[derive(Debug)]
 struct Unread {
     number: u64,
     /// The peer wants to know when everything up to here was read.
-    asked: bool,
+    flush_requested: bool,
 }
 
 impl<D> Default for Incoming<D> {
@@ -215,7 +215,7 @@ impl<D> Default for Incoming<D> {
             messages: FxHashMap::default(),
             next: 0,
             unread: VecDeque::new(),
-            taken_back: FxHashMap::default(),
+            reset_reasons: FxHashMap::default(),
         }
     }
 }
@@ -228,7 +228,7 @@ impl<D> Incoming<D> {
         self.messages.insert(number, message);
         self.unread.push_back(Unread {
             number,
-            asked: false,
+            flush_requested: false,
         });
         number
     }
@@ -261,7 +261,11 @@ impl<D> Incoming<D> {
                 (at, self.unread.remove(at)?)
             }
         };
-        if read.asked { self.ask(at) } else { None }
+        if read.flush_requested {
+            self.ask(at)
+        } else {
+            None
+        }
     }
 
     /// The peer asks about a message that has come. Returns the number to report at once, if everything is read.
@@ -275,7 +279,7 @@ impl<D> Incoming<D> {
     /// read, refused, or never came.
     fn ask(&mut self, count: usize) -> Option<u64> {
         if let Some(last) = count.checked_sub(1) {
-            self.unread[last].asked = true;
+            self.unread[last].flush_requested = true;
             return None;
         }
         let unread = self.unread.front().map(|unread| unread.number);
@@ -286,6 +290,6 @@ impl<D> Incoming<D> {
     pub(super) fn clear(&mut self) {
         self.messages.clear();
         self.unread.clear();
-        self.taken_back.clear();
+        self.reset_reasons.clear();
     }
 }

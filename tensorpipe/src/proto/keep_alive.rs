@@ -13,9 +13,9 @@ use super::wire::frame::Control;
 pub(crate) struct KeepAlive {
     silence: Option<Duration>,
     last_heard: Instant,
-    asked: Option<Instant>,
+    ping_sent_at: Option<Instant>,
     /// When the peer was last told, unasked, that it is heard.
-    told: Instant,
+    keep_alive_sent_at: Instant,
     nonce: u64,
     /// The peer's newest question.
     pub(super) pinged: u64,
@@ -26,8 +26,8 @@ impl KeepAlive {
         Self {
             silence,
             last_heard: now,
-            asked: None,
-            told: now,
+            ping_sent_at: None,
+            keep_alive_sent_at: now,
             nonce: 0,
             pinged: 0,
         }
@@ -38,27 +38,30 @@ impl<S: Clone, D> PipeState<S, D> {
     /// When `handle_timeout` wants to be called.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let half = self.keep_alive.silence? / 2;
-        let since = self.keep_alive.asked.unwrap_or(self.keep_alive.last_heard);
+        let since = self
+            .keep_alive
+            .ping_sent_at
+            .unwrap_or(self.keep_alive.last_heard);
         since.checked_add(half)
     }
 
     /// Something came from the peer.
     pub(crate) fn heard(&mut self, now: Instant) {
         let state = &mut self.keep_alive;
-        if state.last_heard == now && state.asked.is_none() {
+        if state.last_heard == now && state.ping_sent_at.is_none() {
             return;
         }
         state.last_heard = now;
-        state.asked = None;
-        let told = now.saturating_duration_since(state.told);
+        state.ping_sent_at = None;
+        let told = now.saturating_duration_since(state.keep_alive_sent_at);
         if state.silence.is_some_and(|silence| told >= silence / 4) {
-            state.told = now;
-            self.say_alive();
+            state.keep_alive_sent_at = now;
+            self.send_keep_alive();
         }
     }
 
     /// Says something, unasked, so that the peer hears that this side lives.
-    pub(crate) fn say_alive(&mut self) {
+    pub(crate) fn send_keep_alive(&mut self) {
         let nonce = self.keep_alive.pinged;
         self.outbox.control(Control::Pong(nonce));
     }
@@ -69,10 +72,10 @@ impl<S: Clone, D> PipeState<S, D> {
             return Ok(());
         };
         let quiet = now.saturating_duration_since(self.keep_alive.last_heard);
-        match self.keep_alive.asked {
+        match self.keep_alive.ping_sent_at {
             // A process that was itself suspended asks first, and gives the peer half the bound to answer.
             None if quiet >= silence / 2 => {
-                self.keep_alive.asked = Some(now);
+                self.keep_alive.ping_sent_at = Some(now);
                 self.keep_alive.nonce += 1;
                 self.outbox.control(Control::Ping(self.keep_alive.nonce));
                 Ok(())

@@ -225,7 +225,10 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     fn transmit_fin(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
-        if !self.closing.asked || self.closing.fin_sent || !self.outgoing.messages.is_empty() {
+        if !self.closing.fin_requested
+            || self.closing.fin_sent
+            || !self.outgoing.messages.is_empty()
+        {
             return false;
         }
         self.closing.fin_sent = true;

@@ -171,7 +171,7 @@ pub(crate) struct PipeState<S, D> {
 #[derive(Debug, Default)]
 pub(super) struct Closing {
     /// The application has said that it writes no more.
-    pub(super) asked: bool,
+    pub(super) fin_requested: bool,
     pub(super) fin_sent: bool,
     pub(super) fin_acked: bool,
     pub(super) fin_received: bool,
@@ -243,12 +243,12 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// No more messages will be written: FIN follows the last one.
     pub(crate) fn close(&mut self) {
-        self.closing.asked = true;
+        self.closing.fin_requested = true;
     }
 
     /// Whether it was said that no more will be written.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing.asked
+        self.closing.fin_requested
     }
 
     /// Tells the peer that this side takes no messages from the next one on; those that come are refused.
@@ -267,12 +267,12 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// Everything sent is with the peer, and it has said so.
-    pub(crate) fn is_closed_out(&self) -> bool {
+    pub(crate) fn is_fin_acked(&self) -> bool {
         self.closing.fin_acked
     }
 
     /// The peer sends no more messages.
-    pub(crate) fn is_closed_in(&self) -> bool {
+    pub(crate) fn is_fin_received(&self) -> bool {
         self.closing.fin_received
     }
 

@@ -78,19 +78,19 @@ impl<S: Clone, D> PipeState<S, D> {
 
     /// Why the writer took back a message that is gone, if the application had not decided on it by then. Returned once.
     pub(crate) fn take_reset(&mut self, message: u64) -> Option<Reason> {
-        self.incoming.taken_back.remove(&message)
+        self.incoming.reset_reasons.remove(&message)
     }
 
     /// The application takes a message that is here whole, and that it has not refused: as by [`grant`](Self::grant) and
     /// [`finish`](Self::finish).
     pub(crate) fn take_whole(&mut self, message: u64) {
-        self.incoming.taken_back.remove(&message);
+        self.incoming.reset_reasons.remove(&message);
         self.release(message);
     }
 
     /// The application does not want a message, or no more of it.
     pub(crate) fn refuse(&mut self, message: u64, code: ResetCode, text: &str) {
-        self.incoming.taken_back.remove(&message);
+        self.incoming.reset_reasons.remove(&message);
         let Some(incoming) = self.incoming.get_mut(message) else {
             return;
         };
@@ -101,7 +101,7 @@ impl<S: Clone, D> PipeState<S, D> {
         // interest to it.
         let tell = incoming.is_open() || code != ResetCode::Skipped;
         incoming.abandon(message, &mut self.events);
-        self.dropped += incoming.throw_away();
+        self.dropped += incoming.discard_parts();
         incoming.disposition = Disposition::Refused;
         if !tell {
             return self.release(message);
@@ -112,9 +112,9 @@ impl<S: Clone, D> PipeState<S, D> {
     }
 
     /// A message that comes ahead cannot be received, and the application has not decided on it yet: throws its parts away.
-    pub(crate) fn throw_away(&mut self, message: u64) {
+    pub(crate) fn discard_parts(&mut self, message: u64) {
         if let Some(incoming) = self.incoming.get_mut(message) {
-            self.dropped += incoming.throw_away();
+            self.dropped += incoming.discard_parts();
         }
     }
 
@@ -293,14 +293,14 @@ impl<S: Clone, D> PipeState<S, D> {
         if self.bulk.is_some() {
             return None;
         }
-        self.incoming.get_mut(number)?.has_eager();
+        self.incoming.get_mut(number)?.mark_eager_received();
         Some(number)
     }
 
     /// The eager parts of a message were here with its head.
-    pub(crate) fn has_eager(&mut self, message: u64) {
+    pub(crate) fn mark_eager_received(&mut self, message: u64) {
         if let Some(message) = self.incoming.get_mut(message) {
-            message.has_eager();
+            message.mark_eager_received();
         }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Written {
     /// It is among the bytes to be sent; otherwise it is queued.
     pub(crate) sent: bool,
     /// It is [unwritten](PipeState::unwritten): a channel has to carry some of it, or it waits.
-    pub(crate) kept: bool,
+    pub(crate) pending: bool,
 }
 
 impl<S: Clone, D> PipeState<S, D> {
@@ -29,7 +29,7 @@ impl<S: Clone, D> PipeState<S, D> {
         parts: &mut OutgoingParts<S>,
         room: Option<Room<'_, S>>,
     ) -> Result<Written, Misuse> {
-        if self.closing.asked {
+        if self.closing.fin_requested {
             return Err(Misuse::Other(
                 "this pipe is closing; write before `close`".to_owned(),
             ));
@@ -43,15 +43,24 @@ impl<S: Clone, D> PipeState<S, D> {
             let parts = outgoing::put(metadata, parts, self.at_once, &mut frame);
             let queued = Stage::Queued(frame, credit);
             self.outgoing.keep(number, queued, parts, false);
-            let (sent, kept) = (false, true);
-            return Ok(Written { number, sent, kept });
+            let (sent, pending) = (false, true);
+            return Ok(Written {
+                number,
+                sent,
+                pending,
+            });
         };
         self.outgoing.next_sent = self.outgoing.next;
         let start = out.len();
         let parts = outgoing::put(metadata, parts, self.at_once, out);
-        let kept = !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
+        let pending =
+            !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
         let sent = true;
-        Ok(Written { number, sent, kept })
+        Ok(Written {
+            number,
+            sent,
+            pending,
+        })
     }
 
     /// Sends the parts of a message that leaves with `frame`. Returns whether a channel has to carry any of them.
@@ -64,12 +73,12 @@ impl<S: Clone, D> PipeState<S, D> {
     ) -> bool {
         outgoing::send_ahead(&mut self.send_window, &mut parts, frame);
         push_eager(&mut parts, segments);
-        let kept = parts.iter().any(|part| !part.done);
-        if kept {
+        let pending = parts.iter().any(|part| !part.done);
+        if pending {
             self.outgoing.keep(number, Stage::Sent, parts, true);
             self.start_ahead(number);
         }
-        kept
+        pending
     }
 
     /// Not all of a message that was sent is with the transport: [`Mark::Message`](super::Mark) will tell when it is.

@@ -39,7 +39,7 @@ impl<P: RingMemory> Consumer<P> {
 
     /// Bytes that it takes to be in the ring.
     #[cfg(test)]
-    pub(super) fn holds(&self) -> u64 {
+    pub(super) fn available(&self) -> u64 {
         self.written - self.read
     }
 
@@ -50,7 +50,7 @@ impl<P: RingMemory> Consumer<P> {
     }
 
     /// Whether there are so many bytes now, half a ring full of them, the end, or a fault.
-    pub(crate) fn has(&mut self, bytes: usize) -> bool {
+    pub(crate) fn has_bytes(&mut self, bytes: usize) -> bool {
         let wanted = bytes.min(self.place.capacity() / 2) as u64;
         let enough = |this: &Self| this.written - this.read >= wanted || this.done;
         enough(self) || self.refresh().is_err() || enough(self)
@@ -102,14 +102,14 @@ impl<P: RingMemory> Consumer<P> {
         sleeps.swap(asleep_on(self.place.processor()), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.is_ready() {
-            self.stay_awake();
+            self.cancel_sleep();
             return false;
         }
         true
     }
 
     /// Takes the announcement back: the producer need not wake it.
-    pub(crate) fn stay_awake(&self) {
+    pub(crate) fn cancel_sleep(&self) {
         let sleeps = &self.place.control().consumer_sleeps.0;
         if sleeps.load(Ordering::Relaxed) != 0 {
             sleeps.swap(0, Ordering::Relaxed);

@@ -77,7 +77,7 @@ impl<P: RingMemory> Producer<P> {
                     published = self.written;
                     self.publish();
                 }
-                if published - woken >= P::WAKE as u64 && self.is_apart() {
+                if published - woken >= P::WAKE as u64 && self.is_on_other_processor() {
                     woken = published;
                     self.wake(&mut wake);
                 }
@@ -98,7 +98,7 @@ impl<P: RingMemory> Producer<P> {
     }
 
     /// Whether the consumer, if it sleeps, is likely to run on another processor.
-    fn is_apart(&self) -> bool {
+    fn is_on_other_processor(&self) -> bool {
         let sleeps = &self.place.control().consumer_sleeps.0;
         match sleeps.load(Ordering::Relaxed) {
             0 => !P::SHARED,

@@ -92,20 +92,20 @@ proptest! {
                     producer_sleeps = sleeps;
                 }
                 Step::StayAwake => {
-                    consumer.stay_awake();
+                    consumer.cancel_sleep();
                     consumer_sleeps = false;
                 }
             }
             prop_assert_eq!(consumer.is_ready(), !queue.is_empty());
             prop_assert_eq!(producer.is_ready(), queue.len() < 4096);
             for wanted in [1, 2048, 2049, 6000] {
-                prop_assert_eq!(consumer.has(wanted), queue.len() >= wanted.min(2048));
+                prop_assert_eq!(consumer.has_bytes(wanted), queue.len() >= wanted.min(2048));
             }
         }
         producer.finish(|| ());
         let mut rest = vec![0; queue.len()];
         prop_assert_eq!(consumer.read(&mut rest, || ()).unwrap(), queue.len());
-        prop_assert!(consumer.is_ready() && consumer.has(1) && consumer.is_finished());
+        prop_assert!(consumer.is_ready() && consumer.has_bytes(1) && consumer.is_finished());
         prop_assert_eq!(rest, Vec::from(queue));
     }
 }
@@ -180,7 +180,7 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
             .written
             .0
             .store(nonsense, Ordering::SeqCst);
-        assert!(consumer.is_ready() && consumer.has(1));
+        assert!(consumer.is_ready() && consumer.has_bytes(1));
         assert_eq!(consumer.read(&mut [0; 10], || ()), Err(Fault::Counter));
     }
     for nonsense in [1, 4097, u64::MAX >> 1] {

@@ -336,7 +336,7 @@ impl ChannelChoice {
     }
 
     /// Another device than main memory where such a part can go, and by which channel.
-    pub(crate) fn elsewhere(
+    pub(crate) fn alternative_target(
         &self,
         source: Device,
         memory: MemoryKind,

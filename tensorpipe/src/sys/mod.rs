@@ -2,8 +2,8 @@
 
 pub(crate) mod block;
 pub(crate) mod copy;
+pub(crate) mod drop_thread;
 pub(crate) mod fork;
-pub(crate) mod frees;
 mod huge_pages;
 pub(crate) mod ledger;
 pub(crate) mod machine;

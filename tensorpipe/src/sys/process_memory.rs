@@ -151,7 +151,7 @@ pub(crate) fn why(errno: Errno) -> String {
 }
 
 /// Lets every process of this user read this one's memory, where Yama would allow only its ancestors. Without Yama, they already can.
-pub(crate) fn let_all_read() {
+pub(crate) fn allow_any_ptracer() {
     // SAFETY: the call takes numbers, and touches no memory.
     let set = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     // EINVAL: there is no Yama.

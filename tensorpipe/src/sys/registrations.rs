@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::frees;
+use super::drop_thread;
 
 /// The party that registers: a protection domain of a network card, or the context of a GPU. No two in a process are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ impl Registrations {
         let kept = std::mem::take(kept.unwrap_or_else(PoisonError::into_inner));
         if !kept.is_empty() {
             // Dropped in this order.
-            frees::drop_later(len, (kept, memory));
+            drop_thread::drop_later(len, (kept, memory));
         }
     }
 

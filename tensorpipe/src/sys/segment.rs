@@ -89,7 +89,7 @@ impl Segment {
             None => {
                 let fd = memfd::create(c"tensorpipe", len, false)?;
                 let mapping = Mapping::new(fd.as_fd(), len, true)?;
-                let pages = if warm(&mapping, system) {
+                let pages = if prefault(&mapping, system) {
                     Pages::Huge
                 } else {
                     Pages::Small
@@ -219,7 +219,7 @@ const SYSTEM: System = System {
 };
 
 /// Touches all of a mapping, on huge pages if it is long enough. Returns whether it is on huge pages.
-fn warm(mapping: &Mapping, system: &System) -> bool {
+fn prefault(mapping: &Mapping, system: &System) -> bool {
     let huge = mapping.len() / HUGE_PAGE;
     for page in 0..huge {
         // SAFETY: inside the mapping, which nobody else has seen; zeros are what it holds.

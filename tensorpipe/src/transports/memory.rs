@@ -98,7 +98,7 @@ impl Transport for MemoryTransport {
         })
     }
 
-    fn side_address(&self) -> Option<String> {
+    fn upgrade_address(&self) -> Option<String> {
         crate::process::random_name().ok()
     }
 }

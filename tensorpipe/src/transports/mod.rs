@@ -137,7 +137,7 @@ pub trait Transport: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// Where this process is, for the peer's [`reaches`](Self::reaches): at most 1 KiB, in the transport's own format. It does not
-    /// change. Include everything that a connection to a [side address](Self::side_address) depends on: the boot, the namespace, the
+    /// change. Include everything that a connection to a [upgrade address](Self::upgrade_address) depends on: the boot, the namespace, the
     /// user. Empty: cannot be reached. Include no secrets: a pipe's first frame shows it to any listener.
     fn domain(&self) -> Vec<u8>;
 
@@ -178,9 +178,9 @@ pub trait Transport: Send + Sync + 'static {
     /// upgraded to this one. `None`, the default: the transport is used only if a URL names it.
     ///
     /// Return one only if no connection leaves this machine, since the peer may choose it even for a pipe that begins on TLS
-    /// ([`Context::stays_here`](crate::Context::stays_here)). Each call must return another, unguessable address, and have no other
+    /// ([`Context::is_local`](crate::Context::is_local)). Each call must return another, unguessable address, and have no other
     /// effect: a connector also calls it just to see whether there is one.
-    fn side_address(&self) -> Option<String> {
+    fn upgrade_address(&self) -> Option<String> {
         None
     }
 }

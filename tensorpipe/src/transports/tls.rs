@@ -14,9 +14,9 @@
 mod checks;
 mod config;
 mod connection;
+mod handshake;
 mod names;
 mod session;
-mod shaking;
 
 pub use config::{Pem, TlsConfig};
 
@@ -30,7 +30,7 @@ use tokio_rustls::TlsConnector;
 
 use self::checks::Connects;
 use self::connection::TlsConnection;
-use self::shaking::Shaking;
+use self::handshake::Shaking;
 use super::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use crate::error::{Error, Misuse};
 use crate::sync::{Mutex, lock};

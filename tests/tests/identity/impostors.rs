@@ -37,7 +37,7 @@ impl Transport for Side {
         Vec::new()
     }
 
-    fn side_address(&self) -> Option<String> {
+    fn upgrade_address(&self) -> Option<String> {
         Some("there".to_owned())
     }
 

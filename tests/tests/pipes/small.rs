@@ -57,7 +57,7 @@ async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
             .submit(&mut Outbound::new(b""), When::Now, |_| ())
             .unwrap();
         client
-            .submit(&mut Outbound::new(b"two"), When::Soon, |_| ())
+            .submit(&mut Outbound::new(b"two"), When::NextDrive, |_| ())
             .unwrap();
         eventually("all of them", || handler.taken.lock().unwrap().len() == 3).await;
         assert_eq!(*handler.taken.lock().unwrap(), [&b"one"[..], b"", b"two"]);
@@ -87,9 +87,9 @@ async fn small_messages_keep_their_order_and_give_their_credit_back() {
             let number_it = |id| numbers.push(id);
             let bytes = number.to_le_bytes();
             let when = match number % 7 {
-                0..3 => When::Soon,
-                3..5 => When::Beside(100),
-                5 => When::Beside(1),
+                0..3 => When::NextDrive,
+                3..5 => When::Coalesce(100),
+                5 => When::Coalesce(1),
                 _ => When::Now,
             };
             let submitted = client
@@ -121,7 +121,7 @@ async fn what_leaves_soon_leaves_though_nobody_waits() {
         for round in 0..3u8 {
             for one in 0..=round {
                 client
-                    .submit(&mut Outbound::new(&[one]), When::Soon, |_| ())
+                    .submit(&mut Outbound::new(&[one]), When::NextDrive, |_| ())
                     .unwrap();
             }
             for one in 0..=round {
@@ -130,7 +130,7 @@ async fn what_leaves_soon_leaves_though_nobody_waits() {
             }
         }
         client
-            .submit(&mut Outbound::new(b"last"), When::Soon, |_| ())
+            .submit(&mut Outbound::new(b"last"), When::NextDrive, |_| ())
             .unwrap();
         soon("close", client.close()).await.unwrap();
         let last = soon("the last one", server.read()).await.unwrap();

@@ -19,7 +19,7 @@ mod waiter;
 mod wakers;
 
 /// How many messages to hold back is a matter of cost. Here: as many as possible.
-pub(super) fn is_many(under_way: usize, _: u32) -> bool {
+pub(super) fn expects_batch(under_way: usize, _: u32) -> bool {
     under_way > 0
 }
 

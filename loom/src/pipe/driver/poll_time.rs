@@ -45,7 +45,12 @@ impl PollTime {
         !peer.is_empty()
     }
 
-    pub(super) fn in_vain(&self, _: u32, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn should_poll_on(
+        &self,
+        _: u32,
+        _: ThreadCounts,
+        _: impl FnOnce() -> Instant,
+    ) -> bool {
         let Some((goes_on, rest)) = ANSWERS.get().split_first() else {
             return false;
         };

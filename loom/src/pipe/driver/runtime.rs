@@ -36,7 +36,7 @@ pub(super) fn has_yielded(_: &Wakers) -> bool {
     false
 }
 
-pub(super) fn yields(_: &Arc<Wakers>) {
+pub(super) fn yield_pipe(_: &Arc<Wakers>) {
     unreachable!("on a runtime of one thread alone");
 }
 
@@ -51,6 +51,6 @@ pub(super) fn thread_counts() -> ThreadCounts {
     ThreadCounts
 }
 
-pub(super) fn polls() {}
+pub(super) fn count_poll() {}
 
-pub(super) fn drives() {}
+pub(super) fn count_drive() {}

@@ -58,7 +58,7 @@ impl Backoff {
 
 /// A number in `0..1`.
 pub(super) fn chance() -> f64 {
-    (ambient::number() >> 11) as f64 / (1u64 << 53) as f64
+    (ambient::random_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]

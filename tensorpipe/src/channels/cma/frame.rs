@@ -13,7 +13,7 @@ pub(super) enum FromWriter {
     /// It can be read, through this export.
     Export(Ticket),
     /// It cannot be read now: ask for its bytes.
-    Cannot,
+    Unavailable,
 }
 
 /// An export of the writer's.
@@ -45,7 +45,7 @@ pub(super) struct Refusal {
 }
 
 const EXPORT: u8 = 1;
-const CANNOT: u8 = 2;
+const UNAVAILABLE: u8 = 2;
 const DONE: u8 = 1;
 const BYTES: u8 = 2;
 const BYTES_ALWAYS: u8 = 3;
@@ -53,7 +53,7 @@ const BYTES_ALWAYS: u8 = 3;
 impl FromWriter {
     pub(super) fn encode(&self) -> Vec<u8> {
         let Self::Export(ticket) = self else {
-            return vec![CANNOT];
+            return vec![UNAVAILABLE];
         };
         let mut out = Vec::with_capacity(21);
         out.push(EXPORT);
@@ -64,8 +64,8 @@ impl FromWriter {
     }
 
     pub(super) fn decode(body: &[u8]) -> Result<Self, Fault> {
-        if body == [CANNOT] {
-            return Ok(Self::Cannot);
+        if body == [UNAVAILABLE] {
+            return Ok(Self::Unavailable);
         }
         let ticket = body.strip_prefix(&[EXPORT]).and_then(Ticket::decode);
         let ticket = ticket.ok_or_else(|| Fault("an export that makes no sense".to_owned()))?;
@@ -130,8 +130,8 @@ mod tests {
         assert_eq!(bytes.len(), 21);
         assert_eq!(FromWriter::decode(&bytes), Ok(export));
         assert_eq!(
-            FromWriter::decode(&FromWriter::Cannot.encode()),
-            Ok(FromWriter::Cannot)
+            FromWriter::decode(&FromWriter::Unavailable.encode()),
+            Ok(FromWriter::Unavailable)
         );
         let wild = FromWriter::Export(Ticket {
             slot: SLOTS,

@@ -55,7 +55,7 @@ impl CmaLane {
     pub(super) fn new(peer_process: Arc<PeerProcess>, link: Link) -> Self {
         Self {
             peer_process,
-            _pass: link.key.map(|key| Exchange::here().lets_pass(&key)),
+            _pass: link.key.map(|key| Exchange::here().issue_pass(&key)),
             handle: link.handle,
             degraded: link.degraded,
             shown: HashMap::new(),
@@ -136,7 +136,7 @@ impl CmaLane {
                 let (peer_process, handle) = (self.peer_process.clone(), self.handle.clone());
                 io.spawn(async move {
                     // `resume` gets the result from `known`.
-                    let _ = peer_process.meet().await;
+                    let _ = peer_process.connect().await;
                     handle.resume(op);
                 });
             }
@@ -187,7 +187,7 @@ impl CmaLane {
     ) -> Result<(), Fault> {
         match told {
             FromWriter::Export(ticket) => return self.read(op, ticket, want, io),
-            FromWriter::Cannot => {
+            FromWriter::Unavailable => {
                 let reason = "as the writer says".to_owned();
                 let lasting = false;
                 ask_for_bytes(op, want, Refusal { reason, lasting }, io);
@@ -210,7 +210,7 @@ impl Lane for CmaLane {
             }
             Err(reason) => {
                 tracing::debug!(reason, "a tensor is sent instead of read");
-                (FromWriter::Cannot, SentAs::Unreadable(source, reason))
+                (FromWriter::Unavailable, SentAs::Unreadable(source, reason))
             }
         };
         self.shown.insert(op, outgoing);

@@ -72,7 +72,7 @@ impl CmaChannel {
     /// Where a distribution sets the Yama security module to 1, only the process's ancestors may do so otherwise. The permission
     /// belongs to the process, not to the channel, and nothing here revokes it.
     pub fn readable_by_all() -> Self {
-        process_memory::let_all_read();
+        process_memory::allow_any_ptracer();
         Self::new()
     }
 

@@ -82,7 +82,7 @@ impl PeerProcess {
     }
 
     /// Meets the process, unless that was done before. Waits a bounded time for its exchange.
-    pub(super) async fn meet(self: &Arc<Self>) -> Result<Arc<PeerMemory>, Refusal> {
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<Arc<PeerMemory>, Refusal> {
         let over = self.over.notified();
         let mut over = pin!(over);
         over.as_mut().enable();
@@ -91,7 +91,7 @@ impl PeerProcess {
         }
         if !self.is_being_met.swap(true, Ordering::AcqRel) {
             let turn = Turn(self.clone());
-            workers::run(&Handle::current(), move || turn.meet());
+            workers::run(&Handle::current(), move || turn.connect());
         }
         // Longer than the exchange may take to answer: the runtime may have no thread free for the meeting.
         let _ = tokio::time::timeout(2 * ANSWER_TIMEOUT, over).await;
@@ -112,7 +112,7 @@ impl PeerProcess {
             reason: format!("the writer's exchange: {errno}"),
             lasting: false,
         };
-        let (socket, _) = exchange::meet(&self.exchange).map_err(|unmet| Refusal {
+        let (socket, _) = exchange::connect(&self.exchange).map_err(|unmet| Refusal {
             reason: unmet.to_string(),
             lasting: matches!(unmet, ExchangeError::Untrusted(_)),
         })?;
@@ -140,7 +140,7 @@ impl PeerProcess {
 struct Turn(Arc<PeerProcess>);
 
 impl Turn {
-    fn meet(self) {
+    fn connect(self) {
         if self.0.known().is_some() {
             return;
         }

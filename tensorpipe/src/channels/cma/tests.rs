@@ -31,16 +31,16 @@ fn shown(source: &Buffer) -> (exports::Export, Ticket) {
     (export, ticket)
 }
 
-fn meet(peer_process: &Arc<PeerProcess>) -> Result<Arc<PeerMemory>, Refusal> {
+fn connect(peer_process: &Arc<PeerProcess>) -> Result<Arc<PeerMemory>, Refusal> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build();
-    runtime.unwrap().block_on(peer_process.meet())
+    runtime.unwrap().block_on(peer_process.connect())
 }
 
 fn try_fetch(peer_process: &Arc<PeerProcess>, ticket: Ticket) -> Outcome {
     let dest = BufferMut::zeroed(ticket.len as usize);
-    match meet(peer_process) {
+    match connect(peer_process) {
         Ok(met) => Reading::new(met, ticket, dest).read(),
         Err(refusal) => Outcome::Refused(dest, refusal),
     }
@@ -164,11 +164,11 @@ fn an_exchange_that_lies_is_not_believed() {
         assert!(refusal.reason.contains("cannot be read"), "{refusal:?}");
     }
     let absent = PeerProcess::of([9; 16], "tensorpipe-nobody");
-    assert!(!meet(&absent).unwrap_err().lasting, "it may come");
+    assert!(!connect(&absent).unwrap_err().lasting, "it may come");
     // An exchange does not answer when another process is asked for.
     let other = PeerProcess::of([8; 16], Exchange::here().name());
     myself();
-    assert!(meet(&other).is_err());
+    assert!(connect(&other).is_err());
 }
 
 /// Many tensors of a process whose exchange is silent: all of them wait for one thread.
@@ -182,7 +182,7 @@ fn a_silent_exchange_keeps_one_thread_busy() {
     let runtime = runtime.unwrap();
     for _ in 0..16 {
         let peer_process = peer_process.clone();
-        runtime.spawn(async move { peer_process.meet().await });
+        runtime.spawn(async move { peer_process.connect().await });
     }
     // The thread that meets it has connected.
     while listener.accept().is_err() {
@@ -198,9 +198,9 @@ fn a_silent_exchange_keeps_one_thread_busy() {
 fn a_meeting_that_failed_is_not_tried_at_once() {
     let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
     let peer_process = PeerProcess::of(crate::process::random_token().unwrap(), &name);
-    assert!(!meet(&peer_process).unwrap_err().lasting);
+    assert!(!connect(&peer_process).unwrap_err().lasting);
     let listener = PacketSocket::listen(&name).unwrap();
-    assert!(meet(&peer_process).is_err() && peer_process.known().is_some());
+    assert!(connect(&peer_process).is_err() && peer_process.known().is_some());
     assert_eq!(listener.accept().unwrap_err(), Errno::EAGAIN);
 }
 

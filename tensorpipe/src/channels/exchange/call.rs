@@ -41,8 +41,8 @@ enum What {
 impl Call {
     /// Connects.
     pub(super) fn begin(lender: &Arc<Lender>) -> Result<Self, LendError> {
-        let (socket, who) = super::meet(lender.name())?;
-        lender.met(who.pid);
+        let (socket, who) = super::connect(lender.name())?;
+        lender.set_pid(who.pid);
         Ok(Self {
             lender: Arc::downgrade(lender),
             id: lender.id(),
@@ -174,7 +174,7 @@ impl Call {
                         true => {
                             let fd = fd.try_clone_to_owned();
                             let fd = fd.map_err(|error| error.to_string())?;
-                            Ok(lender.was_passed(id, fd))
+                            Ok(lender.add_descriptor(id, fd))
                         }
                         false => Ok(lender.mapped(id, Foreign::map(fd)?)),
                     });

@@ -66,7 +66,7 @@ impl Mapped {
     /// Counts the segment; if no more may be mapped, says so in words.
     fn new(memory: Foreign, exchange: &Arc<Exchange>) -> Result<Self, String> {
         let len = memory.len() as u64;
-        exchange.maps(len)?;
+        exchange.count_mapped(len)?;
         let exchange = exchange.clone();
         Ok(Self { memory, exchange })
     }
@@ -74,7 +74,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        self.exchange.unmaps(self.memory.len() as u64);
+        self.exchange.uncount_mapped(self.memory.len() as u64);
     }
 }
 
@@ -138,7 +138,7 @@ impl Lender {
     }
 
     /// Its exchange was reached and belongs to the process with this pid.
-    pub(super) fn met(&self, pid: i32) {
+    pub(super) fn set_pid(&self, pid: i32) {
         self.pid
             .store(pid.try_into().unwrap_or(0), Ordering::Relaxed);
     }
@@ -173,7 +173,7 @@ impl Lender {
             id: offer.segment,
             lender: self.clone(),
             lane,
-            had_by: AtomicU32::new(HERE),
+            holder: AtomicU32::new(HERE),
             contested: AtomicBool::new(false),
             pool: pool.clone(),
         })
@@ -254,10 +254,10 @@ impl Lender {
     }
 
     /// The lender passed a descriptor of a device's memory.
-    pub(super) fn was_passed(&self, id: SegmentId, fd: OwnedFd) -> Result<(), LendError> {
+    pub(super) fn add_descriptor(&self, id: SegmentId, fd: OwnedFd) -> Result<(), LendError> {
         let mut has = lock(&self.has);
         has.room()?;
-        has.spans.was_passed(id, fd);
+        has.spans.add_descriptor(id, fd);
         Ok(())
     }
 
@@ -337,7 +337,7 @@ pub(in crate::channels) struct Borrowed {
     /// The lane over which the offer came.
     lane: u64,
     /// Who has the memory, as far as this process knows: one of the constants below.
-    had_by: AtomicU32,
+    holder: AtomicU32,
     /// A message that sends the memory back was withdrawn, but may arrive all the same.
     contested: AtomicBool,
     /// Source of a copy when the application wants to write.
@@ -359,7 +359,7 @@ impl Borrowed {
     /// Marks the memory as on its way back to its lender. Nobody else has a handle on it.
     pub(in crate::channels) fn send_back(&self) {
         self.debts.send_back(self.entry);
-        self.had_by.store(NOBODY, Ordering::Relaxed);
+        self.holder.store(NOBODY, Ordering::Relaxed);
     }
 
     /// A message that sends the memory back is withdrawn. From now on no such message ends the loan: the withdrawn one could still
@@ -376,10 +376,10 @@ impl Borrowed {
 
     /// The bytes are needed here after all. `false` if the lender already has the memory.
     pub(in crate::channels) fn stays(&self) -> bool {
-        match self.had_by.load(Ordering::Relaxed) {
+        match self.holder.load(Ordering::Relaxed) {
             HERE => true,
             NOBODY if self.debts.keep(self.entry) => {
-                self.had_by.store(HERE, Ordering::Relaxed);
+                self.holder.store(HERE, Ordering::Relaxed);
                 true
             }
             _ => false,
@@ -388,11 +388,11 @@ impl Borrowed {
 
     /// The lender says that it has the memory. `false`: the ledger contradicts it.
     pub(in crate::channels) fn arrived(&self) -> bool {
-        if self.had_by.load(Ordering::Relaxed) == NOBODY && self.debts.is_returned(self.entry) {
+        if self.holder.load(Ordering::Relaxed) == NOBODY && self.debts.is_returned(self.entry) {
             return false;
         }
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        let _ = (self.had_by).compare_exchange(NOBODY, LENDER, set, fetch);
+        let _ = (self.holder).compare_exchange(NOBODY, LENDER, set, fetch);
         true
     }
 
@@ -438,7 +438,7 @@ impl Memory for Borrowed {
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        match self.had_by.load(Ordering::Relaxed) {
+        match self.holder.load(Ordering::Relaxed) {
             HERE => self.debts.give_back(self.entry),
             NOBODY => self.debts.give_up(self.entry),
             // The ledger's word may already belong to another loan.
@@ -456,7 +456,7 @@ mod tests {
     #[tokio::test]
     async fn more_segments_than_are_mapped_here_are_no_fault_of_their_lender() {
         let exchange = Exchange::here();
-        exchange.may_map(1 << 50);
+        exchange.raise_map_limit(1 << 50);
         let lender = exchange.lender("an exchange that is not there");
         let pool = Pool::new(PoolOptions::default());
         let buffer = pool.try_take_lendable(100_000).unwrap().freeze();

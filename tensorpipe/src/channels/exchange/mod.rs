@@ -224,12 +224,12 @@ impl Exchange {
     }
 
     /// A context may borrow so many bytes. The process may map as much as its most generous context allows.
-    pub(in crate::channels) fn may_map(&self, bytes: u64) {
+    pub(in crate::channels) fn raise_map_limit(&self, bytes: u64) {
         self.most_mapped.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Counts a segment of another process; if the limit is reached, says so in words.
-    fn maps(&self, bytes: u64) -> Result<(), String> {
+    fn count_mapped(&self, bytes: u64) -> Result<(), String> {
         let most = self.most_mapped.load(Ordering::Relaxed);
         let more = |now: u64| now.checked_add(bytes).filter(|now| *now <= most);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl Exchange {
         counted.map_err(full).map(|_| ())
     }
 
-    fn unmaps(&self, bytes: u64) {
+    fn uncount_mapped(&self, bytes: u64) {
         self.mapped.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -259,7 +259,7 @@ impl Exchange {
     }
 
     /// A pass, for a lane whose memory its peer reads, on a pipe with this key.
-    pub(in crate::channels) fn lets_pass(&self, key: &PipeKey) -> Arc<Pass> {
+    pub(in crate::channels) fn issue_pass(&self, key: &PipeKey) -> Arc<Pass> {
         let number = key.pass(&self.name);
         entry(&mut lock(&self.passes), number, || Pass::new(number))
     }
@@ -310,7 +310,7 @@ pub(in crate::channels) enum ExchangeError {
 }
 
 /// Connects to the exchange of another process of this user. The kernel says which process answers.
-pub(in crate::channels) fn meet(name: &str) -> Result<(PacketSocket, Peer), ExchangeError> {
+pub(in crate::channels) fn connect(name: &str) -> Result<(PacketSocket, Peer), ExchangeError> {
     let socket = PacketSocket::connect(name).map_err(ExchangeError::Absent)?;
     let who =
         peer::of_socket(&socket).map_err(|error| ExchangeError::Untrusted(error.to_string()))?;

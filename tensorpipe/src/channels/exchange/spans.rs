@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 #[cfg(feature = "cuda")]
 use crate::sync::lock;
 use crate::sync::{Arc, Mutex};
-use crate::sys::frees;
+use crate::sys::drop_thread;
 use crate::sys::segment::SegmentId;
 
 /// Mappings of one lender's memory at once. Chosen: twice its segments.
@@ -70,7 +70,7 @@ impl Spans {
     }
 
     /// The descriptor of this segment has come.
-    pub(super) fn was_passed(&mut self, id: SegmentId, fd: OwnedFd) {
+    pub(super) fn add_descriptor(&mut self, id: SegmentId, fd: OwnedFd) {
         let (fd, opened) = (Mutex::new(Some(fd)), Mutex::default());
         self.passed.insert(id, Arc::new(Passed { fd, opened }));
     }
@@ -124,7 +124,7 @@ impl Drop for Spans {
 /// See the module's documentation.
 fn let_go(mapped: Vec<Arc<Span>>, passed: Vec<Arc<Passed>>) {
     if !(mapped.is_empty() && passed.is_empty()) {
-        frees::drop_later(0, (mapped, passed));
+        drop_thread::drop_later(0, (mapped, passed));
     }
 }
 

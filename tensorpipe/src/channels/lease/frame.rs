@@ -14,9 +14,9 @@ pub(super) enum FromWriter {
     /// A copy of the tensor lies here.
     Copy(Offer),
     /// It cannot be lent now: ask for its bytes.
-    Cannot,
+    Unavailable,
     /// It lies in memory that the reader has lent to the writer, under this entry of the reader's ledger.
-    Yours(Offer),
+    SentBack(Offer),
     /// It will be offered to the process that brings this number to the writer's exchange.
     Invite(Token),
 }
@@ -31,12 +31,12 @@ pub(super) enum FromReader {
     /// As `Stream`, and no later offer can be taken either, for this reason.
     StreamAlways(String),
     /// The invitation was brought: make the offer now.
-    Came,
+    Connected,
 }
 
 const OFFER: u8 = 1;
-const CANNOT: u8 = 2;
-const YOURS: u8 = 3;
+const UNAVAILABLE: u8 = 2;
+const SENT_BACK: u8 = 3;
 const INVITE: u8 = 4;
 const COPY: u8 = 5;
 /// A flag beside the kind: somebody waits for the answer.
@@ -44,7 +44,7 @@ const AWAITED: u8 = 0x80;
 const TAKEN: u8 = 1;
 const STREAM: u8 = 2;
 const STREAM_ALWAYS: u8 = 3;
-const CAME: u8 = 4;
+const CONNECTED: u8 = 4;
 
 /// The longest reason, in bytes.
 const REASON: usize = 500;
@@ -55,14 +55,14 @@ impl FromWriter {
         match self {
             Self::Offer(offer) => Some((offer, false)),
             Self::Copy(offer) => Some((offer, true)),
-            Self::Cannot | Self::Yours(_) | Self::Invite(_) => None,
+            Self::Unavailable | Self::SentBack(_) | Self::Invite(_) => None,
         }
     }
 
     /// `awaited`: somebody waits for the answer.
     pub(super) fn encode(&self, awaited: bool) -> SmallVec<[u8; 1 + OFFER_LEN]> {
         let (kind, offer) = match self {
-            Self::Cannot => return SmallVec::from_slice(&[CANNOT]),
+            Self::Unavailable => return SmallVec::from_slice(&[UNAVAILABLE]),
             Self::Invite(number) => {
                 let mut out = SmallVec::from_slice(&[INVITE]);
                 out.extend_from_slice(number);
@@ -70,7 +70,7 @@ impl FromWriter {
             }
             Self::Offer(offer) => (OFFER, offer),
             Self::Copy(offer) => (COPY, offer),
-            Self::Yours(offer) => (YOURS, offer),
+            Self::SentBack(offer) => (SENT_BACK, offer),
         };
         let awaited = if awaited { AWAITED } else { 0 };
         let mut out = SmallVec::from_buf([kind | awaited; 1 + OFFER_LEN]);
@@ -80,8 +80,8 @@ impl FromWriter {
 
     /// The frame, and whether somebody waits for the answer.
     pub(super) fn decode(body: &[u8]) -> Result<(Self, bool), Fault> {
-        if body == [CANNOT] {
-            return Ok((Self::Cannot, false));
+        if body == [UNAVAILABLE] {
+            return Ok((Self::Unavailable, false));
         }
         let nonsense = || Fault("an offer that makes no sense".to_owned());
         let (kind, rest) = body.split_first().ok_or_else(nonsense)?;
@@ -93,7 +93,7 @@ impl FromWriter {
         let told = match *kind & !AWAITED {
             OFFER => Self::Offer(offer),
             COPY => Self::Copy(offer),
-            YOURS => Self::Yours(offer),
+            SENT_BACK => Self::SentBack(offer),
             _ => return Err(nonsense()),
         };
         Ok((told, *kind & AWAITED != 0))
@@ -108,7 +108,7 @@ impl FromReader {
         match self {
             Self::Taken => Self::TAKEN.to_vec(),
             Self::Stream => vec![STREAM],
-            Self::Came => vec![CAME],
+            Self::Connected => vec![CONNECTED],
             Self::StreamAlways(reason) => {
                 let end = reason.floor_char_boundary(REASON);
                 [&[STREAM_ALWAYS], &reason.as_bytes()[..end]].concat()
@@ -120,7 +120,7 @@ impl FromReader {
         match body {
             [TAKEN] => Ok(Self::Taken),
             [STREAM] => Ok(Self::Stream),
-            [CAME] => Ok(Self::Came),
+            [CONNECTED] => Ok(Self::Connected),
             [STREAM_ALWAYS, reason @ ..] if reason.len() <= REASON => Ok(Self::StreamAlways(
                 legible(&String::from_utf8_lossy(reason)),
             )),
@@ -155,20 +155,20 @@ mod tests {
         let mut yours = bytes.to_vec();
         yours[0] = 3;
         let (sent_back, _) = FromWriter::decode(&yours).unwrap();
-        assert!(matches!(sent_back, FromWriter::Yours(_)));
+        assert!(matches!(sent_back, FromWriter::SentBack(_)));
         assert_eq!(*sent_back.encode(false), yours[..]);
         yours[0] = 5;
         let (copy, _) = FromWriter::decode(&yours).unwrap();
         assert!(matches!(copy, FromWriter::Copy(_)));
         assert_eq!(*copy.encode(false), yours[..]);
-        for told in [FromWriter::Cannot, FromWriter::Invite([6; 16])] {
+        for told in [FromWriter::Unavailable, FromWriter::Invite([6; 16])] {
             assert_eq!(FromWriter::decode(&told.encode(true)), Ok((told, false)));
         }
         let always = FromReader::StreamAlways("another user's".to_owned());
         for answer in [
             FromReader::Taken,
             FromReader::Stream,
-            FromReader::Came,
+            FromReader::Connected,
             always,
         ] {
             assert_eq!(FromReader::decode(&answer.encode()), Ok(answer));

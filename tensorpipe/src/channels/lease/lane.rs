@@ -67,7 +67,7 @@ impl LeaseLane {
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         if borrows {
-            exchange.may_map(link.receive_budget);
+            exchange.raise_map_limit(link.receive_budget);
         }
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -99,11 +99,11 @@ impl LeaseLane {
         io: &mut LaneIo<'_>,
     ) -> Result<(), Fault> {
         match told {
-            FromWriter::Cannot => self.ask_for_bytes(op, want, io),
+            FromWriter::Unavailable => self.ask_for_bytes(op, want, io),
             FromWriter::Offer(_) | FromWriter::Copy(_) => {
                 return self.take(op, told, want, false, io);
             }
-            FromWriter::Yours(offer) => {
+            FromWriter::SentBack(offer) => {
                 check(&offer, &want)?;
                 match self.returned(&offer) {
                     Some(returned) => self.taken(op, returned, want, io),
@@ -118,7 +118,7 @@ impl LeaseLane {
     /// Both an invitation and a place for the tensor are there. `fetched`: the invitation was brought to the exchange.
     fn come(&mut self, op: OpId, told: FromWriter, want: Want, fetched: bool, io: &mut LaneIo<'_>) {
         if self.is_welcome.load(Ordering::Acquire) {
-            io.control(op, FromReader::Came.encode());
+            io.control(op, FromReader::Connected.encode());
             self.wanted.insert(op, want);
         } else if fetched || self.cannot_fetch() {
             self.ask_for_bytes(op, want, io);
@@ -270,7 +270,7 @@ impl Lane for LeaseLane {
                     }
                 }
             }
-            FromWriter::Yours(offer) if offer.len == len => {
+            FromWriter::SentBack(offer) if offer.len == len => {
                 let returned = self.returned(&offer)?;
                 // While the loan is not over, the peer keeps it until it hears of this.
                 let urgent = !returned.is_over();

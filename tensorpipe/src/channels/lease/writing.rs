@@ -16,8 +16,8 @@ use crate::sys::ledger::Open;
 pub(super) enum PendingOffer {
     /// An offer of the tensor itself, or (`true`) of a copy.
     Offer(Offer, Open, bool),
-    Cannot(Buffer),
-    Yours(Offer, Buffer),
+    Unavailable(Buffer),
+    SentBack(Offer, Buffer),
     Invite(Token, Buffer),
 }
 
@@ -26,8 +26,8 @@ impl PendingOffer {
         match self {
             Self::Offer(offer, _, false) => FromWriter::Offer(*offer),
             Self::Offer(offer, _, true) => FromWriter::Copy(*offer),
-            Self::Cannot(_) => FromWriter::Cannot,
-            Self::Yours(offer, _) => FromWriter::Yours(*offer),
+            Self::Unavailable(_) => FromWriter::Unavailable,
+            Self::SentBack(offer, _) => FromWriter::SentBack(*offer),
             Self::Invite(number, _) => FromWriter::Invite(*number),
         }
     }
@@ -61,7 +61,7 @@ impl LeaseLane {
                 io.sent(op);
             }
             // From here on, the memory is the lender's again, and the lender looks after it.
-            (FromReader::Taken, PendingOffer::Yours(offer, source)) => {
+            (FromReader::Taken, PendingOffer::SentBack(offer, source)) => {
                 let arrived = self.borrowed(&source).is_none_or(Borrowed::arrived);
                 if !arrived {
                     return Err(Fault(
@@ -71,13 +71,15 @@ impl LeaseLane {
                 io.lent(offer.len);
                 io.sent(op);
             }
-            (FromReader::Taken, PendingOffer::Cannot(_) | PendingOffer::Invite(..)) => {
+            (FromReader::Taken, PendingOffer::Unavailable(_) | PendingOffer::Invite(..)) => {
                 return Err(Fault("an offer is taken that was not made".to_owned()));
             }
-            (FromReader::Came, PendingOffer::Invite(_, source)) if self.borrower().is_some() => {
+            (FromReader::Connected, PendingOffer::Invite(_, source))
+                if self.borrower().is_some() =>
+            {
                 self.offer(op, source, true, io);
             }
-            (FromReader::Came, told) => {
+            (FromReader::Connected, told) => {
                 // `told` is withdrawn when the lane is dropped.
                 self.offered.insert(op, told);
                 return Err(Fault("it says that it came, and has not".to_owned()));
@@ -90,7 +92,7 @@ impl LeaseLane {
                         reason
                     }
                     _ => String::from(match &told {
-                        PendingOffer::Cannot(_) => "this end could not lend it just then",
+                        PendingOffer::Unavailable(_) => "this end could not lend it just then",
                         _ => "the peer could not borrow it just then",
                     }),
                 };
@@ -101,12 +103,12 @@ impl LeaseLane {
                         let taken = || Fault("bytes are asked for of what was taken".to_owned());
                         source.ok_or_else(taken)?
                     }
-                    PendingOffer::Yours(_, source) => {
+                    PendingOffer::SentBack(_, source) => {
                         let is_here = self.borrowed(&source).is_none_or(Borrowed::stays);
                         let gone = || Fault("bytes are asked for of what has gone back".to_owned());
                         is_here.then_some(source).ok_or_else(gone)?
                     }
-                    PendingOffer::Cannot(source) | PendingOffer::Invite(_, source) => source,
+                    PendingOffer::Unavailable(source) | PendingOffer::Invite(_, source) => source,
                 };
                 if io.divert(op, "basic", source.len() as u64, &why) {
                     io.stream(op, source);
@@ -123,12 +125,12 @@ impl LeaseLane {
                     ledger.withdraw(offer.entry);
                 }
             }
-            PendingOffer::Yours(_, source) => {
+            PendingOffer::SentBack(_, source) => {
                 if let Some(borrowed) = self.borrowed(source) {
                     borrowed.contest();
                 }
             }
-            PendingOffer::Cannot(_) | PendingOffer::Invite(..) => {}
+            PendingOffer::Unavailable(_) | PendingOffer::Invite(..) => {}
         }
     }
 
@@ -195,7 +197,7 @@ impl LeaseLane {
     pub(super) fn copied(&mut self, op: OpId, job: &Job, io: &mut LaneIo<'_>) {
         let told = match job.take() {
             None => return,
-            Some((source, None)) => PendingOffer::Cannot(source),
+            Some((source, None)) => PendingOffer::Unavailable(source),
             Some((source, Some(dest))) => self.lend_copy(source, dest, io),
         };
         self.say(op, told, io);
@@ -206,7 +208,7 @@ impl LeaseLane {
         if unlent.lasting {
             self.degraded.cannot_send(unlent.reason);
         }
-        PendingOffer::Cannot(source)
+        PendingOffer::Unavailable(source)
     }
 
     /// Decides what to tell the peer about a tensor.
@@ -217,7 +219,7 @@ impl LeaseLane {
                 borrowed.send_back();
             }
             let offer = borrowed.as_offer(source.offset(), source.len());
-            return PendingOffer::Yours(offer, source);
+            return PendingOffer::SentBack(offer, source);
         }
         match self.lend(&source) {
             Ok(Lent::Offer(offer, open)) => PendingOffer::Offer(offer, open, false),

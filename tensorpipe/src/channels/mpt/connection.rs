@@ -90,7 +90,7 @@ type Never = std::convert::Infallible;
 /// Ends when the peer has confirmed nothing for too long. Before that, late chunks are given to the other connections as well.
 async fn watch(line: &Line, stripes: &Stripes) -> Duration {
     loop {
-        line.has_unconfirmed().await;
+        line.wait_for_unconfirmed().await;
         tokio::time::sleep(TICK).await;
         if let Some(silence) = line.silence() {
             return silence;
@@ -173,7 +173,7 @@ async fn read(
             }
             Frame::Chunk(chunk) => {
                 read_chunk(&mut reader, &chunk, stripes, by).await?;
-                line.has_read();
+                line.add_to_confirm();
                 // This task writes as well: let it.
                 tokio::task::yield_now().await;
             }

@@ -79,9 +79,9 @@ pub(super) enum ControlMessage {
     /// Writer: join with these tokens.
     Tokens(Vec<JoinToken>),
     /// Reader: it cannot join.
-    Alone,
+    CannotJoin,
     /// Writer: the tensor has to travel on the pipe's connection.
-    Whole,
+    NotStriped,
     /// Reader: send it on the pipe's connection.
     Stream,
     /// Reader: all of it has arrived.
@@ -93,8 +93,8 @@ impl ControlMessage {
         let (kind, tokens): (u8, &[JoinToken]) = match self {
             Self::Go(tokens) => (0, tokens),
             Self::Tokens(tokens) => (1, tokens),
-            Self::Alone => (2, &[]),
-            Self::Whole => (3, &[]),
+            Self::CannotJoin => (2, &[]),
+            Self::NotStriped => (3, &[]),
             Self::Stream => (4, &[]),
             Self::Done => (5, &[]),
         };
@@ -113,8 +113,8 @@ impl ControlMessage {
         match (kind, tokens.is_empty()) {
             (0, _) => Ok(Self::Go(tokens.to_vec())),
             (1, false) => Ok(Self::Tokens(tokens.to_vec())),
-            (2, true) => Ok(Self::Alone),
-            (3, true) => Ok(Self::Whole),
+            (2, true) => Ok(Self::CannotJoin),
+            (3, true) => Ok(Self::NotStriped),
             (4, true) => Ok(Self::Stream),
             (5, true) => Ok(Self::Done),
             (kind, _) => Err(ChannelFault(format!("a control frame of kind {kind}"))),
@@ -145,8 +145,8 @@ mod tests {
             ControlMessage::Tokens(tokens),
         ];
         let others = [
-            ControlMessage::Alone,
-            ControlMessage::Whole,
+            ControlMessage::CannotJoin,
+            ControlMessage::NotStriped,
             ControlMessage::Stream,
             ControlMessage::Done,
         ];

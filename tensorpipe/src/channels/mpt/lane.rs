@@ -143,7 +143,7 @@ impl MptLane {
             }
             // The peer has no connections either.
             ConnectionState::Unused | ConnectionState::Closed => {
-                let says = state.close_road("the peer has no connections to go over");
+                let says = state.fall_back_to_pipe("the peer has no connections to go over");
                 drop(state);
                 say(says, io);
             }
@@ -190,7 +190,7 @@ impl Lane for MptLane {
 
     fn control(&mut self, op: OpId, body: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
         let what = ControlMessage::decode(body)?;
-        let by_writer = matches!(what, ControlMessage::Tokens(_) | ControlMessage::Whole);
+        let by_writer = matches!(what, ControlMessage::Tokens(_) | ControlMessage::NotStriped);
         if by_writer == op.outgoing {
             return Err(ChannelFault(format!("{what:?} from the wrong end")));
         }
@@ -204,15 +204,15 @@ impl Lane for MptLane {
             ControlMessage::Tokens(tokens) => {
                 self.join(tokens, io)?;
                 if self.stripes.state().connection_state == ConnectionState::Closed {
-                    io.control(op, ControlMessage::Alone.encode());
+                    io.control(op, ControlMessage::CannotJoin.encode());
                 }
             }
-            ControlMessage::Alone => {
+            ControlMessage::CannotJoin => {
                 let reason = "the peer could make no connections";
-                let says = self.stripes.state().close_road(reason);
+                let says = self.stripes.state().fall_back_to_pipe(reason);
                 say(says, io);
             }
-            ControlMessage::Whole => {
+            ControlMessage::NotStriped => {
                 let arriving = self.stripes.state().arriving.remove(&op);
                 if let Some(arriving) = arriving
                     && let Some(dest) = arriving.take_untouched()?

@@ -37,7 +37,7 @@ struct Sent {
     unconfirmed: VecDeque<Unconfirmed>,
     /// When the peer confirmed the last chunk, or the first of these was begun.
     since: Instant,
-    took: Option<RttEstimate>,
+    rtt: Option<RttEstimate>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) struct RttEstimate {
 
 impl RttEstimate {
     /// The estimator of RFC 6298, section 2.
-    fn and(before: Option<Self>, took: Duration) -> Self {
+    fn update(before: Option<Self>, took: Duration) -> Self {
         let Some(Self {
             smoothed,
             variation,
@@ -81,7 +81,7 @@ impl Line {
             sent: Mutex::new(Sent {
                 unconfirmed: VecDeque::new(),
                 since: Instant::now(),
-                took: None,
+                rtt: None,
             }),
             to_confirm: AtomicU32::new(0),
             news: Notify::new(),
@@ -117,10 +117,10 @@ impl Line {
         }
         let mut were_late = false;
         let Sent {
-            unconfirmed, took, ..
+            unconfirmed, rtt, ..
         } = &mut *sent;
         for chunk in unconfirmed.drain(..chunks) {
-            *took = Some(RttEstimate::and(*took, now - chunk.begun));
+            *rtt = Some(RttEstimate::update(*rtt, now - chunk.begun));
             were_late |= chunk.is_late;
         }
         sent.since = now;
@@ -131,7 +131,7 @@ impl Line {
     }
 
     /// A chunk of the peer's is read.
-    pub(super) fn has_read(&self) {
+    pub(super) fn add_to_confirm(&self) {
         self.to_confirm.fetch_add(1, Ordering::SeqCst);
         self.news.notify_one();
     }
@@ -146,7 +146,7 @@ impl Line {
     }
 
     /// Ready while the peer has something to confirm.
-    pub(super) async fn has_unconfirmed(&self) {
+    pub(super) async fn wait_for_unconfirmed(&self) {
         while lock(&self.sent).unconfirmed.is_empty() {
             self.begun.notified().await;
         }
@@ -166,15 +166,15 @@ impl Line {
     }
 
     /// How long its chunks have taken, once one was confirmed.
-    pub(super) fn took(&self) -> Option<RttEstimate> {
-        lock(&self.sent).took
+    pub(super) fn rtt(&self) -> Option<RttEstimate> {
+        lock(&self.sent).rtt
     }
 
     /// If the oldest chunk should have been confirmed by now: that one and those behind it. Each chunk is returned once. A connection
     /// without a confirmed chunk is measured by the times of `others`.
     pub(super) fn take_late(&self, others: Option<RttEstimate>) -> Vec<ChunkId> {
         let mut sent = lock(&self.sent);
-        let late_after = sent.took.or(others).map_or(LATE_AFTER_FIRST, |took| {
+        let late_after = sent.rtt.or(others).map_or(LATE_AFTER_FIRST, |took| {
             (took.smoothed + 4 * took.variation).max(LATE_AFTER_LEAST)
         });
         let oldest = sent.unconfirmed.front();
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(line.silence(), None);
         line.sends(chunk(0));
         line.sends(chunk(1));
-        line.has_unconfirmed().await;
+        line.wait_for_unconfirmed().await;
         pass(CONFIRMED_WITHIN / 2).await;
         line.confirmed(1).unwrap();
         pass(CONFIRMED_WITHIN * 3 / 4).await;
@@ -253,8 +253,8 @@ mod tests {
         let fresh = Line::new();
         fresh.sends(chunk(0));
         pass(20 * MS).await;
-        assert!(fresh.take_late(line.took()).is_empty(), "they took 1 s");
-        let quick = RttEstimate::and(None, 4 * MS);
+        assert!(fresh.take_late(line.rtt()).is_empty(), "they took 1 s");
+        let quick = RttEstimate::update(None, 4 * MS);
         assert_eq!(fresh.take_late(Some(quick)), [chunk(0)]);
 
         for (each, late_after) in [(100, 100), (1, 20)] {

@@ -106,7 +106,7 @@ impl Sending {
     }
 
     /// Whether a tensor has begun and still has chunks to be pulled, for the first time or again.
-    pub(super) fn is_torn(&self) -> bool {
+    pub(super) fn is_partly_sent(&self) -> bool {
         let mut tensors = self.tensors.values();
         tensors.any(|tensor| matches!(tensor.stage, Stage::Striped(at) if at < tensor.len))
             || self
@@ -237,16 +237,16 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| sending.pull())
             .map(|chunk| chunk.id)
             .collect();
-        assert!(all.len() == 6 && !sending.is_torn());
+        assert!(all.len() == 6 && !sending.is_partly_sent());
         sending.send_again(all.clone());
-        assert!(sending.is_torn());
+        assert!(sending.is_partly_sent());
         sending.cancel(op(2));
         let again: Vec<_> = std::iter::from_fn(|| sending.pull()).collect();
         let ids: Vec<_> = again.iter().map(|chunk| chunk.id).collect();
         let expected: Vec<_> = all.into_iter().filter(|id| id.op == op(1)).collect();
         assert_eq!(ids, expected);
         assert_eq!(again.last().map(|chunk| chunk.bytes.len()), Some(1));
-        assert!(!sending.is_torn());
+        assert!(!sending.is_partly_sent());
     }
 
     #[test]
@@ -261,9 +261,9 @@ mod tests {
         let begun = sending.pull().unwrap().id.op;
         let asked = sending.ask();
         assert_eq!(asked.len(), 2);
-        assert!(sending.is_torn());
+        assert!(sending.is_partly_sent());
         assert_eq!(sending.pull().map(|chunk| chunk.id.op), Some(begun));
-        assert!(sending.pull().is_none() && !sending.is_torn());
+        assert!(sending.pull().is_none() && !sending.is_partly_sent());
         assert!(sending.stream(begun).is_err() && sending.stream(op(4)).is_err());
         assert!(sending.stream(asked[0]).unwrap().is_some());
         sending.cancel(asked[1]);

@@ -37,7 +37,7 @@ pub(super) struct State {
     /// Attempts to join under way.
     pub(super) joins: usize,
     /// Chunk times of the connection that was confirmed last.
-    took: Option<RttEstimate>,
+    rtt: Option<RttEstimate>,
 }
 
 /// Whether there are connections.
@@ -118,14 +118,14 @@ impl Stripes {
 
     /// The peer has confirmed chunks of a connection.
     pub(super) fn confirmed(&self, line: &Line) {
-        self.state().took = line.took();
+        self.state().rtt = line.rtt();
     }
 
     /// Lets another connection, if there is one, carry what is late on this one.
     pub(super) fn send_late_again(&self, line: &Line) {
         let mut state = self.state();
         if state.connections > 1 {
-            let late = line.take_late(state.took);
+            let late = line.take_late(state.rtt);
             if !late.is_empty() {
                 state.sending.send_again(late);
                 drop(state);
@@ -140,11 +140,11 @@ impl Stripes {
             let mut state = self.state();
             state.connections -= 1;
             state.sending.send_again(line.unconfirmed());
-            let says = state.close_road("its connections have ended");
-            let is_torn = state.sending.is_torn()
+            let says = state.fall_back_to_pipe("its connections have ended");
+            let is_partly_sent = state.sending.is_partly_sent()
                 || state.arriving.values().any(|arriving| arriving.has_begun());
             (
-                state.connection_state == ConnectionState::Closed && is_torn,
+                state.connection_state == ConnectionState::Closed && is_partly_sent,
                 says,
             )
         };
@@ -159,7 +159,7 @@ impl Stripes {
             let mut state = self.state();
             state.joins -= 1;
             if state.joins == 0 {
-                state.close_road("its connections could not be made")
+                state.fall_back_to_pipe("its connections could not be made")
             } else {
                 Vec::new()
             }
@@ -172,7 +172,7 @@ impl Stripes {
         let says = {
             let mut state = self.state();
             match state.connection_state {
-                ConnectionState::Opening => state.close_road("no connection came in time"),
+                ConnectionState::Opening => state.fall_back_to_pipe("no connection came in time"),
                 _ => Vec::new(),
             }
         };
@@ -188,7 +188,7 @@ impl Stripes {
 
 impl State {
     /// If there are no connections: from now on, tensors go on the pipe's own, for this reason. Returns what to tell the peer.
-    pub(super) fn close_road(&mut self, reason: &str) -> Vec<(OpId, ControlMessage)> {
+    pub(super) fn fall_back_to_pipe(&mut self, reason: &str) -> Vec<(OpId, ControlMessage)> {
         if self.connections > 0 {
             return Vec::new();
         }
@@ -198,8 +198,11 @@ impl State {
             .sending
             .ask()
             .into_iter()
-            .map(|op| (op, ControlMessage::Whole));
-        let alone = self.arriving.keys().map(|op| (*op, ControlMessage::Alone));
+            .map(|op| (op, ControlMessage::NotStriped));
+        let alone = self
+            .arriving
+            .keys()
+            .map(|op| (*op, ControlMessage::CannotJoin));
         whole.chain(alone).collect()
     }
 

@@ -15,7 +15,7 @@ use super::fence::Watcher;
 use super::physical::{self, Handle};
 use super::probe;
 use super::sharing::Shared;
-use crate::sys::frees::DropThread;
+use crate::sys::drop_thread::DropThread;
 use crate::sys::segment::Segment;
 
 /// The most allocations that a lent tensor may span. Chosen: each costs a descriptor at both ends; with PyTorch's large segments of 20 MiB,

@@ -73,8 +73,8 @@ use self::slabs::Slabs;
 use self::streams::Streams;
 use super::{Allocator, Buffer, BufferMut, Copying, Device, DeviceKind, Fence, Memory};
 use crate::error::DeviceError;
+use crate::sys::drop_thread::DropThread;
 use crate::sys::fork::Owner;
-use crate::sys::frees::DropThread;
 
 /// The CUDA devices that this process sees, and their allocator. Cloning clones a handle.
 #[derive(Clone)]

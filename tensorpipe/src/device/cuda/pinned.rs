@@ -12,8 +12,8 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use super::{enter, report};
 use crate::device::{BufferMut, Memory};
+use crate::sys::drop_thread;
 use crate::sys::fork::Owner;
-use crate::sys::frees;
 
 /// Bytes that are kept for later: the driver takes some 100 µs for each mebibyte to pin memory, and as long to unpin it. More is kept while
 /// too much waits to be unpinned. Chosen.
@@ -168,9 +168,9 @@ impl Drop for Pinned {
         }
         let mut free = self.pool.lock();
         // It may be dropped on the thread that handles all events, where the driver would take too long.
-        if free.bytes + allocation.len > RETAIN && !frees::are_behind() {
+        if free.bytes + allocation.len > RETAIN && !drop_thread::is_backlogged() {
             drop(free);
-            return frees::drop_later(allocation.len, allocation);
+            return drop_thread::drop_later(allocation.len, allocation);
         }
         free.bytes += allocation.len;
         free.by_len

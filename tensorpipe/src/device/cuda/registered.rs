@@ -14,8 +14,8 @@ use super::pinned::Pinned;
 use super::{CudaDevices, enter, failed, report};
 use crate::device::{Device, Memory, MemoryKind};
 use crate::error::DeviceError;
+use crate::sys::drop_thread;
 use crate::sys::fork::{Owner, PerProcess};
-use crate::sys::frees;
 use crate::sys::registrations::Domain;
 
 /// The longest allocation of an application's that is registered, in bytes: all of it gets pinned.
@@ -86,7 +86,7 @@ impl Registration {
         len: usize,
         is_read_only: bool,
     ) -> Result<Self, DriverError> {
-        if frees::are_behind() {
+        if drop_thread::is_backlogged() {
             return Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         }
         let _here = enter(context);

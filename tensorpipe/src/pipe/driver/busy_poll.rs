@@ -32,9 +32,9 @@ const BACKGROUND: u64 = u64::MAX - 1;
 #[derive(Debug)]
 pub(in crate::pipe) struct BusyPoll {
     /// The connection can be polled.
-    able: bool,
+    can_poll: bool,
     /// A poll is a system call: messages that come and go together cost less.
-    costly: bool,
+    io_is_syscall: bool,
     /// Who polls: an operation's number, or one of the constants above. Changed by exchanges only.
     poller: AtomicU64,
     /// Polls so far, and how many there were at the background task's last tick.
@@ -62,19 +62,19 @@ pub(in crate::pipe) struct BusyPoll {
 /// What a poll has seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipe) enum Readiness {
-    Nothing,
+    NotReady,
     /// Something that waits for more, for a short while.
-    Some,
+    Partial,
     /// Something to be done now.
-    Enough,
+    Ready,
 }
 
 impl BusyPoll {
     /// Whether the connection can be polled, and whether each poll is a system call.
-    pub(in crate::pipe) fn new(able: bool, costly: bool) -> Self {
+    pub(in crate::pipe) fn new(can_poll: bool, io_is_syscall: bool) -> Self {
         Self {
-            able,
-            costly,
+            can_poll,
+            io_is_syscall,
             poller: AtomicU64::new(OFF),
             polls: AtomicU64::new(0),
             polls_seen: AtomicU64::new(0),
@@ -86,7 +86,7 @@ impl BusyPoll {
             polls_for_peer: AtomicBool::new(false),
             last_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
-            time: Mutex::new(PollTime::new(!costly)),
+            time: Mutex::new(PollTime::new(!io_is_syscall)),
         }
     }
 
@@ -113,8 +113,8 @@ impl<W> Driver<W> {
     }
 
     /// Whether moving bytes is a system call.
-    pub(in crate::pipe) fn is_costly(&self) -> bool {
-        self.polling.costly
+    pub(in crate::pipe) fn io_is_syscall(&self) -> bool {
+        self.polling.io_is_syscall
     }
 
     /// Whether a handler takes messages at any time.
@@ -144,12 +144,12 @@ impl<W> Driver<W> {
     }
 
     /// So many messages came in one go.
-    pub(in crate::pipe) fn came(&self, messages: u32) {
+    pub(in crate::pipe) fn record_batch(&self, messages: u32) {
         self.polling.last_batch.store(messages, Ordering::Relaxed);
     }
 
     /// Bytes have come.
-    pub(in crate::pipe) fn found(&self) {
+    pub(in crate::pipe) fn record_arrival(&self) {
         let polling = &self.polling;
         if polling.waiting.load(Ordering::Relaxed) {
             polling.waiting.store(false, Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl<W> Driver<W> {
     }
 
     /// Whether something has come that may be for a main future, which is polled only together with sockets and timers. `true` once.
-    pub(super) fn main_futures_come_first(&self) -> bool {
+    pub(super) fn should_yield_to_main_futures(&self) -> bool {
         let due = &self.polling.for_main_futures;
         due.load(Ordering::Relaxed)
             && due.swap(false, Ordering::Relaxed)
@@ -172,7 +172,7 @@ impl<W> Driver<W> {
     /// Something was written after something had come, and the peer was awake, although this side does not poll.
     pub(in crate::pipe) fn found_peer_awake(&self) {
         let polling = &self.polling;
-        if polling.able && !polling.costly && lock(&polling.time).peer_polls() {
+        if polling.can_poll && !polling.io_is_syscall && lock(&polling.time).peer_polls() {
             polling.polls_for_peer.store(true, Ordering::Relaxed);
         }
     }
@@ -188,7 +188,7 @@ impl<W> Driver<W> {
 
     /// Whether so many operations wait that polls, each a system call, do not pay.
     fn has_too_many_to_poll(&self) -> bool {
-        self.is_costly()
+        self.io_is_syscall()
             && (self.polling.last_batch.load(Ordering::Relaxed) > COSTLY_POLL_MESSAGES
                 || self.wakers.waiting() > COSTLY_POLL_MESSAGES as usize)
     }
@@ -196,7 +196,7 @@ impl<W> Driver<W> {
     /// A wait is about to begin: switches polling on if it pays. From the next round on the connection then does not ask to be woken.
     pub(super) fn start_polling(&self) {
         let polling = &self.polling;
-        if polling.able
+        if polling.can_poll
             && !self.is_polling()
             && !self.has_too_many_to_poll()
             && lock(&polling.time).pays()
@@ -216,12 +216,12 @@ impl<W> Driver<W> {
 
     /// The same. A poller that `sends` also takes what was left behind.
     fn poll_for<C: Driven<Work = W>>(&self, many: bool, sends: bool) -> bool {
-        runtime::polls();
+        runtime::count_poll();
         let mut some = false;
         let found = self.poll_work(POLLS_PER_WAKE, |work| {
             let seen = C::poll(work, many, sends);
-            some |= seen == Readiness::Some;
-            seen == Readiness::Enough
+            some |= seen == Readiness::Partial;
+            seen == Readiness::Ready
         });
         if some && !found {
             self.polling.some_seen.store(true, Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl<W> Driver<W> {
         waker: &Waker,
     ) -> bool {
         let polling = &self.polling;
-        if !polling.able {
+        if !polling.can_poll {
             return false;
         }
         if who == BACKGROUND && self.is_closing() {
@@ -261,7 +261,7 @@ impl<W> Driver<W> {
         let is_new = !*polls;
         if is_new
             && poller != VACANT
-            && !polling.costly
+            && !polling.io_is_syscall
             && self.wakers.waiting() > SOLE_POLLER_WAITERS
         {
             return false;
@@ -278,12 +278,17 @@ impl<W> Driver<W> {
         // Polls that saw bytes, and left them for more to come, were not in vain: the bytes are read soon, and tell how long it took.
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
-        let in_vain =
-            || lock(&polling.time).in_vain(POLLS_PER_WAKE, runtime::thread_counts(), Instant::now);
-        let polls_on = || some_seen || in_vain();
+        let should_poll_on = || {
+            lock(&polling.time).should_poll_on(
+                POLLS_PER_WAKE,
+                runtime::thread_counts(),
+                Instant::now,
+            )
+        };
+        let polls_on = || some_seen || should_poll_on();
         if !self.has_too_many_to_poll() && polls_on() {
             // Polls again once other ready tasks have run; if much was done since sockets and timers were polled, after those, too.
-            let is_last = self.others_come_first(core) || self.has_yielded();
+            let is_last = self.should_yield(core) || self.has_yielded();
             if is_last && runtime::is_single_threaded() {
                 runtime::wake_last(waker);
             } else {
@@ -320,7 +325,7 @@ impl<W> Driver<W> {
     }
 
     /// `who` does something else, and polls no more. The next operation polls.
-    pub(super) fn rest(&self, who: Option<u64>, polls: &mut bool) {
+    pub(super) fn pause(&self, who: Option<u64>, polls: &mut bool) {
         if let (true, Some(who)) = (std::mem::take(polls), who) {
             self.polling.change(who, VACANT);
         }
@@ -331,16 +336,16 @@ impl<W> Driver<W> {
     /// If no operation waits, polling stays on: most likely the next one is about to begin, and switching polling off and on costs more
     /// than leaving it on. If none comes, the background task's tick switches it off; until then what the peer sends of its own accord (a
     /// ping, a goodbye) stays unread.
-    pub(super) fn leave<C: Driven<Work = W>>(
+    pub(super) fn deregister<C: Driven<Work = W>>(
         &self,
         core: &Arc<C>,
         slot: &mut Option<u64>,
         polls: &mut bool,
     ) {
         let polling = &self.polling;
-        self.rest(*slot, polls);
+        self.pause(*slot, polls);
         // After that: an operation that registers from here on finds that nobody polls.
-        let others_wait = self.wakers.leave(slot);
+        let others_wait = self.wakers.deregister(slot);
         // Also if it never polled: it may have switched polling on, and found at once what it waits for.
         if polling.poller() != VACANT {
             return;
@@ -460,7 +465,7 @@ mod tests {
         core.driver.hold().unwrap().sends.owe();
         core.drive();
         let mut io = core.driver.hold().unwrap();
-        assert_eq!(io.poll(false, true), Readiness::Nothing);
+        assert_eq!(io.poll(false, true), Readiness::NotReady);
         assert!(io.sends.owe(), "nobody is told again");
     }
 
@@ -489,7 +494,7 @@ mod tests {
             if name == "no polling" {
                 driver.stop_polling(client.core());
             }
-            waiter.rest();
+            waiter.pause();
             assert_ne!(driver.polling.poller(), who, "{name}");
             let expected = usize::from(waits) + usize::from(others);
             assert_eq!(driver.wakers.waiting(), expected, "{name}");
@@ -527,7 +532,7 @@ mod tests {
                     now
                 };
                 let mut time = lock(&core.driver.polling.time);
-                while time.in_vain(1000, counts(), &mut later) {}
+                while time.should_poll_on(1000, counts(), &mut later) {}
                 time.found(counts(), later);
                 assert!(!time.pays());
             }

@@ -43,18 +43,18 @@ impl Sends {
 
     /// Whether what waits leaves now. It does when it is worth a write of its own, since the peer works on it while more is written.
     ///
-    /// If a write is no system call (not `costly`), at most as many messages are held back as have left in this batch. So a task that
+    /// If a write is no system call (not `io_is_syscall`), at most as many messages are held back as have left in this batch. So a task that
     /// writes few and then computes has few held back, and a message that comes alone is never held back.
-    pub(in crate::pipe) fn is_due(&self, costly: bool) -> bool {
+    pub(in crate::pipe) fn is_due(&self, io_is_syscall: bool) -> bool {
         self.gathered
-            >= match costly {
+            >= match io_is_syscall {
                 true => SEND_BATCH_COSTLY,
                 false => self.left.clamp(1, SEND_BATCH),
             }
     }
 
     /// A message of `bytes` waits in the protocol's queue. Returns whether the waiting messages are worth a write that is a system call.
-    pub(in crate::pipe) fn is_much(&mut self, bytes: u64) -> bool {
+    pub(in crate::pipe) fn is_worth_write(&mut self, bytes: u64) -> bool {
         self.gathered += 1;
         self.queued = self.queued.saturating_add(bytes);
         self.is_due(true) || self.queued >= SEND_BATCH_BYTES
@@ -83,7 +83,7 @@ impl Sends {
 
 /// Whether so many operations are under way that the message of a further one is likely to have company. Not if messages come one by one
 /// (`last_batch` is 1): then most operations are at rest, and the others call in turn.
-pub(in crate::pipe) fn is_many(under_way: usize, last_batch: u32) -> bool {
+pub(in crate::pipe) fn expects_batch(under_way: usize, last_batch: u32) -> bool {
     last_batch != 1 && under_way >= SEND_BATCH_FROM
 }
 
@@ -98,13 +98,13 @@ pub(in crate::pipe) struct DelayedAcks {
 
 impl DelayedAcks {
     /// Adds an acknowledgement. Returns whether a task has to be spawned for it.
-    pub(in crate::pipe) fn wait(&mut self) -> bool {
+    pub(in crate::pipe) fn add(&mut self) -> bool {
         self.more = true;
         !std::mem::replace(&mut self.is_watched, true)
     }
 
     /// The task runs. Returns whether acknowledgements may wait, so that it has to run again.
-    pub(in crate::pipe) fn come(&mut self) -> bool {
+    pub(in crate::pipe) fn tick(&mut self) -> bool {
         self.is_watched = std::mem::take(&mut self.more);
         self.is_watched
     }
@@ -183,12 +183,12 @@ mod tests {
 
     #[test]
     fn a_message_beside_many_operations_is_not_alone() {
-        assert!(!is_many(SEND_BATCH_FROM - 1, 2));
-        assert!(is_many(SEND_BATCH_FROM, 2));
+        assert!(!expects_batch(SEND_BATCH_FROM - 1, 2));
+        assert!(expects_batch(SEND_BATCH_FROM, 2));
         // Nothing has come so far: they may be the first of many.
-        assert!(is_many(SEND_BATCH_FROM, 0));
+        assert!(expects_batch(SEND_BATCH_FROM, 0));
         // Calls in turn, beside any that are at rest.
-        assert!(!is_many(1000, 1));
+        assert!(!expects_batch(1000, 1));
     }
 
     #[test]
@@ -232,8 +232,8 @@ mod tests {
         for (bytes, messages) in [(1, SEND_BATCH_COSTLY), (SEND_BATCH_BYTES / 4, 4)] {
             let mut sends = Sends::default();
             for _ in 0..2 {
-                assert!((1..messages).all(|_| !sends.is_much(bytes)));
-                assert!(sends.is_much(bytes));
+                assert!((1..messages).all(|_| !sends.is_worth_write(bytes)));
+                assert!(sends.is_worth_write(bytes));
                 sends.tried();
             }
         }

@@ -19,11 +19,11 @@ pub(in crate::pipe) enum Round {
     /// Nothing to do until the connection wakes somebody.
     Idle,
     /// Messages are to be delivered. There was nothing else, and somebody polls for what comes next.
-    Came,
+    Deliver,
     /// Stopped early to let messages be delivered.
-    More,
+    DeliverAndContinue,
     /// Much was done, and there is more: it yields.
-    Enough,
+    Yield,
 }
 
 /// What a [`Driver`] drives: a pipe's `Core`, or the smallest pipe of a model.
@@ -102,17 +102,17 @@ impl<W> Driver<W> {
         let is_slice_over = || core.is_slice_over();
         while self.rounds(|work| core.round(work), || core.deliver(), is_slice_over) {
             if core.can_wait() {
-                return self.come_back();
+                return self.yield_and_wake();
             }
         }
-        if self.main_futures_come_first() && core.can_wait() {
-            self.come_back();
+        if self.should_yield_to_main_futures() && core.can_wait() {
+            self.yield_and_wake();
         }
     }
 
     /// As [`Driver::drive`], also if this thread has yielded: for a caller that has to know all that has come.
     pub(in crate::pipe) fn drive_now<C: Driven<Work = W>>(&self, core: &Arc<C>) {
-        self.wakers.yields_no_more();
+        self.wakers.end_yield();
         self.drive(core);
     }
 
@@ -122,11 +122,11 @@ impl<W> Driver<W> {
     }
 
     /// Yields with work left, and has a task woken to go on.
-    fn come_back(&self) {
+    fn yield_and_wake(&self) {
         self.yielded.swap(true, Ordering::SeqCst);
         if runtime::is_single_threaded() {
             self.wakers.owe_wake();
-            runtime::yields(&self.wakers);
+            runtime::yield_pipe(&self.wakers);
         } else {
             self.wakers.notify();
         }
@@ -143,7 +143,7 @@ impl<W> Driver<W> {
     ) -> bool {
         // Before the kick: a wake-up from here on counts again. One that the kick's round may have missed must not count as acted on.
         self.wakers.driving();
-        runtime::drives();
+        runtime::count_drive();
         self.kick();
         let mut is_last = false;
         for _ in 0..ROUNDS {
@@ -157,16 +157,16 @@ impl<W> Driver<W> {
             drop(work);
             deliver();
             match ended {
-                Round::Idle | Round::Came if !self.is_kicked() => {
+                Round::Idle | Round::Deliver if !self.is_kicked() => {
                     if is_last {
                         self.yielded.swap(true, Ordering::SeqCst);
                     }
                     return false;
                 }
-                Round::Enough => break,
+                Round::Yield => break,
                 _ if is_last => break,
-                Round::More => self.kick(),
-                Round::Idle | Round::Came => {}
+                Round::DeliverAndContinue => self.kick(),
+                Round::Idle | Round::Deliver => {}
             }
             // What has come is answered first: else its answers would leave in two writes.
             is_last = is_slice_over();
@@ -176,7 +176,7 @@ impl<W> Driver<W> {
     }
 
     /// Whether others come first: sockets and timers, too.
-    pub(super) fn others_come_first<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
+    pub(super) fn should_yield<C: Driven<Work = W>>(&self, core: &Arc<C>) -> bool {
         let had =
             self.yielded.load(Ordering::Relaxed) && self.yielded.swap(false, Ordering::SeqCst);
         had || core.is_slice_over()
@@ -247,7 +247,7 @@ mod tests {
         let mut delivered = 0;
         let round = |rounds: &mut usize| {
             *rounds += 1;
-            Round::More
+            Round::DeliverAndContinue
         };
         assert!(driver.rounds(round, || delivered += 1, || false));
         assert_eq!((*lock(&driver.work), delivered), (ROUNDS, ROUNDS));
@@ -258,7 +258,7 @@ mod tests {
         let driver = driver();
         let round = |rounds: &mut usize| {
             *rounds += 1;
-            Round::Enough
+            Round::Yield
         };
         assert!(driver.rounds(round, || (), || false));
         assert_eq!(*lock(&driver.work), 1);
@@ -270,7 +270,7 @@ mod tests {
         let driver = driver();
         let round = |rounds: &mut usize| {
             *rounds += 1;
-            Round::More
+            Round::DeliverAndContinue
         };
         assert!(driver.rounds(round, || (), || true));
         assert_eq!(*lock(&driver.work), 2);
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn where_that_round_leaves_nothing_whoever_polls_next_lets_others_come_first() {
         let driver = driver();
-        for (first, yields) in [(Round::More, true), (Round::Idle, false)] {
+        for (first, yields) in [(Round::DeliverAndContinue, true), (Round::Idle, false)] {
             *lock(&driver.work) = 0;
             let round = |rounds: &mut usize| {
                 *rounds += 1;

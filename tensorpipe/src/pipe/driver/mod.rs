@@ -15,12 +15,12 @@
 //! |---|---|---|---|
 //! | `Asleep` | the connection wakes | `Woken` | `Wakers::notify` |
 //! | `Woken` | the task is polled | `Driving` | `Wakers::driving`, `Driver::rounds` |
-//! | `Woken` | its operation is dropped first | `Woken`, the next task | `Wakers::leave` |
+//! | `Woken` | its operation is dropped first | `Woken`, the next task | `Wakers::deregister` |
 //! | `Woken` | it does nothing for a `TICK`: a forgotten future | `Driving`, by the background task | `Driver::tick` |
 //! | `Asleep` | an operation begins | `Driving`; if polling pays, with polling on | `Waiter::poll`, `Driver::start_polling` |
 //! | `Driving` | another thread has work | `Driving`, one more round | `Driver::kick` |
-//! | `Driving` | it has done a slice, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::come_back` |
-//! | `Driving` | something has come while a main future waits, on a runtime of one thread | the same | `Driver::come_back` |
+//! | `Driving` | it has done a slice, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::yield_and_wake` |
+//! | `Driving` | something has come while a main future waits, on a runtime of one thread | the same | `Driver::yield_and_wake` |
 //! | `Driving` | nothing to do, polling is off | `Asleep` | `Driver::rounds` |
 //! | `Driving` | the same, but what was written found the peer awake | `Polling`, by whoever waits | `Driver::poll_again` |
 //! | `Asleep` | a task writes, and finds the peer awake | `Woken`, the background task, which polls | `Driver::is_to_poll_for_peer` |
@@ -28,9 +28,9 @@
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
 //! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |
 //! | `Polling` | in vain for too long, or crowded | `Asleep` | `Driver::stop_polling` |
-//! | `Polling` | the poller leaves, others wait | `Woken`, the background task, once for all that leave | `Driver::leave` |
-//! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::leave` |
-//! | `Polling` | the poller's task does something else, nobody else waits | `Vacant` | `Driver::rest` |
+//! | `Polling` | the poller leaves, others wait | `Woken`, the background task, once for all that leave | `Driver::deregister` |
+//! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::deregister` |
+//! | `Polling` | the poller's task does something else, nobody else waits | `Vacant` | `Driver::pause` |
 //! | `Polling` | no poll within a `TICK`: a forgotten future | `Asleep` | `Driver::tick` |
 //! | `Vacant` | an operation begins | `Driving`, then `Polling` | `Waiter::poll` |
 //! | `Polling` | one of many operations begins, whose messages left together | `Polling`: the poller drives for it | `Waiter::count` |
@@ -70,7 +70,7 @@ mod waiter;
 mod wakers;
 
 pub(super) use self::busy_poll::{BusyPoll, Readiness};
-pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, is_many};
+pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, expects_batch};
 pub(super) use self::drive::{Driven, Driver, Round};
 pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting};
 pub(super) use self::wakers::{Wakers, wake, wake_all};

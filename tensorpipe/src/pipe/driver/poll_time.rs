@@ -144,7 +144,7 @@ impl PollTime {
     }
 
     /// `polls` polls have found nothing, in one poll of the task. Returns whether to poll on; otherwise it is time to sleep.
-    pub(super) fn in_vain(
+    pub(super) fn should_poll_on(
         &mut self,
         polls: u32,
         counts: ThreadCounts,
@@ -293,7 +293,7 @@ mod tests {
         if time.pays() {
             while {
                 let counts = clock.poll(others);
-                time.in_vain(POLLS_PER_CLOCK, counts, || clock.pass(1 + others))
+                time.should_poll_on(POLLS_PER_CLOCK, counts, || clock.pass(1 + others))
             } {}
         } else {
             time.sleeps(clock.counts, || clock.now);
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_wait_that_goes_on_on_another_thread_polls_no_longer_than_alone() {
         let (mut time, mut clock) = (PollTime::new(true), Clock::new());
-        assert!(time.in_vain(POLLS_PER_CLOCK, clock.poll(0), || clock.now));
+        assert!(time.should_poll_on(POLLS_PER_CLOCK, clock.poll(0), || clock.now));
         clock.counts = ThreadCounts {
             polled: 1 << 40,
             driven: 1 << 40,
@@ -400,7 +400,7 @@ mod tests {
             }
             while polls && now < arrives {
                 now += Duration::from_micros(1);
-                polls = self.time.in_vain(POLLS_PER_CLOCK, counts, || now);
+                polls = self.time.should_poll_on(POLLS_PER_CLOCK, counts, || now);
             }
             let acts = if polls { now } else { arrives + wake_up };
             self.time.found(counts, || acts);

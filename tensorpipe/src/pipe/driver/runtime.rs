@@ -50,7 +50,7 @@ pub(super) fn thread_counts() -> ThreadCounts {
 }
 
 /// Counts a poll of a pipe by this thread.
-pub(super) fn polls() {
+pub(super) fn count_poll() {
     let counts = thread_counts();
     COUNTS.set(ThreadCounts {
         polled: counts.polled + 1,
@@ -59,7 +59,7 @@ pub(super) fn polls() {
 }
 
 /// Counts a drive of a pipe by this thread.
-pub(super) fn drives() {
+pub(super) fn count_drive() {
     let counts = thread_counts();
     COUNTS.set(ThreadCounts {
         driven: counts.driven + 1,
@@ -121,11 +121,11 @@ pub(super) fn is_main_future() -> bool {
 
 /// This thread yields a pipe: once its sockets and timers have been polled, a task is woken to go on. Until then the thread does not drive
 /// the pipe, [`LEFT_ALONE`](super::tuning::LEFT_ALONE) times at most, unless somebody [drives now](super::Driver::drive_now).
-pub(super) fn yields(wakers: &Arc<Wakers>) {
+pub(super) fn yield_pipe(wakers: &Arc<Wakers>) {
     wake_last(&wakers.yield_on(this_thread()));
 }
 
-/// Whether this thread has [yielded](yields) the pipe, and has not polled its sockets and timers since.
+/// Whether this thread has [yielded](yield_pipe) the pipe, and has not polled its sockets and timers since.
 pub(super) fn has_yielded(wakers: &Wakers) -> bool {
     let thread = wakers.yielded_on();
     thread != NO_THREAD && thread == this_thread()
@@ -213,7 +213,7 @@ mod tests {
         let (client, server, mut told) = pair("yielded").await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
-        yields(&core.driver.wakers);
+        yield_pipe(&core.driver.wakers);
         core.drive();
         assert!(core.driver.is_kicked() && told.try_recv().is_err());
         let other = core.clone();
@@ -230,7 +230,7 @@ mod tests {
         let (client, server, mut told) = pair("yielded for ever").await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
-        yields(&core.driver.wakers);
+        yield_pipe(&core.driver.wakers);
         for _ in 0..LEFT_ALONE {
             core.drive();
             assert!(told.try_recv().is_err());
@@ -244,7 +244,7 @@ mod tests {
         let (client, server, mut told) = pair("yielded and forgotten").await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
-        yields(&core.driver.wakers);
+        yield_pipe(&core.driver.wakers);
         core.driver.wakers.owe_wake();
         core.driver.tick(core);
         assert_eq!(told.try_recv().unwrap(), ("a message", true));
@@ -255,7 +255,7 @@ mod tests {
     async fn what_has_yielded_is_driven_by_whoever_closes_it() {
         let (_client, server, _told) = pair("yielded and closed").await;
         let core = server.core();
-        yields(&core.driver.wakers);
+        yield_pipe(&core.driver.wakers);
         core.start_closing(Duration::from_secs(1));
         assert!(!core.driver.is_kicked() && !lock(&core.shared).state.has_control());
     }
@@ -266,7 +266,7 @@ mod tests {
         let (client, server, mut told) = pair("yielded, and time is up").await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
-        yields(&core.driver.wakers);
+        yield_pipe(&core.driver.wakers);
         lock(&core.shared).linger_until = Some(ambient::now());
         core.driver.wakers.wake_background();
         assert_eq!(next(&mut told).await.0, "a message");

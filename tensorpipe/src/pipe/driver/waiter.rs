@@ -173,7 +173,7 @@ impl<H: Holds> Waiter<H> {
         });
         match found {
             Some(found) => {
-                self.leave();
+                self.deregister();
                 Poll::Ready(found)
             }
             None => Poll::Pending,
@@ -196,17 +196,17 @@ impl<H: Holds> Waiter<H> {
 
     /// Its task does something else next. Nothing may rely on its polls or wake-ups then: no listening handler, no later operation, and no
     /// other waiting one, as far as is seen without the lock.
-    pub(in crate::pipe) fn rest(&mut self) {
+    pub(in crate::pipe) fn pause(&mut self) {
         let driver = self.holder.core().driver();
         // First: an operation that has registered by now is seen below, and a later one finds that nobody polls.
-        driver.rest(self.slot, &mut self.polls);
+        driver.pause(self.slot, &mut self.polls);
         if driver.listens() || driver.wakers.waiting() > 1 || !driver.is_polling() {
-            self.leave();
+            self.deregister();
         }
     }
 
     /// The operation is awaited no more.
-    pub(in crate::pipe) fn leave(&mut self) {
+    pub(in crate::pipe) fn deregister(&mut self) {
         if !self.waits() || self.holder.core().is_inherited() {
             return;
         }
@@ -225,7 +225,7 @@ impl<H: Holds> Waiter<H> {
             driver.wakers.uncount();
         }
         if self.slot.is_some() {
-            driver.leave(core, &mut self.slot, &mut self.polls);
+            driver.deregister(core, &mut self.slot, &mut self.polls);
         }
     }
 }
@@ -246,6 +246,6 @@ fn unlist<C: Driven>(
 
 impl<H: Holds> Drop for Waiter<H> {
     fn drop(&mut self) {
-        self.leave();
+        self.deregister();
     }
 }

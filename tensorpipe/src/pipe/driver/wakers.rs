@@ -119,7 +119,7 @@ impl Wakers {
     }
 
     /// The operation is awaited no more. Returns whether others are.
-    pub(super) fn leave(&self, slot: &mut Option<u64>) -> bool {
+    pub(super) fn deregister(&self, slot: &mut Option<u64>) -> bool {
         let Some(id) = slot.take() else { return false };
         let (had_role, left, others) = {
             let mut roles = lock(&self.roles);
@@ -239,7 +239,7 @@ impl Wakers {
     }
 
     /// Ends the yield: the next driver does not wait for sockets and timers.
-    pub(super) fn yields_no_more(&self) {
+    pub(super) fn end_yield(&self) {
         self.yielded_on.store(NO_THREAD, Ordering::Relaxed);
     }
 
@@ -293,14 +293,14 @@ impl Wake for Wakers {
 
 impl Wake for Yielded {
     fn wake(self: Arc<Self>) {
-        self.0.yields_no_more();
+        self.0.end_yield();
         self.0.notify();
     }
 }
 
 impl Drop for Yielded {
     fn drop(&mut self) {
-        self.0.yields_no_more();
+        self.0.end_yield();
     }
 }
 
@@ -342,10 +342,10 @@ mod tests {
         wakers.register(&mut two, &s);
         wakers.notify();
         assert_eq!((count(&first), count(&second)), (0, 1));
-        wakers.leave(&mut two);
+        wakers.deregister(&mut two);
         assert_eq!(count(&first), 1, "the second left without driving");
         wakers.driving();
-        wakers.leave(&mut one);
+        wakers.deregister(&mut one);
         assert_eq!(count(&background), 2, "the first drove");
         wakers.notify();
         assert_eq!(count(&background), 3);

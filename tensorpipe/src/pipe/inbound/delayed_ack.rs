@@ -18,18 +18,18 @@ pub(in crate::pipe) fn delay_ack(
     body: &'static [u8],
 ) {
     shared.state.channel_delayed(op, body);
-    if shared.delayed_acks.wait() {
-        core.runtime.spawn(come_for_it(Arc::downgrade(core)));
+    if shared.delayed_acks.add() {
+        core.runtime.spawn(flush_delayed_acks(Arc::downgrade(core)));
     }
 }
 
-async fn come_for_it(core: Weak<Core>) {
+async fn flush_delayed_acks(core: Weak<Core>) {
     loop {
         sleep(DELAYED_ACK).await;
         let Some(core) = core.upgrade() else { return };
         let waits = {
             let mut shared = lock(&core.shared);
-            if !shared.delayed_acks.come() {
+            if !shared.delayed_acks.tick() {
                 return;
             }
             let waits = shared.state.has_delayed();

@@ -121,7 +121,7 @@ impl Incoming {
         let fences = allocation.held();
         let stage = match fences.is_empty() {
             true => self.begin(allocation),
-            false => Stage::HeldUp(Box::pin(async move {
+            false => Stage::AwaitsMemory(Box::pin(async move {
                 for fence in fences {
                     fence.when().await;
                 }
@@ -356,7 +356,7 @@ fn start_reading(
         arrival,
         places,
         std::mem::take(&mut plan.skipped),
-        std::mem::take(&mut plan.elsewhere),
+        std::mem::take(&mut plan.redirected),
         if over { Recipient::Waits } else { reader },
     );
     for copy in copies {

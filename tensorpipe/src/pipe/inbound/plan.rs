@@ -12,7 +12,7 @@ pub(super) struct Plan {
     pub(super) places: SmallVec<[(u16, Place); 2]>,
     pub(super) skipped: Vec<u16>,
     /// Parts that the reader wants on another device than the writer named: which, from where, to where.
-    pub(super) elsewhere: Vec<(u16, Device, Device)>,
+    pub(super) redirected: Vec<(u16, Device, Device)>,
     /// Every part goes where it would go without an allocation.
     pub(super) is_default: bool,
 }
@@ -30,7 +30,7 @@ impl Plan {
         let mut plan = Self {
             places: SmallVec::with_capacity(payloads + tensors),
             skipped: Vec::new(),
-            elsewhere: Vec::new(),
+            redirected: Vec::new(),
             is_default: true,
         };
         let pad = |places: Vec<Place>, len: usize| {
@@ -63,7 +63,7 @@ impl Plan {
                     device,
                     reason: "payloads are main memory; send a tensor".to_owned(),
                 })?;
-                plan.elsewhere.push((part, source, device));
+                plan.redirected.push((part, source, device));
             }
             plan.is_default &= matches!(place, Place::Pool)
                 || matches!(place, Place::On(device) if device == said);
@@ -80,7 +80,7 @@ impl Plan {
     ) -> Result<(), Misuse> {
         // An empty part can be on any device.
         let is_moved = |(part, ..): &&(u16, Device, Device)| head.part_len((*part).into()) > 0;
-        let mut moved = self.elsewhere.iter().filter(is_moved);
+        let mut moved = self.redirected.iter().filter(is_moved);
         moved.try_for_each(|(part, source, device)| {
             reaches(*part, *source, *device).map_err(|reason| Misuse::OutOfReach {
                 what: name(head, *part),
@@ -170,7 +170,7 @@ mod tests {
             let mut plan = Plan {
                 places: [(0, Place::Into(memory))].into_iter().collect(),
                 skipped: Vec::new(),
-                elsewhere: Vec::new(),
+                redirected: Vec::new(),
                 is_default: false,
             };
             plan.check_copies(&head, |_| is_here).is_ok()

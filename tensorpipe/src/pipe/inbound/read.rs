@@ -68,7 +68,7 @@ pub struct ReadInto {
 /// What a read waits for.
 pub(super) enum Stage {
     /// It has not begun: for its memory, which somebody else still reads.
-    HeldUp(Pin<Box<dyn Future<Output = Self> + Send + Sync>>),
+    AwaitsMemory(Pin<Box<dyn Future<Output = Self> + Send + Sync>>),
     /// For all of this message.
     Reading(u64),
     /// Nothing; or, where it has failed, for its memory.
@@ -101,14 +101,15 @@ impl ReadInto {
     /// Begins, once its memory is free. A fence is somebody else's code: if it panics, the read is over. Not inlined: most reads begin at
     /// once.
     #[inline(never)]
-    fn poll_held_up(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Stage::HeldUp(mut begins) = std::mem::replace(&mut self.stage, Stage::Over) else {
+    fn poll_memory_free(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Stage::AwaitsMemory(mut begins) = std::mem::replace(&mut self.stage, Stage::Over)
+        else {
             return Poll::Ready(());
         };
         let begun = begins.as_mut().poll(cx);
         let (stage, polled) = match begun {
             Poll::Ready(stage) => (stage, Poll::Ready(())),
-            Poll::Pending => (Stage::HeldUp(begins), Poll::Pending),
+            Poll::Pending => (Stage::AwaitsMemory(begins), Poll::Pending),
         };
         self.stage = stage;
         polled
@@ -121,8 +122,8 @@ impl Future for ReadInto {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         loop {
-            if let Stage::HeldUp(_) = this.stage {
-                ready!(this.poll_held_up(cx));
+            if let Stage::AwaitsMemory(_) = this.stage {
+                ready!(this.poll_memory_free(cx));
             }
             if let Stage::Reading(id) = this.stage {
                 let take = |shared: &mut Shared| shared.take_read(id);
@@ -141,7 +142,7 @@ impl Future for ReadInto {
                     this.stage = Stage::Ended(Err(error));
                     return Poll::Pending;
                 }
-                waits @ (Stage::HeldUp(_) | Stage::Reading(_)) => waits,
+                waits @ (Stage::AwaitsMemory(_) | Stage::Reading(_)) => waits,
                 Stage::Over => {
                     let over = "a read was polled after it had ended".to_owned();
                     Stage::Ended(Err(Misuse::Other(over).into()))
@@ -216,7 +217,7 @@ mod tests {
     async fn a_read_whose_fence_has_panicked_is_over() {
         let (client, _server) = memory_pair("panics").await;
         let fence = std::future::poll_fn(|_| -> Poll<Stage> { panic!("a fence of somebody's") });
-        let held_up = Stage::HeldUp(Box::pin(fence));
+        let held_up = Stage::AwaitsMemory(Box::pin(fence));
         let mut read = ReadInto::new(client.core().clone(), held_up, LentAllocation::default());
         let poll = || Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop()));
         assert!(catch_unwind(AssertUnwindSafe(poll)).is_err());

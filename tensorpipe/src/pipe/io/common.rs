@@ -25,7 +25,7 @@ pub(crate) struct Common {
 impl Common {
     /// For how many messages I/O pauses, so that they can be delivered. While another thread delivers (to a slow handler), I/O goes on, as
     /// far as [`Common::has_too_many_deliveries`] lets it.
-    pub(super) fn pauses_for(&self) -> usize {
+    pub(super) fn deliveries_due(&self) -> usize {
         match self.deliveries.count() {
             0 => 0,
             _ if self.driver.delivery.is_held() => 0,

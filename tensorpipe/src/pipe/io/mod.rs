@@ -68,9 +68,9 @@ pub(super) struct Io {
     /// Reads of the connection since the clock was read.
     reads_since: u32,
     /// Since then one read brought as much as an idle pipe has room for.
-    has_much: bool,
+    had_large_read: bool,
     /// When that happened last, or the pipe was made.
-    much_at: Instant,
+    large_read_at: Instant,
     /// Little has come in for long.
     is_quiet: bool,
     /// The last read has filled the buffer.
@@ -113,8 +113,8 @@ impl Io {
             failed: None,
             read_at: ambient::now(),
             reads_since: 0,
-            much_at: ambient::now(),
-            has_much: false,
+            large_read_at: ambient::now(),
+            had_large_read: false,
             is_quiet: false,
             is_filled: false,
             reads: Reads::default(),
@@ -148,7 +148,7 @@ impl Io {
             return;
         };
         let wakes = connection.wakes();
-        common.counters.woke(wakes);
+        common.counters.set_wakes(wakes);
         self.heard &= std::mem::replace(&mut self.peer_wakes, wakes) == wakes;
         if std::mem::take(&mut self.wrote) && self.heard && !self.polled {
             self.heard = false;
@@ -171,19 +171,19 @@ impl Io {
         self.reads.set(many);
         // Without a connection there is nothing to wait for: the poller should see why.
         let Some(connection) = &mut self.connection else {
-            return Readiness::Enough;
+            return Readiness::Ready;
         };
         let wanted = self.reads.wanted();
         if !self.work.is_empty()
             || (self.sends.is_owed() && sends)
             || connection.is_ready_for(wanted)
         {
-            return Readiness::Enough;
+            return Readiness::Ready;
         }
         match wanted > 1 && connection.is_ready() {
-            false => Readiness::Nothing,
-            true if self.reads.is_over() => Readiness::Enough,
-            true => Readiness::Some,
+            false => Readiness::NotReady,
+            true if self.reads.is_over() => Readiness::Ready,
+            true => Readiness::Partial,
         }
     }
 
@@ -227,10 +227,10 @@ impl Io {
             }
             self.send(common)?;
             let received = self.receive(common)?;
-            if common.pauses_for() > 0 {
+            if common.deliveries_due() > 0 {
                 return Ok(match self.polled && self.is_through() {
-                    true => Round::Came,
-                    false => Round::More,
+                    true => Round::Deliver,
+                    false => Round::DeliverAndContinue,
                 });
             }
             // What receiving made us say (grants, windows, answers) goes out before we wait.
@@ -239,7 +239,7 @@ impl Io {
             }
             self.settle(lock(&common.shared));
         }
-        Ok(Round::Enough)
+        Ok(Round::Yield)
     }
 
     /// Does some of the lanes' work.
@@ -312,7 +312,7 @@ impl Io {
             }
         };
         let mut shared = lock(&common.shared);
-        if let (true, ShutdownState::Until(until)) = (waits, shared.goodbye)
+        if let (true, ShutdownState::Until(until)) = (waits, shared.shutdown)
             && ambient::now() < until
         {
             self.ending = Some(connection);
@@ -359,7 +359,7 @@ impl Io {
     fn closed(&self, common: &Common) -> Option<Error> {
         let shared = lock(&common.shared);
         // Where both close at once, the peer may be gone right after it said that it has everything.
-        let by_us = shared.linger_until.is_some() && shared.state.is_closed_out();
-        (by_us || shared.state.is_closed_in()).then(|| shared.closed(!by_us))
+        let by_us = shared.linger_until.is_some() && shared.state.is_fin_acked();
+        (by_us || shared.state.is_fin_received()).then(|| shared.closed(!by_us))
     }
 }

@@ -48,11 +48,11 @@ impl Io {
                 if !self.receive_bulk(common)? {
                     return Ok(false);
                 }
-                common.pauses_for()
+                common.deliveries_due()
             } else if self.end > self.start && self.end - self.start >= self.need {
                 self.parse(common)?
             } else {
-                if common.pauses_for() > 0 {
+                if common.deliveries_due() > 0 {
                     return Ok(true);
                 }
                 if self.polled && std::mem::take(&mut self.found) {
@@ -113,7 +113,7 @@ impl Io {
         shared.check_ended()?;
         self.gather(shared);
         self.found = !shared.arrived.is_empty();
-        Ok(common.pauses_for())
+        Ok(common.deliveries_due())
     }
 
     /// The next `len` bytes are of a part, or nobody's. Returns `false` if they are still to be read.
@@ -167,7 +167,7 @@ impl Io {
             let at = bulk.at as usize;
             let piece = (bulk.left as usize).min(READ_BULK);
             let read = read(&mut **connection, &self.waker, &mut dest[at..at + piece]);
-            let Some(len) = self.came_in(read, common)? else {
+            let Some(len) = self.finish_read(read, common)? else {
                 return Ok(false);
             };
             if let Some(bulk) = &mut self.bulk {
@@ -218,21 +218,21 @@ impl Io {
         };
         let into = &mut self.received[self.end..room];
         let read = read(&mut **connection, &self.waker, into);
-        let Some(len) = self.came_in(read, common)? else {
+        let Some(len) = self.finish_read(read, common)? else {
             return Ok(false);
         };
         self.end += len;
         if self.end == self.received.len() {
             self.is_filled = true;
-            self.takes_much();
+            self.note_large_read();
         }
         self.bulky = false;
         Ok(true)
     }
 
     /// One read brought as much as an idle pipe has room for.
-    fn takes_much(&mut self) {
-        (self.has_much, self.is_quiet) = (true, false);
+    fn note_large_read(&mut self) {
+        (self.had_large_read, self.is_quiet) = (true, false);
     }
 
     /// The buffer grows where a read has filled it. While it is empty, it shrinks where little has come in for long.
@@ -249,7 +249,7 @@ impl Io {
     }
 
     /// What follows from a read. Returns how many bytes have come in, or `None` if the connection wants to wait.
-    fn came_in(
+    fn finish_read(
         &mut self,
         read: Poll<io::Result<usize>>,
         common: &Common,
@@ -260,8 +260,8 @@ impl Io {
             Poll::Ready(Ok(0)) => return Err(self.end_of_stream(common)),
             Poll::Ready(Ok(len)) => len,
         };
-        common.counters.read(len);
-        common.driver.found();
+        common.counters.count_read(len);
+        common.driver.record_arrival();
         self.heard = true;
         self.sends.batch_begins();
         self.reads.read(len);
@@ -274,7 +274,7 @@ impl Io {
     /// more than a frame: it is read only now and then.
     fn read_clock(&mut self, common: &Common, len: usize) {
         if len > RECEIVE_BUFFER_IDLE {
-            self.takes_much();
+            self.note_large_read();
         }
         self.reads_since += 1;
         if self.reads_since < READS_PER_CLOCK && common.driver.is_polling() {
@@ -286,9 +286,9 @@ impl Io {
             lock(&common.shared).state.heard(now);
         }
         self.read_at = now;
-        if std::mem::take(&mut self.has_much) {
-            self.much_at = now;
-        } else if now.saturating_duration_since(self.much_at) > RECEIVE_BUFFER_KEPT {
+        if std::mem::take(&mut self.had_large_read) {
+            self.large_read_at = now;
+        } else if now.saturating_duration_since(self.large_read_at) > RECEIVE_BUFFER_KEPT {
             self.is_quiet = true;
         }
     }
@@ -317,6 +317,6 @@ fn copy(bytes: &[u8], dest: Option<&mut Destination>, at: u64, common: &Common) 
     if let Some(dest) = dest.and_then(Destination::as_bytes_mut) {
         let at = at as usize;
         copy::copy(bytes, &mut dest[at..at + bytes.len()]);
-        common.counters.copied(bytes.len());
+        common.counters.count_copied(bytes.len());
     }
 }

@@ -124,7 +124,7 @@ impl Io {
 
     /// Sends what the protocol has to say, outside of a round. Returns whether that was all there is to be done.
     pub(in crate::pipe) fn send_out(&mut self, common: &Common) -> bool {
-        if !self.is_clear() {
+        if !self.is_all_written() {
             return false;
         }
         {
@@ -142,7 +142,7 @@ impl Io {
     }
 
     /// Whether nothing waits to be written, and the protocol knows of everything that was.
-    pub(in crate::pipe) fn is_clear(&self) -> bool {
+    pub(in crate::pipe) fn is_all_written(&self) -> bool {
         let clear = self.pieces.is_empty() && self.marks.is_empty() && self.failed.is_none();
         clear && self.connection.is_some() && !stop::is_any_armed()
     }
@@ -245,7 +245,7 @@ impl Io {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => Err(common.lost("it takes no more bytes")),
             Poll::Ready(Ok(len)) => {
-                common.counters.wrote(len);
+                common.counters.count_write(len);
                 self.wrote = true;
                 self.advance(len);
                 self.unflushed = true;

@@ -14,8 +14,8 @@ impl Io {
     /// As if so much time had passed since much came.
     pub(in crate::pipe) fn ages(&mut self, by: Duration) {
         // A machine that has just started knows no time before that.
-        let earlier = self.much_at.checked_sub(by);
-        self.much_at = earlier.expect("this machine runs for longer");
+        let earlier = self.large_read_at.checked_sub(by);
+        self.large_read_at = earlier.expect("this machine runs for longer");
     }
 }
 

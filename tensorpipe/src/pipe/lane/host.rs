@@ -57,7 +57,7 @@ pub(in crate::pipe) trait LaneHost {
         not(feature = "cuda"),
         expect(dead_code, reason = "no lane has others inside")
     )]
-    fn within(&mut self) -> &mut Option<(OpId, Destination)>;
+    fn piece_place(&mut self) -> &mut Option<(OpId, Destination)>;
 }
 
 /// What the writer of a message requires of its parts.
@@ -90,7 +90,7 @@ pub(in crate::pipe) struct PipeHost<'a> {
     /// Somebody waits until the message is written.
     pub(in crate::pipe) awaited: bool,
     /// The place for the main memory of a piece, until the piece takes it.
-    pub(in crate::pipe) within: Option<(OpId, Destination)>,
+    pub(in crate::pipe) piece_place: Option<(OpId, Destination)>,
 }
 
 impl PipeHost<'_> {
@@ -132,15 +132,15 @@ impl LaneHost for PipeHost<'_> {
     fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error> {
         let is_this =
             |(piece, dest): &mut (OpId, Destination)| *piece == op && dest.len() as u64 == len;
-        let within = self.within.take_if(is_this).map(|(_, dest)| dest);
+        let place = self.piece_place.take_if(is_this).map(|(_, dest)| dest);
         // Memory within a place that is announced already takes no more addresses.
-        let bytes = if within.is_some() { 0 } else { len };
+        let bytes = if place.is_some() { 0 } else { len };
         let announced = self.announcements.map(|all| all.take(bytes)).transpose();
         let announced = announced.map_err(|reason| out_of_memory(len, reason))?;
         let dest = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
         self.announced
             .extend(announced.map(|announced| (op, announced, None)));
-        Ok(within.unwrap_or_else(|| Destination::pooled(dest)))
+        Ok(place.unwrap_or_else(|| Destination::pooled(dest)))
     }
 
     fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
@@ -200,7 +200,7 @@ impl LaneHost for PipeHost<'_> {
         }
     }
 
-    fn within(&mut self) -> &mut Option<(OpId, Destination)> {
-        &mut self.within
+    fn piece_place(&mut self) -> &mut Option<(OpId, Destination)> {
+        &mut self.piece_place
     }
 }

@@ -143,15 +143,15 @@ impl LaneIo<'_> {
 
     /// Calls an inner lane for a piece. If that lane reserves or allocates main memory of the piece's length for it, it gets `dest`.
     #[cfg(feature = "cuda")]
-    pub(crate) fn within<T>(
+    pub(crate) fn with_place<T>(
         &mut self,
         piece: OpId,
         dest: Option<Destination>,
         call: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        *self.host.within() = dest.map(|dest| (piece, dest));
+        *self.host.piece_place() = dest.map(|dest| (piece, dest));
         let called = call(self);
-        *self.host.within() = None;
+        *self.host.piece_place() = None;
         called
     }
 

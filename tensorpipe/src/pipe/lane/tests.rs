@@ -75,7 +75,7 @@ struct Regions {
     results: Vec<LaneResult>,
     work: Vec<(OpId, Box<dyn Work>)>,
     stats: LaneStats,
-    within: Option<(OpId, Destination)>,
+    piece_place: Option<(OpId, Destination)>,
 }
 
 impl LaneHost for Regions {
@@ -130,8 +130,8 @@ impl LaneHost for Regions {
         self.stats.diverted += bytes;
     }
 
-    fn within(&mut self) -> &mut Option<(OpId, Destination)> {
-        &mut self.within
+    fn piece_place(&mut self) -> &mut Option<(OpId, Destination)> {
+        &mut self.piece_place
     }
 }
 
@@ -155,7 +155,7 @@ impl End {
             results: Vec::new(),
             work: Vec::new(),
             stats: LaneStats::default(),
-            within: None,
+            piece_place: None,
         };
         Self { lane, host }
     }

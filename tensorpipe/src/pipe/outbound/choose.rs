@@ -94,7 +94,10 @@ impl Sender<'_> {
         let is_required = required.is_some() || by_context.is_some();
         // The writer named no target, so any device of the peer's will do. Exception: main memory for which a channel is required.
         let is_open = target.is_none() && !(source.is_cpu() && is_required);
-        let anywhere = || self.choice.elsewhere(source, kind_of_memory, len, carries);
+        let anywhere = || {
+            self.choice
+                .alternative_target(source, kind_of_memory, len, carries)
+        };
         let what = || match kind {
             PartKind::Payload => format!("payload {number}"),
             PartKind::Tensor => format!("tensor {number}"),

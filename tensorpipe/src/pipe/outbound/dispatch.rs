@@ -5,7 +5,7 @@
 //! `tensorpipe-loom` checks it in every order of the threads' steps.
 
 use crate::pipe::core::Core;
-use crate::pipe::driver::is_many;
+use crate::pipe::driver::expects_batch;
 use crate::pipe::io::Io;
 use crate::pipe::shared::Shared;
 use crate::sync::{Arc, MutexGuard, lock};
@@ -17,11 +17,11 @@ pub enum When {
     Now,
     /// So many other operations of the writer's wait for their answers: if more messages are likely to be written, it leaves together with
     /// them.
-    Beside(usize),
+    Coalesce(usize),
     /// When the pipe is driven next: more messages are sure to follow.
-    Soon,
+    NextDrive,
     /// The same if a write is a system call; otherwise at once, so that the peer begins with what the next messages wait for.
-    Ahead,
+    NextDriveIfSyscall,
 }
 
 /// What became of a message.
@@ -42,9 +42,9 @@ pub struct Submitted {
 pub(in crate::pipe) struct Pushed {
     pub(in crate::pipe) id: u64,
     /// Nothing was there before it.
-    pub(in crate::pipe) alone: bool,
+    pub(in crate::pipe) queue_was_empty: bool,
     /// It is not over before a channel says so.
-    pub(in crate::pipe) kept: bool,
+    pub(in crate::pipe) pending: bool,
     /// Somebody is going to ask how it ends.
     pub(in crate::pipe) watched: bool,
 }
@@ -59,9 +59,9 @@ pub(in crate::pipe) fn dispatch(
 ) -> Submitted {
     let batched = match when {
         When::Now => false,
-        When::Beside(under_way) => is_many(under_way, core.driver.last_batch()),
-        When::Soon => true,
-        When::Ahead => core.driver.is_costly(),
+        When::Coalesce(under_way) => expects_batch(under_way, core.driver.last_batch()),
+        When::NextDrive => true,
+        When::NextDriveIfSyscall => core.driver.io_is_syscall(),
     };
     let left = |over, drive| Submitted {
         id: pushed.id,
@@ -77,7 +77,7 @@ pub(in crate::pipe) fn dispatch(
     if shared.has_work() {
         // The driver does the lanes' work first: its results leave with the message.
         drop(shared);
-        if pushed.alone || pushed.watched || pushed.kept {
+        if pushed.queue_was_empty || pushed.watched || pushed.pending {
             io.push_mark(pushed.id);
             sent_in_part(core, &io, pushed);
         }
@@ -86,7 +86,7 @@ pub(in crate::pipe) fn dispatch(
     // Channels may have said more than there was room for.
     let idle = shared.is_idle() && shared.state.is_next();
     drop(shared);
-    if batched && !io.sends.is_due(core.driver.is_costly()) {
+    if batched && !io.sends.is_due(core.driver.io_is_syscall()) {
         // If it is owed already, a task was told and nobody has sent since.
         let tell = io.sends.owe();
         drop(io);
@@ -98,7 +98,7 @@ pub(in crate::pipe) fn dispatch(
     let sent = io.send_gathered(core);
     let polls = core.driver.is_to_poll_for_peer();
     // A message behind others that nobody asks about counts as written, like bytes that a socket has taken.
-    if !sent && (pushed.alone || pushed.watched || pushed.kept) {
+    if !sent && (pushed.queue_was_empty || pushed.watched || pushed.pending) {
         io.push_mark(pushed.id);
         sent_in_part(core, &io, pushed);
     }
@@ -106,7 +106,7 @@ pub(in crate::pipe) fn dispatch(
     if polls {
         core.driver.wakers.wake_background();
     }
-    left(sent && !pushed.kept, !sent || !idle)
+    left(sent && !pushed.pending, !sent || !idle)
 }
 
 /// Has a message of `bytes` in the protocol's queue leave with others. Returns `false` if so much waits that its writer has to drive.
@@ -115,7 +115,7 @@ pub(in crate::pipe) fn dispatch_queued(
     mut io: MutexGuard<'_, Io>,
     bytes: u64,
 ) -> bool {
-    if io.sends.is_much(bytes) {
+    if io.sends.is_worth_write(bytes) {
         return false;
     }
     let tell = io.sends.owe();
@@ -133,9 +133,9 @@ fn sent_in_part(core: &Core, _: &MutexGuard<'_, Io>, pushed: Pushed) {
     let ended = shared.ended.clone();
     if ended.is_none() {
         shared.state.sent_in_part(pushed.id);
-        core.has_unwritten();
+        core.mark_unwritten();
     }
-    if pushed.watched && !pushed.kept {
+    if pushed.watched && !pushed.pending {
         shared.writes.insert(pushed.id, ended.map(Err));
     }
 }

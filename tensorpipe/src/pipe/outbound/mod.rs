@@ -20,7 +20,7 @@ use self::choose::choose;
 use self::dispatch::{Pushed, dispatch, dispatch_queued};
 pub use self::dispatch::{Submitted, When};
 use super::core::Core;
-use super::driver::{is_many, wake_all};
+use super::driver::{expects_batch, wake_all};
 use super::io::Io;
 use super::lane::SendOptions;
 use super::shared::Shared;
@@ -163,8 +163,8 @@ pub(super) fn submit(
         true => core.driver.hold(),
         false => None,
     };
-    let alone = io.as_deref().is_some_and(Io::is_clear);
-    let waits = watched && !alone;
+    let queue_was_empty = io.as_deref().is_some_and(Io::is_all_written);
+    let waits = watched && !queue_was_empty;
     // A watched message can be cancelled while it is queued, so it is not put into the send buffer behind others.
     let room = io.as_deref_mut().filter(|_| !waits).and_then(Io::room);
     let bytes = message.byte_len();
@@ -179,12 +179,12 @@ pub(super) fn submit(
         io.push_message();
     }
     numbered(id);
-    if written.kept {
+    if written.pending {
         if message.required.is_some() || message.diverted.is_some() {
             let (required, diverted) = (message.required.take(), message.diverted.take());
             shared.want(id, SendOptions { required, diverted });
         }
-        core.has_unwritten();
+        core.mark_unwritten();
         if watched {
             shared.writes.insert(id, None);
         }
@@ -192,11 +192,11 @@ pub(super) fn submit(
     let Some(mut io) = sent else {
         let batched = match when {
             When::Now => false,
-            When::Beside(under_way) => is_many(under_way, core.driver.last_batch()),
-            When::Soon | When::Ahead => true,
+            When::Coalesce(under_way) => expects_batch(under_way, core.driver.last_batch()),
+            When::NextDrive | When::NextDriveIfSyscall => true,
         };
         let may_wait =
-            batched && core.driver.is_costly() && !shared.has_work() && !core.answers_more();
+            batched && core.driver.io_is_syscall() && !shared.has_work() && !core.answers_more();
         drop(guard);
         let waits = may_wait
             && queued
@@ -210,7 +210,7 @@ pub(super) fn submit(
         });
     };
     let mut wakes = Vec::new();
-    if written.kept || shared.state.has_delayed() {
+    if written.pending || shared.state.has_delayed() {
         // Frames of the channels leave with the message, delayed acknowledgements, too. Results of lanes wait for a round: a message is not
         // over before it has left.
         shared.process_events(&mut wakes);
@@ -221,8 +221,8 @@ pub(super) fn submit(
     }
     let pushed = Pushed {
         id,
-        alone,
-        kept: written.kept,
+        queue_was_empty,
+        pending: written.pending,
         watched,
     };
     let submitted = dispatch(core, guard, io, pushed, when);

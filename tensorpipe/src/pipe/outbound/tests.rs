@@ -249,7 +249,7 @@ fn burst(client: &Pipe, messages: u64) -> Vec<u64> {
     let left = || (client.stats().bytes_out - before) / frame;
     let send = |_| {
         client
-            .submit(&mut Outbound::new(MESSAGE), When::Soon, |_| ())
+            .submit(&mut Outbound::new(MESSAGE), When::NextDrive, |_| ())
             .unwrap();
         left()
     };

@@ -78,7 +78,7 @@ impl Shared {
             // The later reader gets the error, and may still refuse the message for a reason of its own.
             Some(reading) if reading.reader == Recipient::None => {
                 reading.finish(Err(error));
-                self.state.throw_away(message);
+                self.state.discard_parts(message);
             }
             reading => {
                 let code = refusal(reading.map(|reading| reading.reader));
@@ -206,7 +206,7 @@ impl Shared {
             arrival.take_adopted(offer.part, offer.channel, adopted);
             used = offer.word.end;
         } else if !whole {
-            self.state.has_eager(message);
+            self.state.mark_eager_received(message);
             self.start_ahead(&arrival);
         }
         self.offer(arrival, wakes);
@@ -246,7 +246,7 @@ impl Shared {
     }
 
     fn offer(&mut self, arrival: Arrival, wakes: &mut Vec<Waker>) {
-        if self.pushes {
+        if self.has_handler {
             self.deliver(Delivery::Incoming(arrival));
         } else {
             self.arrived.push_back(arrival);
@@ -315,7 +315,7 @@ impl Shared {
             return Some(Err(error.clone()));
         }
         // Nothing more will come, although the connection still stands.
-        (self.state.is_closed_in()).then(|| Err(self.closed(true)))
+        (self.state.is_fin_received()).then(|| Err(self.closed(true)))
     }
 }
 

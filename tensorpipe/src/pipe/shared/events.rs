@@ -146,7 +146,7 @@ impl Shared {
                 self.flushed_to = self.flushed_to.max(message + 1);
                 self.wake(Interest::Flush, wakes);
             }
-            Event::GoAway { next, text } => self.peer_goes(next, text, wakes),
+            Event::GoAway { next, text } => self.handle_go_away(next, text, wakes),
             Event::Fin => {
                 self.ahead.end(self.state.ahead().unfinished);
                 self.wake(Interest::Descriptor, wakes);
@@ -206,7 +206,7 @@ impl Shared {
             diverted: &slot.diverted,
             by_message: &self.send_options,
             awaited: op.outgoing && self.writes.contains_key(&op.message),
-            within: None,
+            piece_place: None,
         };
         let mut io = LaneIo::new(&mut host);
         lane::call(&self.wakers, || act(&mut *slot.lane, &mut io));
@@ -293,8 +293,8 @@ impl Shared {
         self.deliver(Delivery::Reset(why));
     }
 
-    fn peer_goes(&mut self, next: u64, text: String, wakes: &mut Vec<Waker>) {
-        self.peer_goes_because = text.as_str().into();
+    fn handle_go_away(&mut self, next: u64, text: String, wakes: &mut Vec<Waker>) {
+        self.going_away_reason = text.as_str().into();
         let unseen = self.writes.keys().copied().filter(|id| *id >= next);
         for message in unseen.collect::<Vec<_>>() {
             self.end_write(message, Err(self.going_away()), wakes);

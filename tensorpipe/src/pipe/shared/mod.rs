@@ -65,7 +65,7 @@ pub(super) enum ShutdownState {
     /// The connection may take until then to say goodbye, and `close` waits for it.
     Until(Instant),
     /// The connection is gone, or its time is up: a thread that still has it drops it.
-    Said,
+    Done,
 }
 
 pub(crate) struct Shared {
@@ -100,12 +100,12 @@ pub(crate) struct Shared {
     /// The peer's application has called read for every message before this one.
     pub(super) flushed_to: u64,
     /// Messages are pushed to a handler.
-    pub(super) pushes: bool,
+    pub(super) has_handler: bool,
     pub(super) deliveries: Deliveries,
     /// How the pipe ended.
     pub(super) ended: Option<Error>,
     /// How far the goodbye of its connection is.
-    pub(super) goodbye: ShutdownState,
+    pub(super) shutdown: ShutdownState,
     /// When a closing pipe gives up.
     pub(super) linger_until: Option<Instant>,
     /// The time that it had for that, for the error.
@@ -114,7 +114,7 @@ pub(crate) struct Shared {
     permit: Option<tokio::sync::OwnedSemaphorePermit>,
     /// The first outgoing message that the peer does not read, because it is going away.
     pub(super) ignored_from: Option<u64>,
-    peer_goes_because: Arc<str>,
+    going_away_reason: Arc<str>,
     /// Callbacks for outgoing messages that begin to leave, by message number; as many as there are queued messages.
     pub(super) on_sending: BTreeMap<u64, Vec<OnSending>>,
     /// Acknowledgements of channels that wait for the next message.
@@ -162,14 +162,14 @@ impl Shared {
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
             flushed_to: 0,
-            pushes: false,
+            has_handler: false,
             deliveries: Deliveries::default(),
             ended: None,
-            goodbye: ShutdownState::None,
+            shutdown: ShutdownState::None,
             linger_until: None,
             linger: Duration::ZERO,
             ignored_from: None,
-            peer_goes_because: "".into(),
+            going_away_reason: "".into(),
             on_sending: BTreeMap::new(),
             delayed_acks: DelayedAcks::default(),
             stamps: Stamps::new(),
@@ -185,7 +185,7 @@ impl Shared {
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {
-        if self.pushes {
+        if self.has_handler {
             self.deliveries.push(delivery);
         }
     }
@@ -198,13 +198,13 @@ impl Shared {
 
     /// Why the peer takes no more messages.
     pub(super) fn going_away(&self) -> Error {
-        let (pipe, reason) = (self.name.clone(), self.peer_goes_because.clone());
+        let (pipe, reason) = (self.name.clone(), self.going_away_reason.clone());
         Error::GoingAway { pipe, reason }
     }
 
     /// Starts to push messages to the handler, queued ones first.
     pub(super) fn start_pushing(&mut self) {
-        self.pushes = true;
+        self.has_handler = true;
         for arrival in std::mem::take(&mut self.arrived) {
             self.deliver(Delivery::Incoming(arrival));
         }
@@ -294,7 +294,7 @@ impl Shared {
 
     /// The connection of a pipe that has ended is gone, or nobody waits for it any more.
     pub(super) fn shutdown_done(&mut self, wakes: &mut Vec<Waker>) {
-        self.goodbye = ShutdownState::Said;
+        self.shutdown = ShutdownState::Done;
         self.permit = None;
         let unread = self.reads.values().map(Reading::bytes_come).sum();
         self.ahead.end(unread);
@@ -368,7 +368,7 @@ impl Shared {
             return;
         }
         self.ended = Some(error.clone());
-        self.goodbye = ShutdownState::Until(ambient::now() + GOODBYE);
+        self.shutdown = ShutdownState::Until(ambient::now() + GOODBYE);
         self.on_sending.clear();
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.

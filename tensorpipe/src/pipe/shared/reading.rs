@@ -34,7 +34,7 @@ pub(in crate::pipe) struct Reading {
     /// Parts that were not wanted.
     skipped: Vec<u16>,
     /// Parts that the reader wants on another device than the writer named: which, from where, to where.
-    elsewhere: Vec<(u16, Device, Device)>,
+    redirected: Vec<(u16, Device, Device)>,
     /// The budget of parts in pooled memory, until the application has them.
     reservation: Reservation,
     /// Address space announced for its parts, likewise.
@@ -80,7 +80,7 @@ impl Reading {
             parts: Vec::new(),
             places: Vec::new(),
             skipped: Vec::new(),
-            elsewhere: Vec::new(),
+            redirected: Vec::new(),
             reservation,
             announced: Vec::new(),
             pieces: BTreeMap::new(),
@@ -124,7 +124,7 @@ impl Reading {
         arrival: Arrival,
         places: Vec<(u16, BufferMut)>,
         skipped: Vec<u16>,
-        elsewhere: Vec<(u16, Device, Device)>,
+        redirected: Vec<(u16, Device, Device)>,
         reader: Recipient,
     ) {
         let (head, here, came) = arrival.into_parts();
@@ -138,7 +138,7 @@ impl Reading {
         self.parts.retain(|(part, _)| !skipped.contains(part));
         self.places = places;
         self.skipped = skipped;
-        self.elsewhere = elsewhere;
+        self.redirected = redirected;
     }
 
     /// Keeps the budget that a part, or a piece of one, has taken.
@@ -247,7 +247,7 @@ impl Reading {
         let mut places = mem::take(&mut self.places);
         parts.sort_unstable_by_key(|(part, _)| *part);
         places.sort_unstable_by_key(|(part, _)| *part);
-        Some(build(head, parts, places, &self.elsewhere))
+        Some(build(head, parts, places, &self.redirected))
     }
 
     pub(in crate::pipe) fn finish(&mut self, result: Result<Message, Error>) {
@@ -279,7 +279,7 @@ fn build(
     head: Head,
     parts: impl IntoIterator<Item = (u16, Buffer)>,
     places: Vec<(u16, BufferMut)>,
-    elsewhere: &[(u16, Device, Device)],
+    redirected: &[(u16, Device, Device)],
 ) -> Result<Message, Error> {
     let mut parts = parts.into_iter().peekable();
     let mut places = places.into_iter().peekable();
@@ -288,7 +288,7 @@ fn build(
         let place = places
             .next_if(|(i, _)| *i == part)
             .map(|(_, buffer)| buffer);
-        let device = elsewhere.iter().find(|(i, ..)| *i == part);
+        let device = redirected.iter().find(|(i, ..)| *i == part);
         let device = device.map_or(target, |(.., device)| *device);
         match (found, place) {
             (Some(source), Some(mut dest)) => {

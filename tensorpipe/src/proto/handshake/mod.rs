@@ -126,14 +126,14 @@ impl Joins {
 #[derive(Debug, Default)]
 pub(crate) struct ServerHandshake {
     opening: Opening,
-    asks: bool,
+    requires_token: bool,
 }
 
 impl ServerHandshake {
-    /// `asks`: only a connector that has proved a token gets a new pipe.
-    pub(crate) fn new(asks: bool) -> Self {
+    /// `requires_token`: only a connector that has proved a token gets a new pipe.
+    pub(crate) fn new(requires_token: bool) -> Self {
         Self {
-            asks,
+            requires_token,
             ..Self::default()
         }
     }
@@ -146,7 +146,7 @@ impl ServerHandshake {
         let (used, frame) = self.opening.handle(input)?;
         let heard = match frame {
             None => return Ok((used, None)),
-            Some((Kind::Hello, body)) if self.asks && Purpose::is_pipe(body) => {
+            Some((Kind::Hello, body)) if self.requires_token && Purpose::is_pipe(body) => {
                 FirstFrame::Unproven
             }
             Some((Kind::Hello, body)) => FirstFrame::Hello(Purpose::decode(body)?),

@@ -190,7 +190,7 @@ impl End {
             return self.pipe.start_eager(message, |_| Vec::new());
         }
         if !is_whole {
-            self.pipe.has_eager(message);
+            self.pipe.mark_eager_received(message);
         }
         self.ready(message);
     }

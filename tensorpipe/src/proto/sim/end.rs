@@ -216,14 +216,18 @@ impl End {
         });
         let mut parts = message.outgoing(self.pipe.peer_limits());
         let written = self.pipe.write(&message.metadata, &mut parts, room);
-        let Written { number, sent, kept } = written.unwrap_or_else(|misuse| panic!("{misuse}"));
+        let Written {
+            number,
+            sent,
+            pending,
+        } = written.unwrap_or_else(|misuse| panic!("{misuse}"));
         if sent {
             segments.insert(0, Segment::Control(out.len()));
             // The link may take all of it at once, or not.
             if number % 2 == 0 {
                 self.pipe.sent_in_part(number);
                 segments.push(Segment::Mark(Mark::Message(number)));
-            } else if !kept {
+            } else if !pending {
                 self.written.push(number);
             }
             self.leave(&out, segments);

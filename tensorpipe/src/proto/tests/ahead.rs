@@ -113,7 +113,7 @@ fn half() -> Pair {
 #[test]
 fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
     let mut pair = half();
-    pair.b.pipe.throw_away(0);
+    pair.b.pipe.discard_parts(0);
     pair.read(0);
     pair.settle();
     assert_eq!(pair.b.contents(), [[None]]);
@@ -237,7 +237,7 @@ fn an_answer_that_was_not_asked_for_or_is_none_is_a_fault() {
 fn what_was_thrown_away_can_still_be_refused() {
     let mut pair = pair(10_000);
     pair.send(&message("lost").tensor(5000).tensor(3000));
-    pair.b.pipe.throw_away(0);
+    pair.b.pipe.discard_parts(0);
     assert_eq!(pair.b.pipe.dropped(), 8000);
     pair.b.refuse(0, ResetCode::Refused);
     pair.run();

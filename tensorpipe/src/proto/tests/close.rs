@@ -19,8 +19,8 @@ fn fin_follows_everything_that_was_written() {
     pair.settle();
     assert_eq!(pair.b.delivered.len(), 20);
     assert!(pair.b.fin && pair.a.fin_ack);
-    assert!(pair.a.pipe.is_closed_out() && !pair.a.pipe.is_closed_in());
-    assert!(pair.b.pipe.is_closed_in() && !pair.b.pipe.is_closed_out());
+    assert!(pair.a.pipe.is_fin_acked() && !pair.a.pipe.is_fin_received());
+    assert!(pair.b.pipe.is_fin_received() && !pair.b.pipe.is_fin_acked());
 }
 
 #[test]

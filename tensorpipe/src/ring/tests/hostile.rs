@@ -88,7 +88,7 @@ proptest! {
                     }
                 }
                 Act::Look(bytes) => {
-                    consumer.has(bytes);
+                    consumer.has_bytes(bytes);
                     consumer.is_ready();
                 }
                 Act::Sleep => {
@@ -96,7 +96,7 @@ proptest! {
                 }
                 Act::Write(_) | Act::GiveBack => {}
             }
-            prop_assert!(consumer.holds() <= 4096);
+            prop_assert!(consumer.available() <= 4096);
         }
         consumer.close(|| ());
     }

@@ -288,7 +288,9 @@ fn devices_have_places_of_their_own() {
     );
     let memory = MemoryKind::Device(GPU.kind);
     assert_eq!(choice.choose(GPU, memory, CPU, 1, 0, |_| true), None);
-    let (way, target) = choice.elsewhere(GPU, memory, 2 * MIB, |_| true).unwrap();
+    let (way, target) = choice
+        .alternative_target(GPU, memory, 2 * MIB, |_| true)
+        .unwrap();
     assert_eq!((way, target), (PartRoute::Channel(0), GPU));
     assert_eq!(choice.carrier(GPU, memory, CPU, 1), Carrier::Nothing);
 }

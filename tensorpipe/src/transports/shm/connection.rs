@@ -126,7 +126,7 @@ impl ShmConnection {
     }
 
     /// A reader is about to wait, and must be woken by the peer. `false`: there is something to do first.
-    fn falls_asleep(&mut self) -> bool {
+    fn try_sleep(&mut self) -> bool {
         let State::Open(rings) = &mut self.state else {
             return true;
         };
@@ -206,7 +206,7 @@ impl Connection for ShmConnection {
         if let (State::Open(rings), true) = (&self.state, polled)
             && rings.memory.is_here()
         {
-            rings.incoming.stay_awake();
+            rings.incoming.cancel_sleep();
         }
     }
 
@@ -215,7 +215,7 @@ impl Connection for ShmConnection {
     }
 
     fn is_ready_for(&mut self, bytes: usize) -> bool {
-        self.finds(|incoming| incoming.has(bytes))
+        self.finds(|incoming| incoming.has_bytes(bytes))
     }
 }
 
@@ -260,7 +260,7 @@ impl AsyncRead for ShmConnection {
             }
             match this.poll_wake(cx, Direction::Read) {
                 Poll::Ready(woken) => peer = woken,
-                Poll::Pending if this.falls_asleep() => return Poll::Pending,
+                Poll::Pending if this.try_sleep() => return Poll::Pending,
                 Poll::Pending => {}
             }
         }

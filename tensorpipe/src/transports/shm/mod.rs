@@ -122,7 +122,7 @@ impl Transport for ShmTransport {
         })
     }
 
-    fn side_address(&self) -> Option<String> {
+    fn upgrade_address(&self) -> Option<String> {
         here().ok().and_then(|_| random_name().ok())
     }
 }

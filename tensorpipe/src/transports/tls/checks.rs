@@ -18,7 +18,7 @@ use super::config::PROTOCOL;
 #[derive(Clone)]
 pub(super) struct Connects {
     pub(super) config: Arc<ClientConfig>,
-    pub(super) believes: Arc<WebPkiServerVerifier>,
+    pub(super) verifier: Arc<WebPkiServerVerifier>,
 }
 
 impl Connects {
@@ -37,7 +37,7 @@ impl Connects {
             .split_first()
             .ok_or_else(|| refused(Error::NoCertificatesPresented))?;
         let believed = self
-            .believes
+            .verifier
             .verify_server_cert(own, others, name, &[], UnixTime::now());
         believed.map(drop).map_err(refused)
     }

@@ -204,9 +204,9 @@ impl TlsConfig {
         let builder = builder.with_protocol_versions(&[&TLS13]);
         let builder = builder.map_err(|error| self.unfit(&error.to_string()))?;
         let roots = Arc::new(roots.roots("the roots of listeners")?);
-        let believes = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
-        let believes = believes.map_err(|error| self.unfit(&error.to_string()))?;
-        let builder = builder.with_webpki_verifier(believes.clone());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
+        let verifier = verifier.map_err(|error| self.unfit(&error.to_string()))?;
+        let builder = builder.with_webpki_verifier(verifier.clone());
         let mut config = match certificate {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => builder
@@ -216,7 +216,7 @@ impl TlsConfig {
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Connects {
             config: Arc::new(config),
-            believes,
+            verifier,
         })
     }
 

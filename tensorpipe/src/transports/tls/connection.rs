@@ -13,9 +13,9 @@ use tokio_rustls::{LazyConfigAcceptor, client, server};
 
 use super::Now;
 use super::checks::check_alpn;
+use super::handshake::Shaking;
 use super::names::names;
 use super::session::Open;
-use super::shaking::Shaking;
 use crate::address::{Identity, PeerAddr};
 use crate::error::{Error, PeerFault};
 use crate::sync::{Mutex, lock};

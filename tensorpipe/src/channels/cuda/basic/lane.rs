@@ -51,7 +51,7 @@ impl CudaBasicLane {
 
     fn ended(&mut self, op: OpId, ends: TransferStatus, io: &mut LaneIo<'_>) {
         match ends {
-            TransferStatus::GoesOn => {}
+            TransferStatus::Pending => {}
             TransferStatus::Sent => {
                 self.sending.remove(&op);
                 io.sent(op);
@@ -119,7 +119,7 @@ impl Lane for CudaBasicLane {
             (Some(sending), _) => sending.piece(op, number, event, tools, io)?,
             (None, Some(receiving)) => receiving.piece(op, number, event, tools, io)?,
             // The event crossed the end of the operation.
-            (None, None) => TransferStatus::GoesOn,
+            (None, None) => TransferStatus::Pending,
         };
         self.ended(op, ends, io);
         self.queue(op);

@@ -177,7 +177,7 @@ struct LaneContext {
 
 impl LaneContext {
     /// Passes an event about a piece to the inner lane. `place` is the main memory that the inner lane should use.
-    fn inside(
+    fn call_inner(
         &mut self,
         piece: OpId,
         place: Option<Destination>,
@@ -185,7 +185,7 @@ impl LaneContext {
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         let inner = &mut self.inner;
-        io.within(piece, place, |io| match event {
+        io.with_place(piece, place, |io| match event {
             PieceEvent::Control(body) => inner.control(piece, body, io),
             PieceEvent::Resume => inner.resume(piece, io),
             PieceEvent::Streamed(dest) => {

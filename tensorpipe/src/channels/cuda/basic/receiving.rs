@@ -35,7 +35,7 @@ pub(super) struct Receiving {
 /// The memory to fill.
 enum Dest {
     /// The inner lane provides the reader's memory.
-    Inside,
+    InInnerLane,
     Device(Filling),
     /// Main memory, and how many pieces are missing.
     Main(Windows, u16),
@@ -46,7 +46,7 @@ impl Dest {
     fn place(&self, range: Range<usize>) -> Option<Destination> {
         match self {
             Self::Main(windows, _) => Some(windows.range(range)),
-            Self::Inside | Self::Device(_) => None,
+            Self::InInnerLane | Self::Device(_) => None,
         }
     }
 }
@@ -54,7 +54,7 @@ impl Dest {
 /// A piece on its way.
 enum Piece {
     /// The inner lane has it.
-    Inside,
+    InInnerLane,
     /// The CPU copies it to its place in main memory.
     Placing(JobHandle<()>),
     /// Its copy to the device is being queued.
@@ -94,8 +94,8 @@ impl Receiving {
             return Ok(Self {
                 cut,
                 allowed: 1,
-                pieces: BTreeMap::from([(1, Piece::Inside)]),
-                dest: Dest::Inside,
+                pieces: BTreeMap::from([(1, Piece::InInnerLane)]),
+                dest: Dest::InInnerLane,
             });
         }
         let cuda = match device.is_cpu() {
@@ -139,7 +139,7 @@ impl Receiving {
     fn allow_one(&mut self, op: OpId, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
         self.allowed += 1;
         let number = self.allowed;
-        self.pieces.insert(number, Piece::Inside);
+        self.pieces.insert(number, Piece::InInnerLane);
         let range = self.cut.range(number);
         let want = Want::Adopt {
             len: range.len() as u64,
@@ -147,7 +147,7 @@ impl Receiving {
         };
         let (inner, named) = (&mut tools.inner, piece(op, number));
         let recv = |io: &mut LaneIo<'_>| inner.recv(named, want, io);
-        io.within(named, self.dest.place(range), recv);
+        io.with_place(named, self.dest.place(range), recv);
     }
 
     /// Handles an event about one of its pieces.
@@ -166,13 +166,13 @@ impl Receiving {
             _ if number > self.allowed => {
                 return Err(ChannelFault(format!("piece {number} is not allowed yet")));
             }
-            (Some(at @ Piece::Inside), PieceEvent::Ended(outcome)) => {
+            (Some(at @ Piece::InInnerLane), PieceEvent::Ended(outcome)) => {
                 match (outcome, &mut self.dest) {
                     (Outcome::Failed(error), _) => {
                         self.pieces.remove(&number);
                         return Ok(TransferStatus::Failed(error));
                     }
-                    (Outcome::Received(memory), Dest::Inside) => {
+                    (Outcome::Received(memory), Dest::InInnerLane) => {
                         return Ok(TransferStatus::Received(memory));
                     }
                     (Outcome::Received(memory), Dest::Main(windows, _)) => {
@@ -182,7 +182,7 @@ impl Receiving {
                                 Ok(placing) => *at = Piece::Placing(placing),
                                 Err(error) => return Ok(TransferStatus::Failed(error)),
                             }
-                            return Ok(TransferStatus::GoesOn);
+                            return Ok(TransferStatus::Pending);
                         }
                         drop(memory);
                         return Ok(self.placed(op, number, tools, io));
@@ -194,12 +194,12 @@ impl Receiving {
                     (Outcome::Sent, _) => {}
                 }
             }
-            (Some(Piece::Inside), event) => tools.inside(named, place(), event, io)?,
+            (Some(Piece::InInnerLane), event) => tools.call_inner(named, place(), event, io)?,
             (Some(_), PieceEvent::Resume) => return Ok(self.copied(op, named, number, tools, io)),
             // The event crossed the end of the piece.
             _ => {}
         }
-        Ok(TransferStatus::GoesOn)
+        Ok(TransferStatus::Pending)
     }
 
     /// A piece is where it belongs in main memory.
@@ -221,12 +221,12 @@ impl Receiving {
             io.control(op, Say::Allow(self.allowed + 1).encode());
             self.allow_one(op, tools, io);
         }
-        TransferStatus::GoesOn
+        TransferStatus::Pending
     }
 
     /// All pieces are in their windows.
     fn whole(&mut self, tools: &LaneContext) -> TransferStatus {
-        let whole = match std::mem::replace(&mut self.dest, Dest::Inside) {
+        let whole = match std::mem::replace(&mut self.dest, Dest::InInnerLane) {
             Dest::Main(windows, _) => windows.into_whole(),
             _ => None,
         };
@@ -254,18 +254,18 @@ impl Receiving {
     ) -> TransferStatus {
         let failed = |error: DeviceError| TransferStatus::Failed(tools.failed(&error));
         let Some(at) = self.pieces.get_mut(&number) else {
-            return TransferStatus::GoesOn;
+            return TransferStatus::Pending;
         };
         if let Piece::Placing(slot) = at {
             return match slot.take() {
-                None => TransferStatus::GoesOn,
+                None => TransferStatus::Pending,
                 Some(Err(error)) => failed(error),
                 Some(Ok(())) => self.placed(op, number, tools, io),
             };
         }
         if let Piece::Queueing(slot) = at {
             match slot.take() {
-                None => return TransferStatus::GoesOn,
+                None => return TransferStatus::Pending,
                 Some(Err(error)) => return failed(error),
                 Some(Ok(Queued {
                     whole: Some(whole), ..
@@ -274,14 +274,14 @@ impl Receiving {
             }
         }
         let Piece::Copying(fence) = at else {
-            return TransferStatus::GoesOn;
+            return TransferStatus::Pending;
         };
         match fence.reached() {
             // The writer may already send all pieces, and waits for no more.
             _ if self.allowed == self.cut.count() => {}
             None => {
                 tools.handle.resume_at(named, fence);
-                return TransferStatus::GoesOn;
+                return TransferStatus::Pending;
             }
             Some(Err(error)) => return failed(error),
             Some(Ok(())) => {
@@ -291,13 +291,13 @@ impl Receiving {
         }
         self.pieces.remove(&number);
         io.release(named);
-        TransferStatus::GoesOn
+        TransferStatus::Pending
     }
 
     /// Nobody waits for it any more.
     pub(super) fn cancel(self, op: OpId, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
         for (number, state) in self.pieces {
-            if let Piece::Inside = state {
+            if let Piece::InInnerLane = state {
                 tools.inner.cancel(piece(op, number), io);
             }
         }
@@ -317,7 +317,7 @@ fn put(
         let text = format!("a piece of {len} bytes came for a place of {}", place.len());
         return Err(Misuse::Other(text).into());
     }
-    let mut room = io.within(piece, Some(place), |io| {
+    let mut room = io.with_place(piece, Some(place), |io| {
         io.allocate(piece, Device::CPU, len as u64)
     })?;
     io.copied(len as u64);

@@ -68,13 +68,13 @@ enum Piece {
     /// It is queued.
     Copying(Download),
     /// The inner lane has it.
-    Inside,
+    InInnerLane,
 }
 
 /// How a transfer goes on.
 #[derive(Debug)]
 pub(super) enum TransferStatus {
-    GoesOn,
+    Pending,
     Sent,
     Received(Buffer),
     Failed(Error),
@@ -168,7 +168,7 @@ impl Sending {
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         let named = piece(op, number);
-        self.pieces.insert(number, Piece::Inside);
+        self.pieces.insert(number, Piece::InInnerLane);
         tools.inner.send(named, source, io);
         let early = self.early.extract_if(.., |(of, _)| *of == number);
         for (_, body) in early.collect::<Vec<_>>() {
@@ -215,7 +215,7 @@ impl Sending {
         let number = number.get();
         let allowed = self.told.map_or(0, |(_, allowed)| allowed);
         match (self.pieces.get_mut(&number), event) {
-            (Some(Piece::Inside), PieceEvent::Ended(outcome)) => {
+            (Some(Piece::InInnerLane), PieceEvent::Ended(outcome)) => {
                 self.end(number, tools);
                 match outcome {
                     Outcome::Failed(error) => return Ok(TransferStatus::Failed(error)),
@@ -226,7 +226,7 @@ impl Sending {
                 }
                 self.go_on(op, tools, io)?;
             }
-            (Some(Piece::Inside), event) => tools.inside(named, None, event, io)?,
+            (Some(Piece::InInnerLane), event) => tools.call_inner(named, None, event, io)?,
             (Some(Piece::Queueing(_) | Piece::Copying(_)), PieceEvent::Resume) => {
                 return self.copied(op, number, tools, io);
             }
@@ -241,7 +241,7 @@ impl Sending {
             // The event crossed the end of the piece.
             _ => {}
         }
-        Ok(TransferStatus::GoesOn)
+        Ok(TransferStatus::Pending)
     }
 
     /// A piece's copy to main memory has got further.
@@ -253,17 +253,17 @@ impl Sending {
         io: &mut LaneIo<'_>,
     ) -> Result<TransferStatus, ChannelFault> {
         let Some(at) = self.pieces.get_mut(&number) else {
-            return Ok(TransferStatus::GoesOn);
+            return Ok(TransferStatus::Pending);
         };
         if let Piece::Queueing(slot) = at {
             match slot.take() {
-                None => return Ok(TransferStatus::GoesOn),
+                None => return Ok(TransferStatus::Pending),
                 Some(Err(error)) => return Ok(TransferStatus::Failed(tools.failed(&error))),
                 Some(Ok(copy)) => *at = Piece::Copying(copy),
             }
         }
         let Piece::Copying(copy) = at else {
-            return Ok(TransferStatus::GoesOn);
+            return Ok(TransferStatus::Pending);
         };
         match copy.take() {
             Err(error) => return Ok(TransferStatus::Failed(tools.failed(&error))),
@@ -272,7 +272,7 @@ impl Sending {
             }
             Ok(Some(staged)) => self.hand_in(op, number, staged.freeze(), tools, io)?,
         }
-        Ok(TransferStatus::GoesOn)
+        Ok(TransferStatus::Pending)
     }
 
     /// A piece does not need this side's staging memory any more.
@@ -294,7 +294,7 @@ impl Sending {
         let staged = self.pieces.keys().map(|number| self.staged_by(*number));
         tools.staged -= staged.sum::<usize>();
         for (number, state) in self.pieces {
-            if let Piece::Inside = state {
+            if let Piece::InInnerLane = state {
                 tools.inner.cancel(piece(op, number), io);
             }
         }

@@ -36,7 +36,7 @@ pub(super) enum FromWriter {
     /// It will be offered to the process that brings this number to the writer's exchange.
     Invite(Token),
     /// It cannot be lent.
-    Cannot,
+    Unavailable,
 }
 
 /// From the reader's lane.
@@ -44,7 +44,7 @@ pub(super) enum FromWriter {
 pub(super) enum FromReader {
     Taken,
     /// It has brought the invitation.
-    Came,
+    Connected,
     /// It has read the number.
     Proved,
     /// It cannot be taken, or was not offered: send it through main memory. A reason means that nothing can ever be taken.
@@ -53,11 +53,11 @@ pub(super) enum FromReader {
 
 const OFFER: u8 = 16;
 const INVITE: u8 = 17;
-const CANNOT: u8 = 18;
+const UNAVAILABLE: u8 = 18;
 const PROVE: u8 = 19;
 const OFFER_SPANNING: u8 = 20;
 const TAKEN: u8 = 16;
-const CAME: u8 = 17;
+const CONNECTED: u8 = 17;
 const DETOUR: u8 = 18;
 const DETOUR_ALWAYS: u8 = 19;
 const PROVED: u8 = 20;
@@ -96,7 +96,7 @@ impl FromWriter {
             Self::Offer(lies) => place(OFFER_SPANNING, lies),
             Self::Prove(lies, number) => [&place(PROVE, lies), &number[..]].concat(),
             Self::Invite(number) => [&[INVITE], &number[..]].concat(),
-            Self::Cannot => vec![CANNOT],
+            Self::Unavailable => vec![UNAVAILABLE],
         }
     }
 
@@ -123,7 +123,7 @@ impl FromWriter {
                 }
             }
             (&INVITE, rest) => Some(Self::Invite(rest.try_into().ok()?)),
-            (&CANNOT, []) => Some(Self::Cannot),
+            (&UNAVAILABLE, []) => Some(Self::Unavailable),
             _ => None,
         };
         decode().ok_or_else(|| nonsense(body))
@@ -134,7 +134,7 @@ impl FromReader {
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Taken => vec![TAKEN],
-            Self::Came => vec![CAME],
+            Self::Connected => vec![CONNECTED],
             Self::Proved => vec![PROVED],
             Self::Detour(None) => vec![DETOUR],
             Self::Detour(Some(reason)) => {
@@ -148,7 +148,7 @@ impl FromReader {
     pub(super) fn decode(body: &[u8]) -> Result<Option<Self>, ChannelFault> {
         match body {
             [TAKEN] => Ok(Some(Self::Taken)),
-            [CAME] => Ok(Some(Self::Came)),
+            [CONNECTED] => Ok(Some(Self::Connected)),
             [PROVED] => Ok(Some(Self::Proved)),
             [DETOUR] => Ok(Some(Self::Detour(None))),
             [DETOUR_ALWAYS, reason @ ..] if reason.len() <= REASON => {
@@ -216,7 +216,7 @@ mod tests {
             spans(1),
             FromWriter::Prove(lies(Vec::new()), [8; 16]),
             FromWriter::Invite([6; 16]),
-            FromWriter::Cannot,
+            FromWriter::Unavailable,
         ];
         for said in all {
             let bytes = said.encode();
@@ -232,7 +232,7 @@ mod tests {
         let always = FromReader::Detour(Some("no descriptors".to_owned()));
         let others = [
             FromReader::Taken,
-            FromReader::Came,
+            FromReader::Connected,
             FromReader::Proved,
             FromReader::Detour(None),
         ];

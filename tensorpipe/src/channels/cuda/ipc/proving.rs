@@ -244,8 +244,9 @@ impl Writer {
             match (self.parts.remove(&op), failed) {
                 (Some(Part::Waits(source)), None) => self.send(op, source, tools, io),
                 (Some(Part::Waits(source)), Some(reason)) => {
-                    io.control(op, FromWriter::Cannot.encode());
-                    self.parts.insert(op, Part::Cannot(source, reason.clone()));
+                    io.control(op, FromWriter::Unavailable.encode());
+                    self.parts
+                        .insert(op, Part::Unavailable(source, reason.clone()));
                 }
                 (Some(other), _) => drop(self.parts.insert(op, other)),
                 // Given up in the meantime.

@@ -104,7 +104,7 @@ impl Reader {
                 | Part::Mapping(FromWriter::Prove(..), want, _)
                 | Part::Queueing(Proof { want, .. }, _)
                 | Part::Proving(Proof { want, .. }, _),
-            ) if told == FromWriter::Cannot => {
+            ) if told == FromWriter::Unavailable => {
                 self.detour(op, want, tools, io);
                 Ok(())
             }
@@ -125,17 +125,17 @@ impl Reader {
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
         // If nothing can be taken any more, nothing is fetched either.
-        if told == FromWriter::Cannot || tools.degraded.receiving().is_some() {
+        if told == FromWriter::Unavailable || tools.degraded.receiving().is_some() {
             self.detour(op, want, tools, io);
             return Ok(());
         }
         let wanted = match told {
             FromWriter::Invite(_) if self.is_welcome.load(Ordering::Acquire) => {
-                io.control(op, FromReader::Came.encode());
+                io.control(op, FromReader::Connected.encode());
                 self.parts.insert(op, Part::Wanted(want));
                 return Ok(());
             }
-            FromWriter::Invite(_) | FromWriter::Cannot => Vec::new(),
+            FromWriter::Invite(_) | FromWriter::Unavailable => Vec::new(),
             FromWriter::Offer(ref lies) | FromWriter::Prove(ref lies, _) => {
                 let all = lies.all().map(|(segment, _)| Wanted::Device(segment));
                 let missing: Vec<_> = all.filter(|one| !self.lender.has(*one)).collect();
@@ -183,7 +183,7 @@ impl Reader {
         let (lies, number) = match &told {
             FromWriter::Offer(lies) => (lies, None),
             FromWriter::Prove(lies, number) => (lies, Some(*number)),
-            FromWriter::Invite(_) | FromWriter::Cannot => return Ok(()),
+            FromWriter::Invite(_) | FromWriter::Unavailable => return Ok(()),
         };
         let (ids, lens): (Vec<_>, Vec<_>) = lies.all().unzip();
         let len = lens.iter().copied().fold(0, u64::saturating_add);

@@ -36,7 +36,7 @@ pub(super) enum Part {
     /// The driver is asked what others may map.
     Sharing(JobHandle<Shared>, Buffer),
     /// It is being copied to memory that can be lent.
-    Copied(JobHandle<Buffer>, Buffer),
+    Copying(JobHandle<Buffer>, Buffer),
     /// It waits for a proof about its device that another part has begun.
     Waits(Buffer),
     /// Memory for a proof is being filled.
@@ -49,8 +49,8 @@ pub(super) enum Part {
     Invited(Buffer),
     Offered(Offer, Buffer),
     /// The reader was told that it cannot be lent, for this reason.
-    Cannot(Buffer, Arc<str>),
-    /// As `Cannot`, after a late proof: an answer about that proof may still cross this.
+    Unavailable(Buffer, Arc<str>),
+    /// As `Unavailable`, after a late proof: an answer about that proof may still cross this.
     Late(Buffer, Arc<str>),
 }
 
@@ -127,7 +127,7 @@ impl Writer {
                 Self::cannot(op, source, LendError { reason, lasting }, tools, io)
             }
             None => match Self::copy(op, source.clone(), tools, io) {
-                Ok(copying) => Part::Copied(copying, source),
+                Ok(copying) => Part::Copying(copying, source),
                 Err(error) => Self::cannot(op, source, not_now(&error), tools, io),
             },
         };
@@ -174,8 +174,8 @@ impl Writer {
         if unlent.lasting {
             tools.degraded.cannot_send(&*unlent.reason);
         }
-        io.control(op, FromWriter::Cannot.encode());
-        Part::Cannot(source, unlent.reason.into())
+        io.control(op, FromWriter::Unavailable.encode());
+        Part::Unavailable(source, unlent.reason.into())
     }
 
     /// A step of a part has finished.
@@ -190,13 +190,13 @@ impl Writer {
                 }
                 None => drop(self.parts.insert(op, Part::Sharing(slot, source))),
             },
-            Some(Part::Copied(slot, source)) => match slot.take() {
+            Some(Part::Copying(slot, source)) => match slot.take() {
                 Some(Ok(copy)) => self.send(op, copy, tools, io),
                 Some(Err(error)) => {
                     let part = Self::cannot(op, source, not_now(&error), tools, io);
                     self.parts.insert(op, part);
                 }
-                None => drop(self.parts.insert(op, Part::Copied(slot, source))),
+                None => drop(self.parts.insert(op, Part::Copying(slot, source))),
             },
             Some(Part::Numbering(slot, source)) => match slot.take() {
                 Some(Ok((numbered, number))) => self.prove(op, numbered, number, source, tools, io),
@@ -209,7 +209,7 @@ impl Writer {
             Some(Part::Proving(offer, asked, source)) if asked.is_late.load(Ordering::Acquire) => {
                 self.withdraw(&offer);
                 self.unproved(op, source, late(), tools, io);
-                if let Some(Part::Cannot(source, why)) = self.parts.remove(&op) {
+                if let Some(Part::Unavailable(source, why)) = self.parts.remove(&op) {
                     self.parts.insert(op, Part::Late(source, why));
                 }
             }
@@ -247,7 +247,7 @@ impl Writer {
                 self.send(op, source, tools, io);
                 self.proof_ended(device, None, tools, io);
             }
-            (Some(Part::Invited(source)), FromReader::Came) => match self.borrower() {
+            (Some(Part::Invited(source)), FromReader::Connected) => match self.borrower() {
                 Ok(Some(_)) => self.send(op, source, tools, io),
                 _ => return Err(ChannelFault("nobody has come".to_owned())),
             },
@@ -256,7 +256,7 @@ impl Writer {
                 self.detour(op, source, None, reason, tools, io);
             }
             (Some(Part::Late(source, why)), FromReader::Proved) => {
-                self.parts.insert(op, Part::Cannot(source, why));
+                self.parts.insert(op, Part::Unavailable(source, why));
             }
             (Some(Part::Proving(offer, _, source)), FromReader::Detour(reason)) => {
                 self.withdraw(&offer);
@@ -270,7 +270,7 @@ impl Writer {
                 self.detour(op, source, None, reason, tools, io);
             }
             (
-                Some(Part::Cannot(source, ours) | Part::Late(source, ours)),
+                Some(Part::Unavailable(source, ours) | Part::Late(source, ours)),
                 FromReader::Detour(reason),
             ) => {
                 self.detour(op, source, Some(ours), reason, tools, io);

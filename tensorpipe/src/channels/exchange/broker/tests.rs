@@ -1,7 +1,7 @@
 //! Clients that come, go, and are slow.
 
 use super::super::borrower::Borrower;
-use super::super::{Invitation, PACKET_MAX, Packet, meet};
+use super::super::{Invitation, PACKET_MAX, Packet, connect};
 use super::*;
 use crate::device::{Pool, PoolOptions};
 use crate::keys::PipeKey;
@@ -37,7 +37,7 @@ fn enter(exchange: &Arc<Exchange>) -> Entered {
 }
 
 fn enter_by(exchange: &Exchange, invitation: &Invitation) -> PacketSocket {
-    let (socket, _) = meet(exchange.name()).unwrap();
+    let (socket, _) = connect(exchange.name()).unwrap();
     let hello = Packet::Hello(invitation.number());
     socket.send(&hello.encode(), None).unwrap();
     let welcomed = std::iter::repeat_with(|| {
@@ -136,7 +136,7 @@ fn an_invitation_is_for_one_process() {
     let numbers = [honest.invitation.number(), [0x7b; 16]];
     assert!(in_a_child(|| {
         numbers.into_iter().all(|number| {
-            let (socket, _) = meet(exchange.name()).unwrap();
+            let (socket, _) = connect(exchange.name()).unwrap();
             socket.send(&Packet::Hello(number).encode(), None).unwrap();
             let heard = std::iter::repeat_with(|| {
                 std::thread::sleep(Duration::from_millis(1));
@@ -161,7 +161,7 @@ fn an_invitation_is_for_one_process() {
 
 /// What an exchange says to a packet.
 fn answer(exchange: &Exchange, packet: &Packet) -> Option<Packet> {
-    let (socket, _) = meet(exchange.name()).unwrap();
+    let (socket, _) = connect(exchange.name()).unwrap();
     socket.send(&packet.encode(), None).unwrap();
     let heard = std::iter::repeat_with(|| {
         std::thread::sleep(Duration::from_millis(1));
@@ -208,7 +208,7 @@ fn who_has_the_key_of_a_pipe_is_told_where_there_is_something_to_read() {
     let to = key.pass(exchange.name());
     let answered = || answer(&exchange, &Packet::Where { to });
     assert_eq!(answered(), None);
-    let passes = [(); 2].map(|()| exchange.lets_pass(&key));
+    let passes = [(); 2].map(|()| exchange.issue_pass(&key));
     assert!(matches!(answered(), Some(Packet::Here(_))));
     let elsewhere = key.pass("tensorpipe-elsewhere");
     let other = answer(&exchange, &Packet::Where { to: elsewhere });
@@ -235,7 +235,7 @@ fn hostile_peers_are_few_and_keep_nobody_out() {
         let exchange = Exchange::here();
         exchange.open().unwrap();
         let before = watches();
-        let hostile = [(); 100].map(|()| meet(exchange.name()).unwrap().0);
+        let hostile = [(); 100].map(|()| connect(exchange.name()).unwrap().0);
         let honest = enter(&exchange);
         let most = watches() - before;
         drop((hostile, honest));

@@ -52,7 +52,7 @@ pub(crate) fn drop_later(bytes: usize, what: impl Send + 'static) {
 
 /// Whether so much waits that nobody should pin more. Memory that is not pinned costs one more copy, but is freed at once.
 #[allow(dead_code, reason = "for devices that are built in")]
-pub(crate) fn are_behind() -> bool {
+pub(crate) fn is_backlogged() -> bool {
     of_all().bytes.load(Ordering::Relaxed) >= BEHIND
 }
 
