@@ -125,7 +125,7 @@ impl InFlightCall {
     #[inline]
     pub(crate) fn drive(&mut self, cx: &Context<'_>) {
         self.polled = true;
-        if self.slot.leaves_soon() {
+        if self.slot.take_skip_first_drive() {
             self.awaiting.join_others(cx.waker());
         } else {
             self.awaiting.drive(cx.waker());

@@ -24,7 +24,7 @@ impl ConnectionBuilder {
     pub async fn connect(self, url: impl AsRef<str>) -> Result<Connection, Error> {
         let pipe = self.chosen_context().connect(url.as_ref()).await?;
         let connection = self.over(pipe)?;
-        connection.was_reached_at(url.as_ref());
+        connection.set_peer_url(url.as_ref());
         Ok(connection)
     }
 

@@ -80,7 +80,7 @@ impl Caller {
     }
 
     /// Records the peer and the route at its first call over this pipe.
-    pub(crate) fn has_called(&self, pipe: &Pipe) {
+    pub(crate) fn record_peer(&self, pipe: &Pipe) {
         self.known.get_or_init(|| {
             let peer = pipe.peer();
             Known {
@@ -126,7 +126,7 @@ pub(crate) struct CancelState {
     /// The handler's task.
     task: AtomicWaker,
     /// Wakes work of the handler on other tasks.
-    told: Notify,
+    notify: Notify,
 }
 
 /// See [`Inner::held`].
@@ -216,9 +216,11 @@ impl CallContext {
     }
 
     /// The trace context of calls that the handler makes.
-    pub(crate) fn around(&self) -> TraceContext {
+    pub(crate) fn outgoing_trace(&self) -> TraceContext {
         let handler_trace = self.inner.handler_trace.as_ref();
-        handler_trace.map_or(self.inner.trace, |handler_trace| handler_trace.around)
+        handler_trace.map_or(self.inner.trace, |handler_trace| {
+            handler_trace.outgoing_trace
+        })
     }
 
     /// Warm memory for results. A caller on this machine reads a tensor from it ([`Pool::tensor`]) in place, without a copy.
@@ -250,13 +252,13 @@ impl CallContext {
         let Inner {
             cancel, deadline, ..
         } = &*self.inner;
-        let told = cancel.told.notified();
+        let notified = cancel.notify.notified();
         // Checked after `notified`: a cancel before that does not wake it.
         if cancel.is_set() {
             return;
         }
         let Some(at) = *deadline else {
-            return told.await;
+            return notified.await;
         };
         let up = {
             // The future may be polled on a thread without a runtime.
@@ -265,7 +267,7 @@ impl CallContext {
         };
         tokio::select! {
             biased;
-            () = told => {}
+            () = notified => {}
             () = up => {}
         }
     }
@@ -289,7 +291,7 @@ impl CallContext {
     /// The context of a batch that begins with this call. Some caller of the batch waits until `deadline`.
     pub(crate) fn of_batch(&self, deadline: Option<Instant>) -> Self {
         let caller = self.inner.caller.clone();
-        Self::new(None, deadline, self.around(), caller, None, None)
+        Self::new(None, deadline, self.outgoing_trace(), caller, None, None)
     }
 
     /// Counts a waiting call in the receive budget. A call whose parts came later is counted already; for one that came whole,
@@ -333,12 +335,12 @@ impl CancelState {
 
     pub(crate) fn set(&self) {
         self.cancelled.store(true, Ordering::Release);
-        self.told.notify_waiters();
+        self.notify.notify_waiters();
         self.task.wake();
     }
 
     /// Wakes the handler's task, so that it checks for changes that no waker reports, such as [`CallContext::server_stops`].
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn wake(&self) {
         self.task.wake();
     }
 

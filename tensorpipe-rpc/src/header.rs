@@ -217,8 +217,8 @@ impl Header {
     }
 
     /// Sets whether the caller wants figures.
-    pub(crate) fn asking(mut self, asked: bool) -> Self {
-        if asked {
+    pub(crate) fn with_stats(mut self, wants_stats: bool) -> Self {
+        if wants_stats {
             self.flags |= STATS;
         }
         self

@@ -120,7 +120,7 @@
 //! | time to answer a client that connects | 10 s | fixed |
 //! | wait for the first of several servers | 30 s | [`ReplicasBuilder::connect_timeout`](replicas::ReplicasBuilder::connect_timeout) |
 //! | time without a connection until a server is given up | 10 min | [`ReplicasBuilder::give_up_after`](replicas::ReplicasBuilder::give_up_after) |
-//! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::tries`](replicas::ReplicasBuilder::tries) |
+//! | how often a call over replicas is sent | 5 | [`ReplicasBuilder::max_attempts`](replicas::ReplicasBuilder::max_attempts) |
 //! | devices that a client's map names | 64 | fixed: [`DeviceMap::MAX`] |
 //! | values of a rendezvous that nobody received | 1 GiB, 65536 values | [`rendezvous::Limits`] |
 //! | depth of a value; stack to decode it | 128 levels; 1 MiB | fixed: [`codec::MAX_DEPTH`], [`codec::MAX_STACK`] |

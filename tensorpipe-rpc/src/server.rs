@@ -139,7 +139,7 @@ impl Server {
     }
 
     /// Calls under way: admitted and not answered.
-    pub fn calls_under_way(&self) -> usize {
+    pub fn calls_in_flight(&self) -> usize {
         self.shared.calls.unanswered()
     }
 

@@ -184,7 +184,7 @@ fn connections_that_were_leave_nothing_in_use() {
             cut_in_all += 2 * CONNECTIONS * urls.len();
             let is_cut = || cut.load(Ordering::Relaxed) == cut_in_all + killed;
             eventually("calls are cut", is_cut).await;
-            eventually("calls end", || server.calls_under_way() == 0).await;
+            eventually("calls end", || server.calls_in_flight() == 0).await;
         };
         // rustls keeps 256 tickets that it gave. Each connection leaves one of its two, as it used one of another.
         for _ in 0..256 {

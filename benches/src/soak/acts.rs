@@ -110,7 +110,7 @@ impl Everything for Hand {
     }
 
     async fn next(&self, kept: Remote<Parcel>) -> Result<Remote<Parcel>, String> {
-        let kept = kept.here().map_err(words)?;
+        let kept = kept.local_value().map_err(words)?;
         kept.check().map_err(words)?;
         let number = kept.number.wrapping_add(1);
         let next = self

@@ -14,12 +14,12 @@ impl Connection {
         self.ended.store(true, Ordering::Release);
     }
 
-    pub(super) fn gone(&self) -> Option<ConnectError> {
+    pub(super) fn unavailable_reason(&self) -> Option<ConnectError> {
         let ended = self.ended.load(Ordering::Acquire);
         ended.then_some(ConnectError::ShuttingDown)
     }
 
-    pub(super) fn calls_under_way(&self) -> usize {
+    pub(super) fn calls_in_flight(&self) -> usize {
         0
     }
 

@@ -27,7 +27,7 @@ const ROOM: u64 = 1;
 impl Connection {
     fn new() -> Self {
         let unread = UnreadBudget::new(ROOM, 1);
-        unread.take_anyway(ROOM);
+        unread.force_acquire(ROOM);
         let streams = Arc::new(CallStreams {
             inbox: Some(Inbox::new(INITIAL_WINDOW, unread.clone())),
             waits: AtomicBool::new(false),
@@ -56,7 +56,7 @@ impl Connection {
                     self.unread.wait(&self.streams);
                     self.read_held();
                 } else {
-                    self.unread.let_go();
+                    self.unread.release_held();
                 }
             }
             None => panic!("it sent too much"),
@@ -116,14 +116,17 @@ impl Connection {
 
     /// The other stream is read, which makes room.
     fn room_comes(&self) {
-        self.unread.give_back(ROOM);
+        self.unread.release(ROOM);
         self.read_held();
     }
 
     /// Asserts that all room taken for the stream is back and that no message counts as kept.
     fn is_even(&self, others: u64) {
-        assert!(others == 0 || !self.unread.take_all(1), "too much is back");
-        assert!(self.unread.take_all(ROOM - others), "bytes are taken");
+        assert!(
+            others == 0 || !self.unread.try_acquire(1),
+            "too much is back"
+        );
+        assert!(self.unread.try_acquire(ROOM - others), "bytes are taken");
         assert!(self.unread.hold(), "a message is kept");
     }
 }

@@ -103,11 +103,11 @@ impl Batcher {
         }
     }
 
-    /// Adds a call, and returns a future of its answer. If `alone`, it shares its batch with no other.
+    /// Adds a call, and returns a future of its answer. If `exclusive`, it shares its batch with no other.
     pub(super) fn join(
         self: &Arc<Self>,
         key: BatchKey,
-        alone: bool,
+        exclusive: bool,
         tensors: Vec<Tensor>,
         rows: u64,
         context: CallContext,
@@ -127,7 +127,7 @@ impl Batcher {
         let slot = {
             let mut state = lock(&self.state);
             let queue = &mut state.queue;
-            queue.join(now, Arc::new(key), rows, alone, deadline, call)
+            queue.join(now, Arc::new(key), rows, exclusive, deadline, call)
         };
         let waiting = Waiting {
             batcher: self.clone(),
@@ -144,7 +144,7 @@ impl Batcher {
 
     /// Starts the batches that are to run now.
     fn start(self: &Arc<Self>, now: Instant) {
-        if !lock(&self.state).queue.ask(now) {
+        if !lock(&self.state).queue.start_dispatch(now) {
             return;
         }
         loop {
@@ -268,7 +268,7 @@ impl Future for Waiting {
         if !this.is_due && this.of.server_stops() {
             this.is_due = true;
             this.timer = None;
-            lock(&this.batcher.state).queue.hurry(this.slot.number);
+            lock(&this.batcher.state).queue.flush(this.slot.number);
             this.batcher.start(ambient::now());
         }
         if !this.is_due {

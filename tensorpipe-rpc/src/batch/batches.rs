@@ -126,7 +126,7 @@ impl Batches {
         // Gathering needs an allocator that can copy on the tensors' device. Without one, the call runs alone.
         let mut devices = named.iter().map(|(_, tensor)| tensor.device());
         let gathers = |device| (context.allocator(device)).is_ok_and(|pool| pool.gathers());
-        let alone = devices.any(|device| !device.is_cpu() && !gathers(device));
+        let exclusive = devices.any(|device| !device.is_cpu() && !gathers(device));
         let tensors = named.map(|(_, tensor)| tensor).into();
         let handle = move |tensors: Vec<Tensor>, gathered: Gathered| match tensors.try_into() {
             Ok(tensors) => handle(tensors, gathered),
@@ -139,9 +139,9 @@ impl Batches {
             held,
         };
         if let Some(handler_trace) = &context.inner.handler_trace {
-            handler_trace.gathers();
+            handler_trace.expect_batch();
         }
-        Box::pin(batcher.join(key, alone, tensors, rows, context, handle))
+        Box::pin(batcher.join(key, exclusive, tensors, rows, context, handle))
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) struct BatchQueue<K, M> {
     numbers: u64,
     running: usize,
     /// Set while some thread takes batches out: the latest time for which it was asked to.
-    asking: Option<Instant>,
+    dispatching: Option<Instant>,
     /// A running mean of how long runs take.
     run: Option<Duration>,
 }
@@ -76,18 +76,18 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
             slots: FxHashMap::default(),
             numbers: 0,
             running: 0,
-            asking: None,
+            dispatching: None,
             run: None,
         }
     }
 
-    /// Adds a call. If `alone`, it shares its batch with no other.
+    /// Adds a call. If `exclusive`, it shares its batch with no other.
     pub(super) fn join(
         &mut self,
         now: Instant,
         key: K,
         rows: u64,
-        alone: bool,
+        exclusive: bool,
         deadline: Option<Instant>,
         call: M,
     ) -> BatchSlot {
@@ -96,7 +96,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         let due = self.due_of(now, deadline);
         let slot = self.number();
         let room = match self.open.get(&key) {
-            _ if alone || size >= max => None,
+            _ if exclusive || size >= max => None,
             Some(&group) if self.groups[&group].size + size <= max => Some(group),
             // The group has too little room for this call, so it is closed.
             Some(&group) => {
@@ -107,7 +107,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         };
         let number = room.unwrap_or_else(|| {
             let number = self.number();
-            if !alone && size < max {
+            if !exclusive && size < max {
                 self.open.insert(key.clone(), number);
             }
             self.groups.insert(
@@ -117,7 +117,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
                     opened: now,
                     due,
                     size: 0,
-                    closed: alone || size >= max,
+                    closed: exclusive || size >= max,
                     members: Vec::new(),
                 },
             );
@@ -136,7 +136,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         });
         self.slots.insert(slot, number);
         self.settle(number);
-        if self.groups[&number].size >= max || alone {
+        if self.groups[&number].size >= max || exclusive {
             self.close(number);
         }
         BatchSlot { number: slot, due }
@@ -160,7 +160,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
     }
 
     /// Closes the group of this call, so that it runs as soon as it can.
-    pub(super) fn hurry(&mut self, slot: u64) {
+    pub(super) fn flush(&mut self, slot: u64) {
         if let Some(&number) = self.slots.get(&slot) {
             self.close(number);
         }
@@ -168,18 +168,18 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
 
     /// Asks to take batches out. Returns `true` if the caller must do it, with [`BatchQueue::next`] until there are none. Otherwise
     /// another thread is doing it, and now includes this moment.
-    pub(super) fn ask(&mut self, now: Instant) -> bool {
-        let is_first = self.asking.is_none();
-        self.asking = self.asking.max(Some(now));
+    pub(super) fn start_dispatch(&mut self, now: Instant) -> bool {
+        let is_first = self.dispatching.is_none();
+        self.dispatching = self.dispatching.max(Some(now));
         is_first
     }
 
     /// Takes out a batch that is to run now. It counts as running until [`BatchQueue::ended`]. Only for the thread that
-    /// [`BatchQueue::ask`] chose.
+    /// [`BatchQueue::start_dispatch`] chose.
     pub(super) fn next(&mut self) -> Option<Vec<(u64, M)>> {
         let batch = self.take_due();
         if batch.is_none() {
-            self.asking = None;
+            self.dispatching = None;
         }
         batch
     }
@@ -189,7 +189,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
             return None;
         }
         let &(due, number) = self.due.first()?;
-        if due > self.asking? {
+        if due > self.dispatching? {
             return None;
         }
         let group = self.remove(number)?;

@@ -44,7 +44,7 @@ impl Bench {
     /// The calls of each batch that runs now.
     fn runs(&mut self) -> Vec<Vec<u32>> {
         let mut runs = Vec::new();
-        assert!(self.queue.ask(self.now));
+        assert!(self.queue.start_dispatch(self.now));
         while let Some(batch) = self.queue.next() {
             runs.push(batch.into_iter().map(|(_, call)| call).collect());
         }
@@ -172,12 +172,21 @@ fn a_deadline_leaves_time_for_the_run() {
 fn who_asks_while_another_one_does_is_heard() {
     let mut bench = Bench::new(9, 2 * MS, 9);
     let slot = bench.join("k", 1, 1);
-    assert!(bench.queue.ask(bench.now));
-    assert!(!bench.queue.ask(slot.due), "its timer, on another thread");
-    assert!(!bench.queue.ask(bench.now), "which is not forgotten");
+    assert!(bench.queue.start_dispatch(bench.now));
+    assert!(
+        !bench.queue.start_dispatch(slot.due),
+        "its timer, on another thread"
+    );
+    assert!(
+        !bench.queue.start_dispatch(bench.now),
+        "which is not forgotten"
+    );
     assert_eq!(bench.queue.next(), Some(vec![(slot.number, 1)]));
     assert_eq!(bench.queue.next(), None);
-    assert!(bench.queue.ask(bench.now), "nobody is at it any more");
+    assert!(
+        bench.queue.start_dispatch(bench.now),
+        "nobody is at it any more"
+    );
 }
 
 #[test]
@@ -200,7 +209,7 @@ enum Step {
     Join {
         key: u8,
         rows: u64,
-        alone: bool,
+        exclusive: bool,
         left_us: Option<u64>,
     },
     Leave(prop::sample::Index),
@@ -213,7 +222,7 @@ fn step() -> impl Strategy<Value = Step> {
     let left = prop::option::of(0..8000u64);
     prop_oneof![
         6 => (0..3u8, rows, prop::bool::weighted(0.05), left).prop_map(
-            |(key, rows, alone, left_us)| Step::Join { key, rows, alone, left_us }
+            |(key, rows, exclusive, left_us)| Step::Join { key, rows, exclusive, left_us }
         ),
         2 => any::<prop::sample::Index>().prop_map(Step::Leave),
         3 => (0..3000u64).prop_map(Step::Pass),
@@ -239,12 +248,12 @@ proptest! {
         let mut running = 0;
         for step in steps {
             match step {
-                Step::Join { key, rows, alone, left_us } => {
+                Step::Join { key, rows, exclusive, left_us } => {
                     let deadline = left_us.map(|left| now + Duration::from_micros(left));
-                    let slot = queue.join(now, key, rows, alone, deadline, ());
+                    let slot = queue.join(now, key, rows, exclusive, deadline, ());
                     prop_assert!(slot.due >= now && slot.due <= now + max_wait);
                     prop_assert!(deadline.is_none_or(|at| slot.due <= at));
-                    waiting.insert(slot.number, (key, rows, alone, slot.due));
+                    waiting.insert(slot.number, (key, rows, exclusive, slot.due));
                     slots.push(slot.number);
                 }
                 Step::Leave(which) if !slots.is_empty() => {
@@ -259,7 +268,7 @@ proptest! {
                 }
                 Step::Leave(_) | Step::End(_) => {}
             }
-            prop_assert!(queue.ask(now));
+            prop_assert!(queue.start_dispatch(now));
             while let Some(batch) = queue.next() {
                 running += 1;
                 prop_assert!(running <= concurrency);

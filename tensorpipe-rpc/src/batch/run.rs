@@ -61,7 +61,7 @@ pub(super) async fn run(run: Run) {
         .iter()
         .filter_map(|call| call.context.inner.handler_trace.as_ref())
     {
-        handler_trace.begins(begun);
+        handler_trace.record_start(begun);
     }
     let ended = match made {
         Ok(work) => to_end(&context, work).await,
@@ -77,7 +77,7 @@ pub(super) async fn run(run: Run) {
             // One of the calls may be at fault: run each alone, so that the others do not fail with it.
             if call.handle.again && !call.answer.is_closed() {
                 ending.reruns += 1;
-                if let Some(own) = alone(&context, ending.method(), call).await {
+                if let Some(own) = run_single(&context, ending.method(), call).await {
                     *reply = own;
                 }
             }
@@ -92,7 +92,7 @@ pub(super) async fn run(run: Run) {
 }
 
 /// Runs the handler for one call of a batch that has failed. `None` if all callers have gone.
-async fn alone(
+async fn run_single(
     context: &CallContext,
     method: &'static str,
     call: &mut BatchedCall,

@@ -37,7 +37,7 @@ pub(super) async fn bind(
         encoded,
         header_len,
         deadline,
-        met: None,
+        references: None,
         trace: None,
         places: None,
         required: None,

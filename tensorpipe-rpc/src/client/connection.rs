@@ -42,7 +42,7 @@ impl Connection {
         url: impl AsRef<str>,
     ) -> Result<Self, tensorpipe::Error> {
         let connection = Self::over(context.connect(url.as_ref()).await?)?;
-        connection.was_reached_at(url.as_ref());
+        connection.set_peer_url(url.as_ref());
         Ok(connection)
     }
 
@@ -57,8 +57,8 @@ impl Connection {
     }
 
     /// Remembers the URL of the other end, so that a third process can be sent there.
-    pub(crate) fn was_reached_at(&self, url: &str) {
-        let _ = self.engine.reached_at.set(url.to_owned());
+    pub(crate) fn set_peer_url(&self, url: &str) {
+        let _ = self.engine.peer_url.set(url.to_owned());
     }
 
     /// The pipe: its name, route, pool and counters.
@@ -77,7 +77,7 @@ impl Connection {
     }
 
     /// Calls that wait for their answer.
-    pub fn calls_under_way(&self) -> usize {
+    pub fn calls_in_flight(&self) -> usize {
         self.engine.calls.under_way()
     }
 
@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Why the connection takes no more calls, if so.
-    pub(super) fn gone(&self) -> Option<ConnectError> {
+    pub(super) fn unavailable_reason(&self) -> Option<ConnectError> {
         let engine = &self.engine;
         if engine.pipe.has_ended() {
             return engine.pipe.ended().now_or_never().map(ConnectError::Pipe);

@@ -12,32 +12,38 @@ use crate::remote::{ANY, EncodedReferences, encoding, put_references};
 
 /// Encoded arguments, to be sent as often as need be.
 pub(super) struct EncodedCall {
-    pub(super) terms: CallOptions,
+    pub(super) options: CallOptions,
     kept: ResendableCall,
-    met: Option<Box<EncodedReferences>>,
+    references: Option<Box<EncodedReferences>>,
 }
 
 impl EncodedCall {
     pub(super) fn new(
-        terms: CallOptions,
+        options: CallOptions,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Self, CallError> {
         let mut encoder = Encoder::new();
-        let (encoded, met) = encoding(ANY, None, || encode(&mut encoder));
-        encoded.map_err(|error| CallError::Encode(error.in_method(terms.method.name)))?;
-        let waits = met.as_ref().is_some_and(|met| !met.waits.is_empty());
+        let (encoded, references) = encoding(ANY, None, || encode(&mut encoder));
+        encoded.map_err(|error| CallError::Encode(error.in_method(options.method.name)))?;
+        let waits = references
+            .as_ref()
+            .is_some_and(|references| !references.waits.is_empty());
         let kept = ResendableCall::new(encoder.finish(), waits);
-        Ok(Self { terms, kept, met })
+        Ok(Self {
+            options,
+            kept,
+            references,
+        })
     }
 
     /// Whether the arguments refer to values that a server owns.
     pub(super) fn refers(&self) -> bool {
-        self.met.is_some()
+        self.references.is_some()
     }
 
     /// The connection to the server that owns those values.
     pub(super) fn owner(&self) -> Option<Arc<Engine>> {
-        let pin = self.met.as_ref()?.pins.first()?;
+        let pin = self.references.as_ref()?.pins.first()?;
         Some(pin.engine().clone())
     }
 
@@ -48,27 +54,31 @@ impl EncodedCall {
         service: u32,
         left: Option<Duration>,
     ) -> Result<Sent, CallError> {
-        let terms = CallOptions {
+        let options = CallOptions {
             // Each attempt has messages of its own, whose tensors are placed anew.
-            places: self.terms.places.as_deref().map(CallPlacement::of_attempt),
-            ..self.terms.clone()
+            places: self
+                .options
+                .places
+                .as_deref()
+                .map(CallPlacement::of_attempt),
+            ..self.options.clone()
         };
-        let begun = engine.begin_call(service, &terms, left);
+        let begun = engine.begin_call(service, &options, left);
         let header_len = begun.header.len();
         let mut encoded = self.kept.behind(begun.header, &engine.pipe.peer_limits());
-        if let Some(met) = &self.met {
-            put_references(&mut encoded.metadata, &met.waits)?;
+        if let Some(references) = &self.references {
+            put_references(&mut encoded.metadata, &references.waits)?;
         }
         let slot = engine.call(Request {
             id: begun.id,
-            method: terms.method,
+            method: options.method,
             encoded,
             header_len,
-            deadline: terms.deadline,
-            met: self.met.clone(),
+            deadline: options.deadline,
+            references: self.references.clone(),
             trace: begun.trace,
-            places: terms.places,
-            required: terms.required,
+            places: options.places,
+            required: options.required,
         });
         Ok((engine.clone(), slot))
     }

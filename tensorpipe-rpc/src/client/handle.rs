@@ -38,7 +38,7 @@ pub struct ClientHandle {
 impl fmt::Debug for ClientHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.bound.replicas {
-            Some(joined) => joined.fmt(f),
+            Some(replicated) => replicated.fmt(f),
             None => self.bound.connection.fmt(f),
         }
     }
@@ -154,17 +154,17 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<StartedCall, CallError> {
-        let terms = self.terms(method)?;
+        let options = self.options(method)?;
         let sent = match &self.bound.replicas {
-            None => self.send(terms, encode)?,
-            Some(joined) => {
-                let call = EncodedCall::new(terms, encode)?;
+            None => self.send(options, encode)?,
+            Some(replicated) => {
+                let call = EncodedCall::new(options, encode)?;
                 // These cannot be sent twice: a stream is consumed as it is sent, and references belong to one server.
                 let once = method.streams.any() || method.promises || call.refers();
                 if !once {
-                    return Ok(joined.call(call));
+                    return Ok(replicated.call(call));
                 }
-                send_to_one(joined, &call)?
+                send_to_one(replicated, &call)?
             }
         };
         Ok(StartedCall::sent(sent))
@@ -176,51 +176,51 @@ impl ClientHandle {
         method: &'static Method,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
-        let terms = self.terms(method)?;
+        let options = self.options(method)?;
         match &self.bound.replicas {
-            None => self.send(terms, encode),
-            Some(joined) => send_to_one(joined, &EncodedCall::new(terms, encode)?),
+            None => self.send(options, encode),
+            Some(replicated) => send_to_one(replicated, &EncodedCall::new(options, encode)?),
         }
     }
 
     fn send(
         &self,
-        terms: CallOptions,
+        options: CallOptions,
         encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
     ) -> Result<Sent, CallError> {
         let engine = &self.bound.connection.engine;
-        let begun = engine.begin_call(self.bound.service, &terms, time_of(&terms));
+        let begun = engine.begin_call(self.bound.service, &options, time_of(&options));
         let header_len = begun.header.len();
         let mut encoder = Encoder::after(begun.header);
         let here = Arc::as_ptr(engine).addr();
-        let (encoded, met) = encoding(here, None, || encode(&mut encoder));
+        let (encoded, references) = encoding(here, None, || encode(&mut encoder));
         if let Err(error) = encoded {
-            let error = CallError::Encode(error.in_method(terms.method.name));
+            let error = CallError::Encode(error.in_method(options.method.name));
             if let Some(trace) = &begun.trace {
                 trace.failed(&error);
             }
             return Err(error);
         }
         let mut encoded = encoder.finish();
-        if let Some(met) = &met {
-            put_references(&mut encoded.metadata, &met.waits)?;
+        if let Some(references) = &references {
+            put_references(&mut encoded.metadata, &references.waits)?;
         }
         let slot = engine.call(Request {
             id: begun.id,
-            method: terms.method,
+            method: options.method,
             encoded,
             header_len,
-            deadline: terms.deadline,
-            met,
+            deadline: options.deadline,
+            references,
             trace: begun.trace,
-            places: terms.places,
-            required: terms.required,
+            places: options.places,
+            required: options.required,
         });
         Ok((engine.clone(), slot))
     }
 
     /// The options of a call that is made now.
-    fn terms(&self, method: &'static Method) -> Result<CallOptions, CallError> {
+    fn options(&self, method: &'static Method) -> Result<CallOptions, CallError> {
         let now = ambient::now();
         let outer = CallContext::current();
         // A nested call has at most the time that its caller has left.
@@ -232,7 +232,7 @@ impl ClientHandle {
                 moving: false,
             });
         }
-        let outer = outer.map(|outer| outer.around());
+        let outer = outer.map(|outer| outer.outgoing_trace());
         Ok(CallOptions {
             service: self.name,
             method,
@@ -241,7 +241,7 @@ impl ClientHandle {
                 0 => outer.unwrap_or_default(),
                 _ => self.trace,
             },
-            asked: self.stats,
+            wants_stats: self.stats,
             places: CallPlacement::of(method, self.devices.as_ref()),
             required: self.required.clone(),
         })
@@ -249,15 +249,15 @@ impl ClientHandle {
 }
 
 /// Sends a call to the server that owns the values its arguments refer to; without such values, to any server.
-fn send_to_one(joined: &ReplicatedService, call: &EncodedCall) -> Result<Sent, CallError> {
-    let left = time_of(&call.terms);
+fn send_to_one(replicated: &ReplicatedService, call: &EncodedCall) -> Result<Sent, CallError> {
+    let left = time_of(&call.options);
     match call.owner() {
         None => {
-            let picked = joined.here()?;
+            let picked = replicated.here()?;
             let engine = &picked.live.connection.engine;
             call.send(engine, picked.service, left)
         }
-        Some(owner) => match owner.bound(joined.schema) {
+        Some(owner) => match owner.bound(replicated.schema) {
             Some(service) => call.send(&owner, service, left),
             None => Err(CallError::Unresolved(
                 "its owner is not among these replicas".into(),
@@ -267,6 +267,6 @@ fn send_to_one(joined: &ReplicatedService, call: &EncodedCall) -> Result<Sent, C
 }
 
 /// How much time a call has when it begins.
-fn time_of(terms: &CallOptions) -> Option<Duration> {
-    terms.deadline.map(|(_, after)| after)
+fn time_of(options: &CallOptions) -> Option<Duration> {
+    options.deadline.map(|(_, after)| after)
 }

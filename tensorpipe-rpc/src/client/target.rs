@@ -50,11 +50,11 @@ impl Target for Connection {
 impl Target for Replicas {
     fn bind<'a>(&'a self, schema: &'static Schema) -> Binding<'a> {
         Box::pin(async move {
-            let (joined, connection, service) = self.join(schema).await?;
+            let (replicated, connection, service) = self.join(schema).await?;
             Ok(BoundService {
                 connection,
                 service,
-                replicas: Some(joined),
+                replicas: Some(replicated),
             })
         })
     }

@@ -8,7 +8,7 @@ use tensorpipe::{Device, Payload, Tensor};
 
 use super::deserializer::Reader;
 use super::error::{DecodeError, Fault, Subject};
-use crate::remote::references_met;
+use crate::remote::decoded_references;
 
 /// The arguments of one call as they arrived, taken in order.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub struct Arguments {
     payloads: Vec<Option<Payload>>,
     tensors: Vec<Option<Tensor>>,
     /// The device on which tensors that are taken must be, if there is one.
-    on: Option<Device>,
+    device: Option<Device>,
 }
 
 impl Arguments {
@@ -29,7 +29,7 @@ impl Arguments {
             read: 0,
             payloads: payloads.into_iter().map(Some).collect(),
             tensors: tensors.into_iter().map(Some).collect(),
-            on: None,
+            device: None,
         }
     }
 
@@ -51,9 +51,9 @@ impl Arguments {
         name: &'static str,
         device: Device,
     ) -> Result<T, DecodeError> {
-        self.on = Some(device);
+        self.device = Some(device);
         let value = self.take(name);
-        self.on = None;
+        self.device = None;
         value
     }
 
@@ -65,9 +65,9 @@ impl Arguments {
         bytes: &mut Vec<u8>,
     ) -> Result<T, DecodeError> {
         let begin = self.read;
-        let beside = (self.parts_left(), references_met());
+        let beside = (self.parts_left(), decoded_references());
         let value = self.take(name)?;
-        if beside != (self.parts_left(), references_met()) {
+        if beside != (self.parts_left(), decoded_references()) {
             drop(value);
             return Err(DecodeError::new(
                 Subject::Argument(name),
@@ -105,7 +105,7 @@ impl Arguments {
             &mut self.tensors,
             &mut self.payloads,
         )
-        .on(self.on);
+        .with_device(self.device);
         match T::deserialize(&mut reader) {
             Ok(value) => {
                 self.read = self.metadata.len() - reader.left();

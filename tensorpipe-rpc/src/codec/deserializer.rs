@@ -23,7 +23,7 @@ pub(super) struct Reader<'de, 'p> {
     empty_left: u32,
     memory_left: u64,
     /// The device on which its tensors must be, if there is one.
-    on: Option<Device>,
+    device: Option<Device>,
 }
 
 /// Roughly the stack's address.
@@ -48,14 +48,14 @@ impl<'de, 'p> Reader<'de, 'p> {
             depth: 0,
             stack: stack(),
             empty_left: MAX_EMPTY,
-            on: None,
+            device: None,
         }
     }
 
     /// Requires the tensors to be on this device.
     #[inline]
-    pub(super) fn on(mut self, on: Option<Device>) -> Self {
-        self.on = on;
+    pub(super) fn with_device(mut self, device: Option<Device>) -> Self {
+        self.device = device;
         self
     }
 
@@ -239,9 +239,9 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         visitor: V,
     ) -> Result<V::Value, Fault> {
         if name == Tensor::NAME {
-            let on = self.on;
-            let fits = |tensor: &Tensor| match on {
-                Some(wanted) if tensor.device() != wanted => Err(Fault::Elsewhere {
+            let device = self.device;
+            let fits = |tensor: &Tensor| match device {
+                Some(wanted) if tensor.device() != wanted => Err(Fault::WrongDevice {
                     found: tensor.device(),
                     wanted,
                 }),

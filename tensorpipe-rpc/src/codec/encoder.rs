@@ -70,7 +70,7 @@ pub struct Encoded {
     pub(crate) targets: Vec<Option<Device>>,
     pub(crate) owners: TensorNames,
     /// References in a reply. Those of arguments are kept beside the arguments.
-    pub(crate) met: Option<Box<EncodedReferences>>,
+    pub(crate) references: Option<Box<EncodedReferences>>,
 }
 
 /// The arguments that hold tensors, in order: each one's name, and how many tensors there are up to its end. For errors.
@@ -166,7 +166,7 @@ impl Encoder {
     ) -> Result<(), EncodeError> {
         let writer = &mut self.writer;
         let mark = writer.mark();
-        let (fault, one_way) = match value.serialize(&mut *writer) {
+        let (fault, fails_read_back) = match value.serialize(&mut *writer) {
             Err(fault) => (fault, false),
             Ok(()) if !cfg!(debug_assertions) => return Ok(()),
             Ok(()) => match read_back::<T>(writer, mark) {
@@ -179,7 +179,7 @@ impl Encoder {
             method: None,
             subject: self.subject,
             fault,
-            one_way,
+            fails_read_back,
         })
     }
 
@@ -221,7 +221,7 @@ impl Encoder {
             tensors,
             targets: self.targets,
             owners: self.owners,
-            met: None,
+            references: None,
         }
     }
 }

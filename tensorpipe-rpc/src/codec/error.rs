@@ -16,7 +16,7 @@ pub struct EncodeError {
     pub(super) subject: Subject,
     pub(super) fault: Fault,
     /// The value was encoded, but its own encoding does not decode.
-    pub(super) one_way: bool,
+    pub(super) fails_read_back: bool,
 }
 
 impl EncodeError {
@@ -34,7 +34,7 @@ impl EncodeError {
             method: None,
             subject,
             fault: Fault::custom(&format_args!("its `Serialize` panicked: {panic}")),
-            one_way: false,
+            fails_read_back: false,
         }
     }
 
@@ -56,7 +56,7 @@ impl fmt::Display for EncodeError {
             Some(method) => write!(f, "{subject} of `{method}` ")?,
             None => write!(f, "{subject} ")?,
         }
-        if self.one_way {
+        if self.fails_read_back {
             write!(f, "cannot be read back from its own encoding: {fault}")?;
             if !fault.names_the_cause() {
                 f.write_str(
@@ -232,7 +232,7 @@ pub enum Fault {
     #[error(
         "a tensor was sent to {found}, and the trait says `#[tensor(device = \"{wanted}\")]`: name that device as its target"
     )]
-    Elsewhere {
+    WrongDevice {
         /// Where it is.
         found: Device,
         /// Where it must be.

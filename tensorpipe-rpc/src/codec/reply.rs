@@ -21,7 +21,7 @@ pub const REPLY_HEADER: usize = 12;
 pub struct Reply {
     outcome: Returned,
     /// The measurements, for a caller who asked for them.
-    figures: Option<Box<ServerStats>>,
+    server_stats: Option<Box<ServerStats>>,
 }
 
 /// See [`Reply`].
@@ -67,7 +67,7 @@ impl Reply {
         let mut reply =
             Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Returned::Value);
         if let Returned::Value(encoded) = &mut reply.outcome {
-            encoded.met = Some(Box::new(EncodedReferences {
+            encoded.references = Some(Box::new(EncodedReferences {
                 exports: vec![referent],
                 ..EncodedReferences::default()
             }));
@@ -106,7 +106,7 @@ impl Reply {
     fn ended(outcome: Returned) -> Self {
         Self {
             outcome,
-            figures: None,
+            server_stats: None,
         }
     }
 
@@ -123,12 +123,12 @@ impl Reply {
     }
 
     /// Adds measurements.
-    pub(crate) fn measured(&mut self, figures: ServerStats) {
-        self.figures = Some(Box::new(figures));
+    pub(crate) fn measured(&mut self, server_stats: ServerStats) {
+        self.server_stats = Some(Box::new(server_stats));
     }
 
-    pub(crate) fn take_figures(&mut self) -> Option<Box<ServerStats>> {
-        self.figures.take()
+    pub(crate) fn take_server_stats(&mut self) -> Option<Box<ServerStats>> {
+        self.server_stats.take()
     }
 
     pub(crate) fn into_outcome(self) -> Returned {
@@ -144,10 +144,10 @@ impl Reply {
         let mut header = scratch::take();
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);
-        let (written, met) = within_call(|| encoder.write::<T, T>(value));
+        let (written, references) = within_call(|| encoder.write::<T, T>(value));
         let outcome = match written {
             Ok(()) => outcome(Encoded {
-                met,
+                references,
                 ..encoder.finish()
             }),
             Err(error) => Returned::Unsendable(error),

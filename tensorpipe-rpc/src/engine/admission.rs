@@ -58,14 +58,14 @@ impl Admitted {
 /// Counts a call. The limits count it until it is about to be answered; a shutdown waits until the answer is on its way.
 struct Busy {
     server: Arc<ServerShared>,
-    member: Arc<ConnectionQuota>,
+    quota: Arc<ConnectionQuota>,
     has_left: Cell<bool>,
 }
 
 impl Busy {
     fn leave(&self) {
         if !self.has_left.replace(true) {
-            self.member.leave();
+            self.quota.leave();
             self.server.calls.leave();
         }
     }
@@ -92,11 +92,11 @@ impl Serving {
         metadata: &[u8],
     ) -> Result<Admitted, (FailureCode, String)> {
         let server = &self.server;
-        let busy = self.member.begin();
+        let busy = self.quota.begin();
         server.calls.begin();
         let busy_guard = Busy {
             server: server.clone(),
-            member: self.member.clone(),
+            quota: self.quota.clone(),
             has_left: Cell::new(false),
         };
         // Counted before the check: either the shutdown sees this call, or this call sees the shutdown.
@@ -117,7 +117,7 @@ impl Serving {
             let text = format!("{busy} calls of this connection are under way, the limit");
             return Err((FailureCode::Overloaded, text));
         }
-        if let Err(text) = server.has_room_for(&self.member, busy) {
+        if let Err(text) = server.has_room_for(&self.quota, busy) {
             return Err((FailureCode::Overloaded, text));
         }
         let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);
@@ -152,13 +152,19 @@ impl Serving {
         let caller = &self.caller;
         let handler_trace = called
             .and_then(|(service, method)| HandlerTrace::of(header, service, method, caller, now));
-        let asked = header.flags & STATS != 0;
+        let wants_stats = header.flags & STATS != 0;
         let ends = streams.any().then(|| {
             let (call, unread) = (header.call, &self.unread);
             let argument = places.stream.map(Placement::All).map(ReceivePlacement::new);
             let result = placement.as_deref().cloned();
             Arc::new(CallStreams::new(
-                call, false, streams, asked, argument, result, unread,
+                call,
+                false,
+                streams,
+                wants_stats,
+                argument,
+                result,
+                unread,
             ))
         });
         let context = CallContext::new(

@@ -9,7 +9,7 @@ use tensorpipe::{Error, ResetCode};
 use super::calls::Outcome;
 use super::slot::{CallData, CallSlot};
 use super::streams::{CallStreams, Required};
-use super::{Engine, outbound, settle_body};
+use super::{Engine, outbound, spill_large_body};
 use crate::codec::Encoded;
 use crate::error::CallError;
 use crate::header::{Header, PLACES, TraceContext, WAITS};
@@ -32,7 +32,7 @@ pub(crate) struct CallOptions {
     /// The trace that the call belongs to.
     pub(crate) trace: TraceContext,
     /// Its caller asked for figures.
-    pub(crate) asked: bool,
+    pub(crate) wants_stats: bool,
     /// Where its tensors are to land, if its caller said so.
     pub(crate) places: Option<Arc<CallPlacement>>,
     /// If its caller said so, its tensors go over one of these channels.
@@ -55,7 +55,7 @@ pub(crate) struct Request {
     pub(crate) header_len: usize,
     pub(crate) deadline: Deadline,
     /// References among its arguments.
-    pub(crate) met: Option<Box<EncodedReferences>>,
+    pub(crate) references: Option<Box<EncodedReferences>>,
     pub(crate) trace: Option<Arc<CallTrace>>,
     pub(crate) places: Option<Arc<CallPlacement>>,
     pub(crate) required: Option<Arc<Vec<String>>>,
@@ -68,15 +68,21 @@ impl Engine {
     pub(crate) fn begin_call(
         &self,
         service: u32,
-        terms: &CallOptions,
+        options: &CallOptions,
         left: Option<Duration>,
     ) -> Beginning {
         let id = self.calls.next_id();
-        let method = terms.method;
-        let (trace, belongs_to) =
-            CallTrace::of(id, self, terms.service, method, terms.asked, terms.trace);
+        let method = options.method;
+        let (trace, belongs_to) = CallTrace::of(
+            id,
+            self,
+            options.service,
+            method,
+            options.wants_stats,
+            options.trace,
+        );
         let header = Header::call(id, service, method.id, micros(left), belongs_to);
-        let header = header.asking(terms.asked).to_vec();
+        let header = header.with_stats(options.wants_stats).to_vec();
         Beginning { id, trace, header }
     }
 
@@ -97,14 +103,15 @@ impl Engine {
         if let (None, Some(places)) = (&refused, places) {
             header_len = name_places(places, &mut encoded, header_len);
         }
-        settle_body(&mut encoded, header_len, &self.pipe.peer_limits());
+        spill_large_body(&mut encoded, header_len, &self.pipe.peer_limits());
         let placed = !encoded.targets.is_empty();
         let results = || places.and_then(|places| places.results.clone());
         let streams = method.streams.any().then(|| {
-            let asked = trace.as_ref().is_some_and(|trace| trace.asked);
+            let wants_stats = trace.as_ref().is_some_and(|trace| trace.wants_stats);
             let argument = places.and_then(|places| places.stream.clone());
             let (kinds, unread) = (method.streams, &self.unread);
-            let mut streams = CallStreams::new(id, true, kinds, asked, results(), argument, unread);
+            let mut streams =
+                CallStreams::new(id, true, kinds, wants_stats, results(), argument, unread);
             streams.required = required.clone().map(Required::new).map(Box::new);
             Arc::new(streams)
         });
@@ -112,7 +119,7 @@ impl Engine {
             has_parts: !encoded.tensors.is_empty() || !encoded.payloads.is_empty(),
             owners: std::mem::take(&mut encoded.owners),
             streams,
-            _met: request.met,
+            _references: request.references,
             trace,
             receive_placement: results(),
         };
@@ -174,11 +181,11 @@ impl Engine {
         }
         // The number is known before anybody can answer, refuse or cut off the message.
         let mut late = false;
-        let numbered = |message| late = !slot.sent_as(message);
+        let numbered = |message| late = !slot.try_set_message(message);
         let submitted = self.pipe.submit(outbound, when, numbered)?;
         let message = submitted.id;
         // A waiting call is driven by its caller: it may be the last of the chain, so nothing else sends it.
-        slot.set_leaves_soon(submitted.batched && !waits);
+        slot.set_skip_first_drive(submitted.batched && !waits);
         if late {
             self.pipe
                 .reset(message, ResetCode::Deadline, "its deadline passed");

@@ -51,7 +51,7 @@ pub(crate) struct Calls {
     /// Wakes the watcher of deadlines: an earlier one was added.
     pub(super) earlier: Notify,
     /// Wakes the task that waits for the pipe to end, or for the peer to stop taking calls.
-    pub(crate) over: Notify,
+    pub(crate) closing: Notify,
 }
 
 /// What a message of the peer's belongs to while it is being read. The peer's own calls are not among these.
@@ -106,9 +106,9 @@ impl Calls {
     }
 
     /// The peer handles what it has been asked for, and nothing further.
-    pub(super) fn draining(&self) {
+    pub(super) fn set_draining(&self) {
         self.draining.store(true, Ordering::Release);
-        self.over.notify_one();
+        self.closing.notify_one();
     }
 
     /// Whether the peer has said that it handles no further calls.
@@ -130,7 +130,7 @@ impl Calls {
     }
 
     /// The peer has answered a call in time.
-    fn is_in_time(&self) {
+    fn reset_missed(&self) {
         // A load is cheaper than a store, which other cores have to see.
         if self.missed_in_a_row() > 0 {
             self.missed.store(0, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl Calls {
 
     /// Gives the outcome back if nobody waits for it.
     pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) -> Option<Outcome> {
-        if !slot.is_taken_out() {
+        if !slot.is_removed() {
             let removed = self.table().slots.remove(&slot.id);
             drop(removed);
         }
@@ -173,7 +173,7 @@ impl Calls {
             (slot.message() == Some(id)).then(|| match code {
                 ResetCode::Closing => CallError::ShuttingDown,
                 ResetCode::Deadline => CallError::Deadline {
-                    after: slot.bound(),
+                    after: slot.timeout(),
                     moving: true,
                 },
                 code => {
@@ -208,7 +208,7 @@ impl Calls {
         let reading = std::mem::take(&mut self.table().reading);
         // Not under the lock: dropping a call may drop the last handle of a reference, and a stream may hold another call's.
         drop(reading);
-        self.over.notify_one();
+        self.closing.notify_one();
     }
 }
 
@@ -266,7 +266,7 @@ impl Engine {
 
     /// Takes back the request, and stops a reply that is on its way.
     pub(super) fn reset_call(&self, slot: &CallSlot, code: ResetCode, reason: &str) {
-        if slot.give_up() {
+        if slot.cancel_unsent() {
             return;
         }
         if let Some(message) = slot.message() {
@@ -302,7 +302,7 @@ impl Engine {
                 }
                 return;
             };
-            if !slot.get().answered_by(id) {
+            if !slot.get().try_set_reply(id) {
                 // Another message answers the call already.
                 return;
             }
@@ -310,7 +310,7 @@ impl Engine {
             is_whole &= slot.get().receive_placement.is_none();
             if is_whole && slot.get().streams.is_none() {
                 // Completed below: nobody needs to find it any more.
-                slot.get().take_out();
+                slot.get().mark_removed();
                 slot.remove()
             } else {
                 let slot = slot.get().clone();
@@ -353,13 +353,13 @@ impl Engine {
         header: &Header,
         slot: &CallSlot,
         mut message: Result<Message, Error>,
-        came: MessageStats,
+        transfer: MessageStats,
     ) {
         if let Some(receive_placement) = &slot.receive_placement {
             message = receive_placement.check(id, message, "the result");
         }
         if let (Some(trace), Ok(_)) = (&slot.trace, &message) {
-            trace.reply_came(came, &self.pipe);
+            trace.reply_received(transfer, &self.pipe);
         }
         self.meter.read(&self.pipe);
         if message.is_err() && header.flags & REFERENCES != 0 {
@@ -383,7 +383,7 @@ impl Engine {
             // The server noticed the missed deadline before this end did.
             Outcome::Failed(CallError::Deadline { .. }) => self.calls.missed_deadline(slot),
             Outcome::Failed(CallError::Connection { .. }) => {}
-            _ => self.calls.is_in_time(),
+            _ => self.calls.reset_missed(),
         }
         let outcome = match &slot.streams {
             Some(streams) => streams.hold(outcome),
@@ -413,7 +413,7 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::Unimplemented => CallError::Unimplemented(text),
         FailureCode::BadArguments => CallError::BadArguments(text),
         FailureCode::Deadline => CallError::Deadline {
-            after: slot.bound(),
+            after: slot.timeout(),
             moving: false,
         },
         FailureCode::ShuttingDown => CallError::ShuttingDown,

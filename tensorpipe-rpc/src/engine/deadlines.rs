@@ -59,7 +59,7 @@ fn check_deadlines(engine: &Weak<Engine>) -> Option<Option<Instant>> {
         table.check_at
     };
     for slot in due {
-        let after = slot.bound();
+        let after = slot.timeout();
         let moving = engine.is_moving(&slot);
         // Counted before the caller learns of it.
         engine.calls.missed_deadline(&slot);

@@ -13,14 +13,14 @@ use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
 use crate::scratch;
 
 /// Makes the body the last payload, where it is too long for the metadata. `encoded` begins with a header of `header_len` bytes.
-pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerLimits) {
+pub(crate) fn spill_large_body(encoded: &mut Encoded, header_len: usize, peer: &PeerLimits) {
     let Encoded {
         metadata,
         payloads,
         tensors,
         targets: _,
         owners: _,
-        met: _,
+        references: _,
     } = encoded;
     if !is_beside(metadata.len(), header_len, payloads, tensors.len(), peer) {
         return;
@@ -32,7 +32,7 @@ pub(crate) fn settle_body(encoded: &mut Encoded, header_len: usize, peer: &PeerL
     payloads.push(Payload::from(body.slice(header_len..body.len())));
 }
 
-/// Gives the message of `encoded`, whose body is [settled](settle_body), to `send`. Keeps the vector it was encoded in for the next
+/// Gives the message of `encoded`, whose body is [spilled](spill_large_body), to `send`. Keeps the vector it was encoded in for the next
 /// message.
 pub(super) fn outbound<T>(encoded: Encoded, send: impl FnOnce(&mut Outbound<'_>) -> T) -> T {
     let sent = {
@@ -93,7 +93,7 @@ impl ResendableCall {
     /// Keeps a call that was encoded without a header. `waits`: the names of the results that it waits for still go behind its
     /// body, so the body is not a payload yet.
     pub(crate) fn new(mut encoded: Encoded, waits: bool) -> Self {
-        encoded.met = None;
+        encoded.references = None;
         let is_large = !waits && encoded.metadata.len() > INLINE_BODY;
         let body = is_large.then(|| Buffer::from_vec(std::mem::take(&mut encoded.metadata)));
         Self { encoded, body }
@@ -122,7 +122,7 @@ impl ResendableCall {
             tensors: self.encoded.tensors.clone(),
             targets: self.encoded.targets.clone(),
             owners: self.encoded.owners.clone(),
-            met: None,
+            references: None,
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) use calling::{CallOptions, Deadline, Request};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;
-pub(crate) use envelope::{Body, ResendableCall, settle_body, to_body};
+pub(crate) use envelope::{Body, ResendableCall, spill_large_body, to_body};
 pub(crate) use replying::bind_request;
 pub(crate) use running::Speed;
 pub(crate) use serving::Serving;
@@ -77,7 +77,7 @@ pub(crate) struct Engine {
     /// The peer's numbers for the services that this end has bound, by the address of their schema.
     bound: Mutex<FxHashMap<usize, u32>>,
     /// The URL by which the peer was reached.
-    pub(crate) reached_at: OnceLock<String>,
+    pub(crate) peer_url: OnceLock<String>,
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
@@ -105,7 +105,7 @@ impl Engine {
             calls: Arc::default(),
             serving,
             bound: Mutex::default(),
-            reached_at: OnceLock::new(),
+            peer_url: OnceLock::new(),
             owned: Arc::default(),
             meter: Meter::opened(),
             pipe: pipe.clone(),
@@ -145,7 +145,7 @@ impl Engine {
         required: Option<&Arc<Vec<String>>>,
         numbered: impl FnOnce(u64, u64),
     ) -> Result<(u64, u64), Error> {
-        settle_body(&mut encoded, header_len, &self.pipe.peer_limits());
+        spill_large_body(&mut encoded, header_len, &self.pipe.peer_limits());
         outbound(encoded, |outbound| {
             outbound.require(required.cloned());
             let len = outbound.byte_len();
@@ -234,13 +234,15 @@ impl Handler for Receiver {
             Kind::Value | Kind::ServiceError | Kind::Failure(_) => {
                 engine.reply_arrives(header, incoming)
             }
-            Kind::Items(way, count) => engine.items_arrive(header, way, count, incoming),
-            Kind::Credit(way) => engine.credit_arrives(header, way, incoming),
+            Kind::Items(direction, count) => {
+                engine.items_arrive(header, direction, count, incoming)
+            }
+            Kind::Credit(direction) => engine.credit_arrives(header, direction, incoming),
             Kind::End | Kind::Stop => engine.end_arrives(header, header.kind, incoming),
             Kind::Release => engine.release_arrives(header, incoming),
             Kind::Draining => {
                 let _ = incoming.accept();
-                engine.calls.draining();
+                engine.calls.set_draining();
             }
             // Answer with a failure: the sender of a small message does not hear that it was refused.
             Kind::Tarpc(_) => {
@@ -249,19 +251,25 @@ impl Handler for Receiver {
         }
     }
 
-    fn message(&self, id: u64, message: Result<Message, Error>, came: MessageStats, held: Held) {
+    fn message(
+        &self,
+        id: u64,
+        message: Result<Message, Error>,
+        transfer: MessageStats,
+        held: Held,
+    ) {
         let Some(engine) = self.engine.upgrade() else {
             return;
         };
         match engine.calls.take_reading(id) {
             Some((header, Reading::Reply(slot))) => {
-                engine.reply_complete(id, &header, &slot, message, came);
+                engine.reply_complete(id, &header, &slot, message, transfer);
             }
             Some((header, Reading::Items(streams))) => {
-                engine.items_complete(&streams, id, header, message, came);
+                engine.items_complete(&streams, id, header, message, transfer);
             }
             // A waiting call keeps its part of the budget. Replies and items have other bounds.
-            None => engine.call_complete(id, message, came, Some(held)),
+            None => engine.call_complete(id, message, transfer, Some(held)),
         }
     }
 

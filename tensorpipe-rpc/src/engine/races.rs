@@ -72,7 +72,7 @@ impl Asked {
                 ..Encoded::default()
             },
             deadline: None,
-            met: None,
+            references: None,
             trace: None,
             places,
             required: None,
@@ -103,7 +103,7 @@ impl Asked {
 
     /// The header of a reply is here, and its tensors are on their way.
     fn is_being_answered(&self, flags: u8) {
-        assert!(self.slot.answered_by(REPLY));
+        assert!(self.slot.try_set_reply(REPLY));
         let reading = Reading::Reply(self.slot.clone());
         let header = self.header(Kind::Value, flags);
         let mut table = self.engine.calls.table();

@@ -47,7 +47,7 @@ impl Engine {
             },
             header_len,
             deadline: ambient::now().checked_add(after).map(|at| (at, after)),
-            met: about.map(EncodedReferences::pinning),
+            references: about.map(EncodedReferences::pinning),
             trace: None,
             places,
             required: None,

@@ -55,8 +55,8 @@ impl Engine {
             return;
         }
         let call = admitted.call;
-        let figures = reply.take_figures();
-        let fail = |code, text: String| self.fail(call, figures.as_deref(), code, text);
+        let server_stats = reply.take_server_stats();
+        let fail = |code, text: String| self.fail(call, server_stats.as_deref(), code, text);
         let method = || Some(self.method(admitted)?.name);
         let (kind, mut encoded) = match reply.into_outcome() {
             Returned::Value(encoded) => (Kind::Value, encoded),
@@ -81,14 +81,14 @@ impl Engine {
             placement.name_targets(&mut encoded);
         }
         Header::put_reply(&mut encoded.metadata, kind, call);
-        let header_len = self.put_figures(figures.as_deref(), &mut encoded.metadata);
-        let (met, count) = (encoded.met.take(), encoded.tensors.len());
-        let gives = met.is_some();
-        if let Some(met) = met {
+        let header_len = self.put_server_stats(server_stats.as_deref(), &mut encoded.metadata);
+        let (references, count) = (encoded.references.take(), encoded.tensors.len());
+        let gives = references.is_some();
+        if let Some(references) = references {
             encoded.metadata[2] |= REFERENCES;
             let limit = self.serving.as_ref();
             let limit = limit.map_or(0, |serving| serving.server.limits.references);
-            if !self.owned.give(call, met.exports, limit) {
+            if !self.owned.give(call, references.exports, limit) {
                 let text = format!("{limit} references of this connection's are held, the limit");
                 // Not an overload, which invites a retry: the method has run.
                 return fail(FailureCode::BadReply, text);
@@ -132,8 +132,8 @@ impl Engine {
         if !admitted.begin_answer() {
             return;
         }
-        let figures = admitted.context.figures();
-        self.fail(admitted.call, figures.as_ref(), code, text);
+        let server_stats = admitted.context.server_stats();
+        self.fail(admitted.call, server_stats.as_ref(), code, text);
     }
 
     /// Answers any call with a failure, without figures.
@@ -144,13 +144,13 @@ impl Engine {
     pub(super) fn fail(
         &self,
         call: u64,
-        figures: Option<&ServerStats>,
+        server_stats: Option<&ServerStats>,
         code: FailureCode,
         text: impl Into<String>,
     ) {
         let mut text = text.into();
         text.truncate(text.floor_char_boundary(REASON_MAX));
-        let mut sent = self.send_failure(call, figures, code, &text);
+        let mut sent = self.send_failure(call, server_stats, code, &text);
         if let Err(Error::Misuse(_)) = sent {
             // The caller takes hardly any metadata: send what fits rather than no answer.
             let room = self.pipe.peer_limits().metadata as usize;
@@ -165,12 +165,12 @@ impl Engine {
     fn send_failure(
         &self,
         call: u64,
-        figures: Option<&ServerStats>,
+        server_stats: Option<&ServerStats>,
         code: FailureCode,
         text: &str,
     ) -> Result<u64, Error> {
         let mut metadata = Header::plain(Kind::Failure(code), call).to_vec();
-        let header_len = self.put_figures(figures, &mut metadata);
+        let header_len = self.put_server_stats(server_stats, &mut metadata);
         metadata.extend_from_slice(text.as_bytes());
         let encoded = Encoded {
             metadata,
@@ -193,13 +193,19 @@ impl Engine {
 
     /// Puts figures behind the header of a reply, and returns the header's new length. They are left out when the caller's metadata
     /// has no room for them.
-    fn put_figures(&self, figures: Option<&ServerStats>, metadata: &mut Vec<u8>) -> usize {
+    fn put_server_stats(
+        &self,
+        server_stats: Option<&ServerStats>,
+        metadata: &mut Vec<u8>,
+    ) -> usize {
         let room = self.pipe.peer_limits().metadata as usize;
-        let Some(figures) = figures.filter(|figures| figures.header_len() <= room) else {
+        let Some(server_stats) =
+            server_stats.filter(|server_stats| server_stats.header_len() <= room)
+        else {
             return REPLY_HEADER;
         };
-        figures.put(metadata);
-        figures.header_len()
+        server_stats.put(metadata);
+        server_stats.header_len()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::context::{CallContext, Caller, scoped};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
 use crate::lock::lock;
-use crate::observe::{metrics, of_failure, watched};
+use crate::observe::{instrument, metrics, of_failure};
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
 use crate::server::{ConnectionQuota, ServerShared};
@@ -38,7 +38,7 @@ pub(crate) struct Serving {
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
     /// Counts the connection's calls that are admitted and not about to be answered.
-    pub(super) member: Arc<ConnectionQuota>,
+    pub(super) quota: Arc<ConnectionQuota>,
     pub(super) streams: Arc<StreamTable>,
     /// The budget that it shares with the engine.
     pub(super) unread: Arc<UnreadBudget>,
@@ -72,7 +72,7 @@ impl Serving {
         server: Arc<ServerShared>,
         id: u64,
         pipe: &Pipe,
-        member: Arc<ConnectionQuota>,
+        quota: Arc<ConnectionQuota>,
     ) -> Self {
         Self {
             unread: unread_of(pipe, &server.limits),
@@ -80,7 +80,7 @@ impl Serving {
             id,
             caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
-            member,
+            quota,
             streams: Arc::default(),
         }
     }
@@ -122,7 +122,7 @@ impl Engine {
             return self.reply_failure(header.call, FailureCode::BadArguments, text);
         }
         let id = incoming.id();
-        serving.caller.has_called(&self.pipe);
+        serving.caller.record_peer(&self.pipe);
         match serving.admit(&header, incoming.metadata()) {
             Err((code, text)) => {
                 metrics::refused(of_failure(code).0);
@@ -135,12 +135,12 @@ impl Engine {
                     admitted.pending = Some(self.owned.begin(header.call));
                 }
                 if incoming.is_whole() {
-                    let came = match &admitted.context.inner.handler_trace {
+                    let transfer = match &admitted.context.inner.handler_trace {
                         Some(_) => incoming.stats(),
                         None => MessageStats::default(),
                     };
                     if let Some(message) = incoming.accept() {
-                        self.handle(id, &header, admitted, message, came, None);
+                        self.handle(id, &header, admitted, message, transfer, None);
                     }
                     return;
                 }
@@ -165,7 +165,7 @@ impl Engine {
         self: &Arc<Self>,
         id: u64,
         message: Result<Message, Error>,
-        came: MessageStats,
+        transfer: MessageStats,
         held: Option<Held>,
     ) {
         let Some(serving) = &self.serving else { return };
@@ -173,7 +173,7 @@ impl Engine {
             return;
         };
         admitted.begun = None;
-        self.handle(id, &header, admitted, message, came, held);
+        self.handle(id, &header, admitted, message, transfer, held);
     }
 
     /// `held`: the call's part of the receive budget.
@@ -183,13 +183,13 @@ impl Engine {
         header: &Header,
         admitted: Admitted,
         message: Result<Message, Error>,
-        came: MessageStats,
+        transfer: MessageStats,
         held: Option<Held>,
     ) {
         if let Some(handler_trace) = &admitted.context.inner.handler_trace
             && message.is_ok()
         {
-            handler_trace.complete(came);
+            handler_trace.complete(transfer);
         }
         let body = match message.map(|message| to_body(message, header)) {
             // The caller gave it up, or the pipe ended: nobody waits for a reply.
@@ -302,7 +302,7 @@ impl Engine {
         let make = || {
             let handler = served.service.call(method, arguments, context);
             match admitted.context.inner.handler_trace.is_some() {
-                true => watched(admitted.context.clone(), handler),
+                true => instrument(admitted.context.clone(), handler),
                 false => handler,
             }
         };
@@ -394,7 +394,7 @@ impl Engine {
     pub(crate) fn tell_running(&self) {
         let Some(serving) = &self.serving else { return };
         for context in serving.running() {
-            context.inner.cancel.nudge();
+            context.inner.cancel.wake();
         }
     }
 

@@ -34,12 +34,12 @@ pub(crate) struct CallSlot {
     /// [`complete`](Self::complete) brings it.
     pub(crate) outcome: Oneshot<Outcome>,
     /// The slot has left the table: whoever took it out completes it.
-    out: AtomicBool,
+    removed: AtomicBool,
     /// The call's message leaves with others, or has left: the first poll need not drive the pipe.
-    soon: AtomicBool,
+    skip_first_drive: AtomicBool,
     /// Nobody awaits the call, but later calls refer to its result.
     orphan: AtomicBool,
-    beside: CallData,
+    data: CallData,
 }
 
 /// What a slot holds for its call.
@@ -52,7 +52,7 @@ pub(crate) struct CallData {
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps the values until this call is answered.
-    pub(super) _met: Option<Box<EncodedReferences>>,
+    pub(super) _references: Option<Box<EncodedReferences>>,
     /// Set if the caller, a span or a metric wants to know what becomes of the call.
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.
@@ -64,23 +64,23 @@ impl Deref for CallSlot {
 
     #[inline]
     fn deref(&self) -> &CallData {
-        &self.beside
+        &self.data
     }
 }
 
 impl CallSlot {
     #[inline]
-    pub(super) fn new(id: u64, deadline: Deadline, beside: CallData) -> Self {
+    pub(super) fn new(id: u64, deadline: Deadline, data: CallData) -> Self {
         Self {
             id,
             message: AtomicU64::new(UNSENT),
             reply: AtomicU64::new(UNSENT),
             deadline,
             outcome: Oneshot::new(),
-            out: AtomicBool::new(false),
-            soon: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
+            skip_first_drive: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
-            beside,
+            data,
         }
     }
 
@@ -90,8 +90,8 @@ impl CallSlot {
             return CallStats::default();
         };
         let streams = self.streams.as_ref();
-        match streams.and_then(|streams| Some((streams.carried.as_ref()?, streams.kinds))) {
-            Some((carried, kinds)) => trace.stats_with(carried, kinds, pipe),
+        match streams.and_then(|streams| Some((streams.traffic.as_ref()?, streams.kinds))) {
+            Some((traffic, kinds)) => trace.stats_with(traffic, kinds, pipe),
             None => trace.stats(),
         }
     }
@@ -105,30 +105,31 @@ impl CallSlot {
         self.orphan.load(Ordering::Acquire)
     }
 
-    pub(super) fn set_leaves_soon(&self, soon: bool) {
-        self.soon.store(soon, Ordering::Relaxed);
+    pub(super) fn set_skip_first_drive(&self, skip_first_drive: bool) {
+        self.skip_first_drive
+            .store(skip_first_drive, Ordering::Relaxed);
     }
 
     /// Whether its message leaves without this poll's help. True once only; only the call's future asks.
-    pub(crate) fn leaves_soon(&self) -> bool {
-        let soon = self.soon.load(Ordering::Relaxed);
-        if soon {
-            self.soon.store(false, Ordering::Relaxed);
+    pub(crate) fn take_skip_first_drive(&self) -> bool {
+        let skip_first_drive = self.skip_first_drive.load(Ordering::Relaxed);
+        if skip_first_drive {
+            self.skip_first_drive.store(false, Ordering::Relaxed);
         }
-        soon
+        skip_first_drive
     }
 
     /// Marks the slot as removed from the table. Whoever removed it completes it.
-    pub(super) fn take_out(&self) {
-        self.out.store(true, Ordering::Relaxed);
+    pub(super) fn mark_removed(&self) {
+        self.removed.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_taken_out(&self) -> bool {
-        self.out.load(Ordering::Relaxed)
+    pub(super) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
     }
 
     /// How long the call may take in all.
-    pub(super) fn bound(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         self.deadline.map(|(_, after)| after).unwrap_or_default()
     }
 
@@ -138,12 +139,12 @@ impl CallSlot {
     }
 
     /// Returns whether its message is not queued yet: the sender then takes it back as soon as it is queued.
-    pub(super) fn give_up(&self) -> bool {
-        self.sent_as(GIVEN_UP)
+    pub(super) fn cancel_unsent(&self) -> bool {
+        self.try_set_message(GIVEN_UP)
     }
 
     /// Its message is queued. Returns `false` if its time has passed before.
-    pub(super) fn sent_as(&self, message: u64) -> bool {
+    pub(super) fn try_set_message(&self, message: u64) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let set = self
             .message
@@ -159,7 +160,7 @@ impl CallSlot {
 
     /// Message number `reply` of the peer's answers the call. Returns `false` if another message already does. Callers hold the
     /// lock of the table of calls.
-    pub(super) fn answered_by(&self, reply: u64) -> bool {
+    pub(super) fn try_set_reply(&self, reply: u64) -> bool {
         let first = self.reply.load(Ordering::Relaxed) == UNSENT;
         if first {
             self.reply.store(reply, Ordering::Release);
@@ -200,10 +201,10 @@ mod tests {
     #[test]
     fn a_call_that_is_given_up_before_it_is_sent_is_taken_back_once_it_is() {
         let given_up = slot();
-        assert!(given_up.give_up(), "it was not sent");
-        assert!(!given_up.sent_as(5) && given_up.message().is_none());
+        assert!(given_up.cancel_unsent(), "it was not sent");
+        assert!(!given_up.try_set_message(5) && given_up.message().is_none());
         let sent = slot();
-        assert!(sent.sent_as(5) && !sent.give_up());
+        assert!(sent.try_set_message(5) && !sent.cancel_unsent());
         assert_eq!(sent.message(), Some(5));
     }
 
@@ -211,7 +212,7 @@ mod tests {
     fn a_call_has_one_reply() {
         let slot = slot();
         assert_eq!(slot.reply(), None);
-        assert!(slot.answered_by(7) && !slot.answered_by(8));
+        assert!(slot.try_set_reply(7) && !slot.try_set_reply(8));
         assert_eq!(slot.reply(), Some(7));
     }
 }

@@ -10,7 +10,7 @@ use tensorpipe::ambient;
 /// See the module's documentation.
 pub(crate) struct Attempts {
     made: Instant,
-    /// Bounded by [`ReplicasBuilder::tries`](crate::replicas::ReplicasBuilder::tries).
+    /// Bounded by [`ReplicasBuilder::max_attempts`](crate::replicas::ReplicasBuilder::max_attempts).
     traces: Mutex<Vec<Arc<CallTrace>>>,
 }
 

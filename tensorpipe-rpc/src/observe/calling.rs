@@ -26,7 +26,7 @@ pub(crate) struct CallTrace {
     method: &'static str,
     made: Instant,
     /// The caller asked for figures.
-    pub(crate) asked: bool,
+    pub(crate) wants_stats: bool,
     span: Span,
     stats: Mutex<CallStats>,
     ended: AtomicBool,
@@ -42,12 +42,12 @@ impl CallTrace {
         engine: &Engine,
         service: &'static str,
         method: &'static Method,
-        asked: bool,
-        around: TraceContext,
+        wants_stats: bool,
+        parent: TraceContext,
     ) -> (Option<Arc<Self>>, TraceContext) {
-        match asked || metrics::ON || spans::are_wanted() {
-            true => Self::begin(id, engine, service, method, asked, around),
-            false => (None, around),
+        match wants_stats || metrics::ON || spans::enabled() {
+            true => Self::begin(id, engine, service, method, wants_stats, parent),
+            false => (None, parent),
         }
     }
 
@@ -57,8 +57,8 @@ impl CallTrace {
         engine: &Engine,
         service: &'static str,
         method: &'static Method,
-        asked: bool,
-        around: TraceContext,
+        wants_stats: bool,
+        parent: TraceContext,
     ) -> (Option<Arc<Self>>, TraceContext) {
         let identity = engine.pipe.route().identity.as_ref();
         let identity = identity.map(Identity::to_string);
@@ -69,28 +69,28 @@ impl CallTrace {
             peer: engine.pipe.peer_name(),
             identity: identity.as_deref(),
         };
-        let (span, belongs_to) = match spans::are_wanted() {
-            true => named.calling(around),
-            false => (Span::none(), around),
+        let (span, belongs_to) = match spans::enabled() {
+            true => named.client_span(parent),
+            false => (Span::none(), parent),
         };
         metrics::call_started(service, method.name);
         let attempt = Attempt {
-            url: engine.reached_at.get().cloned(),
+            url: engine.peer_url.get().cloned(),
             ..Attempt::default()
         };
         let stats = CallStats {
-            attempts: Vec::from_iter(asked.then_some(attempt)),
+            attempts: Vec::from_iter(wants_stats.then_some(attempt)),
             ..CallStats::default()
         };
         let trace = Self {
             service,
             method: method.name,
             made: ambient::now(),
-            asked,
+            wants_stats,
             span,
             stats: Mutex::new(stats),
             ended: AtomicBool::new(false),
-            diverted: asked.then(Diverted::default),
+            diverted: wants_stats.then(Diverted::default),
         };
         (Some(Arc::new(trace)), belongs_to)
     }
@@ -102,14 +102,14 @@ impl CallTrace {
 
     /// The call's message is encoded, and has this many bytes.
     pub(crate) fn becomes(&self, bytes: u64) {
-        if self.asked {
+        if self.wants_stats {
             lock(&self.stats).request.bytes = bytes;
         }
     }
 
     /// Message number `message` is queued.
     pub(crate) fn queued(self: &Arc<Self>, message: u64, pipe: &Pipe) {
-        if self.asked {
+        if self.wants_stats {
             let trace = Arc::downgrade(self);
             pipe.when_sending(message, move || {
                 if let Some(trace) = trace.upgrade() {
@@ -121,28 +121,28 @@ impl CallTrace {
 
     /// The reply's metadata is here. `parts` bytes follow.
     pub(crate) fn reply_arrives(&self, header: &Header, metadata: &[u8], parts: u64, pipe: &Pipe) {
-        if !self.asked {
+        if !self.wants_stats {
             return;
         }
         let mut stats = lock(&self.stats);
         stats.reply.bytes = metadata.len() as u64 + parts;
-        if let Some(figures) = ServerStats::find(header, metadata) {
-            stats.server = Some(figures.times);
-            if let Some(came) = figures.request {
-                stats.request.travelled(came, pipe);
+        if let Some(server_stats) = ServerStats::find(header, metadata) {
+            stats.server = Some(server_stats.times);
+            if let Some(transfer) = server_stats.request {
+                stats.request.record(transfer, pipe);
             }
-            if let Some(argument) = figures.argument {
+            if let Some(argument) = server_stats.argument {
                 let taken = stats.argument.get_or_insert_default();
                 taken.items = argument.items;
-                taken.carriage.travelled(argument.travelled, pipe);
+                taken.transfer.record(argument.transfer, pipe);
             }
         }
     }
 
-    /// The reply is complete. `came` says how it travelled.
-    pub(crate) fn reply_came(&self, came: MessageStats, pipe: &Pipe) {
-        if self.asked {
-            lock(&self.stats).reply.travelled(came, pipe);
+    /// The reply is complete. `transfer` says how it travelled.
+    pub(crate) fn reply_received(&self, transfer: MessageStats, pipe: &Pipe) {
+        if self.wants_stats {
+            lock(&self.stats).reply.record(transfer, pipe);
         }
     }
 
@@ -190,7 +190,7 @@ impl CallTrace {
 
     /// The figures so far, if the caller asked.
     pub(crate) fn stats(&self) -> CallStats {
-        if !self.asked {
+        if !self.wants_stats {
             return CallStats::default();
         }
         let mut stats = lock(&self.stats).clone();
@@ -202,27 +202,27 @@ impl CallTrace {
     /// The figures of a call with streams, which carried this traffic.
     pub(crate) fn stats_with(
         &self,
-        carried: &StreamTraffic,
+        traffic: &StreamTraffic,
         kinds: Streams,
         pipe: &Pipe,
     ) -> CallStats {
         let mut stats = self.stats();
         if kinds.argument {
-            let sent = carried.all_sent();
+            let sent = traffic.total_sent();
             let argument = stats.argument.get_or_insert_default();
             if argument.items != sent.items {
                 // The reader skipped some items, or has not yet reported on them.
-                argument.carriage = TransferStats::default();
+                argument.transfer = TransferStats::default();
             }
             argument.items = sent.items;
-            argument.carriage.bytes = sent.bytes;
+            argument.transfer.bytes = sent.bytes;
         }
         if kinds.reply {
-            let came = carried.all_came();
+            let received = traffic.total_received();
             let result = stats.result.get_or_insert_default();
-            result.items = came.items;
-            result.carriage.bytes = came.bytes;
-            result.carriage.travelled(came.travelled, pipe);
+            result.items = received.items;
+            result.transfer.bytes = received.bytes;
+            result.transfer.record(received.transfer, pipe);
         }
         stats
     }
@@ -236,7 +236,7 @@ impl Drop for CallTrace {
 }
 
 impl TransferStats {
-    fn travelled(&mut self, how: MessageStats, pipe: &Pipe) {
+    fn record(&mut self, how: MessageStats, pipe: &Pipe) {
         let MessageStats {
             streamed,
             copied,

@@ -25,10 +25,10 @@ pub(crate) struct HandlerTrace {
     service: &'static str,
     method: &'static str,
     /// The caller asked for figures.
-    asked: bool,
+    wants_stats: bool,
     span: Span,
     /// The trace context of calls that the handler makes.
-    pub(crate) around: TraceContext,
+    pub(crate) outgoing_trace: TraceContext,
     /// When the call's header came.
     arrived: Instant,
     so_far: Mutex<SoFar>,
@@ -36,13 +36,13 @@ pub(crate) struct HandlerTrace {
 
 #[derive(Default)]
 struct SoFar {
-    figures: ServerStats,
+    server_stats: ServerStats,
     /// When the arguments were complete.
     complete: Option<Instant>,
     /// When the handler was first polled.
     begun: Option<Instant>,
     /// The call waits for its batch, which reports when the handler begins.
-    gathers: bool,
+    awaits_batch: bool,
 }
 
 impl HandlerTrace {
@@ -55,7 +55,7 @@ impl HandlerTrace {
         caller: &Caller,
         arrived: Instant,
     ) -> Option<Box<Self>> {
-        let wanted = header.flags & STATS != 0 || metrics::ON || spans::are_wanted();
+        let wanted = header.flags & STATS != 0 || metrics::ON || spans::enabled();
         wanted.then(|| Self::begin(header, service, method, caller, arrived))
     }
 
@@ -67,7 +67,7 @@ impl HandlerTrace {
         caller: &Caller,
         arrived: Instant,
     ) -> Box<Self> {
-        let asked = header.flags & STATS != 0;
+        let wants_stats = header.flags & STATS != 0;
         let named = Named {
             service,
             method,
@@ -75,48 +75,48 @@ impl HandlerTrace {
             peer: &caller.peer().name,
             identity: caller.identity(),
         };
-        let (span, around) = match spans::are_wanted() {
-            true => named.handling(header.trace),
+        let (span, outgoing_trace) = match spans::enabled() {
+            true => named.server_span(header.trace),
             false => (Span::none(), header.trace),
         };
         Box::new(Self {
             service,
             method: method.name,
-            asked,
+            wants_stats,
             span,
-            around,
+            outgoing_trace,
             arrived,
             so_far: Mutex::default(),
         })
     }
 
-    /// The call's message is complete. `came` says how it travelled.
-    pub(crate) fn complete(&self, came: MessageStats) {
-        if self.asked {
+    /// The call's message is complete. `transfer` says how it travelled.
+    pub(crate) fn complete(&self, transfer: MessageStats) {
+        if self.wants_stats {
             let now = ambient::now();
             let mut so_far = lock(&self.so_far);
             so_far.complete = Some(now);
-            so_far.figures.times.receiving = now - self.arrived;
-            so_far.figures.request = Some(came);
+            so_far.server_stats.times.receiving = now - self.arrived;
+            so_far.server_stats.request = Some(transfer);
         }
     }
 
     /// The call's future is polled for the first time.
     fn polled(&self) {
         let mut so_far = lock(&self.so_far);
-        if !so_far.gathers {
-            so_far.begins(ambient::now());
+        if !so_far.awaits_batch {
+            so_far.record_start(ambient::now());
         }
     }
 
     /// The call is going to wait for its batch.
-    pub(crate) fn gathers(&self) {
-        lock(&self.so_far).gathers = true;
+    pub(crate) fn expect_batch(&self) {
+        lock(&self.so_far).awaits_batch = true;
     }
 
     /// The handler is about to be polled for the first time.
-    pub(crate) fn begins(&self, now: Instant) {
-        lock(&self.so_far).begins(now);
+    pub(crate) fn record_start(&self, now: Instant) {
+        lock(&self.so_far).record_start(now);
     }
 
     /// The time since the handler was first polled; `None` if it never was.
@@ -136,35 +136,35 @@ impl HandlerTrace {
         if let Some((verdict, error)) = failed {
             spans::failed(&self.span, self.method, verdict, &error);
         }
-        if let Some(figures) = context.figures() {
-            reply.measured(figures);
+        if let Some(server_stats) = context.server_stats() {
+            reply.measured(server_stats);
         }
     }
 
     /// The measurements so far, if the caller asked.
-    fn figures(&self, argument: Option<&StreamTraffic>) -> Option<ServerStats> {
-        if !self.asked {
+    fn server_stats(&self, argument: Option<&StreamTraffic>) -> Option<ServerStats> {
+        if !self.wants_stats {
             return None;
         }
         let now = ambient::now();
         let SoFar {
-            mut figures,
+            mut server_stats,
             complete,
             begun,
             ..
         } = *lock(&self.so_far);
-        let times = &mut figures.times;
+        let times = &mut server_stats.times;
         match (complete, begun) {
             (None, _) => times.receiving = now - self.arrived,
             (Some(complete), None) => times.waiting = now - complete,
             (Some(_), Some(begun)) => times.handling = now - begun,
         }
-        figures.argument = argument.map(StreamTraffic::all_came);
-        Some(figures)
+        server_stats.argument = argument.map(StreamTraffic::total_received);
+        Some(server_stats)
     }
 
     /// The handler was given up.
-    fn given_up(&self, verdict: Verdict, error: &str) {
+    fn record_abandoned(&self, verdict: Verdict, error: &str) {
         metrics::handler_finished(self.service, self.method, verdict.0, self.took());
         spans::failed(&self.span, self.method, verdict, &error);
     }
@@ -172,29 +172,29 @@ impl HandlerTrace {
 
 impl CallContext {
     /// The measurements of its call so far, if the caller asked.
-    pub(crate) fn figures(&self) -> Option<ServerStats> {
+    pub(crate) fn server_stats(&self) -> Option<ServerStats> {
         let inner = &self.inner;
         let streams = inner
             .streams
             .as_ref()
             .filter(|streams| streams.kinds.argument);
-        let argument = streams.and_then(|streams| streams.carried.as_ref());
-        inner.handler_trace.as_ref()?.figures(argument)
+        let argument = streams.and_then(|streams| streams.traffic.as_ref());
+        inner.handler_trace.as_ref()?.server_stats(argument)
     }
 }
 
 impl SoFar {
-    fn begins(&mut self, now: Instant) {
+    fn record_start(&mut self, now: Instant) {
         if self.begun.replace(now).is_none()
             && let Some(complete) = self.complete
         {
-            self.figures.times.waiting = now - complete;
+            self.server_stats.times.waiting = now - complete;
         }
     }
 }
 
 /// Wraps the handler of a watched call, so that it reports what happens.
-pub(crate) fn watched(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
+pub(crate) fn instrument(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
     if let Some(handler_trace) = &context.inner.handler_trace {
         metrics::handler_started(handler_trace.service, handler_trace.method);
     }
@@ -256,12 +256,14 @@ impl Drop for Watched {
         let late = |at| at <= ambient::now();
         match self.stage {
             Stage::Ready => {}
-            Stage::Polling => handler_trace.given_up(outcome::PANICKED, "the handler panicked"),
+            Stage::Polling => {
+                handler_trace.record_abandoned(outcome::PANICKED, "the handler panicked")
+            }
             Stage::Fresh | Stage::Waiting if self.context.deadline().is_some_and(late) => {
-                handler_trace.given_up(outcome::DEADLINE, "its deadline passed");
+                handler_trace.record_abandoned(outcome::DEADLINE, "its deadline passed");
             }
             Stage::Fresh | Stage::Waiting => {
-                handler_trace.given_up(outcome::CANCELLED, "nobody waits for it any more");
+                handler_trace.record_abandoned(outcome::CANCELLED, "nobody waits for it any more");
             }
         }
     }

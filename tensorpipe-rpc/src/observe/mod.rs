@@ -68,8 +68,6 @@
 
 mod attempts;
 mod calling;
-mod carried;
-mod figures;
 mod handling;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
@@ -78,14 +76,16 @@ pub(crate) mod metrics;
 pub(crate) mod metrics;
 mod outcome;
 mod repeated;
+mod server_stats;
 mod spans;
 mod stats;
+mod stream_traffic;
 
 pub(crate) use attempts::Attempts;
 pub(crate) use calling::CallTrace;
-pub(crate) use carried::StreamTraffic;
-pub(crate) use figures::ServerStats;
-pub(crate) use handling::{HandlerTrace, watched};
+pub(crate) use handling::{HandlerTrace, instrument};
 pub(crate) use outcome::of_failure;
 pub(crate) use repeated::should_log;
+pub(crate) use server_stats::ServerStats;
 pub use stats::{Attempt, CallStats, ServerTimes, StreamStats, TransferStats};
+pub(crate) use stream_traffic::StreamTraffic;

@@ -12,7 +12,7 @@ use crate::header::TraceContext;
 use crate::schema::Method;
 
 /// Whether a subscriber may want spans. Without one this reads one number.
-pub(super) fn are_wanted() -> bool {
+pub(super) fn enabled() -> bool {
     Level::INFO <= LevelFilter::current()
 }
 
@@ -26,9 +26,9 @@ pub(super) struct Named<'a> {
     pub(super) identity: Option<&'a str>,
 }
 
-/// A span with the fields of `$named` and the id `$own`, within `$around`. `$place` is its parent, where given, and its name.
+/// A span with the fields of `$named` and the id `$own`, within `$parent`. `$place` is its parent, where given, and its name.
 macro_rules! span {
-    ($named:expr, $own:expr, $around:expr, $($place:tt)*) => {
+    ($named:expr, $own:expr, $parent:expr, $($place:tt)*) => {
         tracing::info_span!(
             target: "tensorpipe_rpc",
             $($place)*,
@@ -39,27 +39,27 @@ macro_rules! span {
             identity = $named.identity,
             trace_id = %format_args!("{:032x}", $own.trace_id),
             span_id = %format_args!("{:016x}", $own.span_id),
-            parent = %format_args!("{:016x}", $around.span_id),
+            parent = %format_args!("{:016x}", $parent.span_id),
         )
     };
 }
 
 impl Named<'_> {
-    /// The span of a call made here within `around`, and the trace context that the call sends. That is `around` itself if no
+    /// The span of a call made here within `parent`, and the trace context that the call sends. That is `parent` itself if no
     /// subscriber wants the span.
-    pub(super) fn calling(&self, around: TraceContext) -> (Span, TraceContext) {
-        let own = next(around);
-        let span = span!(self, own, around, "rpc.call");
-        let told = if span.is_disabled() { around } else { own };
+    pub(super) fn client_span(&self, parent: TraceContext) -> (Span, TraceContext) {
+        let own = next(parent);
+        let span = span!(self, own, parent, "rpc.call");
+        let told = if span.is_disabled() { parent } else { own };
         (span, told)
     }
 
     /// The span of a call handled here, whose caller sent the trace context `caller`. Calls that the handler makes belong to it.
-    pub(super) fn handling(&self, caller: TraceContext) -> (Span, TraceContext) {
+    pub(super) fn server_span(&self, caller: TraceContext) -> (Span, TraceContext) {
         let own = next(caller);
         let span = span!(self, own, caller, parent: None, "rpc.handle");
-        let around = if span.is_disabled() { caller } else { own };
-        (span, around)
+        let parent = if span.is_disabled() { caller } else { own };
+        (span, parent)
     }
 }
 
@@ -104,9 +104,9 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// A new span id within `around`. If that has no trace, a new trace begins.
-fn next(around: TraceContext) -> TraceContext {
-    let trace_id = match around.trace_id {
+/// A new span id within `parent`. If that has no trace, a new trace begins.
+fn next(parent: TraceContext) -> TraceContext {
+    let trace_id = match parent.trace_id {
         0 => u128::from(random()) << 64 | u128::from(random()),
         known => known,
     };

@@ -82,7 +82,7 @@ pub struct StreamStats {
     /// The number of items.
     pub items: u64,
     /// All messages that carried them together. Each carries one or several items.
-    pub carriage: TransferStats,
+    pub transfer: TransferStats,
 }
 
 /// One attempt to send a call.
@@ -212,8 +212,8 @@ impl CallStats {
         impl Iterator<Item = &TransferStats>,
         impl Iterator<Item = &TransferStats>,
     ) {
-        let there = self.argument.iter().map(|stream| &stream.carriage);
-        let here = self.result.iter().map(|stream| &stream.carriage);
+        let there = self.argument.iter().map(|stream| &stream.transfer);
+        let here = self.result.iter().map(|stream| &stream.transfer);
         (there.chain([&self.request]), here.chain([&self.reply]))
     }
 }
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(stats.bytes_copied_there(), Some(50_111));
         stats.request.copied_by_writer = Some(0);
         stats.reply.copied_by_writer = Some(0);
-        let items = |carriage| Some(StreamStats { items: 1, carriage });
+        let items = |transfer| Some(StreamStats { items: 1, transfer });
         stats.argument = items(way(10_000, 100_000));
         stats.result = items(way(0, 7));
         assert_eq!(stats.bytes_copied_here(), Some(1101 + 10_000 + 7));

@@ -21,7 +21,7 @@
 //!     }
 //!
 //!     async fn classify(&self, features: Remote<Tensor>) -> Result<u32, String> {
-//!         let features = features.here().map_err(|error| error.to_string())?;
+//!         let features = features.local_value().map_err(|error| error.to_string())?;
 //!         let features = features.as_slice::<f32>().map_err(|error| error.to_string())?;
 //!         Ok(features.iter().sum::<f32>() as u32)
 //!     }
@@ -70,7 +70,9 @@ mod shared;
 pub(crate) use handle::{FETCH, Handle};
 pub(crate) use owned::{Owned, Pending, Referent};
 pub(crate) use promise::{put_references, split_waits};
-pub(crate) use scope::{ANY, EncodedReferences, UNRESOLVED, decoding, encoding, references_met};
+pub(crate) use scope::{
+    ANY, EncodedReferences, UNRESOLVED, decoded_references, decoding, encoding,
+};
 pub use shared::Shared;
 pub(crate) use shared::{Grant, Grants};
 
@@ -164,7 +166,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
     ///
     /// # Errors
     /// [`NotLocal`] in any other process.
-    pub fn here(&self) -> Result<Arc<T>, NotLocal> {
+    pub fn local_value(&self) -> Result<Arc<T>, NotLocal> {
         match &self.location {
             Location::Here(value, _) => Ok(value.clone()),
             Location::There(_) | Location::Nowhere => Err(NotLocal),

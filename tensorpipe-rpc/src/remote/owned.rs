@@ -117,7 +117,7 @@ impl Owned {
             if unwanted || table.closed {
                 // The peer has released them already, or is gone.
                 drop(table);
-                let_go(exports);
+                drop_values(exports);
                 return true;
             }
             if table.count + exports.len() > limit || table.values.contains_key(&call) {
@@ -131,7 +131,7 @@ impl Owned {
                 None
             }
         };
-        refused.map(let_go).is_none()
+        refused.map(drop_values).is_none()
     }
 
     pub(super) fn find(&self, id: Id) -> Option<Arc<dyn Referent>> {
@@ -169,7 +169,7 @@ impl Owned {
             table.count -= released.len();
             metrics::references_released(released.len());
         }
-        let_go(released);
+        drop_values(released);
     }
 
     /// The connection has ended: drops all values, and ends all waits.
@@ -187,7 +187,7 @@ impl Owned {
         for promised in pending.values() {
             promised.ended.notify_waiters();
         }
-        let_go(values);
+        drop_values(values);
     }
 
     /// Registers a call that begins, and whose result later calls may refer to.
@@ -229,6 +229,6 @@ impl Drop for Pending {
 }
 
 /// Drops values. A panic of such a drop is logged and goes no further.
-pub(super) fn let_go<T>(values: T) {
+pub(super) fn drop_values<T>(values: T) {
     drop_quietly(values, "a value that was referred to");
 }

@@ -31,12 +31,12 @@ struct Encoding {
     /// The call that the value is a reply to. `None` for arguments, which give no values away.
     reply_to: Option<u64>,
     /// Boxed, because most values hold no references.
-    met: Option<Box<EncodedReferences>>,
+    references: Option<Box<EncodedReferences>>,
 }
 
 impl Encoding {
-    fn met(&mut self) -> &mut EncodedReferences {
-        self.met.get_or_insert_default()
+    fn references(&mut self) -> &mut EncodedReferences {
+        self.references.get_or_insert_default()
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Decoding {
     /// A reference had no value.
     missed: bool,
     /// How many references were decoded.
-    met: usize,
+    decoded: usize,
 }
 
 /// A decoded reference.
@@ -103,12 +103,12 @@ pub(crate) fn encoding<R>(
     let mut restore = Restore(Some(swap(Scope::Encoding(Encoding {
         engine,
         reply_to,
-        met: None,
+        references: None,
     }))));
     let encoded = encode();
     let before = restore.0.take().unwrap_or(Scope::None);
     match swap(before) {
-        Scope::Encoding(encoding) => (encoded, encoding.met),
+        Scope::Encoding(encoding) => (encoded, encoding.references),
         _ => (encoded, None),
     }
 }
@@ -123,7 +123,7 @@ pub(crate) fn decoding<R>(
         engine,
         promised,
         missed: false,
-        met: 0,
+        decoded: 0,
     }))));
     let decoded = decode();
     let before = restore.0.take().unwrap_or(Scope::None);
@@ -136,7 +136,7 @@ pub(crate) fn decoding<R>(
 pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Encoding(encoding) if let Some(call) = encoding.reply_to => {
-            let exports = &mut encoding.met().exports;
+            let exports = &mut encoding.references().exports;
             let index = u32::try_from(exports.len()).map_err(|_| "too many references")?;
             exports.push(referent.clone());
             Ok((call, index))
@@ -157,7 +157,7 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
         ),
         Scope::Encoding(encoding) if encoding.engine == ANY || handle.is_of(encoding.engine) => {
             encoding.engine = handle.address();
-            encoding.met().pins.push(handle.clone());
+            encoding.references().pins.push(handle.clone());
             Ok(handle.id)
         }
         Scope::Encoding(_) => Err(
@@ -171,7 +171,7 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
 pub(super) fn wait_for(call: u64) {
     SCOPE.with(|slot| {
         if let Scope::Encoding(encoding) = &mut *slot.borrow_mut() {
-            let waits = &mut encoding.met().waits;
+            let waits = &mut encoding.references().waits;
             if !waits.contains(&call) {
                 waits.push(call);
             }
@@ -180,9 +180,9 @@ pub(super) fn wait_for(call: u64) {
 }
 
 /// How many references have been decoded so far.
-pub(crate) fn references_met() -> usize {
+pub(crate) fn decoded_references() -> usize {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
-        Scope::Decoding(decoding) => decoding.met,
+        Scope::Decoding(decoding) => decoding.decoded,
         Scope::None | Scope::Encoding(_) => 0,
     })
 }
@@ -191,7 +191,7 @@ pub(crate) fn references_met() -> usize {
 pub(super) fn import(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => {
-            decoding.met += 1;
+            decoding.decoded += 1;
             Ok(Found::There(match decoding.promised.take() {
                 Some(promised) if promised.id == id => promised,
                 other => {
@@ -209,7 +209,7 @@ pub(super) fn import(id: Id) -> Result<Found, &'static str> {
 pub(super) fn own(id: Id) -> Result<Found, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => {
-            decoding.met += 1;
+            decoding.decoded += 1;
             let owned: &Owned = &decoding.engine.owned;
             match owned.find(id) {
                 Some(referent) => Ok(Found::Here(referent)),

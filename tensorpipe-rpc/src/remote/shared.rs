@@ -11,7 +11,7 @@ use tensorpipe::{Context, Misuse, Url};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
-use super::owned::{Referent, let_go};
+use super::owned::{Referent, drop_values};
 use super::{Location, Remote};
 use crate::call::{Call, StartedCall};
 use crate::client::Connection;
@@ -129,7 +129,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
         // The URL at which this process reached the owner comes first: the owner's own may be `0.0.0.0`.
         let mut reached: Vec<_> = handle
             .engine()
-            .reached_at
+            .peer_url
             .get()
             .cloned()
             .into_iter()
@@ -297,14 +297,14 @@ impl Grants {
     }
 
     /// Drops expired grants. Returns whether others are left.
-    fn let_go(&self, now: Instant) -> bool {
+    fn remove_expired(&self, now: Instant) -> bool {
         let (passed, left) = {
             let mut table = lock(&self.table);
             let passed = table.granted.extract_if(|_, (until, _)| *until <= now);
             let passed: Vec<_> = passed.collect();
             (passed, !table.granted.is_empty())
         };
-        let_go(passed);
+        drop_values(passed);
         left
     }
 }
@@ -317,7 +317,7 @@ impl Sweeper {
         loop {
             tokio::time::sleep(SWEEP).await;
             match self.0.upgrade() {
-                Some(grants) if grants.let_go(Instant::now()) => {}
+                Some(grants) if grants.remove_expired(Instant::now()) => {}
                 _ => return,
             }
         }

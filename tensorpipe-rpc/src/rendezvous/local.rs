@@ -42,13 +42,13 @@ impl Local {
 
     /// Changes the table, then does the resulting wakes and drops outside the lock.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Table<Waker>) -> T) -> T {
-        let (result, after) = {
+        let (result, deferred) = {
             let mut table = lock(&self.table);
             let result = act(&mut table);
-            (result, table.after())
+            (result, table.take_deferred())
         };
-        after.wakes.into_iter().for_each(Waker::wake);
-        drop((after.dropped, after.stale));
+        deferred.wakes.into_iter().for_each(Waker::wake);
+        drop((deferred.dropped, deferred.stale));
         result
     }
 

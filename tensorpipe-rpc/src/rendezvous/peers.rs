@@ -146,7 +146,7 @@ impl Peer {
     }
 
     /// Forgets a connection that takes no more calls.
-    pub(super) fn give_up(&self, client: &TensorRendezvousClient) {
+    pub(super) fn drop_link(&self, client: &TensorRendezvousClient) {
         let known = |known: &mut Arc<Link>| is_same(&known.client, client);
         let before = self.link().take_if(known);
         drop(before);

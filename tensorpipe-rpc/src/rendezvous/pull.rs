@@ -119,7 +119,7 @@ fn ended(
                 error,
                 CallError::Connection { .. } | CallError::ShuttingDown
             ) {
-                peer.give_up(&link.client);
+                peer.drop_link(&link.client);
             }
             let producer = peer.name.clone();
             return Err(RecvError::Call { producer, error });

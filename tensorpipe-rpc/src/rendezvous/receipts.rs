@@ -45,7 +45,7 @@ struct Unsent {
     /// Keys with the numbers of their loans. No more than the producer lends.
     keys: Vec<(Key, u64)>,
     /// A task is sending receipts.
-    telling: bool,
+    sending: bool,
 }
 
 impl Receipts {
@@ -76,13 +76,13 @@ impl Receipts {
     fn begin(&self, client: &TensorRendezvousClient) {
         let keys = {
             let mut unsent = lock(&self.unsent);
-            if unsent.telling || unsent.keys.is_empty() {
+            if unsent.sending || unsent.keys.is_empty() {
                 return;
             }
-            unsent.telling = true;
+            unsent.sending = true;
             std::mem::take(&mut unsent.keys)
         };
-        let told = tell(client, &keys);
+        let told = send_batch(client, &keys);
         let telling = self.clone().give_all(client.clone(), told, keys);
         self.runtime.spawn(telling);
     }
@@ -102,27 +102,27 @@ impl Receipts {
                     again = AGAIN;
                 }
                 Err(error) => {
-                    if is_senseless(&error) {
+                    if is_permanent(&error) {
                         tracing::warn!(%error, "a producer takes no receipts");
                         keys.drain(..keys.len().min(RECEIPTS_AT_ONCE));
                     } else {
                         tracing::debug!(%error, "a receipt is given again");
                     }
-                    let is_over = is_over(&client, &error);
+                    let is_disconnected = is_disconnected(&client, &error);
                     match self.producer.upgrade() {
-                        Some(producer) if is_over => producer.give_up(&client),
+                        Some(producer) if is_disconnected => producer.drop_link(&client),
                         Some(_) => {}
                         None => last -= 1,
                     }
                     if last == 0 {
-                        lock(&self.unsent).telling = false;
+                        lock(&self.unsent).sending = false;
                         return;
                     }
                     // The producer is overloaded, or has replies waiting to be read. The first request may also have been made
                     // within a call that had no time left.
                     tokio::time::sleep(again).await;
                     again = LONGEST.min(2 * again);
-                    if is_over {
+                    if is_disconnected {
                         match self.reconnected().await {
                             Some(other) => client = other,
                             None => return self.put_back(keys),
@@ -134,11 +134,11 @@ impl Receipts {
                 let mut unsent = lock(&self.unsent);
                 keys.append(&mut unsent.keys);
                 if keys.is_empty() {
-                    unsent.telling = false;
+                    unsent.sending = false;
                     return;
                 }
             }
-            told = tell(&client, &keys);
+            told = send_batch(&client, &keys);
         }
     }
 
@@ -158,7 +158,7 @@ impl Receipts {
         {
             let mut unsent = lock(&self.unsent);
             unsent.keys.append(&mut keys);
-            unsent.telling = false;
+            unsent.sending = false;
         }
         // If a connection was made meanwhile, it found this task still running and started none.
         let link = self.producer.upgrade().and_then(|peer| peer.linked());
@@ -169,12 +169,12 @@ impl Receipts {
 }
 
 /// Whether no call can be made over this connection any more.
-fn is_over(client: &TensorRendezvousClient, error: &CallError) -> bool {
+fn is_disconnected(client: &TensorRendezvousClient, error: &CallError) -> bool {
     matches!(error, CallError::ShuttingDown) || client.connection().pipe().has_ended()
 }
 
 /// Whether a retry would fail in the same way.
-fn is_senseless(error: &CallError) -> bool {
+fn is_permanent(error: &CallError) -> bool {
     matches!(
         error,
         CallError::Unimplemented(_) | CallError::Encode(_) | CallError::BadArguments(_)
@@ -186,7 +186,7 @@ pub(super) fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClie
     Arc::ptr_eq(&one.connection().engine, &other.connection().engine)
 }
 
-fn tell(client: &TensorRendezvousClient, keys: &[(Key, u64)]) -> Call<()> {
+fn send_batch(client: &TensorRendezvousClient, keys: &[(Key, u64)]) -> Call<()> {
     let receipts = keys[..keys.len().min(RECEIPTS_AT_ONCE)].iter();
     let receipts = receipts.map(|(key, loan)| Receipt {
         key: key.as_str().to_owned(),

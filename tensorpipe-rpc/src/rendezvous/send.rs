@@ -32,7 +32,7 @@ impl PendingSend {
     pub(super) fn new(local: Arc<Local>, key: &Key, value: Value, bound: Bound) -> Self {
         let bytes = value.byte_len();
         let parked = local.check_producer(key);
-        let parked = parked.and_then(|()| local.with(|table| table.park(key, value)));
+        let parked = parked.and_then(|()| local.with(|table| table.send_or_block(key, value)));
         let state = match parked {
             Ok(Some(number)) => State::Blocked(number),
             Ok(None) => State::Done(Ok(())),
@@ -58,11 +58,11 @@ impl Future for PendingSend {
         };
         let polled = this
             .local
-            .with(|table| table.poll_parked(number, || cx.waker().clone()));
+            .with(|table| table.poll_blocked(number, || cx.waker().clone()));
         let how = match polled {
             Poll::Ready(how) => how,
             Poll::Pending if this.bound.poll(cx).is_ready() => this.local.with(|table| {
-                let ended = table.unpark(number);
+                let ended = table.cancel_blocked(number);
                 ended.unwrap_or_else(|| Err(table.full(this.bytes)))
             }),
             Poll::Pending => return Poll::Pending,
@@ -75,7 +75,7 @@ impl Future for PendingSend {
 impl Drop for PendingSend {
     fn drop(&mut self) {
         if let State::Blocked(number) = self.state {
-            self.local.with(|table| table.unpark(number));
+            self.local.with(|table| table.cancel_blocked(number));
         }
     }
 }

@@ -90,13 +90,13 @@ impl CallQuotas {
             !group.members.is_empty() || group.peer.busy.load(Ordering::Acquire) > 0
         });
         let group = peers.entry(key(id, peer)).or_default();
-        let member = Arc::new(ConnectionQuota {
+        let quota = Arc::new(ConnectionQuota {
             peer: group.peer.clone(),
             busy: AtomicUsize::new(0),
         });
-        group.members.insert(id, member.clone());
+        group.members.insert(id, quota.clone());
         self.count(&peers);
-        member
+        quota
     }
 
     /// Connection number `id` has ended.
@@ -123,7 +123,7 @@ impl CallQuotas {
     /// Whether a connection that had `busy` calls may have one more. `places` are taken with it. The error says why not.
     pub(crate) fn has_room(
         &self,
-        member: &ConnectionQuota,
+        quota: &ConnectionQuota,
         busy: usize,
         places: usize,
     ) -> Result<(), String> {
@@ -132,12 +132,12 @@ impl CallQuotas {
             return Err(format!("{most} calls are under way, the limit"));
         }
         let connected = self.connected.load(Ordering::Relaxed).max(1);
-        let connections = member.peer.connections.load(Ordering::Relaxed).max(1);
+        let connections = quota.peer.connections.load(Ordering::Relaxed).max(1);
         let share = most / (2 * connected);
         let own = share / connections;
         let others = (connected - 1) * share + (connections - 1) * own;
         // All that others may claim is still free, or the call is within this connection's own share.
-        let of_peer = member.peer.busy.load(Ordering::Acquire);
+        let of_peer = quota.peer.busy.load(Ordering::Acquire);
         if places + others <= most || (busy < own && of_peer <= share) {
             return Ok(());
         }
@@ -148,7 +148,7 @@ impl CallQuotas {
         let kept = match self.connections.load(Ordering::Relaxed) {
             // Examining each connection would take long.
             SEVERAL.. => others,
-            _ => self.kept(member, share, own),
+            _ => self.kept(quota, share, own),
         };
         match places + kept <= most {
             true => Ok(()),
@@ -159,14 +159,14 @@ impl CallQuotas {
     }
 
     /// How many places are kept for the unused shares of others.
-    fn kept(&self, member: &ConnectionQuota, share: usize, own: usize) -> usize {
+    fn kept(&self, quota: &ConnectionQuota, share: usize, own: usize) -> usize {
         let peers = lock(&self.peers);
         let connected = peers.values().filter(|group| !group.members.is_empty());
-        let kept = connected.map(|group| match Arc::ptr_eq(&group.peer, &member.peer) {
+        let kept = connected.map(|group| match Arc::ptr_eq(&group.peer, &quota.peer) {
             false => share.saturating_sub(group.peer.busy.load(Ordering::Acquire)),
             true => {
                 let others = group.members.values();
-                let others = others.filter(|other| !std::ptr::eq(&***other, member));
+                let others = others.filter(|other| !std::ptr::eq(&***other, quota));
                 others.map(|other| own.saturating_sub(other.busy())).sum()
             }
         });
@@ -195,11 +195,11 @@ mod tests {
     }
 
     /// Begins as many calls as there is room for. Returns how many the member then has.
-    fn fill(quotas: &CallQuotas, member: &ConnectionQuota, places: &mut usize) -> usize {
+    fn fill(quotas: &CallQuotas, quota: &ConnectionQuota, places: &mut usize) -> usize {
         loop {
-            let busy = member.begin();
-            if quotas.has_room(member, busy, *places + 1).is_err() {
-                member.leave();
+            let busy = quota.begin();
+            if quotas.has_room(quota, busy, *places + 1).is_err() {
+                quota.leave();
                 return busy;
             }
             *places += 1;
@@ -235,7 +235,7 @@ mod tests {
         let mut places = 0;
         let found = members
             .each_ref()
-            .map(|member| fill(&quotas, member, &mut places));
+            .map(|quota| fill(&quotas, quota, &mut places));
         assert_eq!(found, [8, 2, 2]);
     }
 }

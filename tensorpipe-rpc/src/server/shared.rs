@@ -119,8 +119,8 @@ impl ServerShared {
     pub(super) fn serve(self: &Arc<Self>, pipe: Pipe) -> Result<(), Misuse> {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
-        let member = self.quotas.join(id, pipe.peer_addr());
-        let serving = Serving::new(self.clone(), id, &pipe, member);
+        let quota = self.quotas.join(id, pipe.peer_addr());
+        let serving = Serving::new(self.clone(), id, &pipe, quota);
         let engine =
             Engine::start(pipe.clone(), Some(serving)).inspect_err(|_| self.quotas.leave(id))?;
         {
@@ -173,8 +173,8 @@ impl ServerShared {
     }
 
     /// Whether a connection that had `busy` calls may have one more, which is already counted.
-    pub(crate) fn has_room_for(&self, member: &ConnectionQuota, busy: usize) -> Result<(), String> {
-        self.quotas.has_room(member, busy, self.calls.places())
+    pub(crate) fn has_room_for(&self, quota: &ConnectionQuota, busy: usize) -> Result<(), String> {
+        self.quotas.has_room(quota, busy, self.calls.places())
     }
 
     /// The answer to a call is on its way.

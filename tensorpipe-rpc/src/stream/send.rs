@@ -56,7 +56,7 @@ pub(super) enum Ended {
 pub(super) async fn send_items<S, F>(
     engine: &Engine,
     streams: &CallStreams,
-    way: StreamDirection,
+    direction: StreamDirection,
     mut stream: Pin<&mut S>,
     encode: F,
 ) -> Ended
@@ -67,9 +67,9 @@ where
     let mut sender = Sender {
         engine,
         streams,
-        way,
+        direction,
         batch: None,
-        alone: None,
+        overflow: None,
         room: 0,
         last: None,
         leaving: None,
@@ -80,10 +80,10 @@ where
 struct Sender<'a> {
     engine: &'a Engine,
     streams: &'a CallStreams,
-    way: StreamDirection,
+    direction: StreamDirection,
     batch: Option<Batch>,
     /// An item that did not fit into the message before it, and waits for credit.
-    alone: Option<Batch>,
+    overflow: Option<Batch>,
     /// How many items may be sent, those of `batch` included.
     room: u64,
     /// The message that was sent last.
@@ -144,9 +144,9 @@ impl Sender<'_> {
                     Poll::Ready(Err(ended)) => return Poll::Ready(ended),
                     Poll::Pending => return Poll::Pending,
                 }
-                if self.alone.is_some() {
-                    self.batch = self.alone.take();
-                    if let Err(ended) = self.leave() {
+                if self.overflow.is_some() {
+                    self.batch = self.overflow.take();
+                    if let Err(ended) = self.flush() {
                         return Poll::Ready(ended);
                     }
                     messages += 1;
@@ -155,7 +155,7 @@ impl Sender<'_> {
             }
             let leaves = match stream.as_mut().poll_next(cx) {
                 Poll::Pending => {
-                    return match self.leave() {
+                    return match self.flush() {
                         Ok(()) => Poll::Pending,
                         Err(ended) => Poll::Ready(ended),
                     };
@@ -165,9 +165,9 @@ impl Sender<'_> {
             };
             let left = match leaves {
                 Ok(false) => continue,
-                Ok(true) => self.leave(),
+                Ok(true) => self.flush(),
                 // The items before it are still sent.
-                Err(ended) => self.leave().and(Err(ended)),
+                Err(ended) => self.flush().and(Err(ended)),
             };
             if let Err(ended) = left {
                 return Poll::Ready(ended);
@@ -219,13 +219,13 @@ impl Sender<'_> {
         let limits = self.engine.pipe.peer_limits();
         if batch.items > 0 && (len >= LARGE || !batch.fits(&limits)) {
             batch.encoder.truncate(before);
-            let mut alone = Batch::new();
-            let encoded = encode(&mut alone.encoder, item);
-            self.leave()?;
+            let mut overflow = Batch::new();
+            let encoded = encode(&mut overflow.encoder, item);
+            self.flush()?;
             encoded?;
-            alone.items = 1;
+            overflow.items = 1;
             // The items before it may have used up the reader's credit.
-            self.alone = Some(alone);
+            self.overflow = Some(overflow);
             return Ok(false);
         }
         batch.items += 1;
@@ -244,7 +244,7 @@ impl Sender<'_> {
     }
 
     /// Sends the batch, if it has items.
-    fn leave(&mut self) -> Result<(), Ended> {
+    fn flush(&mut self) -> Result<(), Ended> {
         let Some(Batch { encoder, items, .. }) = self.batch.take() else {
             return Ok(());
         };
@@ -255,7 +255,7 @@ impl Sender<'_> {
         if let Some(placement) = &self.streams.placement {
             placement.name_targets(&mut encoded);
         }
-        let kind = Kind::Items(self.way, items);
+        let kind = Kind::Items(self.direction, items);
         Header::put_reply(&mut encoded.metadata, kind, self.streams.call);
         match self.engine.send_items(self.streams, items, encoded) {
             Ok((sent, size)) => {

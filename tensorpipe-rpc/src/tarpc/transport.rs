@@ -20,7 +20,7 @@ use tensorpipe::{Error, Incoming, Message, PeerAddr, Pipe, Read, Write};
 
 use super::error::TransportError;
 use super::wire::{Arrived, EncodedMessage, TarpcMessage, What};
-use crate::engine::{settle_body, to_body};
+use crate::engine::{spill_large_body, to_body};
 use crate::header::{Header, Kind, Tarpc};
 
 /// How many messages of the peer are read at once. Further ones wait in the pipe, within its limits.
@@ -223,7 +223,7 @@ impl<Item: TarpcMessage, SinkItem: TarpcMessage> PipeTransport<Item, SinkItem> {
             mut encoded,
             header_len,
         } = item.encode()?;
-        settle_body(&mut encoded, header_len, &self.pipe.peer_limits());
+        spill_large_body(&mut encoded, header_len, &self.pipe.peer_limits());
         let message = Message {
             metadata: encoded.metadata.into(),
             payloads: encoded.payloads,

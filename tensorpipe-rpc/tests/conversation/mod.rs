@@ -127,7 +127,7 @@ async fn converse(script: &mut Script<'_>) {
     assert!(!ended.contains("panicked"), "{ended}");
     if let Some(server) = server {
         let idle = async {
-            while server.calls_under_way() > 0 {
+            while server.calls_in_flight() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -138,7 +138,7 @@ async fn converse(script: &mut Script<'_>) {
     let are_left = || {
         let pools = [&near, &far].map(|context| context.pool().stats().outstanding_bytes);
         let counts = connection.as_ref().map_or((0, 0), |connection| {
-            (connection.calls_under_way(), connection.references())
+            (connection.calls_in_flight(), connection.references())
         });
         (counts, held.load(Ordering::SeqCst), pools)
     };

@@ -131,8 +131,8 @@ impl Talk for Talker {
         right: Remote<Tensor>,
     ) -> Result<Remote<Tensor>, String> {
         let _held = self.hold();
-        let left = left.here().map_err(|error| error.to_string())?;
-        let right = right.here().map_err(|error| error.to_string())?;
+        let left = left.local_value().map_err(|error| error.to_string())?;
+        let right = right.local_value().map_err(|error| error.to_string())?;
         let bytes = left.byte_len() + right.byte_len();
         Ok(Remote::new(Tensor::from(vec![1u8; bytes.min(1 << 16)])))
     }

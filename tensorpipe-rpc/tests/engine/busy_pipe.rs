@@ -87,7 +87,7 @@ async fn goes_on_beside_an_upload(over: fn() -> ContextBuilder) {
     assert!(sent() - before < LEN);
     let ran = bench.begun.load(std::sync::atomic::Ordering::SeqCst);
     assert_eq!(ran, 5 + 1 + 1 + 1, "none of the uploads has run");
-    until(|| client.connection().calls_under_way() == 0).await;
+    until(|| client.connection().calls_in_flight() == 0).await;
     drop(stop);
 }
 

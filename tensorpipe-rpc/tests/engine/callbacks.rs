@@ -137,7 +137,7 @@ async fn calls_go_back_and_forth_as_deep_as_one_likes() {
         for (left, played) in played.into_iter().enumerate() {
             assert_eq!(played.unwrap(), left as u32 % 7);
         }
-        until(|| court.server.calls_under_way() == 0).await;
+        until(|| court.server.calls_in_flight() == 0).await;
     })
     .await;
 }

@@ -39,7 +39,7 @@ async fn while_the_arguments_are_under_way() {
             until(|| sent() > 1 << 20).await;
             drop(call);
             assert!(sent() < LARGE / 2);
-            until(|| both.server.calls_under_way() == 0).await;
+            until(|| both.server.calls_in_flight() == 0).await;
             assert_eq!(both.begun(), 0, "it never ran");
         }
         both.is_clean().await;
@@ -119,7 +119,7 @@ async fn the_last_call_dropped_closes_the_connection_and_ends_the_handler() {
         let at_it = || bench.at_it.load(std::sync::atomic::Ordering::SeqCst);
         until(|| at_it() == 1).await;
         drop(call);
-        until(|| at_it() == 0 && server.calls_under_way() == 0).await;
+        until(|| at_it() == 0 && server.calls_in_flight() == 0).await;
         until(|| server.pipes().is_empty()).await;
     })
     .await;

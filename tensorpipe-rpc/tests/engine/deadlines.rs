@@ -255,7 +255,7 @@ async fn a_nested_call_has_what_its_caller_has_left_and_its_trace_and_ends_with_
             CallError::Deadline { .. } | CallError::Service(_)
         ));
         until(|| busy() == 0).await;
-        assert_eq!(back.calls_under_way() + front.calls_under_way(), 0);
+        assert_eq!(back.calls_in_flight() + front.calls_in_flight(), 0);
     }
 }
 

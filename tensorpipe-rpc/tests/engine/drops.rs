@@ -124,8 +124,8 @@ async fn over_each(test: impl AsyncFn(&MinefieldClient, &Server)) {
         let told = tokio::time::timeout(Duration::from_secs(30), told).await;
         told.expect("every call is answered");
         assert_eq!(server.pipes().len(), 1, "the connection goes on");
-        until(|| server.calls_under_way() == 0).await;
-        assert_eq!(client.connection().calls_under_way(), 0);
+        until(|| server.calls_in_flight() == 0).await;
+        assert_eq!(client.connection().calls_in_flight(), 0);
         client.future(false, false).await.unwrap();
     }
 }
@@ -177,9 +177,9 @@ async fn when_a_call_is_cancelled() {
                 safely(|| client.argument(Mine { armed: true }, true)),
                 client.future(true, true),
             ];
-            until(|| server.calls_under_way() == 2).await;
+            until(|| server.calls_in_flight() == 2).await;
             drop(calls);
-            until(|| server.calls_under_way() == 0).await;
+            until(|| server.calls_in_flight() == 0).await;
             for _ in 0..HARMLESS {
                 client.future(false, false).await.unwrap();
             }
@@ -201,7 +201,7 @@ async fn when_time_is_up() {
                 let error = call.await.unwrap_err();
                 assert!(matches!(error, CallError::Deadline { .. }), "{error}");
             }
-            until(|| server.calls_under_way() == 0).await;
+            until(|| server.calls_in_flight() == 0).await;
         }
     })
     .await;
@@ -213,10 +213,10 @@ async fn when_the_connection_ends() {
         let other = MinefieldClient::connect(server.url());
         let other = other.await.unwrap();
         let call = safely(|| other.argument(Mine { armed: true }, true));
-        until(|| server.calls_under_way() == 1).await;
+        until(|| server.calls_in_flight() == 1).await;
         other.connection().close().await.unwrap();
         assert!(call.await.unwrap_err().may_have_run());
-        until(|| server.calls_under_way() == 0 && server.pipes().len() == 1).await;
+        until(|| server.calls_in_flight() == 0 && server.pipes().len() == 1).await;
         client.future(false, false).await.unwrap();
     })
     .await;

@@ -84,7 +84,7 @@ async fn calls_made_inside_a_handler_on_the_connection_that_it_came_from() {
         for call in calls {
             assert!(call.await.unwrap() >= 1);
         }
-        until(|| server.calls_under_way() == 0).await;
+        until(|| server.calls_in_flight() == 0).await;
     }
 }
 

@@ -83,7 +83,7 @@ async fn answers_that_nobody_waits_for_change_nothing() {
     }
     pipe.flush().await.unwrap();
     until(|| pipe.unwritten() == 0).await;
-    assert_eq!(client.connection().calls_under_way(), 0);
+    assert_eq!(client.connection().calls_in_flight(), 0);
     let pool = client.connection().pipe().pool().clone();
     until(|| pool.stats().outstanding_bytes == 0).await;
 }

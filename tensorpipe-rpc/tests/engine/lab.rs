@@ -216,8 +216,8 @@ impl Both {
 
 /// No call is under way, at either end.
 pub(crate) async fn is_at_rest(server: &Server, connection: &Connection) {
-    until(|| server.calls_under_way() == 0).await;
-    until(|| connection.calls_under_way() == 0).await;
+    until(|| server.calls_in_flight() == 0).await;
+    until(|| connection.calls_in_flight() == 0).await;
 }
 
 /// No tensor is kept.

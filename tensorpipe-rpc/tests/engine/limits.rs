@@ -94,7 +94,7 @@ async fn one_connection_does_not_take_the_places_of_another() {
         until(|| both.at_it() == 12).await;
         is_overloaded(&both, &both.client).await;
         drop(running);
-        until(|| both.server.calls_under_way() == 0).await;
+        until(|| both.server.calls_in_flight() == 0).await;
         // Two others have asked for nothing: a sixth each is kept for them.
         let (second, third) = (connect().await, connect().await);
         until(|| both.server.pipes().len() == 3).await;
@@ -108,7 +108,7 @@ async fn one_connection_does_not_take_the_places_of_another() {
         is_overloaded(&both, &second).await;
         // What they have had is anybody's, beyond what they may still ask for.
         drop(late);
-        until(|| both.server.calls_under_way() == 8).await;
+        until(|| both.server.calls_in_flight() == 8).await;
         is_overloaded(&both, &both.client).await;
         drop((second, third));
         until(|| both.server.pipes().len() == 1).await;

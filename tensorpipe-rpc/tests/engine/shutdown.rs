@@ -41,7 +41,7 @@ async fn running_calls_finish_and_new_ones_did_not_run() {
         let error = client.echo("gone").await.unwrap_err();
         assert!(!error.may_have_run(), "{error}");
         assert_eq!(bench.begun.load(std::sync::atomic::Ordering::SeqCst), begun);
-        assert_eq!(client.connection().calls_under_way(), 0);
+        assert_eq!(client.connection().calls_in_flight(), 0);
         drop((near, url));
     })
     .await;
@@ -187,7 +187,7 @@ async fn reply_under_way(drain: Duration) -> (Both, Pipe) {
     let pipe = both.near.connect(url).await.unwrap();
     pipe.send(raw_call("zeros", 7, &MIB)).unwrap();
     let waits = |both: &Both| both.server.pipes().iter().any(|pipe| pipe.unwritten() > 0);
-    until(|| both.server.calls_under_way() == 0 && waits(&both)).await;
+    until(|| both.server.calls_in_flight() == 0 && waits(&both)).await;
     (both, pipe)
 }
 
@@ -229,7 +229,7 @@ async fn a_reply_that_nobody_reads_has_no_more_than_that() {
 async fn a_dropped_server_waits_for_calls_whose_tensors_are_on_their_way() {
     let both = both(tcp(), tcp(), ServerLimits::default()).await;
     let upload = both.client.length(tensor(256 << 20, 1));
-    until(|| both.server.calls_under_way() == 1).await;
+    until(|| both.server.calls_in_flight() == 1).await;
     let Both { server, bench, .. } = both;
     drop(server);
     let begun = bench.begun.load(std::sync::atomic::Ordering::SeqCst);

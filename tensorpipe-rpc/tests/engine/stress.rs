@@ -63,7 +63,7 @@ async fn on_many_connections() {
         }
         storm(&both, &clients).await;
         for client in clients {
-            super::lab::until(|| client.connection().calls_under_way() == 0).await;
+            super::lab::until(|| client.connection().calls_in_flight() == 0).await;
         }
     })
     .await;

@@ -272,7 +272,7 @@ async fn an_argument_that_does_not_suit_is_an_error_before_anything_is_sent() {
     }
     assert_eq!(client.connection().pipe().stats().bytes_out, sent);
     client.deep(Deep::new(60)).await.unwrap();
-    assert_eq!(client.connection().calls_under_way(), 0);
+    assert_eq!(client.connection().calls_in_flight(), 0);
 }
 
 #[tokio::test]
@@ -291,7 +291,7 @@ async fn a_result_that_does_not_suit_names_the_method_too() {
     );
     assert_eq!(client.give_gaps(true).await.unwrap().gap, Some(1));
     client.give_deep(60).await.unwrap();
-    assert_eq!(server.calls_under_way(), 0);
+    assert_eq!(server.calls_in_flight(), 0);
 }
 
 #[tokio::test]
@@ -320,8 +320,8 @@ async fn serde_code_that_panics_harms_its_own_call_alone() {
     // In the caller's own code it is the caller's panic, and no call is left behind.
     let stub = std::panic::AssertUnwindSafe(|| client.fragile(Fragile(PANICS_WHEN_SENT)));
     assert!(std::panic::catch_unwind(stub).is_err());
-    assert_eq!(client.connection().calls_under_way(), 0);
-    until(|| server.calls_under_way() == 0).await;
+    assert_eq!(client.connection().calls_in_flight(), 0);
+    until(|| server.calls_in_flight() == 0).await;
     assert_eq!(client.add(1, 2).await.unwrap(), 3);
 }
 

@@ -86,7 +86,7 @@ fn calls_on_threads_without_a_runtime_work() {
         let hurried = client.with_deadline(Duration::from_millis(20));
         assert!(block_on(hurried.sleep(60_000)).is_err());
         let begun = std::time::Instant::now();
-        while server.calls_under_way() > 0 {
+        while server.calls_in_flight() > 0 {
             assert!(begun.elapsed() < Duration::from_secs(5));
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -123,7 +123,7 @@ fn a_handler_begun_by_a_thread_without_a_runtime_runs_on_its_servers() {
     let call = client.sleep(2);
     let pipe = server.pipes().remove(0);
     pipe.reset(1 << 40, tensorpipe::ResetCode::Cancelled, "");
-    assert_eq!(server.calls_under_way(), 1);
+    assert_eq!(server.calls_in_flight(), 1);
     std::thread::scope(|scope| {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving = scope.spawn(|| far.block_on(stopped));

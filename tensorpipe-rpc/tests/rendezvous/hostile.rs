@@ -374,7 +374,7 @@ async fn receipts_that_a_connection_took_along_are_given_over_another_that_nobod
     };
     let (server, back, keys) = three_received_from(deaf).await;
     // One is on its way, the others wait for it.
-    until(|| server.calls_under_way() == 1).await;
+    until(|| server.calls_in_flight() == 1).await;
     hangs.store(false, Ordering::SeqCst);
     let pipe = back.connection("front").unwrap().pipe().clone();
     let _ = soon(pipe.close()).await;
@@ -390,7 +390,7 @@ async fn receipts_for_a_producer_that_cannot_be_reached_wait_until_it_can() {
         heard: heard.clone(),
     };
     let (server, back, keys) = three_received_from(producer(true)).await;
-    until(|| server.calls_under_way() == 1).await;
+    until(|| server.calls_in_flight() == 1).await;
     let (url, pipe) = (server.url().clone(), back.connection("front").unwrap());
     drop(server);
     let _ = soon(pipe.close()).await;

@@ -63,7 +63,7 @@ impl Both {
     pub(crate) async fn is_clean(&self) {
         until(|| self.front.stats() == Default::default()).await;
         until(|| self.back.stats() == Default::default()).await;
-        until(|| self.server.calls_under_way() == 0).await;
+        until(|| self.server.calls_in_flight() == 0).await;
     }
 }
 

@@ -117,11 +117,11 @@ async fn under_chaos(seed: u64, balance: Balance) {
     let counts = counts.map(|count| count.load(Ordering::Relaxed));
     println!("seed {seed}: {counts:?} answered, may have run, did not run");
     assert!(counts[0] > 0);
-    assert!(replicas.status().iter().all(|one| one.calls_under_way == 0));
+    assert!(replicas.status().iter().all(|one| one.calls_in_flight == 0));
     drop((client, hurried, replicas));
     for site in &sites {
         let server = site.server.as_ref().unwrap();
-        until(|| server.pipes().is_empty() && server.calls_under_way() == 0).await;
+        until(|| server.pipes().is_empty() && server.calls_in_flight() == 0).await;
         until(|| site.context.pool().stats().outstanding_bytes == 0).await;
     }
 }

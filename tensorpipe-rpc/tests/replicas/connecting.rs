@@ -79,7 +79,7 @@ fn has_no_replica(error: &ConnectError) -> bool {
 #[tokio::test(start_paused = true)]
 async fn pauses_grow_up_to_the_longest_and_attempts_are_bounded() {
     let (nowhere, builder) = nowhere();
-    let error = builder.attempts(7).connect().await.unwrap_err();
+    let error = builder.connect_attempts(7).connect().await.unwrap_err();
     assert!(has_no_replica(&error), "{error:?}");
     assert!(error.to_string().contains("nowhere://here"), "{error}");
     assert_eq!(nowhere.pauses(), [100, 200, 400, 800, 1000, 1000]);
@@ -94,7 +94,7 @@ async fn jitter_makes_no_pause_longer_and_none_shorter_than_it_may() {
         factor: 1.0,
         jitter: 0.5,
     };
-    let builder = builder.backoff(backoff).attempts(50);
+    let builder = builder.backoff(backoff).connect_attempts(50);
     builder.connect().await.unwrap_err();
     let pauses = nowhere.pauses();
     assert_eq!(pauses.len(), 49);
@@ -196,7 +196,7 @@ async fn a_server_that_was_given_up_is_tried_again_when_somebody_asks() {
 
     let ledger = Ledger::default();
     let sites = sites(1, &ledger).await;
-    let (client, replicas) = client_of(replicas_of(&sites).attempts(3)).await;
+    let (client, replicas) = client_of(replicas_of(&sites).connect_attempts(3)).await;
     sites[0].proxy.cut();
     until(|| states(&replicas) == [ReplicaState::GivenUp]).await;
     let error = soon(client.who(1)).await.unwrap_err();
@@ -212,7 +212,7 @@ async fn a_server_that_takes_pipes_and_drops_them_is_not_connected_to_in_a_loop(
     use super::lab::{replicas_of, sites, until};
 
     let sites = sites(1, &Default::default()).await;
-    let builder = replicas_of(&sites).attempts(4).backoff(Backoff {
+    let builder = replicas_of(&sites).connect_attempts(4).backoff(Backoff {
         first: Duration::from_millis(1),
         longest: Duration::from_secs(60),
         ..Backoff::default()

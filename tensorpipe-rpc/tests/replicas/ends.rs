@@ -66,7 +66,7 @@ fn a_call_whose_deadline_has_passed_does_not_wait_at_all() {
 async fn a_call_does_not_wait_for_servers_that_were_given_up() {
     let ledger = Ledger::default();
     let sites = sites(2, &ledger).await;
-    let (client, replicas) = client_of(replicas_of(&sites).attempts(2)).await;
+    let (client, replicas) = client_of(replicas_of(&sites).connect_attempts(2)).await;
     // Under way on one, and none is left.
     let call = tokio::spawn(client.second(1));
     until(|| ledger.runs(1) == 1).await;
@@ -112,7 +112,7 @@ async fn the_last_handle_client_and_call_ends_everything() {
     until(|| ledger.runs(1) == 1).await;
     drop((client, replicas));
     // The call goes on, and moves.
-    let busy = |site: &super::lab::Site| site.server.as_ref().unwrap().calls_under_way() > 0;
+    let busy = |site: &super::lab::Site| site.server.as_ref().unwrap().calls_in_flight() > 0;
     sites.iter().find(|site| busy(site)).unwrap().proxy.cut();
     assert_eq!(soon(call).await.unwrap().unwrap(), 2);
     for site in &sites {
@@ -133,7 +133,7 @@ async fn dropping_a_call_cancels_it() {
     let call = client.once(1);
     until(|| ledger.runs(1) == 1).await;
     drop(call);
-    let busy = |site: &super::lab::Site| site.server.as_ref().unwrap().calls_under_way();
+    let busy = |site: &super::lab::Site| site.server.as_ref().unwrap().calls_in_flight();
     until(|| sites.iter().map(busy).sum::<usize>() == 0).await;
-    assert!(replicas.status().iter().all(|one| one.calls_under_way == 0));
+    assert!(replicas.status().iter().all(|one| one.calls_in_flight == 0));
 }

@@ -131,11 +131,11 @@ impl Work for Worker {
 
     async fn both(&self, id: u64, stayed: Remote<u64>) -> (u64, u64) {
         self.ledger.begin(id);
-        (self.name, *stayed.here().unwrap())
+        (self.name, *stayed.local_value().unwrap())
     }
 
     async fn beside(&self, text: String, stayed: Remote<u64>) -> (u64, u64, u64) {
-        (self.name, *stayed.here().unwrap(), text.len() as u64)
+        (self.name, *stayed.local_value().unwrap(), text.len() as u64)
     }
 
     async fn sum(&self, id: u64, numbers: Streaming<u64>) -> u64 {
@@ -262,7 +262,7 @@ pub(crate) fn assert_unavailable(error: &CallError, ran: bool) {
 
 /// Cuts the only one that is at work.
 pub(crate) async fn cut_the_busy(sites: &[Site]) -> usize {
-    let busy = |site: &Site| site.server.as_ref().unwrap().calls_under_way() > 0;
+    let busy = |site: &Site| site.server.as_ref().unwrap().calls_in_flight() > 0;
     until(|| sites.iter().any(busy)).await;
     let index = sites.iter().position(busy).unwrap();
     sites[index].proxy.cut();

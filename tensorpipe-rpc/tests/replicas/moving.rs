@@ -160,14 +160,14 @@ async fn the_least_busy_is_called() {
     let busy: Vec<usize> = replicas
         .status()
         .iter()
-        .map(|one| one.calls_under_way)
+        .map(|one| one.calls_in_flight)
         .collect();
     let idle = busy.iter().position(|calls| *calls == 0).unwrap() as u64;
     for id in 10..30 {
         assert_eq!(soon(client.who(id)).await.unwrap(), idle);
     }
     drop(long);
-    until(|| replicas.status().iter().all(|one| one.calls_under_way == 0)).await;
+    until(|| replicas.status().iter().all(|one| one.calls_in_flight == 0)).await;
     let mut names: Vec<u64> = Vec::new();
     for id in 40..44 {
         names.push(soon(client.who(id)).await.unwrap());
@@ -180,7 +180,7 @@ async fn the_least_busy_is_called() {
 async fn no_call_is_sent_more_often_than_it_may() {
     let ledger = Ledger::default();
     let sites = sites(3, &ledger).await;
-    let (client, _replicas) = client_of(replicas_of(&sites).tries(1)).await;
+    let (client, _replicas) = client_of(replicas_of(&sites).max_attempts(1)).await;
     let call = tokio::spawn(client.second(1));
     until(|| ledger.runs(1) == 1).await;
     cut_the_busy(&sites).await;

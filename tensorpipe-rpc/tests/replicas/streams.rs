@@ -16,7 +16,7 @@ async fn a_stream_ends_with_its_server_and_the_next_one_is_made_elsewhere() {
     let (client, replicas) = client_of(replicas_of(&sites)).await;
     let mut names = client.names(1);
     let first = soon(names.next()).await.unwrap().unwrap();
-    assert_eq!(replicas.status()[first as usize].calls_under_way, 1);
+    assert_eq!(replicas.status()[first as usize].calls_in_flight, 1);
     sites[first as usize].proxy.cut();
     let error = soon(names.next()).await.unwrap().unwrap_err();
     assert!(error.may_have_run(), "{error:?}");

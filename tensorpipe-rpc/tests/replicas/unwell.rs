@@ -36,7 +36,7 @@ async fn one_that_takes_pipes_and_answers_nothing_is_given_up() {
     let context = tcp();
     let url = never_answers(&context).await;
     let builder = Replicas::builder().context(&context).url(url);
-    let replicas = builder.backoff(quick()).attempts(3).connect().await;
+    let replicas = builder.backoff(quick()).connect_attempts(3).connect().await;
     let replicas = replicas.unwrap();
     // However long each pipe lasted, nothing has worked on it.
     let error = soon(WorkClient::on(&replicas)).await.unwrap_err();

@@ -176,7 +176,7 @@ fn clients_die_while_their_batch_runs_and_it_goes_on_for_those_that_live() {
         let lives = client(way, &server, 4);
         eventually("the run", || running(&batches) == 1).await;
         dies.kill();
-        eventually("its leaving", || server.calls_under_way() == 1).await;
+        eventually("its leaving", || server.calls_in_flight() == 1).await;
         held.gate.add_permits(1);
         assert_eq!(lives.hear("right"), "true");
 
@@ -216,7 +216,7 @@ fn clients_that_leave_or_are_late_while_their_batch_runs_disturb_nobody() {
         let late = client_that("is late", way, &server, 1);
         late.hear("late");
         leaves.hear("left");
-        eventually("their leaving", || server.calls_under_way() == 1).await;
+        eventually("their leaving", || server.calls_in_flight() == 1).await;
         assert_eq!(running(&batches), 1);
         held.gate.add_permits(1);
         assert_eq!(stays.hear("right"), "true");

@@ -208,6 +208,6 @@ fn a_call_that_is_not_allowed_moves_nothing_and_runs_nothing() {
         assert!(matches!(error, CallError::Denied(_)), "{error:?}");
         assert!(!error.to_string().contains("by design"), "{error}");
         soon("an answer", writes.whoami()).await.unwrap();
-        eventually("no call", || server.calls_under_way() == 0).await;
+        eventually("no call", || server.calls_in_flight() == 0).await;
     });
 }

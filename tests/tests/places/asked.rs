@@ -161,8 +161,8 @@ async fn how_items_came_is_counted_with_a_map_as_without() {
         while let Some(item) = soon(stream.next()).await {
             item.unwrap();
         }
-        let carriage = stream.stats().result.expect("a stream").carriage;
-        carried.push((carriage.streamed, carriage.copied, carriage.channels));
+        let transfer = stream.stats().result.expect("a stream").transfer;
+        carried.push((transfer.streamed, transfer.copied, transfer.channels));
     }
     assert!(carried[1].0 > Some(0), "{:?}", carried[1]);
     assert_eq!(carried[0], carried[1]);

@@ -238,7 +238,7 @@ impl Bench for Bencher {
 
     async fn kept(&self, len: usize, x: Remote<Tensor>) -> Result<String, String> {
         self.runs();
-        let x = x.here().map_err(|error| error.to_string())?;
+        let x = x.local_value().map_err(|error| error.to_string())?;
         Ok(self.side.found(&x, len, 1))
     }
 

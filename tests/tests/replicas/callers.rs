@@ -20,7 +20,7 @@ pub(crate) fn call() {
             held.push(client.nap(600_000));
             tokio::time::sleep(Duration::from_millis(5)).await;
             let status = replicas.status();
-            if status.iter().all(|one| one.calls_under_way > 0) {
+            if status.iter().all(|one| one.calls_in_flight > 0) {
                 break;
             }
         }

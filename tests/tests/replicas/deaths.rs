@@ -91,7 +91,7 @@ fn nobody_comes_back() {
         let begun = tokio::spawn(client.once(60_000));
         eventually("both are under way", || {
             let status = replicas.status();
-            status.iter().map(|one| one.calls_under_way).sum::<usize>() == 2
+            status.iter().map(|one| one.calls_in_flight).sum::<usize>() == 2
         })
         .await;
         places.iter_mut().for_each(|place| place.child.kill());

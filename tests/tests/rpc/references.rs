@@ -186,7 +186,7 @@ fn of_a_hundred_thousand_references_none_is_left_however_their_holders_end() {
         eventually("all parts are gone", || hall.under_way() == 0).await;
         eventually("all pipes are gone", || server.pipes().is_empty()).await;
         assert_eq!(server.references(), 0);
-        assert_eq!(server.calls_under_way(), 0);
+        assert_eq!(server.calls_in_flight(), 0);
         println!("{} references, {killed} holders killed", made());
         assert_eq!(server.shutdown().await, 0);
     });

@@ -129,7 +129,10 @@ impl Works for Hall {
     }
 
     async fn join(&self, left: Remote<Part>, right: Remote<Part>) -> Remote<Part> {
-        Self::part(self, left.here().unwrap().size + right.here().unwrap().size)
+        Self::part(
+            self,
+            left.local_value().unwrap().size + right.local_value().unwrap().size,
+        )
     }
 
     async fn late_part(&self, size: u64, ms: u64) -> Remote<Part> {
@@ -139,7 +142,7 @@ impl Works for Hall {
     }
 
     async fn size(&self, part: Remote<Part>) -> u64 {
-        part.here().unwrap().size
+        part.local_value().unwrap().size
     }
 
     async fn keep(&self, tensor: Tensor) -> Remote<Tensor> {
@@ -151,12 +154,12 @@ impl Works for Hall {
     }
 
     async fn double(&self, tensor: Remote<Tensor>) -> Remote<Tensor> {
-        let bytes = tensor.here().unwrap().byte_len() as u64;
+        let bytes = tensor.local_value().unwrap().byte_len() as u64;
         Remote::new(numbered(2 * bytes, 1))
     }
 
     async fn bytes(&self, tensor: Remote<Tensor>) -> u64 {
-        tensor.here().unwrap().byte_len() as u64
+        tensor.local_value().unwrap().byte_len() as u64
     }
 
     async fn open(&self, tensor: Shared<Tensor>) -> Result<u8, String> {

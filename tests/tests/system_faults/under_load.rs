@@ -207,7 +207,7 @@ impl Ends {
             let left = || {
                 let pool = context.pool().stats();
                 let in_use = pool.outstanding_bytes + pool.lendable.outstanding_bytes;
-                (server.pipes().len(), server.calls_under_way(), in_use)
+                (server.pipes().len(), server.calls_in_flight(), in_use)
             };
             eventually(&format!("{part} rests"), || left() == (0, 0, 0)).await;
         }

@@ -29,10 +29,10 @@ fn is_whole(stream: &Option<StreamStats>, channel: &str) {
     let stream = stream.as_ref().unwrap();
     assert_eq!(stream.items, MANY);
     assert!(
-        (ALL + 1..ALL + MANY * 128).contains(&stream.carriage.bytes),
+        (ALL + 1..ALL + MANY * 128).contains(&stream.transfer.bytes),
         "{stream:?}"
     );
-    assert_eq!(stream.carriage.channels, [channel]);
+    assert_eq!(stream.transfer.channels, [channel]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_stream_that_fails_has_figures_of_what_came_before() {
         let stats = items.stats();
         assert_eq!(stats.result.as_ref().unwrap().items, 2);
         assert_eq!(
-            stats.result.as_ref().unwrap().carriage.streamed,
+            stats.result.as_ref().unwrap().transfer.streamed,
             Some(2 * LEN)
         );
         assert!(stats.server.is_some());

@@ -99,16 +99,16 @@ impl Look {
             look.pooled += pooled(&site.hand.context);
             for server in site.replicas.iter().chain([&site.main]) {
                 look.references += server.references() as u64;
-                look.calls += server.calls_under_way() as u64;
+                look.calls += server.calls_in_flight() as u64;
             }
             let stats = site.hand.rendezvous.stats();
             look.rendezvous += (stats.values + stats.blocked + stats.waiting) as u64;
         }
         for visit in visits {
             let replicas = visit.replicas.status();
-            let surviving: usize = replicas.iter().map(|one| one.calls_under_way).sum();
+            let surviving: usize = replicas.iter().map(|one| one.calls_in_flight).sum();
             look.references += visit.connection.references() as u64;
-            look.calls += (visit.connection.calls_under_way() + surviving) as u64;
+            look.calls += (visit.connection.calls_in_flight() + surviving) as u64;
         }
         Ok(look)
     }

@@ -44,15 +44,15 @@ fn served() -> (Arc<Shared>, Arc<Live>) {
 fn comes(shared: &Shared, index: usize) -> Arc<Live> {
     shared.connecting(index);
     let live = Live::new(Connection::default(), false);
-    shared.came(index, &live);
+    shared.connected(index, &live);
     live
 }
 
 /// The task asks the server for each service that clients want. Returns whether it asked.
 fn ask(shared: &Shared, index: usize, live: &Arc<Live>) -> bool {
     let mut asked = false;
-    while shared.unasked(index, live).is_some() {
-        shared.asked(index, live, Ok(7));
+    while shared.next_unbound(index, live).is_some() {
+        shared.record_bind(index, live, Ok(7));
         asked = true;
     }
     asked
@@ -81,18 +81,18 @@ fn keep_until_asked(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
 
 /// The task sleeps until it is notified.
 fn sleep(shared: &Shared, index: usize) {
-    let (_, news) = shared.url(index);
-    block_on(news.notified());
+    let (_, wake) = shared.url(index);
+    block_on(wake.notified());
 }
 
 /// A call without a deadline. loom reports a call that would wait for ever.
 fn call(shared: &Shared) -> Pick {
-    block_on(shared.picked(0, &[]))
+    block_on(shared.wait_pick(0, &[]))
 }
 
 /// Whether the call goes to a replica, with the service number that the server said.
 fn is_here(picked: &Pick) -> bool {
-    matches!(picked, Pick::Here(picked) if picked.service == 7)
+    matches!(picked, Pick::Replica(picked) if picked.service == 7)
 }
 
 /// A call waits while a replica connects and its server says that it has the service.
@@ -112,7 +112,7 @@ pub fn whoever_connects_hears_of_the_first_replica() {
         let shared = set(1);
         let of_task = shared.clone();
         let task = thread::spawn(move || drop(comes(&of_task, 0)));
-        let found = block_on(shared.found(|shared| shared.find(None)));
+        let found = block_on(shared.wait_for(|shared| shared.find(None)));
         assert!(found.is_ok());
         task.join().unwrap();
     });
@@ -124,7 +124,7 @@ pub fn a_client_is_made_when_a_replica_has_its_service() {
         let shared = set(1);
         let task = keep_until_asked(&shared);
         let service = shared.service(&SERVICE);
-        let found = block_on(shared.found(|shared| shared.find(Some(service))));
+        let found = block_on(shared.wait_for(|shared| shared.find(Some(service))));
         assert!(matches!(found, Ok((_, 7))));
         task.join().unwrap();
     });
@@ -175,7 +175,7 @@ pub fn a_call_hears_that_no_replica_is_left() {
             });
             let picked = call(&shared);
             assert_eq!(is_here(&picked), comes_after_all);
-            assert!(comes_after_all || matches!(picked, Pick::Never));
+            assert!(comes_after_all || matches!(picked, Pick::Unavailable));
             for task in tasks {
                 task.join().unwrap();
             }
@@ -199,7 +199,7 @@ pub fn the_task_of_a_replica_that_a_call_takes_out_is_told() {
             ask(&of_task, 0, &live);
         });
         live.connection.end();
-        let Pick::Here(picked) = call(&shared) else {
+        let Pick::Replica(picked) = call(&shared) else {
             panic!("its task has it come again");
         };
         assert!(!Arc::ptr_eq(&picked.live, &live), "that one has gone");
@@ -223,7 +223,7 @@ pub fn a_pipe_that_has_gone_takes_no_other_with_it() {
             let (shared, old) = of_other;
             shared.mark_lost(0, &old, ConnectError::ShuttingDown);
         });
-        let Pick::Here(picked) = call(&shared) else {
+        let Pick::Replica(picked) = call(&shared) else {
             panic!("its task has it come again");
         };
         let live = task.join().unwrap();
@@ -261,17 +261,17 @@ pub fn a_task_that_rests_is_hurried() {
         shared.given_up(0);
         let of_task = shared.clone();
         let task = thread::spawn(move || {
-            let (_, news) = of_task.url(0);
+            let (_, wake) = of_task.url(0);
             loop {
-                let told = news.notified();
-                if of_task.is_hurried(0) {
+                let told = wake.notified();
+                if of_task.should_reconnect_now(0) {
                     break;
                 }
                 block_on(told);
             }
             of_task.connecting(0);
         });
-        shared.hurry();
+        shared.reconnect_all();
         task.join().unwrap();
     });
 }
@@ -293,7 +293,10 @@ pub fn closing_ends_a_call_that_waits() {
         let was_there = task.join().unwrap();
         let closed = closer.join().unwrap();
         assert!(closed == 1 || !(was_there || was_called), "it is left open");
-        assert!(matches!(call(&shared), Pick::Never), "closed stays closed");
+        assert!(
+            matches!(call(&shared), Pick::Unavailable),
+            "closed stays closed"
+        );
         assert!(shared.errors(0)[0].error.is_some());
     });
 }

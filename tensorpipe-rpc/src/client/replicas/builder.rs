@@ -18,11 +18,11 @@ use crate::error::ConnectError;
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub(super) backoff: Backoff,
-    pub(super) attempts: u32,
+    pub(super) connect_attempts: u32,
     pub(super) give_up_after: Duration,
     pub(super) unanswered: u32,
     pub(super) balance: Balance,
-    pub(super) tries: u32,
+    pub(super) max_attempts: u32,
     pub(super) retry_budget: RetryBudget,
     pub(super) connect_timeout: Duration,
 }
@@ -43,11 +43,11 @@ impl ReplicasBuilder {
             context: None,
             options: Options {
                 backoff: Backoff::default(),
-                attempts: u32::MAX,
+                connect_attempts: u32::MAX,
                 give_up_after: Duration::from_secs(600),
                 unanswered: 5,
                 balance: Balance::default(),
-                tries: 5,
+                max_attempts: 5,
                 retry_budget: RetryBudget::default(),
                 connect_timeout: Duration::from_secs(30),
             },
@@ -78,8 +78,8 @@ impl ReplicasBuilder {
     }
 
     /// After so many attempts to connect in a row that failed, a server is given up. No bound by default.
-    pub fn attempts(mut self, attempts: u32) -> Self {
-        self.options.attempts = attempts;
+    pub fn connect_attempts(mut self, connect_attempts: u32) -> Self {
+        self.options.connect_attempts = connect_attempts;
         self
     }
 
@@ -104,8 +104,8 @@ impl ReplicasBuilder {
     }
 
     /// How many times a call is sent at most, the first time included. Default 5.
-    pub fn tries(mut self, tries: u32) -> Self {
-        self.options.tries = tries;
+    pub fn max_attempts(mut self, max_attempts: u32) -> Self {
+        self.options.max_attempts = max_attempts;
         self
     }
 

@@ -20,7 +20,7 @@ use crate::error::{CallError, ConnectError};
 
 /// Keeps replica number `index` connected for as long as the task runs.
 pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
-    let (url, news) = shared.url(index);
+    let (url, wake) = shared.url(index);
     let options = &shared.options;
     let (mut failures, mut since) = (0, Instant::now());
     let mut on_trial = false;
@@ -31,9 +31,9 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
         let hopeless = match connected {
             Ok(connection) => {
                 let begun = Instant::now();
-                connection.was_reached_at(&url);
+                connection.set_peer_url(&url);
                 let live = Live::new(connection, on_trial);
-                shared.came(index, &live);
+                shared.connected(index, &live);
                 let (error, worked_until) = serve(&shared, index, &live).await;
                 shared.mark_lost(index, &live, error);
                 let unanswering = live.unanswering.load(Ordering::Relaxed);
@@ -59,15 +59,15 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
         };
         let pause = options.backoff.pause(failures, chance());
         let up = since.elapsed().saturating_add(pause) > options.give_up_after;
-        let again_at = if hopeless || failures >= options.attempts || up {
+        let again_at = if hopeless || failures >= options.connect_attempts || up {
             shared.given_up(index);
             None
         } else {
             Some(Instant::now() + pause)
         };
         loop {
-            let told = news.notified();
-            if shared.is_hurried(index) {
+            let told = wake.notified();
+            if shared.should_reconnect_now(index) {
                 (failures, since) = (0, Instant::now());
                 break;
             }
@@ -96,7 +96,7 @@ fn after(attempts: u32, waited: Duration, error: Error) -> Error {
 /// Binds services as clients want them, until the replica is gone. Returns why it is gone, and until when it worked. If it did not
 /// answer a bind, it has not worked since that was sent.
 async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError, Instant) {
-    let (_, news) = shared.url(index);
+    let (_, wake) = shared.url(index);
     let engine = &live.connection.engine;
     let closed = || {
         ConnectError::Pipe(Error::Closed {
@@ -107,11 +107,11 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
     let mut put_off = 0;
     loop {
         let mut again_at = None;
-        while let Some(schema) = shared.unasked(index, live) {
+        while let Some(schema) = shared.next_unbound(index, live) {
             let asked = Instant::now();
             match bind(engine, schema).await {
                 Err(error @ (ConnectError::NoService { .. } | ConnectError::Mismatch(_))) => {
-                    shared.asked(index, live, Err(error));
+                    shared.record_bind(index, live, Err(error));
                 }
                 // The services that it has go on. Another pipe would only add load.
                 Err(ConnectError::Call(CallError::Overloaded(_))) => {
@@ -121,7 +121,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
                     break;
                 }
                 Err(error) => return (error, asked),
-                Ok(number) => shared.asked(index, live, Ok(number)),
+                Ok(number) => shared.record_bind(index, live, Ok(number)),
             }
             put_off = 0;
         }
@@ -133,10 +133,10 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
         };
         tokio::select! {
             biased;
-            () = engine.calls.over.notified() => {
-                return (live.connection.gone().unwrap_or_else(closed), Instant::now());
+            () = engine.calls.closing.notified() => {
+                return (live.connection.unavailable_reason().unwrap_or_else(closed), Instant::now());
             }
-            () = news.notified() => {
+            () = wake.notified() => {
                 if !shared.is_live(index, live) {
                     // A call has taken it out, and reported the reason; the error returned here is not used.
                     return (closed(), Instant::now());

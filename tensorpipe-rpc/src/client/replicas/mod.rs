@@ -89,7 +89,7 @@ use table::Shared;
 /// - **Retries** go to another replica, within the same deadline. A call that did not run is retried: its replica died, shuts down,
 ///   is overloaded, has no such method yet, or cannot place the call's tensors as its caller wants. A call that may have run is
 ///   retried only if its method is `#[rpc(idempotent)]`; otherwise the error says so
-///   ([`CallError::may_have_run`](crate::CallError::may_have_run)). [`ReplicasBuilder::tries`] bounds the attempts, and
+///   ([`CallError::may_have_run`](crate::CallError::may_have_run)). [`ReplicasBuilder::max_attempts`] bounds the attempts, and
 ///   [`RetryBudget`] keeps retries from feeding an overload.
 /// - **No retries** for calls with a stream, for methods whose signature returns a [`Remote`](crate::Remote), and for calls with a
 ///   reference among their arguments, which go to the server that owns the value. Such calls do not wait for a replica, but fail at
@@ -97,7 +97,7 @@ use table::Shared;
 /// - **A replica** gets no further calls when its pipe ends, or its server shuts down or is silent
 ///   ([`Timeouts::silence`](tensorpipe::Timeouts::silence)). The same holds if it is live but answers no call
 ///   ([`ReplicasBuilder::unanswered`]). It is connected to again, after pauses that grow ([`Backoff`]), until it is given up
-///   ([`ReplicasBuilder::attempts`], [`ReplicasBuilder::give_up_after`]).
+///   ([`ReplicasBuilder::connect_attempts`], [`ReplicasBuilder::give_up_after`]).
 /// - **Definitions** are compared on each connection. A server with a different definition gets no calls, and its
 ///   [status](Self::status) shows the difference.
 #[derive(Clone)]
@@ -145,7 +145,7 @@ impl Replicas {
     /// Connects now to all replicas that are not live, without waiting for the end of a pause. That includes replicas that were
     /// given up.
     pub fn reconnect(&self) {
-        self.inner.shared.hurry();
+        self.inner.shared.reconnect_all();
     }
 
     /// Closes all pipes; calls under way and later ones fail.
@@ -171,18 +171,18 @@ impl Replicas {
         let service = self.inner.shared.service(schema);
         let (connection, number) = self.first(Some(service)).await?;
         let replicas = self.clone();
-        let joined = ReplicatedService {
+        let replicated = ReplicatedService {
             replicas,
             service,
             schema,
         };
-        Ok((joined, connection, number))
+        Ok((replicated, connection, number))
     }
 
     /// The first replica that is live, or, for a service, that has it.
     async fn first(&self, service: Option<usize>) -> Result<(Connection, u32), ConnectError> {
         let shared = &self.inner.shared;
-        let found = shared.found(|shared| shared.find(service));
+        let found = shared.wait_for(|shared| shared.find(service));
         let connect_timeout = shared.options.connect_timeout;
         let found = tokio::time::timeout(connect_timeout, found).await;
         found.unwrap_or_else(|_| {

@@ -14,9 +14,9 @@ pub(super) struct Replica {
     pub(super) services: Vec<Result<u32, ConnectError>>,
     pub(super) last_error: Option<ConnectError>,
     /// It is to be connected now, without waiting for the back-off.
-    pub(super) hurried: bool,
+    pub(super) reconnect_now: bool,
     /// Wakes its task.
-    pub(super) news: Arc<Notify>,
+    pub(super) wake: Arc<Notify>,
 }
 
 /// The states of a replica's connection.
@@ -66,8 +66,8 @@ impl Replica {
             phase: Phase::Connecting,
             services: Vec::new(),
             last_error: None,
-            hurried: false,
-            news: Arc::default(),
+            reconnect_now: false,
+            wake: Arc::default(),
         }
     }
 

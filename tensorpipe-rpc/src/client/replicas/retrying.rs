@@ -22,17 +22,17 @@ impl ReplicatedService {
         let shared = &self.replicas.inner.shared;
         self.replicas.inner.budget.deposit();
         let call = RetryingCall {
-            joined: self.clone(),
-            left: shared.options.tries,
+            replicated: self.clone(),
+            left: shared.options.max_attempts,
             tried: Vec::new(),
             ran: None,
-            attempts: arguments.terms.asked.then(Attempts::new),
+            attempts: arguments.options.wants_stats.then(Attempts::new),
             arguments,
         };
         let attempts = call.attempts.clone();
         // The first attempt is sent now, before anybody polls the call.
         let first = match shared.pick(self.service, &[]) {
-            Pick::Here(picked) => Some(call.send(picked)),
+            Pick::Replica(picked) => Some(call.send(picked)),
             _ => None,
         };
         StartedCall::Retrying(Box::pin(call.finish(first)), attempts)
@@ -42,7 +42,7 @@ impl ReplicatedService {
     pub(in crate::client) fn here(&self) -> Result<Picked, CallError> {
         let shared = &self.replicas.inner.shared;
         match shared.pick(self.service, &[]) {
-            Pick::Here(picked) => Ok(picked),
+            Pick::Replica(picked) => Ok(picked),
             _ => Err(CallError::Unavailable {
                 replicas: shared.errors(self.service),
                 may_have_run: false,
@@ -52,7 +52,7 @@ impl ReplicatedService {
 }
 
 struct RetryingCall {
-    joined: ReplicatedService,
+    replicated: ReplicatedService,
     arguments: EncodedCall,
     /// How many times it may still be sent.
     left: u32,
@@ -84,7 +84,7 @@ impl RetryingCall {
     }
 
     fn deadline(&self) -> Deadline {
-        self.arguments.terms.deadline
+        self.arguments.options.deadline
     }
 
     async fn finish(
@@ -124,13 +124,13 @@ impl RetryingCall {
         match verdict {
             Verdict::Gone => shared.mark_lost(*index, live, to_connect(error.clone())),
             _ if matches!(error, CallError::Deadline { .. }) => {
-                shared.missed_deadline(*index, live, self.joined.service);
+                shared.missed_deadline(*index, live, self.replicated.service);
             }
             _ if !matches!(error, CallError::Connection { .. }) => answered(attempt),
             _ => {}
         }
         let over = verdict == Verdict::Final || self.left == 0;
-        if over || error.may_have_run() && !self.arguments.terms.method.idempotent {
+        if over || error.may_have_run() && !self.arguments.options.method.idempotent {
             return Err(error.clone());
         }
         if error.may_have_run() {
@@ -139,10 +139,10 @@ impl RetryingCall {
         if matches!(verdict, Verdict::NotHere | Verdict::Unfit) {
             self.tried.push(*index);
         }
-        if verdict == Verdict::NotHere && !self.joined.replicas.inner.budget.withdraw() {
+        if verdict == Verdict::NotHere && !self.replicated.replicas.inner.budget.withdraw() {
             return Err(error.clone());
         }
-        let method = self.arguments.terms.method.name;
+        let method = self.arguments.options.method.name;
         tracing::debug!(method, %error, "a call is made again");
         Ok(())
     }
@@ -151,12 +151,12 @@ impl RetryingCall {
     async fn next(&self, error: Option<CallError>) -> Result<Attempt, CallError> {
         let picked = match self.is_late() {
             false => self.later().await,
-            true => self.shared().pick(self.joined.service, &self.tried),
+            true => self.shared().pick(self.replicated.service, &self.tried),
         };
         match picked {
-            Pick::Here(picked) if !self.is_late() => self.send(picked),
-            Pick::Here(_) | Pick::Tried => Err(error.unwrap_or_else(|| self.time_is_up())),
-            Pick::Later | Pick::Never => Err(self.unavailable()),
+            Pick::Replica(picked) if !self.is_late() => self.send(picked),
+            Pick::Replica(_) | Pick::AllTried => Err(error.unwrap_or_else(|| self.time_is_up())),
+            Pick::NotYet | Pick::Unavailable => Err(self.unavailable()),
         }
     }
 
@@ -166,21 +166,23 @@ impl RetryingCall {
     }
 
     fn shared(&self) -> &Shared {
-        &self.joined.replicas.inner.shared
+        &self.replicated.replicas.inner.shared
     }
 
-    /// Waits for a replica until the deadline; [`Pick::Later`] if none is live by then.
+    /// Waits for a replica until the deadline; [`Pick::NotYet`] if none is live by then.
     async fn later(&self) -> Pick {
-        let picked = self.shared().picked(self.joined.service, &self.tried);
+        let picked = self
+            .shared()
+            .wait_pick(self.replicated.service, &self.tried);
         let Some((at, _)) = self.deadline() else {
             return picked.await;
         };
         // The call may be awaited on a thread without a runtime, but the timer needs one.
         let in_time = {
-            let _runtime = self.joined.replicas.inner.runtime.enter();
+            let _runtime = self.replicated.replicas.inner.runtime.enter();
             tokio::time::timeout_at(at.into(), picked)
         };
-        in_time.await.unwrap_or(Pick::Later)
+        in_time.await.unwrap_or(Pick::NotYet)
     }
 
     fn time_is_up(&self) -> CallError {
@@ -193,7 +195,7 @@ impl RetryingCall {
     fn unavailable(&self) -> CallError {
         let shared = self.shared();
         CallError::Unavailable {
-            replicas: shared.errors(self.joined.service),
+            replicas: shared.errors(self.replicated.service),
             may_have_run: self.ran.is_some(),
         }
     }

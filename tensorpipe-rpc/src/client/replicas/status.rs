@@ -20,7 +20,7 @@ pub struct ReplicaStatus {
     /// Which transport and channels carry its calls. `None` while it is not connected.
     pub route: Option<Arc<Route>>,
     /// Calls of this handle and its clients that wait for its answer.
-    pub calls_under_way: usize,
+    pub calls_in_flight: usize,
     /// Why the replica was last lost. For a live one: why it lacks some services.
     pub last_error: Option<ConnectError>,
 }
@@ -47,11 +47,11 @@ pub enum ReplicaState {
 impl Replica {
     /// Its status now. `services` is how many services clients have asked for.
     pub(super) fn status(&self, services: usize) -> ReplicaStatus {
-        let (mut calls_under_way, mut route) = (0, None);
+        let (mut calls_in_flight, mut route) = (0, None);
         let state = match &self.phase {
             Phase::Connecting => ReplicaState::Connecting,
             Phase::Live(live) => {
-                calls_under_way = live.connection.calls_under_way();
+                calls_in_flight = live.connection.calls_in_flight();
                 route = Some(live.connection.pipe().shared_route());
                 if services == 0 || self.services.iter().any(Result::is_ok) {
                     ReplicaState::Live
@@ -69,7 +69,7 @@ impl Replica {
             url: self.url.clone(),
             state,
             route,
-            calls_under_way,
+            calls_in_flight,
             last_error: self.last_error.clone(),
         }
     }

@@ -39,13 +39,13 @@ pub(in crate::client) struct Picked {
 
 /// Where a call can go.
 pub(super) enum Pick {
-    Here(Picked),
+    Replica(Picked),
     /// Only the replicas that were tried can be called.
-    Tried,
+    AllTried,
     /// A replica may be live soon.
-    Later,
+    NotYet,
     /// All replicas have been given up, or have no such service.
-    Never,
+    Unavailable,
 }
 
 impl Shared {
@@ -78,13 +78,13 @@ impl Shared {
             table
                 .replicas
                 .iter()
-                .for_each(|replica| replica.news.notify_one());
+                .for_each(|replica| replica.wake.notify_one());
             table.schemas.len() - 1
         })
     }
 
     /// Waits until `look` finds something. It looks now, and after each change.
-    pub(super) async fn found<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
+    pub(super) async fn wait_for<T>(&self, look: impl Fn(&Self) -> Option<T>) -> T {
         loop {
             // Registered before the look, so that no change is missed.
             let changed = self.changed.notified();
@@ -106,7 +106,7 @@ impl Shared {
                 let loads = replicas.map(|(index, replica)| {
                     let (live, _) = replica.serving(service)?;
                     let load = || match balance {
-                        Balance::LeastBusy => live.connection.calls_under_way(),
+                        Balance::LeastBusy => live.connection.calls_in_flight(),
                         Balance::RoundRobin => 0,
                     };
                     (!tried.contains(&index)).then(load)
@@ -126,21 +126,21 @@ impl Shared {
                     service: number,
                 }
             };
-            match picked.live.connection.gone() {
-                None => return Pick::Here(picked),
+            match picked.live.connection.unavailable_reason() {
+                None => return Pick::Replica(picked),
                 // Its task has not noticed yet.
                 Some(error) => self.mark_lost(picked.index, &picked.live, error),
             }
         }
     }
 
-    /// As [`Shared::pick`], but waits for as long as the answer is [`Pick::Later`].
-    pub(super) async fn picked(&self, service: usize, tried: &[usize]) -> Pick {
+    /// As [`Shared::pick`], but waits for as long as the answer is [`Pick::NotYet`].
+    pub(super) async fn wait_pick(&self, service: usize, tried: &[usize]) -> Pick {
         let look = |shared: &Self| match shared.pick(service, tried) {
-            Pick::Later => None,
+            Pick::NotYet => None,
             picked => Some(picked),
         };
-        self.found(look).await
+        self.wait_for(look).await
     }
 
     /// A replica that can be called, at all or for this service; an error if none ever will be.
@@ -191,11 +191,11 @@ impl Shared {
     }
 
     /// All replicas that are not live are tried now, also those that were given up.
-    pub(super) fn hurry(&self) {
+    pub(super) fn reconnect_all(&self) {
         for replica in &mut self.table().replicas {
             if matches!(replica.phase, Phase::Waiting | Phase::GivenUp) {
-                replica.hurried = true;
-                replica.news.notify_one();
+                replica.reconnect_now = true;
+                replica.wake.notify_one();
             }
         }
     }
@@ -218,17 +218,17 @@ impl Shared {
 impl Shared {
     pub(super) fn url(&self, index: usize) -> (Arc<str>, Arc<Notify>) {
         let replica = &self.table().replicas[index];
-        (replica.url.clone(), replica.news.clone())
+        (replica.url.clone(), replica.wake.clone())
     }
 
     pub(super) fn connecting(&self, index: usize) {
         let replica = &mut self.table().replicas[index];
-        replica.hurried = false;
+        replica.reconnect_now = false;
         replica.go_to(Phase::Connecting);
     }
 
     /// The replica's pipe is connected.
-    pub(super) fn came(&self, index: usize, live: &Arc<Live>) {
+    pub(super) fn connected(&self, index: usize, live: &Arc<Live>) {
         let replica = &mut self.table().replicas[index];
         metrics::replica_connected();
         tracing::debug!(url = %replica.url, pipe = live.connection.pipe().name(), "a replica is there");
@@ -243,15 +243,20 @@ impl Shared {
     }
 
     /// A service that the replica has not been asked for yet.
-    pub(super) fn unasked(&self, index: usize, live: &Arc<Live>) -> Option<&'static Schema> {
+    pub(super) fn next_unbound(&self, index: usize, live: &Arc<Live>) -> Option<&'static Schema> {
         let table = self.table();
         let replica = &table.replicas[index];
         let next = table.schemas.get(replica.services.len());
         next.copied().filter(|_| replica.is(live))
     }
 
-    /// The replica's answer to a bind of the service that [`Shared::unasked`] gave.
-    pub(super) fn asked(&self, index: usize, live: &Arc<Live>, answer: Result<u32, ConnectError>) {
+    /// The replica's answer to a bind of the service that [`Shared::next_unbound`] gave.
+    pub(super) fn record_bind(
+        &self,
+        index: usize,
+        live: &Arc<Live>,
+        answer: Result<u32, ConnectError>,
+    ) {
         let replica = &mut self.table().replicas[index];
         if !replica.is(live) {
             return;
@@ -280,8 +285,8 @@ impl Shared {
         self.changed.notify_waiters();
     }
 
-    pub(super) fn is_hurried(&self, index: usize) -> bool {
-        self.table().replicas[index].hurried
+    pub(super) fn should_reconnect_now(&self, index: usize) -> bool {
+        self.table().replicas[index].reconnect_now
     }
 }
 
@@ -294,7 +299,7 @@ impl Table {
             replica.phase = Phase::Waiting;
             replica.services.clear();
             replica.last_error = Some(error);
-            replica.news.notify_one();
+            replica.wake.notify_one();
         }
     }
 
@@ -302,11 +307,11 @@ impl Table {
     fn without(&self, service: usize) -> Pick {
         let mut replicas = self.replicas.iter();
         if replicas.clone().any(|one| one.serving(service).is_some()) {
-            Pick::Tried
+            Pick::AllTried
         } else if replicas.any(|one| one.may_serve(service)) {
-            Pick::Later
+            Pick::NotYet
         } else {
-            Pick::Never
+            Pick::Unavailable
         }
     }
 

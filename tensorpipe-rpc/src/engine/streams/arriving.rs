@@ -18,8 +18,8 @@ use crate::placement::ReceivePlacement;
 
 impl Engine {
     /// The streams of a call, made here (`StreamDirection::Reply`) or by the peer.
-    fn streams_of(&self, call: u64, made_here: bool) -> Option<Arc<CallStreams>> {
-        if made_here {
+    fn streams_of(&self, call: u64, is_caller: bool) -> Option<Arc<CallStreams>> {
+        if is_caller {
             return self.calls.find(call)?.streams.clone();
         }
         let context = self.serving.as_ref()?.streams.context(call)?;
@@ -29,12 +29,13 @@ impl Engine {
     pub(crate) fn items_arrive(
         &self,
         header: Header,
-        way: StreamDirection,
+        direction: StreamDirection,
         count: u8,
         incoming: Incoming,
     ) {
         // The call has ended: dropping the message tells the peer that it is not wanted.
-        let Some(streams) = self.streams_of(header.call, way == StreamDirection::Reply) else {
+        let Some(streams) = self.streams_of(header.call, direction == StreamDirection::Reply)
+        else {
             return;
         };
         let Some(inbox) = &streams.inbox else { return };
@@ -78,7 +79,7 @@ impl Engine {
             // Room may have been given back meanwhile.
             self.read_held();
         } else {
-            self.unread.let_go();
+            self.unread.release_held();
         }
     }
 
@@ -86,13 +87,13 @@ impl Engine {
     pub(super) fn read_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage) {
         let ItemsMessage { header, incoming } = message;
         let (id, whole) = (incoming.id(), incoming.is_whole());
-        let came = match &streams.carried {
+        let transfer = match &streams.traffic {
             Some(_) => incoming.stats(),
             None => MessageStats::default(),
         };
         if whole && streams.receive_placement.is_none() {
             if let Some(message) = incoming.accept() {
-                self.items_complete(streams, id, header, message, came);
+                self.items_complete(streams, id, header, message, transfer);
             }
             return;
         }
@@ -100,7 +101,7 @@ impl Engine {
         self.calls.table().reading.insert(id, reading);
         match ReceivePlacement::accept(streams.receive_placement.as_deref(), incoming) {
             Some(message) if self.calls.take_reading(id).is_some() => {
-                self.items_complete(streams, id, header, message, came);
+                self.items_complete(streams, id, header, message, transfer);
             }
             // The stream was dropped between its announcement and the read.
             None if !self.calls.is_reading(id) => {
@@ -118,16 +119,16 @@ impl Engine {
         id: u64,
         header: Header,
         mut message: Result<Message, Error>,
-        came: MessageStats,
+        transfer: MessageStats,
     ) {
         let Some(inbox) = &streams.inbox else { return };
         if let Some(receive_placement) = &streams.receive_placement {
             message = receive_placement.check(id, message, ITEMS);
         }
-        if let (Some(carried), Kind::Items(_, items), Ok(message)) =
-            (&streams.carried, header.kind, &message)
+        if let (Some(traffic), Kind::Items(_, items), Ok(message)) =
+            (&streams.traffic, header.kind, &message)
         {
-            carried.came(items, size_of(message), came);
+            traffic.received(items, size_of(message), transfer);
         }
         let body = match message.map(|message| to_body(message, &header)) {
             Ok(Some(body)) => body,
@@ -135,7 +136,7 @@ impl Engine {
                 return self.break_streams(streams, "the body of an item is missing");
             }
             Err(error) => {
-                if streams.made_here {
+                if streams.is_caller {
                     let failed =
                         CallError::of_pipe(error, streams.receive_placement.is_some(), true);
                     return self.fail_streaming(streams.call, failed);
@@ -149,7 +150,7 @@ impl Engine {
         };
         let items = Arguments::new(body.metadata, body.payloads, body.tensors);
         inbox.complete(id, items);
-        if streams.made_here
+        if streams.is_caller
             && !inbox.is_incomplete()
             && let Some(outcome) = streams.release()
             && let Some(slot) = self.calls.find(streams.call)
@@ -164,7 +165,7 @@ impl Engine {
     }
 
     fn break_streams_with(&self, streams: &CallStreams, code: FailureCode, why: &str) {
-        if streams.made_here {
+        if streams.is_caller {
             self.fail_streaming(streams.call, CallError::Other(why.into()));
             return;
         }
@@ -172,9 +173,9 @@ impl Engine {
         let text = format!("its stream broke, and the method may have run in part: {why}");
         let serving = self.serving.as_ref();
         let context = serving.and_then(|serving| serving.streams.context(streams.call));
-        let figures = context.as_ref().and_then(CallContext::figures);
+        let server_stats = context.as_ref().and_then(CallContext::server_stats);
         if streams.begin_answer() {
-            self.fail(streams.call, figures.as_ref(), code, text);
+            self.fail(streams.call, server_stats.as_ref(), code, text);
         }
         // Cancel first: whoever finds the streams closed must find the call given up.
         if let Some(context) = context {
@@ -195,7 +196,12 @@ impl Engine {
         }
     }
 
-    pub(crate) fn credit_arrives(&self, header: Header, way: StreamDirection, incoming: Incoming) {
+    pub(crate) fn credit_arrives(
+        &self,
+        header: Header,
+        direction: StreamDirection,
+        incoming: Incoming,
+    ) {
         let metadata = incoming.metadata();
         let body = metadata.get(header.body_at..header.body_at + 16);
         let number = |at| {
@@ -205,7 +211,7 @@ impl Engine {
         let (Some(items), Some(bytes)) = (number(0), number(8)) else {
             return incoming.refuse("a credit is cut short");
         };
-        let streams = self.streams_of(header.call, way == StreamDirection::Argument);
+        let streams = self.streams_of(header.call, direction == StreamDirection::Argument);
         let _ = incoming.accept();
         if let Some(credits) = streams
             .as_ref()
@@ -232,7 +238,7 @@ impl Engine {
 
     /// Tells the peer how much it may send of a call's stream.
     pub(crate) fn send_credit(&self, streams: &CallStreams, allowed: Tally) {
-        let way = if streams.made_here {
+        let direction = if streams.is_caller {
             StreamDirection::Reply
         } else {
             StreamDirection::Argument
@@ -240,6 +246,6 @@ impl Engine {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&allowed.items.to_le_bytes());
         body[8..].copy_from_slice(&allowed.bytes.to_le_bytes());
-        self.send_control(Kind::Credit(way), streams.call, &body);
+        self.send_control(Kind::Credit(direction), streams.call, &body);
     }
 }

@@ -146,8 +146,8 @@ impl Inbox {
         });
         let excess = state.needed().saturating_sub(state.taken);
         if is_here || is_awaited {
-            self.unread.take_anyway(excess);
-        } else if excess > 0 && !self.unread.take_all(excess) {
+            self.unread.force_acquire(excess);
+        } else if excess > 0 && !self.unread.try_acquire(excess) {
             return Some(Announced::NoRoom(excess));
         }
         state.taken += excess;
@@ -177,12 +177,12 @@ impl Inbox {
     pub(super) fn unhold(&self) -> Option<Option<Box<ItemsMessage>>> {
         let mut state = lock(&self.state);
         let (message, excess) = state.held.take()?;
-        if !self.unread.take_all(excess) {
+        if !self.unread.try_acquire(excess) {
             state.held = Some((message, excess));
             return Some(None);
         }
         state.taken += excess;
-        self.unread.let_go();
+        self.unread.release_held();
         Some(Some(Box::new(message)))
     }
 
@@ -242,8 +242,8 @@ impl Inbox {
                 let is_last = state.messages.is_empty();
                 state.messages.push_front(entry);
                 if is_last && let Some((message, excess)) = state.held.take() {
-                    self.unread.take_anyway(excess);
-                    self.unread.let_go();
+                    self.unread.force_acquire(excess);
+                    self.unread.release_held();
                     state.taken += excess;
                     return Received::Held(Box::new(message));
                 }
@@ -284,7 +284,7 @@ impl Inbox {
             // Beyond its own window, the stream gets as much as the budget has left.
             let most = self.window.bytes.saturating_sub(INITIAL_WINDOW.bytes);
             let wanted = most.saturating_sub(state.taken);
-            state.taken += self.unread.take_some(wanted);
+            state.taken += self.unread.acquire_up_to(wanted);
             let ahead = INITIAL_WINDOW.bytes + state.taken;
             state.allowed.bytes = allowed.bytes.max(consumed.bytes.saturating_add(ahead));
         }
@@ -294,7 +294,7 @@ impl Inbox {
     /// Gives back bytes that are no longer needed.
     fn keep_needed(&self, state: &mut State) {
         let needed = state.needed();
-        self.unread.give_back(state.taken.saturating_sub(needed));
+        self.unread.release(state.taken.saturating_sub(needed));
         state.taken = state.taken.min(needed);
     }
 
@@ -303,13 +303,13 @@ impl Inbox {
         let (mut messages, held) = self.change(|state| {
             state.closed = true;
             state.incomplete = 0;
-            self.unread.give_back(std::mem::take(&mut state.taken));
+            self.unread.release(std::mem::take(&mut state.taken));
             (std::mem::take(&mut state.messages), state.held.take())
         });
         if held.is_some() {
             // The held message is the last one, and was never read.
             messages.pop_back();
-            self.unread.let_go();
+            self.unread.release_held();
         }
         let incomplete = messages.iter().filter(|entry| entry.body.is_none());
         incomplete.map(|entry| entry.message).collect()

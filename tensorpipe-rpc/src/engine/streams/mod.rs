@@ -68,7 +68,7 @@ pub(crate) struct CallStreams {
     /// Which streams the call's method has.
     pub(crate) kinds: Streams,
     /// Whether this end made the call.
-    made_here: bool,
+    is_caller: bool,
     /// Incoming items.
     pub(crate) inbox: Option<Inbox>,
     /// Credit for outgoing items.
@@ -80,7 +80,7 @@ pub(crate) struct CallStreams {
     /// The outgoing items go over one of these channels, if the caller said so.
     pub(crate) required: Option<Box<Required>>,
     /// Counts the traffic of both streams, if the caller asked.
-    pub(crate) carried: Option<StreamTraffic>,
+    pub(crate) traffic: Option<StreamTraffic>,
     /// The stream is in the budget's queue for room.
     waits: AtomicBool,
     /// A call handled here has its answer.
@@ -90,31 +90,31 @@ pub(crate) struct CallStreams {
 }
 
 impl CallStreams {
-    /// One end's streams: `made_here` at the caller, not at the handler. Incoming tensors land at `receive_placement`, outgoing
+    /// One end's streams: `is_caller` at the caller, not at the handler. Incoming tensors land at `receive_placement`, outgoing
     /// ones at `placement`.
     pub(crate) fn new(
         call: u64,
-        made_here: bool,
+        is_caller: bool,
         kinds: Streams,
-        asked: bool,
+        wants_stats: bool,
         receive_placement: Option<Arc<ReceivePlacement>>,
         placement: Option<Placement>,
         unread: &Arc<UnreadBudget>,
     ) -> Self {
-        let (receives, sends) = match made_here {
+        let (receives, sends) = match is_caller {
             true => (kinds.reply, kinds.argument),
             false => (kinds.argument, kinds.reply),
         };
         Self {
             call,
             kinds,
-            made_here,
+            is_caller,
             inbox: receives.then(|| Inbox::new(WINDOW, unread.clone())),
             credits: sends.then(Credits::new),
             receive_placement,
             placement,
             required: None,
-            carried: asked.then(StreamTraffic::default),
+            traffic: wants_stats.then(StreamTraffic::default),
             waits: AtomicBool::new(false),
             answered: AtomicBool::new(false),
             held: Mutex::default(),
@@ -233,8 +233,8 @@ impl super::Engine {
             if let Some(required) = required {
                 required.sent_as(message);
             }
-            if let Some(carried) = &streams.carried {
-                carried.sent(items, bytes);
+            if let Some(traffic) = &streams.traffic {
+                traffic.sent(items, bytes);
             }
         });
         sent.map_err(|error| naming(error, name))

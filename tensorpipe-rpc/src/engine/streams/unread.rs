@@ -59,7 +59,7 @@ impl UnreadBudget {
     }
 
     /// Takes `wanted` bytes, or as many as are left.
-    pub(super) fn take_some(&self, wanted: u64) -> u64 {
+    pub(super) fn acquire_up_to(&self, wanted: u64) -> u64 {
         let mut got = 0;
         let _ = self.update(|taken| {
             got = wanted.min(self.most.saturating_sub(taken));
@@ -69,7 +69,7 @@ impl UnreadBudget {
     }
 
     /// Takes `wanted` bytes, or none. A request larger than the whole budget is granted when nothing else is taken.
-    pub(super) fn take_all(&self, wanted: u64) -> bool {
+    pub(super) fn try_acquire(&self, wanted: u64) -> bool {
         let all = |taken: u64| {
             let sum = taken.saturating_add(wanted);
             (taken == 0 || sum <= self.most).then_some(sum)
@@ -78,11 +78,11 @@ impl UnreadBudget {
     }
 
     /// Takes `wanted` bytes, even if the budget does not have them.
-    pub(super) fn take_anyway(&self, wanted: u64) {
+    pub(super) fn force_acquire(&self, wanted: u64) {
         let _ = self.update(|taken| Some(taken.saturating_add(wanted)));
     }
 
-    pub(super) fn give_back(&self, bytes: u64) {
+    pub(super) fn release(&self, bytes: u64) {
         if bytes > 0 {
             let _ = self.update(|taken| Some(taken.saturating_sub(bytes)));
         }
@@ -97,13 +97,13 @@ impl UnreadBudget {
     pub(super) fn hold(&self) -> bool {
         let has_room = self.held.fetch_add(1, Ordering::SeqCst) < self.most_held;
         if !has_room {
-            self.let_go();
+            self.release_held();
         }
         has_room
     }
 
     /// One held message fewer.
-    pub(super) fn let_go(&self) {
+    pub(super) fn release_held(&self) {
         self.held.fetch_sub(1, Ordering::AcqRel);
     }
 

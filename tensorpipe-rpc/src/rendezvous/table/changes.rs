@@ -10,7 +10,7 @@ use crate::rendezvous::value::Value;
 
 impl<W> Table<W> {
     /// Records a consumer to which something is sent.
-    fn names(&mut self, consumer: &str) {
+    fn add_consumer(&mut self, consumer: &str) {
         if self.consumers.contains(consumer) {
             return;
         }
@@ -22,7 +22,7 @@ impl<W> Table<W> {
 
     /// Keeps a value if there is room, or a receiver waits for it. Otherwise gives it back.
     pub(super) fn offer(&mut self, key: &Key, value: Value) -> Result<Option<Value>, SendError> {
-        self.names(key.consumer());
+        self.add_consumer(key.consumer());
         match self.admits(key, &value) {
             Ok(true) => {
                 self.put(key, value);
@@ -30,7 +30,7 @@ impl<W> Table<W> {
             }
             Ok(false) => Ok(Some(value)),
             Err(error) => {
-                self.after.dropped.push(value);
+                self.deferred.dropped.push(value);
                 Err(error)
             }
         }
@@ -50,7 +50,7 @@ impl<W> Table<W> {
             Some(slot) if matches!(slot.stage, Stage::Empty) => Ok(true),
             Some(_) => Err(SendError::AlreadySent(key.clone())),
             // A new send must not overtake those that wait for room.
-            None => Ok(self.room.is_free() && self.fits(value.byte_len())),
+            None => Ok(self.room.is_empty() && self.fits(value.byte_len())),
         }
     }
 
@@ -80,7 +80,7 @@ impl<W> Table<W> {
                 let slot = slot.get_mut();
                 slot.stage = stage;
                 if let Some(waiter) = &mut slot.waiter {
-                    self.after.wakes.extend(waiter.wake.take());
+                    self.deferred.wakes.extend(waiter.wake.take());
                 }
             }
             Entry::Vacant(slot) => {
@@ -91,7 +91,7 @@ impl<W> Table<W> {
 
     /// The slot in which the receive of this number has a place.
     pub(super) fn reserved(&mut self, key: &Key, number: u64) -> Result<&mut Slot<W>, RecvError> {
-        self.is_open(key.step())?;
+        self.check_open(key.step())?;
         let has_place = |slot: &&mut Slot<W>| {
             let waiter = slot.waiter.as_ref();
             waiter.is_some_and(|waiter| waiter.number == number)
@@ -112,7 +112,7 @@ impl<W> Table<W> {
         let slot = slot_mut(&mut self.steps, key);
         if let Some(waiter) = slot.and_then(|slot| slot.waiter.take()) {
             self.waiting -= 1;
-            self.after.stale.extend(waiter.wake);
+            self.deferred.stale.extend(waiter.wake);
         }
     }
 
@@ -179,13 +179,13 @@ impl<W> Table<W> {
                 return;
             }
             let key = key.clone();
-            self.let_in(number, &key);
+            self.unblock(number, &key);
         }
     }
 
     /// Lets one blocked send in.
-    pub(super) fn let_in(&mut self, number: u64, key: &Key) {
-        self.after.wakes.extend(self.room.end(number, Ok(())));
+    pub(super) fn unblock(&mut self, number: u64, key: &Key) {
+        self.deferred.wakes.extend(self.room.end(number, Ok(())));
         let Some(slot) = slot_mut(&mut self.steps, key) else {
             return;
         };
@@ -201,11 +201,11 @@ impl<W> Table<W> {
                 self.bytes -= value.byte_len();
                 self.values -= 1;
                 self.lent -= usize::from(lent);
-                self.after.dropped.push(value);
+                self.deferred.dropped.push(value);
             }
             Stage::Blocked(number, value) => {
-                self.after.dropped.push(value);
-                self.after
+                self.deferred.dropped.push(value);
+                self.deferred
                     .wakes
                     .extend(self.room.end(number, Err(why.clone())));
             }
@@ -216,7 +216,7 @@ impl<W> Table<W> {
         }
         if let Some(waiter) = slot.waiter {
             self.waiting -= 1;
-            self.after.wakes.extend(waiter.wake);
+            self.deferred.wakes.extend(waiter.wake);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!          send, with room or awaited              taken, or confirmed
 //!   Empty ───────────────────────────▶ Here ───────────────────────────▶ Received
-//!     │ park                            ▲ │ lent: stays, until confirmed
+//!     │ send_or_block                   ▲ │ lent: stays, until confirmed
 //!     └──────────────────▶ Blocked ─────┘ └─┐
 //!                 room, or awaited       ▲──┘
 //! ```
@@ -15,7 +15,7 @@
 //! - a blocked send is let in as soon as a receiver asks for its value: bounds never delay a value that is waited for;
 //! - `lent` counts lent values, and at [`LENT`] no more are lent: a consumer that never confirms cannot fill this process;
 //! - `received` holds exactly the keys that are Received: a finished step leaves none behind;
-//! - the waker of each task that can go on is in the list of [`Table::after`].
+//! - the waker of each task that can go on is in the list of [`Table::take_deferred`].
 //!
 //! `W` wakes a task. The table's owner wakes tasks only after it has released the lock.
 
@@ -58,7 +58,7 @@ pub(super) struct Table<W> {
     waiting: usize,
     /// The last number of a place or of a received value.
     numbers: u64,
-    after: After<W>,
+    deferred: After<W>,
 }
 
 /// What is to be done after the table's lock is released, because it runs foreign code.
@@ -153,14 +153,14 @@ impl<W> Table<W> {
             lent: 0,
             waiting: 0,
             numbers: 0,
-            after: After::default(),
+            deferred: After::default(),
         }
     }
 
     /// Takes the work that earlier calls have left.
     #[must_use = "whoever is not woken sleeps on"]
-    pub(super) fn after(&mut self) -> After<W> {
-        std::mem::take(&mut self.after)
+    pub(super) fn take_deferred(&mut self) -> After<W> {
+        std::mem::take(&mut self.deferred)
     }
 
     pub(super) fn stats(&self) -> Stats {
@@ -179,12 +179,16 @@ impl<W> Table<W> {
             return Ok(());
         };
         let full = self.full(value.byte_len());
-        self.after.dropped.push(value);
+        self.deferred.dropped.push(value);
         Err(full)
     }
 
     /// As `send`, but if there is no room, the sender gets a number to wait with. The value is kept once there is room.
-    pub(super) fn park(&mut self, key: &Key, value: Value) -> Result<Option<u64>, SendError> {
+    pub(super) fn send_or_block(
+        &mut self,
+        key: &Key,
+        value: Value,
+    ) -> Result<Option<u64>, SendError> {
         let Some(value) = self.offer(key, value)? else {
             return Ok(None);
         };
@@ -198,22 +202,22 @@ impl<W> Table<W> {
     }
 
     /// Whether the value of a blocked send has been kept.
-    pub(super) fn poll_parked(
+    pub(super) fn poll_blocked(
         &mut self,
         number: u64,
         wake: impl FnOnce() -> W,
     ) -> Poll<Result<(), SendError>> {
-        self.room.poll(number, wake, &mut self.after.stale)
+        self.room.poll(number, wake, &mut self.deferred.stale)
     }
 
     /// Gives a blocked send up, and drops its value. If the send had ended before, returns how.
-    pub(super) fn unpark(&mut self, number: u64) -> Option<Result<(), SendError>> {
-        let key = match self.room.leave(number, &mut self.after.stale) {
+    pub(super) fn cancel_blocked(&mut self, number: u64) -> Option<Result<(), SendError>> {
+        let key = match self.room.leave(number, &mut self.deferred.stale) {
             Ok(key) => key,
             Err(how) => return Some(how),
         };
         if let Some(Stage::Blocked(_, value)) = self.forget(&key) {
-            self.after.dropped.push(value);
+            self.deferred.dropped.push(value);
         }
         // Sends behind it may fit now.
         self.admit();
@@ -223,7 +227,7 @@ impl<W> Table<W> {
     /// Takes a place at a key. Among receives that are lent the value, the last one gets it: a consumer asks once at a time, so an
     /// earlier one of its receives has given up or is dead, even if this process does not know yet.
     pub(super) fn recv(&mut self, key: &Key, give: ReceiveMode) -> Result<u64, RecvError> {
-        self.is_open(key.step())?;
+        self.check_open(key.step())?;
         if give == ReceiveMode::Lend && self.lent >= LENT && !self.is_lent(key) {
             return Err(RecvError::Unconfirmed { values: self.lent });
         }
@@ -239,11 +243,11 @@ impl<W> Table<W> {
         }
         let wake = None;
         match slot.waiter.replace(Waiter { number, give, wake }) {
-            Some(before) => self.after.wakes.extend(before.wake),
+            Some(before) => self.deferred.wakes.extend(before.wake),
             None => self.waiting += 1,
         }
         if let Stage::Blocked(sender, _) = slot.stage {
-            self.let_in(sender, key);
+            self.unblock(sender, key);
         }
         Ok(number)
     }
@@ -271,7 +275,7 @@ impl<W> Table<W> {
             Stage::Empty | Stage::Blocked(..) => {
                 let waiter = slot.waiter.as_mut();
                 let before = waiter.and_then(|waiter| waiter.wake.replace(wake()));
-                self.after.stale.extend(before);
+                self.deferred.stale.extend(before);
                 return Poll::Pending;
             }
         };
@@ -286,7 +290,7 @@ impl<W> Table<W> {
         self.reserved(key, number)?;
         self.leave(key);
         let here = self.receive(key);
-        self.after.dropped.extend(here);
+        self.deferred.dropped.extend(here);
         Ok(())
     }
 
@@ -310,10 +314,10 @@ impl<W> Table<W> {
         // A receive that has asked meanwhile is woken, and learns that it came too late.
         let slot = slot_mut(&mut self.steps, key);
         if let Some(waiter) = slot.and_then(|slot| slot.waiter.as_mut()) {
-            self.after.wakes.extend(waiter.wake.take());
+            self.deferred.wakes.extend(waiter.wake.take());
         }
         let here = self.receive(key);
-        self.after.dropped.extend(here);
+        self.deferred.dropped.extend(here);
     }
 
     /// Finishes a step: drops its values, and fails its receives, waiting or later.
@@ -358,7 +362,7 @@ impl<W> Table<W> {
         self.numbers
     }
 
-    fn is_open(&self, step: u64) -> Result<(), RecvError> {
+    fn check_open(&self, step: u64) -> Result<(), RecvError> {
         if let Some(aborted) = &self.aborted {
             return Err(aborted.clone().into());
         }

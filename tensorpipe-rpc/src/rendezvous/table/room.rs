@@ -44,7 +44,7 @@ impl<W> BlockedSends<W> {
     }
 
     /// Whether the queue is empty.
-    pub(super) fn is_free(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 

@@ -15,7 +15,7 @@ async fn calls_of_several_clients_are_one_run_and_each_gets_its_rows() {
         calls.push((b.scale(rows(3, 2.0), 10.0), 3, 20.0));
         calls.push((c.scale(rows(0, 0.0), 10.0), 0, 0.0));
         models.waiting("scale", 3).await;
-        assert_eq!(models.server.calls_under_way(), 3);
+        assert_eq!(models.server.calls_in_flight(), 3);
         calls.push((d.scale(rows(3, 4.0), 10.0), 3, 40.0));
         for (call, count, value) in calls {
             assert!(are(&call.await.unwrap(), count, value), "{value}");

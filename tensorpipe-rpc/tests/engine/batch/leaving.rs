@@ -50,7 +50,7 @@ async fn who_cancels_while_its_batch_runs_takes_nothing_from_the_others() {
         assert!(are(&first.await.unwrap(), 1, 1.0));
         until(|| models.stats("held").waiting == 0 && models.at_it() == 1).await;
         drop(calls.remove(0));
-        until(|| models.server.calls_under_way() == 2).await;
+        until(|| models.server.calls_in_flight() == 2).await;
         assert_eq!(models.at_it(), 1);
         models.machine.gate.add_permits(1);
         for call in calls {
@@ -106,7 +106,7 @@ async fn work_elsewhere_hears_when_all_have_gone_and_not_before() {
         let (first, second) = (a.work(rows(1, 1.0)), b.work(rows(1, 1.0)));
         until(|| models.at_it() == 1).await;
         drop(first);
-        until(|| models.server.calls_under_way() == 1).await;
+        until(|| models.server.calls_in_flight() == 1).await;
         tokio::time::sleep(Duration::from_millis(30)).await;
         assert_eq!(models.at_it(), 1);
         drop(second);

@@ -274,7 +274,7 @@ impl Models {
 
     /// Nothing waits, runs, or is held, and the connections go on.
     pub(crate) async fn is_clean(&self) {
-        until(|| self.at_it() == 0 && self.server.calls_under_way() == 0).await;
+        until(|| self.at_it() == 0 && self.server.calls_in_flight() == 0).await;
         for method in [
             "scale", "careful", "rough", "smooth", "label", "held", "work", "slow", "two", "hidden",
         ] {

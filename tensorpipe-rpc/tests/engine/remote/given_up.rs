@@ -87,7 +87,7 @@ async fn it_is_given_up_all_the_same() {
     until(|| links.begun.load(Ordering::SeqCst) == 1).await;
     // What was said before this is answered has been heard: the second waits for the first.
     assert_eq!(client.echo(4).await.unwrap(), 4);
-    until(|| server.calls_under_way() == 2).await;
+    until(|| server.calls_in_flight() == 2).await;
     let ((here, is_here), (tell, go_on)) = (mpsc::channel(), mpsc::channel());
     *HOLD.lock().unwrap() = Some(Hold { here, go_on });
     links.gate.add_permits(1);
@@ -98,6 +98,6 @@ async fn it_is_given_up_all_the_same() {
     assert_eq!(client.echo(5).await.unwrap(), 5);
     tell.send(()).unwrap();
     drop(first);
-    until(|| server.calls_under_way() == 0 && server.references() == 0).await;
+    until(|| server.calls_in_flight() == 0 && server.references() == 0).await;
     assert_eq!(links.at_it.load(Ordering::SeqCst), 0);
 }

@@ -92,7 +92,7 @@ impl Attic for Keeper {
     }
 
     async fn length(&self, tensor: Remote<Tensor>) -> u64 {
-        tensor.here().unwrap().byte_len() as u64
+        tensor.local_value().unwrap().byte_len() as u64
     }
 
     async fn number(&self, number: u64) -> Remote<u64> {
@@ -106,7 +106,7 @@ impl Attic for Keeper {
     }
 
     async fn add(&self, left: Remote<u64>, right: Remote<u64>) -> Result<Remote<u64>, String> {
-        let sum = *left.here().unwrap() + *right.here().unwrap();
+        let sum = *left.local_value().unwrap() + *right.local_value().unwrap();
         Ok(Remote::new(sum))
     }
 
@@ -119,12 +119,12 @@ impl Attic for Keeper {
     }
 
     async fn step(&self, cache: Remote<Cache>) -> Result<Remote<Cache>, String> {
-        let cache = cache.here().map_err(|error| error.to_string())?;
+        let cache = cache.local_value().map_err(|error| error.to_string())?;
         Ok(self.cache(cache.steps + 1))
     }
 
     async fn steps(&self, cache: Remote<Cache>) -> u64 {
-        cache.here().unwrap().steps
+        cache.local_value().unwrap().steps
     }
 
     async fn several(&self, many: u64) -> Vec<Remote<Cache>> {
@@ -149,12 +149,15 @@ impl Attic for Keeper {
     }
 
     async fn read(&self, pair: Pair) -> u64 {
-        let right = pair.right.iter().map(|number| *number.here().unwrap());
-        *pair.left.here().unwrap() + right.sum::<u64>()
+        let right = pair
+            .right
+            .iter()
+            .map(|number| *number.local_value().unwrap());
+        *pair.left.local_value().unwrap() + right.sum::<u64>()
     }
 
     async fn wrong(&self, number: Remote<String>) -> String {
-        number.here().unwrap().to_string()
+        number.local_value().unwrap().to_string()
     }
 
     async fn ignores(&self, tensors: Streaming<Tensor>) {
@@ -207,8 +210,8 @@ impl House {
     /// The server keeps nothing for anybody.
     pub(super) async fn is_empty(&self) {
         until(|| self.held() == 0 && self.server.references() == 0).await;
-        until(|| self.server.calls_under_way() == 0).await;
-        until(|| self.client.connection().calls_under_way() == 0).await;
+        until(|| self.server.calls_in_flight() == 0).await;
+        until(|| self.client.connection().calls_in_flight() == 0).await;
     }
 }
 

@@ -16,7 +16,7 @@ async fn a_value_stays_until_the_last_reference_is_dropped() {
     over_each(async |house| {
         let sent = tensor(3 << 20, 1);
         let kept = house.client.keep(&sent).await.unwrap();
-        assert!(kept.here().is_err());
+        assert!(kept.local_value().is_err());
         assert_eq!(house.server.references(), 1);
         let other = kept.clone();
         drop(kept);
@@ -163,7 +163,7 @@ async fn what_makes_no_sense_is_said() {
         assert!(error.contains("String"), "{error}");
         // A value of this process as an argument.
         let own = Remote::new(1u64);
-        assert_eq!(*own.here().unwrap(), 1);
+        assert_eq!(*own.local_value().unwrap(), 1);
         assert_eq!(own.fetch().await.unwrap(), 1);
         let error = house
             .client
@@ -303,7 +303,7 @@ async fn a_call_does_not_wait_for_itself_and_what_is_not_there_yet_is_waited_for
     pipe.send(raw_call_of(&attic, "slow", 2, &[9])).unwrap();
     let reference = [&2u64.to_le_bytes()[..], &0u32.to_le_bytes()].concat();
     pipe.send(message(FETCH, 0, 3, &reference)).unwrap();
-    until(|| house.server.calls_under_way() == 2).await;
+    until(|| house.server.calls_in_flight() == 2).await;
     house.keeper.gate.add_permits(1);
     assert_eq!(answer().await.0, 2);
     let (call, fetched) = answer().await;

@@ -226,7 +226,7 @@ async fn a_stream_counts_as_a_call_until_it_ends() {
         "{refused:?}"
     );
     drop((first, second));
-    until(|| banks.server.calls_under_way() == 0).await;
+    until(|| banks.server.calls_in_flight() == 0).await;
     banks.is_clean().await;
 }
 

@@ -79,7 +79,7 @@ async fn words_that_make_no_sense_end_their_call_at_most() {
         assert_eq!(&answer[4..12], &1u64.to_le_bytes());
         // Whatever is left of it.
         pipe.send(message(END, 0, 1, &[])).unwrap();
-        until(|| banks.server.calls_under_way() == 0).await;
+        until(|| banks.server.calls_in_flight() == 0).await;
     }
     banks.is_clean().await;
 }
@@ -115,7 +115,7 @@ async fn a_call_whose_stream_breaks_while_its_handler_returns_has_one_answer() {
         pipe.send(message(ARGUMENT_ITEMS, 1, number, &[1])).unwrap();
         let broken = answer(&pipe).await;
         assert_eq!((broken[0], call_id(&broken)), (FAILURE, number));
-        until(|| banks.server.calls_under_way() == 0).await;
+        until(|| banks.server.calls_in_flight() == 0).await;
     }
     // Nothing else was said about any of them.
     pipe.send(call("drops_it", 99, &[0])).unwrap();

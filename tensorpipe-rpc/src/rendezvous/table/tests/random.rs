@@ -85,7 +85,7 @@ proptest! {
                     }
                 }
                 Step::Park(name, bytes) => {
-                    let parked = table.park(&named(name), value(bytes));
+                    let parked = table.send_or_block(&named(name), value(bytes));
                     if parked.is_ok() {
                         offered.insert(named(name), bytes);
                     }
@@ -151,7 +151,7 @@ proptest! {
                 Step::Look(which) if which < senders.len() => {
                     let (key, number, wake) = senders[which].clone();
                     asleep.remove(&wake);
-                    match table.poll_parked(number, || wake) {
+                    match table.poll_blocked(number, || wake) {
                         Poll::Pending => {
                             asleep.insert(wake);
                         }
@@ -167,7 +167,7 @@ proptest! {
                 Step::Unpark(which) if which < senders.len() => {
                     let (_, number, wake) = senders.remove(which);
                     asleep.remove(&wake);
-                    table.unpark(number);
+                    table.cancel_blocked(number);
                 }
                 Step::Finish(step) => {
                     table.finish(step);
@@ -175,7 +175,7 @@ proptest! {
                 }
                 _ => {}
             }
-            for woken in table.after().wakes {
+            for woken in table.take_deferred().wakes {
                 prop_assert!(asleep.remove(&woken), "nobody sleeps there");
             }
             check(&table, BYTES, &places, &asleep)?;

@@ -54,7 +54,7 @@ fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
     let first = table.recv(&key, ReceiveMode::Lend).unwrap();
     assert!(poll(&mut table, &key, first, 1).is_none());
     let second = table.recv(&key, ReceiveMode::Lend).unwrap();
-    assert_eq!(table.after().wakes, [1]);
+    assert_eq!(table.take_deferred().wakes, [1]);
     assert!(matches!(
         poll(&mut table, &key, first, 1),
         Some(Err(RecvError::Awaited(_)))
@@ -63,7 +63,7 @@ fn the_last_who_asks_to_be_lent_a_value_has_the_place() {
     table.withdraw(&key, first);
     assert!(poll(&mut table, &key, second, 2).is_none());
     table.send(&key, value(3)).unwrap();
-    assert_eq!(table.after().wakes, [2]);
+    assert_eq!(table.take_deferred().wakes, [2]);
     assert_eq!(poll(&mut table, &key, second, 2).unwrap().unwrap(), 3);
     // The second receive may already be gone when the first one notices that it lost its place.
     let other = super::key(3, 0);
@@ -97,26 +97,26 @@ fn beyond_the_bound_a_send_is_refused_or_waits_in_its_turn() {
         panic!("11 bytes are held");
     };
     assert_eq!((held, values, bytes), (6, 1, 5));
-    let large = table.park(&keys[1], value(5)).unwrap().unwrap();
+    let large = table.send_or_block(&keys[1], value(5)).unwrap().unwrap();
     // There is room for it, but another send waits in front of it.
     assert!(matches!(
         table.send(&keys[2], value(1)),
         Err(SendError::Full { .. })
     ));
-    let small = table.park(&keys[2], value(1)).unwrap().unwrap();
-    assert!(table.poll_parked(large, || 1).is_pending());
-    assert!(table.poll_parked(small, || 2).is_pending());
+    let small = table.send_or_block(&keys[2], value(1)).unwrap().unwrap();
+    assert!(table.poll_blocked(large, || 1).is_pending());
+    assert!(table.poll_blocked(small, || 2).is_pending());
     assert_eq!(table.stats().blocked, 2);
 
     let place = table.recv(&keys[0], ReceiveMode::Take).unwrap();
     poll(&mut table, &keys[0], place, 3).unwrap().unwrap();
-    assert_eq!(table.after().wakes, [1, 2]);
+    assert_eq!(table.take_deferred().wakes, [1, 2]);
     assert!(matches!(
-        table.poll_parked(large, || 1),
+        table.poll_blocked(large, || 1),
         Poll::Ready(Ok(()))
     ));
     assert!(matches!(
-        table.poll_parked(small, || 2),
+        table.poll_blocked(small, || 2),
         Poll::Ready(Ok(()))
     ));
     assert_eq!((table.stats().bytes, table.stats().blocked), (6, 0));
@@ -132,26 +132,26 @@ fn what_somebody_waits_for_is_let_in_whatever_the_bound() {
     table.send(&asked, value(50)).unwrap();
     assert_eq!(poll(&mut table, &asked, place, 1).unwrap().unwrap(), 50);
     // The receive comes while the send waits for room, behind another one.
-    let first = table.park(&key(2, 0), value(1)).unwrap().unwrap();
-    let second = table.park(&key(3, 0), value(50)).unwrap().unwrap();
-    assert!(table.poll_parked(first, || 1).is_pending());
-    assert!(table.poll_parked(second, || 2).is_pending());
+    let first = table.send_or_block(&key(2, 0), value(1)).unwrap().unwrap();
+    let second = table.send_or_block(&key(3, 0), value(50)).unwrap().unwrap();
+    assert!(table.poll_blocked(first, || 1).is_pending());
+    assert!(table.poll_blocked(second, || 2).is_pending());
     let place = table.recv(&key(3, 0), ReceiveMode::Take).unwrap();
-    assert_eq!(table.after().wakes, [2]);
+    assert_eq!(table.take_deferred().wakes, [2]);
     assert!(matches!(
-        table.poll_parked(second, || 2),
+        table.poll_blocked(second, || 2),
         Poll::Ready(Ok(()))
     ));
     assert_eq!(poll(&mut table, &key(3, 0), place, 3).unwrap().unwrap(), 50);
-    assert!(table.poll_parked(first, || 1).is_pending());
+    assert!(table.poll_blocked(first, || 1).is_pending());
 }
 
 #[test]
 fn what_is_larger_than_all_the_room_holds_nobody_up() {
     let mut table = table(10, 10);
-    let huge = table.park(&key(0, 0), value(11)).unwrap().unwrap();
+    let huge = table.send_or_block(&key(0, 0), value(11)).unwrap().unwrap();
     table.send(&key(1, 0), value(10)).unwrap();
-    assert!(table.poll_parked(huge, || 1).is_pending());
+    assert!(table.poll_blocked(huge, || 1).is_pending());
     let place = table.recv(&key(0, 0), ReceiveMode::Take).unwrap();
     assert_eq!(poll(&mut table, &key(0, 0), place, 2).unwrap().unwrap(), 11);
 }
@@ -160,15 +160,18 @@ fn what_is_larger_than_all_the_room_holds_nobody_up() {
 fn a_send_that_waits_no_more_leaves_nothing_and_lets_others_in() {
     let mut table = table(10, 10);
     table.send(&key(0, 0), value(5)).unwrap();
-    let large = table.park(&key(1, 0), value(6)).unwrap().unwrap();
-    let small = table.park(&key(2, 0), value(5)).unwrap().unwrap();
-    assert!(table.poll_parked(small, || 1).is_pending());
-    assert!(table.unpark(large).is_none(), "it was not let in");
-    assert_eq!(table.after().wakes, [1]);
-    assert!(matches!(table.unpark(small), Some(Ok(()))), "it was");
+    let large = table.send_or_block(&key(1, 0), value(6)).unwrap().unwrap();
+    let small = table.send_or_block(&key(2, 0), value(5)).unwrap().unwrap();
+    assert!(table.poll_blocked(small, || 1).is_pending());
+    assert!(table.cancel_blocked(large).is_none(), "it was not let in");
+    assert_eq!(table.take_deferred().wakes, [1]);
+    assert!(
+        matches!(table.cancel_blocked(small), Some(Ok(()))),
+        "it was"
+    );
     assert_eq!((table.stats().bytes, table.stats().blocked), (10, 0));
     // The key is free again.
-    let again = table.park(&key(1, 0), value(6)).unwrap();
+    let again = table.send_or_block(&key(1, 0), value(6)).unwrap();
     assert!(again.is_some());
 }
 
@@ -179,12 +182,12 @@ fn a_finished_step_is_swept() {
     table.send(&key(0, 8), value(4)).unwrap();
     let waits = table.recv(&key(1, 7), ReceiveMode::Take).unwrap();
     assert!(poll(&mut table, &key(1, 7), waits, 1).is_none());
-    let blocked = table.park(&key(2, 7), value(5)).unwrap().unwrap();
-    let other = table.park(&key(2, 8), value(5)).unwrap().unwrap();
-    assert!(table.poll_parked(blocked, || 2).is_pending());
-    assert!(table.poll_parked(other, || 3).is_pending());
+    let blocked = table.send_or_block(&key(2, 7), value(5)).unwrap().unwrap();
+    let other = table.send_or_block(&key(2, 8), value(5)).unwrap().unwrap();
+    assert!(table.poll_blocked(blocked, || 2).is_pending());
+    assert!(table.poll_blocked(other, || 3).is_pending());
     table.finish(7);
-    let mut wakes = table.after().wakes;
+    let mut wakes = table.take_deferred().wakes;
     wakes.sort_unstable();
     assert_eq!(wakes, [1, 2, 3], "there is room now");
     assert!(matches!(
@@ -192,11 +195,11 @@ fn a_finished_step_is_swept() {
         Some(Err(RecvError::Finished { step: 7 }))
     ));
     assert!(matches!(
-        table.poll_parked(blocked, || 2),
+        table.poll_blocked(blocked, || 2),
         Poll::Ready(Err(SendError::Finished { step: 7 }))
     ));
     assert!(matches!(
-        table.poll_parked(other, || 3),
+        table.poll_blocked(other, || 3),
         Poll::Ready(Ok(()))
     ));
     // A late send gets the error.

@@ -12,7 +12,7 @@ use crate::lock::lock;
 #[derive(Default)]
 pub(crate) struct StreamTraffic {
     sent: Mutex<Counted>,
-    came: Mutex<Counted>,
+    received: Mutex<Counted>,
 }
 
 /// The traffic of one direction.
@@ -20,19 +20,19 @@ pub(crate) struct StreamTraffic {
 pub(crate) struct Counted {
     pub(super) items: u64,
     pub(super) bytes: u64,
-    pub(super) travelled: MessageStats,
+    pub(super) transfer: MessageStats,
 }
 
 impl Counted {
     fn add(&mut self, items: u8, bytes: u64, how: MessageStats) {
         self.items += u64::from(items);
         self.bytes = self.bytes.saturating_add(bytes);
-        let travelled = &mut self.travelled;
-        travelled.streamed = travelled.streamed.saturating_add(how.streamed);
-        travelled.copied = travelled.copied.saturating_add(how.copied);
-        travelled.copied_by_writer =
-            (travelled.copied_by_writer).saturating_add(how.copied_by_writer);
-        travelled.channels |= how.channels;
+        let transfer = &mut self.transfer;
+        transfer.streamed = transfer.streamed.saturating_add(how.streamed);
+        transfer.copied = transfer.copied.saturating_add(how.copied);
+        transfer.copied_by_writer =
+            (transfer.copied_by_writer).saturating_add(how.copied_by_writer);
+        transfer.channels |= how.channels;
     }
 }
 
@@ -43,15 +43,15 @@ impl StreamTraffic {
     }
 
     /// A message of items is complete. `how` says how it travelled.
-    pub(crate) fn came(&self, items: u8, bytes: u64, how: MessageStats) {
-        lock(&self.came).add(items, bytes, how);
+    pub(crate) fn received(&self, items: u8, bytes: u64, how: MessageStats) {
+        lock(&self.received).add(items, bytes, how);
     }
 
-    pub(super) fn all_sent(&self) -> Counted {
+    pub(super) fn total_sent(&self) -> Counted {
         *lock(&self.sent)
     }
 
-    pub(super) fn all_came(&self) -> Counted {
-        *lock(&self.came)
+    pub(super) fn total_received(&self) -> Counted {
+        *lock(&self.received)
     }
 }

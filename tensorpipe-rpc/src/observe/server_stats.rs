@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tensorpipe::MessageStats;
 
-use super::carried::Counted;
 use super::stats::ServerTimes;
+use super::stream_traffic::Counted;
 use crate::codec::REPLY_HEADER;
 use crate::header::{Header, STATS};
 
@@ -55,7 +55,7 @@ impl ServerStats {
         fields.extend(request.map_or(UNKNOWN, numbers));
         if let Some(argument) = argument {
             fields.push(argument.items);
-            fields.extend(numbers(argument.travelled));
+            fields.extend(numbers(argument.transfer));
         }
         fields.push(nanos(times.sending));
         metadata[1] = self.header_len() as u8;
@@ -93,7 +93,7 @@ impl ServerStats {
                 items: u64::from_le_bytes(*items),
                 // Not on the wire: the caller knows how much it sent.
                 bytes: 0,
-                travelled: travelled(came),
+                transfer: travelled(came),
             }),
         })
     }
@@ -152,7 +152,7 @@ mod tests {
         let argument = Counted {
             items: 9,
             bytes: 0,
-            travelled: of([5, 6, 0, 2]),
+            transfer: of([5, 6, 0, 2]),
         };
         ServerStats {
             argument: Some(argument),
