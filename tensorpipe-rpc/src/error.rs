@@ -79,7 +79,7 @@ pub enum PlaceError {
     /// [`Misuse::OutOfReach`](tensorpipe::Misuse::OutOfReach), [`Misuse::NotAsRequired`](tensorpipe::Misuse::NotAsRequired) or [`Misuse::NoAllocator`](tensorpipe::Misuse::NoAllocator).
     #[error(transparent)]
     Here(tensorpipe::Misuse),
-    /// The server could not receive it there, or could not send a result from there. The text is the server's.
+    /// The server could not receive it there, or could not send a result there. The text is the server's.
     #[error("at the server {0}")]
     There(Arc<str>),
 }

@@ -234,7 +234,7 @@ fn encoded<T: Serialize + DeserializeOwned>(value: &T) -> crate::codec::Encoded 
 
 #[cfg(test)]
 mod tests {
-    /// The target accepts each seed, even if it is cut anywhere or one byte is changed.
+    /// The target does not panic on any seed, also if it is cut anywhere or one byte is changed.
     #[test]
     fn seeds_and_what_is_near_them_hold() {
         let calls = super::seeds()

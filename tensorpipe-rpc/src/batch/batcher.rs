@@ -50,7 +50,7 @@ pub(super) struct BatchedCall {
     pub(super) rows: u64,
     pub(super) context: CallContext,
     pub(super) answer: oneshot::Sender<Reply>,
-    /// Holds this call's other arguments. Only the handler of a batch's first call runs.
+    /// Holds this call's other arguments. A batch runs the handler of its first call; after a failure, each call may run its own.
     pub(super) handle: Handler,
 }
 

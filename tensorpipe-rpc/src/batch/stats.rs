@@ -8,9 +8,9 @@ pub struct BatchStats {
     pub runs: u64,
     /// Calls of failed batches of an idempotent method that were handed to it once more, each alone. Not counted in `runs`.
     pub reruns: u64,
-    /// Calls in these batches.
+    /// Calls in the batches of `runs`.
     pub calls: u64,
-    /// Rows in these batches: the sum of the tensors' first dimensions.
+    /// Rows in the batches of `runs`: the sum of the tensors' first dimensions.
     pub rows: u64,
     /// Calls that wait for their batch to run.
     pub waiting: usize,

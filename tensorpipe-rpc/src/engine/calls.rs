@@ -29,7 +29,7 @@ pub(crate) enum Outcome {
     Value(Body),
     ServiceError(Body),
     Failed(CallError),
-    /// The answer to a bind alone: the server does not have the service.
+    /// Only an answer to a bind: the server does not have the service, or defines it differently.
     NotBound(FailureCode, Arc<str>),
 }
 
@@ -402,8 +402,8 @@ impl Engine {
     }
 }
 
-/// How a call ends that the server answers with a failure. The text is the peer's, so it is shortened, and stripped of what moves a
-/// terminal's cursor.
+/// How a call ends that the server answers with a failure. The text is the peer's, so it is shortened, and its control characters
+/// are escaped.
 fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
     let text: Arc<str> = printable(&body.metadata, SHOWN).into();
     Outcome::Failed(match code {

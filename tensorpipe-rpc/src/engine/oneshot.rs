@@ -52,7 +52,7 @@ impl<T> Oneshot<T> {
         }
     }
 
-    /// Whether the outcome is here, or was. Reads no lock, so the answer may be out of date.
+    /// Whether the outcome is here, or was. Takes no lock, so the answer may be out of date.
     pub(crate) fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }

@@ -213,7 +213,7 @@ struct Watched {
 
 enum Stage {
     Fresh,
-    /// A poll is running. If it does not return, it panics.
+    /// A poll is running. If the future is dropped in this stage, that poll has panicked.
     Polling,
     Waiting,
     Ready,

@@ -314,8 +314,8 @@ impl Rendezvous {
         Ok(recv::State::There(reserved, pull))
     }
 
-    /// Finishes a step in this process, and drops its values that nobody received. Receives of the step get an error, here and in
-    /// other processes, if they wait or come later.
+    /// Finishes a step in this process, and drops its values that nobody received. Sends and receives of the step here, and other
+    /// processes' receives of this process's values, get an error, if they wait or come later.
     pub fn finish(&self, step: u64) {
         self.shared.local.with(|table| table.finish(step));
     }

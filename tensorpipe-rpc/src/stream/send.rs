@@ -82,7 +82,7 @@ struct Sender<'a> {
     streams: &'a CallStreams,
     direction: StreamDirection,
     batch: Option<Batch>,
-    /// An item that did not fit into the message before it, and waits for credit.
+    /// An item that is large, or did not fit into the message before it. It waits for credit of its own.
     overflow: Option<Batch>,
     /// How many items may be sent, those of `batch` included.
     room: u64,

@@ -315,7 +315,7 @@ pub async fn acceptor_outlives_its_transport(subject: Subject) {
     expect(&mut server, b"x").await;
 }
 
-/// Each call returns another side address, at which a context can listen.
+/// Each call returns another upgrade address, at which a context can listen.
 pub async fn side_addresses_are_fresh(subject: Subject) {
     let transport = subject.transport;
     let addresses = [transport.upgrade_address(), transport.upgrade_address()];
@@ -323,7 +323,7 @@ pub async fn side_addresses_are_fresh(subject: Subject) {
     match &addresses[..] {
         [] => return,
         [first, second] => assert_ne!(first, second, "two listeners cannot share it"),
-        _ => panic!("it has a side address only now and then"),
+        _ => panic!("it has an upgrade address only now and then"),
     }
     for address in addresses {
         let aside = Subject::new(transport.clone(), address);

@@ -6,7 +6,7 @@
 //! listener rejects the connection or the connection breaks, the listener has used none of them. The pipe then stays on its first
 //! connection: this end sends STAY there and repeats everything that was written.
 //!
-//! Invariant: every written byte goes to exactly one of the two connections, the one that the listener continues with. The listener decides
+//! Invariant: the listener takes each written byte once, from the connection that it continues with, and none from the other. It decides
 //! once: it drops the first connection before it sends JOINED, and rejects the other after STAY.
 
 use std::io::{self, IoSlice};

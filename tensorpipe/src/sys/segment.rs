@@ -67,8 +67,8 @@ impl std::fmt::Debug for Segment {
 }
 
 impl Segment {
-    /// A new segment of `len` zero bytes, cut into pieces of `piece` bytes; a remainder at its end is not used. From 2 MiB on, all of
-    /// it is touched, and lies on huge pages if the system has some.
+    /// A new segment of `len` zero bytes, cut into pieces of `piece` bytes; a remainder at its end is not used. From 2 MiB on, it
+    /// lies on huge pages, all filled, if the system has some; otherwise one byte of each whole 2 MiB is touched.
     pub(crate) fn cut(len: usize, piece: usize) -> Result<Vec<Piece>, SystemError> {
         Self::cut_from(len, piece, &SYSTEM)
     }
@@ -218,7 +218,7 @@ const SYSTEM: System = System {
     collapse: memfd::collapse,
 };
 
-/// Touches all of a mapping, on huge pages if it is long enough. Returns whether it is on huge pages.
+/// Touches one byte of each whole 2 MiB, then asks the kernel to make huge pages of them, which fills them. Returns whether it did.
 fn prefault(mapping: &Mapping, system: &System) -> bool {
     let huge = mapping.len() / HUGE_PAGE;
     for page in 0..huge {

@@ -66,7 +66,7 @@ use crate::context::{Context, ContextBuilder};
 use crate::sync::Arc;
 use crate::transports::Transport;
 
-/// Reads the virtual clock.
+/// The longest that a story may run, on the virtual clock.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs a story on a runtime of this thread, whose clock advances only while everybody waits.

@@ -2,7 +2,7 @@
 //!
 //! - **Trust.** A connector accepts a listener whose certificate leads to one that it [trusts](TlsConfig::trust) and names the host of the
 //!   URL. A listener may require [certificates of connectors](TlsConfig::clients), and then rejects those without one.
-//! - **Upgrades.** It has no side address: no peer upgrades a pipe to it, nor one of its pipes to `tcp`. A pipe that begins here may be
+//! - **Upgrades.** It has no upgrade address: no peer upgrades a pipe to it, nor one of its pipes to `tcp`. A pipe that begins here may be
 //!   upgraded to shared memory; its two ends then prove the key of this connection.
 //! - **Goodbye.** A pipe that ends in good order sends `close_notify`. A connection that ends without it was cut.
 //! - **Handshake.** An accepted connection does its handshake on a task of its own, which ends with the connection. It counts against the

@@ -1,6 +1,6 @@
 //! Calls that wait for a replica, and the tasks that keep the replicas.
 //!
-//! A call waits in the table's real `picked`, without a deadline. The tasks are rewritten here, with the steps in the order of the real
+//! A call waits in the table's real `wait_pick`, without a deadline. The tasks are rewritten here, with the steps in the order of the real
 //! `keeper`, which needs a network and a clock.
 
 use loom::future::block_on;

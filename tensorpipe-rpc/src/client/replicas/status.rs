@@ -21,7 +21,7 @@ pub struct ReplicaStatus {
     pub route: Option<Arc<Route>>,
     /// Calls of this handle and its clients that wait for its answer.
     pub calls_in_flight: usize,
-    /// Why the replica was last lost. For a live one: why it lacks some services.
+    /// Why it is not connected: a failed attempt, a loss or a close. For a live one: why it lacks some services.
     pub last_error: Option<ConnectError>,
 }
 

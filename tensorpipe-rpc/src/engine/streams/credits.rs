@@ -39,7 +39,7 @@ impl Credits {
         }
     }
 
-    /// How many items may be sent now. If none, wakes `waker` when the reader grants more or the stream is closed.
+    /// How many items may be sent now. Keeps `waker` in any case: wakes it on the next grant, and when the stream is closed.
     pub(crate) fn room(&self, waker: &Waker) -> SendCredit {
         let mut state = lock(&self.state);
         if state.closed {

@@ -320,7 +320,7 @@ impl<W> Table<W> {
         self.deferred.dropped.extend(here);
     }
 
-    /// Finishes a step: drops its values, and fails its receives, waiting or later.
+    /// Finishes a step: drops its values, and fails its sends and receives, waiting or later.
     pub(super) fn finish(&mut self, step: u64) {
         self.finished.insert(step);
         if let Some(slots) = self.steps.remove(&step) {

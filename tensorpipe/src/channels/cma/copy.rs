@@ -234,7 +234,7 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// Starts the copy: on the thread that drives the pipe, or on two threads if it is large enough.
+    /// Starts the copy: on two threads if it is large enough and a processor is left for a helper, else on the thread that drives.
     pub(super) fn start(self, io: &mut LaneIo<'_>) {
         let len = self
             .reading

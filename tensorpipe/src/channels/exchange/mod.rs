@@ -78,7 +78,7 @@ pub(in crate::channels) struct Exchange {
     commands: Mutex<Vec<Command>>,
     /// By the value that the peer has to bring.
     invitations: Mutex<HashMap<Token, Weak<Invitation>>>,
-    /// By the number that processes with a pipe's key ask for.
+    /// By the number, made from a pipe's key, that a process sends when it asks for the export table.
     passes: Mutex<HashMap<Token, Weak<Pass>>>,
     borrowers: Mutex<HashMap<ProcessIdentity, Weak<Borrower>>>,
     /// By the name of their exchange, which belongs to one process only.

@@ -12,7 +12,8 @@
 //! The writer offers nothing before the peer has come to the exchange. It sends its invitation instead, and the reader brings that to the
 //! exchange and says so. This happens once for each pipe and direction.
 //!
-//! Invariant: a peer sends back only memory that was lent to the process that came with this lane's invitation.
+//! Invariant: what a peer claims to send back counts only if it was lent to the process that came with this lane's invitation or, before
+//! one came, to the process that the kernel names for the connection.
 
 use rustc_hash::FxHashMap;
 

@@ -33,7 +33,7 @@ const ALONE: Duration = Duration::from_secs(1);
 pub(super) struct CudaFence {
     owner: Owner,
     device: Device,
-    /// `None` only while dropping.
+    /// Dropped by hand in `drop`, with its context current; leaked in a forked child.
     event: ManuallyDrop<Arc<CudaEvent>>,
     watch: Arc<Watch>,
 }

@@ -4,8 +4,8 @@
 //! small: 2 MiB with pieces of up to 1 MiB, or a single piece. A piece is reused when its handles are gone and its loans are back.
 //! Borrowers do not notify: the pool checks when it needs memory, and `stats` when it is called.
 //!
-//! Invariant: a piece is in one `LendableBlock`, in one free list or in the lent list; `mapped_bytes <= limit`; pieces that are handed out
-//! or free have no loan.
+//! Invariant: a piece is in one `LendableBlock`, in one free list or in the lent list; `mapped_bytes <= limit`; a piece that is free, or
+//! is just being handed out, has no loan.
 
 // By their paths, since `tensorpipe-loom` includes this file by its own.
 #[path = "lendable/block.rs"]

@@ -97,7 +97,7 @@ impl Doorbell {
         Ok(())
     }
 
-    /// The connection is dropped: an owed wake-up is not tried again.
+    /// The connection is dropped: an owed wake-up is not tried again, since the end of the connection wakes the peer.
     pub(super) fn close(&mut self) {
         self.again.cancel();
     }

@@ -200,7 +200,7 @@ impl Reader {
                 return Ok(());
             }
         };
-        // Not while another part has it mapped.
+        // Not while it is still being mapped for another part: that thread holds the lock.
         let mapped = span.mapped.try_lock();
         let mapped = mapped.map_or(None, |mapped| mapped.clone());
         let Some(physical) = mapped.and_then(|mapped| mapped.downcast::<Physical>().ok()) else {
