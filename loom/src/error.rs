@@ -12,6 +12,10 @@ impl fmt::Display for SystemError {
     }
 }
 
+/// Why a call failed.
+#[derive(Debug, PartialEq)]
+pub(crate) struct CallError;
+
 /// Why a replica cannot be called.
 #[derive(Clone, Debug)]
 pub(crate) enum ConnectError {

@@ -1,9 +1,15 @@
 //! Runs the models of calls: a test each.
 
-use tensorpipe_loom::rpc::{calls, items, streams};
+use tensorpipe_loom::rpc::{calls, ends, items, streams};
 
 tensorpipe_loom::models! {
     calls: whoever_awaits_an_answer_is_woken, one_of_two_outcomes_is_the_call_s, an_outcome_that_nobody_takes_goes_back;
+    ends: an_answer_meets_the_deadline,
+        an_answer_in_parts_meets_the_deadline,
+        a_caller_that_leaves_leaves_nothing,
+        an_answer_that_stalls_is_given_up,
+        a_call_over_a_lost_connection_fails,
+        an_answer_that_breaks_off_leaves_nothing;
     streams: a_sender_that_waits_for_room_is_woken, room_is_made_by_two_threads, a_sender_that_nobody_reads_ends;
     items: a_reader_that_waits_for_items_is_woken,
         a_reader_that_waits_reads_what_was_kept,

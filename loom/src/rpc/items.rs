@@ -42,7 +42,7 @@ impl Connection {
     /// A message arrives whose bytes are with its sender, as in `Engine::items_arrive`.
     fn arrives(&self, message: u64, bytes: u64) {
         let kept = || ItemsMessage {
-            header: Header(message),
+            header: Header { call: message },
             incoming: Incoming,
         };
         let size = Tally { items: 1, bytes };
@@ -65,7 +65,7 @@ impl Connection {
 
     /// Reads the message's bytes, which come at once.
     fn read(&self, message: ItemsMessage) {
-        self.inbox().complete(message.header.0, Arguments);
+        self.inbox().complete(message.header.call, Arguments);
     }
 
     fn read_held(&self) {

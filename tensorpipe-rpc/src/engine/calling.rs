@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorpipe::engine::{EnginePipe, Outbound, When};
-use tensorpipe::{Error, ResetCode};
+use tensorpipe::{Error, Pipe, ResetCode};
 
-use super::calls::Outcome;
-use super::slot::{CallData, CallSlot};
+use super::slot::CallSlot;
 use super::streams::{CallStreams, Required};
-use super::{Engine, outbound, spill_large_body};
-use crate::codec::Encoded;
+use super::{Engine, Outcome, outbound, spill_large_body};
+use crate::codec::{Encoded, TensorNames};
 use crate::error::CallError;
 use crate::header::{Header, PLACES, TraceContext, WAITS};
-use crate::observe::CallTrace;
-use crate::placement::CallPlacement;
+use crate::observe::{CallStats, CallTrace};
+use crate::placement::{CallPlacement, ReceivePlacement, naming};
 use crate::remote::EncodedReferences;
 use crate::schema::Method;
 
@@ -44,6 +43,42 @@ pub(crate) struct Beginning {
     pub(crate) id: u64,
     pub(crate) trace: Option<Arc<CallTrace>>,
     pub(crate) header: Vec<u8>,
+}
+
+/// What a slot holds for its call.
+#[derive(Default)]
+pub(crate) struct CallData {
+    /// Whether the call has tensors or payloads, which may leave long after the rest.
+    pub(super) has_parts: bool,
+    /// Argument names, for errors about a tensor.
+    owners: TensorNames,
+    /// Its streams, if its method has some.
+    pub(crate) streams: Option<Arc<CallStreams>>,
+    /// References among its arguments: their owner keeps the values until this call is answered.
+    _references: Option<Box<EncodedReferences>>,
+    /// Set if the caller, a span or a metric wants to know what becomes of the call.
+    pub(crate) trace: Option<Arc<CallTrace>>,
+    /// Where its results are to land, if its caller said so.
+    pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
+}
+
+impl CallData {
+    /// The figures of this call, if its caller asked for them.
+    pub(crate) fn stats(&self, pipe: &Pipe) -> CallStats {
+        let Some(trace) = &self.trace else {
+            return CallStats::default();
+        };
+        let streams = self.streams.as_ref();
+        match streams.and_then(|streams| Some((streams.traffic.as_ref()?, streams.kinds))) {
+            Some((traffic, kinds)) => trace.stats_with(traffic, kinds, pipe),
+            None => trace.stats(),
+        }
+    }
+
+    /// Puts the argument's name into an error about its message, in place of the tensor's number.
+    pub(super) fn naming(&self, error: Error) -> Error {
+        naming(error, |tensor| self.owners.name(tensor))
+    }
 }
 
 /// A message that the peer answers.
@@ -163,22 +198,13 @@ impl Engine {
         outbound: &mut Outbound<'_>,
         waits: bool,
     ) -> Result<(), Error> {
-        let (earlier, under_way) = {
-            let mut table = self.calls.table();
-            let under_way = table.slots.len();
-            table.slots.insert(slot.id, slot.clone());
-            let earlier = slot.deadline.is_some_and(|(at, _)| table.check_by(at));
-            (earlier, under_way)
-        };
+        let under_way = self.calls.insert(slot);
         // A call that takes the result of another one is seldom the last of its chain.
         let when = if waits {
             When::NextDriveIfSyscall
         } else {
             When::Coalesce(under_way)
         };
-        if earlier {
-            self.calls.earlier.notify_one();
-        }
         // The number is known before anybody can answer, refuse or cut off the message.
         let mut late = false;
         let numbered = |message| late = !slot.try_set_message(message);

@@ -1,21 +1,17 @@
-//! Calls made from here: the table of calls that wait for an answer, and all that ends a call. `calling.rs` makes calls.
+//! All that ends a call that was made from here. `calling.rs` makes calls.
 
-use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use rustc_hash::FxHashMap;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
-use tokio::sync::Notify;
 
 use super::slot::CallSlot;
-use super::streams::{CallStreams, ITEMS};
+use super::streams::ITEMS;
+use super::table::{Answers, Calls};
 use super::{Body, Engine, to_body};
 use crate::error::{CallError, PlaceError, printable};
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
-use crate::lock::lock;
 use crate::placement::{ReceivePlacement, naming};
 
 /// How long a call may take where nobody says otherwise.
@@ -40,136 +36,14 @@ impl Outcome {
     }
 }
 
-#[derive(Default)]
-pub(crate) struct Calls {
-    next_id: AtomicU64,
-    /// The peer handles no further calls.
-    draining: AtomicBool,
-    /// Calls without streams in a row that had no answer in time.
-    missed: AtomicU32,
-    table: Mutex<Table>,
-    /// Wakes the watcher of deadlines: an earlier one was added.
-    pub(super) earlier: Notify,
-    /// Wakes the task that waits for the pipe to end, or for the peer to stop taking calls.
-    pub(crate) closing: Notify,
-}
-
-/// What a message of the peer's belongs to while it is being read. The peer's own calls are not among these.
-pub(super) enum Reading {
-    Reply(Arc<CallSlot>),
-    /// Items of a stream.
-    Items(Arc<CallStreams>),
-}
-
-#[derive(Default)]
-pub(super) struct Table {
-    pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
-    /// Messages whose tensors are on their way, by their number.
-    pub(super) reading: FxHashMap<u64, (Header, Reading)>,
-    /// When the watcher of deadlines checks them next.
-    pub(super) check_at: Option<Instant>,
-}
-
-impl Table {
-    /// Returns whether `at` is earlier than the time for which the watcher is set.
-    pub(super) fn check_by(&mut self, at: Instant) -> bool {
-        let earlier = self.check_at.is_none_or(|check_at| at < check_at);
-        if earlier {
-            self.check_at = Some(at);
-        }
-        earlier
-    }
-}
-
 impl Calls {
-    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
-        lock(&self.table)
-    }
-
-    /// A number for a new call.
-    pub(crate) fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Calls that wait for their answer.
-    pub(crate) fn under_way(&self) -> usize {
-        self.table().slots.len()
-    }
-
-    /// A message is complete, or will never be.
-    pub(super) fn take_reading(&self, message: u64) -> Option<(Header, Reading)> {
-        self.table().reading.remove(&message)
-    }
-
-    pub(super) fn is_reading(&self, message: u64) -> bool {
-        self.table().reading.contains_key(&message)
-    }
-
-    /// The peer handles what it has been asked for, and nothing further.
-    pub(super) fn set_draining(&self) {
-        self.draining.store(true, Ordering::Release);
-        self.closing.notify_one();
-    }
-
-    /// Whether the peer has said that it handles no further calls.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
-    }
-
-    /// How many calls had no answer within their deadlines since the last one that had.
-    pub(crate) fn missed_in_a_row(&self) -> u32 {
-        self.missed.load(Ordering::Relaxed)
-    }
-
-    /// Counts one more, unless it has streams. A stream takes as long as its items do, and its server may have answered all the
-    /// while.
-    pub(super) fn missed_deadline(&self, slot: &CallSlot) {
-        if slot.streams.is_none() {
-            self.missed.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// The peer has answered a call in time.
-    fn reset_missed(&self) {
-        // A load is cheaper than a store, which other cores have to see.
-        if self.missed_in_a_row() > 0 {
-            self.missed.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// A call that waits for its answer.
-    pub(super) fn find(&self, call: u64) -> Option<Arc<CallSlot>> {
-        self.table().slots.get(&call).cloned()
-    }
-
-    /// Gives the outcome back if nobody waits for it.
-    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) -> Option<Outcome> {
-        if !slot.is_removed() {
-            let removed = self.table().slots.remove(&slot.id);
-            drop(removed);
-        }
-        slot.complete(outcome)
-    }
-
-    fn complete_where(&self, mut which: impl FnMut(&CallSlot) -> Option<CallError>) {
-        let mut done = Vec::new();
-        self.table().slots.retain(|_, slot| match which(slot) {
-            Some(error) => {
-                done.push((slot.clone(), error));
-                false
-            }
-            None => true,
-        });
-        done.into_iter().for_each(|(slot, error)| slot.fail(error));
-    }
-
     /// The peer did not take message number `id`.
     pub(super) fn refused(&self, id: u64, code: ResetCode, reason: &str) {
         if code == ResetCode::Skipped {
             // The peer does not want the tensors: its reply says why.
             return;
         }
-        self.complete_where(|slot| {
+        self.fail_where(|slot| {
             (slot.message() == Some(id)).then(|| match code {
                 ResetCode::Closing => CallError::ShuttingDown,
                 ResetCode::Deadline => CallError::Deadline {
@@ -192,14 +66,14 @@ impl Calls {
 
     /// The peer does not take messages from `next` on.
     pub(super) fn going_away(&self, next: u64) {
-        self.complete_where(|slot| {
+        self.fail_where(|slot| {
             let unseen = slot.message().is_some_and(|message| message >= next);
             unseen.then_some(CallError::ShuttingDown)
         });
     }
 
     pub(super) fn closed(&self, error: &Error) {
-        self.complete_where(|slot| {
+        self.fail_where(|slot| {
             Some(CallError::Connection {
                 error: error.clone(),
                 may_have_run: slot.message().is_some(),
@@ -243,8 +117,7 @@ impl Engine {
         if self.is_inherited() {
             return;
         }
-        let waited = self.calls.table().slots.remove(&slot.id).is_some();
-        if waited {
+        if self.calls.give_up(slot) {
             if let Some(trace) = &slot.trace {
                 trace.cancelled();
             }
@@ -266,15 +139,11 @@ impl Engine {
 
     /// Takes back the request, and stops a reply that is on its way.
     pub(super) fn reset_call(&self, slot: &CallSlot, code: ResetCode, reason: &str) {
-        if slot.cancel_unsent() {
-            return;
+        let on_its_way = self.calls.on_its_way(slot);
+        if let Some(request) = on_its_way.request {
+            self.pipe.reset(request, code, reason);
         }
-        if let Some(message) = slot.message() {
-            self.pipe.reset(message, code, reason);
-        }
-        if let Some(reply) = slot.reply()
-            && let Some((header, _)) = self.calls.take_reading(reply)
-        {
+        if let Some((reply, header)) = on_its_way.reply {
             self.pipe.stop(reply, code, reason);
             if header.flags & REFERENCES != 0 {
                 // The reply is not read, so nobody finds its references.
@@ -291,35 +160,14 @@ impl Engine {
     }
 
     pub(super) fn reply_arrives(&self, header: Header, incoming: Incoming) {
-        let (id, mut is_whole) = (incoming.id(), incoming.is_whole());
-        let slot = {
-            let mut table = self.calls.table();
-            // The call was given up meanwhile, so its reply is skipped.
-            let Entry::Occupied(slot) = table.slots.entry(header.call) else {
-                drop(table);
-                if header.flags & REFERENCES != 0 {
-                    self.release(header.call, None);
-                }
-                return;
-            };
-            if !slot.get().try_set_reply(id) {
-                // Another message answers the call already.
-                return;
+        let id = incoming.id();
+        let (slot, is_whole) = match self.calls.answer(id, header, incoming.is_whole()) {
+            Answers::Call { slot, is_whole } => (slot, is_whole),
+            // Its reply is skipped.
+            Answers::Nobody if header.flags & REFERENCES != 0 => {
+                return self.release(header.call, None);
             }
-            // Even a message that is here whole may have to move to another device.
-            is_whole &= slot.get().receive_placement.is_none();
-            if is_whole && slot.get().streams.is_none() {
-                // Completed below: nobody needs to find it any more.
-                slot.get().mark_removed();
-                slot.remove()
-            } else {
-                let slot = slot.get().clone();
-                if !is_whole {
-                    let reading = Reading::Reply(slot.clone());
-                    table.reading.insert(id, (header, reading));
-                }
-                slot
-            }
+            Answers::Nobody | Answers::Answered => return,
         };
         let mut whole = MessageStats::default();
         if let Some(trace) = &slot.trace {

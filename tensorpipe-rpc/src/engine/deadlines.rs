@@ -10,7 +10,7 @@ use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 
 use super::Engine;
-use super::calls::Calls;
+use super::table::Calls;
 use crate::error::CallError;
 
 impl Calls {
@@ -44,20 +44,7 @@ impl Calls {
 fn check_deadlines(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     let engine = engine.upgrade()?;
     let now = ambient::now();
-    let mut due = Vec::new();
-    let next = {
-        let mut table = engine.calls.table();
-        table.slots.retain(|_, slot| match slot.deadline {
-            Some((deadline, _)) if deadline <= now => {
-                due.push(slot.clone());
-                false
-            }
-            _ => true,
-        });
-        let made = table.slots.values();
-        table.check_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
-        table.check_at
-    };
+    let (due, next) = engine.calls.take_due(now);
     for slot in due {
         let after = slot.timeout();
         let moving = engine.is_moving(&slot);

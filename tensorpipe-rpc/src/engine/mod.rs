@@ -34,9 +34,10 @@ mod running;
 mod serving;
 mod slot;
 mod streams;
+mod table;
 
 pub(crate) use admission::MethodIndex;
-pub(crate) use calling::{CallOptions, Deadline, Request};
+pub(crate) use calling::{CallData, CallOptions, Deadline, Request};
 pub use calls::DEFAULT_DEADLINE;
 pub(crate) use calls::Outcome;
 use envelope::outbound;
@@ -64,7 +65,7 @@ use crate::observe::metrics::Meter;
 use crate::observe::should_log;
 use crate::remote::Owned;
 use crate::schema::Schema;
-use calls::{Calls, Reading};
+use table::{Calls, Reading};
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
 pub(crate) struct Engine {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tensorpipe::engine::Awaiting;
 use tensorpipe::{Context, DType, Device, Error, Message, MessageStats, Pipe, ResetCode, Tensor};
 
-use super::calls::Reading;
+use super::table::Reading;
 use super::{CallSlot, Engine, Outcome, Received, Request};
 use crate::codec::{Encoded, Reply};
 use crate::header::{FailureCode, Header, Kind, REFERENCES, StreamDirection};

@@ -1,21 +1,12 @@
 //! One call that waits for its answer.
 
 use std::ops::Deref;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tensorpipe::{Error, Pipe};
-
-use super::calling::Deadline;
-use super::calls::Outcome;
 use super::oneshot::Oneshot;
-use super::streams::CallStreams;
-use crate::codec::TensorNames;
+use super::{CallData, Deadline, Outcome};
 use crate::error::CallError;
-use crate::observe::{CallStats, CallTrace};
-use crate::placement::{ReceivePlacement, naming};
-use crate::remote::EncodedReferences;
+use crate::lock::{AtomicBool, AtomicU64, Ordering};
 
 /// Stands for a message number that is not known yet.
 const UNSENT: u64 = u64::MAX;
@@ -42,23 +33,6 @@ pub(crate) struct CallSlot {
     data: CallData,
 }
 
-/// What a slot holds for its call.
-#[derive(Default)]
-pub(crate) struct CallData {
-    /// Whether the call has tensors or payloads, which may leave long after the rest.
-    pub(super) has_parts: bool,
-    /// Argument names, for errors about a tensor.
-    pub(super) owners: TensorNames,
-    /// Its streams, if its method has some.
-    pub(crate) streams: Option<Arc<CallStreams>>,
-    /// References among its arguments: their owner keeps the values until this call is answered.
-    pub(super) _references: Option<Box<EncodedReferences>>,
-    /// Set if the caller, a span or a metric wants to know what becomes of the call.
-    pub(crate) trace: Option<Arc<CallTrace>>,
-    /// Where its results are to land, if its caller said so.
-    pub(super) receive_placement: Option<Arc<ReceivePlacement>>,
-}
-
 impl Deref for CallSlot {
     type Target = CallData;
 
@@ -81,18 +55,6 @@ impl CallSlot {
             skip_first_drive: AtomicBool::new(false),
             orphan: AtomicBool::new(false),
             data,
-        }
-    }
-
-    /// The figures of this call, if its caller asked for them.
-    pub(crate) fn stats(&self, pipe: &Pipe) -> CallStats {
-        let Some(trace) = &self.trace else {
-            return CallStats::default();
-        };
-        let streams = self.streams.as_ref();
-        match streams.and_then(|streams| Some((streams.traffic.as_ref()?, streams.kinds))) {
-            Some((traffic, kinds)) => trace.stats_with(traffic, kinds, pipe),
-            None => trace.stats(),
         }
     }
 
@@ -131,11 +93,6 @@ impl CallSlot {
     /// How long the call may take in all.
     pub(super) fn timeout(&self) -> Duration {
         self.deadline.map(|(_, after)| after).unwrap_or_default()
-    }
-
-    /// Puts the argument's name into an error about its message, in place of the tensor's number.
-    pub(super) fn naming(&self, error: Error) -> Error {
-        naming(error, |tensor| self.owners.name(tensor))
     }
 
     /// Returns whether its message is not queued yet: the sender then takes it back as soon as it is queued.

@@ -1,0 +1,245 @@
+//! The table of calls that wait for an answer. Several threads find a call in it, and one of them ends the call: whoever takes it out.
+//!
+//! Nothing here speaks to the peer: what a change asks of the pipe is returned. The loom models check this file together with
+//! `slot.rs` and `oneshot.rs`.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+
+use super::{CallSlot, CallStreams, Outcome};
+use crate::error::CallError;
+use crate::header::Header;
+use crate::lock::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Notify, Ordering, lock};
+
+pub(crate) struct Calls {
+    next_id: AtomicU64,
+    /// The peer handles no further calls.
+    draining: AtomicBool,
+    /// Calls without streams in a row that had no answer in time.
+    missed: AtomicU32,
+    table: Mutex<Table>,
+    /// Wakes the watcher of deadlines: an earlier one was added.
+    pub(super) earlier: Notify,
+    /// Wakes the task that waits for the pipe to end, or for the peer to stop taking calls.
+    pub(crate) closing: Notify,
+}
+
+/// What a message of the peer's belongs to while it is being read. The peer's own calls are not among these.
+pub(super) enum Reading {
+    Reply(Arc<CallSlot>),
+    /// Items of a stream.
+    Items(Arc<CallStreams>),
+}
+
+#[derive(Default)]
+pub(super) struct Table {
+    pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
+    /// Messages whose tensors are on their way, by their number.
+    pub(super) reading: FxHashMap<u64, (Header, Reading)>,
+    /// When the watcher of deadlines checks them next.
+    pub(super) check_at: Option<Instant>,
+}
+
+/// Whose answer a message is.
+pub(super) enum Answers {
+    /// `is_whole`: nothing of the reply is still on its way, and it need not move to another device.
+    Call { slot: Arc<CallSlot>, is_whole: bool },
+    /// The call was given up meanwhile.
+    Nobody,
+    /// Another message answers the call already.
+    Answered,
+}
+
+/// What of a call that nobody waits for is still on its way, for the pipe to stop.
+#[derive(Default)]
+pub(super) struct OnItsWay {
+    /// The number of the request.
+    pub(super) request: Option<u64>,
+    /// The number of the reply, and its header. Whoever is given it ends the reading of it.
+    pub(super) reply: Option<(u64, Header)>,
+}
+
+impl Table {
+    /// Returns whether `at` is earlier than the time for which the watcher is set.
+    pub(super) fn check_by(&mut self, at: Instant) -> bool {
+        let earlier = self.check_at.is_none_or(|check_at| at < check_at);
+        if earlier {
+            self.check_at = Some(at);
+        }
+        earlier
+    }
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self {
+            next_id: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+            missed: AtomicU32::new(0),
+            table: Mutex::new(Table::default()),
+            earlier: Notify::new(),
+            closing: Notify::new(),
+        }
+    }
+}
+
+impl Calls {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+
+    /// A number for a new call.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Calls that wait for their answer.
+    pub(crate) fn under_way(&self) -> usize {
+        self.table().slots.len()
+    }
+
+    /// Adds a call, before its message is sent. Returns how many others are under way.
+    pub(super) fn insert(&self, slot: &Arc<CallSlot>) -> usize {
+        let mut table = self.table();
+        let under_way = table.slots.len();
+        table.slots.insert(slot.id, slot.clone());
+        let earlier = slot.deadline.is_some_and(|(at, _)| table.check_by(at));
+        drop(table);
+        if earlier {
+            self.earlier.notify_one();
+        }
+        under_way
+    }
+
+    /// A message is complete, or will never be.
+    pub(super) fn take_reading(&self, message: u64) -> Option<(Header, Reading)> {
+        self.table().reading.remove(&message)
+    }
+
+    pub(super) fn is_reading(&self, message: u64) -> bool {
+        self.table().reading.contains_key(&message)
+    }
+
+    /// The peer handles what it has been asked for, and nothing further.
+    pub(super) fn set_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.closing.notify_one();
+    }
+
+    /// Whether the peer has said that it handles no further calls.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// How many calls had no answer within their deadlines since the last one that had.
+    pub(crate) fn missed_in_a_row(&self) -> u32 {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more, unless it has streams. A stream takes as long as its items do, and its server may have answered all the
+    /// while.
+    pub(super) fn missed_deadline(&self, slot: &CallSlot) {
+        if slot.streams.is_none() {
+            self.missed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The peer has answered a call in time.
+    pub(super) fn reset_missed(&self) {
+        // A load is cheaper than a store, which other cores have to see.
+        if self.missed_in_a_row() > 0 {
+            self.missed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A call that waits for its answer.
+    pub(super) fn find(&self, call: u64) -> Option<Arc<CallSlot>> {
+        self.table().slots.get(&call).cloned()
+    }
+
+    /// Message number `reply`, of which all is here if `is_whole`, answers the call that its header names. Until it is complete, it
+    /// is found by its number.
+    pub(super) fn answer(&self, reply: u64, header: Header, mut is_whole: bool) -> Answers {
+        let mut table = self.table();
+        let Entry::Occupied(found) = table.slots.entry(header.call) else {
+            return Answers::Nobody;
+        };
+        if !found.get().try_set_reply(reply) {
+            return Answers::Answered;
+        }
+        // Even a message that is here whole may have to move to another device.
+        is_whole &= found.get().receive_placement.is_none();
+        if is_whole && found.get().streams.is_none() {
+            // The caller of this completes it: nobody needs to find it any more.
+            found.get().mark_removed();
+            let slot = found.remove();
+            return Answers::Call { slot, is_whole };
+        }
+        let slot = found.get().clone();
+        if !is_whole {
+            let reading = Reading::Reply(slot.clone());
+            table.reading.insert(reply, (header, reading));
+        }
+        Answers::Call { slot, is_whole }
+    }
+
+    /// Nobody waits for the call any more. Returns whether it had not ended.
+    pub(super) fn give_up(&self, slot: &CallSlot) -> bool {
+        self.table().slots.remove(&slot.id).is_some()
+    }
+
+    /// Takes out the calls whose deadline has passed. Returns them, and when the next one passes.
+    pub(super) fn take_due(&self, now: Instant) -> (Vec<Arc<CallSlot>>, Option<Instant>) {
+        let mut due = Vec::new();
+        let mut table = self.table();
+        table.slots.retain(|_, slot| {
+            let is_due = slot.deadline.is_some_and(|(deadline, _)| deadline <= now);
+            if is_due {
+                due.push(slot.clone());
+            }
+            !is_due
+        });
+        let made = table.slots.values();
+        table.check_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
+        (due, table.check_at)
+    }
+
+    /// What of a call that is no longer in the table is on its way. A message that is not queued yet is taken back by its sender.
+    pub(super) fn on_its_way(&self, slot: &CallSlot) -> OnItsWay {
+        if slot.cancel_unsent() {
+            return OnItsWay::default();
+        }
+        let reading = |reply| Some((reply, self.take_reading(reply)?.0));
+        OnItsWay {
+            request: slot.message(),
+            reply: slot.reply().and_then(reading),
+        }
+    }
+
+    /// Gives the outcome back if nobody waits for it.
+    pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) -> Option<Outcome> {
+        if !slot.is_removed() {
+            let removed = self.table().slots.remove(&slot.id);
+            drop(removed);
+        }
+        slot.complete(outcome)
+    }
+
+    /// Fails the calls for which `which` has an error.
+    pub(super) fn fail_where(&self, mut which: impl FnMut(&CallSlot) -> Option<CallError>) {
+        let mut failed = Vec::new();
+        self.table().slots.retain(|_, slot| match which(slot) {
+            Some(error) => {
+                failed.push((slot.clone(), error));
+                false
+            }
+            None => true,
+        });
+        failed
+            .into_iter()
+            .for_each(|(slot, error)| slot.fail(error));
+    }
+}
