@@ -376,7 +376,7 @@ impl<T, E> Future for Call<T, E> {
         let promised = this.promised.take();
         let decode = || (this.decode)(this.method, outcome);
         let (decoded, _) = decoding(engine.clone(), promised, decode);
-        if decoded.is_err() {
+        if !matches!(decoded, Ok(_) | Err(CallError::Service(_))) {
             // Decoding may have stopped before it met all references.
             engine.release(slot.id, None);
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -60,6 +61,7 @@ impl ServerBuilder {
             shared,
             listener,
             accept,
+            runtime: Handle::current(),
         })
     }
 }
@@ -71,6 +73,7 @@ pub struct Server {
     shared: Arc<ServerShared>,
     listener: Arc<Listener>,
     accept: JoinHandle<()>,
+    runtime: Handle,
 }
 
 impl fmt::Debug for Server {
@@ -163,18 +166,25 @@ impl Server {
         self.stop_listening();
         let shared = &self.shared;
         let engines = shared.drain();
-        let until = Instant::now() + shared.limits.drain;
+        let began = Instant::now();
+        let left = || shared.limits.drain.saturating_sub(began.elapsed());
         while shared.calls.unanswered() > 0 {
             let ended = shared.ended.notified();
-            if shared.calls.unanswered() == 0
-                || tokio::time::timeout_at(until, ended).await.is_err()
-            {
+            if shared.calls.unanswered() == 0 {
+                break;
+            }
+            let ended = {
+                // This may be awaited on a thread without a runtime, but the timer needs one.
+                let _runtime = self.runtime.enter();
+                tokio::time::timeout(left(), ended)
+            };
+            if ended.await.is_err() {
                 break;
             }
         }
         let given_up = shared.calls.unanswered();
         // Replies may still be on their way. Close all pipes at once, not one after another.
-        let left = until.saturating_duration_since(Instant::now());
+        let left = left();
         engines.iter().for_each(|engine| engine.start_closing(left));
         for engine in &engines {
             // The pipe closes already: this waits for its end, and for its connection's goodbye.

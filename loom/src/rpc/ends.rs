@@ -107,7 +107,7 @@ impl Connection {
 
     /// As the watcher of deadlines.
     fn deadline_passes(&self) {
-        for slot in self.calls.take_due(Instant::now()).0 {
+        for (slot, _) in self.calls.take_due(Instant::now()).0 {
             slot.fail(CallError);
             self.reset(&slot);
         }
@@ -124,7 +124,9 @@ impl Connection {
                 }
             }
             Answers::Nobody => self.release(),
-            Answers::Answered => panic!("it is the only reply"),
+            Answers::Answered | Answers::Unasked => {
+                panic!("it is the only reply, to the only call")
+            }
         }
     }
 

@@ -167,7 +167,7 @@ impl Engine {
             Answers::Nobody if header.flags & REFERENCES != 0 => {
                 return self.release(header.call, None);
             }
-            Answers::Nobody | Answers::Answered => return,
+            Answers::Nobody | Answers::Answered | Answers::Unasked => return,
         };
         let mut whole = MessageStats::default();
         if let Some(trace) = &slot.trace {

@@ -14,6 +14,7 @@ use super::Engine;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::header::{Header, Kind};
 use crate::lock::lock;
+use crate::observe::should_log;
 use crate::scratch;
 
 /// The most control messages that may wait. No honest peer makes this end queue more.
@@ -34,6 +35,13 @@ pub(super) struct Deferred {
     messages: VecDeque<Control>,
     /// A task waits for the pipe to move.
     waiting: bool,
+}
+
+#[cfg(test)]
+impl Deferred {
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -101,14 +109,20 @@ impl Engine {
         let waiting = {
             let mut state = lock(&self.later);
             if state.messages.len() >= MOST {
+                None
+            } else {
+                state.messages.push_back(control);
+                Some(std::mem::replace(&mut state.waiting, true))
+            }
+        };
+        let Some(waiting) = waiting else {
+            if should_log(("lost", "control message", "")) {
                 tracing::warn!(
                     pipe = self.pipe.name(),
                     "too many control messages wait to be written"
                 );
-                return;
             }
-            state.messages.push_back(control);
-            std::mem::replace(&mut state.waiting, true)
+            return;
         };
         if !waiting {
             self.pipe.runtime().spawn(send_late(self.me.clone()));
@@ -140,8 +154,11 @@ async fn send_late(engine: Weak<Engine>) {
         let Some(flush) = engine.upgrade().map(|engine| engine.pipe.flush()) else {
             return;
         };
-        // If the flush fails, the next send fails, too. If a slow reader holds it up, the queue may still have got room.
-        let _ = tokio::time::timeout(RETRY, flush).await;
+        // If a slow reader holds the flush up, the queue may still have got room.
+        if let Ok(Err(_)) = tokio::time::timeout(RETRY, flush).await {
+            // A peer that is going away fails each flush at once, and its queue stays full until the pipe ends.
+            tokio::time::sleep(RETRY).await;
+        }
         if !engine.upgrade().is_some_and(|engine| engine.send_waiting()) {
             return;
         }

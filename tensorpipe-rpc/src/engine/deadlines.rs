@@ -45,8 +45,7 @@ fn check_deadlines(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     let engine = engine.upgrade()?;
     let now = ambient::now();
     let (due, next) = engine.calls.take_due(now);
-    for slot in due {
-        let after = slot.timeout();
+    for (slot, after) in due {
         let moving = engine.is_moving(&slot);
         // Counted before the caller learns of it.
         engine.calls.missed_deadline(&slot);

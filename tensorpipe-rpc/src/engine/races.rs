@@ -4,16 +4,20 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use tensorpipe::engine::Awaiting;
-use tensorpipe::{Context, DType, Device, Error, Message, MessageStats, Pipe, ResetCode, Tensor};
+use tensorpipe::{
+    Context, DType, Device, Error, Limits, Message, MessageStats, Pipe, ResetCode, Tensor,
+};
 
 use super::table::Reading;
 use super::{CallSlot, Engine, Outcome, Received, Request};
 use crate::codec::{Encoded, Reply};
 use crate::header::{FailureCode, Header, Kind, REFERENCES, StreamDirection};
 use crate::limits::ServerLimits;
+use crate::lock::lock;
 use crate::placement::CallPlacement;
 use crate::remote::FETCH;
 use crate::schema::{Method, Places, Streams};
@@ -46,7 +50,10 @@ static ITEMS: Method = Method {
 
 /// Both ends of a pipe.
 async fn pair() -> (Pipe, Pipe) {
-    let context = Context::new();
+    pair_of(&Context::new()).await
+}
+
+async fn pair_of(context: &Context) -> (Pipe, Pipe) {
     let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
     let url = listener.url().to_string();
     let (near, far) = tokio::join!(context.connect(url), listener.accept());
@@ -251,6 +258,45 @@ async fn an_answer_in_time_ends_a_row_of_calls_that_had_none() {
     // Nobody knows whether this call would have been in time.
     assert_eq!(late(Kind::Value, gone()), 2);
     assert_eq!(late(Kind::Value, None), 0);
+}
+
+/// Its queue stays full, and each flush of it fails at once.
+#[test]
+fn control_messages_to_a_peer_that_leaves_do_not_keep_a_thread_busy() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut limits = Limits::default();
+    limits.queued_writes = 1 << 11;
+    let context = Context::builder().limits(limits).build().unwrap();
+    let (engine, peer) = runtime.block_on(async {
+        let (near, peer) = pair_of(&context).await;
+        (Engine::start(near, None).unwrap(), peer)
+    });
+    while lock(&engine.later).is_empty() {
+        engine.send_control(Kind::Draining, 0, &[]);
+    }
+    peer.go_away("it does not read");
+    let until = Instant::now() + Duration::from_secs(20);
+    while !matches!(
+        engine.pipe.flush().now_or_never(),
+        Some(Err(Error::GoingAway { .. }))
+    ) {
+        assert!(Instant::now() < until, "it is not going away");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    for _ in 0..20 {
+        let tell = tell.clone();
+        // The only thread of the runtime.
+        runtime.spawn(async move { tell.send(()) });
+        let runs = told.recv_timeout(Duration::from_secs(20));
+        runs.expect("the runtime's thread does nothing else");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    runtime.shutdown_background();
 }
 
 /// An engine that serves so many calls at once.

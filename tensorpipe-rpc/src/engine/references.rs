@@ -139,7 +139,10 @@ impl Engine {
             return unresolved("its owner listens nowhere: a third process cannot reach it");
         }
         let limit = server.limits.references;
-        match server.grants.give(referent, limit, self.pipe.runtime()) {
+        match server
+            .grants
+            .give(referent, serving.id, limit, self.pipe.runtime())
+        {
             Ok(token) => self.reply(admitted, Reply::value(Grant { urls, token })),
             Err(text) => self.fail_admitted(admitted, FailureCode::Overloaded, text),
         }

@@ -1,8 +1,8 @@
 //! What goes back to a caller: results, reasons why there is none, and whether a service is here.
 
-use tensorpipe::Error;
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
+use tensorpipe::{Error, Misuse};
 
 use super::admission::Admitted;
 use super::{Body, Engine};
@@ -157,8 +157,15 @@ impl Engine {
             let room = room.saturating_sub(REPLY_HEADER);
             sent = self.send_failure(call, None, code, &text[..text.floor_char_boundary(room)]);
         }
-        if let Err(error) = sent {
-            tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
+        match sent {
+            Ok(_) => {}
+            // The caller would wait in vain. This much finds room later.
+            Err(Error::Misuse(Misuse::TooManyWrites(_))) => {
+                self.send_control(Kind::Failure(code), call, b"queue was full");
+            }
+            Err(error) => {
+                tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
+            }
         }
     }
 

@@ -34,7 +34,7 @@ const BIND_MAX: u64 = 4 << 20;
 pub(crate) struct Serving {
     pub(super) server: Arc<ServerShared>,
     /// The server's number for this connection.
-    id: u64,
+    pub(super) id: u64,
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
     /// Counts the connection's calls that are admitted and not about to be answered.
@@ -47,7 +47,7 @@ pub(crate) struct Serving {
 /// Lists a call in `running`, by the number of its message, while it waits or runs on a task of its own. A cancel finds it there.
 pub(super) struct Listed {
     engine: Arc<Engine>,
-    id: u64,
+    pub(super) id: u64,
 }
 
 impl Drop for Listed {
@@ -100,9 +100,11 @@ impl Engine {
     pub(super) fn is_behind(&self) -> bool {
         let serving = self.serving.as_ref();
         let calls = serving.map_or(0, |serving| serving.server.limits.calls_per_connection);
-        let (unwritten, most) = (self.pipe.unwritten(), calls + REPLIES_BEYOND);
+        let most = calls.saturating_add(REPLIES_BEYOND);
+        let unwritten = self.pipe.unwritten();
         // Requests of this end do not count as replies: each call under way, and a message of the stream that goes with it.
-        unwritten > most && unwritten > most + 2 * self.calls.under_way()
+        let has_too_many = || unwritten > most.saturating_add(2 * self.calls.under_way());
+        unwritten >= self.pipe.queued_writes() || unwritten > most && has_too_many()
     }
 
     pub(super) fn call_arrives(self: &Arc<Self>, header: Header, incoming: Incoming) {

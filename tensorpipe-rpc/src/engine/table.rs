@@ -5,7 +5,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
@@ -39,6 +39,8 @@ pub(super) struct Table {
     pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
     /// Messages whose tensors are on their way, by their number.
     pub(super) reading: FxHashMap<u64, (Header, Reading)>,
+    /// How many calls have ended without the reply, which may still come. Each of those replies is answered by at most a release.
+    unanswered: u64,
     /// When the watcher of deadlines checks them next.
     pub(super) check_at: Option<Instant>,
 }
@@ -49,6 +51,8 @@ pub(super) enum Answers {
     Call { slot: Arc<CallSlot>, is_whole: bool },
     /// The call was given up meanwhile.
     Nobody,
+    /// No call can be meant: more such replies have come than calls were given up.
+    Unasked,
     /// Another message answers the call already.
     Answered,
 }
@@ -63,6 +67,30 @@ pub(super) struct OnItsWay {
 }
 
 impl Table {
+    /// Takes a call out, if it is there.
+    fn remove(&mut self, call: u64) -> Option<Arc<CallSlot>> {
+        let slot = self.slots.remove(&call)?;
+        self.unanswered += u64::from(slot.reply().is_none());
+        Some(slot)
+    }
+
+    /// Takes out the calls for which `which` returns something. Returns them with it.
+    fn extract<T>(
+        &mut self,
+        mut which: impl FnMut(&CallSlot) -> Option<T>,
+    ) -> Vec<(Arc<CallSlot>, T)> {
+        let mut extracted = Vec::new();
+        self.slots.retain(|_, slot| match which(slot) {
+            Some(why) => {
+                self.unanswered += u64::from(slot.reply().is_none());
+                extracted.push((slot.clone(), why));
+                false
+            }
+            None => true,
+        });
+        extracted
+    }
+
     /// Returns whether `at` is earlier than the time for which the watcher is set.
     pub(super) fn check_by(&mut self, at: Instant) -> bool {
         let earlier = self.check_at.is_none_or(|check_at| at < check_at);
@@ -164,8 +192,15 @@ impl Calls {
     /// is found by its number.
     pub(super) fn answer(&self, reply: u64, header: Header, mut is_whole: bool) -> Answers {
         let mut table = self.table();
+        let table = &mut *table;
         let Entry::Occupied(found) = table.slots.entry(header.call) else {
-            return Answers::Nobody;
+            return match table.unanswered.checked_sub(1) {
+                Some(left) => {
+                    table.unanswered = left;
+                    Answers::Nobody
+                }
+                None => Answers::Unasked,
+            };
         };
         if !found.get().try_set_reply(reply) {
             return Answers::Answered;
@@ -188,19 +223,18 @@ impl Calls {
 
     /// Nobody waits for the call any more. Returns whether it had not ended.
     pub(super) fn give_up(&self, slot: &CallSlot) -> bool {
-        self.table().slots.remove(&slot.id).is_some()
+        self.table().remove(slot.id).is_some()
     }
 
-    /// Takes out the calls whose deadline has passed. Returns them, and when the next one passes.
-    pub(super) fn take_due(&self, now: Instant) -> (Vec<Arc<CallSlot>>, Option<Instant>) {
-        let mut due = Vec::new();
+    /// Takes out the calls whose deadline has passed. Returns each with the time that it had, and when the next one passes.
+    pub(super) fn take_due(
+        &self,
+        now: Instant,
+    ) -> (Vec<(Arc<CallSlot>, Duration)>, Option<Instant>) {
         let mut table = self.table();
-        table.slots.retain(|_, slot| {
-            let is_due = slot.deadline.is_some_and(|(deadline, _)| deadline <= now);
-            if is_due {
-                due.push(slot.clone());
-            }
-            !is_due
+        let due = table.extract(|slot| {
+            let (deadline, after) = slot.deadline?;
+            (deadline <= now).then_some(after)
         });
         let made = table.slots.values();
         table.check_at = made.filter_map(|slot| Some(slot.deadline?.0)).min();
@@ -222,22 +256,15 @@ impl Calls {
     /// Gives the outcome back if nobody waits for it.
     pub(super) fn complete(&self, slot: &CallSlot, outcome: Outcome) -> Option<Outcome> {
         if !slot.is_removed() {
-            let removed = self.table().slots.remove(&slot.id);
+            let removed = self.table().remove(slot.id);
             drop(removed);
         }
         slot.complete(outcome)
     }
 
     /// Fails the calls for which `which` has an error.
-    pub(super) fn fail_where(&self, mut which: impl FnMut(&CallSlot) -> Option<CallError>) {
-        let mut failed = Vec::new();
-        self.table().slots.retain(|_, slot| match which(slot) {
-            Some(error) => {
-                failed.push((slot.clone(), error));
-                false
-            }
-            None => true,
-        });
+    pub(super) fn fail_where(&self, which: impl FnMut(&CallSlot) -> Option<CallError>) {
+        let failed = self.table().extract(which);
         failed
             .into_iter()
             .for_each(|(slot, error)| slot.fail(error));

@@ -1,6 +1,7 @@
 //! References for a third process: plain data that one holder makes and another process opens.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,6 +19,9 @@ use crate::client::Connection;
 use crate::error::CallError;
 use crate::header::Kind;
 use crate::lock::lock;
+
+/// How many unclaimed references one connection may have shared, so that none takes all of a server's.
+const SHARED_BY_ONE: usize = 1 << 14;
 
 /// A reference that any process can [`open`](Shared::open): the owner's URLs, and a token that can be used once.
 ///
@@ -253,10 +257,30 @@ pub(crate) struct Grants {
 
 #[derive(Default)]
 struct Table {
-    /// Each with the time until which it can be claimed.
-    granted: HashMap<Token, (Instant, Arc<dyn Referent>)>,
+    granted: HashMap<Token, Granted>,
+    /// How many of them each connection has shared, by its number.
+    by_connection: HashMap<u64, usize>,
     /// A task removes expired grants. There is only one, however many grants are made and claimed.
     swept: bool,
+}
+
+struct Granted {
+    /// Until when it can be claimed.
+    until: Instant,
+    connection: u64,
+    referent: Arc<dyn Referent>,
+}
+
+impl Table {
+    /// What is out of `granted` no longer counts against its connection.
+    fn uncount(&mut self, connection: u64) {
+        if let Entry::Occupied(mut count) = self.by_connection.entry(connection) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 impl Grants {
@@ -264,10 +288,11 @@ impl Grants {
         lock(&self.table).granted.len()
     }
 
-    /// Keeps a value until somebody claims it. The error says why it cannot.
+    /// Keeps a value until somebody claims it, on behalf of the connection with this number. The error says why it cannot.
     pub(crate) fn give(
         self: &Arc<Self>,
         referent: Arc<dyn Referent>,
+        connection: u64,
         limit: usize,
         runtime: &Runtime,
     ) -> Result<Token, String> {
@@ -281,7 +306,20 @@ impl Grants {
                     "{limit} references are shared and not claimed, the limit"
                 ));
             }
-            table.granted.insert(token, (until, referent));
+            let of_one = table.by_connection.entry(connection).or_default();
+            if *of_one >= SHARED_BY_ONE {
+                return Err(format!(
+                    "{SHARED_BY_ONE} references were shared over this connection and not claimed, the limit; each can be \
+                     claimed for a minute"
+                ));
+            }
+            *of_one += 1;
+            let granted = Granted {
+                until,
+                connection,
+                referent,
+            };
+            table.granted.insert(token, granted);
             std::mem::replace(&mut table.swept, true)
         };
         if !swept {
@@ -292,16 +330,24 @@ impl Grants {
 
     /// Claims a value, once.
     pub(crate) fn take(&self, token: &Token) -> Option<Arc<dyn Referent>> {
-        let (until, referent) = lock(&self.table).granted.remove(token)?;
-        (Instant::now() < until).then_some(referent)
+        let granted = {
+            let mut table = lock(&self.table);
+            let granted = table.granted.remove(token)?;
+            table.uncount(granted.connection);
+            granted
+        };
+        (Instant::now() < granted.until).then_some(granted.referent)
     }
 
     /// Drops expired grants. Returns whether others are left.
     fn remove_expired(&self, now: Instant) -> bool {
         let (passed, left) = {
             let mut table = lock(&self.table);
-            let passed = table.granted.extract_if(|_, (until, _)| *until <= now);
-            let passed: Vec<_> = passed.collect();
+            let passed = table.granted.extract_if(|_, granted| granted.until <= now);
+            let passed: Vec<_> = passed.map(|(_, granted)| granted).collect();
+            for granted in &passed {
+                table.uncount(granted.connection);
+            }
             (passed, !table.granted.is_empty())
         };
         drop_values(passed);
@@ -435,13 +481,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_connection_that_shares_much_leaves_room_for_others() {
+        let (grants, runtime) = (Arc::new(Grants::default()), Runtime::current());
+        let give = |connection| {
+            let referent = Arc::new(Fixed(Arc::new(())));
+            grants.give(referent, connection, usize::MAX, &runtime)
+        };
+        let tokens: Vec<_> = (0..SHARED_BY_ONE).map(|_| give(1).unwrap()).collect();
+        assert!(give(1).is_err());
+        give(2).unwrap();
+        assert!(grants.take(&tokens[0]).is_some());
+        give(1).unwrap();
+        assert!(give(1).is_err());
+        tokio::time::sleep(CLAIMABLE + 2 * SWEEP).await;
+        assert!(lock(&grants.table).by_connection.is_empty());
+        give(1).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_shared_is_kept_for_a_minute_and_watched_by_one_task() {
         let (grants, value) = (Arc::new(Grants::default()), Arc::new(()));
         let runtime = Runtime::current();
         let tasks = || runtime.metrics().num_alive_tasks();
         let give = || {
             let referent = Arc::new(Fixed(value.clone()));
-            grants.give(referent, 2, &runtime)
+            grants.give(referent, 1, 2, &runtime)
         };
         for _ in 0..100 {
             let token = give().unwrap();

@@ -15,6 +15,9 @@ use crate::lock::lock;
 /// How many consumers are known at once.
 const MOST: usize = 1024;
 
+/// How many of them one connection may bring. A process brings one.
+const MOST_OF_ONE: usize = 8;
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Consumers {
@@ -48,6 +51,12 @@ impl Consumers {
         }
         if known.len() >= MOST {
             known.retain(|_, known| known.is_there());
+        }
+        let of_one = known
+            .values()
+            .filter(|known| Arc::ptr_eq(&known.caller, caller));
+        if of_one.count() >= MOST_OF_ONE {
+            return false;
         }
         if known.len() >= MOST || check(Part::Consumer, &who.name).is_err() {
             return false;

@@ -220,8 +220,12 @@ impl Rendezvous {
         }
         let peer = self.shared.peers.find(producer)?;
         let bound = Bound::new(self.shared.timeout, &self.shared.runtime);
-        let connected = tokio::time::timeout(bound.left(), peer.connected()).await;
-        let connected = connected.map_err(|_| RecvError::Absent {
+        let connected = {
+            // This may be awaited on a thread without a runtime, but the timer needs one.
+            let _runtime = self.shared.runtime.enter();
+            tokio::time::timeout(bound.left(), peer.connected())
+        };
+        let connected = connected.await.map_err(|_| RecvError::Absent {
             producer: producer.into(),
             after: bound.after,
         });

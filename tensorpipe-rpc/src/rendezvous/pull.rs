@@ -138,6 +138,9 @@ fn ended(
             producer: peer.name.clone(),
             found: words(&name),
         },
+        Refusal::Unconfirmed { values } => RecvError::Unconfirmed {
+            values: usize::try_from(values).unwrap_or(usize::MAX),
+        },
         Refusal::NoKey(why) => RecvError::Call {
             producer: peer.name.clone(),
             error: CallError::Other(words(&why)),

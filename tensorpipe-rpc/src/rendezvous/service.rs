@@ -78,6 +78,10 @@ pub(crate) enum Refusal {
     },
     /// The key is invalid, for this reason.
     NoKey(String),
+    /// The producer has lent so many values whose receipt nobody has confirmed.
+    Unconfirmed {
+        values: u64,
+    },
 }
 
 /// The longest text of another process that is kept, in bytes.
@@ -93,6 +97,9 @@ impl Refusal {
             RecvError::Finished { .. } => Self::Finished,
             RecvError::Awaited(_) => Self::Awaited,
             RecvError::Received(_) => Self::Received,
+            RecvError::Unconfirmed { values } => Self::Unconfirmed {
+                values: values as u64,
+            },
             // A place in this process's table ends with no other error.
             other => Self::NoKey(other.to_string()),
         }

@@ -1,15 +1,64 @@
 //! An overloaded server refuses calls before their tensors move, and recovers.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tensorpipe::Limits;
 use tensorpipe_rpc::{CallError, ServerLimits};
 
-use super::lab::{Both, LabClient, MIB, over_each_with, tensor, until};
-use super::raw::raw_call;
+use super::lab::{Both, LabClient, MIB, both, over_each_with, tcp, tensor, until};
+use super::raw::{FAILURE, VALUE, call_id, raw_call};
 
 fn limits(calls: usize, calls_per_connection: usize) -> ServerLimits {
     let mut limits = ServerLimits::default();
     limits.calls = calls;
     limits.calls_per_connection = calls_per_connection;
     limits
+}
+
+/// Its server may queue fewer messages than it may handle calls. The answers that find no room are failures, and come later.
+#[tokio::test]
+async fn a_caller_that_does_not_read_for_a_while_gets_all_answers() {
+    const CALLS: u64 = 60;
+    const MS_300: [u8; 2] = [0xac, 0x02];
+    let (mut few, mut many) = (Limits::default(), Limits::default());
+    few.window_messages = 4;
+    many.queued_writes = 16;
+    let both = both(tcp().limits(few), tcp().limits(many), Default::default()).await;
+    let url = both.server.url().to_string();
+    let pipe = both.near.connect(url).await.unwrap();
+    for call in 0..CALLS {
+        pipe.send(raw_call("sleep", call, &MS_300)).unwrap();
+    }
+    until(|| both.at_it() == CALLS as usize).await;
+    until(|| both.server.calls_in_flight() == 0).await;
+    let mut answers = BTreeMap::new();
+    for _ in 0..CALLS {
+        let answer = tokio::time::timeout(Duration::from_secs(20), pipe.read()).await;
+        let answer = answer.expect("an answer was lost").unwrap();
+        answers.insert(call_id(&answer.metadata), answer.metadata[0]);
+    }
+    assert_eq!(answers.len(), CALLS as usize);
+    let values = answers.values().filter(|kind| **kind == VALUE).count();
+    let failures = answers.values().filter(|kind| **kind == FAILURE).count();
+    assert!(values >= 16 && failures > 0 && values + failures == answers.len());
+}
+
+#[tokio::test]
+async fn none_at_all() {
+    let mut limits = limits(usize::MAX, usize::MAX);
+    limits.references = usize::MAX;
+    limits.drain = Duration::MAX;
+    limits.longest_call = Duration::MAX;
+    over_each_with(limits, async |both| {
+        let running = both.client.sleep(2);
+        until(|| both.at_it() == 1).await;
+        let Both { server, client, .. } = both;
+        let (given_up, ended) = tokio::join!(server.shutdown(), running);
+        assert_eq!((given_up, ended.unwrap()), (0, 2));
+        drop(client);
+    })
+    .await;
 }
 
 async fn is_overloaded(both: &Both, client: &LabClient) {
@@ -136,12 +185,12 @@ async fn replies_that_their_caller_does_not_take_are_bounded() {
         for call in 0..500u64 {
             pipe.send(raw_call("zeros", call, &MIB)).unwrap();
             if call % 16 == 0 {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
         // Replies wait for a read that never comes: not five hundred.
         until(|| server().is_some_and(|waiting| waiting > 8)).await;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
         let waiting = server().unwrap();
         assert!(waiting <= 8 + 64 + 8, "{waiting} replies wait");
         drop(pipe);

@@ -90,8 +90,14 @@ fn calls_on_threads_without_a_runtime_work() {
             assert!(begun.elapsed() < Duration::from_secs(5));
             std::thread::sleep(Duration::from_millis(2));
         }
+        let running = client.sleep(50);
+        while server.calls_in_flight() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_eq!(block_on(server.shutdown()), 0);
+        assert_eq!(block_on(running).unwrap(), 50);
         drop(client);
-        drop(server);
     }
 }
 

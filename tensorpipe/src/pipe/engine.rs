@@ -73,6 +73,11 @@ pub trait EnginePipe: sealed::Sealed {
             .window_messages
     }
 
+    /// How many messages may wait to be written: [`Limits::queued_writes`](crate::Limits::queued_writes).
+    fn queued_writes(&self) -> usize {
+        self.pipe().core().queued_writes
+    }
+
     /// Calls `sends` when outgoing message `id` begins to leave: its head is then among the bytes for the connection's next writes, behind
     /// at most 512 KiB. The whole message has left once it is no more [unwritten](Self::is_unwritten).
     ///

@@ -184,8 +184,12 @@ impl Replicas {
         let shared = &self.inner.shared;
         let found = shared.wait_for(|shared| shared.find(service));
         let connect_timeout = shared.options.connect_timeout;
-        let found = tokio::time::timeout(connect_timeout, found).await;
-        found.unwrap_or_else(|_| {
+        let found = {
+            // This may be awaited on a thread without a runtime, but the timer needs one.
+            let _runtime = self.inner.runtime.enter();
+            tokio::time::timeout(connect_timeout, found)
+        };
+        found.await.unwrap_or_else(|_| {
             let errors = shared.errors(service.unwrap_or(usize::MAX));
             Err(ConnectError::Unavailable(errors))
         })

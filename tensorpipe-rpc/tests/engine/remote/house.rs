@@ -52,6 +52,8 @@ pub(super) trait Attic {
     async fn read(&self, pair: Pair) -> u64;
     /// References in a value that is referred to.
     async fn keep_pair(&self, number: u64) -> Remote<Pair>;
+    /// References in an error.
+    async fn refuses_with(&self, number: u64) -> Result<u64, Pair>;
     /// References in the error of a stream.
     fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>>;
     async fn wrong(&self, number: Remote<String>) -> String;
@@ -142,6 +144,10 @@ impl Attic for Keeper {
 
     async fn keep_pair(&self, number: u64) -> Remote<Pair> {
         Remote::new(Pair::new(number))
+    }
+
+    async fn refuses_with(&self, number: u64) -> Result<u64, Pair> {
+        Err(Pair::new(number))
     }
 
     fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>> {

@@ -153,6 +153,21 @@ async fn references_in_what_is_fetched_and_in_a_streams_error_are_references() {
 }
 
 #[tokio::test]
+async fn references_in_an_error_are_references() {
+    over_each(async |house| {
+        match house.client.refuses_with(30).await {
+            Err(CallError::Service(pair)) => {
+                assert_eq!(pair.left.fetch().await.unwrap(), 30);
+                assert_eq!(pair.right[1].fetch().await.unwrap(), 31);
+            }
+            other => panic!("{other:?}"),
+        }
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_makes_no_sense_is_said() {
     over_each(async |house| {
         let words = |error: CallError| error.to_string();
