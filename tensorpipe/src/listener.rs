@@ -215,7 +215,7 @@ async fn accept_loop(
                     };
                     tracing::warn!(%error, more, "{hears}");
                 }
-                in_vain += 1;
+                in_vain = if is_of_one(&error) { 0 } else { in_vain + 1 };
                 if is_of_the_system || in_vain > IN_VAIN {
                     tokio::time::sleep(PAUSE).await;
                 } else {
@@ -231,9 +231,18 @@ fn is_of_accept(error: &Error) -> bool {
     matches!(error, Error::System(error) if error.call.starts_with("accept"))
 }
 
+/// Whether the error concerns one connection: its peer is gone, or is not let in. Others are accepted as before.
+fn is_of_one(error: &Error) -> bool {
+    let Error::System(system) = error else {
+        return false;
+    };
+    let is_gone = system.source.raw_os_error() == Some(libc::ECONNABORTED);
+    !is_of_the_system(error) && (is_gone || !is_of_accept(error))
+}
+
 /// Whether accepting again at once would be in vain. The system is short of what every connection needs, the acceptor is no good, or a
-/// filter denies a call that every connection needs. Any other error concerns one connection (its peer is gone, or is not let in). Others
-/// wait behind it, and unproven peers must not slow them down.
+/// filter denies a call that every connection needs. After any other error there is no pause: others wait behind it, and unproven peers must
+/// not slow them down.
 fn is_of_the_system(error: &Error) -> bool {
     const SHORT: [i32; 5] = [
         libc::EMFILE,
@@ -267,9 +276,12 @@ mod tests {
     use crate::transports::{BoxFuture, Connection};
 
     /// Answers each accept with the next of these, then with nothing more.
-    struct Errors(Mutex<VecDeque<io::Error>>);
+    struct Errors(Mutex<VecDeque<(&'static str, io::Error)>>);
 
-    struct ErrorAcceptor(VecDeque<io::Error>, Arc<tokio::sync::Notify>);
+    struct ErrorAcceptor(
+        VecDeque<(&'static str, io::Error)>,
+        Arc<tokio::sync::Notify>,
+    );
 
     impl Acceptor for ErrorAcceptor {
         fn address(&self) -> String {
@@ -280,11 +292,11 @@ mod tests {
             &mut self,
             _: &mut TaskContext<'_>,
         ) -> Poll<Result<Box<dyn Connection>, Error>> {
-            let Some(error) = self.0.pop_front() else {
+            let Some((call, error)) = self.0.pop_front() else {
                 self.1.notify_one();
                 return Poll::Pending;
             };
-            Poll::Ready(Err(SystemError::new("accept", "here", error).into()))
+            Poll::Ready(Err(SystemError::new(call, "here", error).into()))
         }
     }
 
@@ -315,7 +327,8 @@ mod tests {
     }
 
     /// How long, on a virtual clock, until all errors are through.
-    async fn through(errors: impl Iterator<Item = io::Error>) -> Duration {
+    async fn through(call: &'static str, errors: impl Iterator<Item = io::Error>) -> Duration {
+        let errors = errors.map(|error| (call, error));
         let errors: Arc<dyn Transport> = Arc::new(Errors(Mutex::new(errors.collect())));
         let context = Context::builder().transports([errors]).build().unwrap();
         let begun = tokio::time::Instant::now();
@@ -372,14 +385,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unproven_peers_slow_nobody_and_a_lack_of_descriptors_makes_a_pause() {
         let code = io::Error::from_raw_os_error;
-        let hung_up = std::iter::repeat_with(|| code(libc::ECONNABORTED)).take(1000);
-        assert_eq!(through(hung_up).await, Duration::ZERO);
+        let hung_up = std::iter::repeat_with(|| code(libc::ECONNABORTED)).take(10_000);
+        assert_eq!(through("accept", hung_up).await, Duration::ZERO);
+        // As over tcp, where a peer is gone by the time it is looked at.
+        let gone = std::iter::repeat_with(|| code(libc::ENOTCONN)).take(10_000);
+        assert_eq!(through("setsockopt", gone).await, Duration::ZERO);
         // As over shm.
         let another_user = || io::Error::new(io::ErrorKind::PermissionDenied, "another user");
-        let not_let_in = std::iter::repeat_with(another_user).take(1000);
-        assert_eq!(through(not_let_in).await, Duration::ZERO);
+        let not_let_in = std::iter::repeat_with(another_user).take(10_000);
+        assert_eq!(through("getsockopt", not_let_in).await, Duration::ZERO);
+        // An acceptor that only ever fails.
+        let broken = std::iter::repeat_with(|| io::Error::other("broken")).take(5000);
+        assert!(through("accept", broken).await >= PAUSE);
         let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-        assert!(through(short.into_iter().map(code)).await >= 4 * PAUSE);
+        let short = short.into_iter().map(code);
+        assert!(through("accept", short).await >= 4 * PAUSE);
     }
 
     thread_local! {
@@ -423,7 +443,7 @@ mod tests {
             (libc::EMFILE, "raise the limit of open files"),
         ] {
             SAID.take();
-            through([io::Error::from_raw_os_error(code)].into_iter()).await;
+            through("accept", [io::Error::from_raw_os_error(code)].into_iter()).await;
             let said = SAID.take();
             assert!(said.contains("no connection can be accepted"), "{said}");
             assert!(
