@@ -21,6 +21,9 @@ use crate::error::Misuse;
 /// The shortest secret, in bytes: no fewer than what guessing is hopeless with.
 const SECRET_MIN: usize = 16;
 
+/// HMAC-SHA-256 takes a key of up to so many bytes as it is, and hashes a longer one (RFC 2104).
+const HMAC_BLOCK: usize = 64;
+
 /// The longest name of a token, in bytes.
 pub(crate) const NAME_MAX: usize = 64;
 
@@ -57,6 +60,11 @@ impl Secret {
             let found = format!("{} for `{name}`", bytes.len());
             return Err(config("a token's secret", wanted, found));
         }
+        // HMAC would hash a key that is longer than a block each time, and so tell by its time which names exist.
+        let bytes = match bytes.len() > HMAC_BLOCK {
+            true => Zeroizing::new(Sha256::digest(&*bytes).to_vec()),
+            false => bytes,
+        };
         Ok(Self {
             name: name.into(),
             bytes: Arc::new(bytes),
@@ -315,6 +323,17 @@ mod tests {
         by_hand.update(b"\x04\0\0\0what\x03\0\0\0 do");
         let by_hand: [u8; 32] = by_hand.finalize().into_bytes().into();
         assert_eq!(mac(b"Jefe", &[b"what", b" do"]), by_hand);
+    }
+
+    /// So that a name costs the same, whatever its secret.
+    #[test]
+    fn a_long_secret_is_hashed_once() {
+        for (len, kept) in [(64, 64), (65, 32), (4096, 32)] {
+            let bytes = vec![7; len];
+            let secret = Secret::new("a".to_owned(), bytes.clone()).unwrap();
+            assert_eq!(secret.bytes.len(), kept);
+            assert_eq!(mac(&secret.bytes, &[b"said"]), mac(&bytes, &[b"said"]));
+        }
     }
 
     /// Whatever differs, the proof does: secret, transcript, binding, direction, kind, transport, token, exchange.

@@ -17,7 +17,8 @@
 //! | `rpc.call` | the caller | made, answered or dropped |
 //! | `rpc.handle` | the server | admitted, answered; entered while the handler is polled |
 //!
-//! Their fields are `service`, `method`, `call` (its number on the connection) and `peer` (the name of the other end's context).
+//! Their fields are `service`, `method`, `call` (its number on the connection), `peer` (the name of the other end's context) and
+//! `identity` (who that end has proved to be, if it has).
 //! `trace_id` has 32 hexadecimal digits, `span_id` and `parent` have 16; 0 is none. `rpc.call` continues the trace of the handler
 //! that makes the call, or that of `with_trace`; otherwise it begins a new one. The identity of the span travels in the call's
 //! header. So the `parent` of `rpc.handle` is the `span_id` of its `rpc.call`, and that of a nested `rpc.call` is the `span_id` of

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::{Context, Misuse, Url};
+use tensorpipe::{Context, Url};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
@@ -163,8 +163,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
     ///
     /// # Errors
     /// - [`CallError::Unresolved`] if it was opened before, or too late, or names too many URLs.
-    /// - [`CallError::Connection`] if the owner cannot be reached at any URL. URLs are tried in order. After a `tls` URL has
-    ///   failed, only `tls` URLs and those within this machine are tried, unless the context has no transport `tls`.
+    /// - [`CallError::Connection`] if the owner cannot be reached at any URL. URLs are tried in order. A context that has transport
+    ///   `tls` leaves this machine only over that.
     /// - Otherwise, the errors of any call.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         self.open_where(context, |_| true).await
@@ -184,27 +184,20 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let count = self.urls.len();
             return unresolved(format!("it names {count} URLs, at most {URLS} are tried"));
         }
+        // Whoever wrote the URLs must not choose a connection that proves less than this context's others.
+        let tls = "tls://-".parse();
+        let has_tls = tls.is_ok_and(|tls| context.check_transport(&tls).is_ok());
+        let is_allowed = |url: &&String| {
+            let is_guarded = |url: &Url| url.transport() == "tls" || context.is_local(url);
+            let is_allowed = |url: Url| (!has_tls || is_guarded(&url)) && allowed(&url);
+            url.parse().map_or(true, is_allowed)
+        };
+        let urls: Vec<_> = self.urls.iter().filter(is_allowed).collect();
         let until = Instant::now() + REACHABLE;
         let mut unreachable = None;
-        let mut forbidden = 0;
-        let mut tls_failed = false;
-        for (i, url) in self.urls.iter().enumerate() {
-            let parsed = url.parse::<Url>();
-            if parsed.as_ref().is_ok_and(|url| !allowed(url)) {
-                forbidden += 1;
-                continue;
-            }
-            if tls_failed && !is_tried_behind_tls(context, url) {
-                continue;
-            }
-            let is_tls = parsed.is_ok_and(|url| url.transport() == "tls");
-            // Divide the time left among the next URLs, without those that are not tried if TLS fails.
+        for (i, url) in urls.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
-            let next = &self.urls[i + 1..];
-            let next = next
-                .iter()
-                .filter(|next| !is_tls || is_tried_behind_tls(context, next));
-            let share = left / (1 + next.count()) as u32;
+            let share = left / (urls.len() - i) as u32;
             let connecting = Connection::connect_with(context, url);
             let connected = tokio::time::timeout(share, connecting).await;
             let late = |_| tensorpipe::Error::Timeout {
@@ -216,13 +209,6 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let connection = match connected.map_err(late).flatten() {
                 Ok(connection) => connection,
                 Err(error) => {
-                    // An attacker who breaks a TLS connection must not get one that proves less. Without TLS in this context there
-                    // is nothing to break.
-                    let is_unknown = matches!(
-                        error,
-                        tensorpipe::Error::Misuse(Misuse::UnknownTransport { .. })
-                    );
-                    tls_failed |= is_tls && !is_unknown;
                     unreachable.get_or_insert(error);
                     continue;
                 }
@@ -235,18 +221,17 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 error,
                 may_have_run: false,
             },
-            None if forbidden > 0 => {
-                return unresolved(format!("none of its {forbidden} URLs is allowed here"));
+            None if !self.urls.is_empty() => {
+                let count = self.urls.len();
+                let why = match has_tls {
+                    true => ": this context has `tls`, and leaves the machine only over that",
+                    false => "",
+                };
+                return unresolved(format!("none of its {count} URLs is allowed here{why}"));
             }
             None => CallError::Unresolved("its owner listens nowhere".into()),
         })
     }
-}
-
-/// Whether a URL may be tried after a `tls` URL has failed: it is `tls` too, or within this machine.
-fn is_tried_behind_tls(context: &Context, url: &str) -> bool {
-    let is_guarded = |url: Url| url.transport() == "tls" || context.is_local(&url);
-    url.parse().is_ok_and(is_guarded)
 }
 
 /// References that were shared, and not claimed yet.
@@ -417,10 +402,18 @@ mod tests {
 
     /// On paused time, which jumps to the next timer.
     #[tokio::test(start_paused = true)]
-    async fn behind_a_tls_url_that_is_spoilt_nobody_is_asked_over_tcp() {
-        for (has_tls, is_asked) in [(true, false), (false, true)] {
+    async fn with_tls_nobody_is_asked_over_tcp() {
+        for (has_tls, is_asked, is_first) in [
+            (true, false, false),
+            (true, false, true),
+            (false, true, false),
+        ] {
             let (listener, tcp) = silent().await;
-            let shared = at(["tls://127.0.0.1:1".to_owned(), tcp]);
+            let mut urls = ["tls://127.0.0.1:1".to_owned(), tcp];
+            if is_first {
+                urls.reverse();
+            }
+            let shared = at(urls);
             let context = match has_tls {
                 true => Context::builder().prefer_transport(Spoilt),
                 false => Context::builder(),
@@ -428,7 +421,11 @@ mod tests {
             let context = context.build().unwrap();
             shared.open(&context).await.unwrap_err();
             let asked = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
-            assert_eq!(asked.is_ok(), is_asked, "with tls: {has_tls}");
+            assert_eq!(
+                asked.is_ok(),
+                is_asked,
+                "with tls: {has_tls}, first: {is_first}"
+            );
         }
         let here = Context::builder().build().unwrap();
         let listener = here.listen(["memory://behind-tls"]).await.unwrap();

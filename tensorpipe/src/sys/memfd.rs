@@ -71,7 +71,7 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
 }
 
 /// Whether the system may have no page for a hole. Asked once.
-fn is_strict() -> bool {
+pub(crate) fn is_strict() -> bool {
     static STRICT: OnceBox<bool> = OnceBox::new();
     *STRICT.get_or_init(|| overcommit().is_ok_and(|mode| forbids_overcommit(&mode)))
 }

@@ -9,8 +9,9 @@ use super::calls::{
 };
 use super::link::{Link, Since, Weather};
 
+#[derive(Clone)]
 struct Row {
-    name: &'static str,
+    name: String,
     weather: Weather,
     /// From the start, or for so long, once calls are under way or the cut has begun.
     during: Option<Duration>,
@@ -272,8 +273,8 @@ fn run(row: &Row) -> Judged {
 #[test]
 fn a_network_that_loses_delays_repeats_and_is_cut() {
     let calm = Weather::default();
-    let always = |name, weather| Row {
-        name,
+    let always = |name: &str, weather| Row {
+        name: name.to_owned(),
         weather,
         during: None,
         upgrades: false,
@@ -288,28 +289,28 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
         ends: None,
         bulk: Bulk::Arrives,
     };
-    let lossy = |name, weather, bulk| Row {
+    let lossy = |name: &str, weather, bulk| Row {
         small: IMPATIENT,
         large: Duration::from_secs(8),
         late: None,
         bulk,
         ..always(name, weather)
     };
-    let cut = |name, cut, during, seconds| Row {
+    let cut = |name: &str, cut, during, seconds| Row {
         during: Some(Duration::from_secs(during)),
         seconds,
         small: IMPATIENT,
         late: Some(true),
         ..always(name, Weather { cut, ..calm })
     };
-    let silent = |name, directions| Row {
+    let silent = |name: &str, directions| Row {
         silence: Some(Duration::from_secs(4)),
         ends: Some("nothing heard from the peer for"),
         bulk: Bulk::None,
         ..cut(name, directions, 8, 20)
     };
     // The cut comes once 4 MiB have left, and ends.
-    let amid = |name, cut, large, bulk| Row {
+    let amid = |name: &str, cut, large, bulk| Row {
         during: Some(Duration::from_secs(4)),
         seconds: 1,
         large,
@@ -331,7 +332,7 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
         longest: Some(longest),
         ..calm
     };
-    let rows = [
+    let mut rows = vec![
         silent("no packet arrives for 8 s", [true, true]),
         silent("none from the server arrives for 8 s", [false, true]),
         silent("none from the client arrives for 8 s", [true, false]),
@@ -417,6 +418,15 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
             bulk: Bulk::IsHeld,
             ..always("packets above 1200 bytes vanish", long(1200))
         },
+        Row {
+            silence: Some(IMPATIENT),
+            idle: Some(3 * IMPATIENT),
+            ..always("nobody calls for three times `Timeouts::silence`", calm)
+        },
+        always("a calm link", calm),
+    ];
+    // Each of them strikes the handshake, what is moved by one connection or several, and the way to a better transport.
+    let all_along = [
         always(
             "packets above 600 bytes come back (ICMP)",
             Weather {
@@ -437,11 +447,6 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
             Weather { lost: 100, ..calm },
             Bulk::Either,
         ),
-        upgrades(lossy(
-            "10 % are lost of an upgraded pipe",
-            Weather { lost: 100, ..calm },
-            Bulk::Either,
-        )),
         always(
             "5 % arrive twice",
             Weather {
@@ -457,14 +462,20 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
             },
             Bulk::Either,
         ),
-        Row {
-            silence: Some(IMPATIENT),
-            idle: Some(3 * IMPATIENT),
-            ..always("nobody calls for three times `Timeouts::silence`", calm)
-        },
-        always("a calm link", calm),
     ];
-    judge_at_once(AT_ONCE, "Networks", &rows, |row| row.name.to_owned(), run);
+    for row in all_along {
+        rows.push(Row {
+            name: format!("{}: one connection", row.name),
+            one: true,
+            ..row.clone()
+        });
+        rows.push(upgrades(Row {
+            name: format!("{}: an upgraded pipe", row.name),
+            ..row.clone()
+        }));
+        rows.push(row);
+    }
+    judge_at_once(AT_ONCE, "Networks", &rows, |row| row.name.clone(), run);
 }
 
 /// Rows at once: they wait most of the time.

@@ -58,6 +58,9 @@ impl ShmTransport {
 
     /// Accepts every user of the machine. A user who can connect can write nonsense into the rings, which ends the pipe with an
     /// error. Such a user can also read what was left in the rings.
+    ///
+    /// Where the system promises no more memory than it has (`vm.overcommit_memory` = 2), other users are refused: they could
+    /// free pages of a ring and use up what is left, and the next access would end this process by a signal.
     pub fn any_user(mut self) -> Self {
         self.any_user = true;
         self
@@ -158,19 +161,21 @@ fn bound(at: &SockAddr) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Any process may listen at an abstract name: check that it belongs to this user.
+/// Any process may listen at an abstract name: check that it belongs to this user, or to one that may be let in.
 fn check_user(socket: &UnixStream, any_user: bool) -> io::Result<()> {
-    if any_user {
-        return Ok(());
-    }
     let (theirs, ours) = (socket.peer_cred()?.uid(), machine::user());
-    let same = match theirs == ours {
-        true => machine::knows_users(),
-        false => Err(format!(
+    let is_known = || theirs == ours && machine::knows_users().is_ok();
+    let allowed = match (any_user, theirs == ours) {
+        (true, _) if !memfd::is_strict() || is_known() => Ok(()),
+        (true, _) => Err(format!(
+            "the peer may be another user (uid {theirs}), and `vm.overcommit_memory` is 2: its rings could end this process by a signal"
+        )),
+        (false, true) => machine::knows_users(),
+        (false, false) => Err(format!(
             "the peer runs as uid {theirs}, this process as {ours}"
         )),
     };
-    same.map_err(|what| io::Error::new(io::ErrorKind::PermissionDenied, what))
+    allowed.map_err(|what| io::Error::new(io::ErrorKind::PermissionDenied, what))
 }
 
 struct ShmAcceptor {
