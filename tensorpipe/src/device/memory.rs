@@ -1,6 +1,7 @@
 //! The trait behind every buffer: memory of some device, when it may be read, and its registrations.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{BufferMut, Device, MemoryKind, QueuedWork};
 use crate::sys::block::Block;
@@ -13,7 +14,8 @@ use crate::sys::registrations::{Registrable, Registrations};
 /// - `len` and `device` never change; `as_bytes` always returns the same `len` bytes, or always `None`;
 /// - memory with [`work`](Memory::work) may be read when that is [ready](QueuedWork::ready), and freed or reused when none of it is
 ///   [unfinished](QueuedWork::unfinished). Other memory may be read and freed at once;
-/// - the [registrations](Memory::registrable) that it keeps end before the memory does.
+/// - the [registrations](Memory::registrable) that it keeps end before the memory does;
+/// - its drop neither panics, waits, nor calls a pipe, since it may run inside one.
 pub trait Memory: Send + Sync + 'static {
     /// Where it lives. Defaults to main memory; memory of a device must override this.
     fn device(&self) -> Device {
@@ -133,8 +135,14 @@ impl<O: AsRef<[u8]> + Send + 'static> Foreign<O> {
 
 impl<O: AsRef<[u8]> + Send + 'static> Drop for Foreign<O> {
     fn drop(&mut self) {
-        let len = self.bytes().len();
-        self.registrations.end_before(len, self.owner.take());
+        // The last handle may be dropped in the middle of a pipe's work, which goes on.
+        let end = || {
+            let len = self.bytes().len();
+            self.registrations.end_before(len, self.owner.take());
+        };
+        if catch_unwind(AssertUnwindSafe(end)).is_err() {
+            tracing::warn!("the owner of some memory panicked as it was dropped");
+        }
     }
 }
 

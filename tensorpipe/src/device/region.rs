@@ -42,7 +42,7 @@ impl Buffer {
     }
 
     /// Uses the owner's bytes without a copy; their alignment stays as it is. The owner is dropped with the last handle, on any
-    /// thread, possibly inside a pipe. Its drop must therefore not wait, nor call a pipe.
+    /// thread, possibly inside a pipe. Its drop must therefore not wait, nor call a pipe. A panic in it goes no further.
     pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self::new(Arc::new(Foreign::new(owner)))
     }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use tensorpipe::{Error, ResetCode};
+use tensorpipe::{Buffer, DType, Error, Message, ResetCode, Tensor};
 
 use super::*;
 
@@ -265,4 +265,53 @@ async fn the_longest_bounds_are_for_ever() {
     let (one, two) = soon("closing", async { tokio::join!(bounds.0, bounds.1) }).await;
     one.unwrap();
     two.unwrap();
+}
+
+/// Bytes whose owner is a bad one.
+struct Spiteful(Vec<u8>);
+
+impl AsRef<[u8]> for Spiteful {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Spiteful {
+    fn drop(&mut self) {
+        panic!("expected: it does not like to be dropped");
+    }
+}
+
+/// The last handle is dropped by whichever thread has written the bytes, in the middle of that.
+#[tokio::test]
+async fn memory_that_panics_as_it_is_dropped_costs_its_pipe_nothing() {
+    every_way(async |context| {
+        let (client, server) = pair(&context, &context).await;
+        for (times, len) in [100, 100_000, LEN].into_iter().enumerate() {
+            for times in [times as u64, 10 + times as u64] {
+                let memory = Buffer::from_owner(Spiteful(vec![7; len]));
+                let tensor = Tensor::from_buffer(memory, DType::U8, [len as u64]).unwrap();
+                let odd = Message::new(times.to_le_bytes().to_vec()).tensor(tensor);
+                let writes = [client.write(odd), client.write(message(times, len))];
+                let odd = soon("the odd one", server.read()).await.unwrap();
+                assert_eq!(odd.metadata[..], times.to_le_bytes());
+                assert!(
+                    odd.tensors[0]
+                        .tensor
+                        .as_bytes()
+                        .unwrap()
+                        .iter()
+                        .all(|byte| *byte == 7)
+                );
+                check(&soon("the next", server.read()).await.unwrap(), times, len);
+                drop(odd);
+                for write in writes {
+                    soon("a write", write).await.unwrap();
+                }
+            }
+        }
+        client.send(message(99, 10)).unwrap();
+        check(&soon("the last", server.read()).await.unwrap(), 99, 10);
+    })
+    .await;
 }
