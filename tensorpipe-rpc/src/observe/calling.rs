@@ -3,7 +3,8 @@
 //! The task that drives the pipe reports what happens. The end is reported once; later reports change nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::Wake;
 use std::time::Instant;
 
 use tensorpipe::ambient;
@@ -32,6 +33,17 @@ pub(crate) struct CallTrace {
     ended: AtomicBool,
     /// Tensors of the call's message that went another way than planned. Only if the caller asked for figures.
     diverted: Option<Diverted>,
+}
+
+/// Woken when a call's message begins to leave.
+struct Leaves(Weak<CallTrace>);
+
+impl Wake for Leaves {
+    fn wake(self: Arc<Self>) {
+        if let Some(trace) = self.0.upgrade() {
+            lock(&trace.stats).queue = ambient::since(trace.made);
+        }
+    }
 }
 
 impl CallTrace {
@@ -110,12 +122,13 @@ impl CallTrace {
     /// Message number `message` is queued.
     pub(crate) fn queued(self: &Arc<Self>, message: u64, pipe: &Pipe) {
         if self.wants_stats {
-            let trace = Arc::downgrade(self);
-            pipe.when_sending(message, move || {
-                if let Some(trace) = trace.upgrade() {
-                    lock(&trace.stats).queue = ambient::since(trace.made);
-                }
-            });
+            let leaves = Arc::new(Leaves(Arc::downgrade(self)));
+            if pipe
+                .poll_sending(message, &leaves.clone().into())
+                .is_ready()
+            {
+                leaves.wake();
+            }
         }
     }
 

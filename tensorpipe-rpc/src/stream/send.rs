@@ -11,7 +11,6 @@ use futures_util::Stream;
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, PeerLimits};
-use tokio::sync::oneshot;
 
 use crate::codec::{EncodeError, Encoder, REPLY_HEADER, Reply, Subject};
 use crate::engine::{CallStreams, Engine, SendCredit};
@@ -89,7 +88,7 @@ struct Sender<'a> {
     /// The message that was sent last.
     last: Option<u64>,
     /// Set while the stream waits for that message to leave.
-    leaving: Option<oneshot::Receiver<()>>,
+    leaving: Option<u64>,
 }
 
 struct Batch {
@@ -192,15 +191,11 @@ impl Sender<'_> {
             && self.engine.pipe.unwritten() >= BACKLOG
             && let Some(last) = self.last.take()
         {
-            let (told, leaving) = oneshot::channel();
-            self.engine.pipe.when_sending(last, move || {
-                let _ = told.send(());
-            });
-            self.leaving = Some(leaving);
+            self.leaving = Some(last);
         }
-        if let Some(leaving) = &mut self.leaving {
+        if let Some(leaving) = self.leaving {
             // If the pipe has ended, the next send fails.
-            let _ = ready!(Pin::new(leaving).poll(cx));
+            ready!(self.engine.pipe.poll_sending(leaving, cx.waker()));
             self.leaving = None;
         }
         Poll::Ready(Ok(()))

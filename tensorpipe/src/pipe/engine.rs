@@ -4,7 +4,7 @@
 //! an operation drive the pipe through [`Awaiting`], and messages are known by their number.
 
 use std::ops::Deref;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use super::Pipe;
@@ -78,24 +78,23 @@ pub trait EnginePipe: sealed::Sealed {
         self.pipe().core().queued_writes
     }
 
-    /// Calls `sends` when outgoing message `id` begins to leave: its head is then among the bytes for the connection's next writes, behind
-    /// at most 512 KiB. The whole message has left once it is no more [unwritten](Self::is_unwritten).
-    ///
-    /// `sends` runs at once if the message has begun to leave already, or never will; it never runs if the pipe ends first. It runs under a
-    /// lock: it must not block, nor call the pipe.
-    fn when_sending(&self, id: u64, sends: impl FnOnce() + Send + 'static) {
+    /// Ready when outgoing message `id` has begun to leave: its head is then among the bytes for the connection's next writes, behind at
+    /// most 512 KiB. The whole message has left once it is no more [unwritten](Self::is_unwritten). Also ready if the message never leaves,
+    /// or the pipe has ended. Otherwise it wakes `waker` then.
+    fn poll_sending(&self, id: u64, waker: &Waker) -> Poll<()> {
+        let waker = waker.clone();
         let mut shared = lock(&self.pipe().core().shared);
-        if shared.ended.is_none() {
-            shared
-                .on_sending
-                .entry(id)
-                .or_default()
-                .push(Box::new(sends));
-            shared.run_on_sending();
+        if shared.ended.is_some() || shared.state.has_begun(id) {
+            return Poll::Ready(());
         }
+        let wakers = shared.on_sending.entry(id).or_default();
+        if !wakers.iter().any(|known| known.will_wake(&waker)) {
+            wakers.push(waker);
+        }
+        Poll::Pending
     }
 
-    /// When outgoing message `id` begins to leave (as for [`when_sending`](Self::when_sending)), writes the time since `since` into 8 bytes
+    /// When outgoing message `id` begins to leave (as for [`poll_sending`](Self::poll_sending)), writes the time since `since` into 8 bytes
     /// of its metadata at offset `at`: in nanoseconds, little-endian. Does nothing if the message has left, or its metadata has no room
     /// there.
     fn stamp_when_sending(&self, id: u64, at: usize, since: Instant) {

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
 
 use tensorpipe::engine::{EnginePipe, Handler, Held};
 use tensorpipe::{Allocation, BufferMut, Error, Incoming, MessageStats, Place};
@@ -87,16 +88,25 @@ async fn a_handler_hears_how_each_message_came() {
     .await;
 }
 
+/// Counts how often it is woken.
+struct Leaves(Arc<AtomicUsize>);
+
+impl Wake for Leaves {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 #[tokio::test]
 async fn a_message_that_waits_for_credit_has_not_begun_to_leave() {
     let (client, server) = tcp_pair().await;
     let told = Arc::new(AtomicUsize::new(0));
     let send = |number| {
         let id = client.send(message(number, 8)).unwrap();
-        let told = told.clone();
-        client.when_sending(id, move || {
-            told.fetch_add(1, Ordering::SeqCst);
-        });
+        let leaves = Arc::new(Leaves(told.clone()));
+        if client.poll_sending(id, &leaves.clone().into()).is_ready() {
+            leaves.wake();
+        }
     };
     send(0);
     assert_eq!(told.load(Ordering::SeqCst), 1, "nothing was before it");
@@ -124,28 +134,32 @@ async fn a_message_of_which_half_is_here_has_begun_to_leave_and_has_not_left() {
             break id;
         }
     };
-    let (told, begun) = std::sync::mpsc::channel();
-    client.when_sending(half, move || told.send(()).unwrap());
-    begun.try_recv().expect("its first half is on the way");
+    let begun = client.poll_sending(half, Waker::noop());
+    assert!(begun.is_ready(), "its first half is on the way");
     assert!(client.is_unwritten(half));
 }
 
 #[tokio::test]
-async fn a_message_of_a_pipe_that_ends_is_not_said_to_leave() {
+async fn whoever_waits_for_a_message_to_leave_hears_of_the_pipes_end() {
     let (client, server) = tcp_pair().await;
-    let kept = Arc::new(());
+    let told = Arc::new(AtomicUsize::new(0));
+    let mut waits = 0;
     for number in 0..3000 {
         let id = client.send(message(number, 8)).unwrap();
-        let kept = kept.clone();
-        client.when_sending(id, move || drop(kept));
+        let leaves = Arc::new(Leaves(told.clone()));
+        for _ in 0..2 {
+            let polled = client.poll_sending(id, &leaves.clone().into());
+            waits += usize::from(polled.is_pending());
+        }
     }
     pause(50).await;
-    assert!(Arc::strong_count(&kept) > 1, "some wait for credit");
+    assert!(
+        told.load(Ordering::SeqCst) < waits / 2,
+        "some wait for credit"
+    );
     drop(server);
     soon("the end", client.ended()).await;
-    assert_eq!(Arc::strong_count(&kept), 1, "nor is it kept");
-    let id = 1 << 40;
-    let late = kept.clone();
-    client.when_sending(id, move || drop(late));
-    assert_eq!(Arc::strong_count(&kept), 1);
+    assert_eq!(told.load(Ordering::SeqCst), waits / 2, "once each");
+    assert_eq!(Arc::strong_count(&told), 1, "none is kept");
+    assert!(client.poll_sending(1 << 40, Waker::noop()).is_ready());
 }

@@ -77,7 +77,7 @@ pub(super) struct Io {
     is_filled: bool,
     reads: Reads,
     /// Who is to be woken when the round ends.
-    wakes: Vec<Waker>,
+    pub(in crate::pipe) wakes: Vec<Waker>,
 }
 
 impl Io {

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::pipe::driver::tuning::{
     COPIED_INTO_FRAME, RECEIVE_BUFFER, SEND_BACKLOG, WRITE_BYTES, WRITE_PIECES, WRITES_IN_A_ROW,
 };
+use crate::pipe::driver::wake;
 use crate::pipe::shared::Shared;
 use crate::proto::{Mark, Room, Segment};
 use crate::stop;
@@ -79,7 +80,7 @@ impl Io {
             frame = self.frames.len();
         }
         if !shared.on_sending.is_empty() {
-            shared.run_on_sending();
+            shared.wake_on_sending(&mut self.wakes);
         }
     }
 
@@ -132,9 +133,11 @@ impl Io {
             self.take_frames(&mut shared);
             let more = shared.state.has_control() || !shared.is_idle();
             if shared.is_over() || more {
+                // The caller drives, which also wakes.
                 return false;
             }
         }
+        self.wakes.drain(..).for_each(wake);
         if self.pieces.is_empty() {
             return true;
         }

@@ -216,8 +216,9 @@ pub(super) fn submit(
         shared.process_events(&mut wakes);
         shared.state.send_delayed();
         io.take_frames(shared);
+        wakes.append(&mut io.wakes);
     } else if !shared.on_sending.is_empty() {
-        shared.run_on_sending();
+        shared.wake_on_sending(&mut wakes);
     }
     let pushed = Pushed {
         id,

@@ -54,9 +54,6 @@ pub(crate) struct LaneSlot {
     pub(crate) diverted: Diverted,
 }
 
-/// Called when a message begins to leave.
-pub(super) type OnSending = Box<dyn FnOnce() + Send>;
-
 /// Whether the connection of a pipe has said goodbye.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShutdownState {
@@ -116,7 +113,7 @@ pub(crate) struct Shared {
     pub(super) ignored_from: Option<u64>,
     going_away_reason: Arc<str>,
     /// Callbacks for outgoing messages that begin to leave, by message number; as many as there are queued messages.
-    pub(super) on_sending: BTreeMap<u64, Vec<OnSending>>,
+    pub(super) on_sending: BTreeMap<u64, Vec<Waker>>,
     /// Acknowledgements of channels that wait for the next message.
     pub(super) delayed_acks: DelayedAcks,
     /// Messages that report how long they were queued.
@@ -328,12 +325,12 @@ impl Shared {
         self.state.close();
     }
 
-    /// Runs the callbacks of messages that have begun to leave.
-    pub(super) fn run_on_sending(&mut self) {
+    /// Takes the wakers of messages that have begun to leave.
+    pub(super) fn wake_on_sending(&mut self, wakes: &mut Vec<Waker>) {
         while let Some(first) = self.on_sending.first_entry()
             && self.state.has_begun(*first.key())
         {
-            first.remove().into_iter().for_each(|leaves| leaves());
+            wakes.append(&mut first.remove());
         }
     }
 
@@ -369,7 +366,7 @@ impl Shared {
         }
         self.ended = Some(error.clone());
         self.shutdown = ShutdownState::Until(ambient::now() + GOODBYE);
-        self.on_sending.clear();
+        wakes.extend(std::mem::take(&mut self.on_sending).into_values().flatten());
         self.stamps.clear();
         // Messages that are here whole can still be read; what was on its way cannot.
         let reads = &self.reads;
