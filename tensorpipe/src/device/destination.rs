@@ -101,6 +101,17 @@ impl Destination {
         Ok(())
     }
 
+    /// For memory of the pool: gives it back with whatever is in it, as if no byte had come. Returns `false` for a range of larger
+    /// memory, which is given out and counted once.
+    pub(crate) fn close(&mut self) -> bool {
+        #[cfg(feature = "cuda")]
+        if self.within.is_some() {
+            return false;
+        }
+        *self = Self::pooled(self.len);
+        true
+    }
+
     /// The bytes to fill, once they are there, and where the CPU may write them.
     pub(crate) fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         self.memory.as_mut()?.as_bytes_mut()
@@ -185,6 +196,18 @@ mod tests {
         let warm = costs(&mut Destination::pooled(4 * HUGE + 1), 2 * HUGE, &pool);
         assert_eq!(pool.stats().recycled, 1);
         assert_eq!(warm, [5 * HUGE as u64, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_given_back_costs_again() {
+        let pool = pool();
+        let mut dest = Destination::pooled(2 * HUGE);
+        let first = costs(&mut dest, HUGE, &pool);
+        assert!(dest.close());
+        assert_eq!(pool.stats().outstanding_bytes, 0);
+        let again = costs(&mut dest, HUGE, &pool);
+        let sum = |costs: Vec<u64>| costs.iter().sum::<u64>();
+        assert_eq!((sum(first), sum(again)), (2 << 21, 2 << 21));
     }
 
     #[test]

@@ -134,10 +134,16 @@ impl Reservation {
         Ok(())
     }
 
+    /// Gives `bytes` of it back, or what is left.
+    pub(super) fn shrink(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.budget.taken.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
     /// Gives it all back.
     pub(super) fn clear(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        self.budget.taken.fetch_sub(bytes, Ordering::AcqRel);
+        self.shrink(self.bytes);
     }
 }
 

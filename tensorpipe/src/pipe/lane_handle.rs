@@ -66,7 +66,20 @@ impl LaneHandle {
     /// Counts `bytes` of memory that an incoming `op` is about to fill. Where there is no room for them its message is given
     /// up, and the lane hears of that by [`Lane::cancel`](crate::channels::Lane::cancel).
     pub(crate) fn count(&self, op: OpId, bytes: u64) {
-        self.update(|shared, wakes| shared.count(op, bytes, wakes));
+        let Some(core) = self.core() else {
+            return;
+        };
+        // Only a message that is given up has something to say: the caller goes on at once.
+        if !core.update(|shared, wakes| shared.count(op, bytes, wakes)) {
+            core.drive();
+        }
+    }
+
+    /// Takes back what [`count`](Self::count) has counted: the memory is free again, and the operation goes on without it.
+    pub(crate) fn uncount(&self, op: OpId, bytes: u64) {
+        if let Some(core) = self.core() {
+            lock(&core.shared).uncount(op, bytes);
+        }
     }
 
     /// From inside one of the lane's methods: copies main memory of the peer's into the application's, of the same length. A large copy

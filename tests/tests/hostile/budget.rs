@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel, MptChannel};
+use tensorpipe::channels::{
+    BasicChannel, Channel, ChannelFault, CmaChannel, LaneIo, MptChannel, OpId, Pays, Threshold,
+    Want,
+};
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Context, Error, Limits, Message, Tensor, Timeouts};
+use tensorpipe::{Buffer, Context, Error, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Server};
-use tensorpipe_tests::{pair, soon};
+use tensorpipe_tests::{Double, Says, pair, soon};
+use tokio::sync::Notify;
 
 use super::memory::story;
 use super::raw::{GRANT, PING, PONG, REFUSE, Raw, data, frame, message, tensor};
@@ -231,4 +235,57 @@ async fn what_comes_in_stripes_counts_too() {
         }
     })
     .await;
+}
+
+/// Promises an export that is in no table. Asked for the bytes, it tells, and sends none.
+struct Withholds(Arc<Notify>);
+
+impl Says for Withholds {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        let (slot, number, len) = (1023u32, 1u64, source.len() as u64);
+        let export = [
+            &slot.to_le_bytes()[..],
+            &number.to_le_bytes(),
+            &len.to_le_bytes(),
+        ];
+        io.control(op, [&[1][..], &export.concat()].concat());
+    }
+
+    fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {}
+
+    fn control(&mut self, _: OpId, _: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        self.0.notify_one();
+        Ok(())
+    }
+}
+
+/// What a peer of this machine only says it exports costs addresses, also while its bytes are asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_that_cannot_be_read_takes_no_budget() {
+    let story = story!();
+    // The hostile writer's own tensor.
+    story.allow(HALF as u64);
+    let asked = Arc::new(Notify::new());
+    let tells = asked.clone();
+    let liar = Double::liar(CmaChannel::also_within_process(), move |_| {
+        Withholds(tells.clone())
+    });
+    let tcp = || -> [Arc<dyn Transport>; 1] { [Arc::new(TcpTransport::new())] };
+    let mut limits = Limits::default();
+    limits.receive_budget = 10 << 20;
+    let honest: Arc<dyn Channel> = Arc::new(CmaChannel::also_within_process());
+    let server = Context::builder().transports(tcp()).channels([honest]);
+    let server = server.limits(limits).build().unwrap();
+    let client = Context::builder()
+        .transports(tcp())
+        .channels([liar.channel()]);
+    let client = client.threshold("cma", Threshold::new(Pays::From(1 << 20)));
+    let client = client.build().unwrap();
+    let (client, pipe) = pair(&client, &server, "tcp://127.0.0.1:0").await;
+    client.send(of(HALF)).unwrap();
+    let reading = soon("the descriptor", pipe.read_descriptor()).await;
+    let reading = tokio::spawn(reading.unwrap().read());
+    soon("it is asked for the bytes", asked.notified()).await;
+    drop(pipe.hold(10 << 20).unwrap());
+    reading.abort();
 }

@@ -4,7 +4,8 @@
 use super::frame::{Refusal, Ticket};
 use super::peer_process::PeerMemory;
 use super::{LaneHandle, LaneIo, OpId};
-use crate::device::BufferMut;
+use crate::device::{BufferMut, Destination, Pool};
+use crate::error::{Error, SystemError};
 use crate::pipe::Work;
 use crate::stop;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, fence, lock};
@@ -24,8 +25,10 @@ const SHARED_FROM: usize = 4 << 20;
 pub(super) enum Outcome {
     /// It is all there.
     Read(BufferMut),
-    /// It could not be read: the writer has to send it.
-    Refused(BufferMut, Refusal),
+    /// It could not be read: the writer has to send it. The place for it takes no memory of the pool's.
+    Refused(Destination, Refusal),
+    /// There is no memory for it.
+    Failed(Error),
     /// The writer's process has ended: the end of the pipe follows.
     Ended,
 }
@@ -35,7 +38,10 @@ pub(super) enum Outcome {
 pub(super) struct Reading {
     met: Arc<PeerMemory>,
     ticket: Ticket,
-    dest: BufferMut,
+    dest: Destination,
+    pool: Pool,
+    /// Bytes that the budget counts for the place.
+    counted: u64,
     /// Where it lies, once that is known.
     from: Option<u64>,
     /// How much of it is here.
@@ -45,6 +51,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 enum CopyError {
     Refused(Refusal),
+    NoMemory(SystemError),
     Ended,
 }
 
@@ -58,23 +65,44 @@ impl From<MemoryReadError> for CopyError {
 }
 
 impl Reading {
-    pub(super) fn new(met: Arc<PeerMemory>, ticket: Ticket, dest: BufferMut) -> Self {
+    pub(super) fn new(met: Arc<PeerMemory>, ticket: Ticket, dest: Destination, pool: Pool) -> Self {
         Self {
             met,
             ticket,
             dest,
+            pool,
+            counted: 0,
             from: None,
             done: 0,
         }
     }
 
+    /// Reads the export, and takes memory. What the writer only claims to export takes none. Returns the bytes that become resident, to
+    /// be counted before the first step.
+    fn open(&mut self) -> Result<u64, CopyError> {
+        self.from = Some(read_export(&self.met, self.ticket)?);
+        let cost = self.dest.cost(0..self.dest.len(), &self.pool);
+        let cost = cost.map_err(CopyError::NoMemory)?;
+        let opened = self.dest.open(&self.pool);
+        opened.map_err(CopyError::NoMemory)?;
+        self.counted = cost;
+        Ok(cost)
+    }
+
+    /// Gives memory of the pool's back; returns how much of it was counted.
+    fn close(&mut self) -> u64 {
+        // Memory of the application's is never counted.
+        match self.counted > 0 && self.dest.close() {
+            true => std::mem::take(&mut self.counted),
+            false => 0,
+        }
+    }
+
     /// Reads one more piece; `true`: it was the last one.
     fn step(&mut self) -> Result<bool, CopyError> {
-        let from = match self.from {
-            Some(from) => from,
-            None => *self.from.insert(read_export(&self.met, self.ticket)?),
-        };
-        let at = from.checked_add(self.done as u64);
+        let at = self
+            .from
+            .and_then(|from| from.checked_add(self.done as u64));
         let dest = bytes(&mut self.dest)?;
         let len = dest.len();
         let piece = &mut dest[self.done..len.min(self.done + PIECE)];
@@ -90,7 +118,7 @@ impl Reading {
 
     /// All of it, with a second thread.
     fn read_together(&mut self, cancelled: &AtomicBool) -> Result<(), CopyError> {
-        let from = read_export(&self.met, self.ticket)?;
+        let from = self.from.ok_or(MemoryReadError::Unmapped)?;
         let dest = bytes(&mut self.dest)?;
         copy_together(&self.met.process, from, dest, cancelled)?;
         self.settle()
@@ -105,7 +133,14 @@ impl Reading {
 
     fn outcome(self, read: Result<(), CopyError>) -> Outcome {
         match read {
-            Ok(()) => Outcome::Read(self.dest),
+            Ok(()) => self
+                .dest
+                .into_memory()
+                .map_or(Outcome::Ended, Outcome::Read),
+            Err(CopyError::NoMemory(error)) => Outcome::Failed(Error::OutOfMemory {
+                bytes: self.ticket.len,
+                reason: error.to_string().into(),
+            }),
             Err(CopyError::Ended) => Outcome::Ended,
             Err(CopyError::Refused(refusal)) => Outcome::Refused(self.dest, refusal),
         }
@@ -121,7 +156,7 @@ fn read_export(met: &PeerMemory, ticket: Ticket) -> Result<u64, CopyError> {
     })
 }
 
-fn bytes(dest: &mut BufferMut) -> Result<&mut [u8], CopyError> {
+fn bytes(dest: &mut Destination) -> Result<&mut [u8], CopyError> {
     dest.as_bytes_mut().ok_or_else(|| {
         CopyError::Refused(Refusal {
             reason: "the place for it is not main memory".to_owned(),
@@ -250,11 +285,32 @@ impl Copy {
         let (op, handle) = (self.op, self.handle.clone());
         handle.resume_after(op, move || {
             if let Some(mut reading) = self.reading.take() {
-                let read = reading.read_together(&self.job.cancelled);
-                self.job.ends(reading.outcome(read));
+                let opened = self.open(&mut reading);
+                let read = opened.and_then(|()| reading.read_together(&self.job.cancelled));
+                self.ends(reading, read);
             }
             drop(helper);
         });
+    }
+
+    /// Counts the memory that it takes. Where the budget has no room, the message is given up, which cancels the copy.
+    fn open(&self, reading: &mut Reading) -> Result<(), CopyError> {
+        match reading.open()? {
+            0 => {}
+            cost => self.handle.count(self.op, cost),
+        }
+        Ok(())
+    }
+
+    /// A copy that has failed takes no memory any more: the writer may never send the bytes, nor end the pipe.
+    fn ends(&self, mut reading: Reading, read: Result<(), CopyError>) {
+        if read.is_err() {
+            match reading.close() {
+                0 => {}
+                counted => self.handle.uncount(self.op, counted),
+            }
+        }
+        self.job.ends(reading.outcome(read));
     }
 }
 
@@ -266,15 +322,18 @@ impl Work for Copy {
         if self.job.cancelled.load(Ordering::Relaxed) {
             return false;
         }
-        let read = reading.step();
+        let read = match reading.from {
+            Some(_) => reading.step(),
+            None => self.open(&mut reading).map(|()| false),
+        };
         stop::at(stop::MEMORY_HALF_READ);
         match read {
             Ok(false) => {
                 self.reading = Some(reading);
                 return true;
             }
-            Ok(true) => self.job.ends(reading.outcome(Ok(()))),
-            Err(trouble) => self.job.ends(reading.outcome(Err(trouble))),
+            Ok(true) => self.ends(reading, Ok(())),
+            Err(trouble) => self.ends(reading, Err(trouble)),
         }
         false
     }
@@ -288,8 +347,15 @@ impl Work for Copy {
 #[cfg(test)]
 impl Reading {
     /// Reads all of it.
-    pub(super) fn read(mut self) -> Outcome {
-        let read = match self.dest.len() >= SHARED_FROM {
+    pub(super) fn read(self) -> Outcome {
+        self.read_after(|| {})
+    }
+
+    /// As `read`; between the look at the export and the copy, something happens.
+    pub(super) fn read_after(mut self, happens: impl FnOnce()) -> Outcome {
+        let opened = self.open().map(drop);
+        happens();
+        let read = opened.and_then(|()| match self.dest.len() >= SHARED_FROM {
             true => self.read_together(&AtomicBool::new(false)),
             false => loop {
                 match self.step() {
@@ -297,7 +363,10 @@ impl Reading {
                     read => break read.map(drop),
                 }
             },
-        };
+        });
+        if read.is_err() {
+            self.close();
+        }
         self.outcome(read)
     }
 }

@@ -11,7 +11,7 @@ use super::exports::{Export, ExportTable};
 use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::peer_process::{PeerMemory, PeerProcess};
 use super::{Degraded, Exchange, Fault, Lane, LaneHandle, LaneIo, Link, OpId, Pass, Want};
-use crate::device::{Buffer, BufferMut, Device};
+use crate::device::{Buffer, Destination, Pool};
 use crate::sync::Arc;
 
 pub(super) struct CmaLane {
@@ -19,6 +19,7 @@ pub(super) struct CmaLane {
     /// Lets the peer find the export table, on a pipe with a key.
     _pass: Option<Arc<Pass>>,
     handle: LaneHandle,
+    pool: Pool,
     degraded: Degraded,
     shown: HashMap<OpId, SentAs>,
     told: HashMap<OpId, FromWriter>,
@@ -32,7 +33,7 @@ const SHOWN_MOST: usize = 128;
 /// How far the reader is with a tensor.
 enum UnderWay {
     /// The writer's process is being met.
-    Meeting(Ticket, BufferMut),
+    Meeting(Ticket, Destination),
     Copying(Arc<Job>),
 }
 
@@ -57,6 +58,7 @@ impl CmaLane {
             peer_process,
             _pass: link.key.map(|key| Exchange::here().issue_pass(&key)),
             handle: link.handle,
+            pool: link.pool,
             degraded: link.degraded,
             shown: HashMap::new(),
             told: HashMap::new(),
@@ -108,7 +110,7 @@ impl CmaLane {
         Ok(())
     }
 
-    /// Both an export and a place for the tensor are there.
+    /// Both an export and a place for the tensor are there. The place has no memory yet: so far, the writer has only made a claim.
     fn read(
         &mut self,
         op: OpId,
@@ -150,7 +152,7 @@ impl CmaLane {
         op: OpId,
         met: Result<Arc<PeerMemory>, Refusal>,
         ticket: Ticket,
-        dest: BufferMut,
+        dest: Destination,
         io: &mut LaneIo<'_>,
     ) {
         let met = match met {
@@ -163,18 +165,19 @@ impl CmaLane {
             op,
             job,
             handle: self.handle.clone(),
-            reading: Some(Reading::new(met, ticket, dest)),
+            reading: Some(Reading::new(met, ticket, dest, self.pool.clone())),
         };
         copy.start(io);
     }
 
     /// The writer's memory cannot be read.
-    fn refused(&self, op: OpId, dest: BufferMut, refusal: Refusal, io: &mut LaneIo<'_>) {
+    fn refused(&self, op: OpId, dest: Destination, refusal: Refusal, io: &mut LaneIo<'_>) {
         tracing::debug!(refusal.reason, "a tensor is asked for instead of read");
         if refusal.lasting {
             self.degraded.cannot_receive(refusal.reason.as_str());
         }
-        ask_for_bytes(op, Want::Into(dest), refusal, io);
+        io.expect_in(op, dest);
+        io.control(op, FromReader::Bytes(refusal).encode());
     }
 
     /// Both the writer's frame and a place for the tensor are there.
@@ -190,7 +193,10 @@ impl CmaLane {
             FromWriter::Unavailable => {
                 let reason = "as the writer says".to_owned();
                 let lasting = false;
-                ask_for_bytes(op, want, Refusal { reason, lasting }, io);
+                if io.receive(op, want) {
+                    let refusal = Refusal { reason, lasting };
+                    io.control(op, FromReader::Bytes(refusal).encode());
+                }
             }
         }
         Ok(())
@@ -267,6 +273,7 @@ impl Lane for CmaLane {
                 io.received(op, dest.freeze());
             }
             Some(Outcome::Refused(dest, refusal)) => self.refused(op, dest, refusal, io),
+            Some(Outcome::Failed(error)) => io.failed(op, error),
             // The writer's connection has ended with its process, or will: the pipe reports that.
             Some(Outcome::Ended) | None => {}
         }
@@ -289,23 +296,16 @@ impl Drop for CmaLane {
     }
 }
 
-/// Memory to fill; `None`: there is none, and the operation has failed.
-fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<BufferMut> {
+/// A place to fill; `None`: there is none, and the operation has failed.
+fn room(op: OpId, want: Want, io: &mut LaneIo<'_>) -> Option<Destination> {
     match want {
-        Want::Into(dest) => Some(dest),
-        Want::Adopt { len, .. } => match io.allocate(op, Device::CPU, len) {
+        Want::Into(dest) => Some(dest.into()),
+        Want::Adopt { len, .. } => match io.reserve(op, len) {
             Ok(dest) => Some(dest),
             Err(error) => {
                 io.failed(op, error);
                 None
             }
         },
-    }
-}
-
-/// Asks the writer to send the bytes themselves.
-fn ask_for_bytes(op: OpId, want: Want, refusal: Refusal, io: &mut LaneIo<'_>) {
-    if io.receive(op, want) {
-        io.control(op, FromReader::Bytes(refusal).encode());
     }
 }

@@ -13,7 +13,8 @@
 //!
 //! Whether one process may read another's memory depends on both processes and on security modules and filters; only trying tells. The
 //! first read of an export is that trial. If it fails, the reader reports the reason and asks the writer for the bytes on the pipe's
-//! connection, like over `basic`; the writer then chooses other channels.
+//! connection, like over `basic`; the writer then chooses other channels. The reader takes memory once it has read the export, and gives
+//! it back before it asks for the bytes: what a peer only claims to export costs addresses.
 //!
 //! Whether the channel pays depends on the processors of both ends. The writer knows its own, and the reader's from the reader's
 //! descriptor:

@@ -8,7 +8,7 @@ use super::frame::{FromReader, FromWriter, Refusal, Ticket};
 use super::peer_process::{PeerMemory, PeerProcess};
 use super::*;
 use crate::channels::exchange::{ANSWER_TIMEOUT, PACKET_MAX, Packet};
-use crate::device::{Buffer, BufferMut};
+use crate::device::{Buffer, BufferMut, Destination, Pool};
 use crate::sync::Arc;
 use crate::sys::unix_fds::PacketSocket;
 use crate::wire_md::examples;
@@ -39,9 +39,9 @@ fn connect(peer_process: &Arc<PeerProcess>) -> Result<Arc<PeerMemory>, Refusal> 
 }
 
 fn try_fetch(peer_process: &Arc<PeerProcess>, ticket: Ticket) -> Outcome {
-    let dest = BufferMut::zeroed(ticket.len as usize);
+    let dest = Destination::pooled(ticket.len as usize);
     match connect(peer_process) {
-        Ok(met) => Reading::new(met, ticket, dest).read(),
+        Ok(met) => Reading::new(met, ticket, dest, Pool::default()).read(),
         Err(refusal) => Outcome::Refused(dest, refusal),
     }
 }
@@ -68,6 +68,26 @@ fn what_an_export_names_is_read() {
         drop(export);
         let refusal = refusal(try_fetch(&peer_process, ticket));
         assert!(refusal.reason.contains("export") && !refusal.lasting);
+    }
+}
+
+#[test]
+fn a_copy_that_is_refused_half_way_keeps_no_memory() {
+    let (peer_process, pool) = (myself(), Pool::default());
+    for len in [1 << 20, 9 << 20] {
+        let source = Buffer::from_vec(vec![7; len]);
+        let (export, ticket) = shown(&source);
+        let dest = Destination::pooled(len);
+        let met = connect(&peer_process).unwrap();
+        let reading = Reading::new(met, ticket, dest, pool.clone());
+        match reading.read_after(|| {
+            assert_ne!(pool.stats().outstanding_bytes, 0);
+            drop(export);
+        }) {
+            Outcome::Refused(dest, _) => assert_eq!(dest.len(), len),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(pool.stats().outstanding_bytes, 0);
     }
 }
 
@@ -118,6 +138,7 @@ fn memory_that_changes_hands_while_it_is_read_is_not_taken() {
                 taken += 1;
             }
             Outcome::Refused(_, refusal) => assert!(!refusal.lasting),
+            Outcome::Failed(error) => panic!("{error}"),
             Outcome::Ended => panic!("this process runs"),
         }
     }

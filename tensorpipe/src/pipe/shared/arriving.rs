@@ -61,14 +61,29 @@ impl Shared {
             )
     }
 
-    /// Counts memory that `op` is about to fill. If the budget does not allow it, the message is given up.
-    pub(in crate::pipe) fn count(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) {
+    /// Takes back what `count` has counted.
+    pub(in crate::pipe) fn uncount(&mut self, op: OpId, bytes: u64) {
         if self.has_credit(op) {
             return;
         }
+        if let Some(reading) = self.reads.get_mut(&op.message) {
+            reading.shrink(op, bytes);
+        }
+    }
+
+    /// Counts memory that `op` is about to fill. If the budget does not allow it, the message is given up; then it returns `false`.
+    pub(in crate::pipe) fn count(&mut self, op: OpId, bytes: u64, wakes: &mut Vec<Waker>) -> bool {
+        if self.has_credit(op) {
+            return true;
+        }
         let reading = self.reads.get_mut(&op.message);
-        if let Some(Err(error)) = reading.map(|reading| reading.grow(op, bytes)) {
-            self.give_up(op.message, error, wakes);
+        match reading.map(|reading| reading.grow(op, bytes)) {
+            None | Some(Ok(())) => true,
+            Some(Err(error)) => {
+                self.give_up(op.message, error, wakes);
+                self.process(wakes);
+                false
+            }
         }
     }
 

@@ -164,6 +164,11 @@ impl Reading {
         })
     }
 
+    /// Gives back budget of `op`, whose memory is free again.
+    pub(in crate::pipe) fn shrink(&mut self, op: OpId, bytes: u64) {
+        self.taken_by(op).0.shrink(bytes);
+    }
+
     fn taken_by(&mut self, op: OpId) -> (&mut Reservation, &mut Vec<Announced>) {
         if op.number().is_none() {
             return (&mut self.reservation, &mut self.announced);
