@@ -153,9 +153,16 @@ impl MptLane {
 
     fn expect(&mut self, op: OpId, dest: Destination, io: &mut LaneIo<'_>) {
         let arriving = Arc::new(Arriving::new(dest, self.pool.clone()));
-        self.stripes.state().arriving.insert(op, arriving);
+        let is_closed = {
+            let mut state = self.stripes.state();
+            state.arriving.insert(op, arriving);
+            state.connection_state == ConnectionState::Closed
+        };
         let tokens = self.offer(io);
         io.control(op, ControlMessage::Go(tokens).encode());
+        if is_closed {
+            io.control(op, ControlMessage::CannotJoin.encode());
+        }
     }
 }
 
@@ -201,12 +208,8 @@ impl Lane for MptLane {
                 }
                 self.go(op, io)?;
             }
-            ControlMessage::Tokens(tokens) => {
-                self.join(tokens, io)?;
-                if self.stripes.state().connection_state == ConnectionState::Closed {
-                    io.control(op, ControlMessage::CannotJoin.encode());
-                }
-            }
+            // An end that cannot join says so once it expects the tensor.
+            ControlMessage::Tokens(tokens) => self.join(tokens, io)?,
             ControlMessage::CannotJoin => {
                 let reason = "the peer could make no connections";
                 let says = self.stripes.state().fall_back_to_pipe(reason);

@@ -187,12 +187,13 @@ impl Stripes {
 }
 
 impl State {
-    /// If there are no connections: from now on, tensors go on the pipe's own, for this reason. Returns what to tell the peer.
+    /// If there are no connections: from now on, tensors go on the pipe's own, for this reason. Returns what to tell the peer: about
+    /// each tensor once, however often this is called. The lane tells of those that it expects later.
     pub(super) fn fall_back_to_pipe(&mut self, reason: &str) -> Vec<(OpId, ControlMessage)> {
         if self.connections > 0 {
             return Vec::new();
         }
-        self.connection_state = ConnectionState::Closed;
+        let before = std::mem::replace(&mut self.connection_state, ConnectionState::Closed);
         self.degraded.cannot_send(reason);
         let whole = self
             .sending
@@ -202,6 +203,7 @@ impl State {
         let alone = self
             .arriving
             .keys()
+            .filter(|_| before != ConnectionState::Closed)
             .map(|op| (*op, ControlMessage::CannotJoin));
         whole.chain(alone).collect()
     }

@@ -7,6 +7,7 @@ use super::arriving::tests::{claim, of, read};
 use super::frame::{CHUNK, ChunkHead, ControlMessage, Frame, HEADER_LEN};
 use super::line::Line;
 use super::sending::Sending;
+use super::stripes::State;
 use super::*;
 use crate::wire_md::examples;
 
@@ -35,6 +36,32 @@ fn silly_numbers_are_refused() {
     }
     let two = MptChannel::new().connections(2).unwrap();
     assert_eq!(two.chunks_sent(), [0, 0]);
+}
+
+/// Both ends may have many tensors under way: what each says about each must not grow with the others.
+#[test]
+fn a_lane_without_connections_says_so_once_for_each_tensor() {
+    const TENSORS: u64 = 50;
+    let mut state = State::default();
+    for message in 0..TENSORS {
+        let arriving = Arc::new(of(WHOLE));
+        state.arriving.insert(OpId::incoming(message, 0), arriving);
+        let outgoing = OpId::outgoing(message, 0);
+        state
+            .sending
+            .hold(outgoing, Buffer::from_vec(vec![1u8; WHOLE]));
+    }
+    let mut said = Vec::new();
+    for message in 0..TENSORS {
+        state.sending.go(OpId::outgoing(message, 0)).unwrap();
+        said.extend(state.fall_back_to_pipe("a go-ahead has come"));
+        said.extend(state.fall_back_to_pipe("the peer says so"));
+    }
+    let mut ops: Vec<_> = said.iter().map(|(op, _)| *op).collect();
+    ops.sort_unstable();
+    ops.dedup();
+    assert_eq!(ops.len() as u64, 2 * TENSORS);
+    assert_eq!(said.len(), ops.len(), "each of them once");
 }
 
 const WHOLE: usize = CHUNK as usize;
