@@ -20,7 +20,7 @@ const PIPE: &str = "
     sys: ambient error sync
     ring: error sync sys::copy sys::memfd sys::processors
     device: error sync sys
-    tensor: device error message
+    tensor: device error message sys::drop_thread
     proto: descriptor device::Device device::DeviceKind device::DeviceOffer error keys tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
     fuzzing: device error keys proto wire_md
     transports: address error process ring sync sys

@@ -17,6 +17,7 @@ use dlpark::versioned::Dlpack;
 
 use crate::device::Buffer;
 use crate::error::Misuse;
+use crate::sys::drop_thread;
 use crate::tensor::{DType, Shape, Tensor};
 
 const TYPES: [(DType, DLDataType); 13] = [
@@ -61,8 +62,8 @@ impl Tensor {
         unsafe { packed(self, dtype, &shape, DLDevice::CPU, data.cast(), is_shared) }
     }
 
-    /// A tensor over another library's main memory, pinned or not. The other library is notified when the last handle on it is
-    /// dropped: on any thread, possibly inside a pipe.
+    /// A tensor over another library's main memory, pinned or not. The other library is notified after the last handle on it is
+    /// dropped, on a thread of this crate's: its code may wait, for Python's interpreter lock for example.
     ///
     /// # Safety
     /// The DLPack tensor describes its memory correctly, and nobody writes there until it is released.
@@ -83,7 +84,7 @@ impl Tensor {
             )));
         }
         let owner = Packed {
-            _tensor: tensor,
+            tensor: Some(Capsule { _tensor: tensor }),
             data: known.data,
             len: known.len,
         };
@@ -165,17 +166,32 @@ fn refused(reason: String) -> Misuse {
     Misuse::Other(format!("a DLPack tensor: {reason}"))
 }
 
-/// Bytes of another library.
+/// Bytes of another library. The last handle is often dropped under a pipe's lock, so the thread that frees memory lets go of them.
 struct Packed {
-    _tensor: Dlpack,
+    /// `None` once it is dropped.
+    tensor: Option<Capsule>,
     data: *const u8,
     len: usize,
 }
 
-// SAFETY: nobody writes there, and a DLPack tensor is let go of on any thread.
+struct Capsule {
+    _tensor: Dlpack,
+}
+
+// SAFETY: a DLPack tensor is let go of on any thread.
+unsafe impl Send for Capsule {}
+// SAFETY: nobody writes there, and the tensor is let go of on any thread.
 unsafe impl Send for Packed {}
 // SAFETY: as above.
 unsafe impl Sync for Packed {}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        if let Some(tensor) = self.tensor.take() {
+            drop_thread::drop_later(0, tensor);
+        }
+    }
+}
 
 impl AsRef<[u8]> for Packed {
     fn as_ref(&self) -> &[u8] {

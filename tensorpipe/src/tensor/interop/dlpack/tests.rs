@@ -1,7 +1,8 @@
 //! Tensors there and back, and what is refused.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::ThreadId;
+use std::time::Duration;
 
 use dlpark::ffi::DLDataTypeCode;
 
@@ -9,18 +10,18 @@ use super::*;
 use crate::device::Pool;
 use crate::tensor::interop::counting;
 
-/// Another library's numbers; sets the flag when they are released.
-struct Theirs(Vec<f32>, Arc<AtomicBool>);
+/// Another library's numbers; tells the thread that releases them.
+struct Theirs(Vec<f32>, Sender<ThreadId>);
 
 impl Drop for Theirs {
     fn drop(&mut self) {
-        self.1.store(true, Ordering::Relaxed);
+        let _ = self.1.send(std::thread::current().id());
     }
 }
 
-fn theirs(device: DLDevice, shape: [i64; 2], strides: [i64; 2]) -> (Dlpack, Arc<AtomicBool>) {
-    let gone = Arc::new(AtomicBool::new(false));
-    let mut numbers = Theirs((0..6).map(|n| n as f32).collect(), gone.clone());
+fn theirs(device: DLDevice, shape: [i64; 2], strides: [i64; 2]) -> (Dlpack, Receiver<ThreadId>) {
+    let (releases, gone) = channel();
+    let mut numbers = Theirs((0..6).map(|n| n as f32).collect(), releases);
     let data = numbers.0.as_mut_ptr();
     let made = Dynamic::new(shape, strides).initialize(Box::new(numbers));
     let mut made = made.unwrap();
@@ -78,7 +79,9 @@ fn the_other_library_hears_when_the_last_handle_is_gone() {
     drop(tensor);
     // A write makes a copy: the memory belongs to the other library.
     rows.make_mut::<f32>().unwrap()[0] = 9.0;
-    assert!(gone.load(Ordering::Relaxed));
+    let by = gone.recv_timeout(Duration::from_secs(20));
+    let here = std::thread::current().id();
+    assert_ne!(by.expect("nobody releases it"), here, "its code may wait");
     assert_eq!(rows.as_slice::<f32>().unwrap(), [9., 4., 5.]);
 }
 
@@ -93,7 +96,7 @@ fn what_there_is_none_of_here_is_an_error_and_is_given_back() {
         let (given, gone) = theirs(device, shape, strides);
         let error = taken(given).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
-        assert!(gone.load(Ordering::Relaxed));
+        assert!(gone.try_recv().is_ok());
     }
     let (mut given, _gone) = theirs(DLDevice::CPU, [2, 3], [3, 1]);
     // SAFETY: it is this test's.
