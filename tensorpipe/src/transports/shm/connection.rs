@@ -38,7 +38,11 @@ const OFFER: &[u8; 8] = b"TPSHM\0\0\x01";
 type Socket = AsyncFd<std::os::unix::net::UnixStream>;
 
 /// Bytes read at once from the socket: piled-up wake-ups.
-const WAKES: usize = 64;
+pub(super) const WAKES: usize = 64;
+
+/// How often one poll reads the socket. A peer may send wake-ups without end, and then the poll ends and has itself called again.
+/// Chosen: an honest peer needs two.
+pub(super) const WAKE_READS: usize = 8;
 
 pub(super) struct ShmConnection {
     socket: Socket,
@@ -146,8 +150,20 @@ impl ShmConnection {
         }
     }
 
-    /// Waits for a wake-up from the peer. Ready: poll again, or the reason why nothing can arrive any more.
-    fn poll_wake(&self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
+    /// Waits for a wake-up from the peer. Ready: poll again, or the reason why nothing can arrive any more. `reads` counts the calls
+    /// within one poll.
+    fn poll_wake(
+        &self,
+        cx: &Context<'_>,
+        direction: Direction,
+        reads: &mut usize,
+    ) -> Poll<io::Result<()>> {
+        // The runtime bounds a poll inside a task, and nobody one on a plain thread.
+        if *reads == WAKE_READS {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        *reads += 1;
         let waker = self.wakers.set(direction, cx.waker());
         let mut cx = Context::from_waker(&waker);
         loop {
@@ -226,7 +242,7 @@ impl AsyncRead for ShmConnection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let mut peer = Ok(());
+        let (mut peer, mut reads) = (Ok(()), 0);
         loop {
             if let State::ExpectOffer = this.state {
                 ready!(this.poll_open(cx, Direction::Read))?;
@@ -258,7 +274,7 @@ impl AsyncRead for ShmConnection {
             if !rings.incoming.sleep() {
                 continue;
             }
-            match this.poll_wake(cx, Direction::Read) {
+            match this.poll_wake(cx, Direction::Read, &mut reads) {
                 Poll::Ready(woken) => peer = woken,
                 Poll::Pending if this.try_sleep() => return Poll::Pending,
                 Poll::Pending => {}
@@ -282,6 +298,7 @@ impl AsyncWrite for ShmConnection {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        let mut reads = 0;
         loop {
             if let State::ExpectOffer = this.state {
                 ready!(this.poll_open(cx, Direction::Write))?;
@@ -310,7 +327,7 @@ impl AsyncWrite for ShmConnection {
                 return Poll::Pending;
             }
             if rings.out.sleep() {
-                match this.poll_wake(cx, Direction::Write) {
+                match this.poll_wake(cx, Direction::Write, &mut reads) {
                     Poll::Ready(woken) => woken?,
                     Poll::Pending if this.doorbell.is_due() => {}
                     Poll::Pending => return Poll::Pending,

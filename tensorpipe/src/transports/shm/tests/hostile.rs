@@ -1,12 +1,17 @@
 //! A peer that writes anything into the memory, and sends anything over the socket, between any two polls: the connection goes
 //! on or ends with an error.
 
+use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
 
 use proptest::prelude::*;
 
+use super::super::connection::{WAKE_READS, WAKES};
 use super::*;
 use crate::ring;
 use crate::sys::{memfd, unix_fds};
@@ -79,6 +84,61 @@ impl HostilePeer {
 
     fn set(&self, at: u64, value: u64) {
         self.memory.write_all_at(&value.to_ne_bytes(), at).unwrap();
+    }
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Polls on a thread where no runtime bounds how much one poll does. Returns whether the poll has asked for another one.
+fn polled_on_a_thread(connection: &mut ShmConnection, reads: bool) -> bool {
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(woken.clone());
+    let poll = || {
+        let cx = &mut Context::from_waker(&waker);
+        match reads {
+            true => Pin::new(connection)
+                .poll_read(cx, &mut ReadBuf::new(&mut [0]))
+                .is_pending(),
+            false => Pin::new(connection).poll_write(cx, &[0]).is_pending(),
+        }
+    };
+    let is_pending = std::thread::scope(|scope| scope.spawn(poll).join().unwrap());
+    assert!(is_pending, "the ring has nothing for it");
+    woken.0.load(Ordering::Relaxed)
+}
+
+#[tokio::test]
+async fn a_peer_that_floods_with_wake_ups_keeps_no_thread() {
+    for reads in [true, false] {
+        let (mut hostile, mut connection) = HostilePeer::enter().await;
+        if !reads {
+            fill(&mut connection, &pattern(1 << 20));
+        }
+        let mut flood = 0;
+        while let Ok(sent) = hostile.socket.write(&[1; WAKES * WAKE_READS]) {
+            flood += sent;
+        }
+        assert!(flood > 10 * WAKES * WAKE_READS, "{flood}");
+        let mut polls = 0;
+        for _ in 0..10_000 {
+            match polled_on_a_thread(&mut connection, reads) {
+                true => polls += 1,
+                false if polls > 0 => break,
+                // The reactor has not seen the flood yet.
+                false => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+            }
+        }
+        assert!(
+            polls * WAKES * WAKE_READS >= flood - WAKES * WAKE_READS,
+            "{polls} polls for {flood} wake-ups"
+        );
     }
 }
 
