@@ -32,14 +32,6 @@ impl<S: Clone, D> PipeState<S, D> {
         message.is_some_and(InMessage::is_wanted)
     }
 
-    /// Bytes of an incoming message's bulk parts that are not here yet.
-    pub(crate) fn bytes_to_come(&self, message: u64) -> u64 {
-        let message = self.incoming.get(message).into_iter();
-        let parts = message.flat_map(|message| &message.parts);
-        let missing = parts.filter(|part| !part.done);
-        missing.map(|part| part.len - part.got).sum()
-    }
-
     /// The application reads a message, but for the bulk parts in `skip`. Returns `false` if it is not there any more:
     /// [`take_reset`](Self::take_reset) says why.
     /// A skipped part that comes without a go-ahead still comes, and is thrown away.

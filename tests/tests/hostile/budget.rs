@@ -289,3 +289,23 @@ async fn an_export_that_cannot_be_read_takes_no_budget() {
     drop(pipe.hold(10 << 20).unwrap());
     reading.abort();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_read_takes_no_budget_though_its_last_byte_never_comes() {
+    let _story = story!();
+    let server = tight();
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let address = listener.url().to_string();
+    let hostile = tokio::spawn(stall(address, Vec::new()));
+    let pipe = soon("the hostile peer", listener.accept()).await.unwrap();
+    let reading = soon("the descriptor", pipe.read_descriptor()).await;
+    let mut reading = reading.unwrap().read();
+    let hostile = tokio::select! {
+        read = &mut reading => panic!("{read:?}"),
+        hostile = soon("its bytes", hostile) => hostile.unwrap(),
+    };
+    assert!(pipe.hold(5 << 20).is_err(), "what has come counts");
+    drop(reading);
+    drop(pipe.hold(10 << 20).unwrap());
+    drop(hostile);
+}

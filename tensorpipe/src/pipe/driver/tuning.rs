@@ -211,7 +211,8 @@ pub(in crate::pipe) const UNDELIVERED_BYTES: usize = 16 << 20;
 /// beside its handler's work is shared.
 pub(in crate::pipe) const DELIVERY_BATCH: usize = 8;
 
-/// Bytes that a dropped read still lets come in; above, the writer is told to stop. Chosen.
+/// Bytes of a message whose dropped read still lets it come in, and keeps what has come; of a larger one, the writer is told to stop.
+/// Chosen.
 pub(in crate::pipe) const DRAIN_UP_TO: u64 = 64 << 10;
 
 /// Up to this many bytes, a part in memory of somebody else's is copied into its reader's place on the thread that drives. Chosen between

@@ -56,8 +56,8 @@ impl From<ReadError> for Error {
 }
 
 /// A read under way into memory of the caller's. It fails only when the memory is back: a channel that is at work on it
-/// finishes, or stops, first. Dropping it gives the message up: what is still to come is thrown away, or, where it is more
-/// than 64 KiB, the writer is told to stop. The memory goes with it.
+/// finishes, or stops, first. Dropping it gives the message up. Of a message of up to 64 KiB, what is still to come is thrown
+/// away; the writer of a larger one is told to stop. The memory goes with it.
 #[must_use = "a dropped read gives the message up"]
 pub struct ReadInto {
     waiter: Waiter,
@@ -166,7 +166,7 @@ impl Drop for ReadInto {
                 return;
             };
             let comes = !reading.is_finished();
-            if comes && shared.state.bytes_to_come(id) <= DRAIN_UP_TO {
+            if comes && reading.byte_len() <= DRAIN_UP_TO {
                 reading.reader = Recipient::Gone;
             } else {
                 shared.reads.remove(&id);

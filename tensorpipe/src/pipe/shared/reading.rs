@@ -118,6 +118,11 @@ impl Reading {
         (self.parts, self.stats)
     }
 
+    /// Bytes of all parts of a message that has a reader.
+    pub(in crate::pipe) fn byte_len(&self) -> u64 {
+        self.head.as_ref().map_or(0, Head::byte_len)
+    }
+
     /// The application reads the message.
     pub(in crate::pipe) fn start(
         &mut self,

@@ -96,22 +96,6 @@ fn what_is_empty_rides() {
     assert_eq!(pair.b.contents(), [[Some(Vec::new())]]);
 }
 
-/// Eager parts are here with their message: only bulk is to come.
-#[test]
-fn what_is_to_come_is_the_bulk() {
-    let mut pair = Pair::lazy();
-    pair.send(
-        &message("")
-            .payload(64)
-            .payload(0)
-            .tensor(5000)
-            .tensor_on(1, 300),
-    );
-    assert_eq!(pair.b.pipe.bytes_to_come(0), 5300);
-    pair.b.read(0);
-    pair.settle();
-}
-
 // A part whose lane has others carry pieces of it: each goes into memory of its own, in whatever order they come.
 
 fn piece(number: u16) -> OpId {
@@ -141,7 +125,6 @@ fn pieces_come_in_any_order_and_between_each_other() {
         pair.b.pieces,
         [whole(1, 800), whole(3, 1000), whole(2, 900)]
     );
-    assert_eq!(pair.b.pipe.bytes_to_come(1), 5000 - 2700);
 }
 
 #[test]
