@@ -1,13 +1,15 @@
 //! Extra connections are opened when they are needed, and the pipe works without them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tensorpipe::channels::{MptChannel, Pays, Threshold};
 use tensorpipe::transports::TcpTransport;
-use tensorpipe::{Error, Message, Misuse, Tensor};
+use tensorpipe::{Error, Message, Misuse, Pipe, Tensor};
 use tensorpipe_tests::eventually;
 
 use crate::proxy::Proxy;
-use crate::scene::{carry, numbers, pair, soon};
+use crate::scene::{builder, carry, numbers, pair, soon};
 
 const MIB: usize = 1 << 20;
 
@@ -55,6 +57,40 @@ async fn without_its_listener_a_pipe_goes_on_with_one_connection() {
             assert!(route.contains("64 KiB, basic above"), "{route}");
         }
     }
+}
+
+/// What each end says of each tensor does not grow with how many there are: the peer bounds what it takes.
+#[tokio::test]
+async fn many_tensors_each_way_at_once_do_without_connections() {
+    const TENSORS: usize = 400;
+    let end = |name| {
+        let builder = builder(name, Arc::new(MptChannel::new()), TcpTransport::new());
+        let always = Threshold::new(Pays::BeyondFrame);
+        builder.threshold("mpt", always).build().unwrap()
+    };
+    let (server, client) = (end("server"), end("client"));
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let (client, server) = tokio::join!(client.connect(listener.url()), listener.accept());
+    let (client, server) = (client.unwrap(), server.unwrap());
+    drop(listener);
+    let tensor = Tensor::from(numbers(300 << 10));
+    for pipe in [&client, &server] {
+        for _ in 0..TENSORS {
+            pipe.send(Message::new("").tensor(tensor.clone())).unwrap();
+        }
+    }
+    let read_all = async |pipe: &Pipe| {
+        let mut reads = Vec::new();
+        for _ in 0..TENSORS {
+            reads.push(pipe.read_descriptor().await.unwrap().read());
+        }
+        for read in reads {
+            let message = read.await.unwrap();
+            assert_eq!(message.tensors[0].tensor.byte_len(), 300 << 10);
+        }
+    };
+    let all = async { tokio::join!(read_all(&client), read_all(&server)) };
+    soon("all tensors", all).await;
 }
 
 /// `mpt` was chosen, and finds out later that it has no connections.
