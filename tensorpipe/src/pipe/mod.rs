@@ -318,7 +318,7 @@ impl Pipe {
 
     /// Delivers written messages, ends the pipe, and shuts its connection down ([`poll_shutdown`](tokio::io::AsyncWrite::poll_shutdown)).
     /// Operations that still read or write get [`Error::Closed`]. Takes [`Timeouts::linger`](crate::Timeouts::linger) at most, and a second
-    /// for the shutdown.
+    /// for the shutdown, as long as the runtime runs on which the pipe was made: that keeps the time.
     ///
     /// # Errors
     /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
