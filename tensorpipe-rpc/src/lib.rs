@@ -125,7 +125,7 @@
 //! | values of a rendezvous that nobody received | 1 GiB, 65536 values | [`rendezvous::Limits`] |
 //! | depth of a value; stack to decode it | 128 levels; 1 MiB | fixed: [`codec::MAX_DEPTH`], [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | fixed: [`codec::MAX_EMPTY`] |
-//! | memory of a decoded value | 256 MiB and 16 bytes for each encoded byte | fixed: [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
+//! | memory of a decoded value | 256 MiB and 32 bytes for each encoded byte | fixed: [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
 //!
 //! # Features

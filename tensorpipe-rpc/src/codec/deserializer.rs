@@ -1,7 +1,7 @@
 //! postcard's deserializer, with tensors put back, and with limits on all that a peer's bytes could blow up.
 //!
 //! postcard reads every leaf; this layer follows the nesting. A length is accepted only if enough bytes are left for its elements.
-//! Elements without bytes, and the memory of all elements, have a budget. Depth is bounded, both by levels and by the stack that
+//! Elements without bytes, and the memory of all elements, structs and enums, have a budget. Depth is bounded, both by levels and by the stack that
 //! they take.
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
@@ -125,6 +125,13 @@ impl<'de, 'p> Reader<'de, 'p> {
         Ok(())
     }
 
+    /// Reads a struct or tuple. Charges its memory, which a `Box` would allocate.
+    #[inline]
+    fn compound<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, Fault> {
+        self.charge::<V::Value>()?;
+        self.fields(len, visitor)
+    }
+
     pub(super) fn fields<V: Visitor<'de>>(
         &mut self,
         len: usize,
@@ -229,6 +236,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Fault> {
+        self.charge::<V::Value>()?;
         visitor.visit_unit()
     }
 
@@ -251,6 +259,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         } else if name == Payload::NAME {
             self.lifted::<Payload, V>("payload", |reader| reader.payloads, |_| Ok(()), visitor)
         } else {
+            self.charge::<V::Value>()?;
             self.nested(|reader| visitor.visit_newtype_struct(reader))
         }
     }
@@ -281,7 +290,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
 
     #[inline]
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
-        self.fields(len, visitor)
+        self.compound(len, visitor)
     }
 
     #[inline]
@@ -291,7 +300,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.fields(len, visitor)
+        self.compound(len, visitor)
     }
 
     #[inline]
@@ -301,7 +310,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.fields(fields.len(), visitor)
+        self.compound(fields.len(), visitor)
     }
 
     #[inline]
@@ -311,6 +320,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
+        self.charge::<V::Value>()?;
         // The variant's body counts as the next level, as in the writer.
         visitor.visit_enum(Variant { reader: self })
     }

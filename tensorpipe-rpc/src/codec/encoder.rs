@@ -170,7 +170,7 @@ impl Encoder {
             Err(fault) => (fault, false),
             Ok(()) if !cfg!(debug_assertions) => return Ok(()),
             Ok(()) => match read_back::<T>(writer, mark) {
-                Ok(()) => return Ok(()),
+                Ok(_) => return Ok(()),
                 Err(fault) => (fault, true),
             },
         };
@@ -242,14 +242,33 @@ impl fmt::Debug for Encoder {
     }
 }
 
+/// What becomes of a value that is written and read, if not the same. `None` also if it cannot be written, or is never written twice
+/// alike.
+pub(crate) fn change<T: Serialize + DeserializeOwned>(value: &T) -> Option<String> {
+    let write = |value: &T| {
+        let mut writer = Writer::after(Vec::new());
+        value.serialize(&mut writer).ok().map(|()| writer)
+    };
+    let written = write(value)?;
+    let is_same = |writer: &Writer| writer.bytes() == written.bytes();
+    if !write(value).is_some_and(|again| is_same(&again)) {
+        return None;
+    }
+    match read_back::<T>(&written, Mark::default()) {
+        Err(fault) => Some(fault.to_string()),
+        Ok(read) if write(&read).is_some_and(|again| is_same(&again)) => None,
+        Ok(_) => Some("it reads another value than it has written".to_owned()),
+    }
+}
+
 /// Decodes what was written since `mark`, as the other end will. So its author notices a type that needs a self-describing format.
-fn read_back<T: DeserializeOwned>(writer: &Writer, mark: Mark) -> Result<(), Fault> {
+fn read_back<T: DeserializeOwned>(writer: &Writer, mark: Mark) -> Result<T, Fault> {
     let mut tensors = since(mark.tensors, &writer.tensors);
     let mut payloads = since(mark.payloads, &writer.payloads);
     let mut reader = Reader::new(&writer.bytes()[mark.bytes..], &mut tensors, &mut payloads);
-    drop(T::deserialize(&mut reader)?);
+    let value = T::deserialize(&mut reader)?;
     let left = reader.left();
-    super::arguments::nothing_left(left, &tensors, &payloads)
+    super::arguments::nothing_left(left, &tensors, &payloads).map(|()| value)
 }
 
 /// The parts from index `start` on, each at its index; earlier ones are `None`.

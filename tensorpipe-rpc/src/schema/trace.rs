@@ -8,10 +8,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::{any::TypeId, fmt};
 
+use serde::Serialize;
 use serde::de::{self, DeserializeOwned};
 
 use super::probe::Probe;
 use super::shape::{Body, Definition, Shape};
+use crate::caught::catch_panic;
+use crate::codec::change;
 
 /// How many requests the types of one method may make; a large trait makes a few thousand.
 const MAX_QUESTIONS: u32 = 200_000;
@@ -55,6 +58,8 @@ pub(super) enum Stop {
     /// The type's own error.
     Refused(String),
     SelfDescribing(&'static str),
+    /// It is not read as it was written, for this reason.
+    Changes(String),
     TooDeep,
     TooLarge,
     Panicked,
@@ -67,6 +72,10 @@ impl fmt::Display for Stop {
             Self::NoVariant => f.write_str("has no variants"),
             Self::Refused(why) => write!(f, "refused every sample: {why}"),
             Self::SelfDescribing(call) => write!(f, "needs a self-describing format ({call})"),
+            Self::Changes(how) => write!(
+                f,
+                "is not read as it is written: {how}; `#[serde(skip)]` is for last variants only, and fields of tuples are never skipped"
+            ),
             Self::TooDeep => write!(f, "nests deeper than {MAX_DEPTH} levels"),
             Self::Panicked => f.write_str("panicked in its `Deserialize`"),
         }
@@ -129,22 +138,50 @@ impl Default for Trace {
     }
 }
 
+/// Fails if the value is not read as it was written. One that panics is the encoder's to report.
+fn is_read_as_written<T: Serialize + DeserializeOwned>(value: &T) -> Result<(), Stop> {
+    match catch_panic(|| change(value)) {
+        Ok(Some(how)) => Err(Stop::Changes(how)),
+        Ok(None) | Err(_) => Ok(()),
+    }
+}
+
 impl Trace {
     /// Finds the shape of `T`.
-    pub(super) fn walk<T: DeserializeOwned>(&mut self, seed: Seed) -> Result<Shape, Stop> {
+    pub(super) fn walk<T: Serialize + DeserializeOwned>(
+        &mut self,
+        seed: Seed,
+    ) -> Result<Shape, Stop> {
         self.seed = seed;
         loop {
-            self.path.clear();
-            self.minimal = 0;
-            self.open = false;
-            self.ask()?;
             let mut shape = Shape::Open;
-            match T::deserialize(Probe::new(self, &mut shape)) {
-                Ok(_) if !self.open => return Ok(shape),
-                Ok(_) | Err(Stop::Cut) => {}
+            match self.step::<T>(&mut shape, 0) {
+                Ok(value) => {
+                    is_read_as_written(&value)?;
+                    if !self.open {
+                        break self.walk_smallest::<T>().map(|()| shape);
+                    }
+                }
+                Err(Stop::Cut) => {}
                 Err(stop) => return Err(stop),
             }
         }
+    }
+
+    /// The smallest value, in which options and sequences are empty, may be written differently.
+    fn walk_smallest<T: Serialize + DeserializeOwned>(&mut self) -> Result<(), Stop> {
+        match self.step::<T>(&mut Shape::Open, 1) {
+            Ok(value) => is_read_as_written(&value),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn step<T: DeserializeOwned>(&mut self, shape: &mut Shape, minimal: u32) -> Result<T, Stop> {
+        self.path.clear();
+        self.minimal = minimal;
+        self.open = false;
+        self.ask()?;
+        T::deserialize(Probe::new(self, shape))
     }
 
     /// The number of definitions, for [`Trace::forget_since`].

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::shape::{Names, Shape};
@@ -29,26 +30,26 @@ impl Tracer {
     }
 
     /// The type of an argument.
-    pub fn argument<T: DeserializeOwned>(&mut self, name: &'static str) {
+    pub fn argument<T: Serialize + DeserializeOwned>(&mut self, name: &'static str) {
         self.root::<T>(format!("argument {name}"));
     }
 
     /// The type that the method returns; for a `Result`, its `Ok` type.
-    pub fn returns<T: DeserializeOwned>(&mut self) {
+    pub fn returns<T: Serialize + DeserializeOwned>(&mut self) {
         self.root::<T>("returns".to_owned());
     }
 
     /// The type of the method's error.
-    pub fn error<T: DeserializeOwned>(&mut self) {
+    pub fn error<T: Serialize + DeserializeOwned>(&mut self) {
         self.root::<T>("error".to_owned());
     }
 
-    fn root<T: DeserializeOwned>(&mut self, place: String) {
+    fn root<T: Serialize + DeserializeOwned>(&mut self, place: String) {
         let shape = match self.trace_type::<T>() {
             Ok(shape) => Some(shape),
             Err(stop) => {
                 let text = format!("{place}: `{}` {stop}", std::any::type_name::<T>());
-                if let Stop::SelfDescribing(_) = stop {
+                if let Stop::SelfDescribing(_) | Stop::Changes(_) = stop {
                     self.unsuitable.get_or_insert_with(|| text.clone());
                 }
                 self.untraced.push(text);
@@ -59,7 +60,7 @@ impl Tracer {
     }
 
     /// Traces a type with each seed in turn: a type that checks its input may accept one seed and not another.
-    fn trace_type<T: DeserializeOwned>(&mut self) -> Result<Shape, Stop> {
+    fn trace_type<T: Serialize + DeserializeOwned>(&mut self) -> Result<Shape, Stop> {
         let known = self.trace.known();
         let mut first = None;
         for seed in SEEDS {
@@ -75,7 +76,7 @@ impl Tracer {
                     first.get_or_insert(stop);
                 }
                 // No seed helps here.
-                Stop::SelfDescribing(_) => return Err(stop),
+                Stop::SelfDescribing(_) | Stop::Changes(_) => return Err(stop),
                 _ => return Err(first.unwrap_or(stop)),
             }
         }

@@ -157,6 +157,23 @@ fn memory_is_charged_where_bytes_are_few() {
     assert_eq!(bytes_as::<Sparse>(&bytes).unwrap().len(), 999);
 }
 
+/// A box allocates as much as its largest variant takes, however little was written.
+#[test]
+fn memory_in_boxes_is_charged() {
+    #[derive(Debug, Serialize, Deserialize)]
+    enum Event {
+        Nothing,
+        Much([[[u64; 16]; 16]; 2]),
+    }
+    let mut bytes = vec![0; 200_000];
+    bytes[..3].copy_from_slice(&[0xbd, 0x9a, 0x0c]);
+    let refused = bytes_as::<Vec<Box<Event>>>(&bytes).unwrap_err();
+    assert_eq!(refused.fault(), &Fault::TooMuchMemory);
+    let mut bytes = vec![0; 1001];
+    bytes[..2].copy_from_slice(&[0xe7, 0x07]);
+    assert_eq!(bytes_as::<Vec<Box<Event>>>(&bytes).unwrap().len(), 999);
+}
+
 #[test]
 fn a_wrong_length_is_found_by_the_writer() {
     struct Liar;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::*;
 
@@ -16,8 +16,7 @@ fn ids_are_fnv1a() {
 mod versions {
     use super::*;
 
-    #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only traced")]
+    #[derive(Serialize, Deserialize)]
     pub(super) struct Options {
         depth: u32,
         name: String,
@@ -26,8 +25,7 @@ mod versions {
     pub(super) mod later {
         use super::*;
 
-        #[derive(Deserialize)]
-        #[expect(dead_code, reason = "only traced")]
+        #[derive(Serialize, Deserialize)]
         pub(in super::super) struct Options {
             depth: u64,
             name: String,

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use tensorpipe::{Payload, Tensor};
 
 use super::super::Tracer;
 
-fn structure<T: DeserializeOwned>() -> String {
+fn structure<T: Serialize + DeserializeOwned>() -> String {
     let mut tracer = Tracer::new();
     tracer.returns::<T>();
     let (structure, untraced) = tracer.finish();
@@ -16,7 +16,7 @@ fn structure<T: DeserializeOwned>() -> String {
     structure
 }
 
-fn reason<T: DeserializeOwned>() -> String {
+fn reason<T: Serialize + DeserializeOwned>() -> String {
     let mut tracer = Tracer::new();
     tracer.argument::<T>("x");
     let (structure, untraced) = tracer.finish();
@@ -41,24 +41,21 @@ fn plain_types() {
 
 #[test]
 fn enums_are_seen_wherever_they_are() {
-    #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only traced")]
+    #[derive(Serialize, Deserialize)]
     enum Level {
         Low,
         Mid(u8, i8),
         High { by: Vec<Inner> },
         Last(Box<Inner>),
     }
-    #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only traced")]
+    #[derive(Serialize, Deserialize)]
     enum Inner {
         One,
         Two(Option<Unit>),
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Unit;
-    #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only traced")]
+    #[derive(Serialize, Deserialize)]
     struct Outer {
         levels: Vec<Level>,
         one: Option<HashMap<u8, Inner>>,
@@ -75,10 +72,9 @@ fn enums_are_seen_wherever_they_are() {
 
 #[test]
 fn types_of_one_name_are_told_apart() {
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Of<T>(T);
-    #[derive(Deserialize)]
-    #[expect(dead_code, reason = "only traced")]
+    #[derive(Serialize, Deserialize)]
     struct Both {
         a: Of<u8>,
         b: Of<String>,
@@ -91,9 +87,8 @@ fn types_of_one_name_are_told_apart() {
 }
 
 #[test]
-#[expect(dead_code, reason = "the types are only traced")]
 fn recursive_types_end() {
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum List {
         Cons(u8, Box<Self>),
         Nil,
@@ -104,18 +99,18 @@ fn recursive_types_end() {
     );
 
     // The type meets itself before its enum was visited.
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Node {
         next: Option<Box<Self>>,
         children: HashMap<String, Self>,
         kind: Kind,
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum Kind {
         Deep(Box<Node>, Far),
         Flat,
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum Far {
         Back(Box<Kind>),
         Away,
@@ -130,12 +125,12 @@ fn recursive_types_end() {
     );
 
     // The recursion ends only through the last variant of the other enum.
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum Odd {
         Next(Box<Even>),
         Both(Box<Self>, Box<Even>),
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum Even {
         Next(Box<Odd>),
         Both(Box<Odd>, Box<Odd>),
@@ -148,7 +143,7 @@ fn recursive_types_end() {
          enum Even\n  0 Next(Odd)\n  1 Both(Odd, Odd)\n  2 End\n"
     );
 
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     #[serde(transparent)]
     struct Tree(Vec<Self>);
     assert_eq!(structure::<Tree>(), "returns: […]\n");
@@ -156,14 +151,19 @@ fn recursive_types_end() {
 
 #[test]
 fn types_that_check_what_they_read() {
-    #[derive(Deserialize)]
-    #[serde(try_from = "String")]
-    struct Address;
+    #[derive(Clone, Serialize, Deserialize)]
+    #[serde(try_from = "String", into = "String")]
+    struct Address(std::net::SocketAddr);
     impl TryFrom<String> for Address {
         type Error = String;
         fn try_from(text: String) -> Result<Self, String> {
             let address: Result<std::net::SocketAddr, _> = text.parse();
-            address.map(|_| Self).map_err(|error| error.to_string())
+            address.map(Self).map_err(|error| error.to_string())
+        }
+    }
+    impl From<Address> for String {
+        fn from(address: Address) -> Self {
+            address.0.to_string()
         }
     }
     assert_eq!(structure::<NonZeroU32>(), "returns: u32\n");
@@ -181,15 +181,14 @@ fn types_that_check_what_they_read() {
 }
 
 #[test]
-#[expect(dead_code, reason = "the types are only traced")]
 fn aliases_leave_fields_and_variants_numbered() {
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Fields {
         #[serde(alias = "old")]
         new: u8,
         other: u16,
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum Variants {
         #[serde(alias = "Old", alias = "Older")]
         New,
@@ -202,27 +201,28 @@ fn aliases_leave_fields_and_variants_numbered() {
 }
 
 #[test]
-#[expect(dead_code, reason = "the types are only traced")]
 fn what_cannot_be_traced_says_why() {
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     #[serde(untagged)]
     enum Untagged {
         A(u8),
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Endless(Box<Self>);
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum EndlessEnum {
         A(Box<Self>),
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     enum Never {}
+    #[derive(Serialize)]
     struct Panics;
     impl<'de> Deserialize<'de> for Panics {
         fn deserialize<D: Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
             std::panic::resume_unwind(Box::new("in Deserialize"))
         }
     }
+    #[derive(Serialize)]
     struct Picky;
     impl<'de> Deserialize<'de> for Picky {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -240,16 +240,15 @@ fn what_cannot_be_traced_says_why() {
 }
 
 #[test]
-#[expect(dead_code, reason = "the types are only traced")]
 fn one_untraced_type_leaves_the_others() {
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Inner(u8);
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Bad {
         inner: Inner,
         value: serde_json::Value,
     }
-    #[derive(Deserialize)]
+    #[derive(Serialize, Deserialize)]
     struct Good {
         inner: Inner,
     }
@@ -264,4 +263,58 @@ fn one_untraced_type_leaves_the_others() {
          struct Good\n  inner: Inner\nstruct Inner(u8)\n"
     );
     assert_eq!(untraced.len(), 1);
+}
+
+/// serde counts an enum's variants with those that are skipped when it writes, and without them when it reads.
+#[test]
+fn what_is_read_as_another_value_is_refused() {
+    #[derive(Serialize, Deserialize)]
+    enum Command {
+        Pause,
+        #[serde(skip)]
+        Internal,
+        Resume,
+        Shutdown,
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Nested(u8, Option<Box<Command>>);
+    #[derive(Serialize, Deserialize)]
+    enum Last {
+        Pause,
+        Resume(u8),
+        #[serde(skip)]
+        Internal,
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Shifts(
+        u8,
+        #[serde(default, skip_serializing_if = "Option::is_none")] Option<u8>,
+    );
+    #[derive(Serialize, Deserialize)]
+    #[serde(from = "u32", into = "u32")]
+    #[derive(Clone)]
+    struct Hidden(u32);
+    impl From<u32> for Hidden {
+        fn from(number: u32) -> Self {
+            Self(number ^ 7)
+        }
+    }
+    impl From<Hidden> for u32 {
+        fn from(hidden: Hidden) -> Self {
+            hidden.0 ^ 7
+        }
+    }
+    let _ = (Command::Internal, Last::Internal);
+    for why in [
+        reason::<Command>(),
+        reason::<Vec<Nested>>(),
+        reason::<Shifts>(),
+        reason::<(Shifts, u8, Vec<u8>)>(),
+    ] {
+        assert!(why.contains("is not read as it is written"), "{why}");
+    }
+    assert_eq!(
+        structure::<(Last, Hidden)>(),
+        "returns: (Last, u32)\nenum Last\n  0 Pause\n  1 Resume(u8)\n"
+    );
 }
