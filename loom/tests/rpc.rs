@@ -16,5 +16,6 @@ tensorpipe_loom::models! {
         room_that_comes_fetches_what_was_kept,
         an_end_makes_room_for_what_was_kept,
         what_was_kept_is_read_once,
-        a_stream_that_is_dropped_leaves_nothing;
+        a_stream_that_is_dropped_leaves_nothing,
+        a_call_ends_with_its_last_item;
 }

@@ -8,12 +8,12 @@ use loom::thread;
 
 use super::inbox::{Announced, Inbox, ItemsMessage, Received};
 use super::unread::UnreadBudget;
-use super::{CallStreams, INITIAL_WINDOW, Tally};
+use super::{CallStreams, INITIAL_WINDOW, Outcome, Tally};
 use crate::Incoming;
 use crate::check;
 use crate::codec::Arguments;
 use crate::header::Header;
-use crate::sync::{Arc, AtomicBool};
+use crate::sync::Arc;
 
 /// Two streams of a connection. The first is modelled; the second has used up the room that they share.
 #[derive(Clone)]
@@ -28,10 +28,7 @@ impl Connection {
     fn new() -> Self {
         let unread = UnreadBudget::new(ROOM, 1);
         unread.force_acquire(ROOM);
-        let streams = Arc::new(CallStreams {
-            inbox: Some(Inbox::new(INITIAL_WINDOW, unread.clone())),
-            waits: AtomicBool::new(false),
-        });
+        let streams = CallStreams::new(INITIAL_WINDOW, &unread);
         Self { unread, streams }
     }
 
@@ -66,6 +63,17 @@ impl Connection {
     /// Reads the message's bytes, which come at once.
     fn read(&self, message: ItemsMessage) {
         self.inbox().complete(message.header.call, Arguments);
+        // As `Engine::items_complete`.
+        if let Some(outcome) = self.streams.held.release(self.inbox()) {
+            assert_eq!(self.streams.outcome.complete(outcome), None);
+        }
+    }
+
+    /// The call's outcome arrives, as in `Engine::reply_complete`.
+    fn is_answered(&self) {
+        if let Some(outcome) = self.streams.held.hold(Outcome::Value, self.inbox()) {
+            assert_eq!(self.streams.outcome.complete(outcome), None);
+        }
     }
 
     fn read_held(&self) {
@@ -188,12 +196,7 @@ pub fn room_that_comes_fetches_what_was_kept() {
 pub fn an_end_makes_room_for_what_was_kept() {
     check(3, || {
         let unread = UnreadBudget::new(ROOM, 1);
-        let stream = || {
-            Arc::new(CallStreams {
-                inbox: Some(Inbox::new(WINDOW, unread.clone())),
-                waits: AtomicBool::new(false),
-            })
-        };
+        let stream = || CallStreams::new(WINDOW, &unread);
         let of = |streams| Connection {
             unread: unread.clone(),
             streams,
@@ -239,5 +242,21 @@ pub fn a_stream_that_is_dropped_leaves_nothing() {
         peer.join().unwrap();
         room.join().unwrap();
         connection.is_even(0);
+    });
+}
+
+/// The reader fetches the last item, which was kept, while the call's outcome comes: the call ends.
+pub fn a_call_ends_with_its_last_item() {
+    check(3, || {
+        let connection = Connection::new();
+        let here = connection.clone();
+        let peer = thread::spawn(move || {
+            here.arrives(1, LARGE);
+            here.is_answered();
+        });
+        assert!(connection.read_one());
+        peer.join().unwrap();
+        let outcome = connection.streams.outcome.poll(None);
+        assert_eq!(outcome, Some(Outcome::Value), "it waits for its deadline");
     });
 }

@@ -1,10 +1,16 @@
-//! A call, reduced to the hand-overs between its threads. `oneshot`, `slot`, `table`, `credits`, `inbox` and `unread` are the
-//! real files of `tensorpipe-rpc/src/engine/`.
+//! A call, reduced to the hand-overs between its threads. `oneshot`, `slot`, `table`, `credits`, `held`, `inbox` and `unread` are
+//! the real files of `tensorpipe-rpc/src/engine/`.
 
 pub mod calls;
 #[path = "../../../tensorpipe-rpc/src/engine/streams/credits.rs"]
 mod credits;
 pub mod ends;
+#[allow(
+    dead_code,
+    reason = "who gives a call up is not modelled with its streams"
+)]
+#[path = "../../../tensorpipe-rpc/src/engine/streams/held.rs"]
+mod held;
 #[allow(dead_code, reason = "applications use all of it")]
 #[path = "../../../tensorpipe-rpc/src/engine/streams/inbox.rs"]
 mod inbox;
@@ -69,8 +75,20 @@ const INITIAL_WINDOW: Tally = Tally {
 pub(crate) struct CallStreams {
     inbox: Option<inbox::Inbox>,
     waits: AtomicBool,
+    held: held::HeldOutcome,
+    /// The outcome that the call's slot would get.
+    outcome: oneshot::Oneshot<Outcome>,
 }
 
 impl CallStreams {
+    fn new(window: Tally, unread: &Arc<unread::UnreadBudget>) -> Arc<Self> {
+        Arc::new(Self {
+            inbox: Some(inbox::Inbox::new(window, unread.clone())),
+            waits: AtomicBool::new(false),
+            held: held::HeldOutcome::default(),
+            outcome: oneshot::Oneshot::new(),
+        })
+    }
+
     fn no_more_sent(&self) {}
 }

@@ -152,8 +152,7 @@ impl Engine {
         let items = Arguments::new(body.metadata, body.payloads, body.tensors);
         inbox.complete(id, items);
         if streams.is_caller
-            && !inbox.is_incomplete()
-            && let Some(outcome) = streams.release()
+            && let Some(outcome) = streams.held.release(inbox)
             && let Some(slot) = self.calls.find(streams.call)
         {
             self.discard_outcome(&slot, self.calls.complete(&slot, outcome));

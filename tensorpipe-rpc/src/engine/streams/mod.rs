@@ -15,6 +15,7 @@
 
 mod arriving;
 mod credits;
+mod held;
 mod inbox;
 mod required;
 mod unread;
@@ -32,6 +33,7 @@ use rustc_hash::FxHashMap;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Message, ResetCode};
 
+use self::held::HeldOutcome;
 use super::Outcome;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::context::CallContext;
@@ -86,7 +88,7 @@ pub(crate) struct CallStreams {
     /// A call handled here has its answer.
     answered: AtomicBool,
     /// The call's outcome, kept while bytes of items are on their way.
-    held: Mutex<Option<Outcome>>,
+    held: HeldOutcome,
 }
 
 impl CallStreams {
@@ -117,19 +119,18 @@ impl CallStreams {
             traffic: wants_stats.then(StreamTraffic::default),
             waits: AtomicBool::new(false),
             answered: AtomicBool::new(false),
-            held: Mutex::default(),
+            held: HeldOutcome::default(),
         }
     }
 
     /// Keeps the outcome until all items are here. Gives it back if they are.
     pub(crate) fn hold(&self, outcome: Outcome) -> Option<Outcome> {
-        let waits = matches!(outcome, Outcome::Value(_) | Outcome::ServiceError(_))
-            && self.inbox.as_ref().is_some_and(Inbox::is_incomplete);
-        if !waits {
-            return Some(outcome);
+        match (&self.inbox, &outcome) {
+            (Some(inbox), Outcome::Value(_) | Outcome::ServiceError(_)) => {
+                self.held.hold(outcome, inbox)
+            }
+            _ => Some(outcome),
         }
-        *lock(&self.held) = Some(outcome);
-        None
     }
 
     /// Marks the call as answered. Returns `false` if it was already.
@@ -148,10 +149,6 @@ impl CallStreams {
         if let Some(credits) = &self.credits {
             credits.close();
         }
-    }
-
-    fn release(&self) -> Option<Outcome> {
-        lock(&self.held).take()
     }
 }
 
