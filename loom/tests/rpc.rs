@@ -17,5 +17,6 @@ tensorpipe_loom::models! {
         an_end_makes_room_for_what_was_kept,
         what_was_kept_is_read_once,
         a_stream_that_is_dropped_leaves_nothing,
-        a_call_ends_with_its_last_item;
+        a_call_ends_with_its_last_item,
+        nothing_is_granted_while_an_item_is_about_to_be_kept;
 }

@@ -13,7 +13,7 @@ use crate::Incoming;
 use crate::check;
 use crate::codec::Arguments;
 use crate::header::Header;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex, lock};
 
 /// Two streams of a connection. The first is modelled; the second has used up the room that they share.
 #[derive(Clone)]
@@ -47,9 +47,9 @@ impl Connection {
             Some(Announced::Wanted) => self.read(kept()),
             Some(Announced::Unwanted) => {}
             // As `Engine::hold_items`.
-            Some(Announced::NoRoom(excess)) => {
-                assert!(self.unread.hold());
-                if self.inbox().hold(kept(), excess) {
+            Some(Announced::NoRoom) => {
+                assert!(self.unread.hold(), "another message is kept");
+                if self.inbox().hold(kept()) {
                     self.unread.wait(&self.streams);
                     self.read_held();
                 } else {
@@ -95,16 +95,21 @@ impl Connection {
 
     /// Waits for an item. Returns whether there was one.
     fn read_one(&self) -> bool {
+        self.read_and_grant().is_some()
+    }
+
+    /// Waits for an item. Returns the grant that its sender gets for it, if there was one.
+    fn read_and_grant(&self) -> Option<Option<Tally>> {
         let received = block_on(poll_fn(|cx| match self.take(Some(cx.waker())) {
             Received::Nothing => Poll::Pending,
             received => Poll::Ready(received),
         }));
         let Received::Items(batch) = received else {
-            return false;
+            return None;
         };
-        self.inbox().consumed(&batch);
+        let granted = self.inbox().consumed(&batch);
         self.read_held();
-        true
+        Some(granted)
     }
 
     /// Reads to the end. Returns the number of items.
@@ -258,5 +263,43 @@ pub fn a_call_ends_with_its_last_item() {
         peer.join().unwrap();
         let outcome = connection.streams.outcome.poll(None);
         assert_eq!(outcome, Some(Outcome::Value), "it waits for its deadline");
+    });
+}
+
+/// An item finds no room, and room comes. If the reader then grants more before the item is kept, the next item finds its place taken.
+pub fn nothing_is_granted_while_an_item_is_about_to_be_kept() {
+    const MORE: u64 = 4 * ROOM;
+    check(3, || {
+        let unread = UnreadBudget::new(MORE, 1);
+        unread.force_acquire(MORE);
+        let window = Tally {
+            items: 2,
+            bytes: INITIAL_WINDOW.bytes + MORE,
+        };
+        let streams = CallStreams::new(window, &unread);
+        let connection = Connection { unread, streams };
+        // The first item earns its sender two more.
+        connection.arrives(1, 1);
+        assert!(connection.read_one());
+        connection.arrives(2, 1);
+        let granted = Arc::new(Mutex::new(0));
+        let (here, grant) = (connection.clone(), granted.clone());
+        let peer = thread::spawn(move || {
+            here.arrives(3, LARGE);
+            let sends_more = *lock(&grant) > 2 + LARGE;
+            if sends_more {
+                here.arrives(4, LARGE);
+            }
+            here.ends();
+            u64::from(sends_more)
+        });
+        connection.unread.release(MORE);
+        connection.read_held();
+        if let Some(Some(grant)) = connection.read_and_grant() {
+            *lock(&granted) = grant.bytes;
+        }
+        let read = connection.read_all();
+        assert_eq!(read, 1 + peer.join().unwrap());
+        connection.is_even(0);
     });
 }

@@ -54,9 +54,9 @@ impl Engine {
                 metrics::items_received(count.into());
                 self.read_items(&streams, message);
             }
-            Some(Announced::NoRoom(excess)) => {
+            Some(Announced::NoRoom) => {
                 metrics::items_received(count.into());
-                self.hold_items(&streams, message, excess);
+                self.hold_items(&streams, message);
             }
             None => {
                 drop(message);
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// Keeps a message with its sender until there is room for it.
-    fn hold_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage, excess: u64) {
+    fn hold_items(&self, streams: &Arc<CallStreams>, message: ItemsMessage) {
         let Some(inbox) = &streams.inbox else { return };
         if !self.unread.hold() {
             // Each held message takes one of the pipe's message slots, which other calls need, too.
@@ -75,7 +75,7 @@ impl Engine {
             let text = "too many streams of this connection have items that their readers let lie";
             return self.break_streams(streams, text);
         }
-        if inbox.hold(message, excess) {
+        if inbox.hold(message) {
             self.unread.wait(streams);
             // Room may have been given back meanwhile.
             self.read_held();

@@ -35,11 +35,19 @@ struct State {
     at: Tally,
     /// Bytes taken from the connection's budget.
     taken: u64,
-    /// The last message, if there is no room for it, and by how much it exceeds the grant.
-    held: Option<(ItemsMessage, u64)>,
+    /// The last message, if there is no room for it. The sender is granted no bytes then, so no message follows it.
+    held: Option<HeldMessage>,
     finished: bool,
     closed: bool,
     waker: Option<Waker>,
+}
+
+/// A message for which there is no room.
+struct HeldMessage {
+    /// `None` from its announcement until [`Inbox::hold`].
+    message: Option<ItemsMessage>,
+    /// By how many bytes it exceeds the grant.
+    excess: u64,
 }
 
 struct Entry {
@@ -62,11 +70,19 @@ impl State {
             true => self.received.bytes,
             false => self.received.bytes.max(self.allowed.bytes),
         };
-        let excess = self.held.as_ref().map_or(0, |(_, excess)| *excess);
+        let excess = self.held.as_ref().map_or(0, |held| held.excess);
         let ahead = may_come.saturating_sub(self.consumed.bytes);
         ahead
             .saturating_sub(excess)
             .saturating_sub(INITIAL_WINDOW.bytes)
+    }
+
+    /// The held message and its excess. `None` also if it is about to be held.
+    fn take_held(&mut self) -> Option<(ItemsMessage, u64)> {
+        let HeldMessage { message, excess } = self.held.as_mut()?;
+        let taken = (message.take()?, *excess);
+        self.held = None;
+        Some(taken)
     }
 }
 
@@ -107,8 +123,8 @@ pub(crate) enum Announced {
     Wanted,
     /// Nobody reads it.
     Unwanted,
-    /// Somebody reads it, but the budget has no room: it exceeds the grant by so many bytes.
-    NoRoom(u64),
+    /// Somebody reads it, but the budget has no room: the engine is to hold it.
+    NoRoom,
 }
 
 impl Inbox {
@@ -148,22 +164,28 @@ impl Inbox {
         if is_here || is_awaited {
             self.unread.force_acquire(excess);
         } else if excess > 0 && !self.unread.try_acquire(excess) {
-            return Some(Announced::NoRoom(excess));
+            // Set at once: a grant before `hold` would let another message follow.
+            state.held = Some(HeldMessage {
+                message: None,
+                excess,
+            });
+            return Some(Announced::NoRoom);
         }
         state.taken += excess;
         Some(Announced::Wanted)
     }
 
-    /// Holds a message for which there is no room, to be read later. Returns `false` if nobody reads it.
-    pub(super) fn hold(&self, message: ItemsMessage, excess: u64) -> bool {
+    /// Holds the message that was announced with [`Announced::NoRoom`], to be read later. Returns `false` if the stream was closed
+    /// meanwhile.
+    pub(super) fn hold(&self, message: ItemsMessage) -> bool {
         let mut state = lock(&self.state);
-        if state.closed {
+        let Some(held) = &mut state.held else {
             // Dropping a message may call the pipe: not under the lock.
             drop(state);
             drop(message);
             return false;
-        }
-        state.held = Some((message, excess));
+        };
+        held.message = Some(message);
         // Its reader may have begun to wait for it.
         let waker = state.waker.take();
         drop(state);
@@ -176,9 +198,12 @@ impl Inbox {
     /// The held message, if the budget now has room for it. `Some(None)`: it has none. `None`: no message is held.
     pub(super) fn unhold(&self) -> Option<Option<Box<ItemsMessage>>> {
         let mut state = lock(&self.state);
-        let (message, excess) = state.held.take()?;
+        let (message, excess) = state.take_held()?;
         if !self.unread.try_acquire(excess) {
-            state.held = Some((message, excess));
+            state.held = Some(HeldMessage {
+                message: Some(message),
+                excess,
+            });
             return Some(None);
         }
         state.taken += excess;
@@ -241,7 +266,7 @@ impl Inbox {
             Some(entry) => {
                 let is_last = state.messages.is_empty();
                 state.messages.push_front(entry);
-                if is_last && let Some((message, excess)) = state.held.take() {
+                if is_last && let Some((message, excess)) = state.take_held() {
                     self.unread.force_acquire(excess);
                     self.unread.release_held();
                     state.taken += excess;
@@ -306,10 +331,12 @@ impl Inbox {
             self.unread.release(std::mem::take(&mut state.taken));
             (std::mem::take(&mut state.messages), state.held.take())
         });
-        if held.is_some() {
+        if let Some(held) = held {
             // The held message is the last one, and was never read.
             messages.pop_back();
-            self.unread.release_held();
+            if held.message.is_some() {
+                self.unread.release_held();
+            }
         }
         let incomplete = messages.iter().filter(|entry| entry.body.is_none());
         incomplete.map(|entry| entry.message).collect()

@@ -139,7 +139,7 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
     assert_eq!(unread.taken(), excess);
     let second = inbox();
     let announced = second.announced(0, large, false).unwrap();
-    assert_eq!(announced, Announced::NoRoom(excess));
+    assert_eq!((announced, unread.taken()), (Announced::NoRoom, excess));
     let awaited = inbox();
     assert!(matches!(
         awaited.take(Some(Waker::noop())),
@@ -161,6 +161,31 @@ fn what_is_here_or_awaited_is_taken_and_what_is_neither_waits_for_room() {
     assert_eq!(own.announced(0, small, false).unwrap(), Announced::Wanted);
     // All bytes come back.
     drop((first, second, awaited, here, own));
+    assert_eq!(unread.taken(), 0);
+}
+
+/// While a message waits for room, its sender gets no bytes, so no other message takes its place.
+#[test]
+fn nothing_is_granted_from_the_announcement_of_a_message_without_room_on() {
+    let unread = UnreadBudget::new(9 << 20, 8);
+    let inbox = Inbox::new(WINDOW, unread.clone());
+    let half = INITIAL_WINDOW.bytes / 2;
+    assert!(message(&inbox, 0, 1, half));
+    inbox.complete(0, Arguments::default());
+    let batch = take(&inbox).unwrap();
+    unread.force_acquire(9 << 20);
+    let large = Tally {
+        items: 1,
+        bytes: 1 << 20,
+    };
+    let announced = inbox.announced(1, large, false).unwrap();
+    assert_eq!(announced, Announced::NoRoom);
+    unread.release(9 << 20);
+    let granted = inbox.consumed(&batch).unwrap();
+    assert_eq!(granted.bytes, INITIAL_WINDOW.bytes);
+    assert!(inbox.unhold().is_none(), "it is not held yet");
+    assert_eq!(unread.taken(), 0);
+    assert!(inbox.close().is_empty());
     assert_eq!(unread.taken(), 0);
 }
 
