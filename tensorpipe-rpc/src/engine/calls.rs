@@ -127,7 +127,7 @@ impl Engine {
             self.close_streams(streams);
         }
         // If the call was answered meanwhile, nobody took the answer.
-        self.discard_outcome(slot, slot.outcome.abandon());
+        self.discard_outcome(slot.id, slot.outcome.abandon());
     }
 
     /// Whether tensors or payloads of a call, or of its answer, are on their way. False for calls with streams.
@@ -153,9 +153,9 @@ impl Engine {
     }
 
     /// Nobody takes this outcome: gives the references in it back to their owner.
-    pub(crate) fn discard_outcome(&self, slot: &CallSlot, outcome: Option<Outcome>) {
+    pub(crate) fn discard_outcome(&self, call: u64, outcome: Option<Outcome>) {
         if outcome.is_some_and(|outcome| outcome.has_references()) {
-            self.release(slot.id, None);
+            self.release(call, None);
         }
     }
 
@@ -239,7 +239,7 @@ impl Engine {
         };
         // `hold` keeps the outcome until the last item is here.
         let Some(outcome) = outcome else { return };
-        self.discard_outcome(slot, self.calls.complete(slot, outcome));
+        self.discard_outcome(slot.id, self.calls.complete(slot, outcome));
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
         {

@@ -44,18 +44,29 @@ impl Calls {
 fn check_deadlines(engine: &Weak<Engine>) -> Option<Option<Instant>> {
     let engine = engine.upgrade()?;
     let now = ambient::now();
-    let (due, next) = engine.calls.take_due(now);
-    for (slot, after) in due {
-        let moving = engine.is_moving(&slot);
-        // Counted before the caller learns of it.
-        engine.calls.missed_deadline(&slot);
-        slot.fail(CallError::Deadline { after, moving });
-        engine.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
-    }
+    let next = engine.fail_due(now);
     let Some(received) = engine.give_up_receiving(now) else {
         return Some(next);
     };
     let mut table = engine.calls.table();
     table.check_by(received);
     Some(table.check_at)
+}
+
+impl Engine {
+    /// Fails calls made here whose deadline has passed. Returns the next deadline.
+    pub(super) fn fail_due(&self, now: Instant) -> Option<Instant> {
+        let (due, next) = self.calls.take_due(now);
+        for (slot, after) in due {
+            let moving = self.is_moving(&slot);
+            // Counted before the caller learns of it.
+            self.calls.missed_deadline(&slot);
+            slot.fail(CallError::Deadline { after, moving });
+            self.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
+            if let Some(streams) = &slot.streams {
+                self.discard_outcome(slot.id, streams.take_held());
+            }
+        }
+        next
+    }
 }

@@ -12,6 +12,7 @@ use tensorpipe::{
     Context, DType, Device, Error, Limits, Message, MessageStats, Pipe, ResetCode, Tensor,
 };
 
+use super::streams::{CallStreams, Tally};
 use super::table::Reading;
 use super::{CallSlot, Engine, Outcome, Received, Request};
 use crate::codec::{Encoded, Reply};
@@ -32,6 +33,11 @@ struct Asked {
 
 /// The number of the peer's first message.
 const REPLY: u64 = 0;
+
+/// The number of a message of items.
+const ITEM: u64 = 1;
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A method whose result is a stream of items.
 static ITEMS: Method = Method {
@@ -65,6 +71,38 @@ impl Asked {
         Self::of(&FETCH, None).await
     }
 
+    /// A call whose result is a stream. One of its items is on its way, and its outcome, with references, waits for it.
+    async fn streaming() -> Self {
+        let asked = Self::of(&ITEMS, None).await;
+        asked.announces_an_item();
+        asked.ends(Kind::ServiceError, REFERENCES, None);
+        assert!(!asked.slot.outcome.is_done(), "it waits for the item");
+        asked
+    }
+
+    fn announces_an_item(&self) {
+        let size = Tally { items: 1, bytes: 9 };
+        let inbox = self.streams().inbox.as_ref().unwrap();
+        assert!(inbox.announced(ITEM, size, true).is_some());
+    }
+
+    fn streams(&self) -> &Arc<CallStreams> {
+        self.slot.streams.as_ref().unwrap()
+    }
+
+    /// The item is complete, or fails with `error`.
+    fn has_item(&self, error: Option<Error>) {
+        let header = self.header(Kind::Items(StreamDirection::Reply, 1), 0);
+        let message = error.map_or_else(|| Ok(Message::new(header.to_vec())), Err);
+        let (engine, streams) = (&self.engine, self.streams());
+        engine.items_complete(streams, ITEM, header, message, MessageStats::default());
+    }
+
+    /// The call's deadline passes.
+    fn is_late(&self) {
+        self.engine.fail_due(Instant::now() + 2 * HOUR);
+    }
+
     async fn of(method: &'static Method, places: Option<Arc<CallPlacement>>) -> Self {
         let (near, peer) = pair().await;
         let engine = Engine::start(near, None).unwrap();
@@ -78,7 +116,7 @@ impl Asked {
                 metadata,
                 ..Encoded::default()
             },
-            deadline: None,
+            deadline: Some((Instant::now() + HOUR, HOUR)),
             references: None,
             trace: None,
             places,
@@ -196,6 +234,32 @@ async fn a_reply_with_references_that_does_not_come_whole_is_an_error() {
     asked.gives_back().await;
     let outcome = asked.slot.outcome.poll(None);
     assert!(matches!(outcome, Some(Outcome::Failed(_))));
+}
+
+#[tokio::test]
+async fn the_outcome_of_a_stream_that_is_given_up_before_its_items_are_here_is_given_back() {
+    let ends: [fn(&Asked); 3] = [Asked::is_dropped, Asked::is_late, |asked| {
+        asked.has_item(gone())
+    }];
+    for end in ends {
+        let asked = Asked::streaming().await;
+        end(&asked);
+        asked.gives_back().await;
+    }
+}
+
+#[tokio::test]
+async fn the_outcome_of_a_stream_that_is_late_is_given_back_with_its_last_item() {
+    let ends: [fn(&Asked); 2] = [|asked| asked.has_item(None), Asked::is_dropped];
+    for end in ends {
+        let asked = Asked::of(&ITEMS, None).await;
+        asked.announces_an_item();
+        // The thread that has found the call for its reply goes on after the deadline has passed.
+        asked.is_late();
+        asked.ends(Kind::ServiceError, REFERENCES, None);
+        end(&asked);
+        asked.gives_back().await;
+    }
 }
 
 #[tokio::test]

@@ -235,7 +235,7 @@ impl<T, E> CallStream<T, E> {
 
     fn cancel(&mut self) {
         if let State::Streaming { call, outcome } = &mut self.state {
-            call.engine().discard_outcome(&call.slot, outcome.take());
+            call.engine().discard_outcome(call.slot.id, outcome.take());
             call.cancel();
         }
     }

@@ -153,9 +153,12 @@ impl Engine {
         inbox.complete(id, items);
         if streams.is_caller
             && let Some(outcome) = streams.held.release(inbox)
-            && let Some(slot) = self.calls.find(streams.call)
         {
-            self.discard_outcome(&slot, self.calls.complete(&slot, outcome));
+            let unwanted = match self.calls.find(streams.call) {
+                Some(slot) => self.calls.complete(&slot, outcome),
+                None => Some(outcome),
+            };
+            self.discard_outcome(streams.call, unwanted);
         }
     }
 

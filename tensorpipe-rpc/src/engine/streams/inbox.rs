@@ -141,7 +141,7 @@ impl Inbox {
 
     /// The peer announces a message of items; `is_here` if all of it is here. `None` if the peer sent more than it was granted, or
     /// a message without items.
-    pub(super) fn announced(&self, message: u64, size: Tally, is_here: bool) -> Option<Announced> {
+    pub(crate) fn announced(&self, message: u64, size: Tally, is_here: bool) -> Option<Announced> {
         let mut state = lock(&self.state);
         if state.closed {
             return Some(Announced::Unwanted);

@@ -133,6 +133,11 @@ impl CallStreams {
         }
     }
 
+    /// The outcome that is still held. For who ends the call in another way.
+    pub(super) fn take_held(&self) -> Option<Outcome> {
+        self.held.take()
+    }
+
     /// Marks the call as answered. Returns `false` if it was already.
     pub(super) fn begin_answer(&self) -> bool {
         !self.answered.swap(true, Ordering::AcqRel)
@@ -257,6 +262,8 @@ impl super::Engine {
     pub(crate) fn close_streams(&self, streams: &CallStreams) {
         streams.no_more_sent();
         self.close_inbox(streams);
+        // Last: an outcome that comes from now on is not held.
+        self.discard_outcome(streams.call, streams.take_held());
     }
 
     /// Closes the incoming direction alone.
