@@ -27,6 +27,9 @@
 // `tensorpipe-rpc` names the pipe's crate by this path.
 extern crate self as tensorpipe;
 
+#[allow(dead_code, reason = "no model runs a user's code but wakers")]
+#[path = "../../tensorpipe-rpc/src/caught.rs"]
+mod caught;
 pub mod client;
 mod codec {
     /// Stand-in for a message's arguments, which no model reads.

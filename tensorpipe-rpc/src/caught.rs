@@ -4,7 +4,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 /// Runs `run`. A panic becomes an error with its text.
 pub(crate) fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
@@ -24,6 +24,18 @@ pub(crate) fn drop_quietly<T>(value: T, what: &str) {
     if let Err(panic) = catch_panic(|| drop(value)) {
         tracing::warn!(panic, "{what} panicked while it was dropped");
     }
+}
+
+/// Wakes a task. A waker that panics keeps nobody else asleep.
+pub(crate) fn wake(waker: Waker) {
+    if let Err(panic) = catch_panic(|| waker.wake()) {
+        tracing::warn!(panic, "a waker panicked; its task was not woken");
+    }
+}
+
+/// Runs code that may call a subscriber of `tracing`. A panic ends `run` alone. Nothing is logged, as that calls the subscriber again.
+pub(crate) fn ignore_panic(run: impl FnOnce()) {
+    let _ = catch_panic(run);
 }
 
 fn text(panic: Box<dyn Any + Send>) -> String {

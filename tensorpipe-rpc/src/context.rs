@@ -18,6 +18,7 @@ use tensorpipe::{
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::caught::wake;
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::lock::lock;
@@ -336,12 +337,14 @@ impl CancelState {
     pub(crate) fn set(&self) {
         self.cancelled.store(true, Ordering::Release);
         self.notify.notify_waiters();
-        self.task.wake();
+        self.wake();
     }
 
     /// Wakes the handler's task, so that it checks for changes that no waker reports, such as [`CallContext::server_stops`].
     pub(crate) fn wake(&self) {
-        self.task.wake();
+        if let Some(waker) = self.task.take() {
+            wake(waker);
+        }
     }
 
     /// Polled by the handler's task alone.

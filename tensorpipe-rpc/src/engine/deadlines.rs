@@ -3,14 +3,15 @@
 //! It checks them at `check_at` or before, which is never later than the first deadline in the tables.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorpipe::ResetCode;
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 
-use super::Engine;
 use super::table::Calls;
+use super::{CallSlot, Engine};
+use crate::caught::ignore_panic;
 use crate::error::CallError;
 
 impl Calls {
@@ -58,15 +59,19 @@ impl Engine {
     pub(super) fn fail_due(&self, now: Instant) -> Option<Instant> {
         let (due, next) = self.calls.take_due(now);
         for (slot, after) in due {
-            let moving = self.is_moving(&slot);
-            // Counted before the caller learns of it.
-            self.calls.missed_deadline(&slot);
-            slot.fail(CallError::Deadline { after, moving });
-            self.reset_call(&slot, ResetCode::Deadline, "its deadline passed");
-            if let Some(streams) = &slot.streams {
-                self.discard_outcome(slot.id, streams.take_held());
-            }
+            ignore_panic(move || self.fail_late(&slot, after));
         }
         next
+    }
+
+    fn fail_late(&self, slot: &CallSlot, after: Duration) {
+        let moving = self.is_moving(slot);
+        // Counted before the caller learns of it.
+        self.calls.missed_deadline(slot);
+        slot.fail(CallError::Deadline { after, moving });
+        self.reset_call(slot, ResetCode::Deadline, "its deadline passed");
+        if let Some(streams) = &slot.streams {
+            self.discard_outcome(slot.id, streams.take_held());
+        }
     }
 }

@@ -25,6 +25,8 @@ mod calls;
 mod control;
 mod deadlines;
 mod envelope;
+#[cfg(test)]
+mod foreign_code;
 mod oneshot;
 #[cfg(test)]
 mod races;

@@ -2,6 +2,7 @@
 
 use std::task::Waker;
 
+use crate::caught::wake;
 use crate::lock::{AtomicBool, Mutex, Ordering, lock};
 
 pub(crate) struct Oneshot<T> {
@@ -38,7 +39,7 @@ impl<T> Oneshot<T> {
             waker
         };
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
         None
     }
@@ -59,13 +60,12 @@ impl<T> Oneshot<T> {
 
     /// Takes the outcome if it is here. Otherwise wakes `waker` when it comes; `None` wakes nobody.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Option<T> {
+        // A waker is somebody else's code, also when it is cloned or dropped: not under the lock.
+        let mut waker = waker.filter(|_| !self.is_done()).cloned();
         let mut state = lock(&self.state);
         match &mut *state {
             State::Waiting(waiting) => {
-                match (waiting, waker) {
-                    (Some(known), Some(waker)) => known.clone_from(waker),
-                    (waiting, waker) => *waiting = waker.cloned(),
-                }
+                std::mem::swap(waiting, &mut waker);
                 None
             }
             State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {

@@ -37,7 +37,7 @@ const REPLY: u64 = 0;
 /// The number of a message of items.
 const ITEM: u64 = 1;
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// A method whose result is a stream of items.
 static ITEMS: Method = Method {
@@ -55,7 +55,7 @@ static ITEMS: Method = Method {
 };
 
 /// Both ends of a pipe.
-async fn pair() -> (Pipe, Pipe) {
+pub(super) async fn pair() -> (Pipe, Pipe) {
     pair_of(&Context::new()).await
 }
 
@@ -64,6 +64,26 @@ async fn pair_of(context: &Context) -> (Pipe, Pipe) {
     let url = listener.url().to_string();
     let (near, far) = tokio::join!(context.connect(url), listener.accept());
     (near.unwrap(), far.unwrap())
+}
+
+/// A call that has an hour.
+pub(super) fn request(engine: &Engine, method: &'static Method) -> Request {
+    let id = engine.calls.next_id();
+    let metadata = Header::plain(Kind::Claim, id).to_vec();
+    Request {
+        id,
+        method,
+        header_len: metadata.len(),
+        encoded: Encoded {
+            metadata,
+            ..Encoded::default()
+        },
+        deadline: Some((Instant::now() + HOUR, HOUR)),
+        references: None,
+        trace: None,
+        places: None,
+        required: None,
+    }
 }
 
 impl Asked {
@@ -106,21 +126,9 @@ impl Asked {
     async fn of(method: &'static Method, places: Option<Arc<CallPlacement>>) -> Self {
         let (near, peer) = pair().await;
         let engine = Engine::start(near, None).unwrap();
-        let id = engine.calls.next_id();
-        let metadata = Header::plain(Kind::Claim, id).to_vec();
         let slot = engine.call(Request {
-            id,
-            method,
-            header_len: metadata.len(),
-            encoded: Encoded {
-                metadata,
-                ..Encoded::default()
-            },
-            deadline: Some((Instant::now() + HOUR, HOUR)),
-            references: None,
-            trace: None,
             places,
-            required: None,
+            ..request(&engine, method)
         });
         let asked = soon(peer.read()).await.unwrap();
         assert_eq!(Header::decode(&asked.metadata).unwrap().call, slot.id);

@@ -13,7 +13,7 @@ use super::admission::{Admitted, MethodIndex};
 use super::running::{A_HANDLER, Running};
 use super::streams::{StreamTable, UnreadBudget};
 use super::{Body, Engine, to_body, unread_of};
-use crate::caught::{catch_panic, drop_quietly};
+use crate::caught::{catch_panic, drop_quietly, ignore_panic};
 use crate::codec::{Arguments, REPLY_HEADER};
 use crate::context::{CallContext, Caller, scoped};
 use crate::error::no_place;
@@ -379,9 +379,11 @@ impl Engine {
             (due, deadlines.min())
         };
         for (id, (_, admitted, _)) in due {
-            self.pipe
-                .stop(id, ResetCode::Deadline, "its deadline passed");
-            self.reply_deadline_exceeded(&admitted);
+            ignore_panic(move || {
+                self.pipe
+                    .stop(id, ResetCode::Deadline, "its deadline passed");
+                self.reply_deadline_exceeded(&admitted);
+            });
         }
         next
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::oneshot::Oneshot;
 use super::{CallData, Deadline, Outcome};
+use crate::caught::ignore_panic;
 use crate::error::CallError;
 use crate::lock::{AtomicBool, AtomicU64, Ordering};
 
@@ -137,7 +138,7 @@ impl CallSlot {
             streams.no_more_sent();
         }
         if let Some(trace) = &self.trace {
-            trace.ended(&outcome);
+            ignore_panic(|| trace.ended(&outcome));
         }
         self.outcome.complete(outcome)
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 
 use super::{CallSlot, CallStreams, Outcome};
+use crate::caught::ignore_panic;
 use crate::error::CallError;
 use crate::header::Header;
 use crate::lock::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Notify, Ordering, lock};
@@ -265,8 +266,8 @@ impl Calls {
     /// Fails the calls for which `which` has an error.
     pub(super) fn fail_where(&self, which: impl FnMut(&CallSlot) -> Option<CallError>) {
         let failed = self.table().extract(which);
-        failed
-            .into_iter()
-            .for_each(|(slot, error)| slot.fail(error));
+        for (slot, error) in failed {
+            ignore_panic(move || slot.fail(error));
+        }
     }
 }

@@ -14,6 +14,7 @@ use super::limits::{Limits, Stats};
 use super::service::Hello;
 use super::table::{ReceiveMode, Table};
 use super::value::Value;
+use crate::caught::wake;
 use crate::lock::lock;
 use crate::observe::should_log;
 
@@ -47,7 +48,7 @@ impl Local {
             let result = act(&mut table);
             (result, table.take_deferred())
         };
-        deferred.wakes.into_iter().for_each(Waker::wake);
+        deferred.wakes.into_iter().for_each(wake);
         drop((deferred.dropped, deferred.stale));
         result
     }

@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use super::{INITIAL_WINDOW, Tally};
+use crate::caught::wake;
 use crate::lock::{Mutex, lock};
 
 /// See the module's documentation.
@@ -41,12 +42,24 @@ impl Credits {
 
     /// How many items may be sent now. Keeps `waker` in any case: wakes it on the next grant, and when the stream is closed.
     pub(crate) fn room(&self, waker: &Waker) -> SendCredit {
-        let mut state = lock(&self.state);
-        if state.closed {
-            return SendCredit::Closed;
-        }
-        let known = state.waker.get_or_insert_with(|| waker.clone());
-        known.clone_from(waker);
+        // A waker is somebody else's code, also when it is cloned or dropped: not under the lock.
+        let mut cloned = None;
+        let state = loop {
+            let mut state = lock(&self.state);
+            if state.closed {
+                return SendCredit::Closed;
+            }
+            match &state.waker {
+                Some(known) if known.will_wake(waker) => {}
+                _ if cloned.is_none() => {
+                    drop(state);
+                    cloned = Some(waker.clone());
+                    continue;
+                }
+                _ => std::mem::swap(&mut state.waker, &mut cloned),
+            }
+            break state;
+        };
         // The last item may exceed the credit left; otherwise an item larger than the window would never be sent.
         if state.sent.bytes >= state.allowed.bytes || state.sent.items >= state.allowed.items {
             return SendCredit::None;
@@ -82,7 +95,7 @@ impl Credits {
             state.waker.take()
         };
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
     }
 }

@@ -12,6 +12,7 @@ use tensorpipe::Incoming;
 
 use super::unread::UnreadBudget;
 use super::{INITIAL_WINDOW, Tally};
+use crate::caught::wake;
 use crate::codec::{Arguments, DecodeError};
 use crate::header::Header;
 use crate::lock::{Mutex, lock};
@@ -190,7 +191,7 @@ impl Inbox {
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
         true
     }
@@ -218,7 +219,7 @@ impl Inbox {
             (change(&mut state), state.waker.take())
         };
         if let Some(waker) = waker {
-            waker.wake();
+            wake(waker);
         }
         result
     }
@@ -250,18 +251,36 @@ impl Inbox {
 
     /// The next items. If there are none, wakes `waker`, where given, when there are some.
     pub(crate) fn take(&self, waker: Option<&Waker>) -> Received {
-        let mut state = lock(&self.state);
+        // A waker is somebody else's code, also when it is cloned or dropped: not under the lock.
+        let mut cloned = None;
+        loop {
+            let mut state = lock(&self.state);
+            if let Some(received) = self.take_now(&mut state) {
+                return received;
+            }
+            match (&state.waker, waker) {
+                (Some(known), Some(waker)) if known.will_wake(waker) => {}
+                (_, Some(waker)) if cloned.is_none() => {
+                    drop(state);
+                    cloned = Some(waker.clone());
+                    continue;
+                }
+                _ => std::mem::swap(&mut state.waker, &mut cloned),
+            }
+            return Received::Nothing;
+        }
+    }
+
+    /// As [`take`](Self::take). `None` if the reader has to wait.
+    fn take_now(&self, state: &mut State) -> Option<Received> {
         match state.messages.pop_front() {
             Some(Entry {
                 size,
                 body: Some(items),
                 ..
             }) => {
-                return Received::Items(Batch {
-                    items,
-                    left: size.items,
-                    size,
-                });
+                let left = size.items;
+                return Some(Received::Items(Batch { items, left, size }));
             }
             Some(entry) => {
                 let is_last = state.messages.is_empty();
@@ -270,18 +289,14 @@ impl Inbox {
                     self.unread.force_acquire(excess);
                     self.unread.release_held();
                     state.taken += excess;
-                    return Received::Held(Box::new(message));
+                    return Some(Received::Held(Box::new(message)));
                 }
             }
-            None if state.closed => return Received::Closed,
-            None if state.finished => return Received::Finished,
+            None if state.closed => return Some(Received::Closed),
+            None if state.finished => return Some(Received::Finished),
             None => {}
         }
-        match (&mut state.waker, waker) {
-            (Some(known), Some(waker)) => known.clone_from(waker),
-            (known, waker) => *known = waker.cloned(),
-        }
-        Received::Nothing
+        None
     }
 
     /// The application has consumed a batch. Returns the grant to send to the peer, if one is due.

@@ -1,0 +1,182 @@
+//! The user's code that the engine runs: wakers and subscribers. A panic of one harms no other call, and none runs under a lock.
+
+use std::sync::{Arc, mpsc};
+use std::task::{Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tensorpipe::{Error, Pipe, ResetCode};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::oneshot::Oneshot;
+use super::races::{HOUR, pair, request};
+use super::streams::{CallStreams, UnreadBudget};
+use super::table::Reading;
+use super::{CallSlot, Engine, Request};
+use crate::header::{Header, Kind, TraceContext};
+use crate::observe::CallTrace;
+use crate::remote::FETCH;
+use crate::schema::Streams;
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker's own");
+    }
+}
+
+impl Subscriber for Panics {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        assert_ne!(event.metadata().target(), "tensorpipe_rpc");
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The number of calls: whichever is first, another one comes after it.
+const CALLS: usize = 3;
+
+async fn engine() -> (Arc<Engine>, Pipe) {
+    let (near, peer) = pair().await;
+    (Engine::start(near, None).unwrap(), peer)
+}
+
+fn deadlines_pass(engine: &Engine) {
+    engine.fail_due(Instant::now() + 2 * HOUR);
+}
+
+fn connection_is_lost(engine: &Engine) {
+    engine.calls.closed(&Error::Reset {
+        code: ResetCode::Failed,
+        reason: "gone".into(),
+    });
+}
+
+const ENDS: [fn(&Engine); 2] = [deadlines_pass, connection_is_lost];
+
+fn have_ended(engine: &Engine, slots: &[Arc<CallSlot>]) {
+    assert!(slots.iter().all(|slot| slot.outcome.is_done()));
+    assert_eq!(engine.calls.under_way(), 0);
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_keeps_no_other_call_from_its_end() {
+    for end in ENDS {
+        let (engine, _peer) = engine().await;
+        let slots = [(); CALLS].map(|()| engine.call(request(&engine, &FETCH)));
+        for slot in &slots {
+            let waker = Waker::from(Arc::new(Panics));
+            assert!(slot.outcome.poll(Some(&waker)).is_none());
+        }
+        end(&engine);
+        have_ended(&engine, &slots);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_cleared_up_whatever_its_wakers_do() {
+    let (engine, _peer) = engine().await;
+    let slot = engine.call(request(&engine, &FETCH));
+    let reading = Reading::Reply(slot.clone());
+    let header = Header::plain(Kind::Value, slot.id);
+    engine.calls.table().reading.insert(0, (header, reading));
+    let waker = Waker::from(Arc::new(Panics));
+    assert!(slot.outcome.poll(Some(&waker)).is_none());
+    connection_is_lost(&engine);
+    assert!(!engine.calls.is_reading(0));
+}
+
+#[tokio::test]
+async fn a_subscriber_that_panics_keeps_no_call_from_its_end() {
+    for end in ENDS {
+        let (engine, _peer) = engine().await;
+        tracing::subscriber::with_default(Panics, || {
+            let slots = [(); CALLS].map(|()| {
+                let plain = request(&engine, &FETCH);
+                let none = TraceContext::default();
+                let (trace, _) = CallTrace::of(plain.id, &engine, "service", &FETCH, true, none);
+                engine.call(Request { trace, ..plain })
+            });
+            end(&engine);
+            have_ended(&engine, &slots);
+        });
+    }
+}
+
+/// Wakes nobody, and runs a function when it is dropped.
+struct OnDrop(Box<dyn Fn() + Send + Sync>);
+
+impl Wake for OnDrop {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// The last waker of a task may drop the task's future, and that may hold what the waker was kept in.
+fn drops_a_waker_that_looks_back<T: Send + Sync + 'static>(kept_in: T, poll: fn(&T, &Waker)) {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let kept_in = Arc::new(kept_in);
+        let again = Arc::downgrade(&kept_in);
+        let looks_back = OnDrop(Box::new(move || {
+            if let Some(kept_in) = again.upgrade() {
+                poll(&kept_in, Waker::noop());
+            }
+        }));
+        poll(&kept_in, &Arc::new(looks_back).into());
+        poll(&kept_in, Waker::noop());
+        done.send(())
+    });
+    let done = is_done.recv_timeout(Duration::from_secs(20));
+    done.expect("within 20 s");
+}
+
+fn streams() -> CallStreams {
+    let both = Streams {
+        argument: true,
+        reply: true,
+    };
+    let unread = UnreadBudget::new(0, 0);
+    CallStreams::new(0, true, both, false, None, None, &unread)
+}
+
+#[test]
+fn a_waker_that_an_outcome_drops_may_look_back_at_it() {
+    drops_a_waker_that_looks_back(Oneshot::<u32>::new(), |outcome, waker| {
+        outcome.poll(Some(waker));
+    });
+}
+
+#[test]
+fn a_waker_that_a_reader_drops_may_look_back_at_it() {
+    drops_a_waker_that_looks_back(streams(), |streams, waker| {
+        streams.inbox.as_ref().unwrap().take(Some(waker));
+    });
+}
+
+#[test]
+fn a_waker_that_a_sender_drops_may_look_back_at_it() {
+    drops_a_waker_that_looks_back(streams(), |streams, waker| {
+        streams.credits.as_ref().unwrap().room(waker);
+    });
+}
