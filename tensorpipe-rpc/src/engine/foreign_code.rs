@@ -10,12 +10,14 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::oneshot::Oneshot;
-use super::races::{HOUR, pair, request};
+use super::races::{HOUR, pair, request, serving};
 use super::streams::{CallStreams, UnreadBudget};
 use super::table::Reading;
 use super::{CallSlot, Engine, Request};
+use crate::context::CallContext;
 use crate::header::{Header, Kind, TraceContext};
-use crate::observe::CallTrace;
+use crate::lock::{AtomicBool, Ordering};
+use crate::observe::{CallTrace, HandlerTrace};
 use crate::remote::FETCH;
 use crate::schema::Streams;
 
@@ -27,7 +29,17 @@ impl Wake for Panics {
     }
 }
 
-impl Subscriber for Panics {
+/// A subscriber that runs a function.
+pub(crate) struct Watches<F>(pub(crate) F);
+
+/// When it does.
+#[derive(PartialEq)]
+pub(crate) enum Seen {
+    Event,
+    EndOfSpan,
+}
+
+impl<F: Fn(Seen) + Send + Sync + 'static> Subscriber for Watches<F> {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -41,18 +53,36 @@ impl Subscriber for Panics {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        assert_ne!(event.metadata().target(), "tensorpipe_rpc");
+        if event.metadata().target().starts_with("tensorpipe_rpc") {
+            (self.0)(Seen::Event);
+        }
     }
 
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+
+    fn try_close(&self, _: Id) -> bool {
+        (self.0)(Seen::EndOfSpan);
+        true
+    }
+}
+
+/// Runs what may wait for a lock for ever.
+pub(crate) fn soon(run: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        run();
+        done.send(())
+    });
+    let done = is_done.recv_timeout(Duration::from_secs(20));
+    done.expect("within 20 s");
 }
 
 /// The number of calls: whichever is first, another one comes after it.
 const CALLS: usize = 3;
 
-async fn engine() -> (Arc<Engine>, Pipe) {
+pub(crate) async fn engine() -> (Arc<Engine>, Pipe) {
     let (near, peer) = pair().await;
     (Engine::start(near, None).unwrap(), peer)
 }
@@ -106,7 +136,8 @@ async fn a_lost_connection_is_cleared_up_whatever_its_wakers_do() {
 async fn a_subscriber_that_panics_keeps_no_call_from_its_end() {
     for end in ENDS {
         let (engine, _peer) = engine().await;
-        tracing::subscriber::with_default(Panics, || {
+        let panics = Watches(|seen| assert!(seen != Seen::Event, "a subscriber's own"));
+        tracing::subscriber::with_default(panics, || {
             let slots = [(); CALLS].map(|()| {
                 let plain = request(&engine, &FETCH);
                 let none = TraceContext::default();
@@ -134,8 +165,7 @@ impl Drop for OnDrop {
 
 /// The last waker of a task may drop the task's future, and that may hold what the waker was kept in.
 fn drops_a_waker_that_looks_back<T: Send + Sync + 'static>(kept_in: T, poll: fn(&T, &Waker)) {
-    let (done, is_done) = mpsc::channel();
-    thread::spawn(move || {
+    soon(move || {
         let kept_in = Arc::new(kept_in);
         let again = Arc::downgrade(&kept_in);
         let looks_back = OnDrop(Box::new(move || {
@@ -145,10 +175,7 @@ fn drops_a_waker_that_looks_back<T: Send + Sync + 'static>(kept_in: T, poll: fn(
         }));
         poll(&kept_in, &Arc::new(looks_back).into());
         poll(&kept_in, Waker::noop());
-        done.send(())
     });
-    let done = is_done.recv_timeout(Duration::from_secs(20));
-    done.expect("within 20 s");
 }
 
 fn streams() -> CallStreams {
@@ -179,4 +206,33 @@ fn a_waker_that_a_sender_drops_may_look_back_at_it() {
     drops_a_waker_that_looks_back(streams(), |streams, waker| {
         streams.credits.as_ref().unwrap().room(waker);
     });
+}
+
+/// The list of running calls holds the last handle of a call, and with it the call's span.
+#[tokio::test]
+async fn the_end_of_a_span_of_a_call_that_ran_may_look_for_calls() {
+    let (engine, _peer) = serving(1).await;
+    let (looks, looked) = (Arc::downgrade(&engine), Arc::new(AtomicBool::new(false)));
+    let has_looked = looked.clone();
+    let looks_back = Watches(move |seen| {
+        if let (Seen::EndOfSpan, Some(engine)) = (seen, looks.upgrade()) {
+            soon(move || engine.call_abandoned(0));
+            has_looked.store(true, Ordering::Relaxed);
+        }
+    });
+    let serving = engine.serving.as_ref().unwrap();
+    let header = Header::plain(Kind::Claim, 1);
+    let mut call = serving.admit(&header, &[]).ok().unwrap();
+    let caller = &serving.caller;
+    caller.record_peer(&engine.pipe);
+    let trace = tracing::subscriber::with_default(looks_back, || {
+        HandlerTrace::of(&header, "service", &FETCH, caller, Instant::now())
+    });
+    let none = TraceContext::default();
+    call.context = CallContext::new(1, None, none, caller.clone(), None, trace);
+    engine.list(0, &mut call);
+    let listed = call.listed.take();
+    drop(call);
+    drop(listed);
+    assert!(looked.load(Ordering::Relaxed));
 }

@@ -26,7 +26,7 @@ mod control;
 mod deadlines;
 mod envelope;
 #[cfg(test)]
-mod foreign_code;
+pub(crate) mod foreign_code;
 mod oneshot;
 #[cfg(test)]
 mod races;

@@ -372,7 +372,7 @@ fn control_messages_to_a_peer_that_leaves_do_not_keep_a_thread_busy() {
 }
 
 /// An engine that serves so many calls at once.
-async fn serving(calls: usize) -> (Arc<Engine>, Pipe) {
+pub(super) async fn serving(calls: usize) -> (Arc<Engine>, Pipe) {
     let (near, peer) = pair().await;
     let limits = ServerLimits {
         calls_per_connection: calls,

@@ -53,7 +53,9 @@ pub(super) struct Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         if let Some(serving) = &self.engine.serving {
-            serving.table().running.remove(&self.id);
+            // Not under the lock: the last handle of a call ends its span, and a subscriber hears of that.
+            let removed = serving.table().running.remove(&self.id);
+            drop(removed);
         }
     }
 }
