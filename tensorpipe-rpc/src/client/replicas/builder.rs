@@ -27,6 +27,21 @@ pub(super) struct Options {
     pub(super) connect_timeout: Duration,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            backoff: Backoff::default(),
+            connect_attempts: u32::MAX,
+            give_up_after: Duration::from_secs(600),
+            unanswered: 5,
+            balance: Balance::default(),
+            max_attempts: 5,
+            retry_budget: RetryBudget::default(),
+            connect_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
 /// Makes [`Replicas`].
 #[derive(Debug)]
 #[must_use = "nothing is connected before `connect`"]
@@ -41,16 +56,7 @@ impl ReplicasBuilder {
         Self {
             urls: Vec::new(),
             context: None,
-            options: Options {
-                backoff: Backoff::default(),
-                connect_attempts: u32::MAX,
-                give_up_after: Duration::from_secs(600),
-                unanswered: 5,
-                balance: Balance::default(),
-                max_attempts: 5,
-                retry_budget: RetryBudget::default(),
-                connect_timeout: Duration::from_secs(30),
-            },
+            options: Options::default(),
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! One lock guards it, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service. Whichever
 //! call or task first finds it gone takes it out.
+//!
+//! Invariant: nobody wakes or logs under the lock, as wakers and subscribers are the user's code. Whoever changes the table wakes
+//! first and logs then, so that a subscriber that panics keeps nobody waiting.
 
 use std::sync::Arc;
 
@@ -37,6 +40,13 @@ pub(in crate::client) struct Picked {
     pub(in crate::client) service: u32,
 }
 
+/// A replica that was taken out of the table.
+struct Lost {
+    url: Arc<str>,
+    wake: Arc<Notify>,
+    error: ConnectError,
+}
+
 /// Where a call can go.
 pub(super) enum Pick {
     Replica(Picked),
@@ -68,19 +78,19 @@ impl Shared {
 
     /// The position of a service. If it is new, wakes the tasks of live replicas to ask for it.
     pub(super) fn service(&self, schema: &'static Schema) -> usize {
-        let mut table = self.table();
-        let known = table
-            .schemas
-            .iter()
-            .position(|known| std::ptr::eq(*known, schema));
-        known.unwrap_or_else(|| {
+        let (service, tasks) = {
+            let mut table = self.table();
+            let mut known = table.schemas.iter();
+            if let Some(service) = known.position(|known| std::ptr::eq(*known, schema)) {
+                return service;
+            }
             table.schemas.push(schema);
-            table
-                .replicas
-                .iter()
-                .for_each(|replica| replica.wake.notify_one());
-            table.schemas.len() - 1
-        })
+            let replicas = table.replicas.iter();
+            let tasks: Vec<_> = replicas.map(|replica| replica.wake.clone()).collect();
+            (table.schemas.len() - 1, tasks)
+        };
+        tasks.iter().for_each(|task| task.notify_one());
+        service
     }
 
     /// Waits until `look` finds something. It looks now, and after each change.
@@ -171,7 +181,10 @@ impl Shared {
 
     /// The replica gets no more calls. Calls under way keep its pipe.
     pub(super) fn mark_lost(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
-        self.table().mark_lost(index, live, error);
+        let lost = self.table().mark_lost(index, live, error);
+        if let Some(lost) = lost {
+            lost.tell();
+        }
     }
 
     /// A call had no answer within its deadline. A replica that answers no calls is taken out, but only if another one has the
@@ -180,24 +193,32 @@ impl Shared {
         let Some(calls) = live.unanswered(self.options.unanswered) else {
             return;
         };
-        let mut table = self.table();
-        let mut replicas = table.replicas.iter().enumerate();
-        if table.replicas[index].is(live)
-            && replicas.any(|(other, replica)| other != index && replica.serving(service).is_some())
-        {
+        let lost = {
+            let mut table = self.table();
+            let mut replicas = table.replicas.iter().enumerate();
+            let has_other = table.replicas[index].is(live)
+                && replicas.any(|(other, one)| other != index && one.serving(service).is_some());
+            if !has_other {
+                return;
+            }
             live.unanswering.store(true, Ordering::Relaxed);
-            table.mark_lost(index, live, ConnectError::Unanswered { calls });
+            table.mark_lost(index, live, ConnectError::Unanswered { calls })
+        };
+        if let Some(lost) = lost {
+            lost.tell();
         }
     }
 
     /// All replicas that are not live are tried now, also those that were given up.
     pub(super) fn reconnect_all(&self) {
+        let mut tasks = Vec::new();
         for replica in &mut self.table().replicas {
             if matches!(replica.phase, Phase::Waiting | Phase::GivenUp) {
                 replica.reconnect_now = true;
-                replica.wake.notify_one();
+                tasks.push(replica.wake.clone());
             }
         }
+        tasks.iter().for_each(|task| task.notify_one());
     }
 
     /// Closes all replicas, with this error. Returns the connections that there were.
@@ -229,12 +250,20 @@ impl Shared {
 
     /// The replica's pipe is connected.
     pub(super) fn connected(&self, index: usize, live: &Arc<Live>) {
-        let replica = &mut self.table().replicas[index];
-        metrics::replica_connected();
-        tracing::debug!(url = %replica.url, pipe = live.connection.pipe().name(), "a replica is there");
-        replica.services.clear();
-        replica.go_to(Phase::Live(live.clone()));
+        let url = self.change(index, |replica| {
+            replica.services.clear();
+            replica.go_to(Phase::Live(live.clone()));
+        });
         self.changed.notify_waiters();
+        metrics::replica_connected();
+        tracing::debug!(%url, pipe = live.connection.pipe().name(), "a replica is there");
+    }
+
+    /// Changes a replica. Returns its URL.
+    fn change(&self, index: usize, change: impl FnOnce(&mut Replica)) -> Arc<str> {
+        let replica = &mut self.table().replicas[index];
+        change(replica);
+        replica.url.clone()
     }
 
     /// Whether `live` is still the replica's pipe.
@@ -257,32 +286,40 @@ impl Shared {
         live: &Arc<Live>,
         answer: Result<u32, ConnectError>,
     ) {
-        let replica = &mut self.table().replicas[index];
-        if !replica.is(live) {
-            return;
-        }
-        if let Err(error) = &answer {
-            tracing::warn!(url = %replica.url, %error, "a replica is not suitable");
-            replica.last_error = Some(error.clone());
-        }
-        replica.services.push(answer);
+        let refusal = answer.as_ref().err().cloned();
+        let url = {
+            let replica = &mut self.table().replicas[index];
+            if !replica.is(live) {
+                return;
+            }
+            if refusal.is_some() {
+                replica.last_error.clone_from(&refusal);
+            }
+            replica.services.push(answer);
+            replica.url.clone()
+        };
         self.changed.notify_waiters();
+        if let Some(error) = refusal {
+            tracing::warn!(%url, %error, "a replica is not suitable");
+        }
     }
 
     /// An attempt to connect failed.
     pub(super) fn failed(&self, index: usize, error: ConnectError) {
-        let replica = &mut self.table().replicas[index];
-        tracing::debug!(url = %replica.url, %error, "a replica is not there");
-        if replica.go_to(Phase::Waiting) {
-            replica.last_error = Some(error);
-        }
+        let url = self.change(index, |replica| {
+            if replica.go_to(Phase::Waiting) {
+                replica.last_error = Some(error.clone());
+            }
+        });
+        tracing::debug!(%url, %error, "a replica is not there");
     }
 
     pub(super) fn given_up(&self, index: usize) {
-        let replica = &mut self.table().replicas[index];
-        tracing::warn!(url = %replica.url, "a replica is given up");
-        replica.go_to(Phase::GivenUp);
+        let url = self.change(index, |replica| {
+            replica.go_to(Phase::GivenUp);
+        });
         self.changed.notify_waiters();
+        tracing::warn!(%url, "a replica is given up");
     }
 
     pub(super) fn should_reconnect_now(&self, index: usize) -> bool {
@@ -290,17 +327,30 @@ impl Shared {
     }
 }
 
+impl Lost {
+    /// Wakes the replica's task, and logs the loss.
+    fn tell(&self) {
+        self.wake.notify_one();
+        metrics::replica_lost();
+        tracing::info!(url = %self.url, error = %self.error, "a replica is gone");
+    }
+}
+
 impl Table {
-    fn mark_lost(&mut self, index: usize, live: &Arc<Live>, error: ConnectError) {
+    /// `None` if that was done before. The caller tells of what it returns once it has released the lock.
+    fn mark_lost(&mut self, index: usize, live: &Arc<Live>, error: ConnectError) -> Option<Lost> {
         let replica = &mut self.replicas[index];
-        if replica.is(live) {
-            metrics::replica_lost();
-            tracing::info!(url = %replica.url, %error, "a replica is gone");
-            replica.phase = Phase::Waiting;
-            replica.services.clear();
-            replica.last_error = Some(error);
-            replica.wake.notify_one();
+        if !replica.is(live) {
+            return None;
         }
+        replica.phase = Phase::Waiting;
+        replica.services.clear();
+        replica.last_error = Some(error.clone());
+        Some(Lost {
+            url: replica.url.clone(),
+            wake: replica.wake.clone(),
+            error,
+        })
     }
 
     /// Why no replica was picked.
@@ -320,3 +370,7 @@ impl Table {
         replicas.map(|one| one.error(service)).collect()
     }
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
