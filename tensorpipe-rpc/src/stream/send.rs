@@ -176,7 +176,7 @@ impl Sender<'_> {
     }
 
     /// Waits until a message of items may be sent.
-    fn begin(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+    fn begin(&mut self, cx: &Context<'_>) -> Poll<Result<(), Ended>> {
         let Some(credits) = &self.streams.credits else {
             return Poll::Ready(Err(Ended::Closed));
         };

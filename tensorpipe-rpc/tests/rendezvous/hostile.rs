@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorpipe::{ConnectPolicy, Context};
-use tensorpipe_rpc::rendezvous::{Key, Rendezvous, Stats, Value};
+use tensorpipe_rpc::rendezvous::{Key, RecvError, Rendezvous, Stats, Value};
 use tensorpipe_rpc::{Server, tensor_service};
 
 use crate::common::serve;
@@ -58,6 +58,7 @@ pub(crate) enum Refusal {
     Restarted { now: u64 },
     WrongPeer { name: String },
     NoKey(String),
+    Unconfirmed { values: u64 },
 }
 
 /// A producer, and its server.
@@ -87,6 +88,7 @@ impl TensorRendezvous for Liar {
             "restarted" => Refusal::Restarted { now: 7 },
             "no key" => Refusal::NoKey("\u{7}".repeat(100_000)),
             "received" => Refusal::Received,
+            "unconfirmed" => Refusal::Unconfirmed { values: u64::MAX },
             _ => Refusal::Awaited,
         })
     }
@@ -261,9 +263,12 @@ async fn whoever_pulls_all_the_time_leaves_no_trace() {
 async fn what_a_producer_says_is_an_error_that_can_be_shown() {
     let server = serve(Context::global(), TensorRendezvousService::new(Liar)).await;
     let back = back_of(&server);
-    for tensor in ["restarted", "no key", "received", "awaited"] {
+    for tensor in ["restarted", "no key", "received", "unconfirmed", "awaited"] {
         let key = soon(back.key_from("front", tensor, 1)).await.unwrap();
-        let error = soon(back.recv(&key)).await.unwrap_err().to_string();
+        let error = soon(back.recv(&key)).await.unwrap_err();
+        let is_said = matches!(error, RecvError::Unconfirmed { .. });
+        assert_eq!(is_said, tensor == "unconfirmed");
+        let error = error.to_string();
         assert!(
             error.len() < 40_000 && !error.contains('\u{7}'),
             "{}",

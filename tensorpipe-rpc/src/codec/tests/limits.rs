@@ -161,6 +161,7 @@ fn memory_is_charged_where_bytes_are_few() {
 #[test]
 fn memory_in_boxes_is_charged() {
     #[derive(Debug, Serialize, Deserialize)]
+    #[expect(clippy::large_enum_variant, reason = "that is the point")]
     enum Event {
         Nothing,
         Much([[[u64; 16]; 16]; 2]),
