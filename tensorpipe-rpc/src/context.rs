@@ -18,7 +18,7 @@ use tensorpipe::{
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::caught::wake;
+use crate::caught::{ignore_panic, wake};
 use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::lock::lock;
@@ -336,8 +336,8 @@ impl CancelState {
 
     pub(crate) fn set(&self) {
         self.cancelled.store(true, Ordering::Release);
-        self.notify.notify_waiters();
         self.wake();
+        ignore_panic(|| self.notify.notify_waiters());
     }
 
     /// Wakes the handler's task, so that it checks for changes that no waker reports, such as [`CallContext::server_stops`].

@@ -17,7 +17,8 @@ pub struct ServerLimits {
     /// its place for this long: lower it where untrusted peers may connect. Default one hour.
     pub longest_call: Duration,
     /// Values that the other end of one connection refers to ([`Remote`](crate::Remote)). A reply that would exceed it fails with
-    /// [`CallError::BadReply`](crate::CallError::BadReply), although the method has run. Default 2^20.
+    /// [`CallError::BadReply`](crate::CallError::BadReply), although the method has run. So many may also be
+    /// [shared](crate::Remote::share) and unclaimed, over one connection a quarter of them, or 16384 if that is more. Default 2^20.
     pub references: usize,
     /// Bytes of unread items that all streams of one connection share. Each stream has 256 KiB beside that. Default 256 MiB.
     ///

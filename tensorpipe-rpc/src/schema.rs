@@ -124,11 +124,7 @@ impl Schema {
     pub(crate) fn check(&'static self) -> Result<(), Misuse> {
         match &self.describe().unsuitable {
             None => Ok(()),
-            Some(why) => Err(Misuse::Other(format!(
-                "service `{}`, {why}, as `#[serde(untagged)]`, `#[serde(tag = ..)]`, `#[serde(flatten)]` and \
-                 `serde_json::Value` do, and the bytes of a call do not describe themselves; use a plain enum or struct",
-                self.service
-            ))),
+            Some(why) => Err(Misuse::Other(format!("service `{}`, {why}", self.service))),
         }
     }
 }

@@ -61,8 +61,7 @@ impl<'de> MapAccess<'de> for Elements<'_, 'de, '_> {
 
     #[inline]
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
-        self.reader.charge::<S::Value>()?;
-        seed.deserialize(&mut *self.reader)
+        self.reader.charged(seed)
     }
 
     #[inline]

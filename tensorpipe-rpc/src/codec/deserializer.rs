@@ -1,7 +1,7 @@
 //! postcard's deserializer, with tensors put back, and with limits on all that a peer's bytes could blow up.
 //!
 //! postcard reads every leaf; this layer follows the nesting. A length is accepted only if enough bytes are left for its elements.
-//! Elements without bytes, and the memory of all elements, structs and enums, have a budget. Depth is bounded, both by levels and by the stack that
+//! Elements without bytes, and the memory of all elements and of what is in a `Box`, have a budget. Depth is bounded, both by levels and by the stack that
 //! they take.
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
@@ -22,6 +22,10 @@ pub(super) struct Reader<'de, 'p> {
     stack: usize,
     empty_left: u32,
     memory_left: u64,
+    /// How much of the memory around the next value is charged already, and may be that value's.
+    around: u64,
+    /// The next value is all of an element.
+    is_element: bool,
     /// The device on which its tensors must be, if there is one.
     device: Option<Device>,
 }
@@ -48,6 +52,8 @@ impl<'de, 'p> Reader<'de, 'p> {
             depth: 0,
             stack: stack(),
             empty_left: MAX_EMPTY,
+            around: 0,
+            is_element: false,
             device: None,
         }
     }
@@ -107,29 +113,50 @@ impl<'de, 'p> Reader<'de, 'p> {
     /// Reads an element. Charges its memory and, if it takes no bytes, counts it against that limit.
     #[inline]
     pub(super) fn element<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
-        self.charge::<S::Value>()?;
         let before = self.rest.len();
-        let value = seed.deserialize(&mut *self)?;
+        let value = self.charged(seed)?;
         if self.rest.len() == before {
             self.empty_left = self.empty_left.checked_sub(1).ok_or(Fault::TooManyEmpty)?;
         }
         Ok(value)
     }
 
+    /// Reads an element, and charges its memory.
     #[inline]
-    pub(super) fn charge<T>(&mut self) -> Result<(), Fault> {
-        self.memory_left = self
-            .memory_left
-            .checked_sub(size_of::<T>() as u64)
-            .ok_or(Fault::TooMuchMemory)?;
+    pub(super) fn charged<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Fault> {
+        let size = size_of::<S::Value>() as u64;
+        self.charge(size)?;
+        let around = std::mem::replace(&mut self.around, size);
+        self.is_element = true;
+        let value = seed.deserialize(&mut *self)?;
+        (self.around, self.is_element) = (around, false);
+        Ok(value)
+    }
+
+    #[inline]
+    fn charge(&mut self, size: u64) -> Result<(), Fault> {
+        let left = self.memory_left.checked_sub(size);
+        self.memory_left = left.ok_or(Fault::TooMuchMemory)?;
         Ok(())
     }
 
-    /// Reads a struct or tuple. Charges its memory, which a `Box` would allocate.
+    /// Reads a struct or enum. Charges its memory unless it can lie in memory that is charged: else it may be in a `Box`. A value of
+    /// its own type is never in it, so chains of boxes are charged.
     #[inline]
-    fn compound<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, Fault> {
-        self.charge::<V::Value>()?;
-        self.fields(len, visitor)
+    fn compound<V>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<V, Fault>,
+    ) -> Result<V, Fault> {
+        let size = size_of::<V>() as u64;
+        let is_element = std::mem::take(&mut self.is_element);
+        match size < self.around || is_element && size == self.around {
+            true => self.around -= size,
+            false => self.charge(size)?,
+        }
+        let around = std::mem::replace(&mut self.around, size);
+        let value = read(self)?;
+        self.around = around;
+        Ok(value)
     }
 
     pub(super) fn fields<V: Visitor<'de>>(
@@ -236,8 +263,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.charge::<V::Value>()?;
-        visitor.visit_unit()
+        self.compound(|_| visitor.visit_unit())
     }
 
     #[inline]
@@ -259,8 +285,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         } else if name == Payload::NAME {
             self.lifted::<Payload, V>("payload", |reader| reader.payloads, |_| Ok(()), visitor)
         } else {
-            self.charge::<V::Value>()?;
-            self.nested(|reader| visitor.visit_newtype_struct(reader))
+            self.compound(|reader| reader.nested(|reader| visitor.visit_newtype_struct(reader)))
         }
     }
 
@@ -290,7 +315,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
 
     #[inline]
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
-        self.compound(len, visitor)
+        self.compound(|reader| reader.fields(len, visitor))
     }
 
     #[inline]
@@ -300,7 +325,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.compound(len, visitor)
+        self.compound(|reader| reader.fields(len, visitor))
     }
 
     #[inline]
@@ -310,7 +335,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.compound(fields.len(), visitor)
+        self.compound(|reader| reader.fields(fields.len(), visitor))
     }
 
     #[inline]
@@ -320,9 +345,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Fault> {
-        self.charge::<V::Value>()?;
         // The variant's body counts as the next level, as in the writer.
-        visitor.visit_enum(Variant { reader: self })
+        self.compound(|reader| visitor.visit_enum(Variant { reader }))
     }
 }
 

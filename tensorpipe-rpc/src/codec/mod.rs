@@ -7,8 +7,8 @@
 //! `Tensor` and `Payload` serialize as a newtype struct with a reserved name. The codec recognises it and arms a thread-local slot
 //! for exactly that nested call. To any other serializer they are plain data.
 //!
-//! Types that need a self-describing format cannot be read back from postcard, and some others read another value than was written,
-//! such as an enum with `#[serde(skip)]` before other variants. A service with such a type is refused when it is served or bound.
+//! Types that need a self-describing format cannot be read back from postcard, nor can some others, such as an enum with
+//! `#[serde(skip)]` before other variants. A service with such a type is refused when it is served or bound.
 //! Debug builds decode all that they encode, and name the method on a failure.
 
 mod access;
@@ -27,7 +27,7 @@ pub use arguments::decode_reply;
 pub(crate) use arguments::decode_whole;
 pub use encoder::{Argument, Encoded, Encoder};
 #[doc(hidden)]
-pub(crate) use encoder::{TensorNames, change};
+pub(crate) use encoder::{TensorNames, read_fault};
 pub use error::{DecodeError, EncodeError, Fault, Subject};
 #[doc(hidden)]
 pub use reply::REPLY_HEADER;
@@ -44,8 +44,8 @@ pub const MAX_STACK: usize = 1 << 20;
 /// How many elements of a message's sequences and maps may take no bytes, such as those of a `Vec<()>`.
 pub const MAX_EMPTY: u32 = 1 << 20;
 
-/// The memory, in bytes, that the elements of a value's sequences and maps, and its structs and enums, may take, however short its
-/// encoding is. A struct that is an element counts twice, since it might be in a `Box`.
+/// The memory, in bytes, that the elements of a value's sequences and maps, and what is in a `Box`, may take, however short its
+/// encoding is.
 pub const MEMORY_FLOOR: u64 = 256 << 20;
 
 /// How much more it may take per encoded byte.

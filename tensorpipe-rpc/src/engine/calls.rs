@@ -10,6 +10,7 @@ use super::slot::CallSlot;
 use super::streams::ITEMS;
 use super::table::{Answers, Calls};
 use super::{Body, Engine, to_body};
+use crate::caught::ignore_panic;
 use crate::error::{CallError, PlaceError, printable};
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::placement::{ReceivePlacement, naming};
@@ -119,7 +120,7 @@ impl Engine {
         }
         if self.calls.give_up(slot) {
             if let Some(trace) = &slot.trace {
-                trace.cancelled();
+                ignore_panic(|| trace.cancelled());
             }
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
         }

@@ -1,4 +1,4 @@
-//! Control messages: a header and a few bytes that say something about a call. They are not answered.
+//! Control messages: a header and a few bytes that say something about a call, or that an answer found no room. They are not answered.
 //!
 //! None is lost while the pipe lives. When its queue is full, as after many references were dropped at once, they wait here until
 //! the queue moves.

@@ -20,7 +20,7 @@ use crate::error::CallError;
 use crate::header::Kind;
 use crate::lock::lock;
 
-/// How many unclaimed references one connection may have shared, so that none takes all of a server's.
+/// How many unclaimed references one connection may have shared at least, or a quarter of the server's, so that none takes them all.
 const SHARED_BY_ONE: usize = 1 << 14;
 
 /// A reference that any process can [`open`](Shared::open): the owner's URLs, and a token that can be used once.
@@ -164,10 +164,14 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// # Errors
     /// - [`CallError::Unresolved`] if it was opened before, or too late, or names too many URLs.
     /// - [`CallError::Connection`] if the owner cannot be reached at any URL. URLs are tried in order. A context that has transport
-    ///   `tls` leaves this machine only over that.
+    ///   `tls` tries only that and transports within this machine (`shm`, not `tcp` to `localhost`); `open_where` tries others, too.
     /// - Otherwise, the errors of any call.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
-        self.open_where(context, |_| true).await
+        // Whoever wrote the URLs must not choose a connection that proves less than this context's others.
+        let tls = "tls://-".parse();
+        let has_tls = tls.is_ok_and(|tls| context.check_transport(&tls).is_ok());
+        let is_guarded = |url: &Url| !has_tls || url.transport() == "tls" || context.is_local(url);
+        self.open_where(context, is_guarded).await
     }
 
     /// As [`open`](Shared::open), but connects only to URLs that are `allowed`, judged by transport and address.
@@ -184,14 +188,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let count = self.urls.len();
             return unresolved(format!("it names {count} URLs, at most {URLS} are tried"));
         }
-        // Whoever wrote the URLs must not choose a connection that proves less than this context's others.
-        let tls = "tls://-".parse();
-        let has_tls = tls.is_ok_and(|tls| context.check_transport(&tls).is_ok());
-        let is_allowed = |url: &&String| {
-            let is_guarded = |url: &Url| url.transport() == "tls" || context.is_local(url);
-            let is_allowed = |url: Url| (!has_tls || is_guarded(&url)) && allowed(&url);
-            url.parse().map_or(true, is_allowed)
-        };
+        let is_allowed = |url: &&String| url.parse().map_or(true, |url| allowed(&url));
         let urls: Vec<_> = self.urls.iter().filter(is_allowed).collect();
         let until = Instant::now() + REACHABLE;
         let mut unreachable = None;
@@ -223,11 +220,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
             },
             None if !self.urls.is_empty() => {
                 let count = self.urls.len();
-                let why = match has_tls {
-                    true => ": this context has `tls`, and leaves the machine only over that",
-                    false => "",
-                };
-                return unresolved(format!("none of its {count} URLs is allowed here{why}"));
+                return unresolved(format!("none of its {count} URLs is allowed here"));
             }
             None => CallError::Unresolved("its owner listens nowhere".into()),
         })
@@ -291,10 +284,11 @@ impl Grants {
                     "{limit} references are shared and not claimed, the limit"
                 ));
             }
+            let most = SHARED_BY_ONE.max(limit / 4);
             let of_one = table.by_connection.entry(connection).or_default();
-            if *of_one >= SHARED_BY_ONE {
+            if *of_one >= most {
                 return Err(format!(
-                    "{SHARED_BY_ONE} references were shared over this connection and not claimed, the limit; each can be \
+                    "{most} references were shared over this connection and not claimed, the limit; each can be \
                      claimed for a minute"
                 ));
             }
@@ -482,7 +476,7 @@ mod tests {
         let (grants, runtime) = (Arc::new(Grants::default()), Runtime::current());
         let give = |connection| {
             let referent = Arc::new(Fixed(Arc::new(())));
-            grants.give(referent, connection, usize::MAX, &runtime)
+            grants.give(referent, connection, 4 * SHARED_BY_ONE, &runtime)
         };
         let tokens: Vec<_> = (0..SHARED_BY_ONE).map(|_| give(1).unwrap()).collect();
         assert!(give(1).is_err());

@@ -14,7 +14,7 @@ use serde::de::{self, DeserializeOwned};
 use super::probe::Probe;
 use super::shape::{Body, Definition, Shape};
 use crate::caught::catch_panic;
-use crate::codec::change;
+use crate::codec::{Fault, read_fault};
 
 /// How many requests the types of one method may make; a large trait makes a few thousand.
 const MAX_QUESTIONS: u32 = 200_000;
@@ -58,8 +58,8 @@ pub(super) enum Stop {
     /// The type's own error.
     Refused(String),
     SelfDescribing(&'static str),
-    /// It is not read as it was written, for this reason.
-    Changes(String),
+    /// It cannot be read, though it was written.
+    Unreadable(Fault),
     TooDeep,
     TooLarge,
     Panicked,
@@ -71,10 +71,13 @@ impl fmt::Display for Stop {
             Self::Cut | Self::TooLarge => f.write_str("is too large to trace"),
             Self::NoVariant => f.write_str("has no variants"),
             Self::Refused(why) => write!(f, "refused every sample: {why}"),
-            Self::SelfDescribing(call) => write!(f, "needs a self-describing format ({call})"),
-            Self::Changes(how) => write!(
+            Self::SelfDescribing(call) => write!(
                 f,
-                "is not read as it is written: {how}; `#[serde(skip)]` is for last variants only, and fields of tuples are never skipped"
+                "needs a self-describing format ({call}), as `#[serde(untagged)]`, `#[serde(tag = ..)]`, `#[serde(flatten)]` and `serde_json::Value` do, and the bytes of a call do not describe themselves; use a plain enum or struct"
+            ),
+            Self::Unreadable(fault) => write!(
+                f,
+                "cannot be read as it is written ({fault}): put variants with `#[serde(skip)]` last, and skip no fields of tuples"
             ),
             Self::TooDeep => write!(f, "nests deeper than {MAX_DEPTH} levels"),
             Self::Panicked => f.write_str("panicked in its `Deserialize`"),
@@ -138,10 +141,10 @@ impl Default for Trace {
     }
 }
 
-/// Fails if the value is not read as it was written. One that panics is the encoder's to report.
-fn is_read_as_written<T: Serialize + DeserializeOwned>(value: &T) -> Result<(), Stop> {
-    match catch_panic(|| change(value)) {
-        Ok(Some(how)) => Err(Stop::Changes(how)),
+/// Fails if what was written cannot be read. A type that panics is the encoder's to report.
+fn check_reading<T: Serialize + DeserializeOwned>(value: &T) -> Result<(), Stop> {
+    match catch_panic(|| read_fault(value)) {
+        Ok(Some(fault)) => Err(Stop::Unreadable(fault)),
         Ok(None) | Err(_) => Ok(()),
     }
 }
@@ -157,7 +160,7 @@ impl Trace {
             let mut shape = Shape::Open;
             match self.step::<T>(&mut shape, 0) {
                 Ok(value) => {
-                    is_read_as_written(&value)?;
+                    check_reading(&value)?;
                     if !self.open {
                         break self.walk_smallest::<T>().map(|()| shape);
                     }
@@ -171,7 +174,7 @@ impl Trace {
     /// The smallest value, in which options and sequences are empty, may be written differently.
     fn walk_smallest<T: Serialize + DeserializeOwned>(&mut self) -> Result<(), Stop> {
         match self.step::<T>(&mut Shape::Open, 1) {
-            Ok(value) => is_read_as_written(&value),
+            Ok(value) => check_reading(&value),
             Err(_) => Ok(()),
         }
     }

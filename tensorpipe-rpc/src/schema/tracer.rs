@@ -49,7 +49,7 @@ impl Tracer {
             Ok(shape) => Some(shape),
             Err(stop) => {
                 let text = format!("{place}: `{}` {stop}", std::any::type_name::<T>());
-                if let Stop::SelfDescribing(_) | Stop::Changes(_) = stop {
+                if let Stop::SelfDescribing(_) | Stop::Unreadable(_) = stop {
                     self.unsuitable.get_or_insert_with(|| text.clone());
                 }
                 self.untraced.push(text);
@@ -76,7 +76,7 @@ impl Tracer {
                     first.get_or_insert(stop);
                 }
                 // No seed helps here.
-                Stop::SelfDescribing(_) | Stop::Changes(_) => return Err(stop),
+                Stop::SelfDescribing(_) | Stop::Unreadable(_) => return Err(stop),
                 _ => return Err(first.unwrap_or(stop)),
             }
         }

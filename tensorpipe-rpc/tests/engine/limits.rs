@@ -20,7 +20,7 @@ fn limits(calls: usize, calls_per_connection: usize) -> ServerLimits {
 #[tokio::test]
 async fn a_caller_that_does_not_read_for_a_while_gets_all_answers() {
     const CALLS: u64 = 60;
-    const MS_300: [u8; 2] = [0xac, 0x02];
+    const MS_2000: [u8; 2] = [0xd0, 0x0f];
     let (mut few, mut many) = (Limits::default(), Limits::default());
     few.window_messages = 4;
     many.queued_writes = 16;
@@ -28,7 +28,7 @@ async fn a_caller_that_does_not_read_for_a_while_gets_all_answers() {
     let url = both.server.url().to_string();
     let pipe = both.near.connect(url).await.unwrap();
     for call in 0..CALLS {
-        pipe.send(raw_call("sleep", call, &MS_300)).unwrap();
+        pipe.send(raw_call("sleep", call, &MS_2000)).unwrap();
     }
     until(|| both.at_it() == CALLS as usize).await;
     until(|| both.server.calls_in_flight() == 0).await;

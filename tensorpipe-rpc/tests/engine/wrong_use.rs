@@ -90,13 +90,13 @@ fn calls_on_threads_without_a_runtime_work() {
             assert!(begun.elapsed() < Duration::from_secs(5));
             std::thread::sleep(Duration::from_millis(2));
         }
-        let running = client.sleep(50);
+        let running = client.sleep(2000);
         while server.calls_in_flight() == 0 {
             assert!(begun.elapsed() < Duration::from_secs(10));
             std::thread::sleep(Duration::from_millis(2));
         }
         assert_eq!(block_on(server.shutdown()), 0);
-        assert_eq!(block_on(running).unwrap(), 50);
+        assert_eq!(block_on(running).unwrap(), 2000);
         drop(client);
     }
 }

@@ -22,7 +22,6 @@ use super::core::Core;
 use super::driver::tuning::{
     HEARTBEAT_CHECKS, HEARTBEAT_LONGEST, HEARTBEAT_SHORTEST, HEARTBEAT_SILENT,
 };
-use super::driver::wake;
 use crate::ambient;
 use crate::error::SystemError;
 use crate::sync::{Arc, Mutex, Weak, lock};
@@ -150,7 +149,6 @@ impl Core {
             shared.state.send_keep_alive();
             io.take_frames(&mut shared);
             drop(shared);
-            io.wakes.drain(..).for_each(wake);
             io.send_gathered(self);
         }
         // This is also for a thread that has left a kick meanwhile.

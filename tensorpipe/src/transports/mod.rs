@@ -127,7 +127,8 @@ pub trait Acceptor: Send {
     fn address(&self) -> String;
 
     /// The next connection. An error concerns this attempt only: the acceptor is asked again, after a pause if the system is short of
-    /// descriptors or memory.
+    /// descriptors or memory, or accepting itself fails again and again. [`Error::System`] with a call other than `accept` means that a
+    /// connection was taken and given up, so others are accepted without a pause.
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>>;
 }
 

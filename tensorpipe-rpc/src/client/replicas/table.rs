@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::balance::Balance;
 use super::builder::Options;
 use super::replica::{Live, Phase, Replica};
+use crate::caught::ignore_panic;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
 use crate::lock::{Mutex, MutexGuard, Notify, Ordering, lock};
@@ -230,7 +231,7 @@ impl Shared {
             }
             replica.last_error = Some(error.clone());
         }
-        self.changed.notify_waiters();
+        ignore_panic(|| self.changed.notify_waiters());
         connections
     }
 }
@@ -254,7 +255,7 @@ impl Shared {
             replica.services.clear();
             replica.go_to(Phase::Live(live.clone()));
         });
-        self.changed.notify_waiters();
+        ignore_panic(|| self.changed.notify_waiters());
         metrics::replica_connected();
         tracing::debug!(%url, pipe = live.connection.pipe().name(), "a replica is there");
     }
@@ -298,7 +299,7 @@ impl Shared {
             replica.services.push(answer);
             replica.url.clone()
         };
-        self.changed.notify_waiters();
+        ignore_panic(|| self.changed.notify_waiters());
         if let Some(error) = refusal {
             tracing::warn!(%url, %error, "a replica is not suitable");
         }
@@ -318,7 +319,7 @@ impl Shared {
         let url = self.change(index, |replica| {
             replica.go_to(Phase::GivenUp);
         });
-        self.changed.notify_waiters();
+        ignore_panic(|| self.changed.notify_waiters());
         tracing::warn!(%url, "a replica is given up");
     }
 

@@ -157,6 +157,25 @@ fn memory_is_charged_where_bytes_are_few() {
     assert_eq!(bytes_as::<Sparse>(&bytes).unwrap().len(), 999);
 }
 
+/// Fields lie in their struct, which is charged as an element.
+#[test]
+fn fields_are_not_charged_again() {
+    #[derive(Debug, Serialize, Deserialize)]
+    enum Value {
+        Null,
+        Text(String),
+    }
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Row([Value; 8], (Value, Value));
+    // Twice the elements that fit if each field counted again.
+    let rows: u32 = 1_500_000;
+    let mut bytes = postcard::to_allocvec(&rows).unwrap();
+    bytes.resize(bytes.len() + rows as usize * 10, 0);
+    let read = bytes_as::<Vec<Row>>(&bytes).unwrap();
+    assert_eq!(read.len(), rows as usize);
+    assert!(read.iter().all(|row| matches!(row.0[7], Value::Null)));
+}
+
 /// A box allocates as much as its largest variant takes, however little was written.
 #[test]
 fn memory_in_boxes_is_charged() {

@@ -112,7 +112,7 @@ pub(crate) struct Shared {
     /// The first outgoing message that the peer does not read, because it is going away.
     pub(super) ignored_from: Option<u64>,
     going_away_reason: Arc<str>,
-    /// Callbacks for outgoing messages that begin to leave, by message number; as many as there are queued messages.
+    /// Who waits for an outgoing message to begin to leave, by its number.
     pub(super) on_sending: BTreeMap<u64, Vec<Waker>>,
     /// Acknowledgements of channels that wait for the next message.
     pub(super) delayed_acks: DelayedAcks,
