@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "another library's memory is an address")]
 
 use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use cudarc::driver::{CudaStream, result};
@@ -369,6 +370,34 @@ pub(crate) fn owner_goes_late() {
     has_begun.recv_timeout(Duration::from_secs(30)).unwrap();
     runtime().block_on(an_event_is_heard_of(&bench));
     drop(goes);
+}
+
+/// Says which thread it is dropped on, and panics.
+struct Tells(mpsc::Sender<ThreadId>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        let _ = self.0.send(std::thread::current().id());
+        panic!("as planned");
+    }
+}
+
+/// An owner's code may wait for a lock, or panic, also if no work on its memory is unfinished.
+pub(crate) fn owner_goes_elsewhere() {
+    let bench = Bench::new();
+    let stream = bench.cuda.context(device()).unwrap().new_stream().unwrap();
+    let tensor = bench.tensor(device(), &pattern(LEN, 1));
+    let address = bench.cuda.read(tensor.buffer(), &stream).unwrap().address();
+    for _ in 0..2 {
+        let (tell, told) = mpsc::channel();
+        // SAFETY: the tensor is there to the end, and nobody writes to it.
+        let theirs = unsafe { bench.cuda.borrow(Tells(tell), address, LEN, &stream) };
+        let theirs = theirs.unwrap();
+        assert!(bench.download(&theirs) == pattern(LEN, 1));
+        drop(theirs);
+        let by = told.recv_timeout(Duration::from_secs(30));
+        assert_ne!(by.unwrap(), std::thread::current().id());
+    }
 }
 
 #[test]

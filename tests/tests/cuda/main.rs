@@ -111,6 +111,8 @@ stories! {
     #[test]
     fn an_owner_that_is_long_in_going_holds_up_no_event() { foreign::owner_goes_late() }
     #[test]
+    fn an_owner_s_code_runs_on_a_thread_that_may_wait() { foreign::owner_goes_elsewhere() }
+    #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }

@@ -40,9 +40,9 @@ impl CudaDevices {
     }
 
     /// A buffer over memory of the stream's device that somebody else owns, by address and length in bytes. It is ready behind what
-    /// `stream` has queued by now. The owner is dropped when nobody has a handle on the buffer and no work on it is unfinished. That
-    /// can happen on any thread, also inside a pipe: the drop must not wait, nor call a pipe. Memory that other processes may map can
-    /// be lent to them (`cuMemCreate` with a descriptor, as for PyTorch's expandable segments): a loan counts as such work.
+    /// `stream` has queued by now. The owner is dropped when nobody has a handle on the buffer and no work on it is unfinished, on
+    /// a thread of this crate's: it may wait, but other memory is freed after it. Memory that other processes may map can be lent to
+    /// them (`cuMemCreate` with a descriptor, as for PyTorch's expandable segments): a loan counts as such work.
     ///
     /// # Safety
     /// The memory exists as long as the owner, in the device's primary context. Nobody writes there, except for work that `stream` has

@@ -212,7 +212,7 @@ impl Drop for CudaMemory {
         let Source::Slice(slice) = source else {
             let unfinished = self.work.unfinished();
             return match unfinished.is_empty() {
-                true => free(source, &self.opened),
+                true => free(source, self.opened.clone()),
                 false => free_behind(source, self.opened.clone(), unfinished),
             };
         };
@@ -231,10 +231,12 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Frees memory that nobody uses any more.
-fn free(source: Source, opened: &Opened) {
-    if let Source::Own(block) = source {
-        drop(opened.slabs.give_back(block));
+/// Frees memory that nobody uses any more. Other libraries' code, which may wait for a lock, runs on the thread that frees memory.
+fn free(source: Source, opened: Arc<Opened>) {
+    match source {
+        Source::Own(block) => drop(opened.slabs.give_back(block)),
+        Source::Foreign { owner } => opened.frees.clone().drop_later((owner, opened)),
+        Source::Lent { .. } | Source::Slice(_) | Source::Gone => {}
     }
 }
 
@@ -258,8 +260,7 @@ fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn 
                 frees.drop_later((unused, opened));
             }
         }
-        Source::Foreign { owner } => frees.drop_later((owner, opened)),
-        // Freed in its stream's order, or by its owner.
-        Source::Slice(_) | Source::Gone => {}
+        // The others are freed in their stream's order, or by their owner.
+        source => free(source, opened),
     }
 }

@@ -35,7 +35,7 @@ impl Tensor {
     }
 
     /// A tensor over another library's memory on a GPU. Its bytes are ready behind what `stream` has queued by now. The other library
-    /// is notified when all work of this process on them has finished.
+    /// is notified when all work of this process on them has finished, on a thread of this crate's.
     ///
     /// # Safety
     /// The DLPack tensor describes its memory correctly. Until its release, nobody writes there, nor has queued work that writes
