@@ -1,7 +1,7 @@
 //! Memory of any device: an [`Allocator`] makes it, a [`DevicePool`] keeps it warm and reuses it.
 //!
 //! Invariant: memory is reused or freed only when no work on it is [unfinished](super::QueuedWork::unfinished). Memory that is returned
-//! earlier waits: in the free list, or with the fence that has to be reached.
+//! earlier waits: in the free list, or with the fence that has to be reached. Behind a [lost](super::Fence::is_lost) fence, it is leaked.
 
 use std::any::Any;
 use std::fmt;
@@ -204,10 +204,14 @@ impl Kept for Block {
 }
 
 impl Block {
-    /// Frees it behind all work that is queued on it.
+    /// Frees it behind all work that is queued on it; leaks it if nobody knows when that ends.
     fn free_when_idle(self) {
         let unfinished = self.memory.work().map(QueuedWork::unfinished);
-        if let Some(fence) = unfinished.unwrap_or_default().pop() {
+        let unfinished = unfinished.unwrap_or_default();
+        if unfinished.iter().any(|fence| fence.is_lost()) {
+            return std::mem::forget(self);
+        }
+        if let Some(fence) = unfinished.into_iter().next_back() {
             fence.when_reached(Box::new(move || self.free_when_idle()));
         }
     }

@@ -4,7 +4,8 @@
 //! that queues more work orders it behind them on the device. Callbacks are only for code that needs the bytes on the CPU, and for devices
 //! that do not know this kind of fence.
 //!
-//! Invariant: memory returns to its pool or to the device only when none of its fences is unfinished.
+//! Invariant: memory returns to its pool or to the device only when none of its fences is unfinished. After a fence that is
+//! [lost](Fence::is_lost), it never does.
 
 use std::any::Any;
 use std::fmt;
@@ -31,6 +32,12 @@ pub trait Fence: Send + Sync + 'static {
     /// Runs `act` once the fence is reached: on a thread that may call the device, or at once, within this call, if it is reached
     /// already.
     fn when_reached(&self, act: Box<dyn FnOnce() + Send>);
+
+    /// Whether it was reached by an error that does not say that the work before it has ended. Memory that such work uses is leaked. By
+    /// default no.
+    fn is_lost(&self) -> bool {
+        false
+    }
 
     /// Whether a device can order work behind this fence. If not (another process reads the memory), a writer must wait until it is
     /// reached. By default yes.
@@ -92,7 +99,7 @@ impl QueuedWork {
     /// The memory is reused: whether its old bytes ever came does not matter any more.
     pub(super) fn forget_ready(&self) {
         let mut queued = self.lock();
-        queued.ready.take_if(|fence| fence.reached().is_some());
+        queued.ready.take_if(|fence| !is_unfinished(fence));
     }
 
     /// Work that uses the memory is queued up to `fence`.
@@ -101,14 +108,11 @@ impl QueuedWork {
     }
 
     /// What must be reached before the memory is overwritten, used again or freed: the work that it is
-    /// [ready](QueuedWork::ready) behind, and the work that [uses](QueuedWork::use_until) it.
+    /// [ready](QueuedWork::ready) behind, and the work that [uses](QueuedWork::use_until) it. A [lost](Fence::is_lost) fence stays there.
     pub fn unfinished(&self) -> Vec<Arc<dyn Fence>> {
         let mut queued = self.lock();
-        queued.users.retain(|fence| fence.reached().is_none());
-        let ready = queued
-            .ready
-            .iter()
-            .filter(|fence| fence.reached().is_none());
+        queued.users.retain(is_unfinished);
+        let ready = queued.ready.iter().filter(|fence| is_unfinished(fence));
         ready.chain(&queued.users).cloned().collect()
     }
 }
@@ -116,9 +120,14 @@ impl QueuedWork {
 impl Queued {
     fn add_user(&mut self, fence: Arc<dyn Fence>) {
         // Drops reached fences, so that memory that is read often keeps only what is under way.
-        self.users.retain(|fence| fence.reached().is_none());
+        self.users.retain(is_unfinished);
         self.users.push(fence);
     }
+}
+
+/// Whether work before a fence may still use its memory.
+fn is_unfinished(fence: &Arc<dyn Fence>) -> bool {
+    fence.reached().is_none() || fence.is_lost()
 }
 
 impl fmt::Debug for QueuedWork {
@@ -142,8 +151,11 @@ impl Buffer {
         match self.memory().work() {
             Some(work) => work.use_until(fence.clone()),
             None => {
-                let kept = self.clone();
-                fence.when_reached(Box::new(move || drop(kept)));
+                let (kept, asked) = (self.clone(), fence.clone());
+                fence.when_reached(Box::new(move || match asked.is_lost() {
+                    true => std::mem::forget(kept),
+                    false => drop(kept),
+                }));
             }
         }
     }

@@ -22,7 +22,7 @@
 //! | `TEST_CUDA_ORDER` | which of the machine's devices each is, as `1,0`: with it go its UUID and whose memory it maps; `0,1` |
 //! | `TEST_CUDA_DMA_BUFS` | 1: it says that it exports dma-bufs, which it does not; 0 |
 //! | `TEST_CUDA_REFUSES` | names of functions that are not supported, with commas between them |
-//! | `TEST_CUDA_FAILS` | `NAME:NTH:CODE`: call number NTH of that function, from 1 on, fails with that error. `testCudaFails` says so later |
+//! | `TEST_CUDA_FAILS` | `NAME:NTH:CODE`: call number NTH of that function, from 1 on, fails with that error. With `NTH+`, later calls fail, too. `testCudaFails` says so later |
 //! | `TEST_CUDA_SWAPS` | the same of `cuMemExportToShareableHandle` and `cuMemImportFromShareableHandle`: they pass and open other memory |
 //! | `TEST_CUDA_LOSES` | a length: copies of so many bytes between main memory and a device are not made, and an event right behind one fails |
 //! | `TEST_CUDA_REPORT` | a file to which each process adds a line with its number when it begins, and one for each fault and each wait, as they happen |

@@ -58,25 +58,37 @@ pub(crate) struct Failing {
     function: String,
     /// Calls up to that one and with it; 0 behind it.
     pub(crate) left: u64,
+    /// Whether all calls behind it fail, too.
+    lasts: bool,
     error: CUresult,
 }
 
 impl Failing {
-    /// `NAME:NTH:CODE`; `None` where nothing is said.
+    /// `NAME:NTH:CODE`, or `NAME:NTH+:CODE`; `None` where nothing is said.
     pub(crate) fn parse(said: &str) -> Option<Self> {
         if said.is_empty() {
             return None;
         }
         let mut fields = said.split(':');
         let mut field = || fields.next().expect("NAME:NTH:CODE");
+        let (function, which) = (field().to_owned(), field());
+        let nth = which.strip_suffix('+');
         Some(Self {
-            function: field().to_owned(),
-            left: field().parse().expect("which call"),
+            function,
+            left: nth.unwrap_or(which).parse().expect("which call"),
+            lasts: nth.is_some(),
             error: match field() {
                 "2" => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
                 "4" => CUresult::CUDA_ERROR_DEINITIALIZED,
+                "46" => CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE,
+                "201" => CUresult::CUDA_ERROR_INVALID_CONTEXT,
                 "400" => CUresult::CUDA_ERROR_INVALID_HANDLE,
+                "700" => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
                 "801" => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+                "806" => CUresult::CUDA_ERROR_MPS_RPC_FAILURE,
+                "900" => CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                "908" => CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+                "911" => CUresult::CUDA_ERROR_EXTERNAL_DEVICE,
                 "999" => CUresult::CUDA_ERROR_UNKNOWN,
                 code => panic!("no error {code} is known here"),
             },
@@ -139,8 +151,8 @@ impl Machine {
         }
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *failing {
-            Some(failing) if named(&failing.function) && failing.left > 0 => {
-                failing.left -= 1;
+            Some(failing) if named(&failing.function) && (failing.lasts || failing.left > 0) => {
+                failing.left = failing.left.saturating_sub(1);
                 match failing.left {
                     0 => Err(failing.error),
                     _ => Ok(()),

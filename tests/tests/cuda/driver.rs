@@ -32,7 +32,7 @@ pub(crate) fn faults() -> Vec<String> {
     }
 }
 
-/// From now on a call of the driver for tests fails: `NAME:NTH:CODE`, or none. Whether the one before has.
+/// From now on a call of the driver for tests fails: `NAME:NTH:CODE` (`NTH+`: and later ones), or none. Whether the one before has.
 pub(crate) fn fails(what: &str) -> bool {
     type Fails = unsafe extern "C" fn(*const c_char) -> bool;
     let driver = driver();

@@ -21,6 +21,7 @@ mod probing;
 mod random;
 mod segments;
 mod slices;
+mod unanswered;
 mod unfinished;
 
 use tensorpipe::Context;
@@ -112,6 +113,10 @@ stories! {
     fn an_owner_that_is_long_in_going_holds_up_no_event() { foreign::owner_goes_late() }
     #[test]
     fn an_owner_s_code_runs_on_a_thread_that_may_wait() { foreign::owner_goes_elsewhere() }
+    #[test]
+    fn a_lasting_error_that_the_driver_has_for_an_event_ends_its_waits_and_its_memory_is_lost() { unanswered::waits_end() }
+    #[test]
+    fn an_event_that_a_driver_does_not_answer_for_while_a_graph_is_captured_is_asked_again() { unanswered::asked_again() }
     #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]

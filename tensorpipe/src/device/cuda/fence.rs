@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::{CudaEvent, DriverError};
@@ -34,8 +34,14 @@ pub(super) struct CudaFence {
     owner: Owner,
     device: Device,
     /// Dropped by hand in `drop`, with its context current; leaked in a forked child.
-    event: ManuallyDrop<Arc<CudaEvent>>,
+    event: ManuallyDrop<Arc<Asked>>,
     watch: Arc<Watch>,
+}
+
+/// An event, and how it has ended: a fence that is reached stays reached.
+struct Asked {
+    event: CudaEvent,
+    ended: OnceLock<Result<(), DriverError>>,
 }
 
 impl CudaFence {
@@ -43,13 +49,16 @@ impl CudaFence {
         Self {
             owner: Owner::here(),
             device,
-            event: ManuallyDrop::new(Arc::new(event)),
+            event: ManuallyDrop::new(Arc::new(Asked {
+                event,
+                ended: OnceLock::new(),
+            })),
             watch: watcher.0.clone(),
         }
     }
 
     pub(super) fn event(&self) -> &CudaEvent {
-        &self.event
+        &self.event.event
     }
 }
 
@@ -59,7 +68,7 @@ impl Fence for CudaFence {
         if self.owner.is_other_process() {
             return None;
         }
-        let reached = reached(&self.event)?;
+        let reached = self.event.reached()?;
         Some(reached.map_err(|error| failed(self.device, "cuEventQuery", error)))
     }
 
@@ -72,10 +81,15 @@ impl Fence for CudaFence {
         }
         let event = Arc::clone(&self.event);
         self.watch.add(Waiting {
-            is_reached: Box::new(move || reached(&event).is_some()),
+            is_reached: Box::new(move || event.reached().is_some()),
             act,
             is_slow: false,
         });
+    }
+
+    fn is_lost(&self) -> bool {
+        let ended = self.event.ended.get();
+        ended.is_some_and(|ended| ended.is_err_and(|error| !is_end(error)))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -99,17 +113,30 @@ impl Drop for CudaFence {
     }
 }
 
-/// Whether an event is reached, and how the work before it ended. That work counts as ended by a failure only if its context is dead. A
-/// refusal to answer (another thread captures a graph) means not reached: memory in use must not be taken for free.
-fn reached(event: &CudaEvent) -> Option<Result<(), DriverError>> {
-    match event.try_is_complete() {
-        Ok(is_complete) => is_complete.then_some(Ok(())),
-        Err(error) => matches!(
-            error.0 as u32,
-            4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
-        )
-        .then_some(Err(error)),
+impl Asked {
+    /// Whether the event is reached, and how the work before it ended. While a graph is captured, a driver may refuse to answer: then it
+    /// is asked again. Every other error ends the wait, since it would come again each time.
+    fn reached(&self) -> Option<Result<(), DriverError>> {
+        if self.ended.get().is_none() {
+            let ended = match self.event.try_is_complete() {
+                Ok(false) => return None,
+                Ok(true) => Ok(()),
+                Err(error) if matches!(error.0 as u32, 900..=908) => return None,
+                Err(error) => Err(error),
+            };
+            // Another thread's answer may be there already.
+            _ = self.ended.set(ended);
+        }
+        self.ended.get().copied()
     }
+}
+
+/// Whether an error kills the context, and with it all work that is queued. After other errors, the work may still use its memory.
+fn is_end(error: DriverError) -> bool {
+    matches!(
+        error.0 as u32,
+        4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
+    )
 }
 
 /// Owns a thread that polls events. The thread ends when nobody can add any and the last one is reached.

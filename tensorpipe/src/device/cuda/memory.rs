@@ -240,11 +240,19 @@ fn free(source: Source, opened: Arc<Opened>) {
     }
 }
 
-/// As [`free`], once the queued work has finished. The thread that waits for events does no slow work itself: everybody else's callbacks
+/// As [`free`], once the queued work has finished; if nobody knows when it does, the memory is leaked. The thread that waits for events does no slow work itself: everybody else's callbacks
 /// wait for it.
 fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn Fence>>) {
     if let Some(fence) = unfinished.pop() {
-        let then = move || free_behind(source, opened, unfinished);
+        let asked = fence.clone();
+        let then = move || match asked.is_lost() {
+            true => {
+                let device = opened.device;
+                tracing::warn!(%device, "memory of a device is lost");
+                std::mem::forget((source, opened));
+            }
+            false => free_behind(source, opened, unfinished),
+        };
         return fence.when_reached(Box::new(then));
     }
     let frees = opened.frees.clone();
