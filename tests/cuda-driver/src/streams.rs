@@ -1,6 +1,7 @@
 //! Streams and events. A stream is a thread that gets to its work late; an event is a position in a stream.
 
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_uint, c_void};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -163,14 +164,33 @@ pub(crate) fn settle() {
     positions.iter().for_each(Position::wait);
 }
 
+/// What C calls `CU_STREAM_PER_THREAD`.
+const PER_THREAD: usize = 2;
+
+thread_local! {
+    /// This thread's streams of address [`PER_THREAD`], by device.
+    static OWN: RefCell<BTreeMap<u32, Arc<Stream>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
 /// The stream that C means.
 pub(crate) fn stream(named: CUstream) -> Result<Arc<Stream>, CUresult> {
     MACHINE.state()?;
     let device = current()?;
-    let streams = streams();
+    let mut streams = streams();
     is_there(device, "a stream")?;
     if named.is_null() {
         return Ok(streams[device as usize].clone());
+    }
+    if named.addr() == PER_THREAD {
+        let own = OWN.with_borrow_mut(|own| {
+            let make = || {
+                let own = Stream::new(device);
+                streams.push(own.clone());
+                own
+            };
+            own.entry(device).or_insert_with(make).clone()
+        });
+        return Ok(own);
     }
     let found = streams
         .iter()

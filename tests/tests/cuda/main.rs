@@ -118,6 +118,8 @@ stories! {
     #[test]
     fn an_event_that_a_driver_does_not_answer_for_while_a_graph_is_captured_is_asked_again() { unanswered::asked_again() }
     #[test]
+    fn a_stream_that_is_each_thread_s_own_is_refused() { slices::stream_per_thread() }
+    #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }

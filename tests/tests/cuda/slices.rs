@@ -467,3 +467,29 @@ pub(crate) fn by_dlpack() {
         "{main}"
     );
 }
+
+/// Such a stream is another one on each thread, and what keeps a stream may be dropped on any.
+pub(crate) fn stream_per_thread() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, ..] = streams(&cuda, device().index);
+    let own = cuda.context(device()).unwrap().per_thread_stream();
+    let pool = DevicePool::new(device(), Arc::new(cuda.clone()));
+    let from = Buffer::from_vec(pattern(LEN, 1));
+    let buffer = cuda.upload(&from, pool.take(LEN).unwrap(), &makes);
+    let buffer = buffer.unwrap();
+    let tensor = Tensor::from_buffer(buffer.clone(), DType::U8, [LEN as u64]).unwrap();
+    let slice = own.alloc_zeros::<u8>(LEN).unwrap();
+    let refused = [
+        cuda.read(&buffer, &own).err(),
+        cuda.write(pool.take(LEN).unwrap(), &own).err(),
+        cuda.buffer(slice).err(),
+        tensor.into_dlpack_on(&cuda, &own).err(),
+    ];
+    for (number, error) in refused.into_iter().enumerate() {
+        let error = error.unwrap_or_else(|| panic!("number {number} keeps it"));
+        let words = error.to_string();
+        assert!(words.contains("CU_STREAM_PER_THREAD"), "{words}");
+    }
+    // What keeps no stream works on it.
+    assert!(bytes_of(&cuda, &buffer, &own) == pattern(LEN, 1));
+}

@@ -17,7 +17,8 @@ impl CudaDevices {
     /// Makes a buffer that owns a slice. Nothing is copied; the buffer is ready behind what the slice's stream has queued by now.
     ///
     /// # Errors
-    /// If the slice is of another context than a device's primary one, or the driver refuses.
+    /// If the slice is of another context than a device's primary one, or of each thread's own stream (`CU_STREAM_PER_THREAD`), and if
+    /// the driver refuses.
     pub fn buffer<T: bytemuck::Pod + Send + Sync>(
         &self,
         mut slice: CudaSlice<T>,
@@ -30,6 +31,7 @@ impl CudaDevices {
             return Err(DeviceError::new(device, "buffer", reason));
         }
         let stream = slice.stream().clone();
+        check(&stream, "buffer")?;
         // Behind other streams' work on it, as far as cudarc knows of that.
         let address = slice.device_ptr_mut(&stream).0;
         let len = slice.num_bytes();
@@ -106,12 +108,14 @@ impl CudaDevices {
     /// ready behind. When the result is dropped, the memory is kept until everything then queued on `stream` is done.
     ///
     /// # Errors
-    /// If the memory is not of these devices, its bytes never came, or the driver refuses.
+    /// If the memory is not of these devices, its bytes never came, `stream` is each thread's own (`CU_STREAM_PER_THREAD`), or the driver
+    /// refuses.
     pub fn read(
         &self,
         buffer: &Buffer,
         stream: &Arc<CudaStream>,
     ) -> Result<DeviceRead, DeviceError> {
+        check(stream, "read")?;
         let known = CudaMemory::of(&**buffer.memory());
         let known = known.filter(|known| buffer.offset() + buffer.len() <= known.len());
         let known = known.ok_or_else(|| foreign(buffer.device()))?;
@@ -135,6 +139,7 @@ impl CudaDevices {
         mut memory: BufferMut,
         stream: &Arc<CudaStream>,
     ) -> Result<DeviceWrite, DeviceError> {
+        check(stream, "write")?;
         for fence in memory.unfinished() {
             wait_for(stream, &*fence)?;
         }
@@ -151,6 +156,18 @@ impl CudaDevices {
             cuda: self.clone(),
         })
     }
+}
+
+/// Refuses a stream that is another one on each thread: what keeps a stream may be dropped on any.
+fn check(stream: &CudaStream, call: &'static str) -> Result<(), DeviceError> {
+    /// `CU_STREAM_PER_THREAD`.
+    const PER_THREAD: usize = 2;
+    if stream.cu_stream().addr() != PER_THREAD {
+        return Ok(());
+    }
+    let device = CudaDevices::device(stream.context().ordinal() as u32);
+    let reason = "CU_STREAM_PER_THREAD is another stream on each thread: pass a stream of its own";
+    Err(DeviceError::new(device, call, reason))
 }
 
 /// The device that memory lies on, whichever context is current.

@@ -17,7 +17,7 @@ impl Tensor {
     /// `stream` is done. It is marked as read-only.
     ///
     /// # Errors
-    /// If the memory is not of these devices, or the driver refuses.
+    /// If the memory is not of these devices, `stream` is each thread's own (`CU_STREAM_PER_THREAD`), or the driver refuses.
     pub fn into_dlpack_on(
         self,
         cuda: &CudaDevices,
