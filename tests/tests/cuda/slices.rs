@@ -2,13 +2,15 @@
 
 #![allow(unsafe_code, reason = "a program's own copies take addresses")]
 
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
+use tensorpipe::DeviceError;
 use tensorpipe::conformance::pattern;
-use tensorpipe::device::Memory;
+use tensorpipe::device::{Fence, Memory};
 use tensorpipe::device::cuda::{CudaDevices, Download};
 use tensorpipe::{
     Buffer, BufferMut, Context, DType, Tensor,
@@ -352,7 +354,7 @@ pub(crate) fn a_callback_panics() {
     let cuda = CudaDevices::open().unwrap();
     let [reads, others, _] = streams(&cuda, 0);
     let (held, other) = (Hold::on(&reads), Hold::on(&others));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (tell, told) = mpsc::channel();
     let (first, last) = (cuda.fence(&others).unwrap(), cuda.fence(&reads).unwrap());
     first.when_reached(Box::new(|| panic!("as planned")));
     first.when_reached(Box::new(|| std::panic::panic_any(PanicsAgain)));
@@ -492,4 +494,58 @@ pub(crate) fn stream_per_thread() {
     }
     // What keeps no stream works on it.
     assert!(bytes_of(&cuda, &buffer, &own) == pattern(LEN, 1));
+}
+
+/// Lets another thread go on while it is asked, and is reached then.
+struct AskedSlowly(Mutex<mpsc::Sender<()>>);
+
+impl Fence for AskedSlowly {
+    fn reached(&self) -> Option<Result<(), DeviceError>> {
+        let _ = self.0.lock().unwrap().send(());
+        std::thread::sleep(Duration::from_millis(1));
+        Some(Ok(()))
+    }
+
+    fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
+        act();
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Whoever drops the other handle last has queued work before.
+pub(crate) fn taken_by_the_last() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, reads, _] = streams(&cuda, 0);
+    // One processor: a thread that is woken goes first.
+    let mut one = nix::sched::CpuSet::new();
+    let here = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+    let first = (0..nix::sched::CpuSet::count()).find(|cpu| here.is_set(*cpu).unwrap());
+    one.set(first.unwrap()).unwrap();
+    nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &one).unwrap();
+    for _ in 0..100 {
+        let held = Hold::on(&reads);
+        let fence = cuda.fence(&reads).unwrap();
+        let slice = makes.alloc_zeros::<u8>(512).unwrap();
+        let buffer = cuda.buffer(slice).unwrap();
+        let (tell, told) = mpsc::channel();
+        let slowly: Arc<dyn Fence> = Arc::new(AskedSlowly(Mutex::new(tell.clone())));
+        buffer.use_until(&slowly);
+        let other = buffer.clone();
+        let drops = std::thread::spawn(move || {
+            told.recv().unwrap();
+            other.use_until(&fence);
+            drop(other);
+        });
+        let taken = cuda.into_slice::<u8>(buffer);
+        let _ = tell.send(());
+        drops.join().unwrap();
+        let slice = taken.or_else(|buffer| cuda.into_slice::<u8>(buffer));
+        let behind = cuda.fence(slice.unwrap().stream()).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        assert!(behind.reached().is_none(), "its stream waits for no reader");
+        drop(held);
+    }
 }

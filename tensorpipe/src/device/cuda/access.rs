@@ -90,8 +90,9 @@ impl CudaDevices {
 
     fn take_slice<T: bytemuck::Pod>(buffer: &mut Buffer) -> Option<CudaSlice<T>> {
         let is_whole = buffer.len() == buffer.memory().len();
-        let unfinished = buffer.memory().work()?.unfinished();
         let memory = buffer.memory_mut().filter(|_| is_whole)?;
+        // All of it: nobody else has a handle, to queue more.
+        let unfinished = memory.work()?.unfinished();
         let memory = memory.as_any_mut().downcast_mut::<CudaMemory>()?;
         let stream = memory.stream()?.clone();
         let mut waits = unfinished.iter();
