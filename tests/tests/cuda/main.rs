@@ -122,6 +122,8 @@ stories! {
     #[test]
     fn a_slice_is_taken_out_behind_work_that_another_handle_has_queued_last() { slices::taken_by_the_last() }
     #[test]
+    fn a_wait_of_cudarc_s_that_the_driver_refuses_makes_no_tensor_and_no_slice() { slices::cudarcs_wait_fails() }
+    #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }

@@ -6,19 +6,19 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, result};
+use cudarc::driver::sys::{self, CUdeviceptr};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError, result};
 use tensorpipe::DeviceError;
 use tensorpipe::conformance::pattern;
-use tensorpipe::device::{Fence, Memory};
 use tensorpipe::device::cuda::{CudaDevices, Download};
+use tensorpipe::device::{Fence, Memory};
 use tensorpipe::{
     Buffer, BufferMut, Context, DType, Tensor,
     device::{Allocator, DevicePool},
 };
 
 use crate::bench::device;
-use crate::driver::waits;
+use crate::driver::{fails, waits};
 use crate::fixture::Hold;
 
 const LEN: usize = 100_000;
@@ -548,4 +548,32 @@ pub(crate) fn taken_by_the_last() {
         assert!(behind.reached().is_none(), "its stream waits for no reader");
         drop(held);
     }
+}
+
+/// A failed wait of cudarc's is no success, and an old error no failure.
+pub(crate) fn cudarcs_wait_fails() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, writes, _] = streams(&cuda, 0);
+    let held = Hold::on(&writes);
+    let mut slice = makes.alloc_zeros::<u8>(LEN).unwrap();
+    writes.memcpy_htod(&pattern(LEN, 1), &mut slice).unwrap();
+    fails("cuStreamWaitEvent:1:999");
+    let refused = cuda.buffer(slice).unwrap_err();
+    assert_eq!(refused.call, "cuStreamWaitEvent", "{refused}");
+    drop(held);
+    let slice = makes.clone_htod(&pattern(LEN, 2)).unwrap();
+    let buffer = cuda.buffer(slice).unwrap();
+    end_of(&cuda, &makes);
+    fails("cuStreamWaitEvent:1:999");
+    let buffer = cuda.into_slice::<u8>(buffer).expect_err("its stream waits");
+    let slice = cuda.into_slice::<u8>(buffer).unwrap();
+    let stale = Err::<(), _>(DriverError(sys::CUresult::CUDA_ERROR_UNKNOWN));
+    let held = Hold::on(&writes);
+    let fence = cuda.fence(&writes).unwrap();
+    makes.context().record_err(stale);
+    cuda.wait_for(&makes, &*fence).unwrap();
+    drop(held);
+    makes.context().record_err(stale);
+    let buffer = cuda.buffer(slice).unwrap();
+    assert!(bytes_of(&cuda, &buffer, &makes) == pattern(LEN, 2));
 }

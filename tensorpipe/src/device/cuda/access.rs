@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::memory::CudaMemory;
-use super::{ContextGuard, CudaDevices, Opened, bind, enter, failed, wait_for};
+use super::{ContextGuard, CudaDevices, Opened, bind, enter, failed, forget_error, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
@@ -32,8 +32,11 @@ impl CudaDevices {
         }
         let stream = slice.stream().clone();
         check(&stream, "buffer")?;
-        // Behind other streams' work on it, as far as cudarc knows of that.
+        // Behind other streams' work on it, as far as cudarc knows of that. It keeps its errors in the context.
+        forget_error(&opened.context);
         let address = slice.device_ptr_mut(&stream).0;
+        let waits = opened.context.check_err();
+        waits.map_err(|error| failed(device, "cuStreamWaitEvent", error))?;
         let len = slice.num_bytes();
         let fence = self.fence(&stream)?;
         let memory = CudaMemory::of_slice(opened, Box::new(slice), address, len);
@@ -83,7 +86,7 @@ impl CudaDevices {
     /// slice's stream queues from now on runs behind all work on it.
     ///
     /// # Errors
-    /// The buffer itself in all other cases: see [`read`](Self::read).
+    /// The buffer itself in all other cases, and if the driver refuses: see [`read`](Self::read).
     pub fn into_slice<T: bytemuck::Pod>(&self, mut buffer: Buffer) -> Result<CudaSlice<T>, Buffer> {
         Self::take_slice(&mut buffer).ok_or(buffer)
     }
@@ -99,10 +102,11 @@ impl CudaDevices {
         waits
             .try_for_each(|fence| wait_for(&stream, &**fence))
             .ok()?;
-        let mut slice = memory.take_slice::<T>()?;
-        // Tells cudarc to order its other streams' work on the slice behind that, too.
-        drop(slice.device_ptr_mut(&stream).1);
-        Some(slice)
+        // Tells cudarc to order its other streams' work on the slice behind that, too. It keeps its errors in the context.
+        forget_error(stream.context());
+        drop(memory.slice_mut::<T>()?.device_ptr_mut(&stream).1);
+        stream.context().check_err().ok()?;
+        memory.take_slice()
     }
 
     /// The address of a buffer's bytes, for work on `stream` that reads them. That work runs behind the fence that the bytes are

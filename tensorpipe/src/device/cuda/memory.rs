@@ -142,6 +142,17 @@ impl CudaMemory {
         }
     }
 
+    /// Its slice, if it is one of this type.
+    pub(super) fn slice_mut<T: 'static>(&mut self) -> Option<&mut CudaSlice<T>> {
+        match &mut self.source {
+            Source::Slice(slice) => {
+                let slice: &mut dyn Any = &mut **slice;
+                slice.downcast_mut()
+            }
+            _ => None,
+        }
+    }
+
     /// Takes the slice out; from now on the caller owns it.
     pub(super) fn take_slice<T: 'static>(&mut self) -> Option<CudaSlice<T>> {
         let slice: &dyn Any = match &self.source {

@@ -299,6 +299,7 @@ fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
     match (fence.as_any().downcast_ref::<CudaFence>(), fence.reached()) {
         (_, Some(reached)) => reached,
         (Some(fence), None) => {
+            forget_error(stream.context());
             let waits = stream.wait(fence.event());
             waits.map_err(|error| failed(device, "cuStreamWaitEvent", error))
         }

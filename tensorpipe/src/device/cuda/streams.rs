@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::CudaStream;
 
-use super::{ContextGuard, CudaDevices, Opened, failed};
+use super::{ContextGuard, CudaDevices, Opened, failed, forget_error};
 use crate::device::Device;
 use crate::error::DeviceError;
 
@@ -37,6 +37,7 @@ impl CudaDevices {
         let stream = match warm {
             Some(stream) => stream,
             None => {
+                forget_error(&opened.context);
                 let made = opened.context.new_stream();
                 made.map_err(|error| failed(device, "cuStreamCreate", error))?
             }
