@@ -45,6 +45,7 @@ macro_rules! may_fail {
 }
 
 mod blocks;
+mod captures;
 mod devices;
 mod kernels;
 mod machine;

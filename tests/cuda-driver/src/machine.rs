@@ -146,6 +146,7 @@ impl Machine {
             held.1 -= 1;
         }
         drop(held);
+        crate::captures::allow(function)?;
         if self.refused.split(',').any(named) {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }

@@ -5,6 +5,7 @@ mod across;
 #[allow(dead_code, reason = "the suites are run elsewhere")]
 mod bench;
 mod calls;
+mod captured;
 mod channels;
 mod counts;
 mod driver;
@@ -123,6 +124,8 @@ stories! {
     fn a_slice_is_taken_out_behind_work_that_another_handle_has_queued_last() { slices::taken_by_the_last() }
     #[test]
     fn a_wait_of_cudarc_s_that_the_driver_refuses_makes_no_tensor_and_no_slice() { slices::cudarcs_wait_fails() }
+    #[test]
+    fn a_graph_that_a_program_captures_of_the_driver_s_calls_survives_every_channel() { runtime().block_on(captured::goes_on()) }
     #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaEvent, DriverError};
 
+use super::captures::Relaxed;
 use super::{ContextGuard, failed};
 use crate::device::{Device, Fence};
 use crate::error::DeviceError;
@@ -118,6 +119,7 @@ impl Asked {
     /// is asked again. Every other error ends the wait, since it would come again each time.
     fn reached(&self) -> Option<Result<(), DriverError>> {
         if self.ended.get().is_none() {
+            let _relaxed = Relaxed::here();
             let ended = match self.event.try_is_complete() {
                 Ok(false) => return None,
                 Ok(true) => Ok(()),
@@ -205,6 +207,8 @@ impl Watch {
     }
 
     fn run(self: &Arc<Self>) {
+        // Once for the thread, which calls the driver all the time.
+        let _relaxed = Relaxed::here();
         let (mut waiting, mut pause) = (Vec::new(), SHORTEST);
         loop {
             {

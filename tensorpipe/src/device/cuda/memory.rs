@@ -29,9 +29,9 @@ pub(super) struct CudaMemory {
 enum Source {
     Own(Block),
     Slice(Box<dyn Slice>),
-    /// Another library's, whose owner is dropped.
+    /// Another library's.
     Foreign {
-        owner: Box<dyn Any + Send + Sync>,
+        owner: ForeignOwner,
     },
     /// Physical memory of another process, and the debt that gives it back there.
     Lent {
@@ -40,6 +40,16 @@ enum Source {
     },
     /// The slice was taken out.
     Gone,
+}
+
+/// The owner of another library's memory. Its drop may call the driver, and must end no capture either.
+struct ForeignOwner(Option<Box<dyn Any + Send + Sync>>);
+
+impl Drop for ForeignOwner {
+    fn drop(&mut self) {
+        let _mine = ContextGuard::keep();
+        self.0 = None;
+    }
 }
 
 /// A slice of cudarc's, of any type.
@@ -91,6 +101,7 @@ impl CudaMemory {
         address: sys::CUdeviceptr,
         len: usize,
     ) -> Self {
+        let owner = ForeignOwner(Some(owner));
         Self::with(opened, Source::Foreign { owner }, address, len)
     }
 

@@ -27,12 +27,13 @@
 //! The devices order the work. A copy goes to a stream of the caller's. The stream waits for the work that the source is ready behind, and
 //! for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits for a device. The
 //! driver takes a while only at first: for the first use of a device, for memory that no pool has, and for pinned memory. Do not use these
-//! calls on a stream of which a graph is being captured.
+//! calls on a stream of which a graph is being captured. Captures of other streams go on meanwhile, but open each device before them.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have. Contexts, streams and events are
 //! cudarc's own types, so that a program's streams serve as they are.
 
 mod access;
+mod captures;
 mod copies;
 mod facts;
 mod fence;
@@ -63,6 +64,7 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
+use self::captures::Relaxed;
 use self::fence::{CudaFence, Watcher};
 use self::foreign::Foreign;
 use self::memory::CudaMemory;
@@ -311,14 +313,21 @@ fn wait_for(stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
     }
 }
 
-/// This thread's current context, restored on drop: the thread that drives a pipe may be the application's.
-pub(crate) struct ContextGuard(sys::CUcontext);
+/// This thread's current context, restored on drop: the thread that drives a pipe may be the application's. Until then, its calls end no
+/// capture of a graph.
+pub(crate) struct ContextGuard {
+    context: sys::CUcontext,
+    _relaxed: Relaxed,
+}
 
 impl ContextGuard {
     pub(crate) fn keep() -> Self {
         // If there is none, none is restored.
         let current = result::ctx::get_current().ok().flatten();
-        Self(current.unwrap_or(std::ptr::null_mut()))
+        Self {
+            context: current.unwrap_or(std::ptr::null_mut()),
+            _relaxed: Relaxed::here(),
+        }
     }
 }
 
@@ -326,7 +335,7 @@ impl ContextGuard {
 impl Drop for ContextGuard {
     fn drop(&mut self) {
         // SAFETY: it was this thread's, or is none.
-        let _ = unsafe { result::ctx::set_current(self.0) };
+        let _ = unsafe { result::ctx::set_current(self.context) };
     }
 }
 

@@ -32,6 +32,7 @@ const FUNCTIONS: &[&str] = &[
     "cuCtxGetCurrent",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
+    "cuThreadExchangeStreamCaptureMode",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamSynchronize",
