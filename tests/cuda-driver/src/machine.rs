@@ -49,6 +49,8 @@ pub(crate) struct Machine {
     pub(crate) exports: AtomicU64,
     /// Copies to main memory that are queued.
     pub(crate) downloads: AtomicU64,
+    /// The longest pinned main memory that was made.
+    pub(crate) longest_pinned: AtomicU64,
     /// Registrations of main memory, and those of them that are read-only.
     pub(crate) registrations: AtomicU64,
     pub(crate) read_only: AtomicU64,
@@ -128,6 +130,7 @@ impl Machine {
             imports: AtomicU64::new(0),
             exports: AtomicU64::new(0),
             downloads: AtomicU64::new(0),
+            longest_pinned: AtomicU64::new(0),
             registrations: AtomicU64::new(0),
             read_only: AtomicU64::new(0),
         }

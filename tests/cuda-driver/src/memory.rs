@@ -293,6 +293,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(
     _flags: c_uint,
 ) -> CUresult {
     may_fail!("cuMemHostAlloc");
+    (MACHINE.longest_pinned).fetch_max(len as u64, Ordering::Relaxed);
     let made = MACHINE.state().and_then(|()| current()).map(|_| {
         let memory: Box<[u8]> = vec![0xdd; len.max(1)].into();
         let start = Box::into_raw(memory).cast::<c_void>();

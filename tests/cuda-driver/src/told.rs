@@ -52,6 +52,12 @@ pub extern "C" fn testCudaDownloads() -> u64 {
     MACHINE.downloads.load(Ordering::Relaxed)
 }
 
+/// The longest pinned main memory that was made.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaLongestPinned() -> u64 {
+    MACHINE.longest_pinned.load(Ordering::Relaxed)
+}
+
 /// How often main memory was registered.
 #[unsafe(no_mangle)]
 pub extern "C" fn testCudaRegistrations() -> u64 {

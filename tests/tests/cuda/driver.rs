@@ -94,6 +94,11 @@ pub(crate) fn downloads() -> u64 {
     count("testCudaDownloads")
 }
 
+/// The longest pinned main memory that was made, in bytes.
+pub(crate) fn longest_pinned() -> u64 {
+    count("testCudaLongestPinned")
+}
+
 /// How often main memory was registered, and how often of that read-only.
 pub(crate) fn registrations() -> [u64; 2] {
     ["testCudaRegistrations", "testCudaReadOnly"].map(count)

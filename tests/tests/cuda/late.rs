@@ -10,7 +10,7 @@ use tensorpipe::{Buffer, BufferMut, Context, DType, Message, MessageTensor, Pipe
 use tensorpipe_tests::eventually;
 
 use crate::bench::{Bench, device, moved, pair};
-use crate::driver::{fails, held, nothing_went_wrong, registrations};
+use crate::driver::{fails, held, longest_pinned, nothing_went_wrong, registrations};
 use crate::fixture::Hold;
 use crate::foreign::{Holds, an_event_is_heard_of};
 
@@ -75,7 +75,7 @@ pub(crate) async fn freed() {
     let bench = Bench::new();
     let stream = bench.cuda.context(device()).unwrap().new_stream().unwrap();
     drop(bench.cuda.pinned(device(), 1).unwrap());
-    let long = bench.cuda.pinned(device(), 200 << 20).unwrap().freeze();
+    let long = bench.cuda.pinned(device(), 260 << 20).unwrap().freeze();
     let memory = Arc::downgrade(long.memory());
     let (work, copy) = (work(&bench), Hold::on(&stream));
     long.use_until(&bench.cuda.fence(&stream).unwrap());
@@ -144,4 +144,13 @@ pub(crate) fn made() {
     drop(holds);
     told.expect("an event waits for the driver");
     makes.join().unwrap().unwrap();
+}
+
+/// Short memory is rounded to powers of two, so that it is used again for other lengths.
+pub(crate) fn rounded() {
+    let bench = Bench::new();
+    for (len, most) in [(100_000, 1 << 17), ((33 << 20) + 1, (33 << 20) + 4096)] {
+        drop(bench.cuda.pinned(device(), len).unwrap());
+        assert_eq!(longest_pinned(), most, "{len} bytes");
+    }
 }

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use tensorpipe::conformance::pattern;
-use tensorpipe::{Error, Message, MessageTensor, PeerFault, Pipe, Tensor};
+use tensorpipe::{DType, Error, Message, MessageTensor, PeerFault, Pipe, Tensor};
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{eventually, soon};
 
 use crate::bench::{Bench, channel, connected, context, context_told, device, moved};
-use crate::driver::nothing_went_wrong;
+use crate::driver::{fails, longest_pinned, nothing_went_wrong};
 use crate::foreign::Library;
 
 /// A block of the allocator's own has as many, or a little more.
@@ -452,5 +452,29 @@ async fn what_a_reader_says_of_pieces_is_not_believed() {
         assert!(soon(word, read).await.unwrap().is_err(), "{word}");
         comes_back(&tensor, word).await;
     }
+    nothing_went_wrong();
+}
+
+/// A reader that asks for a long tensor in one piece, over a channel that copies pieces anyway.
+pub(crate) async fn asks_for_all() {
+    const LONG: usize = 40 << 20;
+    let bench = Bench::new();
+    let does = Does::Hears(|o| {
+        put(o, 1, u64::MAX.to_le_bytes());
+        put(o, 9, 1u16.to_le_bytes());
+    });
+    let lie = Lie { about: 1, does };
+    // All memory for pieces is the driver's then.
+    fails("cuMemHostRegister:1+:801");
+    let (writer, reader) = pipes(&bench, "cuda_basic", Some(lie), None).await;
+    let buffer = bench.room(device(), LONG).freeze();
+    let tensor = Tensor::from_buffer(buffer, DType::U8, [LONG as u64]).unwrap();
+    let read = tokio::spawn(async move { reader.read().await });
+    let error = soon("an end", writer.write(message(&tensor))).await;
+    let longest = longest_pinned();
+    assert!(longest <= 16 << 20, "{longest} bytes are pinned for it");
+    let error = error.expect_err("a fault");
+    assert!(is_fault(&error, "cuda_basic", "pieces of"), "{error}");
+    assert!(soon("an end", read).await.unwrap().is_err());
     nothing_went_wrong();
 }

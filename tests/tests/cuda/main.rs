@@ -127,6 +127,10 @@ stories! {
     #[test]
     fn a_graph_that_a_program_captures_of_the_driver_s_calls_survives_every_channel() { runtime().block_on(captured::goes_on()) }
     #[test]
+    fn a_piece_that_is_pinned_for_a_driver_is_no_longer_than_honest_readers_ask_for() { runtime().block_on(liars::asks_for_all()) }
+    #[test]
+    fn a_driver_pins_whole_pages_for_long_main_memory() { late::rounded() }
+    #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }

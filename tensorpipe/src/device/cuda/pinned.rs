@@ -22,6 +22,10 @@ const RETAIN: usize = 256 << 20;
 /// The smallest allocation: a page.
 const LEAST: usize = 4 << 10;
 
+/// Longer allocations are rounded to pages, shorter ones to powers of two, so that they serve other lengths, too. Chosen: the longest piece of
+/// a transfer.
+const LONG: usize = 4 << 20;
+
 /// Unused pinned memory. Cloning clones a handle.
 #[derive(Clone, Default)]
 pub(super) struct PinnedPool(Arc<Mutex<Free>>);
@@ -57,7 +61,10 @@ impl PinnedPool {
         context: &Arc<CudaContext>,
         len: usize,
     ) -> Result<BufferMut, DriverError> {
-        let class = len.checked_next_power_of_two();
+        let class = match len > LONG {
+            true => len.checked_next_multiple_of(LEAST),
+            false => len.checked_next_power_of_two(),
+        };
         let class = class.filter(|class| *class <= isize::MAX as usize);
         let class = class.ok_or(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY))?;
         let class = class.max(LEAST);

@@ -22,6 +22,10 @@ const PIECE_MIN: u64 = 256 << 10;
 /// A peer may not ask for shorter pieces: each costs some microseconds.
 const PIECE_LEAST: u64 = 64 << 10;
 
+/// A peer may not ask for longer pieces of a device's memory, except for huge parts: this side pins as much for each. Chosen: four times the
+/// longest piece.
+const PIECE_MOST: u64 = 16 << 20;
+
 /// How a part is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
@@ -51,11 +55,18 @@ impl Cut {
         Self { len, piece: len }
     }
 
+    /// The longest piece of a part that this side pins for its peer.
+    pub(super) fn most(len: u64) -> u64 {
+        Self::new(len).piece.max(PIECE_MOST)
+    }
+
     /// As the peer wants it cut, for a part whose length this side knows.
-    fn of_peer(len: u64, piece: u64) -> Option<Self> {
+    fn of_peer(len: u64, piece: u64, most: u64) -> Option<Self> {
         let is_short = piece < PIECE_LEAST && piece < len;
+        let is_long = piece.min(len) > most;
         let cut = Self { len, piece };
-        (!is_short && piece > 0 && len.div_ceil(piece) <= u64::from(u16::MAX)).then_some(cut)
+        (!is_short && !is_long && piece > 0 && len.div_ceil(piece) <= u64::from(u16::MAX))
+            .then_some(cut)
     }
 
     /// How many pieces there are.
@@ -119,15 +130,17 @@ impl Say {
     }
 }
 
-/// Decodes what the reader says about a part of `len` bytes: how it is cut, and how many pieces may be sent by now.
+/// Decodes what the reader says about a part of `len` bytes: how it is cut, and how many pieces may be sent by now. No piece may be longer
+/// than `most`.
 pub(super) fn told(
     before: Option<(Cut, u16)>,
     said: Say,
     len: u64,
+    most: u64,
 ) -> Result<(Cut, u16), ChannelFault> {
     let (cut, allowed, least) = match (before, said) {
         (None, Say::Begin { piece, allowed }) => {
-            let cut = Cut::of_peer(len, piece);
+            let cut = Cut::of_peer(len, piece, most);
             let fault = || ChannelFault(format!("pieces of {piece} bytes of a part of {len}"));
             (cut.ok_or_else(fault)?, allowed, 1)
         }
@@ -150,6 +163,10 @@ mod tests {
 
     use super::*;
     use crate::wire_md::examples;
+
+    fn told(before: Option<(Cut, u16)>, said: Say, len: u64) -> Result<(Cut, u16), ChannelFault> {
+        super::told(before, said, len, Cut::most(len))
+    }
 
     #[test]
     fn what_is_said_is_understood() {
@@ -174,11 +191,15 @@ mod tests {
         assert!(told(None, begin(mb, 4), 4 * mb).is_ok());
         assert!(told(None, begin(10, 1), 10).is_ok(), "all of it");
         assert!(told(None, begin(u64::MAX, 1), 10).is_ok(), "and more");
+        let all = begin(u64::MAX, 1);
+        assert!(super::told(None, all, PIECE_MOST + 1, u64::MAX).is_ok());
         for (said, len) in [
             (begin(0, 1), mb),
             (begin(100, 1), mb),
             (begin(PIECE_LEAST, 1), PIECE_LEAST << 16),
             (begin(mb, 0), mb),
+            (begin(u64::MAX, 1), PIECE_MOST + 1),
+            (begin(PIECE_MOST + 1, 1), 2 * PIECE_MOST),
             (begin(mb, 5), 4 * mb),
             (Say::Allow(1), mb),
         ] {

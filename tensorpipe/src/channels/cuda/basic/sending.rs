@@ -102,8 +102,13 @@ impl Sending {
         tools: &mut LaneContext,
         io: &mut LaneIo<'_>,
     ) -> Result<(), ChannelFault> {
-        let said = Say::decode(body)?;
-        self.told = Some(frame::told(self.told, said, self.source.len() as u64)?);
+        let (said, len) = (Say::decode(body)?, self.source.len() as u64);
+        // Main memory is not copied, and a reader that gets this side's memory itself wants it in one piece.
+        let most = match self.source.device().is_cpu() || tools.adopts {
+            true => u64::MAX,
+            false => Cut::most(len),
+        };
+        self.told = Some(frame::told(self.told, said, len, most)?);
         self.go_on(op, tools, io)
     }
 
