@@ -42,6 +42,13 @@ pub trait Allocator: Send + Sync + 'static {
         None
     }
 
+    /// How many bytes must be freed before `len` more can be allocated. If a [`DevicePool`] has fewer, it frees none. Default: 0, not known,
+    /// so that a pool whose allocation fails frees all that it keeps.
+    fn missing(&self, device: Device, len: usize) -> u64 {
+        let _ = (device, len);
+        0
+    }
+
     /// How many unused bytes of a device the pool keeps warm; 0 for an allocator that does so itself. Each pool asks once, at its first
     /// allocation. Default: 512 MiB.
     fn retain(&self, device: Device) -> u64 {
@@ -93,7 +100,7 @@ impl DevicePool {
     /// `len` bytes to fill, with arbitrary old content. No work on them is unfinished.
     ///
     /// # Errors
-    /// If the device has no such memory, even after everything that is kept warm was freed.
+    /// If the device has no such memory, even without what is kept warm.
     pub fn take(&self, len: usize) -> Result<BufferMut, DeviceError> {
         match &self.source {
             Source::Device(shared) => shared.take(len),
@@ -233,11 +240,8 @@ impl Shared {
                 block
             }
             None => {
-                let memory = self.allocate(class.size).or_else(|_| {
-                    // Memory kept warm in other sizes may free what is missing.
-                    self.trim(0);
-                    self.allocate(class.size)
-                })?;
+                let memory = self.allocate(class.size);
+                let memory = memory.or_else(|error| self.allocate_again(class.size, error))?;
                 self.retain
                     .get_or_init(|| self.allocator.retain(self.device));
                 self.lock().count_fresh(class);
@@ -262,6 +266,25 @@ impl Shared {
         let (found, device) = (memory.len(), memory.device());
         let reason = format!("its allocator gave {found} bytes of {device} instead of {len}");
         Err(DeviceError::new(self.device, "allocate", reason))
+    }
+
+    /// Frees what is missing of memory that is kept warm in other sizes, unless that cannot help: a peer may have named the length.
+    fn allocate_again(
+        &self,
+        len: usize,
+        error: DeviceError,
+    ) -> Result<Box<dyn Memory>, DeviceError> {
+        let missing = self.allocator.missing(self.device, len);
+        let kept = self.lock().stats().retained_bytes;
+        let Some(rest) = kept.checked_sub(missing) else {
+            return Err(error);
+        };
+        self.trim(rest);
+        self.allocate(len).or_else(|_| {
+            // Some of it may lie where it helps nobody, or is still in use.
+            self.trim(0);
+            self.allocate(len)
+        })
     }
 
     fn trim(&self, keep_bytes: u64) {

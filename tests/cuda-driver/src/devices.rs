@@ -138,6 +138,18 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) 
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    may_fail!("cuMemGetInfo_v2");
+    let left = current().map(|device| MACHINE.capacity - MACHINE.used(device));
+    // SAFETY: the caller's promise.
+    match unsafe { give(free, left.map(|left| left as usize)) } {
+        // SAFETY: as above.
+        CUresult::CUDA_SUCCESS => unsafe { give(total, Ok(MACHINE.capacity as usize)) },
+        refused => refused,
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(
     out: *mut CUcontext,
     device: CUdevice,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
 use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::device::{Allocator, Memory};
+use tensorpipe::device::{Allocator, DevicePool, Memory};
 use tensorpipe::{Buffer, BufferMut, Context, DType, Message, MessageTensor, Pipe, Tensor};
 use tensorpipe_tests::eventually;
 
@@ -144,6 +144,33 @@ pub(crate) fn made() {
     drop(holds);
     told.expect("an event waits for the driver");
     makes.join().unwrap().unwrap();
+}
+
+/// On devices of 64 MiB.
+pub(crate) fn warm() {
+    const MIB: usize = 1 << 20;
+    let bench = Bench::new();
+    let pool = DevicePool::new(device(), Arc::new(bench.cuda.clone()));
+    let taken = [(); 4].map(|()| pool.take(8 * MIB).unwrap());
+    drop(taken);
+    let retained = || pool.stats().retained_bytes;
+    assert_eq!(retained(), 32 << 20);
+    for len in [1 << 40, 65 * MIB] {
+        pool.take(len).unwrap_err();
+        assert_eq!(retained(), 32 << 20, "{len} bytes");
+    }
+    let hog = bench.cuda.allocate(device(), 24 * MIB).unwrap();
+    // Another 32 MiB would not do.
+    pool.take(48 * MIB).unwrap_err();
+    assert_eq!(retained(), 32 << 20, "it has not so much");
+    drop(pool.take(10 * MIB).unwrap());
+    assert_eq!(retained(), (24 + 10) << 20, "one block goes for it");
+    drop(hog);
+    // What was dropped is there for the next, however late it is unmapped.
+    pool.trim(0);
+    for _ in 0..20 {
+        drop(bench.cuda.allocate(device(), 40 * MIB).unwrap());
+    }
 }
 
 /// Short memory is rounded to powers of two, so that it is used again for other lengths.

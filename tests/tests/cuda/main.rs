@@ -193,6 +193,7 @@ fn child() {
         "handed over" => told(&role, || runtime().block_on(channels::handed_over())),
         "meetings" => told(&role, random::meetings),
         "full" => told(&role, || runtime().block_on(channels::full())),
+        "warm" => told(&role, late::warm),
         "counts" => counts::counts(),
         "opens" => probing::opens(),
         "opens no file" => probing::opens_no_file(),
@@ -247,6 +248,12 @@ fn without_registered_memory_every_pair_has_a_way_too() {
 #[test]
 fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
     tell("full", &[("TEST_CUDA_MEMORY", "33554432")]);
+}
+
+/// An allocation frees as much warm memory as it lacks, and none if it can be had in no case.
+#[test]
+fn a_length_that_a_driver_cannot_have_takes_no_warm_memory() {
+    tell("warm", &[("TEST_CUDA_MEMORY", "67108864")]);
 }
 
 #[test]

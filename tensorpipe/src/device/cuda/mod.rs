@@ -262,6 +262,19 @@ impl Allocator for CudaDevices {
         Some(Box::pin(self.clone().copied(from, to)))
     }
 
+    fn missing(&self, device: Device, len: usize) -> u64 {
+        let Ok(opened) = self.opened(device) else {
+            return 0;
+        };
+        let _here = enter(&opened.context);
+        let len = len.checked_next_multiple_of(opened.slabs.granularity());
+        match (result::mem_get_info(), len) {
+            (Ok((free, total)), Some(len)) if len <= total => len.saturating_sub(free) as u64,
+            (Ok(_), _) => u64::MAX,
+            (Err(_), _) => 0,
+        }
+    }
+
     /// An eighth of the device, 512 MiB at least: borrowers have to map newly made memory anew for each tensor.
     fn retain(&self, device: Device) -> u64 {
         let total = self.opened(device).ok().and_then(|opened| {

@@ -43,6 +43,7 @@ const FUNCTIONS: &[&str] = &[
     "cuEventQuery",
     "cuPointerGetAttribute",
     "cuDeviceTotalMem_v2",
+    "cuMemGetInfo_v2",
     "cuMemGetAllocationGranularity",
     "cuMemCreate",
     "cuMemRelease",
