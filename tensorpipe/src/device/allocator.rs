@@ -164,7 +164,7 @@ impl DevicePool {
     }
 
     /// Frees unused memory, the least recently returned first, until at most `keep_bytes` are kept. Memory that queued work still
-    /// uses is freed once that work has finished.
+    /// uses is freed once that work has finished. A driver that is slow gets it back on another thread.
     pub fn trim(&self, keep_bytes: u64) {
         match &self.source {
             Source::Main(pool) => pool.trim(keep_bytes),

@@ -46,6 +46,14 @@ pub unsafe extern "C" fn testCudaFails(said: *const c_char) -> bool {
     before.is_some_and(|before| before.left == 0)
 }
 
+/// Whether the call that is to fail has: 1, or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn testCudaHasFailed() -> u64 {
+    let failing = MACHINE.failing.lock();
+    let failing = failing.unwrap_or_else(PoisonError::into_inner);
+    u64::from(failing.as_ref().is_some_and(|failing| failing.left == 0))
+}
+
 /// How many copies to main memory are queued and not made yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn testCudaDownloads() -> u64 {

@@ -43,6 +43,11 @@ pub(crate) fn fails(what: &str) -> bool {
     unsafe { fails(what.as_ptr()) }
 }
 
+/// Whether the call that is to fail has.
+pub(crate) fn has_failed() -> bool {
+    count("testCudaHasFailed") > 0
+}
+
 /// From now on calls of a function of the driver for tests do not return, or all do where none is named.
 pub(crate) fn holds(function: &str) {
     type Holds = unsafe extern "C" fn(*const c_char);

@@ -7,10 +7,10 @@ use cudarc::driver::CudaStream;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::device::{Allocator, DevicePool, Memory};
 use tensorpipe::{Buffer, BufferMut, Context, DType, Message, MessageTensor, Pipe, Tensor};
-use tensorpipe_tests::eventually;
+use tensorpipe_tests::{eventually, runtime};
 
 use crate::bench::{Bench, device, moved, pair};
-use crate::driver::{fails, held, longest_pinned, nothing_went_wrong, registrations};
+use crate::driver::{fails, has_failed, held, longest_pinned, nothing_went_wrong, registrations};
 use crate::fixture::Hold;
 use crate::foreign::{Holds, an_event_is_heard_of};
 
@@ -94,7 +94,12 @@ pub(crate) fn failing() {
         let memory = bench.cuda.allocate(device(), 5_000_000).unwrap();
         fails(&format!("{call}:1:400"));
         drop(memory);
-        assert!(fails(""), "{call} is not called");
+        let until = Instant::now() + SOON;
+        while !has_failed() {
+            assert!(Instant::now() < until, "{call} is not called");
+            std::thread::yield_now();
+        }
+        fails("");
         let pinned = bench.cuda.pinned(device(), 1);
         drop(pinned.unwrap_or_else(|error| panic!("{call}: {error}")));
         let stream = bench.cuda.context(device()).unwrap().new_stream();
@@ -144,6 +149,24 @@ pub(crate) fn made() {
     drop(holds);
     told.expect("an event waits for the driver");
     makes.join().unwrap().unwrap();
+}
+
+/// In unmapping memory of a pool's, behind the work on it.
+pub(crate) fn unmapped() {
+    let bench = Bench::new();
+    let stream = bench.cuda.context(device()).unwrap().new_stream().unwrap();
+    let pool = DevicePool::new(device(), Arc::new(bench.cuda.clone()));
+    let work = Hold::on(&stream);
+    let write = bench.cuda.write(pool.take(5_000_000).unwrap(), &stream);
+    drop(write.unwrap().finish().unwrap());
+    pool.trim(0);
+    let holds = Holds::calls_of("cuMemUnmap");
+    drop(work);
+    runtime().block_on(async {
+        eventually("it is unmapped", || held() > 0).await;
+        an_event_is_heard_of(&bench).await;
+    });
+    drop(holds);
 }
 
 /// On devices of 64 MiB.

@@ -232,11 +232,7 @@ impl Drop for CudaMemory {
         let _mine = ContextGuard::keep();
         self.registrations.clear();
         let Source::Slice(slice) = source else {
-            let unfinished = self.work.unfinished();
-            return match unfinished.is_empty() {
-                true => free(source, self.opened.clone()),
-                false => free_behind(source, self.opened.clone(), unfinished),
-            };
+            return free_behind(source, self.opened.clone(), self.work.unfinished());
         };
         // It is freed behind the work that its own stream has queued.
         let mut waits = self.work.unfinished().into_iter();
@@ -253,35 +249,14 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Frees memory that nobody uses any more. Other libraries' code, which may wait for a lock, runs on the thread that frees memory.
+/// Frees memory that nobody uses any more. The thread that frees memory does the rest: the driver takes long to unmap, and other libraries'
+/// code may wait for a lock. This one may be the thread that waits for events, and for everybody's callbacks.
 fn free(source: Source, opened: Arc<Opened>) {
-    match source {
-        Source::Own(block) => drop(opened.slabs.give_back(block)),
-        Source::Foreign { owner } => opened.frees.clone().drop_later((owner, opened)),
-        Source::Lent { .. } | Source::Slice(_) | Source::Gone => {}
-    }
-}
-
-/// As [`free`], once the queued work has finished; if nobody knows when it does, the memory is leaked. The thread that waits for events does no slow work itself: everybody else's callbacks
-/// wait for it.
-fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn Fence>>) {
-    if let Some(fence) = unfinished.pop() {
-        let asked = fence.clone();
-        let then = move || match asked.is_lost() {
-            true => {
-                let device = opened.device;
-                tracing::warn!(%device, "memory of a device is lost");
-                std::mem::forget((source, opened));
-            }
-            false => free_behind(source, opened, unfinished),
-        };
-        return fence.when_reached(Box::new(then));
-    }
     let frees = opened.frees.clone();
     match source {
         Source::Own(block) => {
-            if let Some(unused) = opened.slabs.give_back(block) {
-                frees.drop_later((unused, opened));
+            if opened.slabs.give_back(block) {
+                frees.drop_later(Unmaps(opened));
             }
         }
         Source::Lent { debt, physical } => {
@@ -290,7 +265,34 @@ fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn 
                 frees.drop_later((unused, opened));
             }
         }
-        // The others are freed in their stream's order, or by their owner.
-        source => free(source, opened),
+        Source::Foreign { owner } => frees.drop_later((owner, opened)),
+        // Freed in its stream's order, or by its owner.
+        Source::Slice(_) | Source::Gone => {}
     }
+}
+
+/// Unmaps what is unused when it is dropped.
+struct Unmaps(Arc<Opened>);
+
+impl Drop for Unmaps {
+    fn drop(&mut self) {
+        self.0.slabs.unmap();
+    }
+}
+
+/// As [`free`], once the queued work has finished; if nobody knows when it does, the memory is leaked.
+fn free_behind(source: Source, opened: Arc<Opened>, mut unfinished: Vec<Arc<dyn Fence>>) {
+    let Some(fence) = unfinished.pop() else {
+        return free(source, opened);
+    };
+    let asked = fence.clone();
+    let then = move || match asked.is_lost() {
+        true => {
+            let device = opened.device;
+            tracing::warn!(%device, "memory of a device is lost");
+            std::mem::forget((source, opened));
+        }
+        false => free_behind(source, opened, unfinished),
+    };
+    fence.when_reached(Box::new(then));
 }

@@ -1,6 +1,7 @@
 //! Memory of one device, cut from physical memory: long blocks get their own, short ones share it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, sys};
@@ -19,6 +20,12 @@ pub(super) struct Slabs {
     granularity: usize,
     /// Slabs of shared physical memory, by the length of their blocks.
     shared: Mutex<BTreeMap<usize, Vec<Slab>>>,
+    /// Unused physical memory that is still mapped.
+    unused: Mutex<Vec<Arc<Physical>>>,
+    /// Held while some is unmapped.
+    unmapping: Mutex<()>,
+    /// How many were unmapped by now.
+    unmapped: AtomicU64,
 }
 
 /// Physical memory that is cut into blocks of one length.
@@ -46,6 +53,9 @@ impl Slabs {
             context: context.clone(),
             peers,
             shared: Mutex::default(),
+            unused: Mutex::default(),
+            unmapping: Mutex::default(),
+            unmapped: AtomicU64::new(0),
         })
     }
 
@@ -61,8 +71,29 @@ impl Slabs {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// New physical memory, in place of what is unused if there is no other.
     fn physical(&self, len: usize) -> Result<Arc<Physical>, DriverError> {
-        Physical::new(&self.context, len, &self.peers).map(Arc::new)
+        let make = || Physical::new(&self.context, len, &self.peers).map(Arc::new);
+        let before = self.unmapped.load(Ordering::Relaxed);
+        make().or_else(|error| {
+            self.unmap();
+            match self.unmapped.load(Ordering::Relaxed) == before {
+                true => Err(error),
+                false => make(),
+            }
+        })
+    }
+
+    /// Unmaps what is unused, for which the driver takes long.
+    pub(super) fn unmap(&self) {
+        let alone = self.unmapping.lock();
+        let _alone = alone.unwrap_or_else(PoisonError::into_inner);
+        let mut unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = std::mem::take(&mut *unused);
+        drop(unused);
+        let count = now.len() as u64;
+        drop(now);
+        self.unmapped.fetch_add(count, Ordering::Relaxed);
     }
 
     /// At least `len` bytes with arbitrary content.
@@ -110,9 +141,17 @@ impl Slabs {
         })
     }
 
-    /// No work on the block is unfinished, and nobody else has it. Returns physical memory that is now unused; dropping it unmaps it,
-    /// for which the driver takes long.
-    pub(super) fn give_back(&self, block: Block) -> Option<Arc<Physical>> {
+    /// No work on the block is unfinished, and nobody else has it. Returns whether there is something to [unmap](Self::unmap) now.
+    pub(super) fn give_back(&self, block: Block) -> bool {
+        let unused = self.unused_by(block);
+        let is_unused = unused.is_some();
+        let mut all = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        all.extend(unused);
+        is_unused
+    }
+
+    /// The physical memory that nobody has a block of any more.
+    fn unused_by(&self, block: Block) -> Option<Arc<Physical>> {
         let mut shared = self.lock();
         let slabs = shared.get_mut(&block.len);
         let found = slabs.and_then(|slabs| {
