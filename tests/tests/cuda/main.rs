@@ -133,6 +133,8 @@ stories! {
     #[test]
     fn a_driver_that_is_long_in_unmapping_memory_holds_up_no_event() { late::unmapped() }
     #[test]
+    fn every_call_leaves_a_program_its_current_context() { slices::current_context() }
+    #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }

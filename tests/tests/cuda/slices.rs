@@ -577,3 +577,69 @@ pub(crate) fn cudarcs_wait_fails() {
     let buffer = cuda.buffer(slice).unwrap();
     assert!(bytes_of(&cuda, &buffer, &makes) == pattern(LEN, 2));
 }
+
+fn current() -> sys::CUcontext {
+    let mut found = std::ptr::null_mut();
+    // SAFETY: there is room for it.
+    unsafe { sys::cuCtxGetCurrent(&raw mut found) }
+        .result()
+        .unwrap();
+    found
+}
+
+/// Also with streams of another device than that of the context, and when the devices are let go of.
+pub(crate) fn current_context() {
+    let cuda = CudaDevices::open().unwrap();
+    let there = device();
+    let ([zero, ..], [one, other, _]) = (streams(&cuda, 0), streams(&cuda, there.index));
+    let pool = DevicePool::new(there, Arc::new(cuda.clone()));
+    let room = || pool.take(LEN).unwrap();
+    let from = Buffer::from_vec(pattern(LEN, 1));
+    let context = zero.context().clone();
+    let slices = [(); 2].map(|()| one.alloc_zeros::<u8>(LEN).unwrap());
+    let address = address_of(&slices[0]);
+    context.bind_to_thread().unwrap();
+    let is_kept = |call: &str| assert_eq!(current(), context.cu_ctx(), "after {call}");
+    let held = Hold::on(&one);
+    context.bind_to_thread().unwrap();
+    let buffer = cuda.upload(&from, room(), &one).unwrap();
+    is_kept("upload");
+    drop(cuda.copy(&buffer, room(), &other).unwrap());
+    is_kept("copy");
+    let copied = cuda.download(&buffer, &other).unwrap();
+    is_kept("download");
+    let fence = cuda.fence(&one).unwrap();
+    is_kept("fence");
+    cuda.wait_for(&other, &*fence).unwrap();
+    is_kept("wait_for");
+    drop(cuda.read(&buffer, &other).unwrap());
+    is_kept("read");
+    drop(cuda.write(room(), &other).unwrap().finish().unwrap());
+    is_kept("write");
+    let [borrowed, slice] = slices;
+    // SAFETY: the slice is there as long as the owner, and nobody writes there.
+    drop(unsafe { cuda.borrow(borrowed, address, LEN, &other) }.unwrap());
+    is_kept("borrow");
+    let taken = cuda.buffer(slice).unwrap();
+    is_kept("buffer");
+    let taken = cuda.into_slice::<u8>(taken).unwrap();
+    is_kept("into_slice");
+    drop(held);
+    drop(filled(copied));
+    drop((taken, fence));
+    end_of(&cuda, &other);
+    drop((buffer, one, other));
+    context.bind_to_thread().unwrap();
+    drop(pool);
+    is_kept("the pool's end");
+    let again = CudaDevices::open().unwrap();
+    drop(again.context(there).unwrap());
+    context.bind_to_thread().unwrap();
+    drop(again);
+    is_kept("the end of devices");
+    let last = cuda.allocate(there, LEN).unwrap();
+    drop(cuda);
+    is_kept("the end of devices whose memory is there");
+    drop(last);
+    is_kept("the end of the last memory");
+}

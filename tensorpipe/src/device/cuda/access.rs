@@ -23,6 +23,7 @@ impl CudaDevices {
         &self,
         mut slice: CudaSlice<T>,
     ) -> Result<Buffer, DeviceError> {
+        let _mine = ContextGuard::keep();
         let device = Self::device(slice.ordinal() as u32);
         let opened = self.opened(device)?;
         if slice.context() != &opened.context {
@@ -88,6 +89,7 @@ impl CudaDevices {
     /// # Errors
     /// The buffer itself in all other cases, and if the driver refuses: see [`read`](Self::read).
     pub fn into_slice<T: bytemuck::Pod>(&self, mut buffer: Buffer) -> Result<CudaSlice<T>, Buffer> {
+        let _mine = ContextGuard::keep();
         Self::take_slice(&mut buffer).ok_or(buffer)
     }
 
@@ -121,6 +123,7 @@ impl CudaDevices {
         stream: &Arc<CudaStream>,
     ) -> Result<DeviceRead, DeviceError> {
         check(stream, "read")?;
+        let _mine = ContextGuard::keep();
         let known = CudaMemory::of(&**buffer.memory());
         let known = known.filter(|known| buffer.offset() + buffer.len() <= known.len());
         let known = known.ok_or_else(|| foreign(buffer.device()))?;
@@ -145,6 +148,7 @@ impl CudaDevices {
         stream: &Arc<CudaStream>,
     ) -> Result<DeviceWrite, DeviceError> {
         check(stream, "write")?;
+        let _mine = ContextGuard::keep();
         for fence in memory.unfinished() {
             wait_for(stream, &*fence)?;
         }

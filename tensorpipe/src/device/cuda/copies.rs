@@ -43,6 +43,7 @@ impl CudaDevices {
         to: BufferMut,
         stream: &Arc<CudaStream>,
     ) -> Result<Buffer, DeviceError> {
+        let _mine = ContextGuard::keep();
         let device = to.device();
         let refused = |reason: &str| DeviceError::new(device, "upload", reason);
         let bytes = from
@@ -74,6 +75,7 @@ impl CudaDevices {
         to: BufferMut,
         stream: &Arc<CudaStream>,
     ) -> Result<Buffer, DeviceError> {
+        let _mine = ContextGuard::keep();
         let there = to.device();
         self.source(from, stream)?;
         self.fill(to, from, stream, |address| {
@@ -114,6 +116,7 @@ impl CudaDevices {
         from: &Buffer,
         stream: &Arc<CudaStream>,
     ) -> Result<Download, DeviceError> {
+        let _mine = ContextGuard::keep();
         let to = self.pinned(from.device(), from.len())?;
         self.download_into(from, to, stream)
     }

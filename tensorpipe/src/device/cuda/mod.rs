@@ -25,9 +25,10 @@
 //! ```
 //!
 //! The devices order the work. A copy goes to a stream of the caller's. The stream waits for the work that the source is ready behind, and
-//! for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits for a device. The
-//! driver takes a while only at first: for the first use of a device, for memory that no pool has, and for pinned memory. Do not use these
-//! calls on a stream of which a graph is being captured. Captures of other streams go on meanwhile, but open each device before them.
+//! for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits for a device, or leaves
+//! another context current. The driver takes a while only at first: for the first use of a device, for memory that no pool has, and for
+//! pinned memory. Do not use these calls on a stream of which a graph is being captured. Captures of other streams go on meanwhile, but open
+//! each device before them.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have. Contexts, streams and events are
 //! cudarc's own types, so that a program's streams serve as they are.
@@ -97,9 +98,11 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        let devices = std::mem::take(&mut self.devices);
         // CUDA does not survive a fork: a child must not call it for what it inherited.
-        if self.owner.is_other_process() {
-            std::mem::forget(std::mem::take(&mut self.devices));
+        match self.owner.is_other_process() {
+            true => std::mem::forget(devices),
+            false => drop(devices),
         }
     }
 }
@@ -117,6 +120,25 @@ pub(super) struct Opened {
     /// Nothing is queued on this stream. Without it, cudarc would wait for all work of the device when it makes the first stream.
     _first: Arc<CudaStream>,
     context: Arc<CudaContext>,
+    /// Declared last: cudarc makes the context current to drop what is above.
+    before: Restores,
+}
+
+/// The context that was current when the drop of an [`Opened`] began.
+#[derive(Default)]
+struct Restores(Option<ContextGuard>);
+
+// SAFETY: it is empty until a drop begins, which ends on the same thread.
+#[allow(unsafe_code, reason = "a context is a handle")]
+unsafe impl Send for Restores {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "a context is a handle")]
+unsafe impl Sync for Restores {}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.before.0 = Some(ContextGuard::keep());
+    }
 }
 
 impl CudaDevices {
@@ -182,6 +204,7 @@ impl CudaDevices {
     /// # Errors
     /// When the driver refuses.
     pub fn fence(&self, stream: &CudaStream) -> Result<Arc<dyn Fence>, DeviceError> {
+        let _mine = ContextGuard::keep();
         let event = Self::event(stream)?;
         self.record(event, stream)
     }
@@ -211,6 +234,7 @@ impl CudaDevices {
     /// If the fence is another kind of device's, which no stream can wait for; if the work before it failed; and if the driver
     /// refuses.
     pub fn wait_for(&self, stream: &CudaStream, fence: &dyn Fence) -> Result<(), DeviceError> {
+        let _mine = ContextGuard::keep();
         wait_for(stream, fence)
     }
 
@@ -303,6 +327,7 @@ impl Opened {
             frees,
             streams: Streams::default(),
             context,
+            before: Restores::default(),
         })
     }
 }
