@@ -144,9 +144,9 @@ async fn proved(bench: &Bench) -> ((Pipe, Pipe), u64) {
     let pipes = pair(bench, "cuda_ipc").await;
     let first = bench.tensor(device(), &pattern(LEN, 1));
     drop(moved(&pipes, message("m", first)).await);
-    // The first tensor's own handle, and the one by which it was mapped: that of the proof goes.
+    // The first tensor's own handle, and for a while the one by which it was mapped: that of the proof goes.
     let left = if is_real() { 0 } else { 2 };
-    eventually("the proof is over", || handles() == left).await;
+    eventually("the proof is over", || handles() <= left).await;
     (pipes, left)
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn goes() {
         let owner = Arc::downgrade(&mapped);
         drop((mapped, kept));
         ends(&owner).await;
-        eventually("no handle is left", || handles() == before).await;
+        eventually("no handle is left", || handles() <= before).await;
         // And the same again.
         let (tensor, _) = library.tensor(&pattern(LEN, 3));
         let read = moved(&pipes, message("m", tensor)).await;

@@ -16,6 +16,7 @@ mod ipc;
 #[path = "../lanes/mod.rs"]
 mod lanes;
 mod late;
+mod lent;
 mod liars;
 mod pieces;
 mod probing;
@@ -132,6 +133,8 @@ stories! {
     fn a_driver_pins_whole_pages_for_long_main_memory() { late::rounded() }
     #[test]
     fn a_driver_that_is_long_in_unmapping_memory_holds_up_no_event() { late::unmapped() }
+    #[test]
+    fn a_driver_s_descriptors_of_what_was_lent_are_closed_when_nothing_is_lent() { runtime().block_on(lent::closed()) }
     #[test]
     fn every_call_leaves_a_program_its_current_context() { slices::current_context() }
     #[test]

@@ -22,12 +22,13 @@ use crate::sys::segment::Segment;
 /// this is 1.2 GiB.
 pub(crate) const MOST: usize = 64;
 
-/// The most known allocations. Chosen: each keeps a descriptor, and a process has 1024 by default.
-const KNOWN: usize = 512;
+/// The most known allocations of a device, of other libraries and again of this process. Chosen: each keeps a descriptor, and a process has
+/// 1024 by default.
+pub(super) const KNOWN: usize = 512;
 
 /// How long an allocation stays known while nothing of it is lent. Chosen: a step of a program that sends the same memory repeatedly. For
 /// so long, physical memory outlives its owner's wish to free it.
-const IDLE: Duration = Duration::from_secs(1);
+pub(super) const IDLE: Duration = Duration::from_secs(1);
 
 /// Allocations of other libraries on one device.
 pub(super) struct Foreign {
@@ -109,7 +110,7 @@ impl Foreign {
             .collect();
         let new = found.iter().filter(|known| known.is_none()).count();
         match known.len() + new > KNOWN {
-            true => Err(full()),
+            true => Err(full("of other libraries")),
             false => Ok(found),
         }
     }
@@ -139,7 +140,7 @@ impl Foreign {
                 }
                 Entry::Vacant(_) => {
                     spare.push(part.handle);
-                    return Err(full());
+                    return Err(full("of other libraries"));
                 }
             };
             kept.used = Instant::now();
@@ -173,8 +174,8 @@ impl Foreign {
     }
 }
 
-fn full() -> String {
-    format!("{KNOWN} allocations of other libraries are lent, the limit")
+pub(super) fn full(whose: &str) -> String {
+    format!("{KNOWN} allocations {whose} are lent, the limit")
 }
 
 /// A mapped allocation.

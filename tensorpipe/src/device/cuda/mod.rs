@@ -36,6 +36,7 @@
 mod access;
 mod captures;
 mod copies;
+mod exports;
 mod facts;
 mod fence;
 mod foreign;
@@ -66,6 +67,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
 use self::captures::Relaxed;
+use self::exports::Exports;
 use self::fence::{CudaFence, Watcher};
 use self::foreign::Foreign;
 use self::memory::CudaMemory;
@@ -112,7 +114,8 @@ pub(super) struct Opened {
     device: Device,
     /// Its memory is cut from these.
     slabs: Slabs,
-    /// What other processes map of other libraries' memory.
+    /// What other processes map of it, and of other libraries' memory.
+    exports: Arc<Exports>,
     foreign: Arc<Foreign>,
     frees: Arc<DropThread>,
     /// Streams for transfers.
@@ -323,6 +326,7 @@ impl Opened {
             device,
             _first: first.map_err(refused("cuStreamCreate"))?,
             slabs: slabs.map_err(refused("cuMemGetAllocationGranularity"))?,
+            exports: Exports::new(&frees),
             foreign: Foreign::new(&context, &frees),
             frees,
             streams: Streams::default(),

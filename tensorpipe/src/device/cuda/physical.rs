@@ -14,7 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
+use super::exports::{Export, Exports};
+use super::fence::Watcher;
 use super::{enter, probe, report};
+use crate::device::Fence;
 use crate::sys::fork::Owner;
 use crate::sys::segment::Segment;
 
@@ -52,8 +55,8 @@ pub(crate) struct Physical {
     owner: Owner,
     /// Whether other processes may map it.
     has_descriptor: bool,
-    /// The segment for them, once it was asked for.
-    shared: Mutex<Option<Arc<Segment>>>,
+    /// The descriptor for them, while it is lent.
+    export: Arc<Export>,
 }
 
 fn location(context: &CudaContext) -> sys::CUmemLocation {
@@ -218,7 +221,7 @@ impl Physical {
             context: context.clone(),
             owner: Owner::here(),
             has_descriptor: false,
-            shared: Mutex::default(),
+            export: Arc::default(),
         };
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         ours.insert(address, address + len as u64);
@@ -268,32 +271,38 @@ impl Physical {
 
     /// Whether [`shared`](Self::shared) answers without asking the driver, and without waiting for another thread that asks.
     pub(super) fn is_shared(&self) -> bool {
-        let shared = self.shared.try_lock();
-        !self.has_descriptor || shared.is_ok_and(|shared| shared.is_some())
+        !self.has_descriptor || self.export.is_there()
+    }
+
+    /// Part of it is lent until this fence.
+    pub(super) fn lent_until(&self, loan: &Arc<dyn Fence>) {
+        self.export.lent_until(loan);
     }
 
     /// The segment for other processes; otherwise the reason, and whether it is lasting.
-    pub(super) fn shared(&self) -> Result<Arc<Segment>, (String, bool)> {
+    pub(super) fn shared(
+        &self,
+        exports: &Arc<Exports>,
+        watcher: &Watcher,
+    ) -> Result<Arc<Segment>, (String, bool)> {
         let Some((handle, _)) = self.mapped.first().filter(|_| self.has_descriptor) else {
             return Err((
                 "the driver passes no memory to other processes".to_owned(),
                 true,
             ));
         };
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shared) = &*shared {
-            return Ok(shared.clone());
-        }
-        let fd = handle.export().map_err(|error| {
-            let words = probe::words(error);
-            (
-                format!("cuMemExportToShareableHandle: {words}"),
-                is_refusal(error),
-            )
-        })?;
-        let made = Segment::of_device(fd, self.len);
-        let made = made.map_err(|error| (error.to_string(), false))?;
-        Ok(shared.insert(made).clone())
+        let make = || {
+            let fd = handle.export().map_err(|error| {
+                let words = probe::words(error);
+                (
+                    format!("cuMemExportToShareableHandle: {words}"),
+                    is_refusal(error),
+                )
+            })?;
+            let made = Segment::of_device(fd, self.len);
+            made.map_err(|error| (error.to_string(), false))
+        };
+        exports.of(&self.export, watcher, make)
     }
 }
 

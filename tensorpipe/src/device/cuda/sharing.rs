@@ -10,7 +10,7 @@ use cudarc::driver::DriverError;
 use super::memory::CudaMemory;
 use super::physical::{self, Handle, Physical, Uuid};
 use super::{CudaDevices, failed};
-use crate::device::{Buffer, Device};
+use crate::device::{Buffer, Device, Fence};
 use crate::error::DeviceError;
 use crate::sys::segment::Segment;
 
@@ -74,11 +74,22 @@ impl CudaDevices {
         let (physical, offset) = memory.block()?;
         let start = offset + buffer.offset();
         let range = start..start + buffer.len();
-        Some(physical.shared().map(|first| Shared {
+        let exports = &memory.opened().exports;
+        let shared = physical.shared(exports, &self.shared.watcher);
+        Some(shared.map(|first| Shared {
             first,
             rest: Vec::new(),
             range,
         }))
+    }
+
+    /// A [shared](Self::share) buffer is lent, and in use, until this fence.
+    pub(crate) fn lent_until(&self, buffer: &Buffer, loan: &Arc<dyn Fence>) {
+        if let Some((physical, _)) = CudaMemory::of(&**buffer.memory()).and_then(CudaMemory::block)
+        {
+            physical.lent_until(loan);
+        }
+        buffer.use_until(loan);
     }
 
     /// Imports a descriptor from another process, for one of this process's devices.

@@ -356,7 +356,7 @@ pub(super) fn lend(
     };
     // Set before anybody learns of the offer.
     let fence: Arc<dyn Fence> = Arc::new(LoanFence::new(loan, rest, &tools.cuda));
-    buffer.use_until(&fence);
+    tools.cuda.lent_until(buffer, &fence);
     Ok(lies)
 }
 
