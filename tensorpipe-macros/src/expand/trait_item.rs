@@ -20,7 +20,7 @@ use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
 //         /// Docs.
 //         fn embed(&self, text: String) -> impl Future<Output = Tensor> + Send;
 //         fn warm(&self, size: u64) -> impl Future<Output = ()> + Send {
-//             async move { let size = size; { .. } }
+//             async move { let size = size; .. }
 //         }
 //         fn generate(&self, prompts: Streaming<Tensor>) -> impl Stream<Item = Token> + Send;
 //     }
@@ -66,7 +66,13 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
         // As with rustc's `async fn`, the future owns every argument, even an unused one.
         Some(block) => {
             let names = inputs.iter().filter_map(owned_name);
-            quote!({ async move { #(let #names = #names;)* #block } })
+            let stmts = &block.stmts;
+            // rustc calls the braces of a block inside the async block needless, so the async block takes the statements.
+            let mut inner = TokenStream::new();
+            block.brace_token.surround(&mut inner, |inner| {
+                inner.extend(quote!(#(let #names = #names;)* #(#stmts)*));
+            });
+            quote!({ async move #inner })
         }
     };
     let inputs = inputs.iter().cloned().map(without_place);

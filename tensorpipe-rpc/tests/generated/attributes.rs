@@ -159,6 +159,29 @@ async fn supertraits_bind_the_implementation() {
     assert!(matches!(client.len("").await, Err(CallError::Service(0))));
 }
 
+/// Default bodies of one expression. This crate denies warnings, and rustc looks for needless braces on one line.
+#[tensor_service]
+trait Short {
+    #[rustfmt::skip]
+    async fn ready(&self) -> bool { true }
+    #[rustfmt::skip]
+    async fn same(&self, number: u8) -> u8 { number }
+    async fn never(&self) -> u8 {
+        panic!("not yet")
+    }
+}
+
+impl Short for One {}
+
+#[tokio::test]
+async fn a_default_body_of_one_expression_is_no_warning() {
+    let connection = connection(ShortService::new(One)).await;
+    let client = ShortClient::on(&connection).await.unwrap();
+    assert!(client.ready().await.unwrap());
+    assert_eq!(client.same(7).await.unwrap(), 7);
+    assert!(matches!(client.never().await, Err(CallError::Panicked(_))));
+}
+
 /// The runtime under another name, as a crate that builds on it re-exports it.
 mod renamed {
     pub(super) use tensorpipe_rpc::*;
