@@ -1,10 +1,11 @@
 //! The trait itself: `async fn` written as a function that returns a `Send` future.
 
 use crate::model::{Method, Service};
+use crate::names::local;
 use crate::place::is_tensor_attr;
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{FnArg, ItemTrait, Pat, PatType, Signature};
+use syn::{FnArg, ItemTrait, Pat, PatIdent, PatType, Signature, parse_quote};
 
 // Input:
 //     pub trait Embedder: Debug {
@@ -60,22 +61,22 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
             -> impl ::core::future::Future<Output = #written> + ::core::marker::Send
         },
     };
+    let mut inputs: Vec<_> = inputs.iter().cloned().map(without_place).collect();
     let body = match &method.syntax.default {
         None => method.syntax.semi_token.to_token_stream(),
         Some(block) if stream => quote!(#block),
         // As with rustc's `async fn`, the future owns every argument, even an unused one.
         Some(block) => {
-            let names = inputs.iter().filter_map(owned_name);
+            let owned = inputs.iter_mut().filter_map(own);
             let stmts = &block.stmts;
             // rustc calls the braces of a block inside the async block needless, so the async block takes the statements.
             let mut inner = TokenStream::new();
             block.brace_token.surround(&mut inner, |inner| {
-                inner.extend(quote!(#(let #names = #names;)* #(#stmts)*));
+                inner.extend(quote!(#(#owned)* #(#stmts)*));
             });
             quote!({ async move #inner })
         }
     };
-    let inputs = inputs.iter().cloned().map(without_place);
     quote!(#(#attrs)* #fn_token #ident(#(#inputs),*) #output #body)
 }
 
@@ -88,9 +89,25 @@ fn without_place(mut input: FnArg) -> FnArg {
     input
 }
 
-fn owned_name(input: &FnArg) -> Option<&Pat> {
-    match input {
-        FnArg::Receiver(_) => None,
-        FnArg::Typed(PatType { pat, .. }) => Some(pat),
-    }
+/// Moves the argument into the future. A context may have a pattern, such as `_` or `mut cx`: then the parameter gets a name, and the
+/// future binds the pattern.
+fn own(input: &mut FnArg) -> Option<TokenStream> {
+    let FnArg::Typed(PatType { pat, .. }) = input else {
+        return None;
+    };
+    Some(match &**pat {
+        Pat::Ident(PatIdent {
+            by_ref: None,
+            mutability: None,
+            subpat: None,
+            ident,
+            ..
+        }) => quote!(let #ident = #ident;),
+        written => {
+            let name = local("_context");
+            let owned = quote!(let #name = #name; let #written = #name;);
+            **pat = parse_quote!(#name);
+            owned
+        }
+    })
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::{Stream, StreamExt as _, stream};
 use tensorpipe::Message;
 use tensorpipe_rpc::schema::method_id;
 use tensorpipe_rpc::{CallContext, CallError, tensor_service};
@@ -130,6 +131,40 @@ async fn a_default_body_serves() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// Default bodies whose context has no name, or may change.
+#[tensor_service]
+trait Patterns {
+    async fn ignored(&self, _: &CallContext, number: u8) -> u8 {
+        number
+    }
+    async fn dropped(&self, number: u8, _: CallContext) -> u8 {
+        number
+    }
+    async fn changed(&self, mut cx: CallContext) -> bool {
+        let first = cx.clone();
+        cx = first;
+        cx.time_left().is_some()
+    }
+    fn streamed(&self, mut cx: CallContext) -> impl Stream<Item = bool> {
+        let first = cx.clone();
+        cx = first;
+        stream::iter([cx.time_left().is_some()])
+    }
+}
+
+impl Patterns for Store {}
+
+#[tokio::test]
+async fn a_default_body_takes_its_context_by_any_pattern() {
+    let connection = connection(PatternsService::new(store())).await;
+    let client = PatternsClient::on(&connection).await.unwrap();
+    assert_eq!(client.ignored(7).await.unwrap(), 7);
+    assert_eq!(client.dropped(8).await.unwrap(), 8);
+    assert!(client.changed().await.unwrap());
+    let streamed: Vec<_> = client.streamed().collect().await;
+    assert_eq!(streamed.len(), 1);
 }
 
 #[test]
