@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::place::{DeviceName, Placed, is_tensor_attr};
 use crate::report::Errors;
 use crate::types::{
-    call_context, is_reference, is_tensor, result_arguments, stream_item, streaming,
+    call_context, is_reference, is_tensor, result_arguments, stream_item, streaming, ungrouped,
 };
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
@@ -286,7 +286,8 @@ impl<'a> Outcome<'a> {
             return Self::Stream {
                 item,
                 result,
-                written: ty,
+                // The expansion adds a bound, which cannot follow parentheses.
+                written: ungrouped(ty),
             };
         }
         match result_arguments(ty).as_deref() {

@@ -147,7 +147,7 @@ pub(crate) fn as_path(ty: &Type) -> Option<&Path> {
 }
 
 /// Without parentheses and without the invisible group that macro_rules puts around `$ty`.
-fn ungrouped(ty: &Type) -> &Type {
+pub(crate) fn ungrouped(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => ungrouped(&group.elem),
         Type::Paren(paren) => ungrouped(&paren.elem),

@@ -1,5 +1,6 @@
 //! The user's names and the generated names never collide.
 
+use futures_util::{Stream, StreamExt as _, stream};
 use tensorpipe_rpc::{CallContext, CallError, tensor_service};
 
 use super::connection;
@@ -118,6 +119,33 @@ async fn raw_identifiers_are_plain_on_the_wire() {
         method.signature,
         "async fn match(&self, type: String) -> String"
     );
+}
+
+/// What is allowed on the trait is allowed in all that is generated from it, tarpc's requests too.
+#[tensor_service]
+#[expect(non_snake_case, reason = "unusual names are the test")]
+trait Unusual {
+    async fn add(&self, firstNumber: u8, SECOND: u8) -> u8;
+    /// Parentheses around it change nothing.
+    fn count(&self, upTo: u8) -> (impl Stream<Item = u8>);
+}
+
+impl Unusual for Echo {
+    async fn add(&self, first: u8, second: u8) -> u8 {
+        first + second
+    }
+    fn count(&self, up_to: u8) -> impl Stream<Item = u8> + Send {
+        stream::iter(0..up_to)
+    }
+}
+
+#[tokio::test]
+async fn arguments_may_have_unusual_names_and_streams_parentheses() {
+    let connection = connection(UnusualService::new(Echo)).await;
+    let client = UnusualClient::on(&connection).await.unwrap();
+    assert_eq!(client.add(1, 2).await.unwrap(), 3);
+    let counted: Vec<_> = client.count(3).map(Result::unwrap).collect().await;
+    assert_eq!(counted, [0, 1, 2]);
 }
 
 /// A module where every name of the prelude means something else.
