@@ -8,7 +8,7 @@
 //! a run cancels it.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,6 +27,7 @@ use super::key::BatchKey;
 use super::queue::{BatchQueue, BatchSlot, Rules};
 use super::run::{Run, run};
 use super::stats::BatchStats;
+use crate::caught::drop_quietly;
 use crate::codec::Reply;
 use crate::context::CallContext;
 use crate::header::FailureCode;
@@ -42,6 +43,15 @@ pub(super) struct Handler {
     pub(super) again: bool,
     /// The call's part of the receive budget, until its batch runs.
     pub(super) held: Option<Held>,
+}
+
+impl Drop for Handler {
+    /// Catches a panic of the caller's arguments. Otherwise it would unwind through other callers' calls.
+    fn drop(&mut self) {
+        let nothing = Box::new(|_, _| Box::pin(ready(Vec::new())) as BatchFuture);
+        let run = std::mem::replace(&mut self.run, nothing);
+        drop_quietly(run, "an argument of a batched call");
+    }
 }
 
 /// A call that waits.

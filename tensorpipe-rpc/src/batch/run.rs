@@ -85,10 +85,14 @@ pub(super) async fn run(run: Run) {
     }
     // End the run before the answers are sent, so that waiting calls find its place free.
     drop(ending);
+    let mut handlers = Vec::with_capacity(calls.len());
     for (call, reply) in calls.into_iter().zip(replies) {
         // A caller that has gone does not want the reply.
         let _ = call.answer.send(reply);
+        handlers.push(call.handle);
     }
+    // They hold the callers' other arguments. No caller waits for the drop of another's.
+    drop(handlers);
 }
 
 /// Runs the handler for one call of a batch that has failed. `None` if all callers have gone.

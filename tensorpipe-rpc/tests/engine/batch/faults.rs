@@ -3,7 +3,7 @@
 use tensorpipe::Tensor;
 use tensorpipe_rpc::CallError;
 
-use super::model::{ERROR, Models, PANIC, SCALAR, SHORT, are, over_each, rows};
+use super::model::{Bomb, ERROR, Models, PANIC, SCALAR, SHORT, are, over_each, rows};
 
 /// Three callers share a batch, of which one row has this value. What each of them gets.
 async fn shared(models: &Models, value: f32) -> Vec<CallError<String>> {
@@ -125,6 +125,24 @@ async fn of_an_idempotent_method_only_the_caller_at_fault_fails() {
         }
         let stats = models.stats("careful");
         assert_eq!((stats.runs, stats.calls, stats.reruns), (3, 9, 9));
+        models.is_clean().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_argument_that_panics_when_it_is_dropped_takes_nobodys_reply() {
+    over_each(3, async |models| {
+        let [a, b, c] = [0, 1, 2].map(|i| &models.clients[i]);
+        let (a, b, c) = tokio::join!(
+            a.armed(rows(3, 1.0), Bomb),
+            b.armed(rows(1, 2.0), Bomb),
+            c.armed(rows(4, 3.0), Bomb),
+        );
+        assert!(are(&a.unwrap(), 3, 1.0));
+        assert!(are(&b.unwrap(), 1, 2.0));
+        assert!(are(&c.unwrap(), 4, 3.0));
+        Bomb::disarm();
         models.is_clean().await;
     })
     .await;

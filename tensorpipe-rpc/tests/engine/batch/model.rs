@@ -1,5 +1,6 @@
 //! A service with one method for each way to gather, and several clients of it, each with a connection of its own.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -45,6 +46,9 @@ pub(crate) trait Model {
     /// Returns what hides a reference.
     #[rpc(batch(max_size = 2, max_wait = "1000s"))]
     async fn reveal(&self, x: Tensor) -> Hidden;
+    /// With an argument that panics when it is dropped.
+    #[rpc(batch(max_size = 8, max_wait = "1000s"))]
+    async fn armed(&self, x: Tensor, bomb: Bomb) -> Tensor;
     async fn keep(&self) -> Remote<u64>;
     async fn plain(&self, x: Tensor) -> Tensor;
 }
@@ -75,6 +79,26 @@ pub(crate) struct Hidden {
 impl Rows for Hidden {
     fn cut(&self, _: &mut Cut) -> Self {
         self.clone()
+    }
+}
+
+/// Panics when it is dropped, once its method has run on this thread.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Bomb;
+
+thread_local! {
+    static ARMED: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Bomb {
+    pub(crate) fn disarm() {
+        ARMED.set(false);
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(!ARMED.get(), "an argument panics when it is dropped");
     }
 }
 
@@ -192,6 +216,12 @@ impl Model for Machine {
         }
     }
 
+    async fn armed(&self, x: Tensor, bomb: Bomb) -> Tensor {
+        drop(bomb);
+        ARMED.set(true);
+        x
+    }
+
     async fn keep(&self) -> Remote<u64> {
         Remote::new(7)
     }
@@ -276,7 +306,8 @@ impl Models {
     pub(crate) async fn is_clean(&self) {
         until(|| self.at_it() == 0 && self.server.calls_in_flight() == 0).await;
         for method in [
-            "scale", "careful", "rough", "smooth", "label", "held", "work", "slow", "two", "hidden",
+            "scale", "careful", "rough", "smooth", "label", "held", "work", "slow", "two",
+            "hidden", "armed",
         ] {
             // A batch is over a moment after the work that it waited for on another thread.
             let is_still = || {
