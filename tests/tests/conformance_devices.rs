@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel, XthChannel};
 use tensorpipe::conformance::channel::Subject;
-use tensorpipe::conformance::device::{Fixture, TestFixture};
+use tensorpipe::conformance::device::{self, Fixture, TestFixture};
 use tensorpipe::conformance::{TestDevices, TestQueue, assert_same, pattern};
 use tensorpipe::device::{Allocator, Copying, DevicePool, Fence, Memory};
 use tensorpipe::{
@@ -22,6 +22,54 @@ use tensorpipe::{
 use staged::StagedChannel;
 
 tensorpipe::device_conformance!(test_device, TestFixture::default);
+
+/// A test device whose reads never end.
+struct Stuck(TestFixture);
+
+impl Fixture for Stuck {
+    fn allocator(&self) -> Arc<dyn Allocator> {
+        self.0.allocator()
+    }
+
+    fn write(&self, bytes: &[u8], to: BufferMut) -> Buffer {
+        self.0.write(bytes, to)
+    }
+
+    fn read(&self, buffer: &Buffer) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
+        // Nobody lets the queue go on: its fences are never reached.
+        std::mem::forget(self.0.hold_reads(buffer.device()));
+        self.0.read(buffer)
+    }
+
+    fn hold_writes(&self, device: Device) -> Box<dyn Any + Send> {
+        self.0.hold_writes(device)
+    }
+
+    fn hold_reads(&self, device: Device) -> Box<dyn Any + Send> {
+        self.0.hold_reads(device)
+    }
+}
+
+/// A device that never ends its reads fails the suite, and its test ends, although the read goes on.
+#[test]
+fn a_device_that_hangs_fails() {
+    let (end, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runs = std::panic::catch_unwind(|| {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            // The clock goes on by itself while everybody waits.
+            let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                let subject = device::Subject::new(Stuck(TestFixture::default()));
+                device::memory_is_where_it_was_asked_for(subject).await;
+            });
+        });
+        end.send(runs.map_err(|panic| panic.downcast::<String>().unwrap()))
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(60));
+    let failed = ended.expect("it hangs").unwrap_err();
+    assert_eq!(*failed, "a read: nothing for 30s");
+}
 
 // What moves the main memory in between: in the pipe's frames, on connections of its own, by a key, out of the writer's memory.
 tensorpipe::channel_conformance!(staged_over_basic, subject = subject(&Bench::new(), basic));

@@ -31,7 +31,7 @@ use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{assert_same, eventually, pattern, within};
+use super::{assert_same, blocking, eventually, pattern, within};
 use crate::channels::Channel;
 use crate::config::{Limits, Timeouts};
 use crate::context::Context;
@@ -191,13 +191,19 @@ impl Subject {
         })
     }
 
-    fn check(&self, message: &Message, parts: &[(usize, u64)]) {
+    /// The bytes of a buffer.
+    async fn downloaded(&self, buffer: &Buffer) -> Vec<u8> {
+        let (download, buffer) = (self.download.clone(), buffer.clone());
+        blocking("a download", move || download(&buffer)).await
+    }
+
+    async fn check(&self, message: &Message, parts: &[(usize, u64)]) {
         assert_eq!(message.tensors.len(), parts.len());
         for (tensor, (len, seed)) in message.tensors.iter().zip(parts) {
             if *len > 0 {
                 assert_eq!(tensor.tensor.device(), self.device);
             }
-            let found = (self.download)(tensor.tensor.buffer());
+            let found = self.downloaded(tensor.tensor.buffer()).await;
             assert_same(&found, &pattern(*len, *seed), "a tensor");
         }
     }
@@ -211,7 +217,8 @@ impl Subject {
         };
         let both = async { tokio::join!(write, to.read()) };
         let ((), read) = within("a message", both).await;
-        self.check(&read.unwrap_or_else(|error| panic!("read: {error}")), parts);
+        let message = read.unwrap_or_else(|error| panic!("read: {error}"));
+        self.check(&message, parts).await;
     }
 }
 

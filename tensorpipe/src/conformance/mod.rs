@@ -26,7 +26,10 @@ pub mod transport;
 pub use test_device::{Copied, Hold, Pinned, TestDevices, TestQueue};
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 /// A bound on every wait of a scenario. Far more than a correct backend takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -64,6 +67,18 @@ async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(BOUND, work).await {
         Ok(result) => result,
         Err(_) => panic!("{what}: nothing for {BOUND:?}"),
+    }
+}
+
+/// Runs `work`, which may block for ever, and waits for it, but not for ever. It has a thread of its own, because a runtime that ends waits
+/// for its blocking tasks.
+async fn blocking<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = oneshot::channel();
+    std::thread::spawn(move || drop(done.send(catch_unwind(AssertUnwindSafe(work)))));
+    match within(what, is_done).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => resume_unwind(panic),
+        Err(_) => panic!("{what}: its thread has ended"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::{Subject, within};
+use super::{Subject, blocking, within};
 use crate::conformance::{BOUND, assert_same, pattern};
 use crate::device::{Buffer, BufferMut, Device};
 use crate::message::{Allocation, Message, MessageTensor, Place};
@@ -37,7 +37,7 @@ pub async fn to_and_from_main_memory(subject: Subject) {
                 let tensor = MessageTensor::from(tensor).to_device(subject.device);
                 let arrived = moved(&client, &server, tensor, place).await;
                 assert_eq!(arrived.device(), subject.device);
-                let found = (subject.download)(arrived.buffer());
+                let found = subject.downloaded(arrived.buffer()).await;
                 assert_same(&found, &bytes, "on the device");
             }
         }
@@ -94,7 +94,7 @@ pub async fn a_queue_that_stands_still_holds_up_no_pipe(subject: Subject) {
             read.unwrap_or_else(|error| panic!("read: {error}"));
         }
     }
-    held.release();
+    held.release().await;
     let (written, read) = within("the end of it", async { tokio::join!(slow, slow_read) }).await;
     written.unwrap_or_else(|error| panic!("write: {error}"));
     let read = read.unwrap_or_else(|error| panic!("{error}"));
@@ -104,7 +104,7 @@ pub async fn a_queue_that_stands_still_holds_up_no_pipe(subject: Subject) {
         let found = found.unwrap_or_else(|error| panic!("{error}"));
         assert_same(found, &pattern(70_000, 3), "in main memory");
     }
-    subject.check(&message, &parts);
+    subject.check(&message, &parts).await;
 }
 
 /// Longer than a lane takes that does not wait.
@@ -119,7 +119,7 @@ pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
     let (client, server) = subject.pair().await;
     let tensor = subject.tensor(LEN, 1);
     // By now it has arrived.
-    drop((subject.download)(tensor.tensor.buffer()));
+    drop(subject.downloaded(tensor.tensor.buffer()).await);
     let held = Held::new(hold());
     let used = (subject.upload)(&pattern(LEN, 2));
     let memory = used.memory().clone();
@@ -133,10 +133,11 @@ pub async fn memory_in_use_is_filled_behind_that(subject: Subject) {
         (arrived, client, server)
     });
     tokio::time::sleep(LONG).await;
-    held.release();
-    let moving = moving.await.unwrap_or_else(|error| panic!("{error}"));
+    held.release().await;
+    let moving = within("a message", moving).await;
+    let moving = moving.unwrap_or_else(|error| panic!("{error}"));
     let (arrived, ..) = &moving;
-    let found = (subject.download)(arrived.buffer());
+    let found = subject.downloaded(arrived.buffer()).await;
     assert_same(&found, &pattern(LEN, 1), "what came last");
 }
 
@@ -158,9 +159,9 @@ impl Held {
         Self { release, waited }
     }
 
-    pub(super) fn release(self) {
+    pub(super) async fn release(self) {
         let _ = self.release.send(());
-        let in_time = self.waited.join();
+        let in_time = blocking("the device's release", move || self.waited.join()).await;
         assert!(
             in_time.is_ok_and(|in_time| in_time),
             "a lane waits for its device"

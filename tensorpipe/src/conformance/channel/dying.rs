@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Subject, eventually, listen, within};
+use super::{Subject, blocking, eventually, listen, within};
 use crate::device::Memory;
 use crate::error::Error;
 use crate::message::Message;
@@ -50,8 +50,8 @@ impl Peer {
     async fn die(self) {
         let _ = self.kill.send(());
         let thread = self.thread;
-        let joined = tokio::task::spawn_blocking(move || thread.join().is_ok());
-        assert!(within("the end of the peer's thread", joined).await.is_ok());
+        let joined = blocking("the end of the peer's thread", move || thread.join());
+        assert!(joined.await.is_ok(), "the peer's thread panicked");
     }
 }
 
@@ -137,7 +137,10 @@ pub async fn dying_in_the_middle_leaves_nothing(subject: Subject) {
             let read = async {
                 loop {
                     match pipe.read().await {
-                        Ok(message) => subject.check(&message, &[(8 << 20, 1), (8 << 20, 2)]),
+                        Ok(message) => {
+                            let parts = [(8 << 20, 1), (8 << 20, 2)];
+                            subject.check(&message, &parts).await;
+                        }
                         Err(error) => return error,
                     }
                 }
@@ -174,7 +177,7 @@ pub async fn memory_is_given_back(subject: Subject) {
     .await;
     written.unwrap_or_else(|error| panic!("write: {error}"));
     let message = read.unwrap_or_else(|error| panic!("read: {error}"));
-    subject.check(&message, &parts);
+    subject.check(&message, &parts).await;
     drop(message);
     eventually("memory back", || {
         server.pool().stats().outstanding_bytes == 0

@@ -22,7 +22,8 @@ pub async fn skipped_tensors_are_not_sent(subject: Subject) {
     written.unwrap_or_else(|error| panic!("write: {error}"));
     let mut message = read.unwrap_or_else(|error| panic!("read: {error}"));
     assert!(message.tensors.remove(1).tensor.is_empty());
-    subject.check(&message, &[(1 << 20, 1), (1000, 3)]);
+    let parts = [(1 << 20, 1), (1000, 3)];
+    subject.check(&message, &parts).await;
     subject.move_parts(&client, &server, &[(4000, 4)]).await;
 }
 
@@ -55,7 +56,10 @@ pub async fn cancel_of_the_writer_leaves_the_pipe_going(subject: Subject) {
         }
         write.cancel();
         match within("the read", read).await {
-            Ok(message) => subject.check(&message, &[(6 << 20, 1), (6 << 20, 2)]),
+            Ok(message) => {
+                let parts = [(6 << 20, 1), (6 << 20, 2)];
+                subject.check(&message, &parts).await;
+            }
             Err(Error::Reset { code, .. }) => assert_eq!(code, ResetCode::Cancelled),
             Err(other) => panic!("{other}"),
         }
@@ -94,7 +98,11 @@ pub async fn memory_comes_back_from_what_is_given_up(subject: Subject) {
     for turns in 0..12 {
         let hold = subject.hold.as_ref().filter(|_| turns % 2 == 1);
         let held = hold.map(|hold| Held::new(hold()));
-        let release = || held.into_iter().for_each(Held::release);
+        let release = async {
+            if let Some(held) = held {
+                held.release().await;
+            }
+        };
         let write = client.write(subject.message(&[(6 << 20, 1), (20_000, 2)]));
         let incoming = within("a descriptor", server.read_descriptor()).await;
         let read = incoming.unwrap_or_else(|error| panic!("{error}")).read();
@@ -103,12 +111,12 @@ pub async fn memory_comes_back_from_what_is_given_up(subject: Subject) {
         }
         if turns % 4 < 2 {
             drop(read);
-            release();
+            release.await;
             // It does not matter here whether it was sent in time.
             let _ = within("the write", write).await;
         } else {
             write.cancel();
-            release();
+            release.await;
             let _ = within("the read", read).await;
         }
         let in_use = |context: &Context| {

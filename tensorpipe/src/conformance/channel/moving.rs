@@ -89,10 +89,8 @@ pub async fn null_pointer(subject: Subject) {
     })
     .await;
     written.unwrap_or_else(|error| panic!("write: {error}"));
-    subject.check(
-        &read.unwrap_or_else(|error| panic!("read: {error}")),
-        &[(0, 0)],
-    );
+    let message = read.unwrap_or_else(|error| panic!("read: {error}"));
+    subject.check(&message, &[(0, 0)]).await;
 }
 
 /// Memory that the reader brings is filled and returned; other parts arrive in memory of the channel or the pool.
@@ -117,10 +115,8 @@ pub async fn into_memory_of_the_readers(subject: Subject) {
         })
         .await;
         written.unwrap_or_else(|error| panic!("write: {error}"));
-        subject.check(
-            &read.unwrap_or_else(|error| panic!("read: {error}")),
-            &parts,
-        );
+        let message = read.unwrap_or_else(|error| panic!("read: {error}"));
+        subject.check(&message, &parts).await;
     }
 }
 
@@ -139,7 +135,7 @@ pub async fn many_messages_under_way(subject: Subject) {
     for (i, read) in reads.into_iter().enumerate().rev() {
         let message = within("a read", read).await;
         let message = message.unwrap_or_else(|error| panic!("read: {error}"));
-        subject.check(&message, &parts(i as u64));
+        subject.check(&message, &parts(i as u64)).await;
     }
     for write in writes {
         let written = within("a write", write).await;
