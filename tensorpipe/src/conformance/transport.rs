@@ -15,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 
 use super::{assert_same, eventually, pattern, within};
 use crate::address::PeerAddr;
@@ -91,6 +92,12 @@ async fn expect(connection: &mut Box<dyn Connection>, wanted: &[u8]) {
         .await
         .unwrap_or_else(|error| panic!("read: {error}"));
     assert_same(&found, wanted, "read");
+}
+
+/// The end of a task that writes. A panic there fails the scenario.
+async fn ended<T>(writer: JoinHandle<T>) {
+    let written = within("the writer", writer).await;
+    drop(written.unwrap_or_else(|error| panic!("{error}")));
 }
 
 #[doc(hidden)]

@@ -8,17 +8,18 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 
-use super::{Subject, eventually, expect, pattern, within, write};
+use super::{Subject, ended, eventually, expect, pattern, within, write};
 use crate::transports::Connection;
 
-/// Everything written before a shutdown arrives, then the end, permanently.
+/// A shutdown succeeds. Everything written before it arrives, then the end, permanently.
 pub async fn shutdown_delivers_then_ends(subject: Subject) {
     let (mut client, mut server) = subject.pair().await;
     let bytes = Arc::new(pattern(3 << 20, 9));
     let sent = bytes.clone();
     let writer = tokio::spawn(async move {
         write(&mut client, &sent).await;
-        within("shutdown", client.shutdown()).await.ok();
+        let shut = within("shutdown", client.shutdown()).await;
+        shut.unwrap_or_else(|error| panic!("shutdown: {error}"));
         client
     });
     expect(&mut server, &bytes).await;
@@ -28,7 +29,7 @@ pub async fn shutdown_delivers_then_ends(subject: Subject) {
             Some(0)
         );
     }
-    drop(writer.await);
+    ended(writer).await;
 }
 
 /// Everything written before a drop arrives, then the end; in a session, an error, since there was no goodbye.

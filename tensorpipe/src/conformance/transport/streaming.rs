@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Subject, assert_same, expect, pattern, within, write};
+use super::{Subject, assert_same, ended, expect, pattern, within, write};
 use crate::transports::Connection;
 
 /// Pieces of odd sizes arrive as one stream, whatever the sizes of reads.
@@ -42,7 +42,7 @@ pub async fn chunking(subject: Subject) {
         }
     }
     assert_same(&found, &bytes, "the stream");
-    drop(writer.await);
+    ended(writer).await;
 }
 
 /// One write of many megabytes; each poll takes what it can.
@@ -55,7 +55,7 @@ pub async fn large_write(subject: Subject) {
         client
     });
     expect(&mut server, &bytes).await;
-    drop(writer.await);
+    ended(writer).await;
 }
 
 /// A read into an empty buffer takes nothing, and does not look like the end.
