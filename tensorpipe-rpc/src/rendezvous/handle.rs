@@ -336,7 +336,8 @@ impl Rendezvous {
     }
 
     /// As [`Rendezvous::abort`], and the connected processes abort theirs with the same reason, including sends that wait for room.
-    /// A process that has sent nothing to this one yet aborts when it first does. Returns when all have, or after a few seconds.
+    /// A process that has sent nothing to this one yet aborts when it first does, unless this process is started again before.
+    /// Returns when all have, or after a few seconds.
     pub async fn abort_everywhere(&self, reason: &str) {
         self.abort(reason);
         let links = self.shared.peers.linked();

@@ -149,7 +149,10 @@ impl Answers {
 impl TensorRendezvous for Answers {
     async fn hello(&self, from: Hello, cx: &CallContext) -> Hello {
         // Registers the caller now, before anybody else can claim its name: it may have to abort later.
-        self.consumers.is(&from, &cx.inner.caller);
+        if self.consumers.is(&from, &cx.inner.caller) {
+            let Hello { name, incarnation } = &from;
+            self.local.with(|table| table.greet(name, *incarnation));
+        }
         self.local.hello()
     }
 
@@ -185,8 +188,9 @@ impl TensorRendezvous for Answers {
             by: words(&by.name),
             reason: words(&reason),
         };
+        let Hello { name, incarnation } = &by;
         let heard = self.consumers.is(&by, &cx.inner.caller)
-            && self.local.with(|table| table.abort_by(&by.name, &aborted));
+            && (self.local).with(|table| table.abort_by(name, *incarnation, &aborted));
         self.local.refuse(u64::from(!heard), cx.peer());
     }
 }

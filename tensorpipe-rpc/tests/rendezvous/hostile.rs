@@ -246,6 +246,28 @@ async fn an_abort_before_the_first_value_is_heard_with_it() {
     assert_eq!(front.stats(), Stats::default());
 }
 
+/// A consumer that aborts early and is started again has not aborted; one that only connects again has.
+#[tokio::test]
+async fn an_early_abort_is_that_of_one_run_of_its_consumer() {
+    let (front, server) = front().await;
+    let url = server.url().to_string();
+    let connect = || TensorRendezvousClient::connect(&url);
+    for (name, then) in [("back", 2), ("same", 1)] {
+        let first = connect().await.unwrap();
+        soon(first.hello(called(name, 1))).await.unwrap();
+        soon(first.abort(called(name, 1), "enough")).await.unwrap();
+        drop(first);
+        until(|| server.pipes().is_empty()).await;
+        let second = connect().await.unwrap();
+        soon(second.hello(called(name, then))).await.unwrap();
+        let key = front.key_to(name, "a", 1).unwrap();
+        let sent = front.send(&key, Value::dead());
+        assert_eq!(sent.is_ok(), then == 2, "{name}: {sent:?}");
+        drop(second);
+        until(|| server.pipes().is_empty()).await;
+    }
+}
+
 #[tokio::test]
 async fn whoever_pulls_all_the_time_leaves_no_trace() {
     let (front, server) = front().await;

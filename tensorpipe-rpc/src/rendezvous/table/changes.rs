@@ -15,7 +15,7 @@ impl<W> Table<W> {
             return;
         }
         self.consumers.insert(consumer.into());
-        if let Some(aborted) = self.early.remove(consumer) {
+        if let Some((_, aborted)) = self.early.remove(consumer) {
             self.abort(&aborted);
         }
     }

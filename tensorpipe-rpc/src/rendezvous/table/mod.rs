@@ -50,8 +50,8 @@ pub(super) struct Table<W> {
     aborted: Option<Aborted>,
     /// The consumers to which something was sent.
     consumers: HashSet<Box<str>>,
-    /// Aborts of processes that may become consumers.
-    early: HashMap<Box<str>, Aborted>,
+    /// Aborts of processes that may become consumers, with the incarnations that aborted.
+    early: HashMap<Box<str>, (u64, Aborted)>,
     bytes: u64,
     values: usize,
     lent: usize,
@@ -331,13 +331,23 @@ impl<W> Table<W> {
         self.admit();
     }
 
-    /// Aborts on behalf of a consumer, as soon as something is sent to it, now or later. Returns `false` if too many unknown
-    /// processes have aborted.
-    pub(super) fn abort_by(&mut self, consumer: &str, aborted: &Aborted) -> bool {
+    /// A consumer says which incarnation it is now: the early abort of another one is void.
+    pub(super) fn greet(&mut self, consumer: &str, incarnation: u64) {
+        let early = self.early.get(consumer);
+        if early.is_some_and(|(aborted, _)| *aborted != incarnation) {
+            self.early.remove(consumer);
+        }
+    }
+
+    /// Aborts on behalf of a consumer, as soon as something is sent to it, now or later, unless another incarnation of it comes
+    /// first. Returns `false` if too many unknown processes have aborted.
+    pub(super) fn abort_by(&mut self, consumer: &str, incarnation: u64, aborted: &Aborted) -> bool {
+        self.greet(consumer, incarnation);
         if self.consumers.contains(consumer) {
             self.abort(aborted);
         } else if self.early.len() < EARLY {
-            self.early.insert(consumer.into(), aborted.clone());
+            let early = (incarnation, aborted.clone());
+            self.early.insert(consumer.into(), early);
         } else {
             return false;
         }
