@@ -48,18 +48,25 @@ impl Peers {
     }
 
     pub(super) fn add(&self, name: Arc<str>, url: Arc<str>) {
-        let peer = Arc::new_cyclic(|peer| Peer {
-            name: name.clone(),
-            url,
-            context: self.context.clone(),
-            devices: self.devices.clone(),
-            me: self.me.clone(),
-            link: Mutex::default(),
-            receipts: Receipts::new(peer, &self.runtime),
-            connecting: tokio::sync::Mutex::default(),
-        });
-        let before = self.known().insert(name, peer);
+        let (peer, before) = {
+            let mut known = self.known();
+            // Its unsent receipts go to the new URL.
+            let receipts = known.get(&name).map(|before| before.receipts.clone());
+            let peer = Arc::new(Peer {
+                name: name.clone(),
+                url,
+                context: self.context.clone(),
+                devices: self.devices.clone(),
+                me: self.me.clone(),
+                link: Mutex::default(),
+                receipts: receipts.unwrap_or_else(|| Receipts::new(&self.runtime)),
+                connecting: tokio::sync::Mutex::default(),
+            });
+            peer.receipts.hand_to(&peer);
+            (peer.clone(), known.insert(name, peer))
+        };
         drop(before);
+        peer.receipts.resume();
     }
 
     pub(super) fn find(&self, name: &str) -> Result<Arc<Peer>, RecvError> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::key::Key;
-use super::peers::Peer;
+use super::peers::{Link, Peer};
 use super::service::{Receipt, TensorRendezvousClient};
 use crate::call::Call;
 use crate::error::CallError;
@@ -35,7 +35,8 @@ const RECEIPTS_AT_ONCE: usize = 512;
 /// The receipts for one producer. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Receipts {
-    producer: Weak<Peer>,
+    /// Another one once the producer has another URL.
+    producer: Arc<Mutex<Weak<Peer>>>,
     runtime: Handle,
     unsent: Arc<Mutex<Unsent>>,
 }
@@ -49,12 +50,35 @@ struct Unsent {
 }
 
 impl Receipts {
-    pub(super) fn new(producer: &Weak<Peer>, runtime: &Handle) -> Self {
+    pub(super) fn new(runtime: &Handle) -> Self {
         Self {
-            producer: producer.clone(),
+            producer: Arc::default(),
             runtime: runtime.clone(),
             unsent: Arc::default(),
         }
+    }
+
+    /// The producer is reached like this from now on; [`resume`](Self::resume) follows.
+    pub(super) fn hand_to(&self, producer: &Arc<Peer>) {
+        *lock(&self.producer) = Arc::downgrade(producer);
+    }
+
+    /// Makes a connection for receipts that wait for one.
+    pub(super) fn resume(&self) {
+        let waits = {
+            let unsent = lock(&self.unsent);
+            !unsent.sending && !unsent.keys.is_empty()
+        };
+        if !waits {
+            return;
+        }
+        let receipts = self.clone();
+        self.runtime
+            .spawn(async move { drop(receipts.reconnected().await) });
+    }
+
+    fn producer(&self) -> Option<Arc<Peer>> {
+        lock(&self.producer).upgrade()
     }
 
     /// There is a connection, to this incarnation.
@@ -109,7 +133,7 @@ impl Receipts {
                         tracing::debug!(%error, "a receipt is given again");
                     }
                     let is_disconnected = is_disconnected(&client, &error);
-                    match self.producer.upgrade() {
+                    match self.producer() {
                         Some(producer) if is_disconnected => producer.drop_link(&client),
                         Some(_) => {}
                         None => last -= 1,
@@ -122,10 +146,10 @@ impl Receipts {
                     // within a call that had no time left.
                     tokio::time::sleep(again).await;
                     again = LONGEST.min(2 * again);
-                    if is_disconnected {
+                    if is_disconnected || self.is_elsewhere(&client) {
                         match self.reconnected().await {
-                            Some(other) => client = other,
-                            None => return self.put_back(keys),
+                            Ok(other) => client = other,
+                            Err(tried) => return self.put_back(keys, &tried),
                         }
                     }
                 }
@@ -142,28 +166,43 @@ impl Receipts {
         }
     }
 
-    /// Another connection to the producer, if it can be reached.
-    async fn reconnected(&self) -> Option<TensorRendezvousClient> {
-        match self.producer.upgrade()?.connected().await {
-            Ok(link) => Some(link.client.clone()),
+    /// Whether the producer has another URL than when this connection was made.
+    fn is_elsewhere(&self, client: &TensorRendezvousClient) -> bool {
+        let is_other = |link: Arc<Link>| !is_same(&link.client, client);
+        let producer = self.producer();
+        producer.is_some_and(|producer| producer.linked().is_none_or(is_other))
+    }
+
+    /// Another connection to the producer, or the producer that cannot be reached.
+    async fn reconnected(&self) -> Result<TensorRendezvousClient, Weak<Peer>> {
+        let producer = lock(&self.producer).clone();
+        let Some(peer) = producer.upgrade() else {
+            return Err(producer);
+        };
+        match peer.connected().await {
+            Ok(link) => Ok(link.client.clone()),
             Err(error) => {
                 tracing::debug!(%error, "receipts of values wait for another connection");
-                None
+                Err(producer)
             }
         }
     }
 
-    /// Returns the receipts to the list, for the next connection.
-    fn put_back(&self, mut keys: Vec<(Key, u64)>) {
+    /// Returns the receipts to the list, for the next connection. The producer of the last one was `tried` in vain.
+    fn put_back(&self, mut keys: Vec<(Key, u64)>, tried: &Weak<Peer>) {
         {
             let mut unsent = lock(&self.unsent);
             unsent.keys.append(&mut keys);
             unsent.sending = false;
         }
-        // If a connection was made meanwhile, it found this task still running and started none.
-        let link = self.producer.upgrade().and_then(|peer| peer.linked());
-        if let Some(link) = link {
+        // If a connection was made meanwhile, or another URL was set, this task was still running then.
+        let Some(producer) = self.producer() else {
+            return;
+        };
+        if let Some(link) = producer.linked() {
             self.begin(&link.client);
+        } else if Arc::as_ptr(&producer) != tried.as_ptr() {
+            self.resume();
         }
     }
 }

@@ -428,3 +428,35 @@ async fn receipts_for_a_producer_that_cannot_be_reached_wait_until_it_can() {
     assert_eq!(soon(back.incarnation_of("front")).await.unwrap(), 7);
     all_are_heard(&heard, &keys).await;
 }
+
+/// Its old connection ends before the producer gets another URL, or after.
+#[tokio::test]
+async fn receipts_for_a_producer_with_another_url_go_there() {
+    for ends_first in [true, false] {
+        let heard = Arc::<Mutex<Vec<String>>>::default();
+        let producer = |hangs| Deaf {
+            panics: Mutex::new(0),
+            hangs: Arc::new(AtomicBool::new(hangs)),
+            heard: heard.clone(),
+        };
+        let (server, back, keys) = three_received_from(producer(true)).await;
+        until(|| server.calls_in_flight() == 1).await;
+        let old = back.connection("front").unwrap();
+        let moved = TensorRendezvousService::new(producer(false));
+        let moved = serve(Context::global(), moved).await;
+        let end = async {
+            drop(server);
+            let _ = soon(old.close()).await;
+            // The old URL is tried, in vain.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        if ends_first {
+            end.await;
+            back.add_peer("front", moved.url()).unwrap();
+        } else {
+            back.add_peer("front", moved.url()).unwrap();
+            end.await;
+        }
+        all_are_heard(&heard, &keys).await;
+    }
+}
