@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustc_hash::FxHashMap;
 use tensorpipe::ambient;
 use tensorpipe::engine::{EnginePipe, Held};
-use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
+use tensorpipe::{Device, Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use super::admission::{Admitted, MethodIndex};
 use super::running::{A_HANDLER, Running};
@@ -20,6 +20,7 @@ use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, WAITS};
 use crate::lock::lock;
 use crate::observe::{instrument, metrics, of_failure};
+use crate::placement::Placement;
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
 use crate::server::{ConnectionQuota, ServerShared};
@@ -226,10 +227,17 @@ impl Engine {
         }
     }
 
-    /// Says why an argument's tensor cannot be on its device, with the argument's name.
+    /// Says why an argument's tensor cannot be on its device, with the argument's name if it can be no other.
     fn words(&self, admitted: &Admitted, misuse: &Misuse) -> String {
+        // The client's map may have named this device for other arguments. Its inverse came with the call, unless an attribute of the
+        // result overrides it.
+        let may_be_mapped = |device: &Device| match admitted.placement.as_deref() {
+            None => false,
+            Some(Placement::Each(pairs)) => pairs.iter().any(|(ours, _)| ours == device),
+            Some(Placement::All(_)) => true,
+        };
         let name = match misuse {
-            Misuse::NoAllocator { device, .. } => self
+            Misuse::NoAllocator { device, .. } if !may_be_mapped(device) => self
                 .method(admitted)
                 .and_then(|method| method.places.name(*device)),
             _ => None,

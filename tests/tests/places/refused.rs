@@ -93,6 +93,35 @@ async fn a_server_without_memory_there_says_so_and_does_not_run() {
     scene.goes_on().await;
 }
 
+/// A map may send any argument there: the server does not blame the one with the attribute.
+#[tokio::test]
+async fn of_a_client_with_a_map_no_argument_is_named_that_may_be_in_its_place() {
+    let there_has = Has {
+        memory: false,
+        ..USUAL
+    };
+    let scene = Scene::of("tcp", USUAL, there_has).await;
+    let map = |to| DeviceMap::new([(toy(0), to)]).unwrap();
+    let client = scene.client.with_device_map(map(toy(1)));
+    for len in [10, 300_000] {
+        let x = || scene.here.tensor(toy(0), len, 1);
+        // `placed`, with the attribute for this device, is empty.
+        let found = client.found(len, x(), HashMap::new(), None);
+        let words = there(soon(found).await, false);
+        let why = format!("this context has no memory of {ONE}");
+        assert!(words.starts_with(&why), "{words}");
+        // This map sends nothing there.
+        let client = scene.client.with_device_map(map(toy(0)));
+        let words = there(soon(client.keep(x())).await, false);
+        assert!(
+            words.starts_with("argument `x` has no place: this"),
+            "{words}"
+        );
+    }
+    assert_eq!(scene.ran(), 0);
+    scene.goes_on().await;
+}
+
 /// Known before the method runs: nothing brings tensors there.
 #[tokio::test]
 async fn a_result_that_nothing_brings_here_is_not_asked_for() {
