@@ -2,6 +2,8 @@
 //! channel suite.
 #![allow(missing_docs, reason = "a test")]
 
+#[path = "../../examples/src/bin/custom_channel/own_connection.rs"]
+mod own_connection;
 #[path = "../../examples/src/bin/custom_channel/staged.rs"]
 mod staged;
 
@@ -9,7 +11,9 @@ use std::any::Any;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel, CmaChannel, MptChannel, XthChannel};
+use tensorpipe::channels::{
+    BasicChannel, Channel, CmaChannel, LaneIo, Link, MptChannel, OpId, XthChannel,
+};
 use tensorpipe::conformance::channel::Subject;
 use tensorpipe::conformance::device::{self, Fixture, TestFixture};
 use tensorpipe::conformance::{TestDevices, TestQueue, assert_same, pattern};
@@ -18,7 +22,11 @@ use tensorpipe::{
     Allocation, Buffer, BufferMut, Context, DType, Device, DeviceError, Error, Message,
     MessageTensor, Misuse, Pipe, Place, Tensor,
 };
+use tensorpipe_tests::{Double, Says};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
 
+use own_connection::TestWireChannel;
 use staged::StagedChannel;
 
 tensorpipe::device_conformance!(test_device, TestFixture::default);
@@ -530,4 +538,80 @@ fn memory_is_in_use_until_the_first_queue_that_fills_it_is_done() {
     drop(bench.room(5000));
     assert_eq!(bench.pool.stats().fresh, 2, "the first is at work on it");
     drop(held);
+}
+
+#[tokio::test]
+async fn a_copy_between_unequal_lengths_is_refused_and_its_queue_goes_on() {
+    let bench = Bench::new();
+    let queue = bench.devices.queue();
+    for len in [0, 4, 6] {
+        let written = queue.write(Buffer::from_vec(vec![1u8; len]), bench.room(5));
+        let refused = written
+            .expect_err("there is no room, or too much")
+            .to_string();
+        assert!(
+            refused.contains(&format!("{len} bytes into 5")),
+            "{refused}"
+        );
+        let source = bench.upload(&pattern(5, 1));
+        let refused = queue.read(&source, BufferMut::zeroed(len)).unwrap_err();
+        assert!(
+            refused.to_string().contains(&format!("5 bytes into {len}")),
+            "{refused}"
+        );
+    }
+    let buffer = queue.write(Buffer::from_vec(vec![1u8; 5]), bench.room(5));
+    let copied = queue.read(&buffer.unwrap(), BufferMut::zeroed(5)).unwrap();
+    assert_eq!(copied.wait(), [1; 5]);
+}
+
+/// A lane of `testwire` that says of each part that it has no bytes.
+struct Empty(mpsc::UnboundedSender<OpId>);
+
+impl Empty {
+    fn new(mut link: Link) -> Self {
+        let mut connection = link.connections.pop().unwrap();
+        let (parts, mut queued) = mpsc::unbounded_channel::<OpId>();
+        tokio::spawn(async move {
+            while let Some(op) = queued.recv().await {
+                connection.write_all(&op.key()).await.unwrap();
+                connection.write_all(&0u64.to_le_bytes()).await.unwrap();
+                connection.flush().await.unwrap();
+                link.handle.sent(op);
+            }
+        });
+        Self(parts)
+    }
+}
+
+impl Says for Empty {
+    fn send(&mut self, op: OpId, _: Buffer, _: &mut LaneIo<'_>) {
+        self.0.send(op).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_part_of_another_length_ends_the_example_channels_pipe() {
+    for to in [Device::CPU, TEST] {
+        let bench = Bench::new();
+        let honest = || {
+            let devices = bench.devices.clone();
+            Arc::new(TestWireChannel { devices })
+        };
+        let context = |channel: Arc<dyn Channel>| {
+            let context = Context::builder().channels([channel, basic()]);
+            let context = context.allocator(Arc::new(bench.devices.clone()));
+            context.build().unwrap()
+        };
+        let hostile = Double::of(honest()).with_lanes(Empty::new).channel();
+        let (near, far) = (context(hostile), context(honest()));
+        let (client, server) = tensorpipe_tests::pair(&near, &far, "tcp://127.0.0.1:0").await;
+        let tensor = bench.tensor(2 << 20, 1).to_device(to);
+        let _write = client.write(Message::new("m").tensor(tensor));
+        let error = within(server.read()).await.unwrap_err().to_string();
+        assert!(
+            error.contains("another length than it announced"),
+            "{error}"
+        );
+    }
 }

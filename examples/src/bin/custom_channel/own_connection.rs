@@ -27,6 +27,8 @@ const HEADER: usize = OpId::KEY_LEN + 8;
 /// Bytes read at once. The length that a header claims is never allocated up front.
 const PIECE: usize = 256 << 10;
 
+const OTHER_LENGTH: &str = "the peer sends another length than it announced";
+
 /// See the module's documentation.
 pub(crate) struct TestWireChannel {
     pub(crate) devices: TestDevices,
@@ -199,8 +201,7 @@ async fn read_parts(
         while left > 0 {
             let is_wanted = lock(&wanted).get(&op).map(|dest| dest.len() as u64);
             if is_wanted.is_some_and(|wanted| wanted != len) {
-                pipe.broken(failed("the peer sends another length than it announced"));
-                return;
+                return pipe.broken(failed(OTHER_LENGTH));
             }
             // The bytes of a cancelled part are read and discarded.
             let start = if is_wanted.is_some() {
@@ -217,6 +218,10 @@ async fn read_parts(
         let Some(mut dest) = lock(&wanted).remove(&op) else {
             continue;
         };
+        // The part has no bytes, or began before this end asked for it.
+        if staging.len() != dest.len() {
+            return pipe.broken(failed(OTHER_LENGTH));
+        }
         if let Some(to) = dest.as_bytes_mut() {
             to.copy_from_slice(&staging);
             pipe.received(op, dest.freeze());

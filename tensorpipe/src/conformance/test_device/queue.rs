@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Machine, TestMemory};
-use crate::device::{Buffer, BufferMut, Fence};
+use crate::device::{Buffer, BufferMut, Device, Fence};
 use crate::error::DeviceError;
 
 /// How long each piece of work is delayed: far longer than the CPU takes to queue more.
@@ -79,8 +79,9 @@ impl TestQueue {
     /// back with the result.
     ///
     /// # Errors
-    /// For memory of another kind of device.
+    /// For memory of another kind of device, or of another length.
     pub fn read(&self, source: &Buffer, mut into: BufferMut) -> Result<Copied, DeviceError> {
+        check_lengths(source.device(), source.len(), into.len())?;
         let place = TestMemory::place(&**source.memory(), source.offset(), source.len())?;
         if let Some(ready) = source.ready() {
             self.wait_for(ready);
@@ -102,9 +103,10 @@ impl TestQueue {
     /// the copy is done.
     ///
     /// # Errors
-    /// For memory of another kind of device.
+    /// For memory of another kind of device, or of another length.
     pub fn write(&self, source: Buffer, mut into: BufferMut) -> Result<Buffer, DeviceError> {
         let (device, len) = (into.device(), into.len());
+        check_lengths(device, source.len(), len)?;
         let refused = |reason| DeviceError::new(device, "copy", reason);
         let memory = into.memory_mut().ok_or_else(|| refused("it is shared"))?;
         let place = TestMemory::place(memory, 0, len)?;
@@ -130,6 +132,15 @@ impl TestQueue {
         state.pushed += 1;
         self.shared.changed.notify_all();
     }
+}
+
+/// Refuses here what would panic on the queue's thread.
+fn check_lengths(device: Device, from: usize, to: usize) -> Result<(), DeviceError> {
+    if from == to {
+        return Ok(());
+    }
+    let reason = format!("{from} bytes into {to}");
+    Err(DeviceError::new(device, "copy", reason))
 }
 
 impl std::fmt::Debug for TestQueue {
