@@ -111,6 +111,14 @@ impl DevicePool {
         }
     }
 
+    /// As [`take`](Self::take), but only from warm memory, without a call of the allocator.
+    pub(crate) fn take_warm(&self, len: usize) -> Option<BufferMut> {
+        match &self.source {
+            Source::Device(shared) => shared.take_warm(len),
+            Source::Main(_) => None,
+        }
+    }
+
     /// Whether [`gather`](Self::gather) works.
     pub fn gathers(&self) -> bool {
         match &self.source {
@@ -230,32 +238,35 @@ impl Shared {
     }
 
     fn take(self: &Arc<Self>, len: usize) -> Result<BufferMut, DeviceError> {
+        if let Some(warm) = self.take_warm(len) {
+            return Ok(warm);
+        }
         let class = Class::of(len);
-        let warm = self.lock().take(class);
-        let block = match warm {
-            Some(block) => {
-                if let Some(work) = block.memory.work() {
-                    work.forget_ready();
-                }
-                block
-            }
-            None => {
-                let memory = self.allocate(class.size);
-                let memory = memory.or_else(|error| self.allocate_again(class.size, error))?;
-                self.retain
-                    .get_or_init(|| self.allocator.retain(self.device));
-                self.lock().count_fresh(class);
-                let size = class.size;
-                Block { memory, size }
-            }
-        };
+        let memory = self.allocate(class.size);
+        let memory = memory.or_else(|error| self.allocate_again(class.size, error))?;
+        self.retain
+            .get_or_init(|| self.allocator.retain(self.device));
+        self.lock().count_fresh(class);
+        let size = class.size;
+        self.hand_out(Block { memory, size }, len)
+            .ok_or_else(|| DeviceError::new(self.device, "allocate", "it cannot be filled"))
+    }
+
+    fn take_warm(self: &Arc<Self>, len: usize) -> Option<BufferMut> {
+        let block = self.lock().take(Class::of(len))?;
+        if let Some(work) = block.memory.work() {
+            work.forget_ready();
+        }
+        self.hand_out(block, len)
+    }
+
+    fn hand_out(self: &Arc<Self>, block: Block, len: usize) -> Option<BufferMut> {
         let pooled = Pooled {
             block: Some(block),
             pool: Arc::downgrade(self),
         };
         // Just made: nobody else holds it.
-        BufferMut::from_memory(Arc::new(pooled), len)
-            .map_err(|_| DeviceError::new(self.device, "allocate", "it cannot be filled"))
+        BufferMut::from_memory(Arc::new(pooled), len).ok()
     }
 
     fn allocate(&self, len: usize) -> Result<Box<dyn Memory>, DeviceError> {

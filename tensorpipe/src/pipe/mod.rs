@@ -67,6 +67,8 @@ pub use self::budget::Held;
 pub(crate) use self::core::{Core, CoreParts};
 pub(crate) use self::credit_ahead::{Credit, CreditAhead};
 pub use self::inbound::{Incoming, Read, ReadError, ReadInto};
+#[cfg(feature = "cuda")]
+pub(crate) use self::lane::Room;
 pub(crate) use self::lane::Work;
 pub use self::lane::{LaneIo, Outcome};
 pub use self::lane_handle::LaneHandle;

@@ -24,7 +24,7 @@ const PIPE: &str = "
     proto: descriptor device::Device device::DeviceKind device::DeviceOffer error keys tensor::DType tensor::MAX_DIMS tensor::Shape tensor::byte_len
     fuzzing: device error keys proto wire_md
     transports: address error process ring sync sys
-    channels: address::SettledPeer device error keys pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Work process proto::OpId
+    channels: address::SettledPeer device error keys pipe::LaneHandle pipe::LaneIo pipe::Outcome pipe::Room pipe::Work process proto::OpId
     channels: route::Pays route::Degraded route::Threshold stop sync sys transports::BoxFuture transports::Connection
     pipe negotiate context: ambient address channels config device error sync
     pipe: descriptor message proto route stop sys::copy sys::fork sys::workers tensor transports::Connection

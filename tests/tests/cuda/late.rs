@@ -4,15 +4,17 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaStream;
+use tensorpipe::channels::BasicChannel;
+use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::device::{Allocator, DevicePool, Memory};
 use tensorpipe::{Buffer, BufferMut, Context, DType, Message, MessageTensor, Pipe, Tensor};
-use tensorpipe_tests::{eventually, runtime};
+use tensorpipe_tests::{eventually, runtime, soon};
 
-use crate::bench::{Bench, device, moved, pair};
+use crate::bench::{Bench, channel, connected, device, moved, pair};
 use crate::driver::{fails, has_failed, held, longest_pinned, nothing_went_wrong, registrations};
 use crate::fixture::Hold;
-use crate::foreign::{Holds, an_event_is_heard_of};
+use crate::foreign::{Holds, Library, an_event_is_heard_of};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -137,11 +139,7 @@ pub(crate) fn made() {
     let holds = Holds::calls_of("cuMemCreate");
     let cuda = bench.cuda.clone();
     let makes = std::thread::spawn(move || cuda.allocate(device(), 100_000).map(drop));
-    let until = Instant::now() + SOON;
-    while held() == 0 {
-        assert!(Instant::now() < until, "it is not made");
-        std::thread::yield_now();
-    }
+    until_held("it is not made");
     drop(fill);
     std::thread::sleep(Duration::from_millis(30));
     drop(other);
@@ -149,6 +147,80 @@ pub(crate) fn made() {
     drop(holds);
     told.expect("an event waits for the driver");
     makes.join().unwrap().unwrap();
+}
+
+/// Waits without a timer of a runtime, whose threads may all wait for a pipe.
+fn until_held(otherwise: &str) {
+    let until = Instant::now() + SOON;
+    while held() == 0 {
+        assert!(Instant::now() < until, "{otherwise}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// In making memory that a tensor goes to, or in opening its device: the pipe passes other messages meanwhile.
+pub(crate) fn made_for_a_tensor() {
+    const LEN: usize = 3_000_000;
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    // Each call that does not return may have one.
+    let threads = threads.worker_threads(4).enable_all().build().unwrap();
+    for (name, own, function) in [
+        ("cuda_xth", true, "cuMemCreate"),
+        ("cuda_ipc", true, "cuMemCreate"),
+        ("cuda_ipc", false, "cuMemCreate"),
+        ("cuda_basic", true, "cuMemCreate"),
+        ("cuda_xth", true, "cuDevicePrimaryCtxRetain"),
+        ("cuda_basic", true, "cuDevicePrimaryCtxRetain"),
+    ] {
+        let case = format!("{function} over {name}, own memory: {own}");
+        threads.block_on(async {
+            let bench = Bench::new();
+            let source = match own {
+                true => bench.tensor(CudaDevices::device(0), &pattern(LEN, 1)),
+                // Its writer copies it before it is lent.
+                false => Library::of(&bench, &[false; 3]).tensor(&pattern(LEN, 1)).0,
+            };
+            let to = context_of(&CudaDevices::open().unwrap(), name);
+            let pipes = connected(&context_of(&bench.cuda, name), &to).await;
+            if name == "cuda_ipc" {
+                // The proof needs memory, too.
+                let first = bench.tensor(source.device(), &pattern(100, 2));
+                moved(&pipes, Message::new("m").tensor(first)).await;
+            }
+            let (client, server) = pipes;
+            if function == "cuMemCreate" {
+                drop(to.allocator(device()).unwrap().take(1).unwrap());
+            }
+            let holds = Holds::calls_of(function);
+            let message = MessageTensor::from(source).to_device(device());
+            client.send(Message::new("m").tensor(message)).unwrap();
+            let reader = server.clone();
+            let read = tokio::spawn(async move { reader.read().await });
+            until_held(&format!("{case} is not called"));
+            std::thread::sleep(Duration::from_millis(50));
+            for end in [client.clone(), server.clone()] {
+                let (done, is_done) = mpsc::channel();
+                std::thread::spawn(move || done.send(end.stats()));
+                let stats = is_done.recv_timeout(SOON);
+                stats.unwrap_or_else(|_| panic!("{case} locks the pipe"));
+            }
+            let writer = client.clone();
+            let small = tokio::spawn(async move { writer.write(Message::new("small")).await });
+            soon(&case, server.read()).await.unwrap();
+            soon(&case, small).await.unwrap().unwrap();
+            drop(holds);
+            let read = soon(&case, read).await.unwrap().unwrap();
+            let found = bench.download(read.tensors[0].tensor.buffer());
+            assert!(found == pattern(LEN, 1), "{case}");
+        });
+    }
+}
+
+/// A context whose devices nobody else has opened.
+fn context_of(cuda: &CudaDevices, name: &str) -> Context {
+    let channels = [channel(name, cuda), Arc::new(BasicChannel::new())];
+    let builder = Context::builder().channels(channels);
+    builder.allocator(Arc::new(cuda.clone())).build().unwrap()
 }
 
 /// In unmapping memory of a pool's, behind the work on it.

@@ -132,6 +132,8 @@ stories! {
     #[test]
     fn a_driver_pins_whole_pages_for_long_main_memory() { late::rounded() }
     #[test]
+    fn a_driver_that_is_long_in_making_memory_for_a_tensor_locks_no_pipe() { late::made_for_a_tensor() }
+    #[test]
     fn a_driver_that_is_long_in_unmapping_memory_holds_up_no_event() { late::unmapped() }
     #[test]
     fn a_driver_s_descriptors_of_what_was_lent_are_closed_when_nothing_is_lent() { runtime().block_on(lent::closed()) }

@@ -8,11 +8,13 @@ use crate::error::DeviceError;
 use crate::pipe::Work;
 
 /// Where a job leaves its result; the operation is resumed then.
-pub(super) struct JobHandle<T>(Arc<Mutex<Option<Result<T, DeviceError>>>>);
+pub(super) struct JobHandle<T, E = DeviceError>(Slot<T, E>);
 
-impl<T: Send + 'static> JobHandle<T> {
+type Slot<T, E> = Arc<Mutex<Option<Result<T, E>>>>;
+
+impl<T: Send + 'static, E: Send + 'static> JobHandle<T, E> {
     /// The result, once the job is done.
-    pub(super) fn take(&self) -> Option<Result<T, DeviceError>> {
+    pub(super) fn take(&self) -> Option<Result<T, E>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -23,7 +25,7 @@ impl<T: Send + 'static> JobHandle<T> {
         is_quick: bool,
         handle: &LaneHandle,
         io: &mut LaneIo<'_>,
-        act: impl FnOnce() -> Result<T, DeviceError> + Send + 'static,
+        act: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Self {
         let slot = Self(Arc::default());
         let into = slot.0.clone();
@@ -47,7 +49,7 @@ impl<T: Send + 'static> JobHandle<T> {
         op: OpId,
         handle: &LaneHandle,
         io: &mut LaneIo<'_>,
-        step: impl FnMut() -> Option<Result<T, DeviceError>> + Send + 'static,
+        step: impl FnMut() -> Option<Result<T, E>> + Send + 'static,
     ) -> Self {
         let slot = Self(Arc::default());
         let (into, handle) = (slot.0.clone(), handle.clone());
@@ -65,18 +67,19 @@ impl<T: Send + 'static> JobHandle<T> {
     }
 }
 
-struct Steps<T, F> {
+struct Steps<T, E, F> {
     op: OpId,
     handle: LaneHandle,
-    into: Arc<Mutex<Option<Result<T, DeviceError>>>>,
+    into: Slot<T, E>,
     /// Dropped, with everything that it holds, before anybody learns of its end.
     step: Option<F>,
 }
 
-impl<T, F> Work for Steps<T, F>
+impl<T, E, F> Work for Steps<T, E, F>
 where
     T: Send + 'static,
-    F: FnMut() -> Option<Result<T, DeviceError>> + Send + 'static,
+    E: Send + 'static,
+    F: FnMut() -> Option<Result<T, E>> + Send + 'static,
 {
     fn step(&mut self) -> bool {
         let is_wanted = Arc::strong_count(&self.into) > 1;

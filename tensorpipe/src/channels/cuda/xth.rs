@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use super::handover::{self, HandOver, Take};
 use super::job::JobHandle;
 use super::{Channel, CudaDevices, Lane, LaneHandle, LaneIo, Link, OpId, Threshold, Want, costs};
-use crate::device::{Buffer, BufferMut, Device, DeviceOffer, MemoryKind};
-use crate::error::Error;
+use crate::device::{Buffer, Device, DeviceOffer, MemoryKind};
+use crate::error::{DeviceError, Error};
+use crate::pipe::Room;
 
 const NAME: &str = "cuda_xth";
 
@@ -59,21 +60,29 @@ impl Channel for CudaXthChannel {
     }
 }
 
+fn failed(error: &DeviceError) -> Error {
+    Error::Channel {
+        channel: NAME,
+        reason: error.to_string().into(),
+    }
+}
+
 /// Copies the tensor if it is wanted on another device or in memory of the reader's own.
 struct Copied {
     cuda: CudaDevices,
     handle: LaneHandle,
-    copying: HashMap<OpId, JobHandle<Buffer>>,
+    copying: HashMap<OpId, JobHandle<Buffer, Error>>,
 }
 
 impl Copied {
-    fn copy(&mut self, op: OpId, source: Buffer, dest: BufferMut, io: &mut LaneIo<'_>) {
+    fn copy(&mut self, op: OpId, source: Buffer, room: Room, io: &mut LaneIo<'_>) {
         let cuda = self.cuda.clone();
-        io.copied(source.len() as u64);
-        let is_quick = cuda.has_stream(dest.device());
+        let is_quick = room.is_warm() && cuda.has_stream(room.device());
         let copying = JobHandle::of(op, is_quick, &self.handle, io, move || {
-            let stream = cuda.stream(dest.device())?;
-            cuda.copy(&source, dest, &stream)
+            let dest = room.take()?;
+            let stream = cuda.stream(dest.device());
+            let copied = stream.and_then(|stream| cuda.copy(&source, dest, &stream));
+            copied.map_err(|error| failed(&error))
         });
         self.copying.insert(op, copying);
     }
@@ -86,11 +95,11 @@ impl Take for Copied {
                 io.control(op, Vec::new());
                 io.received(op, source);
             }
-            Want::Adopt { len, device } => match io.allocate(op, device, len) {
-                Ok(dest) => self.copy(op, source, dest, io),
+            Want::Adopt { len, device } => match io.room(op, device, len) {
+                Ok(room) => self.copy(op, source, room, io),
                 Err(error) => io.failed(op, error),
             },
-            Want::Into(dest) => self.copy(op, source, dest, io),
+            Want::Into(dest) => self.copy(op, source, Room::Warm(dest), io),
         }
     }
 
@@ -101,16 +110,11 @@ impl Take for Copied {
         self.copying.remove(&op);
         match copied {
             Ok(buffer) => {
+                io.copied(buffer.len() as u64);
                 io.control(op, Vec::new());
                 io.received(op, buffer);
             }
-            Err(error) => io.failed(
-                op,
-                Error::Channel {
-                    channel: NAME,
-                    reason: error.to_string().into(),
-                },
-            ),
+            Err(error) => io.failed(op, error),
         }
     }
 

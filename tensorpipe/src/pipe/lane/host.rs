@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{LaneResult, Work};
+use super::{LaneResult, Room, Work};
 use crate::device::{Allocators, Buffer, BufferMut, Destination, Device};
 use crate::error::Error;
 use crate::pipe::budget::{Announced, Announcements, Reservation, out_of_memory};
@@ -28,8 +28,9 @@ pub(in crate::pipe) trait LaneHost {
     /// Addresses for `len` bytes of main memory; no memory is taken yet.
     fn reserve(&mut self, op: OpId, len: u64) -> Result<Destination, Error>;
 
-    /// Memory that the budget counts from now on.
-    fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error>;
+    /// Memory that the budget counts from now on, if it is main memory. The pipe is locked: memory that a device does not have warm is not
+    /// made yet.
+    fn room(&mut self, op: OpId, device: Device, len: u64) -> Result<Room, Error>;
 
     /// Operations that went on.
     fn results(&mut self) -> &mut Vec<LaneResult>;
@@ -143,14 +144,12 @@ impl LaneHost for PipeHost<'_> {
         Ok(place.unwrap_or_else(|| Destination::pooled(dest)))
     }
 
-    fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
+    fn room(&mut self, op: OpId, device: Device, len: u64) -> Result<Room, Error> {
         if device.is_cpu() {
-            return self.allocate_main(op, len);
+            return self.allocate_main(op, len).map(Room::Warm);
         }
         let bytes = usize::try_from(len).map_err(|error| out_of_memory(len, error.to_string()))?;
-        let pool = self.allocators.on(device)?;
-        pool.take(bytes)
-            .map_err(|error| out_of_memory(len, error.to_string()))
+        Ok(Room::of(self.allocators.on(device)?, bytes))
     }
 
     fn results(&mut self) -> &mut Vec<LaneResult> {

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use super::budget::out_of_memory;
 use super::driver::Wakers;
 use crate::channels::{ChannelFault, Want};
-use crate::device::{Buffer, BufferMut, Destination, Device, Pool};
+use crate::device::{Buffer, BufferMut, Destination, Device, DevicePool, Pool};
 use crate::error::{Error, Misuse};
 use crate::proto::OpId;
 use crate::sync::Arc;
@@ -70,6 +70,49 @@ pub(crate) trait Work: Send {
     /// A step took so long that the driver would hold others up: goes on with it on another thread, and resumes the operation by
     /// its lane's handle.
     fn finish_on_thread(self: Box<Self>);
+}
+
+/// Memory that a lane fills, from [`LaneIo::room`].
+pub(crate) enum Room {
+    /// It is there.
+    Warm(BufferMut),
+    /// So many bytes of this pool, which has none that are warm. A driver takes long to make them, or to open the device first.
+    Cold(DevicePool, usize),
+}
+
+impl Room {
+    fn of(pool: DevicePool, len: usize) -> Self {
+        match pool.take_warm(len) {
+            Some(warm) => Self::Warm(warm),
+            None => Self::Cold(pool, len),
+        }
+    }
+
+    /// The memory. If it is not warm, the pipe must not be locked.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the device has none.
+    pub(crate) fn take(self) -> Result<BufferMut, Error> {
+        match self {
+            Self::Warm(memory) => Ok(memory),
+            Self::Cold(pool, len) => pool
+                .take(len)
+                .map_err(|error| out_of_memory(len as u64, error.to_string())),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_warm(&self) -> bool {
+        matches!(self, Self::Warm(_))
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(&self) -> Device {
+        match self {
+            Self::Warm(memory) => memory.device(),
+            Self::Cold(pool, _) => pool.device(),
+        }
+    }
 }
 
 /// A lane's access to its pipe, from inside one of its methods.
@@ -157,14 +200,19 @@ impl LaneIo<'_> {
 
     /// Warm memory that the channel fills itself, for received parts or for stages between. The budget counts main memory from now on, a
     /// piece's until it is [released](Self::release). For streamed parts [`LaneIo::receive`] takes less. Memory of a device is bounded by
-    /// the device.
+    /// the device. The pipe is locked while its allocator makes it.
     ///
     /// # Errors
     /// - [`Error::OutOfMemory`] where there is none, where the pipe's messages announce more than
     ///   [`Limits::receive_budget`](crate::Limits::receive_budget), or where messages of all pipes take that.
     /// - [`Misuse::NoAllocator`] for a device that the context has no allocator for.
     pub fn allocate(&mut self, op: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
-        self.host.allocate(op, device, len)
+        self.room(op, device, len)?.take()
+    }
+
+    /// As [`allocate`](Self::allocate), but [`Room::take`] makes memory of a device that is not warm, once the pipe is not locked.
+    pub(crate) fn room(&mut self, op: OpId, device: Device, len: u64) -> Result<Room, Error> {
+        self.host.room(op, device, len)
     }
 
     /// `op` is with the peer or its transport. The source is not read any more, except by work for which [`Buffer::use_until`] was called.

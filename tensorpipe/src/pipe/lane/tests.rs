@@ -95,10 +95,10 @@ impl LaneHost for Regions {
         Ok(Destination::pooled(len as usize))
     }
 
-    fn allocate(&mut self, _: OpId, device: Device, len: u64) -> Result<BufferMut, Error> {
+    fn room(&mut self, _: OpId, device: Device, len: u64) -> Result<Room, Error> {
         match device.is_cpu() {
-            true => allocate(self.allocators.main(), len),
-            false => Ok(self.allocators.on(device)?.take(len as usize).unwrap()),
+            true => allocate(self.allocators.main(), len).map(Room::Warm),
+            false => Ok(Room::of(self.allocators.on(device)?, len as usize)),
         }
     }
 

@@ -100,6 +100,10 @@ impl Lane for CudaBasicLane {
         if let Some(sending) = self.sending.get_mut(&op) {
             sending.go_on(op, &mut self.tools, io)?;
         }
+        if let Some(receiving) = self.receiving.get_mut(&op) {
+            let status = receiving.resume(op, &mut self.tools, io);
+            self.ended(op, status, io);
+        }
         self.queue(op);
         Ok(())
     }

@@ -35,6 +35,7 @@ use super::{
 };
 use crate::device::{Buffer, BufferMut, Destination, Device, DeviceOffer, MemoryKind, Pool};
 use crate::error::{DeviceError, Error};
+use crate::pipe::Room;
 
 /// Channel `cuda_basic`, or `cuda_basic+NAME` over another channel than `basic`.
 ///

@@ -10,7 +10,7 @@ use super::frame::{Cut, Say, WINDOW};
 use super::sending::{OwnStream, TransferStatus, piece};
 use super::{
     Buffer, BufferMut, ChannelFault, Device, JobHandle, LaneContext, LaneIo, OpId, Outcome,
-    PieceEvent,
+    PieceEvent, Room,
 };
 use crate::device::cuda::{CudaDevices, DeviceWrite, Windows};
 use crate::device::{Destination, Fence};
@@ -36,6 +36,8 @@ pub(super) struct Receiving {
 enum Dest {
     /// The inner lane provides the reader's memory.
     InInnerLane,
+    /// A device's, which is being made.
+    Making(CudaDevices, JobHandle<BufferMut, Error>),
     Device(Filling),
     /// Main memory, and how many pieces are missing.
     Main(Windows, u16),
@@ -46,7 +48,7 @@ impl Dest {
     fn place(&self, range: Range<usize>) -> Option<Destination> {
         match self {
             Self::Main(windows, _) => Some(windows.range(range)),
-            Self::InInnerLane | Self::Device(_) => None,
+            Self::InInnerLane | Self::Making(..) | Self::Device(_) => None,
         }
     }
 }
@@ -71,7 +73,7 @@ struct Queued {
 }
 
 impl Receiving {
-    /// Tells the writer's lane to begin.
+    /// Tells the writer's lane to begin, as soon as there is memory.
     ///
     /// # Errors
     /// There is no memory for it.
@@ -114,26 +116,57 @@ impl Receiving {
                 Dest::Main(Windows::over(dest.into()), cut.count())
             }
             (want, Some(cuda)) => {
-                let dest = match want {
-                    Want::Into(dest) => dest,
-                    Want::Adopt { .. } => io.allocate(op, device, len)?,
+                let room = match want {
+                    Want::Into(dest) => Room::Warm(dest),
+                    Want::Adopt { .. } => io.room(op, device, len)?,
                 };
-                if dest.len() as u64 != len {
-                    return Err(wrong("its allocator gave memory of another length"));
+                match room {
+                    Room::Warm(dest) => Dest::Device(Filling::new(cuda, dest, cut.count())),
+                    cold => {
+                        let make = move || cold.take();
+                        Dest::Making(cuda, JobHandle::of(op, false, &tools.handle, io, make))
+                    }
                 }
-                Dest::Device(Filling::new(cuda, dest, cut.count()))
             }
         };
-        let allowed = cut.count().min(WINDOW);
-        io.control(op, Say::begin(cut, allowed).encode());
         let mut receiving = Self {
             cut,
             allowed: 0,
             pieces: BTreeMap::new(),
             dest,
         };
-        (0..allowed).for_each(|_| receiving.allow_one(op, tools, io));
+        if !matches!(receiving.dest, Dest::Making(..)) {
+            receiving.start(op, tools, io);
+        }
         Ok(receiving)
+    }
+
+    /// The memory is there: the writer may send the first pieces.
+    fn start(&mut self, op: OpId, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
+        let allowed = self.cut.count().min(WINDOW);
+        io.control(op, Say::begin(self.cut, allowed).encode());
+        (0..allowed).for_each(|_| self.allow_one(op, tools, io));
+    }
+
+    /// The memory may have been made.
+    pub(super) fn resume(
+        &mut self,
+        op: OpId,
+        tools: &mut LaneContext,
+        io: &mut LaneIo<'_>,
+    ) -> TransferStatus {
+        let Dest::Making(cuda, making) = &self.dest else {
+            return TransferStatus::Pending;
+        };
+        match making.take() {
+            None => {}
+            Some(Err(error)) => return TransferStatus::Failed(error),
+            Some(Ok(dest)) => {
+                self.dest = Dest::Device(Filling::new(cuda.clone(), dest, self.cut.count()));
+                self.start(op, tools, io);
+            }
+        }
+        TransferStatus::Pending
     }
 
     fn allow_one(&mut self, op: OpId, tools: &mut LaneContext, io: &mut LaneIo<'_>) {
@@ -191,7 +224,7 @@ impl Receiving {
                         let start = self.cut.range(number).start;
                         *at = Piece::Queueing(dest.fill(named, start, staged, tools, io));
                     }
-                    (Outcome::Sent, _) => {}
+                    (Outcome::Received(_), Dest::Making(..)) | (Outcome::Sent, _) => {}
                 }
             }
             (Some(Piece::InInnerLane), event) => tools.call_inner(named, place(), event, io)?,

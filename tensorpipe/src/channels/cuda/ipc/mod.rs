@@ -42,6 +42,7 @@ use super::{
 use crate::channels::BasicChannel;
 use crate::device::{Buffer, BufferMut, Device, DeviceOffer, MemoryKind};
 use crate::error::{DeviceError, Error, Misuse};
+use crate::pipe::Room;
 
 const NAME: &str = "cuda_ipc";
 
@@ -163,6 +164,24 @@ struct LaneContext {
     degraded: Degraded,
     /// For parts that cannot be lent.
     detour: super::basic::CudaBasicLane,
+}
+
+/// Has a part copied, to memory of this process's own.
+fn copy(
+    op: OpId,
+    source: Buffer,
+    room: Room,
+    tools: &LaneContext,
+    io: &mut LaneIo<'_>,
+) -> JobHandle<Buffer, Error> {
+    let cuda = tools.cuda.clone();
+    let is_quick = room.is_warm() && cuda.has_stream(room.device());
+    JobHandle::of(op, is_quick, &tools.handle, io, move || {
+        let dest = room.take()?;
+        let stream = cuda.stream(dest.device());
+        let copied = stream.and_then(|stream| cuda.copy(&source, dest, &stream));
+        copied.map_err(|error| failed(&error))
+    })
 }
 
 fn failed(error: &DeviceError) -> Error {

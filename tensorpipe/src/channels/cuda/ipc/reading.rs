@@ -6,8 +6,8 @@ use super::frame::{FromReader, FromWriter};
 use super::mapping;
 use super::proof::{self, Number, OTHER_MEMORY};
 use super::{
-    Arc, Buffer, BufferMut, ChannelFault, Debt, Device, DeviceError, JobHandle, Lane, LaneContext,
-    LaneIo, Lender, Offer, OpId, Owing, Want, Wanted, failed,
+    Arc, Buffer, BufferMut, ChannelFault, Debt, Device, DeviceError, Error, JobHandle, Lane,
+    LaneContext, LaneIo, Lender, Offer, OpId, Owing, Room, Want, Wanted, copy, failed,
 };
 use crate::device::cuda::{Download, Physical};
 use crate::keys::PipeKey;
@@ -46,7 +46,7 @@ enum Part {
     /// A number is being read.
     Proving(Proof, Download),
     /// It is being copied to where it is wanted.
-    Copying(JobHandle<Buffer>),
+    Copying(JobHandle<Buffer, Error>),
 }
 
 /// A number that should lie in memory of a device, and the part that waits for it.
@@ -269,11 +269,11 @@ impl Reader {
                 io.borrowed(len);
                 self.received(op, borrowed, io);
             }
-            Want::Adopt { len, device } => match io.allocate(op, device, len) {
-                Ok(dest) => self.copy(op, borrowed, dest, tools, io),
+            Want::Adopt { len, device } => match io.room(op, device, len) {
+                Ok(room) => self.copy(op, borrowed, room, tools, io),
                 Err(error) => io.failed(op, error),
             },
-            Want::Into(dest) => self.copy(op, borrowed, dest, tools, io),
+            Want::Into(dest) => self.copy(op, borrowed, Room::Warm(dest), tools, io),
         }
         Ok(())
     }
@@ -353,17 +353,11 @@ impl Reader {
         &mut self,
         op: OpId,
         borrowed: Buffer,
-        dest: BufferMut,
+        room: Room,
         tools: &LaneContext,
         io: &mut LaneIo<'_>,
     ) {
-        io.copied(borrowed.len() as u64);
-        let cuda = tools.cuda.clone();
-        let is_quick = cuda.has_stream(dest.device());
-        let copying = JobHandle::of(op, is_quick, &tools.handle, io, move || {
-            let stream = cuda.stream(dest.device())?;
-            cuda.copy(&borrowed, dest, &stream)
-        });
+        let copying = copy(op, borrowed, room, tools, io);
         self.parts.insert(op, Part::Copying(copying));
     }
 
@@ -427,8 +421,11 @@ impl Reader {
             Some(Part::Proving(proof, read)) => self.proves(op, proof, read, tools, io),
             Some(Part::Copying(slot)) => match slot.take() {
                 None => drop(self.parts.insert(op, Part::Copying(slot))),
-                Some(Ok(buffer)) => self.received(op, buffer, io),
-                Some(Err(error)) => io.failed(op, failed(&error)),
+                Some(Ok(buffer)) => {
+                    io.copied(buffer.len() as u64);
+                    self.received(op, buffer, io);
+                }
+                Some(Err(error)) => io.failed(op, error),
             },
             Some(Part::Wanted(want)) => drop(self.parts.insert(op, Part::Wanted(want))),
             None => {}

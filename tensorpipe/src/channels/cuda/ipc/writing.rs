@@ -8,7 +8,7 @@ use super::proof::Number;
 use super::proving::{Asked, Proofs, late};
 use super::{
     Arc, Borrower, Buffer, ChannelFault, Error, Exchange, Invitation, JobHandle, Lane, LaneContext,
-    LaneIo, LendError, Offer, OpId, failed,
+    LaneIo, LendError, Offer, OpId, copy, failed,
 };
 use crate::device::Fence;
 use crate::device::cuda::SharedMemory;
@@ -36,7 +36,7 @@ pub(super) enum Part {
     /// The driver is asked what others may map.
     Sharing(JobHandle<Shared>, Buffer),
     /// It is being copied to memory that can be lent.
-    Copying(JobHandle<Buffer>, Buffer),
+    Copying(JobHandle<Buffer, Error>, Buffer),
     /// It waits for a proof about its device that another part has begun.
     Waits(Buffer),
     /// Memory for a proof is being filled.
@@ -126,8 +126,9 @@ impl Writer {
             Some(Err((reason, lasting))) => {
                 Self::cannot(op, source, LendError { reason, lasting }, tools, io)
             }
-            None => match Self::copy(op, source.clone(), tools, io) {
-                Ok(copying) => Part::Copying(copying, source),
+            // It is copied to this process's own memory.
+            None => match io.room(op, source.device(), source.len() as u64) {
+                Ok(room) => Part::Copying(copy(op, source.clone(), room, tools, io), source),
                 Err(error) => Self::cannot(op, source, not_now(&error), tools, io),
             },
         };
@@ -144,23 +145,6 @@ impl Writer {
             }
         };
         Ok(invitation.borrower().cloned())
-    }
-
-    /// Copies a part to this process's own memory.
-    fn copy(
-        op: OpId,
-        source: Buffer,
-        tools: &LaneContext,
-        io: &mut LaneIo<'_>,
-    ) -> Result<JobHandle<Buffer>, Error> {
-        let (cuda, device) = (tools.cuda.clone(), source.device());
-        let room = io.allocate(op, device, source.len() as u64)?;
-        io.copied(source.len() as u64);
-        let is_quick = cuda.has_stream(device);
-        Ok(JobHandle::of(op, is_quick, &tools.handle, io, move || {
-            let stream = cuda.stream(device)?;
-            cuda.copy(&source, room, &stream)
-        }))
     }
 
     pub(super) fn cannot(
@@ -191,7 +175,10 @@ impl Writer {
                 None => drop(self.parts.insert(op, Part::Sharing(slot, source))),
             },
             Some(Part::Copying(slot, source)) => match slot.take() {
-                Some(Ok(copy)) => self.send(op, copy, tools, io),
+                Some(Ok(copy)) => {
+                    io.copied(copy.len() as u64);
+                    self.send(op, copy, tools, io);
+                }
                 Some(Err(error)) => {
                     let part = Self::cannot(op, source, not_now(&error), tools, io);
                     self.parts.insert(op, part);
