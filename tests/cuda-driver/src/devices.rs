@@ -120,8 +120,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     may_fail!("cuDeviceGetAttribute");
     use CUdevice_attribute as A;
     let value = known(device).map(|_| match attribute {
-        A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
-        | A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
+        A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => MACHINE.pools,
+        A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
         A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
         A::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED => MACHINE.dma_bufs,
         _ => 0,

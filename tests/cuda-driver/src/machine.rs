@@ -24,6 +24,8 @@ pub(crate) struct Machine {
     order: Vec<u32>,
     /// Whether it says that it exports dma-bufs.
     pub(crate) dma_bufs: i32,
+    /// Whether devices have memory pools.
+    pub(crate) pools: i32,
     /// Functions that it does not support, by name.
     refused: String,
     /// A call that fails.
@@ -116,6 +118,7 @@ impl Machine {
                 .filter_map(|number| number.parse().ok())
                 .collect(),
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
+            pools: variable("TEST_CUDA_POOLS", 1),
             refused: variable("TEST_CUDA_REFUSES", String::new()),
             failing: Mutex::new(Failing::parse(&variable("TEST_CUDA_FAILS", String::new()))),
             held: Mutex::default(),

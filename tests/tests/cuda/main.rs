@@ -203,6 +203,7 @@ fn child() {
         "meetings" => told(&role, random::meetings),
         "full" => told(&role, || runtime().block_on(channels::full())),
         "warm" => told(&role, late::warm),
+        "without pools" => told(&role, slices::dropped_without_pools),
         "counts" => counts::counts(),
         "opens" => probing::opens(),
         "opens no file" => probing::opens_no_file(),
@@ -263,6 +264,21 @@ fn a_full_device_is_a_typed_error_and_what_comes_next_goes() {
 #[test]
 fn a_length_that_a_driver_cannot_have_takes_no_warm_memory() {
     tell("warm", &[("TEST_CUDA_MEMORY", "67108864")]);
+}
+
+/// The thread that frees memory waits there, so that waits are not counted.
+#[test]
+fn on_a_device_without_memory_pools_a_drop_waits_for_no_work() {
+    let driver = Driver::load();
+    let child = play(&driver, "without pools", &[("TEST_CUDA_POOLS", "0")]);
+    let told = child.hears_within("told", std::time::Duration::from_secs(100));
+    assert_eq!(
+        told.as_deref(),
+        Some("without pools"),
+        "{}",
+        child.complaints()
+    );
+    assert_eq!(child.hear("faults"), "");
 }
 
 #[test]

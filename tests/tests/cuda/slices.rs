@@ -136,6 +136,35 @@ pub(crate) fn dropped_under_work() {
     }
 }
 
+/// The driver frees such a slice once all work of its stream is done, for which cudarc waits.
+pub(crate) fn dropped_without_pools() {
+    let cuda = CudaDevices::open().unwrap();
+    let [makes, reads, _] = streams(&cuda, 0);
+    let unused = || {
+        makes.context().bind_to_thread().unwrap();
+        result::mem_get_info().unwrap().0
+    };
+    let before = unused();
+    let slice = makes.clone_htod(&pattern(LEN, 1)).unwrap();
+    let tensor = Tensor::from_cuda(&cuda, slice, [LEN as u64]).unwrap();
+    let held = Hold::on(&reads);
+    let copied = cuda.download(tensor.buffer(), &reads).unwrap();
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        drop(tensor);
+        done.send(())
+    });
+    let dropped = is_done.recv_timeout(Duration::from_secs(10));
+    drop(held);
+    dropped.expect("its drop waits for the work on it");
+    assert!(filled(copied).as_bytes() == Some(&pattern(LEN, 1)[..]));
+    let until = Instant::now() + Duration::from_secs(30);
+    while unused() != before {
+        assert!(Instant::now() < until, "it is not freed");
+        std::thread::yield_now();
+    }
+}
+
 pub(crate) fn filled_by_hand() {
     let cuda = CudaDevices::open().unwrap();
     let [fills, reads, others] = streams(&cuda, 0);

@@ -52,6 +52,18 @@ impl Drop for ForeignOwner {
     }
 }
 
+/// A slice that is dropped with its context current, on any thread.
+struct Unused(Option<Box<dyn Slice>>);
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        if let Some(slice) = self.0.take() {
+            let _here = enter(slice.stream().context());
+            drop(slice);
+        }
+    }
+}
+
 /// A slice of cudarc's, of any type.
 pub(super) trait Slice: Any + Send + Sync {
     /// The stream that it is freed on.
@@ -237,10 +249,13 @@ impl Drop for CudaMemory {
         // It is freed behind the work that its own stream has queued.
         let mut waits = self.work.unfinished().into_iter();
         match waits.try_for_each(|fence| wait_for(slice.stream(), &*fence)) {
-            Ok(()) => {
-                let _here = enter(slice.stream().context());
-                drop(slice);
+            // Without memory pools, cudarc waits for all work of its stream.
+            Ok(()) if !slice.stream().context().has_async_alloc() => {
+                let opened = self.opened.clone();
+                let slice = Unused(Some(slice));
+                self.opened.frees.drop_later((slice, opened));
             }
+            Ok(()) => drop(Unused(Some(slice))),
             Err(error) => {
                 std::mem::forget(slice);
                 tracing::warn!(%error, "memory of a device is lost");
