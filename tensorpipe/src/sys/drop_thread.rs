@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-use super::fork::PerProcess;
+use super::fork::{Owner, PerProcess};
 use super::workers;
 
 /// How many bytes of pinned main memory may wait, not counting the last item. A device that is never idle releases none, while programs
@@ -14,14 +14,20 @@ use super::workers;
 const BEHIND: u64 = 1 << 30;
 
 /// See the module's documentation. The thread starts with the first item, and ends after the last one.
-#[derive(Default)]
-pub(crate) struct DropThread(Mutex<Option<Sender<Box<dyn Any + Send>>>>);
+#[derive(Debug, Default)]
+pub(crate) struct DropThread {
+    owner: Owner,
+    queue: Mutex<Option<Sender<Box<dyn Any + Send>>>>,
+}
 
 impl DropThread {
-    /// Drops `what` on the thread, or here if the system refuses a thread.
+    /// Drops `what` on the thread, or here if the system refuses a thread, or if this is a forked child, which does not have it.
     pub(crate) fn drop_later(&self, what: impl Send + 'static) {
+        if self.owner.is_other_process() {
+            return drop(what);
+        }
         let thread = {
-            let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut thread = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             thread.get_or_insert_with(start).clone()
         };
         drop(thread.send(Box::new(what)));

@@ -140,7 +140,7 @@ pub(crate) fn borrowed_goes_on() {
 }
 
 /// A pipe whose proof is over, both ends in one process, whose handles are counted: how many there are.
-async fn proved(bench: &Bench) -> ((Pipe, Pipe), u64) {
+pub(crate) async fn proved(bench: &Bench) -> ((Pipe, Pipe), u64) {
     let pipes = pair(bench, "cuda_ipc").await;
     let first = bench.tensor(device(), &pattern(LEN, 1));
     drop(moved(&pipes, message("m", first)).await);

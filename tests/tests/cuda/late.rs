@@ -12,9 +12,11 @@ use tensorpipe::{Buffer, BufferMut, Context, DType, Message, MessageTensor, Pipe
 use tensorpipe_tests::{eventually, runtime, soon};
 
 use crate::bench::{Bench, channel, connected, device, moved, pair};
-use crate::driver::{fails, has_failed, held, longest_pinned, nothing_went_wrong, registrations};
+use crate::driver::{
+    fails, handles, has_failed, held, longest_pinned, nothing_went_wrong, registrations,
+};
 use crate::fixture::Hold;
-use crate::foreign::{Holds, Library, an_event_is_heard_of};
+use crate::foreign::{Holds, Library, an_event_is_heard_of, proved};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -70,6 +72,23 @@ pub(crate) async fn unpinned() {
     }
     assert!(registrations()[0] > now, "nothing is pinned any more");
     nothing_went_wrong();
+}
+
+/// In unpinning: a mapping of memory that its lender has released goes meanwhile.
+pub(crate) async fn unmapped_meanwhile() {
+    let bench = Bench::new();
+    let (pipes, others) = (proved(&bench).await.0, pair(&bench, "cuda_basic+xth").await);
+    let library = Library::of(&bench, &[true; 3]);
+    let tensor = library.tensor(&pattern(3_000_000, 1)).0;
+    let read = moved(&pipes, Message::new("m").tensor(tensor)).await;
+    let holds = Holds::calls_of("cuMemHostUnregister");
+    goes_by_xth(&others).await;
+    eventually("it is unpinned", || held() > 0).await;
+    let before = handles();
+    drop(read);
+    // Those of the lender, and those of the mapping.
+    eventually("it is unmapped", || handles() + 3 + 3 <= before).await;
+    drop(holds);
 }
 
 /// In freeing pinned memory, beyond what is kept for later.

@@ -142,6 +142,8 @@ stories! {
     #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]
+    fn a_driver_that_is_long_in_unpinning_main_memory_holds_up_no_mapping() { runtime().block_on(late::unmapped_meanwhile()) }
+    #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }
     #[test]
     fn a_driver_that_lets_nothing_go_costs_nothing_else() { late::failing() }

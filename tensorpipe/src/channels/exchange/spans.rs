@@ -4,17 +4,18 @@
 //! One mapping serves all tensors in the same allocations. The number of mappings is bounded; mappings from which nothing is borrowed are
 //! evicted to make room.
 //!
-//! A separate thread drops what is not needed any more, since a driver takes long to unmap. Neither the broker nor a thread that handles
+//! The thread that frees memory of the device drops what is not needed any more, since a driver takes long to unmap. Neither the broker nor a thread that handles
 //! device events may wait for that.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 #[cfg(feature = "cuda")]
 use crate::sync::lock;
 use crate::sync::{Arc, Mutex};
-use crate::sys::drop_thread;
+use crate::sys::drop_thread::{self, DropThread};
 use crate::sys::segment::SegmentId;
 
 /// Mappings of one lender's memory at once. Chosen: twice its segments.
@@ -32,6 +33,8 @@ pub(in crate::channels) struct Passed {
     pub(in crate::channels) fd: Mutex<Option<OwnedFd>>,
     /// What the channel made of the descriptor, once.
     pub(in crate::channels) opened: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+    /// The thread that frees memory of the device that it was opened for.
+    pub(in crate::channels) frees: OnceLock<Arc<DropThread>>,
 }
 
 /// Memory of a lender's device that is mapped side by side.
@@ -44,6 +47,8 @@ pub(in crate::channels) struct Span {
     pub(in crate::channels) parts: Vec<Arc<Passed>>,
     /// The mapping that the channel made, once, for all tensors that lie there. Borrowed memory holds a handle on it.
     pub(in crate::channels) mapped: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+    /// As of [`Passed`].
+    pub(in crate::channels) frees: OnceLock<Arc<DropThread>>,
 }
 
 /// A mapping, and those that were evicted to make room for it.
@@ -71,8 +76,12 @@ impl Spans {
 
     /// The descriptor of this segment has come.
     pub(super) fn add_descriptor(&mut self, id: SegmentId, fd: OwnedFd) {
-        let (fd, opened) = (Mutex::new(Some(fd)), Mutex::default());
-        self.passed.insert(id, Arc::new(Passed { fd, opened }));
+        let passed = Passed {
+            fd: Mutex::new(Some(fd)),
+            opened: Mutex::default(),
+            frees: OnceLock::new(),
+        };
+        self.passed.insert(id, Arc::new(passed));
     }
 
     /// The span of these segments. If there is none, the reason in words, and whether the reason is a lack of room.
@@ -96,8 +105,12 @@ impl Spans {
             );
             return Err((reason, true));
         }
-        let mapped = Mutex::default();
-        let span = Arc::new(Span { parts, mapped });
+        let (mapped, frees) = (Mutex::default(), OnceLock::new());
+        let span = Arc::new(Span {
+            parts,
+            mapped,
+            frees,
+        });
         self.mapped.insert(ids.to_vec(), span.clone());
         Ok((span, unused.into_values().collect()))
     }
@@ -123,8 +136,19 @@ impl Drop for Spans {
 
 /// See the module's documentation.
 fn let_go(mapped: Vec<Arc<Span>>, passed: Vec<Arc<Passed>>) {
-    if !(mapped.is_empty() && passed.is_empty()) {
-        drop_thread::drop_later(0, (mapped, passed));
+    for span in mapped {
+        drop_on(span.frees.get().cloned(), span);
+    }
+    for one in passed {
+        drop_on(one.frees.get().cloned(), one);
+    }
+}
+
+/// The thread of the whole process drops what no device was opened for: it may wait for any device.
+fn drop_on(frees: Option<Arc<DropThread>>, what: impl Send + 'static) {
+    match frees {
+        Some(frees) => frees.drop_later(what),
+        None => drop_thread::drop_later(0, what),
     }
 }
 
@@ -149,7 +173,8 @@ mod tests {
 
     fn passed() -> Arc<Passed> {
         let (fd, opened) = (Mutex::default(), Mutex::default());
-        Arc::new(Passed { fd, opened })
+        let frees = OnceLock::new();
+        Arc::new(Passed { fd, opened, frees })
     }
 
     /// Tells which thread drops it.

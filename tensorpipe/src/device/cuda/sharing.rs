@@ -12,6 +12,7 @@ use super::physical::{self, Handle, Physical, Uuid};
 use super::{CudaDevices, failed};
 use crate::device::{Buffer, Device, Fence};
 use crate::error::DeviceError;
+use crate::sys::drop_thread::DropThread;
 use crate::sys::segment::Segment;
 
 /// Physical memory, and the place of something in it. Several allocations lie side by side.
@@ -123,6 +124,11 @@ impl CudaDevices {
         let mapped = Physical::map(&opened.context, parts, opened.slabs.peers());
         let mapped = mapped.map(Arc::new);
         mapped.map_err(|error| refused(device, "cuMemMap", error))
+    }
+
+    /// The thread that frees a device's memory.
+    pub(crate) fn frees(&self, device: Device) -> Option<Arc<DropThread>> {
+        Some(self.opened(device).ok()?.frees.clone())
     }
 
     /// Whether this memory is on this device.

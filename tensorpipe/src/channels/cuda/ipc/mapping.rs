@@ -1,11 +1,14 @@
 //! How the writer's memory gets here: its exchange passes descriptors. The driver opens each one once, and maps them side by side, once for
 //! all tensors that lie there.
 
+use std::sync::OnceLock;
+
 use super::{Arc, CudaDevices, Device, DeviceError, LendError, Lender, Passed, Span, Wanted};
 use crate::channels::exchange::FETCH_TIMEOUT;
 use crate::device::cuda::Handle;
 use crate::process::Token;
 use crate::sync::lock;
+use crate::sys::drop_thread::DropThread;
 
 /// Fetches all of these, or at least gets accepted by the exchange. Takes no longer than one fetch may take.
 pub(super) async fn fetch(
@@ -49,7 +52,9 @@ pub(super) fn map(
         let len = usize::try_from(*len).unwrap_or(usize::MAX);
         parts.push((open(cuda, local, part)?, len));
     }
-    *mapped = Some(cuda.map(local, parts)?);
+    let physical = cuda.map(local, parts)?;
+    keep_frees(cuda, local, &span.frees);
+    *mapped = Some(physical);
     Ok(())
 }
 
@@ -72,6 +77,14 @@ fn open(
     // Once it is opened, the descriptor is not needed.
     *fd = None;
     let handle = Arc::new(handle);
+    keep_frees(cuda, local, &passed.frees);
     *opened = Some(handle.clone());
     Ok(handle)
+}
+
+/// From now on, the thread that frees the device's memory drops it.
+fn keep_frees(cuda: &CudaDevices, local: Device, frees: &OnceLock<Arc<DropThread>>) {
+    if let Some(thread) = cuda.frees(local) {
+        frees.get_or_init(|| thread);
+    }
 }
