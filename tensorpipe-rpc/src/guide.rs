@@ -19,7 +19,9 @@
 //!
 //! # A service
 //!
-//! Arguments and results are types that implement serde's traits. Tensors may stand anywhere inside them.
+//! Arguments and results are types that implement serde's traits. Tensors may stand anywhere inside them. The bytes carry no names, so
+//! some of serde's attributes do not work: a service with `untagged`, `tag` or `flatten`, or with `skip` on a variant before others, is
+//! refused when it is served or connected to; `skip_serializing_if` is an error of the call.
 //!
 //! ```
 //! use std::time::Duration;
