@@ -8,7 +8,8 @@ mod own_connection;
 mod staged;
 
 use std::any::Any;
-use std::sync::{Arc, LazyLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use tensorpipe::channels::{
@@ -31,8 +32,11 @@ use staged::StagedChannel;
 
 tensorpipe::device_conformance!(test_device, TestFixture::default);
 
-/// A test device whose reads never end.
-struct Stuck(TestFixture);
+/// What holds the queues up, until it is dropped.
+type Holds = Arc<Mutex<Vec<Box<dyn Any + Send>>>>;
+
+/// A test device whose reads do not end while there are holds.
+struct Stuck(TestFixture, Holds);
 
 impl Fixture for Stuck {
     fn allocator(&self) -> Arc<dyn Allocator> {
@@ -44,8 +48,8 @@ impl Fixture for Stuck {
     }
 
     fn read(&self, buffer: &Buffer) -> Box<dyn FnOnce() -> Vec<u8> + Send> {
-        // Nobody lets the queue go on: its fences are never reached.
-        std::mem::forget(self.0.hold_reads(buffer.device()));
+        let hold = self.0.hold_reads(buffer.device());
+        self.1.lock().unwrap().push(hold);
         self.0.read(buffer)
     }
 
@@ -62,21 +66,24 @@ impl Fixture for Stuck {
 #[test]
 fn a_device_that_hangs_fails() {
     let (end, ended) = std::sync::mpsc::channel();
+    let holds = Holds::default();
+    let held = holds.clone();
     std::thread::spawn(move || {
-        let runs = std::panic::catch_unwind(|| {
+        let runs = catch_unwind(AssertUnwindSafe(|| {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             // The clock goes on by itself while everybody waits.
             let runtime = runtime.enable_all().start_paused(true).build().unwrap();
             runtime.block_on(async {
-                let subject = device::Subject::new(Stuck(TestFixture::default()));
+                let subject = device::Subject::new(Stuck(TestFixture::default(), held));
                 device::memory_is_where_it_was_asked_for(subject).await;
             });
-        });
+        }));
         end.send(runs.map_err(|panic| panic.downcast::<String>().unwrap()))
     });
     let ended = ended.recv_timeout(Duration::from_secs(60));
     let failed = ended.expect("it hangs").unwrap_err();
     assert_eq!(*failed, "a read: nothing for 30s");
+    holds.lock().unwrap().clear();
 }
 
 // What moves the main memory in between: in the pipe's frames, on connections of its own, by a key, out of the writer's memory.
