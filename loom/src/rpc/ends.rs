@@ -197,25 +197,37 @@ pub fn an_answer_in_parts_meets_the_deadline() {
     answered_or_late(false);
 }
 
-/// The caller drops its future while the answer comes in two parts and the deadline passes: the answer is given back once.
-pub fn a_caller_that_leaves_leaves_nothing() {
-    check(3, || {
+/// The caller drops its future while the deadline passes and an answer begins to come, to which something happens then.
+/// `ended` sees what the pipe was told.
+fn a_caller_leaves(then: fn(&Connection), ended: fn(&Pipe)) {
+    check(3, move || {
         let connection = Connection::new();
         connection.call();
         let (watcher, peer) = (connection.clone(), connection.clone());
         let watcher = thread::spawn(move || watcher.deadline_passes());
         let peer = thread::spawn(move || {
             peer.reply_arrives(false);
-            peer.rest_arrives();
+            then(&peer);
         });
         connection.cancel();
         watcher.join().unwrap();
         peer.join().unwrap();
         connection.has_ended();
-        let pipe = lock(&connection.pipe);
+        ended(&lock(&connection.pipe));
+    });
+}
+
+/// The rest of the answer comes: it is given back once.
+pub fn a_caller_that_leaves_leaves_nothing() {
+    a_caller_leaves(Connection::rest_arrives, |pipe| {
         assert_eq!(pipe.releases, 1);
         assert!(pipe.resets <= 1 && !pipe.is_reading);
     });
+}
+
+/// The connection is lost instead.
+pub fn an_answer_that_breaks_off_leaves_nothing() {
+    a_caller_leaves(Connection::is_lost, |pipe| assert!(pipe.releases <= 1));
 }
 
 /// The caller leaves as the answer's header comes, and the rest never does: nothing is read any more.
@@ -244,24 +256,5 @@ pub fn a_call_over_a_lost_connection_fails() {
         assert_eq!(connection.awaited(), Outcome::Failed(CallError));
         peer.join().unwrap();
         connection.has_ended();
-    });
-}
-
-/// The connection is lost in the middle of an answer, and the caller leaves.
-pub fn an_answer_that_breaks_off_leaves_nothing() {
-    check(3, || {
-        let connection = Connection::new();
-        connection.call();
-        let (watcher, peer) = (connection.clone(), connection.clone());
-        let watcher = thread::spawn(move || watcher.deadline_passes());
-        let peer = thread::spawn(move || {
-            peer.reply_arrives(false);
-            peer.is_lost();
-        });
-        connection.cancel();
-        watcher.join().unwrap();
-        peer.join().unwrap();
-        connection.has_ended();
-        assert!(lock(&connection.pipe).releases <= 1);
     });
 }

@@ -131,11 +131,11 @@ pub(super) struct Opened {
 #[derive(Default)]
 struct Restores(Option<ContextGuard>);
 
+#[allow(unsafe_code, reason = "a context is a handle")]
 // SAFETY: it is empty until a drop begins, which ends on the same thread.
-#[allow(unsafe_code, reason = "a context is a handle")]
 unsafe impl Send for Restores {}
-// SAFETY: as above.
 #[allow(unsafe_code, reason = "a context is a handle")]
+// SAFETY: as above.
 unsafe impl Sync for Restores {}
 
 impl Drop for Opened {
