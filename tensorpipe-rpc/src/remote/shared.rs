@@ -171,10 +171,17 @@ impl<T: Send + Sync + 'static> Shared<T> {
         let tls = "tls://-".parse();
         let has_tls = tls.is_ok_and(|tls| context.check_transport(&tls).is_ok());
         let is_guarded = |url: &Url| !has_tls || url.transport() == "tls" || context.is_local(url);
+        let is_open = |url: &String| url.parse().is_ok_and(|url| !is_guarded(&url));
+        if !self.urls.is_empty() && self.urls.iter().all(is_open) {
+            return Err(CallError::Unresolved(
+                "its owner listens neither at `tls`, which this context has, nor within this machine: let it, or use `open_where`".into(),
+            ));
+        }
         self.open_where(context, is_guarded).await
     }
 
-    /// As [`open`](Shared::open), but connects only to URLs that are `allowed`, judged by transport and address.
+    /// As [`open`](Shared::open), but connects to those URLs that are `allowed`, and to no others. Judge by [`Url::transport`] as well as by
+    /// the address: a context with `tls` then also follows `tcp` URLs.
     ///
     /// # Errors
     /// As [`open`](Shared::open); [`CallError::Unresolved`] when none is allowed.

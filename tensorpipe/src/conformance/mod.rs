@@ -74,7 +74,12 @@ async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
 /// for its blocking tasks.
 async fn blocking<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, is_done) = oneshot::channel();
-    std::thread::spawn(move || drop(done.send(catch_unwind(AssertUnwindSafe(work)))));
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::spawn(move || {
+        // The work may be another crate's, which may look for a runtime.
+        let _runtime = runtime.enter();
+        drop(done.send(catch_unwind(AssertUnwindSafe(work))))
+    });
     match within(what, is_done).await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => resume_unwind(panic),
