@@ -3,7 +3,8 @@
 //! A consumer claims its name, so the name proves nothing, whatever its connection has proved. Its incarnation is a number that
 //! nobody can guess. The first to claim a name is that consumer while its connection lives, and only the same incarnation can speak
 //! for it. Its abort counts only once this process has sent something to it, and not if another incarnation has come by then
-//! ([`Table::abort_by`](super::table::Table::abort_by)).
+//! ([`Table::abort_by`](super::table::Table::abort_by)). An incarnation that comes while the old connection still looks alive is
+//! not heard; after a failure of the network that lasts until the keep-alive ends the old one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

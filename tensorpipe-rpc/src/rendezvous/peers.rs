@@ -122,7 +122,8 @@ impl Peer {
         let link = Arc::new(self.connect().await?);
         let before = self.link().replace(link.clone());
         drop(before);
-        self.receipts.connected(&link.client, link.incarnation);
+        self.receipts
+            .connected(self, &link.client, link.incarnation);
         Ok(link)
     }
 

@@ -81,12 +81,19 @@ impl Receipts {
         lock(&self.producer).upgrade()
     }
 
-    /// There is a connection, to this incarnation.
-    pub(super) fn connected(&self, client: &TensorRendezvousClient, incarnation: u64) {
-        // Values of an earlier incarnation are gone, so their receipts are dropped. Those being sent stay: a receipt for a value
-        // that was not lent changes nothing.
-        let is_there = |(key, _): &(Key, u64)| key.incarnation() == incarnation;
-        lock(&self.unsent).keys.retain(is_there);
+    /// There is a connection to this incarnation, at the URL of `peer`. Changes nothing if the producer has another URL by now:
+    /// what listens at the old one may be an earlier incarnation.
+    pub(super) fn connected(&self, peer: &Peer, client: &TensorRendezvousClient, incarnation: u64) {
+        {
+            let producer = lock(&self.producer);
+            if !std::ptr::eq(producer.as_ptr(), peer) {
+                return;
+            }
+            // Values of an earlier incarnation are gone, so their receipts are dropped. Those being sent stay: a receipt for a
+            // value that was not lent changes nothing.
+            let is_there = |(key, _): &(Key, u64)| key.incarnation() == incarnation;
+            lock(&self.unsent).keys.retain(is_there);
+        }
         self.begin(client);
     }
 

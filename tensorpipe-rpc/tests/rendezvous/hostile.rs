@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::{ConnectPolicy, Context};
+use tensorpipe::{ConnectPolicy, Context, Url};
 use tensorpipe_rpc::rendezvous::{Key, RecvError, Rendezvous, Stats, Value};
 use tensorpipe_rpc::{Server, tensor_service};
+use tokio::sync::Notify;
 
 use crate::common::serve;
 use crate::{soon, until};
@@ -301,10 +302,46 @@ async fn what_a_producer_says_is_an_error_that_can_be_shown() {
 }
 
 /// Panics over the first receipts that it is given, or says nothing to any.
+#[derive(Default)]
 struct Deaf {
     panics: Mutex<u32>,
     hangs: Arc<AtomicBool>,
     heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Deaf {
+    fn hanging(heard: &Arc<Mutex<Vec<String>>>) -> Self {
+        Self {
+            hangs: Arc::new(AtomicBool::new(true)),
+            ..Self::hearing(heard)
+        }
+    }
+
+    fn hearing(heard: &Arc<Mutex<Vec<String>>>) -> Self {
+        let heard = heard.clone();
+        Self {
+            heard,
+            ..Self::default()
+        }
+    }
+}
+
+/// Another incarnation of the producer, which answers only once it is let.
+struct Slow(Arc<Notify>);
+
+impl TensorRendezvous for Slow {
+    async fn hello(&self, _: Hello) -> Hello {
+        self.0.notified().await;
+        called("front", 9)
+    }
+
+    async fn pull(&self, key: String) -> Pulled {
+        Liar.pull(key).await
+    }
+
+    async fn received(&self, _: Vec<Receipt>) {}
+
+    async fn abort(&self, _: Hello, _: String) {}
 }
 
 impl TensorRendezvous for Deaf {
@@ -365,11 +402,10 @@ async fn all_are_heard(heard: &Mutex<Vec<String>>, keys: &[String]) {
 
 #[tokio::test]
 async fn a_producer_that_does_not_take_a_receipt_is_told_again() {
-    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let heard = Arc::default();
     let deaf = Deaf {
         panics: Mutex::new(3),
-        hangs: Arc::default(),
-        heard: heard.clone(),
+        ..Deaf::hearing(&heard)
     };
     let (_server, _back, keys) = three_received_from(deaf).await;
     all_are_heard(&heard, &keys).await;
@@ -380,8 +416,7 @@ async fn a_producer_that_takes_no_receipt_is_left_when_the_rendezvous_is_gone() 
     let heard = Arc::<Mutex<Vec<String>>>::default();
     let deaf = Deaf {
         panics: Mutex::new(u32::MAX),
-        hangs: Arc::default(),
-        heard: heard.clone(),
+        ..Deaf::hearing(&heard)
     };
     let (server, back, _) = three_received_from(deaf).await;
     assert_eq!(server.pipes().len(), 1);
@@ -393,12 +428,8 @@ async fn a_producer_that_takes_no_receipt_is_left_when_the_rendezvous_is_gone() 
 #[tokio::test]
 async fn receipts_that_a_connection_took_along_are_given_over_another_that_nobody_else_asks_for() {
     let heard = Arc::<Mutex<Vec<String>>>::default();
-    let hangs = Arc::new(AtomicBool::new(true));
-    let deaf = Deaf {
-        panics: Mutex::new(0),
-        hangs: hangs.clone(),
-        heard: heard.clone(),
-    };
+    let deaf = Deaf::hanging(&heard);
+    let hangs = deaf.hangs.clone();
     let (server, back, keys) = three_received_from(deaf).await;
     // One is on its way, the others wait for it.
     until(|| server.calls_in_flight() == 1).await;
@@ -410,21 +441,11 @@ async fn receipts_that_a_connection_took_along_are_given_over_another_that_nobod
 
 #[tokio::test]
 async fn receipts_for_a_producer_that_cannot_be_reached_wait_until_it_can() {
-    let heard = Arc::<Mutex<Vec<String>>>::default();
-    let producer = |hangs| Deaf {
-        panics: Mutex::new(0),
-        hangs: Arc::new(AtomicBool::new(hangs)),
-        heard: heard.clone(),
-    };
-    let (server, back, keys) = three_received_from(producer(true)).await;
-    until(|| server.calls_in_flight() == 1).await;
-    let (url, pipe) = (server.url().clone(), back.connection("front").unwrap());
-    drop(server);
-    let _ = soon(pipe.close()).await;
-    // It has been tried, in vain.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let again = Server::builder().service(TensorRendezvousService::new(producer(false)));
-    let _again = again.listen(url).await.unwrap();
+    let heard = Arc::default();
+    let (server, back, keys) = three_received_from(Deaf::hanging(&heard)).await;
+    let url = is_lost(server, &back).await;
+    let again = TensorRendezvousService::new(Deaf::hearing(&heard));
+    let _again = Server::builder().service(again).listen(url).await.unwrap();
     assert_eq!(soon(back.incarnation_of("front")).await.unwrap(), 7);
     all_are_heard(&heard, &keys).await;
 }
@@ -433,30 +454,57 @@ async fn receipts_for_a_producer_that_cannot_be_reached_wait_until_it_can() {
 #[tokio::test]
 async fn receipts_for_a_producer_with_another_url_go_there() {
     for ends_first in [true, false] {
-        let heard = Arc::<Mutex<Vec<String>>>::default();
-        let producer = |hangs| Deaf {
-            panics: Mutex::new(0),
-            hangs: Arc::new(AtomicBool::new(hangs)),
-            heard: heard.clone(),
-        };
-        let (server, back, keys) = three_received_from(producer(true)).await;
-        until(|| server.calls_in_flight() == 1).await;
-        let old = back.connection("front").unwrap();
-        let moved = TensorRendezvousService::new(producer(false));
+        let heard = Arc::default();
+        let (server, back, keys) = three_received_from(Deaf::hanging(&heard)).await;
+        let moved = TensorRendezvousService::new(Deaf::hearing(&heard));
         let moved = serve(Context::global(), moved).await;
-        let end = async {
-            drop(server);
-            let _ = soon(old.close()).await;
-            // The old URL is tried, in vain.
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        };
         if ends_first {
-            end.await;
+            is_lost(server, &back).await;
             back.add_peer("front", moved.url()).unwrap();
         } else {
+            until(|| server.calls_in_flight() == 1).await;
+            let old = back.connection("front").unwrap();
             back.add_peer("front", moved.url()).unwrap();
-            end.await;
+            drop(server);
+            let _ = soon(old.close()).await;
         }
         all_are_heard(&heard, &keys).await;
     }
+}
+
+/// Another incarnation listens at the old URL, and is still being greeted as the producer gets its new URL.
+#[tokio::test]
+async fn an_old_url_that_answers_late_drops_no_receipts() {
+    let heard = Arc::default();
+    let (server, back, keys) = three_received_from(Deaf::hanging(&heard)).await;
+    let url = is_lost(server, &back).await;
+    let answers = Arc::new(Notify::new());
+    let slow = TensorRendezvousService::new(Slow(answers.clone()));
+    let slow = Server::builder().service(slow).listen(url).await.unwrap();
+    let greeting = tokio::spawn({
+        let back = back.clone();
+        async move { back.incarnation_of("front").await }
+    });
+    until(|| slow.calls_in_flight() == 1).await;
+    // Nobody listens at the new URL yet.
+    let moved = serve(Context::global(), TensorRendezvousService::new(Liar)).await;
+    let new = moved.url().clone();
+    drop(moved);
+    back.add_peer("front", &new).unwrap();
+    answers.notify_one();
+    assert_eq!(soon(greeting).await.unwrap().unwrap(), 9);
+    let moved = TensorRendezvousService::new(Deaf::hearing(&heard));
+    let _moved = Server::builder().service(moved).listen(new).await.unwrap();
+    assert_eq!(soon(back.incarnation_of("front")).await.unwrap(), 7);
+    all_are_heard(&heard, &keys).await;
+}
+
+/// The producer ends while a receipt is on its way, and has been tried again in vain. Returns its URL.
+async fn is_lost(server: Server, back: &Rendezvous) -> Url {
+    until(|| server.calls_in_flight() == 1).await;
+    let (url, connection) = (server.url().clone(), back.connection("front").unwrap());
+    drop(server);
+    let _ = soon(connection.close()).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    url
 }
