@@ -136,7 +136,7 @@ stories! {
     #[test]
     fn a_driver_that_is_long_in_unmapping_memory_holds_up_no_event() { late::unmapped() }
     #[test]
-    fn a_driver_s_descriptors_of_what_was_lent_are_closed_when_nothing_is_lent() { runtime().block_on(lent::closed()) }
+    fn a_driver_s_descriptors_of_what_was_lent_are_closed_when_there_are_many() { runtime().block_on(lent::closed()) }
     #[test]
     fn every_call_leaves_a_program_its_current_context() { slices::current_context() }
     #[test]

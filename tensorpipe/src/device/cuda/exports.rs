@@ -1,14 +1,15 @@
-//! Descriptors of a device's own memory, for other processes that map it. A pool keeps more memory than a process may have descriptors, so a
-//! descriptor is closed when nothing of its memory was lent for a while.
+//! Descriptors of a device's own memory, for other processes that map it. A pool keeps more memory than a process may have descriptors, so
+//! beyond some, those of which nothing is lent are closed. The others stay, since a borrower maps a new descriptor anew.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
-use super::fence::Watcher;
-use super::foreign::{IDLE, KNOWN, full};
+use super::foreign::{KNOWN, full};
 use crate::device::Fence;
 use crate::sys::drop_thread::DropThread;
 use crate::sys::segment::Segment;
+
+/// How many stay although nothing of them is lent. Chosen: an eighth of the descriptors that a process has by default.
+const KEPT: usize = 128;
 
 /// The descriptor of one physical memory, while there is one.
 #[derive(Default)]
@@ -16,7 +17,6 @@ pub(super) struct Export(Mutex<Option<Exported>>);
 
 struct Exported {
     segment: Arc<Segment>,
-    used: Instant,
     /// Reached when what was lent of it is back. Until they are asked, they keep the segment.
     loans: Vec<Weak<dyn Fence>>,
 }
@@ -42,20 +42,16 @@ impl Export {
         }
     }
 
-    /// The segment, if nothing of it was lent for so long; it is a new one then next time.
-    fn take_idle(&self, idle: Duration) -> Option<Arc<Segment>> {
+    /// The segment, if nothing of it is lent; it is a new one then next time.
+    fn take_idle(&self) -> Option<Arc<Segment>> {
         // If the lock is taken, its holder is about to lend it.
         let mut export = self.0.try_lock().ok()?;
         let exported = export.as_mut()?;
-        if exported.used.elapsed() < idle {
-            return None;
-        }
         exported.loans.retain(|loan| {
             let asked = loan.upgrade();
             asked.is_some_and(|loan| loan.reached().is_none())
         });
         if Arc::strong_count(&exported.segment) > 1 {
-            exported.used = Instant::now();
             return None;
         }
         export.take().map(|exported| exported.segment)
@@ -63,11 +59,11 @@ impl Export {
 }
 
 impl Exports {
-    pub(super) fn new(frees: &Arc<DropThread>) -> Arc<Self> {
-        Arc::new(Self {
+    pub(super) fn new(frees: &Arc<DropThread>) -> Self {
+        Self {
             frees: frees.clone(),
             known: Mutex::default(),
-        })
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Export>>> {
@@ -79,43 +75,32 @@ impl Exports {
     /// # Errors
     /// If `make` fails, or too many are lent: the reason in words, and whether it is lasting.
     pub(super) fn of(
-        self: &Arc<Self>,
+        &self,
         export: &Arc<Export>,
-        watcher: &Watcher,
         make: impl FnOnce() -> Result<Arc<Segment>, (String, bool)>,
     ) -> Result<Arc<Segment>, (String, bool)> {
         let mut here = export.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(exported) = &mut *here {
-            exported.used = Instant::now();
+        if let Some(exported) = &*here {
             return Ok(exported.segment.clone());
         }
-        if self.lock().len() >= KNOWN {
-            self.forget(Duration::ZERO);
+        if self.lock().len() >= KEPT {
+            self.forget();
         }
         if self.lock().len() >= KNOWN {
             return Err((full("of this process"), false));
         }
         let exported = Exported {
             segment: make()?,
-            used: Instant::now(),
             loans: Vec::new(),
         };
-        let is_first = {
-            let mut known = self.lock();
-            known.push(Arc::downgrade(export));
-            known.len() == 1
-        };
-        if is_first {
-            let this = self.clone();
-            watcher.watch(move || this.forget(IDLE), Box::new(|| ()));
-        }
+        self.lock().push(Arc::downgrade(export));
         Ok(here.insert(exported).segment.clone())
     }
 
-    /// Closes those of which nothing was lent for so long. Returns whether none is left.
-    fn forget(&self, idle: Duration) -> bool {
+    /// Closes those of which nothing is lent.
+    fn forget(&self) {
         let all: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
-        let over = all.iter().filter_map(|export| export.take_idle(idle));
+        let over = all.iter().filter_map(|export| export.take_idle());
         let over: Vec<_> = over.collect();
         if !over.is_empty() {
             self.frees.drop_later(over);
@@ -126,6 +111,5 @@ impl Exports {
         let is_closed =
             |export: Arc<Export>| export.0.try_lock().is_ok_and(|export| export.is_none());
         known.retain(|known| known.upgrade().is_some_and(|export| !is_closed(export)));
-        known.is_empty()
     }
 }

@@ -28,7 +28,7 @@ pub(super) const KNOWN: usize = 512;
 
 /// How long an allocation stays known while nothing of it is lent. Chosen: a step of a program that sends the same memory repeatedly. For
 /// so long, physical memory outlives its owner's wish to free it.
-pub(super) const IDLE: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Allocations of other libraries on one device.
 pub(super) struct Foreign {

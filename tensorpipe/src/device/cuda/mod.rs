@@ -115,7 +115,7 @@ pub(super) struct Opened {
     /// Its memory is cut from these.
     slabs: Slabs,
     /// What other processes map of it, and of other libraries' memory.
-    exports: Arc<Exports>,
+    exports: Exports,
     foreign: Arc<Foreign>,
     frees: Arc<DropThread>,
     /// Streams for transfers.

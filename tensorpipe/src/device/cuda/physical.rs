@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use super::exports::{Export, Exports};
-use super::fence::Watcher;
 use super::{enter, probe, report};
 use crate::device::Fence;
 use crate::sys::fork::Owner;
@@ -280,11 +279,7 @@ impl Physical {
     }
 
     /// The segment for other processes; otherwise the reason, and whether it is lasting.
-    pub(super) fn shared(
-        &self,
-        exports: &Arc<Exports>,
-        watcher: &Watcher,
-    ) -> Result<Arc<Segment>, (String, bool)> {
+    pub(super) fn shared(&self, exports: &Exports) -> Result<Arc<Segment>, (String, bool)> {
         let Some((handle, _)) = self.mapped.first().filter(|_| self.has_descriptor) else {
             return Err((
                 "the driver passes no memory to other processes".to_owned(),
@@ -302,7 +297,7 @@ impl Physical {
             let made = Segment::of_device(fd, self.len);
             made.map_err(|error| (error.to_string(), false))
         };
-        exports.of(&self.export, watcher, make)
+        exports.of(&self.export, make)
     }
 }
 

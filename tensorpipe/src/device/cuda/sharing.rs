@@ -76,7 +76,7 @@ impl CudaDevices {
         let start = offset + buffer.offset();
         let range = start..start + buffer.len();
         let exports = &memory.opened().exports;
-        let shared = physical.shared(exports, &self.shared.watcher);
+        let shared = physical.shared(exports);
         Some(shared.map(|first| Shared {
             first,
             rest: Vec::new(),
