@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use cudarc::driver::sys::{CUgraph, CUresult, CUstream, CUstreamCaptureMode};
+use cudarc::driver::sys::{
+    CUgraph, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
 
 use crate::devices::give;
 use crate::streams::stream;
@@ -94,6 +96,23 @@ pub extern "C" fn cuStreamBeginCapture_v2(named: CUstream, mode: CUstreamCapture
         is_invalid: false,
     });
     CUresult::CUDA_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamIsCapturing(
+    named: CUstream,
+    status: *mut CUstreamCaptureStatus,
+) -> CUresult {
+    may_fail!("cuStreamIsCapturing");
+    let captures = captures();
+    let this = captures.iter().find(|one| one.stream == named.addr());
+    let found = match this {
+        None => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
+        Some(one) if one.is_invalid => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+        Some(_) => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE,
+    };
+    // SAFETY: the caller has room for a status.
+    unsafe { give(status, stream(named).map(|_| found)) }
 }
 
 /// Gives no graph.

@@ -44,6 +44,14 @@ pub(crate) async fn goes_on() {
         end(&captured).unwrap_or_else(|error| panic!("{name}: {error:?}"));
     }
     begin(&captured);
+    // Its work is not queued yet, so there is no position behind it.
+    let refused = bench
+        .cuda
+        .fence(&captured)
+        .map(drop)
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("end the capture"), "{refused}");
     let before = handles();
     drop(bench.cuda.allocate(device(), 5_000_000).unwrap());
     tensorpipe_tests::eventually("it is freed", || handles() <= before).await;

@@ -123,7 +123,7 @@ impl Asked {
             let ended = match self.event.try_is_complete() {
                 Ok(false) => return None,
                 Ok(true) => Ok(()),
-                Err(error) if matches!(error.0 as u32, 900..=908) => return None,
+                Err(error) if matches!(error.0 as u32, 900..=906 | 908) => return None,
                 Err(error) => Err(error),
             };
             // Another thread's answer may be there already.

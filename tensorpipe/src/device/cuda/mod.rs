@@ -205,7 +205,8 @@ impl CudaDevices {
     /// [`Buffer::use_until`](super::Buffer::use_until).
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// When a graph is being captured on the stream, since that work is queued only when the graph is launched; and when the driver
+    /// refuses.
     pub fn fence(&self, stream: &CudaStream) -> Result<Arc<dyn Fence>, DeviceError> {
         let _mine = ContextGuard::keep();
         let event = Self::event(stream)?;
@@ -216,6 +217,12 @@ impl CudaDevices {
     fn event(stream: &CudaStream) -> Result<CudaEvent, DeviceError> {
         let device = Self::device(stream.context().ordinal() as u32);
         forget_error(stream.context());
+        let captures = stream.capture_status();
+        let captures = captures.map_err(|error| failed(device, "cuStreamIsCapturing", error))?;
+        if captures != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+            let reason = "a graph is being captured on the stream; end the capture, launch the graph, and pass its results on then";
+            return Err(DeviceError::new(device, "cuStreamIsCapturing", reason));
+        }
         let event = stream.context().new_event(None);
         event.map_err(|error| failed(device, "cuEventCreate", error))
     }

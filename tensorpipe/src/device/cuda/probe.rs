@@ -36,6 +36,7 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamCreate",
     "cuStreamDestroy_v2",
     "cuStreamSynchronize",
+    "cuStreamIsCapturing",
     "cuStreamWaitEvent",
     "cuEventCreate",
     "cuEventDestroy_v2",
