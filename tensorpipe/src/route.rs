@@ -168,11 +168,17 @@ impl fmt::Display for Route {
         if let Some(from) = &self.upgraded_from {
             write!(f, ", upgraded from {from}")?;
         }
-        if let Some(identity) = &self.identity {
-            write!(f, "\n  peer {identity}")?;
-            if self.exposed {
-                f.write_str(" when it connected; tls would protect what follows")?;
-            }
+        match &self.identity {
+            Some(identity) => write!(f, "\n  peer {identity}")?,
+            // With a token or trusted roots, there is no pipe without their proof.
+            None => write!(
+                f,
+                "\n  peer {}; no token or certificate is required",
+                self.peer
+            )?,
+        }
+        if self.exposed {
+            f.write_str(" when it connected; tls would protect what follows")?;
         }
         for channel in &self.channels {
             write!(f, "\n  channel {}:", channel.name)?;

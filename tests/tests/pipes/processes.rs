@@ -137,6 +137,12 @@ async fn between_processes_the_route_says_why() {
         child.child.id()
     );
     assert!(route.starts_with(&upgraded), "{route}");
+    let peer = format!("\n  peer process {} of uid ", child.child.id());
+    assert!(route.contains(&peer), "{route}");
+    assert!(
+        route.contains("; no token or certificate is required\n"),
+        "{route}"
+    );
     assert!(
         route.contains("not transport tcp: shm is preferred"),
         "{route}"
