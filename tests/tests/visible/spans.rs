@@ -112,6 +112,16 @@ fn a_trace_leads_through_two_processes_and_back() {
             assert_eq!(proved["identity"], "token tests");
         }
         assert!(!called_back.contains_key("identity"), "{called_back:?}");
+        // So does what both log of the pipe.
+        for all in [&here, &there] {
+            let opened = all.iter().filter(|event| {
+                event
+                    .get("message")
+                    .is_some_and(|message| message == "open")
+            });
+            let proved: Vec<_> = opened.filter_map(|event| event.get("identity")).collect();
+            assert_eq!(proved, ["token tests"]);
+        }
         assert_eq!(called["call"], handled["call"]);
         assert!(handled["entered"].parse::<u64>().unwrap() >= 1);
 
@@ -207,7 +217,10 @@ impl Visit for Fields<'_> {
 
 impl Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "tensorpipe_rpc"
+        matches!(
+            metadata.target(),
+            "tensorpipe_rpc" | "tensorpipe::negotiate::establish"
+        )
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
