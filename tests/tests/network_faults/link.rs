@@ -41,7 +41,7 @@ pub(crate) struct Weather {
 pub(crate) enum Since {
     #[default]
     Now,
-    /// So many bytes have come from the client.
+    /// So many bytes of data have come from the client, in TCP packets. A cut takes the one with the last of them, too.
     Bytes(u64),
     /// There have been so many TCP connections, the newest of which is cut with its first packet.
     Connections(usize),
@@ -296,8 +296,8 @@ impl Carrier {
 
     /// What keeps a packet of TCP from arriving because of its connection; a new one is counted.
     fn of_tcp(&mut self, weather: &Weather, from: usize, packet: &[u8]) -> Option<Deed> {
-        // IPv4 without options, and of TCP: the ports follow.
-        if packet.len() >= 24 && packet[0] == 0x45 && packet[9] == 6 {
+        // The ports follow.
+        if is_tcp(packet) {
             let (source, destination) = ([packet[20], packet[21]], [packet[22], packet[23]]);
             let (client, server) = match from {
                 0 => (source, destination),
@@ -321,6 +321,9 @@ impl Carrier {
     /// What keeps a packet from arriving, if something does.
     fn stops(&mut self, weather: &Weather, from: usize, packet: &[u8]) -> Option<Deed> {
         let of_tcp = self.of_tcp(weather, from, packet);
+        if from == 0 {
+            self.bytes += data_of(packet);
+        }
         let has_begun = match weather.since {
             Since::Now => true,
             Since::Bytes(bytes) => self.bytes >= bytes,
@@ -328,9 +331,6 @@ impl Carrier {
         };
         if weather.cut[from] && has_begun {
             return Some([Deed::CutsFromClient, Deed::CutsFromServer][from]);
-        }
-        if from == 0 {
-            self.bytes += packet.len() as u64;
         }
         if of_tcp.is_some() {
             return of_tcp;
@@ -347,6 +347,19 @@ impl Carrier {
         let mtu = weather.mtu.filter(|mtu| packet.len() > usize::from(*mtu))?;
         let _ = self.devices[from].write(&too_big(packet, mtu));
         Some(Deed::SendsBack)
+    }
+}
+
+/// Whether it is IPv4 without options, and of TCP.
+fn is_tcp(packet: &[u8]) -> bool {
+    packet.len() >= 40 && packet[0] == 0x45 && packet[9] == 6
+}
+
+/// How many bytes of data a packet of TCP has.
+fn data_of(packet: &[u8]) -> u64 {
+    match is_tcp(packet) {
+        true => (packet.len() as u64).saturating_sub(20 + 4 * u64::from(packet[32] >> 4)),
+        false => 0,
     }
 }
 

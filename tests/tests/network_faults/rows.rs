@@ -324,6 +324,12 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
             },
         )
     };
+    // The connection is there, and the client has just said something over it.
+    let greeting = |cut| Weather {
+        cut,
+        since: Since::Bytes(1),
+        ..calm
+    };
     let upgrades = |row| Row {
         upgrades: true,
         ..row
@@ -371,6 +377,29 @@ fn a_network_that_loses_delays_repeats_and_is_cut() {
                 [true, false],
                 IMPATIENT,
                 Bulk::IsHeld,
+            )
+        },
+        Row {
+            during: Some(Duration::from_secs(1)),
+            ..always(
+                "none from the client arrives for 1 s, amid the first handshake",
+                greeting([true, false]),
+            )
+        },
+        Row {
+            during: Some(Duration::from_secs(2)),
+            ..always(
+                "none from the server arrives for 2 s, amid the first handshake",
+                greeting([false, true]),
+            )
+        },
+        Row {
+            handshake: Some(IMPATIENT),
+            ends: Some("raise `Timeouts::handshake`"),
+            bulk: Bulk::None,
+            ..always(
+                "none from the server arrives, from the first handshake on",
+                greeting([false, true]),
             )
         },
         upgrades(Row {
