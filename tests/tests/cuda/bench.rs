@@ -121,10 +121,15 @@ pub(crate) async fn of_channel(bench: &Bench, channel: Arc<dyn Channel>) -> (Pip
     connected(&context, &context).await
 }
 
-/// A context with this channel, and `basic` for the rest.
+/// A secret.
+pub(crate) const TOKEN: [u8; 16] = [7; 16];
+
+/// A context with this channel, and `basic` for the rest. Its peers prove a token, so that exchanges and further connections are bound to
+/// the pipe's key; the suites for channels do without.
 pub(crate) fn context(bench: &Bench, channel: Arc<dyn Channel>) -> Context {
     let channels = [channel, Arc::new(BasicChannel::new())];
     let builder = Context::builder().channels(channels);
+    let builder = builder.token("tests", TOKEN);
     let builder = builder.allocator(Arc::new(bench.cuda.clone()));
     builder.build().unwrap()
 }

@@ -13,7 +13,7 @@ use tensorpipe::{Context, DType, Message, MessageTensor, Pipe, Tensor};
 use tensorpipe_test_cuda::is_real;
 use tensorpipe_tests::{Child, eventually, runtime, say, soon};
 
-use crate::bench::{Bench, device, moved, pair};
+use crate::bench::{Bench, TOKEN, device, moved, pair};
 use crate::driver::{exports, handles, holds, imports, nothing_went_wrong};
 use crate::fixture::Hold;
 use crate::segments::{Mapped, Segments};
@@ -72,7 +72,8 @@ fn lent(count: usize, borrowed: usize) -> String {
 }
 
 async fn connected(bench: &Bench, child: &Child) -> Pipe {
-    let context = Context::builder().cuda(&bench.cuda).build().unwrap();
+    let builder = Context::builder().cuda(&bench.cuda);
+    let context = builder.token("tests", TOKEN).build().unwrap();
     context.connect(child.hear("url")).await.unwrap()
 }
 

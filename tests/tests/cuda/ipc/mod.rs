@@ -19,7 +19,7 @@ use tensorpipe::{
 };
 use tensorpipe_tests::{Child, runtime, say, soon};
 
-use crate::bench::{Bench, device};
+use crate::bench::{Bench, TOKEN, device};
 use crate::driver::{detours, faults, imports, registrations, waits};
 
 const LEN: usize = 3_000_000;
@@ -31,15 +31,20 @@ const URL: &str = "TEST_CUDA_URL";
 /// How many tensors a writer sends.
 const TENSORS: &str = "TEST_CUDA_TENSORS";
 
+/// With the token of the others.
+fn builder(cuda: &CudaDevices) -> ContextBuilder {
+    Context::builder().cuda(cuda).token("tests", TOKEN)
+}
+
 fn context(cuda: &CudaDevices) -> Context {
-    Context::builder().cuda(cuda).build().unwrap()
+    builder(cuda).build().unwrap()
 }
 
 /// Keeps what it is sent, until it is told to look at it, or to let go of it.
 pub(crate) fn reads() {
     let bench = Bench::new();
     runtime().block_on(async {
-        let builder = Context::builder().cuda(&bench.cuda);
+        let builder = builder(&bench.cuda);
         let builder = match std::env::var(BORROWS_NOTHING) {
             Ok(_) => builder.prefer_channel(LeaseChannel::lends_only()),
             Err(_) => builder,
@@ -183,7 +188,7 @@ impl Writer {
 
     async fn with(url: &str, set: impl FnOnce(ContextBuilder) -> ContextBuilder) -> Self {
         let bench = Bench::new();
-        let context = set(Context::builder().cuda(&bench.cuda)).build().unwrap();
+        let context = set(builder(&bench.cuda)).build().unwrap();
         let pool = context.allocator(device()).unwrap();
         let pipe = context.connect(url).await.unwrap();
         let main = context.pool().clone();
