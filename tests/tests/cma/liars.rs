@@ -1,12 +1,12 @@
 //! A hostile peer whose lane sends wrong messages: the read fails with the peer's fault, or the bytes come through the pipe.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use tensorpipe::channels::{ChannelFault, CmaChannel, LaneIo, OpId, Want};
+use tensorpipe::channels::{Channel, ChannelFault, CmaChannel, LaneIo, OpId, Want};
 use tensorpipe::{Buffer, BufferMut, Error, Message, PeerFault, Pipe};
 use tensorpipe_tests::{Double, Says};
 
-use super::scene::{alone, check, made, soon, with_channels};
+use super::scene::{Peer, alone, builder, check, eventually, made, soon, with_channels};
 
 const LEN: usize = 2 << 20;
 
@@ -189,5 +189,75 @@ fn a_reader_cannot_have_read_what_was_not_shown() {
         let write = honest.write(Message::new("m").tensor(made(LEN, 2)));
         let (written, _) = soon("the end", async { tokio::join!(write, liar.read()) }).await;
         assert_blamed(&written.unwrap_err(), "not shown");
+    });
+}
+
+/// A reader that hears of an export and leaves it where it is.
+struct Overhears(Arc<Mutex<Vec<u8>>>);
+
+impl Says for Overhears {
+    fn recv(&mut self, _: OpId, _: Want, _: &mut LaneIo<'_>) {}
+
+    fn control(&mut self, _: OpId, body: &[u8], _: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        *self.0.lock().unwrap() = body.to_vec();
+        Ok(())
+    }
+}
+
+/// A writer that passes another process's export off as its own.
+struct PassesOff(Vec<u8>, Option<Buffer>);
+
+impl Says for PassesOff {
+    fn send(&mut self, op: OpId, source: Buffer, io: &mut LaneIo<'_>) {
+        self.1 = Some(source);
+        io.control(op, self.0.clone());
+    }
+
+    fn control(&mut self, op: OpId, _: &[u8], io: &mut LaneIo<'_>) -> Result<(), ChannelFault> {
+        match self.1.take() {
+            Some(source) => io.stream(op, source),
+            None => io.sent(op),
+        }
+        Ok(())
+    }
+}
+
+/// Its writer, or somebody on the way, names a third process of the same user in the place of the writer's.
+#[test]
+fn a_process_that_has_not_the_pipe_s_key_is_not_read() {
+    alone(async || {
+        let export = Arc::new(Mutex::new(Vec::new()));
+        let heard = export.clone();
+        let hears = Double::of(Arc::new(CmaChannel::new()));
+        let hears = hears.with_lanes(move |_| Overhears(heard.clone()));
+        let third = Peer::start(&with_channels("parent", vec![hears.channel()]), &[]).await;
+        let descriptor = third.told("descriptor").await;
+        let digits = descriptor.as_bytes().as_chunks::<2>().0.iter();
+        let digits = digits.map(|pair| str::from_utf8(pair).unwrap());
+        let bytes = digits.map(|pair| u8::from_str_radix(pair, 16).unwrap());
+        let descriptor: Vec<u8> = bytes.collect();
+        let give = Message::new(format!("give {LEN} 3"));
+        third.pipe.send(give).unwrap();
+        eventually("an export", || !export.lock().unwrap().is_empty()).await;
+        let export = export.lock().unwrap().clone();
+        for has_key in [false, true] {
+            let with = |channel: Arc<dyn Channel>| {
+                let builder = builder("", vec![channel]);
+                match has_key {
+                    true => builder.token("tests", [7; 16]).build().unwrap(),
+                    false => builder.build().unwrap(),
+                }
+            };
+            let said = export.clone();
+            let liar = Double::of(Arc::new(CmaChannel::new())).at(descriptor.clone());
+            let liar = liar.with_lanes(move |_| PassesOff(said.clone(), None));
+            let (liar, honest) = (with(liar.channel()), with(Arc::new(CmaChannel::new())));
+            let pipes = tensorpipe_tests::pair(&liar, &honest, "tcp://127.0.0.1:0");
+            let (liar, honest) = pipes.await;
+            liar.send(Message::new("m").tensor(made(LEN, 1))).unwrap();
+            let message = soon("the read", honest.read()).await.unwrap();
+            // Without a key, the peer's word is all there is.
+            check(&message.tensors[0].tensor, if has_key { 1 } else { 3 });
+        }
     });
 }

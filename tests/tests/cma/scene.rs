@@ -124,6 +124,13 @@ pub(crate) fn play() {
                     "forbidden".to_owned()
                 }
                 ["route"] => pipe.route().to_string(),
+                ["descriptor"] => {
+                    let descriptor = CmaChannel::new().devices().remove(0).1;
+                    descriptor
+                        .iter()
+                        .map(|byte| format!("{byte:02x}"))
+                        .collect()
+                }
                 _ => panic!("told `{text}`"),
             };
             pipe.send(Message::new(answer)).unwrap();

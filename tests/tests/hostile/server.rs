@@ -62,13 +62,14 @@ pub(crate) fn context_over(way: Way, timeouts: Timeouts, limits: Limits) -> Cont
 }
 
 pub(crate) fn play() {
-    let millis = std::env::var("TEST_HANDSHAKE").ok();
-    let handshake = millis
-        .and_then(|millis| millis.parse().ok())
-        .map_or(HANDSHAKE, Duration::from_millis);
+    let bound = |name| {
+        let millis = std::env::var(name).ok();
+        millis.map(|millis| Duration::from_millis(millis.parse().unwrap()))
+    };
     runtime().block_on(async {
         let mut timeouts = Timeouts::default();
-        timeouts.handshake = handshake;
+        timeouts.handshake = bound("TEST_HANDSHAKE").unwrap_or(HANDSHAKE);
+        timeouts.greeting = bound("TEST_GREETING").unwrap_or(timeouts.greeting);
         let way = std::env::var("TEST_WAY").unwrap_or_default();
         let way = Way::ALL.into_iter().find(|known| known.name() == way);
         let way = way.expect("a way");

@@ -336,6 +336,9 @@ fn a_token_over_tls_is_asked_for_as_well() {
         let with = || builder().token("trainers", SECRET).build().unwrap();
         let (here, there) = (with(), with());
         let (client, server_end) = meet(&here, &there).await.unwrap();
+        for pipe in [&client, &server_end] {
+            assert!(!pipe.route().exposed, "{}", pipe.route());
+        }
         let route = client.route().to_string();
         assert!(
             route.contains("peer token trainers, certificate"),

@@ -84,7 +84,10 @@ fn whoever_has_the_secret_gets_a_pipe_that_says_so() {
             let (_listener, client, server) = pair(&listens, &connects).await;
             for pipe in [&client, &server] {
                 assert_eq!(token_of(pipe).as_deref(), Some("trainers"));
-                assert!(pipe.route().to_string().contains("\n  peer token trainers"));
+                let route = pipe.route();
+                assert!(route.to_string().contains("\n  peer token trainers"));
+                // Within the machine the kernel says who is there.
+                assert_eq!(route.exposed, route.transport == "tcp", "{route}");
                 assert_eq!(pipe.peer().identity, pipe.route().identity);
             }
             works(&client, &server).await;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use tensorpipe::Context;
+use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe_rpc::{CallContext, Server, TraceContext, tensor_service};
 use tensorpipe_tests::{Child, runtime, say, soon};
 use tracing::field::{Field, Visit};
@@ -117,7 +118,7 @@ fn a_trace_leads_through_two_processes_and_back() {
             let opened = all.iter().filter(|event| {
                 event
                     .get("message")
-                    .is_some_and(|message| message == "open")
+                    .is_some_and(|message| message == "open" && event["transport"] == "shm")
             });
             let proved: Vec<_> = opened.filter_map(|event| event.get("identity")).collect();
             assert_eq!(proved, ["token tests"]);
@@ -177,6 +178,29 @@ fn a_trace_leads_through_two_processes_and_back() {
             assert!(loud.len() <= 4, "{loud:?}");
         }
     });
+}
+
+#[test]
+fn a_token_that_nothing_protects_is_warned_of_once() {
+    collect();
+    runtime().block_on(async {
+        let tcp: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+        let context = Context::builder().transports(tcp).token("tests", [7; 16]);
+        let context = context.build().unwrap();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        for _ in 0..2 {
+            let both = async { tokio::join!(context.connect(listener.url()), listener.accept()) };
+            let (client, server) = soon("a pipe", both).await;
+            assert!(client.unwrap().route().exposed && server.unwrap().route().exposed);
+        }
+    });
+    let is_warning = |event: &BTreeMap<String, String>| {
+        let message = event.get("message");
+        message.is_some_and(|words| words.contains("protects nothing that follows"))
+    };
+    let warnings: Vec<_> = seen("event").into_iter().filter(is_warning).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert_eq!(warnings[0]["level"], "WARN");
 }
 
 fn collect() {
