@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{assert_same, pattern, within};
 use crate::context::Context;
-use crate::device::{BufferMut, Device};
+use crate::device::{Buffer, BufferMut, Device};
 use crate::error::Error;
 use crate::listener::Listener;
 use crate::message::{Allocation, Message, MessageTensor, Payload, Place};
@@ -322,18 +322,23 @@ pub async fn every_dtype_and_shape(subject: Subject) {
             .iter()
             .flat_map(|dtype| shapes.map(|shape| (*dtype, shape)))
     };
+    let made = |seed, (dtype, shape): (DType, &[u64])| {
+        let tensor = Tensor::zeros(dtype, shape).and_then(|zeros| {
+            let bytes = Buffer::copy_from_slice(&pattern(zeros.byte_len(), seed));
+            Tensor::from_buffer(bytes, dtype, shape)
+        });
+        tensor.unwrap_or_else(|error| panic!("{error}"))
+    };
     let mut sent = Message::new("kinds");
-    for (dtype, shape) in kinds() {
-        let tensor = Tensor::zeros(dtype, shape).unwrap_or_else(|error| panic!("{error}"));
-        sent = sent.tensor(tensor);
+    for (seed, kind) in (0..).zip(kinds()) {
+        sent = sent.tensor(made(seed, kind));
     }
     let (_, found) = tokio::join!(write(&client, sent), read(&server));
     assert_eq!(found.tensors.len(), kinds().count());
-    for (tensor, (dtype, shape)) in found.tensors.iter().zip(kinds()) {
-        assert_eq!(
-            (tensor.tensor.dtype(), tensor.tensor.shape()),
-            (dtype, shape)
-        );
+    for ((seed, kind), found) in (0..).zip(kinds()).zip(&found.tensors) {
+        let tensor = &found.tensor;
+        assert_eq!((tensor.dtype(), tensor.shape()), kind);
+        assert_eq!(tensor.as_bytes(), made(seed, kind).as_bytes(), "{kind:?}");
     }
 }
 

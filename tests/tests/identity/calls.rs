@@ -67,7 +67,7 @@ fn a_handler_and_a_client_know_who_is_there() {
 
 #[tensor_service]
 trait Adder {
-    #[rpc(batch(max_size = 64, max_wait = "500ms"))]
+    #[rpc(batch(max_size = 4, max_wait = "3s"))]
     async fn who(&self, cx: &CallContext, rows: Tensor) -> Result<Tensor, String>;
 }
 

@@ -102,16 +102,17 @@ async fn where_both_ends_show_certificates_they_do_so_each_time() {
 /// The connector checks the certificate from the session's first handshake again.
 #[tokio::test]
 async fn a_session_does_not_outlive_its_certificate() {
-    let now = UnixTime::now().as_secs();
+    let expires = UnixTime::now().as_secs() + 8;
     let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(now + 3);
+    params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(expires);
     let key = KeyPair::generate().unwrap();
     let certificate = Pem::bytes(params.self_signed(&key).unwrap().pem());
     let own = (certificate, Pem::bytes(key.serialize_pem()));
     let tls = TlsTransport::new(one_way(own)).unwrap();
     assert_eq!(talk(&tls).await.0, HandshakeKind::Full);
     assert_eq!(talk(&tls).await.0, HandshakeKind::Resumed);
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    let left = (expires + 1).saturating_sub(UnixTime::now().as_secs());
+    tokio::time::sleep(Duration::from_secs(left)).await;
     let mut acceptor = tls.listen("127.0.0.1:0").await.unwrap();
     let address = acceptor.address();
     let accepts = std::future::poll_fn(|cx| acceptor.poll_accept(cx));
