@@ -186,7 +186,11 @@ async fn operations_cost_what_they_should() {
     client
         .send(Message::new("m").tensor(given.clone()))
         .unwrap();
-    let received = server.read().await.unwrap();
-    let [ours, theirs] = [&given, &received.tensors[0].tensor].map(|tensor| tensor.as_bytes());
-    assert_eq!(ours.unwrap().as_ptr(), theirs.unwrap().as_ptr());
+    let mut received = server.read().await.unwrap();
+    let theirs = &mut received.tensors[0].tensor;
+    let at = given.as_bytes().unwrap().as_ptr();
+    assert_eq!(theirs.as_bytes().unwrap().as_ptr(), at);
+    // Once the giver has let go of it, the receiver owns it alone.
+    drop(given);
+    assert_eq!(theirs.make_mut::<u8>().unwrap().as_ptr(), at);
 }

@@ -205,3 +205,47 @@ async fn the_route_is_told_in_words() {
     assert!(route.contains(words), "{route}");
     exchange(&mixed, &other, 1, 100_000).await;
 }
+
+#[tokio::test]
+async fn nobody_there_is_an_error_that_says_for_whom_it_waited() {
+    let context = over_tcp().build().unwrap();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    drop(listener);
+    let policy = ConnectPolicy::retrying_for(Duration::from_millis(200));
+    let error = context.connect_with(&url, &policy).await.unwrap_err();
+    let Error::Connect {
+        waited, attempts, ..
+    } = &error
+    else {
+        panic!("{error:?}");
+    };
+    assert!(*attempts > 2);
+    let begins = format!(
+        "no pipe to {url} after {} ms and {attempts} attempts: connect ",
+        waited.as_millis()
+    );
+    assert!(error.to_string().starts_with(&begins), "{error}");
+    // By default it is waited for much longer, and a caller who wants none of it says so.
+    assert_eq!(ConnectPolicy::default().retry_for, Duration::from_secs(30));
+    let once = ConnectPolicy::once();
+    let error = context.connect_with(&url, &once).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Connect { attempts: 1, .. }),
+        "{error:?}"
+    );
+}
+
+/// The connector lets go of its first connection as soon as it has moved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_pipe_that_is_upgraded_is_accepted() {
+    let context = Context::new();
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    for _ in 0..200 {
+        let both = async { tokio::join!(context.connect(listener.url()), listener.accept()) };
+        let (client, server) = soon("a pipe", both).await;
+        let from = client.unwrap().route().upgraded_from.clone();
+        assert_eq!(from.as_deref(), Some("tcp"));
+        assert_eq!(server.unwrap().route().transport, "memory");
+    }
+}
