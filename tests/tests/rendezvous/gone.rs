@@ -11,7 +11,7 @@ use super::scene::{Far, Near, check, made, near_and_far, ran};
 fn a_consumer_that_dies_while_it_waits_gives_its_place_up() {
     alone(async || {
         let near = Near::start("near").await;
-        let mut far = Far::start("far", None).await;
+        let mut far = Far::start("far").await;
         far.knows("near", &near.url()).await;
         let waits = far.stage.recv("near", "x", 1);
         eventually("it waits here", || near.rendezvous.stats().waiting == 1).await;
@@ -23,7 +23,7 @@ fn a_consumer_that_dies_while_it_waits_gives_its_place_up() {
             .send(&key, made(&near.context, 9, 1))
             .unwrap();
         // Started again, under its name.
-        let far = Far::start("far", None).await;
+        let far = Far::start("far").await;
         far.knows("near", &near.url()).await;
         let received = soon("a value", far.stage.recv("near", "x", 1)).await;
         assert_eq!(ran(received), Ok(9));
@@ -40,7 +40,7 @@ fn a_consumer_that_dies_while_a_value_comes_does_not_take_it_along() {
         // One that rides in a frame, and a large one.
         for len in [100, 6 << 20] {
             let near = Near::start("near").await;
-            let mut far = Far::start("far", None).await;
+            let mut far = Far::start("far").await;
             far.knows("near", &near.url()).await;
             let waits = far.stage.recv("near", "x", 1);
             eventually("it waits here", || near.rendezvous.stats().waiting == 1).await;
@@ -57,7 +57,7 @@ fn a_consumer_that_dies_while_a_value_comes_does_not_take_it_along() {
             assert_eq!(near.rendezvous.stats().bytes, len);
             far.child.kill();
             drop(waits);
-            let far = Far::start("far", None).await;
+            let far = Far::start("far").await;
             far.knows("near", &near.url()).await;
             let received = soon("a value", far.stage.recv("near", "x", 1)).await;
             assert_eq!(ran(received), Ok(len));
@@ -114,7 +114,7 @@ fn a_producer_that_dies_is_an_error_at_once_and_one_that_comes_again_is_another(
         );
         assert_eq!(near.rendezvous.stats().waiting, 0);
 
-        let again = Far::start("far", None).await;
+        let again = Far::start("far").await;
         near.knows("far", &again).await;
         again.send("near", "x", 1, 12).await.unwrap();
         let error = soon("the end", near.rendezvous.recv(&key))

@@ -33,10 +33,7 @@ fn a_tensor_of_a_pool_reaches_another_process_without_a_copy() {
 fn values_go_round_three_processes_many_at_once() {
     alone(async || {
         let near = Near::start("near").await;
-        let (first, second) = (
-            Far::start("first", None).await,
-            Far::start("second", None).await,
-        );
+        let (first, second) = (Far::start("first").await, Far::start("second").await);
         first.knows("near", &near.url()).await;
         second.knows("first", &first.url).await;
         near.knows("second", &second).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tensorpipe::conformance::pattern;
 use tensorpipe::{Context, DType};
-use tensorpipe_rpc::rendezvous::{Key, Limits, Rendezvous, Value};
+use tensorpipe_rpc::rendezvous::{Key, Rendezvous, Value};
 use tensorpipe_rpc::{Server, tensor_service};
 use tensorpipe_tests::{Child, runtime, say, soon};
 
@@ -14,8 +14,6 @@ pub(crate) trait Stage {
     async fn peer(&self, name: String, url: String);
     /// Sends `len` bytes of the pattern of `seed`, from the pool; dead if `len` is 0.
     async fn send(&self, to: String, tensor: String, step: u64, len: u64) -> Result<(), String>;
-    /// The same; waits for room.
-    async fn wait(&self, to: String, tensor: String, step: u64, len: u64) -> Result<(), String>;
     /// Receives and checks such a value; its length.
     async fn recv(&self, from: String, tensor: String, step: u64) -> Result<u64, String>;
     /// Receives from one and sends to the next, adding one to every byte.
@@ -26,8 +24,6 @@ pub(crate) trait Stage {
         tensor: String,
         step: u64,
     ) -> Result<(), String>;
-    async fn finish(&self, step: u64);
-    async fn abort(&self, reason: String);
     /// Bytes and values held, sends and receives that wait.
     async fn stats(&self) -> (u64, u64, u64, u64);
 }
@@ -75,12 +71,6 @@ impl Stage for Worker {
         said(self.rendezvous.send(&key, made(&self.context, len, step)))
     }
 
-    async fn wait(&self, to: String, tensor: String, step: u64, len: u64) -> Result<(), String> {
-        let key = self.rendezvous.key_to(&to, &tensor, step).unwrap();
-        let value = made(&self.context, len, step);
-        said(self.rendezvous.send_or_wait(&key, value).await)
-    }
-
     async fn recv(&self, from: String, tensor: String, step: u64) -> Result<u64, String> {
         let key = said(self.rendezvous.key_from(&from, &tensor, step).await)?;
         said(self.rendezvous.recv(&key).await).map(|value| check(&value, step))
@@ -103,14 +93,6 @@ impl Stage for Worker {
         said(self.rendezvous.send_or_wait(&key, value).await)
     }
 
-    async fn finish(&self, step: u64) {
-        self.rendezvous.finish(step);
-    }
-
-    async fn abort(&self, reason: String) {
-        self.rendezvous.abort(&reason);
-    }
-
     async fn stats(&self) -> (u64, u64, u64, u64) {
         let stats = self.rendezvous.stats();
         let [values, blocked, waiting] = [stats.values, stats.blocked, stats.waiting];
@@ -123,11 +105,7 @@ pub(crate) fn play() {
     runtime().block_on(async {
         let name = std::env::var("TEST_NAME").unwrap();
         let context = Context::builder().name(name.clone()).build().unwrap();
-        let mut limits = Limits::default();
-        if let Ok(bytes) = std::env::var("TEST_BYTES") {
-            limits.bytes = bytes.parse().unwrap();
-        }
-        let rendezvous = Rendezvous::builder(&name).context(&context).limits(limits);
+        let rendezvous = Rendezvous::builder(&name).context(&context);
         let rendezvous = rendezvous.build().unwrap();
         let server = Server::builder()
             .context(&context)
@@ -152,11 +130,8 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    pub(crate) async fn start(name: &str, bytes: Option<u64>) -> Self {
-        let bytes = bytes.map(|bytes| bytes.to_string());
-        let mut variables = vec![("TEST_NAME", name)];
-        variables.extend(bytes.as_deref().map(|bytes| ("TEST_BYTES", bytes)));
-        let child = Child::start("stage", &variables);
+    pub(crate) async fn start(name: &str) -> Self {
+        let child = Child::start("stage", &[("TEST_NAME", name)]);
         let url = child.hear("url");
         let stage = soon("a stage", StageClient::connect(&url)).await.unwrap();
         Self { child, url, stage }
@@ -196,7 +171,7 @@ pub(crate) fn ran<T>(called: Result<T, tensorpipe_rpc::CallError<String>>) -> Re
     }
 }
 
-/// The test's own, served, with a bound on what it holds.
+/// The test's own, served.
 pub(crate) struct Near {
     pub(crate) rendezvous: Rendezvous,
     pub(crate) context: Context,
@@ -238,7 +213,7 @@ impl Near {
 /// One here, and one in a process of its own that it knows.
 pub(crate) async fn near_and_far() -> (Near, Far) {
     let near = Near::start("near").await;
-    let far = Far::start("far", None).await;
+    let far = Far::start("far").await;
     near.knows("far", &far).await;
     (near, far)
 }
