@@ -1,7 +1,5 @@
 //! Servers that die, or stop.
 
-use std::time::{Duration, Instant};
-
 use tensorpipe_rpc::{CallError, replicas::ReplicaState};
 use tensorpipe_tests::{alone, eventually, soon};
 
@@ -47,75 +45,6 @@ fn one_of_three_is_killed_under_load() {
         let new = places[0].id();
         let found = async { while client.nap(0).await.unwrap() != new {} };
         soon("the new one is called", found).await;
-    });
-}
-
-#[test]
-fn all_die_and_one_comes_back() {
-    alone(async || {
-        let mut places = start::<2>();
-        let (client, replicas) = client_of(replicas_of(&places)).await;
-        places.iter_mut().for_each(|place| place.child.kill());
-        eventually("both are seen to be gone", || {
-            !states(&replicas).contains(&ReplicaState::Live)
-        })
-        .await;
-        let calls: Vec<_> = (0..10).map(|_| tokio::spawn(client.once(0))).collect();
-        let hurried = client.with_deadline(Duration::from_millis(200)).once(0);
-        let error = soon("its deadline", hurried).await.unwrap_err();
-        assert!(
-            matches!(
-                error,
-                CallError::Unavailable {
-                    may_have_run: false,
-                    ..
-                }
-            ),
-            "{error:?}"
-        );
-        places[1].again();
-        for call in calls {
-            let answer = soon("those that waited", call).await.unwrap();
-            assert_eq!(answer.unwrap(), places[1].id());
-        }
-    });
-}
-
-#[test]
-fn nobody_comes_back() {
-    alone(async || {
-        let mut places = start::<2>();
-        let builder = replicas_of(&places).give_up_after(Duration::from_secs(1));
-        let (client, replicas) = client_of(builder).await;
-        let running = tokio::spawn(client.nap(60_000));
-        let begun = tokio::spawn(client.once(60_000));
-        eventually("both are under way", || {
-            let status = replicas.status();
-            status.iter().map(|one| one.calls_in_flight).sum::<usize>() == 2
-        })
-        .await;
-        places.iter_mut().for_each(|place| place.child.kill());
-        let error = soon("the one that is not idempotent", begun).await.unwrap();
-        assert!(error.unwrap_err().may_have_run());
-        // Long before its deadline of a minute.
-        let error = soon("the one that is", running).await.unwrap().unwrap_err();
-        let CallError::Unavailable {
-            replicas: each,
-            may_have_run: true,
-        } = &error
-        else {
-            panic!("{error:?}");
-        };
-        for (one, place) in each.iter().zip(&places) {
-            assert_eq!(*one.url, *place.url);
-            assert!(one.error.is_some());
-        }
-        println!("{error}");
-        assert_eq!(states(&replicas), [ReplicaState::GivenUp; 2]);
-        let begun = Instant::now();
-        let error = soon("at once", client.nap(0)).await.unwrap_err();
-        assert!(!error.may_have_run(), "{error:?}");
-        assert!(begun.elapsed() < Duration::from_secs(20));
     });
 }
 

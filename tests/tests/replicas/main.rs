@@ -1,12 +1,11 @@
-//! Clients of several server processes, which die, stop, drain, are overloaded, or are not what they seem. A call moves to another
-//! server where that is safe; otherwise it ends with an error that is true about what has run.
+//! Clients of several server processes, which die or stop. A call moves to another server where that is safe; otherwise it ends with an
+//! error that is true about what has run.
 #![allow(missing_docs, reason = "a test")]
 
 mod callers;
 mod deaths;
 mod scene;
 mod stuck;
-mod unwilling;
 
 /// What this binary does when a test of it starts it again.
 #[test]

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use tensorpipe::{Context, Timeouts};
 use tensorpipe_rpc::{
-    CallError, Replicas, Server, ServerLimits,
+    CallError, Replicas, Server,
     replicas::{Backoff, ReplicaState, ReplicasBuilder},
     tensor_service,
 };
 use tensorpipe_tests::{Child, eventually, runtime, say, soon};
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 #[tensor_service]
@@ -23,22 +22,9 @@ pub(crate) trait Work {
     async fn once(&self, ms: u64) -> u32;
     /// Handlers of the two that are at it.
     async fn busy(&self) -> u64;
-    /// The server shuts down in good order.
-    async fn drain(&self);
-}
-
-pub(crate) mod other {
-    use super::*;
-
-    /// Another definition of the same service.
-    #[tensor_service]
-    pub(crate) trait Work {
-        async fn nap(&self, ms: String) -> u32;
-    }
 }
 
 struct Worker {
-    drain: Arc<Notify>,
     busy: Arc<AtomicU64>,
     /// It is there, and waits for something that never comes.
     is_stuck: bool,
@@ -78,42 +64,19 @@ impl Work for Worker {
     async fn busy(&self) -> u64 {
         self.busy.load(Ordering::SeqCst)
     }
-
-    async fn drain(&self) {
-        self.drain.notify_one();
-    }
-}
-
-struct HostilePeer;
-
-impl other::Work for HostilePeer {
-    async fn nap(&self, _: String) -> u32 {
-        0
-    }
 }
 
 pub(crate) fn play() {
     runtime().block_on(async {
         let var = |name| std::env::var(name).ok();
-        let drain = Arc::<Notify>::default();
-        let mut limits = ServerLimits::default();
-        if let Some(calls) = var("TEST_CALLS") {
-            limits.calls = calls.parse().unwrap();
-        }
-        let builder = Server::builder().limits(limits);
-        let builder = match var("TEST_STRANGE") {
-            None => builder.service(WorkService::new(Worker {
-                drain: drain.clone(),
-                busy: Arc::default(),
-                is_stuck: var("TEST_STUCK").is_some(),
-            })),
-            Some(_) => builder.service(other::WorkService::new(HostilePeer)),
-        };
+        let builder = Server::builder().service(WorkService::new(Worker {
+            busy: Arc::default(),
+            is_stuck: var("TEST_STUCK").is_some(),
+        }));
         let url = var("TEST_URL").unwrap_or_else(|| "tcp://127.0.0.1:0".to_owned());
         let server = builder.listen(url).await.unwrap();
         say("url", server.url());
-        drain.notified().await;
-        say("drained", server.shutdown().await);
+        server.wait().await;
     });
 }
 
