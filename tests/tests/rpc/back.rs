@@ -1,39 +1,9 @@
 //! A server that calls its client, in another process.
 
-use std::time::Duration;
-
 use tensorpipe_rpc::CallError;
 use tensorpipe_tests::{Child, alone, eventually, runtime, say, soon};
 
 use super::works::{client, here, parent};
-
-#[test]
-fn a_server_calls_its_client_over_the_same_pipe() {
-    alone(async || {
-        let child = Child::start("server", &[]);
-        let (client, hall) = client(&child.hear("url")).await;
-        assert_eq!(soon("an answer", client.ask_back(5)).await.unwrap(), 5);
-        // Cancelled, and late: nothing is left at either end.
-        let call = client.ask_back(60_000);
-        eventually("the call back is here", || hall.under_way() == 1).await;
-        drop(call);
-        eventually("the call back is gone", || hall.under_way() == 0).await;
-        let hurried = client.with_deadline(Duration::from_millis(200));
-        let error = soon("an error", hurried.ask_back(60_000)).await;
-        assert!(
-            matches!(error, Err(CallError::Deadline { .. })),
-            "{error:?}"
-        );
-        eventually("the call back is gone", || hall.under_way() == 0).await;
-        // The call back has a deadline of its own, which may be seen first.
-        let gone = async {
-            while client.under_way().await.unwrap() > 0 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        soon("the handler that calls back is gone", gone).await;
-    });
-}
 
 #[test]
 fn a_server_that_dies_leaves_no_call_back_behind() {

@@ -4,7 +4,6 @@
 mod back;
 mod blocked;
 mod forked;
-mod overload;
 mod references;
 mod required;
 mod streams;

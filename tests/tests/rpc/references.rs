@@ -1,35 +1,10 @@
 //! References to values of another process. Either process may end.
 
-use std::time::Duration;
-
 use tensorpipe::{ConnectPolicy, Context};
 use tensorpipe_rpc::{CallError, Remote};
 use tensorpipe_tests::{Child, alone, eventually, runtime, say, soon};
 
 use super::works::{Part, client, here, numbered, parent};
-
-#[test]
-fn a_value_stays_in_its_process_and_is_used_there() {
-    alone(async || {
-        let child = Child::start("server", &[]);
-        let (client, _) = client(&child.hear("url")).await;
-        // All of it leaves at once; nothing of the middle comes here.
-        let (one, two) = (client.part(1), client.late_part(2, 50));
-        let three = client.join(&one, &two);
-        let six = client.join(&three, &three);
-        assert_eq!(soon("the chain", client.size(&six)).await.unwrap(), 6);
-        let six = six.await.unwrap();
-        assert_eq!(client.under_way().await.unwrap(), 4);
-        drop((one, two, three, six));
-        let quiet = async { while client.under_way().await.unwrap() > 0 {} };
-        soon("nothing is left", quiet).await;
-        // A tensor is fetched when it is wanted.
-        let sent = numbered(5 << 20, 7);
-        let kept = client.keep(&sent).await.unwrap();
-        let fetched = soon("a copy", kept.fetch()).await.unwrap();
-        assert!(fetched.as_slice::<u8>().unwrap() == sent.as_slice::<u8>().unwrap());
-    });
-}
 
 #[test]
 fn a_chain_takes_one_round_trip_and_its_middle_never_comes_here() {
@@ -112,24 +87,6 @@ fn an_owner_that_dies_gives_its_holders_an_error() {
         ] {
             assert!(matches!(error, CallError::Connection { .. }), "{error}");
         }
-    });
-}
-
-#[test]
-fn a_deadline_or_a_cancel_ends_what_waits_for_a_reference() {
-    alone(async || {
-        let child = Child::start("server", &[]);
-        let (client, _) = client(&child.hear("url")).await;
-        let hurried = client.with_deadline(Duration::from_millis(200));
-        let late = client.late_part(1, 60_000);
-        let error = soon("an error", hurried.join(&late, &late)).await;
-        assert!(
-            matches!(error, Err(CallError::Deadline { .. })),
-            "{error:?}"
-        );
-        drop(late);
-        let quiet = async { while client.under_way().await.unwrap() > 0 {} };
-        soon("nothing is left", quiet).await;
     });
 }
 

@@ -2,33 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use tensorpipe_rpc::CallError;
 use tensorpipe_tests::{Child, alone, eventually, runtime, say, soon};
 
 use super::works::{client, here, is_numbered, numbered, parent};
-
-#[test]
-fn tensors_of_any_size_come_from_another_process_and_go_there() {
-    alone(async || {
-        let child = Child::start("server", &[]);
-        let (client, _) = client(&child.hear("url")).await;
-        for (many, bytes) in [(5000, 100), (500, 5000), (40, 300_000), (6, 9 << 20)] {
-            let mut tensors = client.tensors(many, bytes);
-            let mut i = 0;
-            while let Some(tensor) = soon("an item", tensors.next()).await {
-                assert!(is_numbered(&tensor.unwrap(), i), "{i} of {bytes}");
-                i += 1;
-            }
-            assert_eq!(i, many);
-            let tensors = stream::iter((0..many).map(move |i| numbered(bytes, i)));
-            let measured = soon("a sum", client.measure(tensors)).await;
-            assert_eq!(measured.unwrap(), many * bytes);
-        }
-    });
-}
 
 #[test]
 fn a_server_that_dies_in_mid_stream_is_an_error_at_once() {
@@ -127,27 +106,5 @@ fn a_caller_that_dies_or_falls_silent_leaves_no_stream_behind() {
         drop(child);
         eventually("the stream ends", || hall.under_way() == 0).await;
         assert_eq!(server.shutdown().await, 0);
-    });
-}
-
-#[test]
-fn a_deadline_or_a_cancel_ends_a_stream_in_the_other_process() {
-    alone(async || {
-        let child = Child::start("server", &[]);
-        let (client, _) = client(&child.hear("url")).await;
-        let hurried = client.with_deadline(Duration::from_millis(200));
-        let mut tensors = hurried.tensors(0, 5000);
-        let error = loop {
-            match soon("the end", tensors.next()).await.unwrap() {
-                Ok(_) => {}
-                Err(error) => break error,
-            }
-        };
-        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
-        let mut dropped = client.tensors(0, 1 << 20);
-        soon("an item", dropped.next()).await.unwrap().unwrap();
-        drop(dropped);
-        let quiet = async { while client.under_way().await.unwrap() > 0 {} };
-        soon("nothing is left", quiet).await;
     });
 }

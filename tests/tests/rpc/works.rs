@@ -8,7 +8,7 @@ use futures_util::{Stream, stream};
 use tensorpipe::{Context, DType, Tensor};
 use tensorpipe_rpc::remote::Shared;
 use tensorpipe_rpc::{
-    CallContext, CallError, Connection, Remote, Server, ServerLimits, Streaming, tensor_service,
+    CallContext, CallError, Connection, Remote, Server, Streaming, tensor_service,
 };
 use tensorpipe_tests::{runtime, say};
 
@@ -198,11 +198,7 @@ impl Works for Hall {
 /// The role of a server.
 pub(crate) fn serve() {
     runtime().block_on(async {
-        let mut limits = ServerLimits::default();
-        let told = |name| std::env::var(name).ok().map(|told| told.parse().unwrap());
-        limits.calls_per_connection = told("TEST_CALLS").unwrap_or(limits.calls_per_connection);
-        limits.references = told("TEST_REFERENCES").unwrap_or(limits.references);
-        let (server, _) = here_within(limits).await;
+        let (server, _) = here().await;
         say("url", server.url());
         server.wait().await;
     });
@@ -210,14 +206,9 @@ pub(crate) fn serve() {
 
 /// A server in this process.
 pub(crate) async fn here() -> (Server, Hall) {
-    here_within(ServerLimits::default()).await
-}
-
-async fn here_within(limits: ServerLimits) -> (Server, Hall) {
     let hall = Hall::default();
     let server = Server::builder()
         .context(&Context::new())
-        .limits(limits)
         .service(WorksService::new(hall.clone()))
         .listen("tcp://127.0.0.1:0")
         .await
@@ -227,15 +218,9 @@ async fn here_within(limits: ServerLimits) -> (Server, Hall) {
 
 /// A client in this process, that serves, too. To which transport its pipe is upgraded is none of its business.
 pub(crate) async fn client(url: &str) -> (WorksClient, Hall) {
-    client_within(url, ServerLimits::default()).await
-}
-
-/// One that does so much for its server at once, and no more.
-pub(crate) async fn client_within(url: &str, limits: ServerLimits) -> (WorksClient, Hall) {
     let hall = Hall::default();
     let connection = Connection::builder()
         .context(&Context::new())
-        .limits(limits)
         .service(WorksService::new(hall.clone()))
         .connect(url)
         .await

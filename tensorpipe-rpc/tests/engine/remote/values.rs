@@ -269,7 +269,12 @@ async fn a_connection_refers_to_so_much_and_no_more() {
     let error = house.client.several(4).await.unwrap_err();
     assert!(matches!(error, CallError::BadReply(_)), "{error}");
     until(|| house.held() == 7).await;
-    drop(kept);
+    // A chain that would be one too many fails at its end, and says so.
+    let more = house.client.several(3).await.unwrap();
+    let next = house.client.step(&more[0]);
+    let error = house.client.steps(&next).await.unwrap_err();
+    assert!(matches!(error, CallError::Unresolved(_)), "{error}");
+    drop((kept, more, next));
     house.is_empty().await;
     drop(house.client.several(10).await.unwrap());
     house.is_empty().await;
