@@ -14,6 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::builder::Builder;
+use crate::error::CallError;
+use crate::remote::{Remote, Shared};
 
 pub(crate) use quotas::ConnectionQuota;
 pub(crate) use shared::ServerShared;
@@ -144,6 +146,18 @@ impl Server {
     /// Calls under way: admitted and not answered.
     pub fn calls_in_flight(&self) -> usize {
         self.shared.calls.unanswered()
+    }
+
+    /// Shares a value of this process with a third process, as [`Remote::share`] does within a method.
+    ///
+    /// # Errors
+    /// [`CallError::Unresolved`] if the value is in another process, or if this server listens only at all addresses (`0.0.0.0`);
+    /// [`CallError::Overloaded`] if too many references were shared and not claimed.
+    pub fn share<T: Send + Sync + 'static>(
+        &self,
+        value: &Remote<T>,
+    ) -> Result<Shared<T>, CallError> {
+        value.share_by(&self.shared, &self.runtime)
     }
 
     /// How many values clients refer to ([`Remote`](crate::Remote)), including those that were shared and not claimed yet.

@@ -15,7 +15,7 @@ use crate::context::CallContext;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
 use crate::placement::CallPlacement;
-use crate::remote::{EncodedReferences, FETCH, Grant, Handle, UNRESOLVED};
+use crate::remote::{EncodedReferences, FETCH, Grant, Handle, Referent, UNRESOLVED};
 
 impl Engine {
     /// Asks the peer something about a reference, whose handle is kept until the peer has answered.
@@ -126,26 +126,29 @@ impl Engine {
 
     /// Answers with a token that lets a third process claim a reference.
     pub(super) fn share(&self, admitted: &Admitted, body: &Body) {
-        let (Some(serving), Some((of, index))) = (&self.serving, self.which(admitted, body)) else {
+        let Some((of, index)) = self.which(admitted, body) else {
             return;
         };
-        let unresolved = |text: &str| self.fail_admitted(admitted, FailureCode::Unresolved, text);
         let Some(referent) = self.owned.find_at(of, index) else {
-            return unresolved(UNRESOLVED);
+            return self.fail_admitted(admitted, FailureCode::Unresolved, UNRESOLVED);
         };
-        let server = &serving.server;
-        let urls = server.urls.get().cloned().unwrap_or_default();
-        if urls.is_empty() {
-            return unresolved("its owner listens nowhere: a third process cannot reach it");
+        match self.grant(referent) {
+            Ok(grant) => self.reply(admitted, Reply::value(grant)),
+            Err((code, text)) => self.fail_admitted(admitted, code, text),
         }
-        let limit = server.limits.references;
-        match server
-            .grants
-            .give(referent, serving.id, limit, self.pipe.runtime())
-        {
-            Ok(token) => self.reply(admitted, Reply::value(Grant { urls, token })),
-            Err(text) => self.fail_admitted(admitted, FailureCode::Overloaded, text),
-        }
+    }
+
+    /// Keeps a value until a third process claims it, as [`ServerShared::share`](crate::server::ServerShared::share).
+    pub(crate) fn grant(
+        &self,
+        referent: Arc<dyn Referent>,
+    ) -> Result<Grant, (FailureCode, String)> {
+        let Some(serving) = &self.serving else {
+            return Err((FailureCode::Unresolved, "it serves nothing".to_owned()));
+        };
+        serving
+            .server
+            .share(referent, serving.id, self.pipe.runtime())
     }
 
     /// Answers with a reference that somebody else has shared.

@@ -51,7 +51,8 @@
 //! - A call may take the result of an earlier call as an argument, as a reference to that [`Call`]. It runs when the earlier one
 //!   has ended, and fails with [`CallError::Unresolved`] if that failed. From then on, dropping the earlier [`Call`] does not
 //!   cancel it.
-//! - A third process gets a reference as a [`Shared`], which is plain data: see [`Remote::share`].
+//! - A third process gets a reference as a [`Shared`], which is plain data: see [`Remote::share`]. So a stage of a pipeline leaves its
+//!   result where it is, and the next stage fetches it from there.
 //! - A method whose result is used in this way must have the return type `Remote<T>` or `Result<Remote<T>, E>`, written out.
 //!
 //! # How it works

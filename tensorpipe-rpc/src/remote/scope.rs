@@ -143,7 +143,7 @@ pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'stati
         }
         Scope::Encoding(_) => Err(
             "a reference to a value of this process can be what a method returns, neither an argument nor an item of a stream; \
-             send the value itself",
+             send the value itself, or a `Shared` that `Remote::share` makes",
         ),
         Scope::None | Scope::Decoding(_) => Err("a reference travels in calls alone"),
     })
@@ -152,16 +152,23 @@ pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'stati
 /// Sends a reference back to its owner.
 pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
-        Scope::Encoding(encoding) if encoding.reply_to.is_some() => Err(
-            "a reference of the caller's own can be an argument, not what a method returns to it",
-        ),
+        Scope::Encoding(encoding) if encoding.reply_to.is_some() => {
+            Err(match handle.is_of(encoding.engine) {
+                true => {
+                    "a reference of the caller's own can be an argument, not what a method returns to it"
+                }
+                false => {
+                    "the reference is to a value of a third process: return it as a `Shared`, which `Remote::share` makes"
+                }
+            })
+        }
         Scope::Encoding(encoding) if encoding.engine == ANY || handle.is_of(encoding.engine) => {
             encoding.engine = handle.address();
             encoding.references().pins.push(handle.clone());
             Ok(handle.id)
         }
         Scope::Encoding(_) => Err(
-            "the reference came over another connection, whose other end owns the value; fetch it and send the value itself",
+            "the reference came over another connection, whose other end owns the value; send a `Shared` that `Remote::share` makes, or fetch the value",
         ),
         Scope::None | Scope::Decoding(_) => Err("a reference travels in calls alone"),
     })

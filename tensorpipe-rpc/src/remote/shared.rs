@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -16,9 +17,11 @@ use super::owned::{Referent, drop_values};
 use super::{Location, Remote};
 use crate::call::{Call, StartedCall};
 use crate::client::Connection;
+use crate::context::CallContext;
 use crate::error::CallError;
-use crate::header::Kind;
+use crate::header::{FailureCode, Kind};
 use crate::lock::lock;
+use crate::server::ServerShared;
 
 /// How many unclaimed references one connection may have shared at least, or a quarter of the server's, so that none takes them all.
 const SHARED_BY_ONE: usize = 1 << 14;
@@ -121,13 +124,25 @@ impl<T: Send + Sync + 'static> Remote<T> {
     /// within a minute. Until then the owner keeps the value, even if this reference is dropped. Everybody who reads the reference
     /// can open it, so send it only to trusted processes.
     ///
+    /// A method shares a value of its own process, for the next stage of a pipeline, through the server that runs it. Elsewhere
+    /// [`Server::share`](crate::Server::share) does that.
+    ///
     /// # Errors
-    /// [`CallError::Unresolved`] if the value is in this process (return the reference from a method), or its owner listens
-    /// nowhere; otherwise the errors of any call.
+    /// [`CallError::Unresolved`] if the value is in this process, but this is no method's task, or if its owner listens nowhere that
+    /// others reach; otherwise the errors of any call.
     pub async fn share(&self) -> Result<Shared<T>, CallError> {
-        let Location::There(handle) = &self.location else {
-            let text = "the value is in this process: whoever wants it calls a method here that returns it";
-            return Err(CallError::Unresolved(text.into()));
+        let handle = match &self.location {
+            Location::There(handle) => handle,
+            Location::Here(_, referent) => {
+                let context = CallContext::current();
+                let engine = context.and_then(|context| context.inner.caller.engine());
+                let Some(engine) = engine else {
+                    let text = "the value is in this process, and this is no task of a method: `Server::share` shares it, too";
+                    return Err(CallError::Unresolved(text.into()));
+                };
+                return Self::granted(engine.grant(referent.clone()));
+            }
+            Location::Nowhere => return Err(CallError::Unresolved(super::NOWHERE.into())),
         };
         let Grant { urls, token } = handle.share().await?;
         // The URL at which this process reached the owner comes first: the owner's own may be `0.0.0.0`.
@@ -147,6 +162,50 @@ impl<T: Send + Sync + 'static> Remote<T> {
             value: PhantomData,
         })
     }
+
+    /// As [`share`](Self::share), for a value of this process, by its server.
+    pub(crate) fn share_by(
+        &self,
+        server: &ServerShared,
+        runtime: &Runtime,
+    ) -> Result<Shared<T>, CallError> {
+        match &self.location {
+            Location::Here(_, referent) => {
+                // No connection has this number.
+                Self::granted(server.share(referent.clone(), u64::MAX, runtime))
+            }
+            Location::There(_) => Err(CallError::Unresolved(
+                "the value is in another process: `Remote::share` asks its owner".into(),
+            )),
+            Location::Nowhere => Err(CallError::Unresolved(super::NOWHERE.into())),
+        }
+    }
+
+    /// What this process's own server has granted.
+    fn granted(granted: Result<Grant, (FailureCode, String)>) -> Result<Shared<T>, CallError> {
+        let Grant { mut urls, token } = granted.map_err(|(code, text)| match code {
+            FailureCode::Overloaded => CallError::Overloaded(text.into()),
+            _ => CallError::Unresolved(text.into()),
+        })?;
+        urls.retain(|url| !names_no_host(url));
+        urls.truncate(URLS);
+        if urls.is_empty() {
+            let text = "its server listens at all addresses, of which none is named: let it listen at one that others reach";
+            return Err(CallError::Unresolved(text.into()));
+        }
+        Ok(Shared {
+            urls,
+            token,
+            value: PhantomData,
+        })
+    }
+}
+
+/// Whether it is `0.0.0.0` or `[::]`, where each host reaches itself.
+fn names_no_host(url: &str) -> bool {
+    let address = url.parse::<Url>().ok();
+    let address = address.and_then(|url| url.address().parse::<SocketAddr>().ok());
+    address.is_some_and(|address| address.ip().is_unspecified())
 }
 
 impl<T: Send + Sync + 'static> Shared<T> {

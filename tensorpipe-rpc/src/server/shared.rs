@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use rustc_hash::FxHashMap;
 use tensorpipe::log_limit::LogLimit;
 use tensorpipe::{Misuse, Peer, Pipe, PipeStats};
+use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 
 use super::call_count::CallCount;
@@ -16,7 +17,7 @@ use crate::engine::{Engine, MethodIndex, Serving, Speed};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
 use crate::lock::lock;
-use crate::remote::Grants;
+use crate::remote::{Grant, Grants, Referent};
 use crate::service::Service;
 
 /// The reason in the GOAWAY of a server that stops.
@@ -110,6 +111,27 @@ impl ServerShared {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let serving = Serving::new(self.clone(), id, &pipe, Arc::default());
         Engine::start(pipe.clone(), Some(serving))
+    }
+
+    /// Keeps a value until a third process claims it, on behalf of the connection with this number.
+    ///
+    /// # Errors
+    /// The kind of the failure, and in words why.
+    pub(crate) fn share(
+        &self,
+        referent: Arc<dyn Referent>,
+        connection: u64,
+        runtime: &Runtime,
+    ) -> Result<Grant, (FailureCode, String)> {
+        let urls = self.urls.get().cloned().unwrap_or_default();
+        if urls.is_empty() {
+            let text = "its owner listens nowhere: a third process cannot reach it";
+            return Err((FailureCode::Unresolved, text.to_owned()));
+        }
+        let limit = self.limits.references;
+        let token = self.grants.give(referent, connection, limit, runtime);
+        let token = token.map_err(|text| (FailureCode::Overloaded, text))?;
+        Ok(Grant { urls, token })
     }
 
     pub(super) fn connections(&self) -> MutexGuard<'_, FxHashMap<u64, Arc<Engine>>> {

@@ -72,6 +72,17 @@ fn a_third_process_takes_a_reference_and_talks_to_its_owner() {
     });
 }
 
+/// The next stage of a pipeline gets the value from the stage that has made it.
+#[test]
+fn a_method_passes_on_a_reference_to_a_value_of_its_own() {
+    alone(async || {
+        let (first, second) = (Child::start("server", &[]), Child::start("server", &[]));
+        let (client, _) = client(&first.hear("url")).await;
+        let passed = client.pass_on(numbered(3 << 20, 9), second.hear("url"));
+        assert_eq!(soon("its first byte", passed).await.unwrap(), 9);
+    });
+}
+
 #[test]
 fn an_owner_that_dies_gives_its_holders_an_error() {
     alone(async || {

@@ -38,6 +38,8 @@ pub(crate) trait Works {
     async fn bytes(&self, tensor: Remote<Tensor>) -> u64;
     /// Opens a reference to a tensor of another process, and fetches it: its first byte.
     async fn open(&self, tensor: Shared<Tensor>) -> Result<u8, String>;
+    /// Keeps a tensor here, and passes a reference to it on to the next process, which opens it.
+    async fn pass_on(&self, tensor: Tensor, next: String) -> Result<u8, String>;
     /// Opens one to a part, and holds it.
     async fn hold(&self, part: Shared<Part>) -> Result<(), String>;
     /// What is under way or held here: streams, parts.
@@ -167,6 +169,14 @@ impl Works for Hall {
         let tensor = tensor.open(&Context::new()).await.map_err(words)?;
         let tensor = tensor.fetch().await.map_err(words)?;
         Ok(tensor.as_slice::<u8>().unwrap()[0])
+    }
+
+    async fn pass_on(&self, tensor: Tensor, next: String) -> Result<u8, String> {
+        let words = |error: CallError| error.to_string();
+        let shared = Remote::new(tensor).share().await.map_err(words)?;
+        let next = WorksClient::connect(next).await;
+        let next = next.map_err(|error| error.to_string())?;
+        next.open(shared).await.map_err(|error| error.to_string())
     }
 
     async fn hold(&self, part: Shared<Part>) -> Result<(), String> {

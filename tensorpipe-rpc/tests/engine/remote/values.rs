@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use tensorpipe::Limits;
-use tensorpipe_rpc::{CallError, Connection, Remote, ServerLimits};
+use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits};
 
 use super::house::*;
 use crate::common::soon;
@@ -167,6 +167,32 @@ async fn references_in_an_error_are_references() {
     .await;
 }
 
+/// Outside of a method, its server shares it.
+#[tokio::test]
+async fn a_server_shares_a_value_of_its_process() {
+    let context = tcp().build().unwrap();
+    let server = serve(&context, AtticService::new(Keeper::default())).await;
+    let value = Remote::new("here".to_owned());
+    let error = value.share().await.unwrap_err().to_string();
+    assert!(error.contains("`Server::share`"), "{error}");
+    let shared = server.share(&value).unwrap();
+    drop(value);
+    assert_eq!(server.references(), 1);
+    let opened = shared.open(&context).await.unwrap();
+    assert_eq!(opened.fetch().await.unwrap(), "here");
+    let elsewhere = server.share(&opened).unwrap_err().to_string();
+    assert!(elsewhere.contains("in another process"), "{elsewhere}");
+    drop(opened);
+    until(|| server.references() == 0).await;
+    // A host that opens this would reach itself.
+    let everywhere = Server::builder()
+        .context(&context)
+        .service(AtticService::new(Keeper::default()));
+    let everywhere = everywhere.listen("tcp://0.0.0.0:0").await.unwrap();
+    let error = everywhere.share(&Remote::new(1)).unwrap_err().to_string();
+    assert!(error.contains("let it listen at one"), "{error}");
+}
+
 #[tokio::test]
 async fn what_makes_no_sense_is_said() {
     over_each(async |house| {
@@ -186,7 +212,7 @@ async fn what_makes_no_sense_is_said() {
             .await
             .unwrap_err()
             .to_string();
-        assert!(error.contains("send the value itself"), "{error}");
+        assert!(error.contains("`Remote::share`"), "{error}");
         // A reference over another connection.
         let url = house.server.url().to_string();
         let other = AtticClient::connect(url).await.unwrap();
