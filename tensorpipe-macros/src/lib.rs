@@ -54,7 +54,7 @@ mod types;
 /// | `-> impl Stream<Item = T>`, `-> impl Stream<Item = Result<T, E>>` | a `CallStream`; an `Err` ends it. No `async` |
 ///
 /// `?` on a call turns its error into `anyhow::Error` or `Box<dyn Error>` if `E` is `Debug` and `Display`: derive
-/// `thiserror::Error`.
+/// `thiserror::Error`. Or take `tensorpipe_rpc::ServiceError` for `E`: then `?` works in the method, on every error.
 ///
 /// # The client
 ///

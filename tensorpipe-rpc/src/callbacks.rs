@@ -43,11 +43,11 @@ impl Connection {
     /// Begins a connection on which the server can call back: this end serves it, over the same pipe.
     ///
     /// ```
-    /// use tensorpipe_rpc::{CallContext, Connection, Server, tensor_service};
+    /// use tensorpipe_rpc::{CallContext, Connection, Server, ServiceError, tensor_service};
     ///
     /// #[tensor_service]
     /// trait Trainer {
-    ///     async fn train(&self, epochs: u32, cx: &CallContext) -> Result<f32, String>;
+    ///     async fn train(&self, epochs: u32, cx: &CallContext) -> Result<f32, ServiceError>;
     /// }
     ///
     /// /// What a client tells who trains for it.
@@ -59,13 +59,13 @@ impl Connection {
     /// struct Gpu;
     ///
     /// impl Trainer for Gpu {
-    ///     async fn train(&self, epochs: u32, cx: &CallContext) -> Result<f32, String> {
-    ///         let caller = cx.connection().ok_or("the caller is gone")?;
-    ///         let watcher = WatcherClient::on(&caller).await.map_err(|error| error.to_string())?;
+    ///     async fn train(&self, epochs: u32, cx: &CallContext) -> Result<f32, ServiceError> {
+    ///         let caller = cx.connection().ok_or_else(|| ServiceError::new("the caller is gone"))?;
+    ///         let watcher = WatcherClient::on(&caller).await?;
     ///         let mut loss = 1.0;
     ///         for number in 1..=epochs {
     ///             loss /= 2.0;
-    ///             if !watcher.epoch(number, loss).await.map_err(|error| error.to_string())? {
+    ///             if !watcher.epoch(number, loss).await? {
     ///                 break;
     ///             }
     ///         }

@@ -232,7 +232,7 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
                     ran(*may_have_run)
                 )
             }
-            Self::Unresolved(reason) => write!(f, "a reference is to nothing: {reason}"),
+            Self::Unresolved(reason) => write!(f, "a reference cannot be used: {reason}"),
             Self::NoPlace {
                 error,
                 may_have_run,

@@ -283,26 +283,26 @@
 //!
 //! ```
 //! use tensorpipe::{Context, DType, Tensor};
-//! use tensorpipe_rpc::{CallContext, Server, tensor_service};
+//! use tensorpipe_rpc::{CallContext, Server, ServiceError, tensor_service};
 //!
 //! #[tensor_service]
 //! trait Model {
-//!     async fn ones(&self, rows: u64, cx: &CallContext) -> Result<Tensor, String>;
-//!     async fn sum(&self, x: Tensor) -> Result<f32, String>;
+//!     async fn ones(&self, rows: u64, cx: &CallContext) -> Result<Tensor, ServiceError>;
+//!     async fn sum(&self, x: Tensor) -> Result<f32, ServiceError>;
 //! }
 //!
 //! struct Cpu;
 //!
 //! impl Model for Cpu {
-//!     async fn ones(&self, rows: u64, cx: &CallContext) -> Result<Tensor, String> {
+//!     async fn ones(&self, rows: u64, cx: &CallContext) -> Result<Tensor, ServiceError> {
 //!         // Of the pool of the server's context.
-//!         let mut x = cx.pool().tensor(DType::F32, [rows, 64]).map_err(|e| e.to_string())?;
-//!         x.make_mut::<f32>().map_err(|e| e.to_string())?.fill(1.0);
+//!         let mut x = cx.pool().tensor(DType::F32, [rows, 64])?;
+//!         x.make_mut::<f32>()?.fill(1.0);
 //!         Ok(x)
 //!     }
 //!
-//!     async fn sum(&self, x: Tensor) -> Result<f32, String> {
-//!         Ok(x.as_slice::<f32>().map_err(|e| e.to_string())?.iter().sum())
+//!     async fn sum(&self, x: Tensor) -> Result<f32, ServiceError> {
+//!         Ok(x.as_slice::<f32>()?.iter().sum())
 //!     }
 //! }
 //!

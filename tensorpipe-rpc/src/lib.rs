@@ -164,6 +164,7 @@ pub mod remote;
 mod scratch;
 mod server;
 pub mod service;
+mod service_error;
 pub mod stream;
 mod value;
 
@@ -184,6 +185,7 @@ pub use observe::CallStats;
 pub use placement::DeviceMap;
 pub use remote::Remote;
 pub use server::{Server, ServerBuilder};
+pub use service_error::ServiceError;
 pub use stream::{CallStream, Interrupted, Streaming};
 /// Makes a client and a server of a trait of remote calls.
 ///
@@ -191,7 +193,7 @@ pub use stream::{CallStream, Interrupted, Streaming};
 /// use std::collections::HashMap;
 ///
 /// use tensorpipe::Tensor;
-/// use tensorpipe_rpc::{CallContext, Connection, Server, tensor_service};
+/// use tensorpipe_rpc::{CallContext, Connection, Server, ServiceError, tensor_service};
 ///
 /// #[tensor_service]
 /// pub trait Embedder {
@@ -199,7 +201,7 @@ pub use stream::{CallStream, Interrupted, Streaming};
 ///     #[rpc(idempotent)]
 ///     async fn embed(&self, texts: Vec<String>) -> HashMap<String, Tensor>;
 ///     /// `Err` reaches the caller as `CallError::Service`.
-///     async fn norm(&self, x: Tensor) -> Result<f32, String>;
+///     async fn norm(&self, x: Tensor) -> Result<f32, ServiceError>;
 ///     /// The context is filled in by the server.
 ///     async fn who(&self, context: &CallContext) -> String;
 /// }
@@ -212,8 +214,8 @@ pub use stream::{CallStream, Interrupted, Streaming};
 ///         texts.into_iter().map(embed).collect()
 ///     }
 ///
-///     async fn norm(&self, x: Tensor) -> Result<f32, String> {
-///         let x = x.as_slice::<f32>().map_err(|error| error.to_string())?;
+///     async fn norm(&self, x: Tensor) -> Result<f32, ServiceError> {
+///         let x = x.as_slice::<f32>()?;
 ///         Ok(x.iter().map(|x| x * x).sum::<f32>().sqrt())
 ///     }
 ///

@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use tensorpipe::transports::{Pem, TlsConfig, TlsTransport};
 use tensorpipe::{ConnectPolicy, Context, Tensor};
-use tensorpipe_rpc::{CallContext, CallError, Server, tensor_service};
+use tensorpipe_rpc::{CallContext, CallError, Server, ServiceError, tensor_service};
 
 #[tensor_service]
 trait Vault {
-    async fn sum(&self, values: Tensor, cx: &CallContext) -> Result<(f32, String), String>;
+    async fn sum(&self, values: Tensor, cx: &CallContext) -> Result<(f32, String), ServiceError>;
     /// Denied to every caller by `authorize`.
     async fn burn(&self);
 }
@@ -22,8 +22,8 @@ trait Vault {
 struct Here;
 
 impl Vault for Here {
-    async fn sum(&self, values: Tensor, cx: &CallContext) -> Result<(f32, String), String> {
-        let values = values.as_slice::<f32>().map_err(|e| e.to_string())?;
+    async fn sum(&self, values: Tensor, cx: &CallContext) -> Result<(f32, String), ServiceError> {
+        let values = values.as_slice::<f32>()?;
         Ok((values.iter().sum(), cx.caller().to_string()))
     }
 

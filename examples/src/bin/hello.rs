@@ -1,19 +1,19 @@
 //! A service that scales tensors: `hello serve URL`, `hello call URL`, or both in one process.
 
 use tensorpipe::Tensor;
-use tensorpipe_rpc::{Server, tensor_service};
+use tensorpipe_rpc::{Server, ServiceError, tensor_service};
 
 #[tensor_service]
 trait Scaler {
     /// Multiplies every element by `factor`.
-    async fn scale(&self, tensor: Tensor, factor: f32) -> Result<Tensor, String>;
+    async fn scale(&self, tensor: Tensor, factor: f32) -> Result<Tensor, ServiceError>;
 }
 
 struct Cpu;
 
 impl Scaler for Cpu {
-    async fn scale(&self, mut tensor: Tensor, factor: f32) -> Result<Tensor, String> {
-        let values = tensor.make_mut::<f32>().map_err(|e| e.to_string())?;
+    async fn scale(&self, mut tensor: Tensor, factor: f32) -> Result<Tensor, ServiceError> {
+        let values = tensor.make_mut::<f32>()?;
         values.iter_mut().for_each(|value| *value *= factor);
         Ok(tensor)
     }

@@ -4,13 +4,13 @@
 //! use std::sync::atomic::{AtomicU64, Ordering};
 //!
 //! use tensorpipe::Tensor;
-//! use tensorpipe_rpc::{Remote, Server, tensor_service};
+//! use tensorpipe_rpc::{Remote, Server, ServiceError, tensor_service};
 //!
 //! #[tensor_service]
 //! trait Model {
 //!     /// The features stay at the server.
 //!     async fn encode(&self, image: Tensor) -> Remote<Tensor>;
-//!     async fn classify(&self, features: Remote<Tensor>) -> Result<u32, String>;
+//!     async fn classify(&self, features: Remote<Tensor>) -> Result<u32, ServiceError>;
 //! }
 //!
 //! struct Sums;
@@ -20,9 +20,9 @@
 //!         Remote::new(image)
 //!     }
 //!
-//!     async fn classify(&self, features: Remote<Tensor>) -> Result<u32, String> {
-//!         let features = features.local_value().map_err(|error| error.to_string())?;
-//!         let features = features.as_slice::<f32>().map_err(|error| error.to_string())?;
+//!     async fn classify(&self, features: Remote<Tensor>) -> Result<u32, ServiceError> {
+//!         let features = features.local_value()?;
+//!         let features = features.as_slice::<f32>()?;
 //!         Ok(features.iter().sum::<f32>() as u32)
 //!     }
 //! }

@@ -31,7 +31,7 @@ const SHARED_BY_ONE: usize = 1 << 14;
 /// ```
 /// use tensorpipe::Context;
 /// use tensorpipe_rpc::remote::Shared;
-/// use tensorpipe_rpc::{Remote, Server, tensor_service};
+/// use tensorpipe_rpc::{Remote, Server, ServiceError, tensor_service};
 ///
 /// #[tensor_service]
 /// trait Owner {
@@ -40,7 +40,7 @@ const SHARED_BY_ONE: usize = 1 << 14;
 ///
 /// #[tensor_service]
 /// trait Third {
-///     async fn read(&self, text: Shared<String>) -> Result<String, String>;
+///     async fn read(&self, text: Shared<String>) -> Result<String, ServiceError>;
 /// }
 ///
 /// struct Here;
@@ -52,10 +52,9 @@ const SHARED_BY_ONE: usize = 1 << 14;
 /// }
 ///
 /// impl Third for Here {
-///     async fn read(&self, text: Shared<String>) -> Result<String, String> {
+///     async fn read(&self, text: Shared<String>) -> Result<String, ServiceError> {
 ///         // Talks to the owner directly.
-///         let text = text.open(Context::global()).await.map_err(|error| error.to_string())?;
-///         text.fetch().await.map_err(|error| error.to_string())
+///         Ok(text.open(Context::global()).await?.fetch().await?)
 ///     }
 /// }
 ///
