@@ -23,7 +23,7 @@ use crate::engine::{CallStreams, Engine};
 pub use crate::header::TraceContext;
 use crate::lock::lock;
 use crate::observe::HandlerTrace;
-use crate::remote::{EncodedReferences, encoding};
+use crate::remote::{EncodedReferences, Id, encoding};
 use crate::service::HandlerFuture;
 
 tokio::task_local! {
@@ -361,14 +361,17 @@ impl CancelState {
     }
 }
 
-/// Encodes a result of the handler that runs on this task.
-pub(crate) fn within_call<R>(encode: impl FnOnce() -> R) -> (R, Option<Box<EncodedReferences>>) {
+/// Encodes a result of the handler that runs on this task. Its references are numbered from `index` on.
+pub(crate) fn within_call<R>(
+    index: u32,
+    encode: impl FnOnce() -> R,
+) -> (R, Option<Box<EncodedReferences>>) {
     let call = CURRENT.try_with(|context| {
         let engine = context.inner.caller.engine.get()?;
         Some((engine.as_ptr().addr(), context.inner.call?))
     });
     match call {
-        Ok(Some((engine, call))) => encoding(engine, Some(call), encode),
+        Ok(Some((engine, call))) => encoding(engine, Some(Id { call, index }), encode),
         _ => (encode(), None),
     }
 }

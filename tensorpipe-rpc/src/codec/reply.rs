@@ -10,7 +10,7 @@ use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
 use crate::header::FailureCode;
 use crate::observe::ServerStats;
-use crate::remote::{EncodedReferences, MINE, Referent};
+use crate::remote::{EncodedReferences, IN_ERROR, MINE, RESULT, Referent};
 use crate::scratch;
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
@@ -65,10 +65,10 @@ impl Reply {
     /// A reference to a value of this end, as the reply to `call`.
     pub(crate) fn reference(call: u64, referent: Arc<dyn Referent>) -> Self {
         let mut reply =
-            Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, 0), Returned::Value);
+            Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, RESULT), Returned::Value);
         if let Returned::Value(encoded) = &mut reply.outcome {
             encoded.references = Some(Box::new(EncodedReferences {
-                exports: vec![referent],
+                exports: vec![Some(referent)],
                 ..EncodedReferences::default()
             }));
         }
@@ -144,7 +144,11 @@ impl Reply {
         let mut header = scratch::take();
         header.resize(REPLY_HEADER, 0);
         let mut encoder = Encoder::after(header).about(subject);
-        let (written, references) = within_call(|| encoder.write::<T, T>(value));
+        let first = match subject {
+            Subject::Error => IN_ERROR,
+            _ => RESULT,
+        };
+        let (written, references) = within_call(first, || encoder.write::<T, T>(value));
         let outcome = match written {
             Ok(()) => outcome(Encoded {
                 references,

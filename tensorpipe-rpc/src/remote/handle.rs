@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use tensorpipe::Device;
 
-use super::{Grant, Id};
+use super::{Grant, Id, RESULT};
 use crate::call::{Call, StartedCall};
 use crate::engine::Engine;
 use crate::header::Kind;
@@ -41,7 +41,8 @@ impl Handle {
 
     /// A reference to the future result of a call.
     pub(crate) fn promised(engine: Arc<Engine>, call: u64) -> Self {
-        Self::new(engine, Id { call, index: 0 })
+        let index = RESULT;
+        Self::new(engine, Id { call, index })
     }
 
     /// The connection that the reference came over.

@@ -118,6 +118,12 @@ pub(crate) struct Id {
     pub(crate) index: u32,
 }
 
+/// The index of a reference that is itself a method's result.
+pub(crate) const RESULT: u32 = 0;
+
+/// The index of the first reference in a method's error. A call that was given the method's future result must not find one of these.
+pub(crate) const IN_ERROR: u32 = RESULT + 1;
+
 /// A reference on the wire: who owns it ([`MINE`] or [`YOURS`]), and its [`Id`].
 type Wire = (u8, u64, u32);
 

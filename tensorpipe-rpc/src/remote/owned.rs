@@ -107,7 +107,13 @@ impl Owned {
     }
 
     /// Registers the values that the reply to `call` gives away. Returns `false` if there is no room for so many.
-    pub(crate) fn give(&self, call: u64, exports: Vec<Arc<dyn Referent>>, limit: usize) -> bool {
+    pub(crate) fn give(
+        &self,
+        call: u64,
+        exports: Vec<Option<Arc<dyn Referent>>>,
+        limit: usize,
+    ) -> bool {
+        let left = exports.iter().flatten().count();
         let refused = {
             let mut table = lock(&self.table);
             let unwanted = table
@@ -120,13 +126,12 @@ impl Owned {
                 drop_values(exports);
                 return true;
             }
-            if table.count + exports.len() > limit || table.values.contains_key(&call) {
+            if table.count + left > limit || table.values.contains_key(&call) {
                 Some(exports)
             } else {
-                table.count += exports.len();
-                metrics::references_given(exports.len());
-                let left = exports.len();
-                let values = exports.into_iter().map(Some).collect();
+                table.count += left;
+                metrics::references_given(left);
+                let values = exports;
                 table.values.insert(call, Given { values, left });
                 None
             }

@@ -28,8 +28,8 @@ pub(crate) const ANY: usize = 0;
 struct Encoding {
     /// The address of the connection's engine, used only to compare. [`ANY`] until a reference determines it.
     engine: usize,
-    /// The call that the value is a reply to. `None` for arguments, which give no values away.
-    reply_to: Option<u64>,
+    /// The name of the first reference that the value gives away. `None` for arguments, which give none away.
+    first: Option<Id>,
     /// Boxed, because most values hold no references.
     references: Option<Box<EncodedReferences>>,
 }
@@ -43,8 +43,8 @@ impl Encoding {
 /// The references in an encoded value, at least one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EncodedReferences {
-    /// Values of this end that the peer now refers to, in the order of their indices.
-    pub(crate) exports: Vec<Arc<dyn Referent>>,
+    /// Values of this end that the peer now refers to, each at its index.
+    pub(crate) exports: Vec<Option<Arc<dyn Referent>>>,
     /// References that go back to their owner. They are kept until the owner has answered, so that it does not release them before.
     pub(crate) pins: Vec<Arc<Handle>>,
     /// Those of the pins that are results of calls which may be under way.
@@ -94,15 +94,16 @@ impl EncodedReferences {
     }
 }
 
-/// Runs `encode` for the peer of the engine at this address. It encodes arguments, or the reply to call `reply_to`.
+/// Runs `encode` for the peer of the engine at this address. It encodes arguments, or a reply whose first reference gets the name
+/// `first`.
 pub(crate) fn encoding<R>(
     engine: usize,
-    reply_to: Option<u64>,
+    first: Option<Id>,
     encode: impl FnOnce() -> R,
 ) -> (R, Option<Box<EncodedReferences>>) {
     let mut restore = Restore(Some(swap(Scope::Encoding(Encoding {
         engine,
-        reply_to,
+        first,
         references: None,
     }))));
     let encoded = encode();
@@ -135,11 +136,14 @@ pub(crate) fn decoding<R>(
 /// Gives a value of this end to the peer. Returns the name that it will have there.
 pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
-        Scope::Encoding(encoding) if let Some(call) = encoding.reply_to => {
+        Scope::Encoding(encoding) if let Some(first) = encoding.first => {
             let exports = &mut encoding.references().exports;
+            if exports.is_empty() {
+                exports.resize(first.index as usize, None);
+            }
             let index = u32::try_from(exports.len()).map_err(|_| "too many references")?;
-            exports.push(referent.clone());
-            Ok((call, index))
+            exports.push(Some(referent.clone()));
+            Ok((first.call, index))
         }
         Scope::Encoding(_) => Err(
             "a reference to a value of this process can be what a method returns, neither an argument nor an item of a stream; \
@@ -152,7 +156,7 @@ pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'stati
 /// Sends a reference back to its owner.
 pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
-        Scope::Encoding(encoding) if encoding.reply_to.is_some() => {
+        Scope::Encoding(encoding) if encoding.first.is_some() => {
             Err(match handle.is_of(encoding.engine) {
                 true => {
                     "a reference of the caller's own can be an argument, not what a method returns to it"

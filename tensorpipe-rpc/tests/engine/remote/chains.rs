@@ -71,6 +71,25 @@ async fn a_call_that_fails_fails_those_that_were_given_its_result() {
 }
 
 #[tokio::test]
+async fn an_error_with_references_is_no_result_for_a_call_that_waits() {
+    over_each(async |house| {
+        let refused = house.client.refuses_ref(7);
+        let sum = house.client.add(&house.client.number(1), &refused);
+        let error = sum.await.unwrap_err();
+        assert!(matches!(error, CallError::Unresolved(_)), "{error}");
+        match refused.await {
+            Err(CallError::Service(pair)) => {
+                assert_eq!(pair.left.fetch().await.unwrap(), 7);
+                assert_eq!(pair.right[2].fetch().await.unwrap(), 9);
+            }
+            other => panic!("{other:?}"),
+        }
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_call_nobody_wants_the_result_of_any_more_is_cancelled() {
     over_each(async |house| {
         let one = house.client.slow(1);

@@ -54,6 +54,8 @@ pub(super) trait Attic {
     async fn keep_pair(&self, number: u64) -> Remote<Pair>;
     /// References in an error.
     async fn refuses_with(&self, number: u64) -> Result<u64, Pair>;
+    /// References in an error, where a reference was to be the result.
+    async fn refuses_ref(&self, number: u64) -> Result<Remote<u64>, Pair>;
     /// References in the error of a stream.
     fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>>;
     async fn wrong(&self, number: Remote<String>) -> String;
@@ -147,6 +149,10 @@ impl Attic for Keeper {
     }
 
     async fn refuses_with(&self, number: u64) -> Result<u64, Pair> {
+        Err(Pair::new(number))
+    }
+
+    async fn refuses_ref(&self, number: u64) -> Result<Remote<u64>, Pair> {
         Err(Pair::new(number))
     }
 
