@@ -411,7 +411,9 @@ fn polled_again<E>() -> CallError<E> {
 impl<T, E> Drop for Call<T, E> {
     fn drop(&mut self) {
         match &self.state {
-            State::Waiting(call) if self.promised.get().is_some() => call.slot.make_orphan(),
+            State::Waiting(call) if self.promised.get().is_some() => {
+                call.engine().make_orphan(&call.slot);
+            }
             State::Waiting(call) => call.cancel(),
             _ => {}
         }

@@ -131,6 +131,19 @@ impl Engine {
         self.discard_outcome(slot.id, slot.outcome.abandon());
     }
 
+    /// Nobody awaits the call any more, but others refer to its result.
+    pub(crate) fn make_orphan(&self, slot: &CallSlot) {
+        slot.make_orphan();
+        self.discard_untaken(slot, slot.outcome.abandon());
+    }
+
+    /// As [`discard_outcome`](Self::discard_outcome). What an orphan promised is released by those who refer to it.
+    fn discard_untaken(&self, slot: &CallSlot, outcome: Option<Outcome>) {
+        if !slot.is_orphan() || !matches!(outcome, Some(Outcome::Value(_))) {
+            self.discard_outcome(slot.id, outcome);
+        }
+    }
+
     /// Whether tensors or payloads of a call, or of its answer, are on their way. False for calls with streams.
     pub(super) fn is_moving(&self, slot: &CallSlot) -> bool {
         let message = slot.message();
@@ -240,7 +253,7 @@ impl Engine {
         };
         // `hold` keeps the outcome until the last item is here.
         let Some(outcome) = outcome else { return };
-        self.discard_outcome(slot.id, self.calls.complete(slot, outcome));
+        self.discard_untaken(slot, self.calls.complete(slot, outcome));
         if let Some(message) = slot.message().filter(|_| slot.has_parts)
             && self.pipe.is_unwritten(message)
         {

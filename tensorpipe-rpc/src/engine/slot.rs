@@ -60,7 +60,7 @@ impl CallSlot {
     }
 
     /// Nobody awaits it any more, but others refer to its result.
-    pub(crate) fn make_orphan(&self) {
+    pub(super) fn make_orphan(&self) {
         self.orphan.store(true, Ordering::Release);
     }
 

@@ -90,6 +90,25 @@ async fn an_error_with_references_is_no_result_for_a_call_that_waits() {
 }
 
 #[tokio::test]
+async fn an_error_with_references_that_nobody_takes_leaves_nothing_behind() {
+    over_each(async |house| {
+        for is_answered in [false, true] {
+            let refused = house.client.refuses_ref(7);
+            let sum = house.client.add(&house.client.number(1), &refused);
+            if is_answered {
+                sum.await.unwrap_err();
+                drop(refused);
+            } else {
+                drop(refused);
+                sum.await.unwrap_err();
+            }
+            house.is_empty().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_call_nobody_wants_the_result_of_any_more_is_cancelled() {
     over_each(async |house| {
         let one = house.client.slow(1);
