@@ -12,11 +12,11 @@ use serde::de::DeserializeOwned;
 use tensorpipe::engine::Awaiting;
 use tensorpipe::{Device, Misuse, Tensor};
 
-use crate::codec::{Reply, Returned, decode_reply};
+use crate::codec::{Encoder, Subject, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::{CallError, PlaceError};
 use crate::observe::{Attempts, CallStats};
-use crate::remote::{FETCH, Handle, decoding};
+use crate::remote::{Copied, FETCH, Handle, copying, decoding};
 use crate::schema::Method;
 
 /// A call as stubs return it: it is on its way from the moment it is made, polled or not. Awaiting it gives the method's result.
@@ -41,8 +41,8 @@ pub struct Call<T, E = Infallible> {
 enum State<E> {
     /// The call was not sent.
     Failed(Option<Box<CallError<E>>>),
-    /// The outcome was known at once, without a server.
-    Answered(Box<Outcome>),
+    /// The outcome was known at once, without a server: a copy, and its references.
+    Answered(Box<(Outcome, Copied)>),
     Waiting(InFlightCall),
     Retrying(Retrying, Option<Arc<Attempts>>),
     Done,
@@ -201,16 +201,20 @@ impl<T: DeserializeOwned> Call<T> {
     where
         T: Serialize,
     {
-        let state = match Reply::of(value).into_outcome() {
-            Returned::Value(encoded) => match is_on(&encoded.tensors, device) {
-                Ok(()) => State::Answered(Box::new(Outcome::Value(Body::here(encoded)))),
-                Err(misuse) => State::failed(CallError::NoPlace {
-                    error: PlaceError::Here(misuse),
-                    may_have_run: false,
-                }),
-            },
-            Returned::Unsendable(error) => State::failed(CallError::Encode(error)),
-            _ => State::Failed(None),
+        let mut encoder = Encoder::new().about(Subject::Reply);
+        let write = || encoder.write::<T, T>(value);
+        let (written, copied) = copying(Copied::default(), write);
+        let encoded = encoder.finish();
+        let state = match (written, is_on(&encoded.tensors, device)) {
+            (Ok(()), Ok(())) => {
+                let outcome = Outcome::Value(Body::here(encoded));
+                State::Answered(Box::new((outcome, copied)))
+            }
+            (Ok(()), Err(misuse)) => State::failed(CallError::NoPlace {
+                error: PlaceError::Here(misuse),
+                may_have_run: false,
+            }),
+            (Err(error), _) => State::failed(CallError::Encode(error)),
         };
         Self::new(&FETCH, state, decode_value)
     }
@@ -352,11 +356,13 @@ impl<T, E> Future for Call<T, E> {
             },
             State::Done => return Poll::Ready(Err(polled_again())),
             State::Answered(_) => {
-                let State::Answered(outcome) = std::mem::replace(&mut this.state, State::Done)
+                let State::Answered(answer) = std::mem::replace(&mut this.state, State::Done)
                 else {
                     return Poll::Ready(Err(polled_again()));
                 };
-                return Poll::Ready((this.decode)(this.method, *outcome));
+                let (outcome, copied) = *answer;
+                let decode = || (this.decode)(this.method, outcome);
+                return Poll::Ready(copying(copied, decode).0);
             }
             State::Waiting(call) => call.poll(cx).map(|outcome| (outcome, None)),
             State::Retrying(call, _) => call.as_mut().poll(cx),

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use tensorpipe::engine::Outbound;
 use tensorpipe::{Buffer, Device, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
-use crate::codec::{Encoded, REPLY_HEADER};
+use crate::codec::Encoded;
 use crate::context::own_bytes;
 use crate::header::{BODY_IN_PAYLOAD, Header, INLINE_BODY, REFERENCES};
 use crate::scratch;
@@ -139,10 +139,8 @@ pub(crate) struct Body {
 impl Body {
     /// The body of a value that never left this process.
     pub(crate) fn here(encoded: Encoded) -> Self {
-        let mut metadata = Bytes::from(encoded.metadata);
-        metadata.advance(REPLY_HEADER);
         Self {
-            metadata,
+            metadata: encoded.metadata.into(),
             payloads: encoded.payloads,
             tensors: encoded.tensors,
             references: false,

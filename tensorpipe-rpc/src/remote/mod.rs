@@ -72,7 +72,7 @@ pub(crate) use handle::{FETCH, Handle};
 pub(crate) use owned::{Owned, Pending, Referent};
 pub(crate) use promise::{put_references, split_waits};
 pub(crate) use scope::{
-    ANY, EncodedReferences, UNRESOLVED, decoded_references, decoding, encoding,
+    ANY, Copied, EncodedReferences, UNRESOLVED, copying, decoded_references, decoding, encoding,
 };
 pub use shared::Shared;
 pub(crate) use shared::{Grant, Grants};
@@ -221,7 +221,7 @@ impl<T: Send + Sync + 'static> Serialize for Remote<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let wire: Result<Wire, &str> = match &self.location {
             Location::Here(_, referent) => {
-                scope::export(referent).map(|(call, index)| (MINE, call, index))
+                scope::export(referent).map(|id| (MINE, id.call, id.index))
             }
             Location::There(handle) => {
                 scope::send_back(handle).map(|id| (YOURS, id.call, id.index))

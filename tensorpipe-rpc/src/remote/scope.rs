@@ -19,6 +19,7 @@ enum Scope {
     None,
     Encoding(Encoding),
     Decoding(Decoding),
+    Copying(Copied),
 }
 
 /// The connection is that of the first reference in the value.
@@ -62,7 +63,30 @@ pub(crate) struct Decoding {
     decoded: usize,
 }
 
+/// The references in a value that is copied within this process, each at its index.
+#[derive(Debug, Default)]
+pub(crate) struct Copied(Vec<Found>);
+
+impl Copied {
+    fn add(&mut self, found: Found) -> Result<Id, &'static str> {
+        let index = index_after(&self.0)?;
+        self.0.push(found);
+        Ok(Id { call: 0, index })
+    }
+
+    fn find(&self, id: Id) -> Result<Found, &'static str> {
+        let found = self.0.get(id.index as usize);
+        found.cloned().ok_or(UNRESOLVED)
+    }
+}
+
+/// The index of the next reference.
+fn index_after<T>(references: &[T]) -> Result<u32, &'static str> {
+    u32::try_from(references.len()).map_err(|_| "too many references")
+}
+
 /// A decoded reference.
+#[derive(Clone, Debug)]
 pub(super) enum Found {
     Here(Arc<dyn Referent>),
     There(Arc<Handle>),
@@ -84,6 +108,14 @@ fn swap(scope: Scope) -> Scope {
     SCOPE.with(|slot| std::mem::replace(&mut *slot.borrow_mut(), scope))
 }
 
+/// Runs `work` in a scope, and returns that. Whoever drops it does so after the slot is restored: the drop may close a connection.
+fn within<R>(scope: Scope, work: impl FnOnce() -> R) -> (R, Scope) {
+    let mut restore = Restore(Some(swap(scope)));
+    let done = work();
+    let before = restore.0.take().unwrap_or(Scope::None);
+    (done, swap(before))
+}
+
 impl EncodedReferences {
     /// One reference that goes back to its owner.
     pub(crate) fn pinning(handle: Arc<Handle>) -> Box<Self> {
@@ -101,16 +133,14 @@ pub(crate) fn encoding<R>(
     first: Option<Id>,
     encode: impl FnOnce() -> R,
 ) -> (R, Option<Box<EncodedReferences>>) {
-    let mut restore = Restore(Some(swap(Scope::Encoding(Encoding {
+    let scope = Scope::Encoding(Encoding {
         engine,
         first,
         references: None,
-    }))));
-    let encoded = encode();
-    let before = restore.0.take().unwrap_or(Scope::None);
-    match swap(before) {
-        Scope::Encoding(encoding) => (encoded, encoding.references),
-        _ => (encoded, None),
+    });
+    match within(scope, encode) {
+        (encoded, Scope::Encoding(encoding)) => (encoded, encoding.references),
+        (encoded, _) => (encoded, None),
     }
 }
 
@@ -120,35 +150,44 @@ pub(crate) fn decoding<R>(
     promised: Option<Arc<Handle>>,
     decode: impl FnOnce() -> R,
 ) -> (R, bool) {
-    let mut restore = Restore(Some(swap(Scope::Decoding(Decoding {
+    let scope = Scope::Decoding(Decoding {
         engine,
         promised,
         missed: false,
         decoded: 0,
-    }))));
-    let decoded = decode();
-    let before = restore.0.take().unwrap_or(Scope::None);
-    // Dropped after the slot is restored, because the drop may close a connection.
-    let missed = matches!(swap(before), Scope::Decoding(Decoding { missed: true, .. }));
+    });
+    let (decoded, scope) = within(scope, decode);
+    let missed = matches!(scope, Scope::Decoding(Decoding { missed: true, .. }));
     (decoded, missed)
 }
 
+/// Runs one half of a copy within this process: encodes a value, or decodes what was encoded with the references that were `copied`
+/// then.
+pub(crate) fn copying<R>(copied: Copied, half: impl FnOnce() -> R) -> (R, Copied) {
+    match within(Scope::Copying(copied), half) {
+        (done, Scope::Copying(copied)) => (done, copied),
+        (done, _) => (done, Copied::default()),
+    }
+}
+
 /// Gives a value of this end to the peer. Returns the name that it will have there.
-pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<(u64, u32), &'static str> {
+pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<Id, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Encoding(encoding) if let Some(first) = encoding.first => {
             let exports = &mut encoding.references().exports;
             if exports.is_empty() {
                 exports.resize(first.index as usize, None);
             }
-            let index = u32::try_from(exports.len()).map_err(|_| "too many references")?;
+            let index = index_after(exports)?;
             exports.push(Some(referent.clone()));
-            Ok((first.call, index))
+            let call = first.call;
+            Ok(Id { call, index })
         }
         Scope::Encoding(_) => Err(
             "a reference to a value of this process can be what a method returns, neither an argument nor an item of a stream; \
              send the value itself, or a `Shared` that `Remote::share` makes",
         ),
+        Scope::Copying(copied) => copied.add(Found::Here(referent.clone())),
         Scope::None | Scope::Decoding(_) => Err("a reference travels in calls alone"),
     })
 }
@@ -171,6 +210,7 @@ pub(super) fn send_back(handle: &Arc<Handle>) -> Result<Id, &'static str> {
             encoding.references().pins.push(handle.clone());
             Ok(handle.id)
         }
+        Scope::Copying(copied) => copied.add(Found::There(handle.clone())),
         Scope::Encoding(_) => Err(
             "the reference came over another connection, whose other end owns the value; send a `Shared` that `Remote::share` makes, or fetch the value",
         ),
@@ -194,7 +234,7 @@ pub(super) fn wait_for(call: u64) {
 pub(crate) fn decoded_references() -> usize {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Decoding(decoding) => decoding.decoded,
-        Scope::None | Scope::Encoding(_) => 0,
+        Scope::None | Scope::Encoding(_) | Scope::Copying(_) => 0,
     })
 }
 
@@ -211,6 +251,7 @@ pub(super) fn import(id: Id) -> Result<Found, &'static str> {
                 }
             }))
         }
+        Scope::Copying(copied) => copied.find(id),
         // Debug builds read back what they encoded, and tracers decode without a connection.
         Scope::None | Scope::Encoding(_) => Ok(Found::Nothing),
     })
@@ -230,6 +271,7 @@ pub(super) fn own(id: Id) -> Result<Found, &'static str> {
                 }
             }
         }
+        Scope::Copying(copied) => copied.find(id),
         Scope::None | Scope::Encoding(_) => Ok(Found::Nothing),
     })
 }

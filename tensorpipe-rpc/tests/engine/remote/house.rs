@@ -24,7 +24,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    fn new(number: u64) -> Self {
+    pub(super) fn new(number: u64) -> Self {
         Self {
             left: Remote::new(number),
             right: (0..3).map(|i| Remote::new(number + i)).collect(),
@@ -56,6 +56,8 @@ pub(super) trait Attic {
     async fn refuses_with(&self, number: u64) -> Result<u64, Pair>;
     /// References in an error, where a reference was to be the result.
     async fn refuses_ref(&self, number: u64) -> Result<Remote<u64>, Pair>;
+    /// Reads a copy of what is kept here.
+    async fn read_copy(&self, kept: Remote<Pair>) -> Result<u64, String>;
     /// References in the error of a stream.
     fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>>;
     async fn wrong(&self, number: Remote<String>) -> String;
@@ -154,6 +156,13 @@ impl Attic for Keeper {
 
     async fn refuses_ref(&self, number: u64) -> Result<Remote<u64>, Pair> {
         Err(Pair::new(number))
+    }
+
+    async fn read_copy(&self, kept: Remote<Pair>) -> Result<u64, String> {
+        let pair = kept.fetch().await.map_err(|error| error.to_string())?;
+        let left = pair.left.local_value().map_err(|error| error.to_string())?;
+        let right = pair.right[2].fetch().await;
+        Ok(*left + right.map_err(|error| error.to_string())?)
     }
 
     fn fails_with(&self, number: u64) -> impl Stream<Item = Result<u64, Pair>> {

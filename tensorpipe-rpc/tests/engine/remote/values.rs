@@ -153,6 +153,26 @@ async fn references_in_what_is_fetched_and_in_a_streams_error_are_references() {
 }
 
 #[tokio::test]
+async fn references_in_a_copy_of_what_is_here_are_references() {
+    over_each(async |house| {
+        // The owner's handler takes the copy.
+        let kept = house.client.keep_pair(10).await.unwrap();
+        assert_eq!(house.client.read_copy(&kept).await.unwrap(), 22);
+        drop(kept);
+        // And where no handler runs. One of its references is to another process's value.
+        let mut pair = Pair::new(20);
+        pair.right.push(house.client.number(30).await.unwrap());
+        let copy = Remote::new(pair).fetch().await.unwrap();
+        assert_eq!(*copy.left.local_value().unwrap(), 20);
+        assert_eq!(copy.right[2].fetch().await.unwrap(), 22);
+        assert_eq!(copy.right[3].fetch().await.unwrap(), 30);
+        drop(copy);
+        house.is_empty().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn references_in_an_error_are_references() {
     over_each(async |house| {
         match house.client.refuses_with(30).await {
