@@ -25,6 +25,7 @@ use crate::lock::lock;
 use crate::observe::HandlerTrace;
 use crate::remote::{EncodedReferences, Id, encoding};
 use crate::service::HandlerFuture;
+use crate::timer::Sleep;
 
 tokio::task_local! {
     /// The call whose handler runs. Calls that the handler makes inherit its deadline and trace.
@@ -258,19 +259,8 @@ impl CallContext {
         if cancel.is_set() {
             return;
         }
-        let Some(at) = *deadline else {
-            return notified.await;
-        };
-        let up = {
-            // The future may be polled on a thread without a runtime.
-            let _runtime = self.inner.caller.runtime.enter();
-            tokio::time::sleep_until(at.into())
-        };
-        tokio::select! {
-            biased;
-            () = notified => {}
-            () = up => {}
-        }
+        let up = Sleep::new(&self.inner.caller.runtime, *deadline);
+        up.or(notified).await;
     }
 
     /// Runs `work`, which may be spawned on a task of its own, as part of this call: calls that it makes inherit deadline

@@ -166,6 +166,7 @@ mod server;
 pub mod service;
 mod service_error;
 pub mod stream;
+mod timer;
 mod value;
 
 #[cfg(feature = "tarpc")]

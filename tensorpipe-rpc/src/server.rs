@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url};
+use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url, ambient};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::builder::Builder;
 use crate::error::CallError;
 use crate::remote::{Remote, Shared};
+use crate::timer::Sleep;
 
 pub(crate) use quotas::ConnectionQuota;
 pub(crate) use shared::ServerShared;
@@ -187,12 +188,8 @@ impl Server {
             if shared.calls.unanswered() == 0 {
                 break;
             }
-            let ended = {
-                // This may be awaited on a thread without a runtime, but the timer needs one.
-                let _runtime = self.runtime.enter();
-                tokio::time::timeout(left(), ended)
-            };
-            if ended.await.is_err() {
+            let until = ambient::now().checked_add(left());
+            if Sleep::new(&self.runtime, until).or(ended).await.is_none() {
                 break;
             }
         }

@@ -220,14 +220,11 @@ impl Rendezvous {
         }
         let peer = self.shared.peers.find(producer)?;
         let bound = Bound::new(self.shared.timeout, &self.shared.runtime);
-        let connected = {
-            // This may be awaited on a thread without a runtime, but the timer needs one.
-            let _runtime = self.shared.runtime.enter();
-            tokio::time::timeout(bound.left(), peer.connected())
-        };
-        let connected = connected.await.map_err(|_| RecvError::Absent {
+        let after = bound.after;
+        let connected = bound.within(peer.connected()).await;
+        let connected = connected.ok_or_else(|| RecvError::Absent {
             producer: producer.into(),
-            after: bound.after,
+            after,
         });
         Ok(connected??.incarnation)
     }

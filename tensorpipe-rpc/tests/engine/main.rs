@@ -19,6 +19,7 @@ mod lab;
 mod limits;
 mod raw;
 mod remote;
+mod runtimes;
 mod services;
 mod shutdown;
 mod small_peers;

@@ -7,5 +7,6 @@ mod common;
 mod hostile;
 mod local;
 mod remote;
+mod runtimes;
 
 pub(crate) use common::{soon, until};

@@ -11,6 +11,7 @@ mod lab;
 mod moving;
 mod proxy;
 mod references;
+mod runtimes;
 mod streams;
 mod suitable;
 mod unwell;

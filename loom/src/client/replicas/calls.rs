@@ -155,7 +155,7 @@ pub fn a_service_is_asked_for_whenever_its_client_comes() {
     });
 }
 
-/// One of two replicas is given up, while the other connects or is given up too.
+/// One of two replicas is given up, while the other connects, or its task ends.
 pub fn a_call_hears_that_no_replica_is_left() {
     for comes_after_all in [false, true] {
         check(2, move || {
@@ -164,12 +164,14 @@ pub fn a_call_hears_that_no_replica_is_left() {
             let tasks = [0, 1].map(|index| {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    if comes_after_all && index == 1 {
+                    if index == 0 {
+                        shared.failed(index, ConnectError::ShuttingDown);
+                        shared.given_up(index);
+                    } else if comes_after_all {
                         let live = comes(&shared, index);
                         ask(&shared, index, &live);
                     } else {
-                        shared.failed(index, ConnectError::ShuttingDown);
-                        shared.given_up(index);
+                        shared.forsaken(index, ConnectError::ShuttingDown);
                     }
                 })
             });

@@ -10,8 +10,9 @@ use tokio::runtime::Handle;
 use super::backoff::Backoff;
 use super::balance::Balance;
 use super::budget::{Budget, RetryBudget};
+use super::keeper::{self, Keeper};
 use super::table::Shared;
-use super::{Inner, Replicas, keeper};
+use super::{Inner, Replicas};
 use crate::error::ConnectError;
 
 /// The settings of all replicas.
@@ -150,7 +151,8 @@ impl ReplicasBuilder {
         let budget = Budget::new(self.options.retry_budget);
         let shared = Arc::new(Shared::new(urls, self.options));
         let keep = |index| {
-            let kept = keeper::keep(shared.clone(), context.clone(), index);
+            let shared = shared.clone();
+            let kept = keeper::keep(Keeper { shared, index }, context.clone());
             runtime.spawn(kept).abort_handle()
         };
         let keepers = (0..count).map(keep).collect();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorpipe::{ConnectPolicy, Context, Error};
+use tensorpipe::{ConnectPolicy, Context, Error, Misuse};
 use tokio::time::Instant;
 
 use super::backoff::chance;
@@ -18,8 +18,25 @@ use crate::client::bind::bind;
 use crate::client::connection::Connection;
 use crate::error::{CallError, ConnectError};
 
-/// Keeps replica number `index` connected for as long as the task runs.
-pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
+/// One replica, whose task is at work.
+pub(super) struct Keeper {
+    pub(super) shared: Arc<Shared>,
+    pub(super) index: usize,
+}
+
+impl Drop for Keeper {
+    /// Nobody connects the replica any more: its runtime has ended, if nothing else has.
+    fn drop(&mut self) {
+        let text = "the runtime on which it was connected has ended; connect anew".to_owned();
+        let error = ConnectError::Pipe(Misuse::Other(text).into());
+        self.shared.forsaken(self.index, error);
+    }
+}
+
+/// Keeps a replica connected for as long as the task runs.
+pub(super) async fn keep(keeper: Keeper, context: Context) {
+    let Keeper { shared, index } = &keeper;
+    let index = *index;
     let (url, wake) = shared.url(index);
     let options = &shared.options;
     let (mut failures, mut since) = (0, Instant::now());
@@ -34,7 +51,7 @@ pub(super) async fn keep(shared: Arc<Shared>, context: Context, index: usize) {
                 connection.set_peer_url(&url);
                 let live = Live::new(connection, on_trial);
                 shared.connected(index, &live);
-                let (error, worked_until) = serve(&shared, index, &live).await;
+                let (error, worked_until) = serve(shared, index, &live).await;
                 shared.mark_lost(index, &live, error);
                 let unanswering = live.unanswering.load(Ordering::Relaxed);
                 let answered = live.answered.load(Ordering::Relaxed);

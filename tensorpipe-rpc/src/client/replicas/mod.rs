@@ -35,13 +35,14 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Misuse};
+use tensorpipe::{Error, Misuse, ambient};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::connection::Connection;
 use crate::error::ConnectError;
 use crate::schema::Schema;
+use crate::timer::Sleep;
 use budget::Budget;
 use table::Shared;
 
@@ -183,13 +184,9 @@ impl Replicas {
     async fn first(&self, service: Option<usize>) -> Result<(Connection, u32), ConnectError> {
         let shared = &self.inner.shared;
         let found = shared.wait_for(|shared| shared.find(service));
-        let connect_timeout = shared.options.connect_timeout;
-        let found = {
-            // This may be awaited on a thread without a runtime, but the timer needs one.
-            let _runtime = self.inner.runtime.enter();
-            tokio::time::timeout(connect_timeout, found)
-        };
-        found.await.unwrap_or_else(|_| {
+        let until = ambient::now().checked_add(shared.options.connect_timeout);
+        let found = Sleep::new(&self.inner.runtime, until).or(found).await;
+        found.unwrap_or_else(|| {
             let errors = shared.errors(service.unwrap_or(usize::MAX));
             Err(ConnectError::Unavailable(errors))
         })

@@ -14,6 +14,7 @@ use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Outcome};
 use crate::error::{CallError, ConnectError};
 use crate::observe::Attempts;
+use crate::timer::Sleep;
 use tensorpipe::ambient;
 
 impl ReplicatedService {
@@ -174,15 +175,9 @@ impl RetryingCall {
         let picked = self
             .shared()
             .wait_pick(self.replicated.service, &self.tried);
-        let Some((at, _)) = self.deadline() else {
-            return picked.await;
-        };
-        // The call may be awaited on a thread without a runtime, but the timer needs one.
-        let in_time = {
-            let _runtime = self.replicated.replicas.inner.runtime.enter();
-            tokio::time::timeout_at(at.into(), picked)
-        };
-        in_time.await.unwrap_or(Pick::NotYet)
+        let until = self.deadline().map(|(at, _)| at);
+        let sleep = Sleep::new(&self.replicated.replicas.inner.runtime, until);
+        sleep.or(picked).await.unwrap_or(Pick::NotYet)
     }
 
     fn time_is_up(&self) -> CallError {

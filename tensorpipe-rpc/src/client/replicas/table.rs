@@ -323,6 +323,16 @@ impl Shared {
         tracing::warn!(%url, "a replica is given up");
     }
 
+    /// The replica's task has ended, and nobody connects it again.
+    pub(super) fn forsaken(&self, index: usize, error: ConnectError) {
+        self.change(index, |replica| {
+            if replica.go_to(Phase::Closed) {
+                replica.last_error = Some(error);
+            }
+        });
+        ignore_panic(|| self.changed.notify_waiters());
+    }
+
     pub(super) fn should_reconnect_now(&self, index: usize) -> bool {
         self.table().replicas[index].reconnect_now
     }
