@@ -134,7 +134,7 @@ impl Engine {
             ..
         } = request;
         let places = places.as_deref();
-        let refused = self.refuses(places);
+        let refused = self.refuses(method, places);
         if let (None, Some(places)) = (&refused, places) {
             header_len = name_places(places, &mut encoded, header_len);
         }
@@ -183,9 +183,14 @@ impl Engine {
     }
 
     /// The reason why a call cannot be made at all, if there is one.
-    fn refuses(&self, places: Option<&CallPlacement>) -> Option<CallError> {
+    fn refuses(&self, method: &Method, places: Option<&CallPlacement>) -> Option<CallError> {
         if self.calls.is_draining() {
             return Some(CallError::ShuttingDown);
+        }
+        if method.streams.argument
+            && let Err(misuse) = self.check_credit()
+        {
+            return Some(CallError::of_pipe(misuse.into(), false, false));
         }
         let misuse = places?.check(self.pipe.route()).err()?;
         Some(CallError::of_pipe(misuse.into(), true, false))

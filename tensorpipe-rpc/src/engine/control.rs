@@ -26,8 +26,11 @@ const AT_ONCE: usize = 1024;
 /// How long until deferred messages are tried again, at most.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// The longest control message: a header and two numbers.
-const LONGEST: usize = REPLY_HEADER + 16;
+/// The body of the longest control message, which is credit: two numbers.
+const BODY: usize = 16;
+
+/// The longest control message.
+const LONGEST: usize = REPLY_HEADER + BODY;
 
 /// Control messages for which the pipe had no room.
 #[derive(Default)]
@@ -75,6 +78,18 @@ impl Engine {
         if !self.send_control_now(control) {
             self.defer_control(control);
         }
+    }
+
+    /// Whether the peer can grant this end credit to send items. If not, the limit that is in the way.
+    pub(super) fn check_credit(&self) -> Result<(), Misuse> {
+        let ours = self.pipe.own_limits();
+        let fits_beside = ours.parts > 0 && ours.payload >= BODY as u64;
+        if ours.metadata as usize >= LONGEST || fits_beside {
+            return Ok(());
+        }
+        Err(Misuse::Other(format!(
+            "this end's `Limits::metadata` has no room for credit to send a stream's items; raise it to {LONGEST}"
+        )))
     }
 
     /// Returns `false` if the pipe has no room for it.

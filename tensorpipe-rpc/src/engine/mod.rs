@@ -271,6 +271,9 @@ impl Handler for Receiver {
             Some((header, Reading::Items(streams))) => {
                 engine.items_complete(&streams, id, header, message, transfer);
             }
+            Some((header, Reading::Credit(streams))) => {
+                engine.credit_complete(&streams, &header, message);
+            }
             // A waiting call keeps its part of the budget. Replies and items have other bounds.
             None => engine.call_complete(id, message, transfer, Some(held)),
         }

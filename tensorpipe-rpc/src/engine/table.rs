@@ -33,6 +33,8 @@ pub(super) enum Reading {
     Reply(Arc<CallSlot>),
     /// Items of a stream.
     Items(Arc<CallStreams>),
+    /// Credit to send items of a stream.
+    Credit(Arc<CallStreams>),
 }
 
 #[derive(Default)]

@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use tensorpipe::{Buffer, ContextBuilder, Error, Limits, Misuse, Payload, Tensor};
 use tensorpipe_rpc::{CallError, ConnectError, Server, ServerLimits, tensor_service};
 
+use super::common::soon;
 use super::lab::{Bench, LabClient, LabService, both, serve, tcp, tensor};
 use super::streams::flow::Banks;
 
@@ -92,6 +93,29 @@ async fn what_a_peer_takes_in_no_shape_is_an_error_that_names_its_limit() {
         assert!(error.to_string().contains("400") || error.to_string().contains("10000"));
     }
     assert_eq!(both.client.echo("still here").await.unwrap(), "still here");
+}
+
+#[tokio::test]
+async fn credit_beyond_the_callers_metadata_travels_as_a_payload() {
+    for metadata in [12, 20, 27, 28] {
+        let near = small(|limits| limits.metadata = metadata);
+        let (near, far) = (near.build().unwrap(), tcp().build().unwrap());
+        let banks = Banks::new(near, far, ServerLimits::default()).await;
+        let numbers = futures_util::stream::iter(0..3000);
+        let sum = soon(banks.client.sum(numbers)).await.unwrap();
+        assert_eq!(sum, 2999 * 1500, "{metadata} bytes of metadata");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_without_room_for_credit_hears_so_at_once() {
+    let near = small(|limits| (limits.metadata, limits.parts) = (27, 0));
+    let (near, far) = (near.build().unwrap(), tcp().build().unwrap());
+    let banks = Banks::new(near, far, ServerLimits::default()).await;
+    let sum = banks.client.sum(futures_util::stream::iter(0..3000));
+    let error = soon(sum).await.unwrap_err();
+    assert!(error.to_string().contains("`Limits::metadata`"), "{error}");
+    assert!(!error.may_have_run());
 }
 
 #[tokio::test]

@@ -7,7 +7,6 @@ use std::ops::Deref;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::Pipe;
 use super::budget::Held;
 use super::core::{Core, Deliver};
 use super::driver::{Holds, Waiter};
@@ -15,6 +14,7 @@ use super::inbound::{self, Incoming};
 use super::outbound::{Outbound, Submitted, When, submit, write};
 use super::shared::Delivery;
 use super::stats::MessageStats;
+use super::{PeerLimits, Pipe};
 use crate::device::Allocators;
 use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
@@ -71,6 +71,11 @@ pub trait EnginePipe: sealed::Sealed {
             .state
             .limits()
             .window_messages
+    }
+
+    /// The largest message that this end takes: what the peer sees as its [`Pipe::peer_limits`].
+    fn own_limits(&self) -> PeerLimits {
+        PeerLimits::of(lock(&self.pipe().core().shared).state.limits())
     }
 
     /// How many messages may wait to be written: [`Limits::queued_writes`](crate::Limits::queued_writes).

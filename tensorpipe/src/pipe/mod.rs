@@ -88,6 +88,7 @@ use crate::address::{Peer, PeerAddr};
 use crate::device::Pool;
 use crate::error::Error;
 use crate::message::Message;
+use crate::proto::wire::hello::WireLimits;
 use crate::route::Route;
 use crate::sync::lock;
 
@@ -171,14 +172,7 @@ impl Pipe {
 
     /// The largest message that the peer takes.
     pub fn peer_limits(&self) -> PeerLimits {
-        let limits = &self.core().peer_limits;
-        PeerLimits {
-            metadata: limits.metadata,
-            payload: limits.payload,
-            tensor: limits.tensor,
-            message: limits.message,
-            parts: limits.parts,
-        }
+        PeerLimits::of(&self.core().peer_limits)
     }
 
     /// The pool that received tensors come from.
@@ -379,4 +373,16 @@ pub struct PeerLimits {
     pub message: u64,
     /// Payloads plus tensors of one message.
     pub parts: u16,
+}
+
+impl PeerLimits {
+    fn of(limits: &WireLimits) -> Self {
+        Self {
+            metadata: limits.metadata,
+            payload: limits.payload,
+            tensor: limits.tensor,
+            message: limits.message,
+            parts: limits.parts,
+        }
+    }
 }

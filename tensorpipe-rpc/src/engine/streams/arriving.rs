@@ -205,21 +205,43 @@ impl Engine {
         direction: StreamDirection,
         incoming: Incoming,
     ) {
-        let metadata = incoming.metadata();
-        let body = metadata.get(header.body_at..header.body_at + 16);
+        let streams = self.streams_of(header.call, direction == StreamDirection::Argument);
+        let Some(streams) = streams else {
+            let _ = incoming.accept();
+            return;
+        };
+        let (id, whole) = (incoming.id(), incoming.is_whole());
+        if !whole {
+            // Its body is a payload, which may have to wait for the receive budget.
+            let reading = (header, Reading::Credit(streams.clone()));
+            self.calls.table().reading.insert(id, reading);
+        }
+        if let Some(message) = incoming.accept()
+            && (whole || self.calls.take_reading(id).is_some())
+        {
+            self.credit_complete(&streams, &header, message);
+        }
+    }
+
+    /// A message of credit is complete, or has failed.
+    pub(crate) fn credit_complete(
+        &self,
+        streams: &CallStreams,
+        header: &Header,
+        message: Result<Message, Error>,
+    ) {
+        let body = match message {
+            Ok(message) => to_body(message, header),
+            Err(error) => return self.break_streams(streams, &error.to_string()),
+        };
         let number = |at| {
-            let bytes = body?.get(at..)?.first_chunk()?;
+            let bytes = body.as_ref()?.metadata.get(at..)?.first_chunk()?;
             Some(u64::from_le_bytes(*bytes))
         };
         let (Some(items), Some(bytes)) = (number(0), number(8)) else {
-            return incoming.refuse("a credit is cut short");
+            return self.break_streams(streams, "the credit for its items is cut short");
         };
-        let streams = self.streams_of(header.call, direction == StreamDirection::Argument);
-        let _ = incoming.accept();
-        if let Some(credits) = streams
-            .as_ref()
-            .and_then(|streams| streams.credits.as_ref())
-        {
+        if let Some(credits) = &streams.credits {
             credits.allow(Tally { items, bytes });
         }
     }
