@@ -259,6 +259,7 @@ fn send_to_one(replicated: &ReplicatedService, call: &EncodedCall) -> Result<Sen
         }
         Some(owner) => match owner.bound(replicated.schema) {
             Some(service) => call.send(&owner, service, left),
+            None if replicated.is_asking(&owner) => Err(replicated.unavailable()),
             None => Err(CallError::Unresolved(
                 "its owner is not among these replicas".into(),
             )),

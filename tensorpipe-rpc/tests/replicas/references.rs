@@ -1,8 +1,12 @@
 //! A reference belongs to one server: a call that takes it goes to that server, whatever the balancing says.
 
 use tensorpipe_rpc::replicas::ReplicaState;
+use tensorpipe_rpc::{CallError, Remote, Replicas, Server, ServerLimits, tensor_service};
 
-use super::lab::{Ledger, client_of, replicas_of, sites, soon, states, until};
+use super::lab::{
+    Ledger, WorkService, Worker, assert_unavailable, client_of, quick, replicas_of, sites, soon,
+    states, tcp, until,
+};
 
 #[tokio::test]
 async fn calls_with_references_go_to_their_owner() {
@@ -66,4 +70,71 @@ async fn a_reference_dies_with_its_owner() {
     let again = soon(client.stays(3)).await.unwrap();
     let other = 1 - owner as u64;
     assert_eq!(soon(client.both(4, &again)).await.unwrap(), (other, other));
+}
+
+#[tensor_service]
+trait Reads {
+    async fn read(&self, stayed: Remote<u64>) -> u64;
+}
+
+struct Reader;
+
+impl Reads for Reader {
+    async fn read(&self, stayed: Remote<u64>) -> u64 {
+        *stayed.local_value().unwrap()
+    }
+}
+
+/// A server of both services that has one call at a time, and too much to do to be asked for another service during it.
+async fn server(name: u64, ledger: &Ledger) -> Server {
+    let ledger = ledger.clone();
+    let mut limits = ServerLimits::default();
+    limits.calls_per_connection = 1;
+    let server = Server::builder().context(&tcp()).limits(limits);
+    let server = server.service(WorkService::new(Worker { name, ledger }));
+    let server = server.service(ReadsService::new(Reader));
+    server.listen("tcp://127.0.0.1:0").await.unwrap()
+}
+
+#[tokio::test]
+async fn an_owner_that_has_not_answered_for_the_service_yet_is_not_there_yet() {
+    let ledger = Ledger::default();
+    let servers = [server(0, &ledger).await, server(1, &ledger).await];
+    let urls = servers.each_ref().map(|server| server.url().to_string());
+    let builder = Replicas::builder().context(&tcp()).urls(urls);
+    let (client, replicas) = client_of(builder.backoff(quick())).await;
+    let stays = soon(client.stays(1)).await.unwrap();
+    let owner = soon(stays.fetch()).await.unwrap();
+    // The owner alone is busy.
+    let (mut id, mut held) = (2, None);
+    while held.is_none() {
+        let call = client.once(id);
+        until(|| ledger.runs(id) == 1).await;
+        let is_there = servers[owner as usize].calls_in_flight() == 1;
+        held = is_there.then_some(call);
+        until(|| servers[1 - owner as usize].calls_in_flight() == 0).await;
+        id += 1;
+    }
+    let reads = soon(ReadsClient::on(&replicas)).await.unwrap();
+    let error = soon(reads.read(&stays)).await.unwrap_err();
+    assert_unavailable(&error, false);
+    drop(held);
+    let read = async {
+        loop {
+            match reads.read(&stays).await {
+                Err(CallError::Unavailable { .. } | CallError::Overloaded(_)) => {
+                    tokio::time::sleep(quick().first).await;
+                }
+                read => return read,
+            }
+        }
+    };
+    assert_eq!(soon(read).await.unwrap(), owner);
+    // Somebody else's is none of theirs.
+    let outside = server(2, &ledger).await;
+    let (client, _replicas) =
+        client_of(Replicas::builder().context(&tcp()).url(outside.url())).await;
+    let foreign = soon(client.stays(9)).await.unwrap();
+    let error = soon(reads.read(&foreign)).await.unwrap_err();
+    assert!(matches!(error, CallError::Unresolved(_)), "{error:?}");
 }

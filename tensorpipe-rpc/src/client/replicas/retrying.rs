@@ -10,8 +10,9 @@ use super::ReplicatedService;
 use super::table::{Pick, Picked, Shared};
 use super::verdict::{Verdict, verdict};
 use crate::call::{CancelOnDrop, Sent, StartedCall};
+use crate::client::connection::Connection;
 use crate::client::encoded_call::EncodedCall;
-use crate::engine::{Deadline, Outcome};
+use crate::engine::{Deadline, Engine, Outcome};
 use crate::error::{CallError, ConnectError};
 use crate::observe::Attempts;
 use crate::timer::Sleep;
@@ -44,10 +45,22 @@ impl ReplicatedService {
         let shared = &self.replicas.inner.shared;
         match shared.pick(self.service, &[]) {
             Pick::Replica(picked) => Ok(picked),
-            _ => Err(CallError::Unavailable {
-                replicas: shared.errors(self.service),
-                may_have_run: false,
-            }),
+            _ => Err(self.unavailable()),
+        }
+    }
+
+    /// Whether a replica has been asked for the service on this connection, and has not answered yet.
+    pub(in crate::client) fn is_asking(&self, engine: &Arc<Engine>) -> bool {
+        let shared = &self.replicas.inner.shared;
+        let is_it = |connection: &Connection| Arc::ptr_eq(&connection.engine, engine);
+        shared.is_asking(self.service, is_it)
+    }
+
+    /// The error of a call that is sent once, and has not been.
+    pub(in crate::client) fn unavailable(&self) -> CallError {
+        CallError::Unavailable {
+            replicas: self.replicas.inner.shared.errors(self.service),
+            may_have_run: false,
         }
     }
 }

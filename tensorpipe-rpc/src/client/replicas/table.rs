@@ -175,6 +175,16 @@ impl Shared {
         }
     }
 
+    /// Whether this connection is that of a live replica, which has not answered yet whether it has the service.
+    pub(super) fn is_asking(&self, service: usize, is_it: impl Fn(&Connection) -> bool) -> bool {
+        let table = self.table();
+        let mut replicas = table.replicas.iter();
+        replicas.any(|replica| match &replica.phase {
+            Phase::Live(live) => replica.services.get(service).is_none() && is_it(&live.connection),
+            _ => false,
+        })
+    }
+
     /// Each replica's last error.
     pub(super) fn errors(&self, service: usize) -> Arc<[ReplicaError]> {
         self.table().errors(service)
