@@ -381,12 +381,35 @@ impl<T, E> Future for Call<T, E> {
         };
         let promised = this.promised.take();
         let decode = || (this.decode)(this.method, outcome);
-        let (decoded, _) = decoding(engine.clone(), promised, decode);
-        if !matches!(decoded, Ok(_) | Err(CallError::Service(_))) {
-            // Decoding may have stopped before it met all references.
-            engine.release(slot.id, None);
-        }
-        Poll::Ready(decoded)
+        Poll::Ready(decode_references(&engine, slot.id, promised, decode))
+    }
+}
+
+/// Decodes an outcome that holds references.
+pub(crate) fn decode_references<T, E>(
+    engine: &Arc<Engine>,
+    call: u64,
+    promised: Option<Arc<Handle>>,
+    decode: impl FnOnce() -> Result<T, CallError<E>>,
+) -> Result<T, CallError<E>> {
+    let unread = Unread { engine, call };
+    let (decoded, _) = decoding(engine.clone(), promised, decode);
+    if let Ok(_) | Err(CallError::Service(_)) = decoded {
+        // Whoever has the value releases them.
+        std::mem::forget(unread);
+    }
+    decoded
+}
+
+/// The references in an outcome, all of which are released: its decoding may have stopped, or panicked, before it met all.
+struct Unread<'a> {
+    engine: &'a Engine,
+    call: u64,
+}
+
+impl Drop for Unread<'_> {
+    fn drop(&mut self) {
+        self.engine.release(self.call, None);
     }
 }
 

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::argument::send_argument;
 use super::in_turn;
 use super::send::{Ended, send_items};
-use crate::call::{InFlightCall, Sent, decode_result};
+use crate::call::{InFlightCall, Sent, decode_references, decode_result};
 use crate::client::ClientHandle;
 use crate::codec::{Argument, DecodeError, EncodeError, Encoder, Reply};
 use crate::context::CallContext;
@@ -21,7 +21,6 @@ use crate::engine::{Batch, Outcome, Received};
 use crate::error::CallError;
 use crate::header::{FailureCode, StreamDirection};
 use crate::observe::CallStats;
-use crate::remote::decoding;
 use crate::schema::Method;
 
 /// The stream that a stub returns: the call is on its way from the moment it is made. Each item is a value, or the error that ends
@@ -202,11 +201,7 @@ impl<T, E> CallStream<T, E> {
             match outcome.take() {
                 Some(outcome) if outcome.has_references() => {
                     let decode = || (self.decode.end)(self.method, outcome);
-                    let (ended, _) = decoding(engine.clone(), None, decode);
-                    if !matches!(ended, Err(CallError::Service(_))) {
-                        // Decoding may have stopped before it met all references.
-                        engine.release(slot.id, None);
-                    }
+                    let ended = decode_references(engine, slot.id, None, decode);
                     return Some(self.end(ended));
                 }
                 Some(outcome) => {

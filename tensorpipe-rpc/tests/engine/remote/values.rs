@@ -1,10 +1,13 @@
 //! A value stays at the server as long as a reference to it exists, and is then released.
 
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::stream;
+use futures_util::{FutureExt, Stream, stream};
+use serde::{Deserialize, Deserializer, Serialize};
 use tensorpipe::Limits;
-use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits};
+use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits, tensor_service};
 
 use super::house::*;
 use crate::common::soon;
@@ -170,6 +173,57 @@ async fn references_in_a_copy_of_what_is_here_are_references() {
         house.is_empty().await;
     })
     .await;
+}
+
+/// Reading it panics while that is asked for.
+#[derive(Debug, Serialize)]
+struct Touchy(u8);
+
+static PANICS: AtomicBool = AtomicBool::new(false);
+
+impl<'de> Deserialize<'de> for Touchy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let touchy = Self(u8::deserialize(deserializer)?);
+        assert!(!PANICS.load(Ordering::SeqCst), "on purpose");
+        Ok(touchy)
+    }
+}
+
+#[tensor_service]
+trait Surprises {
+    async fn gives(&self) -> (Touchy, Remote<u64>);
+    /// References in the error of a stream.
+    fn fails(&self) -> impl Stream<Item = Result<u64, (Touchy, Remote<u64>)>>;
+}
+
+struct Surprise;
+
+impl Surprises for Surprise {
+    async fn gives(&self) -> (Touchy, Remote<u64>) {
+        (Touchy(1), Remote::new(1))
+    }
+
+    fn fails(&self) -> impl Stream<Item = Result<u64, (Touchy, Remote<u64>)>> {
+        stream::iter([Err((Touchy(1), Remote::new(1)))])
+    }
+}
+
+#[tokio::test]
+async fn a_reply_whose_reading_panics_leaves_no_references_behind() {
+    let context = tcp().build().unwrap();
+    let server = serve(&context, SurprisesService::new(Surprise)).await;
+    let client = SurprisesClient::connect_with(&context, server.url())
+        .await
+        .unwrap();
+    let (call, mut items) = (client.gives(), client.fails());
+    until(|| server.references() == 2).await;
+    PANICS.store(true, Ordering::SeqCst);
+    AssertUnwindSafe(call).catch_unwind().await.unwrap_err();
+    let item = AssertUnwindSafe(items.next());
+    soon(item.catch_unwind()).await.unwrap_err();
+    PANICS.store(false, Ordering::SeqCst);
+    drop(items);
+    until(|| server.references() == 0).await;
 }
 
 #[tokio::test]
