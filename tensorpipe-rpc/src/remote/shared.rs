@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::{Context, Url};
+use tensorpipe::{Context, Misuse, Url};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
@@ -217,7 +217,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// reference, which then keeps the connection open. Cancel safe, but once the owner has been asked, the token is used up.
     ///
     /// The sender of the reference chooses the hosts and ports that this connects to, over the context's transports: at most 8
-    /// URLs, within 30 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where).
+    /// URLs, within 30 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where). Must be awaited inside a
+    /// tokio runtime, on which the connection lives.
     ///
     /// # Errors
     /// - [`CallError::Unresolved`] if it was opened before, or too late, or names too many URLs.
@@ -248,6 +249,12 @@ impl<T: Send + Sync + 'static> Shared<T> {
         context: &Context,
         allowed: impl Fn(&Url) -> bool,
     ) -> Result<Remote<T>, CallError> {
+        if Runtime::try_current().is_err() {
+            return Err(CallError::Connection {
+                error: Misuse::NoRuntime.into(),
+                may_have_run: false,
+            });
+        }
         let unresolved = |text: String| Err(CallError::Unresolved(text.into()));
         if self.urls.len() > URLS {
             let count = self.urls.len();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 use tensorpipe::engine::EnginePipe;
 
-use tensorpipe_rpc::{ConnectError, Server};
+use tensorpipe_rpc::{ConnectError, Remote, Server, tensor_service};
 
-use super::lab::{Bench, Both, LabClient, LabService, both, over_each, tcp};
+use super::lab::{Bench, Both, LabClient, LabService, both, over_each, serve, tcp};
 
 #[tokio::test]
 async fn two_servers_at_one_url() {
@@ -63,6 +63,36 @@ fn connecting_and_listening_without_a_runtime_are_errors() {
         .listen("tcp://127.0.0.1:0");
     let error = block_on(server).unwrap_err();
     assert!(error.to_string().contains("runtime"), "{error}");
+}
+
+#[tensor_service]
+trait Lender {
+    async fn lend(&self) -> Remote<u64>;
+}
+
+struct One;
+
+impl Lender for One {
+    async fn lend(&self) -> Remote<u64> {
+        Remote::new(1)
+    }
+}
+
+#[test]
+fn opening_a_reference_without_a_runtime_is_an_error_and_does_not_use_it_up() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let context = tcp().build().unwrap();
+    let (_server, shared) = runtime.block_on(async {
+        let server = serve(&context, LenderService::new(One)).await;
+        let client = LenderClient::connect_with(&context, server.url());
+        let lent = client.await.unwrap().lend().await.unwrap();
+        (server, lent.share().await.unwrap())
+    });
+    let error = block_on(shared.open(&context)).unwrap_err();
+    assert!(error.to_string().contains("runtime"), "{error}");
+    assert!(!error.may_have_run());
+    let opened = runtime.block_on(shared.open(&context)).unwrap();
+    assert_eq!(runtime.block_on(opened.fetch()).unwrap(), 1);
 }
 
 /// The server's pipe is driven, its handlers polled and spawned, by whoever comes along.
