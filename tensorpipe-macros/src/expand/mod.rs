@@ -16,13 +16,13 @@ use crate::model::{Outcome, Service};
 use crate::report::Errors;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
-use syn::{Item, ItemTrait, Type};
+use syn::{AttrStyle, Item, ItemTrait, TraitItem, Type};
 
 /// The attribute, on tokens that unit tests can make, too.
 pub(crate) fn tensor_service(args: TokenStream, item: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let args = Args::parse(args, &mut errors);
-    let syntax: ItemTrait = match syn::parse2(item.clone()) {
+    let mut syntax: ItemTrait = match syn::parse2(item.clone()) {
         Ok(syntax) => syntax,
         Err(error) => {
             match syn::parse2::<Item>(item.clone()) {
@@ -36,12 +36,24 @@ pub(crate) fn tensor_service(args: TokenStream, item: TokenStream) -> TokenStrea
             return quote!(#item #errors);
         }
     };
+    make_outer(&mut syntax);
     let mut service = Service::read(&syntax, &mut errors);
     check(&mut service, &mut errors);
     if errors.is_empty() {
         expand(&service, &args)
     } else {
         fallback::expand(&service, &args, errors)
+    }
+}
+
+/// Turns inner attributes and doc comments into outer ones: the expansion writes all of them in front of what they are about.
+fn make_outer(syntax: &mut ItemTrait) {
+    let methods = syntax.items.iter_mut().filter_map(|item| match item {
+        TraitItem::Fn(method) => Some(&mut method.attrs),
+        _ => None,
+    });
+    for attr in std::iter::once(&mut syntax.attrs).chain(methods).flatten() {
+        attr.style = AttrStyle::Outer;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use tensorpipe_rpc::{CallError, tensor_service};
+use tensorpipe_rpc::{CallError, Stream, tensor_service};
 
 use super::connection;
 
@@ -180,6 +180,36 @@ async fn a_default_body_of_one_expression_is_no_warning() {
     assert!(client.ready().await.unwrap());
     assert_eq!(client.same(7).await.unwrap(), 7);
     assert!(matches!(client.never().await, Err(CallError::Panicked(_))));
+}
+
+#[tensor_service]
+pub(super) trait Inward {
+    //! Documented from within.
+    #![allow(unused_qualifications, reason = "the attribute stands within, too")]
+
+    async fn half(&self, number: u8) -> u8 {
+        //! Half of it.
+        #![allow(deprecated, reason = "the method below is this trait's own")]
+        let _ = Self::old;
+        let half: std::primitive::u8 = number / 2;
+        half
+    }
+    #[deprecated]
+    fn old(&self) -> impl Stream<Item = u8> {
+        //! None.
+        #![allow(unused_variables, reason = "it stands within, too")]
+        let unused = 1;
+        futures_util::stream::empty()
+    }
+}
+
+impl Inward for One {}
+
+#[tokio::test]
+async fn attributes_may_stand_within_what_they_are_about() {
+    let connection = connection(InwardService::new(One)).await;
+    let client = InwardClient::on(&connection).await.unwrap();
+    assert_eq!(client.half(9).await.unwrap(), 4);
 }
 
 /// The runtime under another name, as a crate that builds on it re-exports it.
