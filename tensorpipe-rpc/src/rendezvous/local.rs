@@ -1,6 +1,7 @@
 //! The table of this process, behind its lock. Within the process, values are handed over without a copy.
 //!
-//! Invariant: while the lock is held, nothing is woken, and no value or waker is dropped, because all of these run foreign code.
+//! Invariant: while the lock is held, nothing is woken, no waker is cloned, and no value or waker is dropped, because all of these run
+//! foreign code.
 
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
@@ -137,10 +138,11 @@ impl Future for Reservation {
     type Output = Result<Value, RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let wake = || cx.waker().clone();
+        // Cloned here, because a waker is somebody else's code: not under the lock.
+        let mut wake = Some(cx.waker().clone());
         let polled = self
             .local
-            .with(|table| table.poll(&self.key, self.number, wake));
+            .with(|table| table.poll(&self.key, self.number, &mut wake));
         self.ended = polled.is_ready();
         polled
     }

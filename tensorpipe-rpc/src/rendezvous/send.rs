@@ -56,9 +56,11 @@ impl Future for PendingSend {
             State::Done(how) => return Poll::Ready(how.clone()),
             State::Blocked(number) => *number,
         };
+        // Cloned here, because a waker is somebody else's code: not under the lock.
+        let mut wake = Some(cx.waker().clone());
         let polled = this
             .local
-            .with(|table| table.poll_blocked(number, || cx.waker().clone()));
+            .with(|table| table.poll_blocked(number, &mut wake));
         let how = match polled {
             Poll::Ready(how) => how,
             Poll::Pending if this.bound.poll(cx).is_ready() => this.local.with(|table| {

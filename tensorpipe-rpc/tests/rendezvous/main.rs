@@ -8,5 +8,6 @@ mod hostile;
 mod local;
 mod remote;
 mod runtimes;
+mod wakers;
 
 pub(crate) use common::{soon, until};

@@ -201,11 +201,11 @@ impl<W> Table<W> {
         Ok(Some(number))
     }
 
-    /// Whether the value of a blocked send has been kept.
+    /// Whether the value of a blocked send has been kept. If not, takes `wake`.
     pub(super) fn poll_blocked(
         &mut self,
         number: u64,
-        wake: impl FnOnce() -> W,
+        wake: &mut Option<W>,
     ) -> Poll<Result<(), SendError>> {
         self.room.poll(number, wake, &mut self.deferred.stale)
     }
@@ -252,12 +252,12 @@ impl<W> Table<W> {
         Ok(number)
     }
 
-    /// Polls a receive by its place, which ends with the value or an error.
+    /// Polls a receive by its place, which ends with the value or an error. Takes `wake` if it goes on.
     pub(super) fn poll(
         &mut self,
         key: &Key,
         number: u64,
-        wake: impl FnOnce() -> W,
+        wake: &mut Option<W>,
     ) -> Poll<Result<Value, RecvError>> {
         let slot = match self.reserved(key, number) {
             Ok(slot) => slot,
@@ -274,7 +274,8 @@ impl<W> Table<W> {
             Stage::Here { .. } | Stage::Received(_) => None,
             Stage::Empty | Stage::Blocked(..) => {
                 let waiter = slot.waiter.as_mut();
-                let before = waiter.and_then(|waiter| waiter.wake.replace(wake()));
+                let before =
+                    waiter.and_then(|waiter| std::mem::replace(&mut waiter.wake, wake.take()));
                 self.deferred.stale.extend(before);
                 return Poll::Pending;
             }

@@ -70,16 +70,16 @@ impl<W> BlockedSends<W> {
         number
     }
 
-    /// Polls a send. Its earlier waker goes to `stale`.
+    /// Polls a send. If it is blocked, it takes `with`, and its earlier waker goes to `stale`.
     pub(super) fn poll(
         &mut self,
         number: u64,
-        with: impl FnOnce() -> W,
+        with: &mut Option<W>,
         stale: &mut Vec<W>,
     ) -> Poll<Result<(), SendError>> {
         match self.senders.get_mut(&number) {
             Some(Sender::Blocked { wake, .. }) => {
-                stale.extend(wake.replace(with()));
+                stale.extend(std::mem::replace(wake, with.take()));
                 Poll::Pending
             }
             _ => match self.senders.remove(&number) {

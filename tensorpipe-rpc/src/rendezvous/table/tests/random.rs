@@ -111,7 +111,7 @@ proptest! {
                 Step::Poll(which) if which < places.len() => {
                     let Asked { key, number, wake, give, is_over } = places[which].clone();
                     asleep.remove(&wake);
-                    match table.poll(&key, number, || wake) {
+                    match table.poll(&key, number, &mut Some(wake)) {
                         Poll::Pending => {
                             prop_assert!(!is_over);
                             asleep.insert(wake);
@@ -151,7 +151,7 @@ proptest! {
                 Step::Look(which) if which < senders.len() => {
                     let (key, number, wake) = senders[which].clone();
                     asleep.remove(&wake);
-                    match table.poll_blocked(number, || wake) {
+                    match table.poll_blocked(number, &mut Some(wake)) {
                         Poll::Pending => {
                             asleep.insert(wake);
                         }

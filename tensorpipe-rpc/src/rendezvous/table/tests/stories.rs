@@ -13,7 +13,7 @@ pub(super) fn poll(
     place: u64,
     wake: u32,
 ) -> Option<Result<u64, RecvError>> {
-    match table.poll(key, place, || wake) {
+    match table.poll(key, place, &mut Some(wake)) {
         Poll::Ready(given) => Some(given.map(|value| value.byte_len())),
         Poll::Pending => None,
     }
@@ -29,7 +29,7 @@ fn what_is_lent_leaves_when_that_is_confirmed() {
     for _ in 0..2 {
         // The second receive follows a first one that never confirmed.
         let place = table.recv(&key, ReceiveMode::Lend).unwrap();
-        let lent = table.poll(&key, place, || 1);
+        let lent = table.poll(&key, place, &mut Some(1));
         assert!(matches!(lent, Poll::Ready(Ok(_))));
         assert_eq!(table.stats().bytes, 10, "it counts while it is on its way");
     }
@@ -104,19 +104,19 @@ fn beyond_the_bound_a_send_is_refused_or_waits_in_its_turn() {
         Err(SendError::Full { .. })
     ));
     let small = table.send_or_block(&keys[2], value(1)).unwrap().unwrap();
-    assert!(table.poll_blocked(large, || 1).is_pending());
-    assert!(table.poll_blocked(small, || 2).is_pending());
+    assert!(table.poll_blocked(large, &mut Some(1)).is_pending());
+    assert!(table.poll_blocked(small, &mut Some(2)).is_pending());
     assert_eq!(table.stats().blocked, 2);
 
     let place = table.recv(&keys[0], ReceiveMode::Take).unwrap();
     poll(&mut table, &keys[0], place, 3).unwrap().unwrap();
     assert_eq!(table.take_deferred().wakes, [1, 2]);
     assert!(matches!(
-        table.poll_blocked(large, || 1),
+        table.poll_blocked(large, &mut Some(1)),
         Poll::Ready(Ok(()))
     ));
     assert!(matches!(
-        table.poll_blocked(small, || 2),
+        table.poll_blocked(small, &mut Some(2)),
         Poll::Ready(Ok(()))
     ));
     assert_eq!((table.stats().bytes, table.stats().blocked), (6, 0));
@@ -134,16 +134,16 @@ fn what_somebody_waits_for_is_let_in_whatever_the_bound() {
     // The receive comes while the send waits for room, behind another one.
     let first = table.send_or_block(&key(2, 0), value(1)).unwrap().unwrap();
     let second = table.send_or_block(&key(3, 0), value(50)).unwrap().unwrap();
-    assert!(table.poll_blocked(first, || 1).is_pending());
-    assert!(table.poll_blocked(second, || 2).is_pending());
+    assert!(table.poll_blocked(first, &mut Some(1)).is_pending());
+    assert!(table.poll_blocked(second, &mut Some(2)).is_pending());
     let place = table.recv(&key(3, 0), ReceiveMode::Take).unwrap();
     assert_eq!(table.take_deferred().wakes, [2]);
     assert!(matches!(
-        table.poll_blocked(second, || 2),
+        table.poll_blocked(second, &mut Some(2)),
         Poll::Ready(Ok(()))
     ));
     assert_eq!(poll(&mut table, &key(3, 0), place, 3).unwrap().unwrap(), 50);
-    assert!(table.poll_blocked(first, || 1).is_pending());
+    assert!(table.poll_blocked(first, &mut Some(1)).is_pending());
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn what_is_larger_than_all_the_room_holds_nobody_up() {
     let mut table = table(10, 10);
     let huge = table.send_or_block(&key(0, 0), value(11)).unwrap().unwrap();
     table.send(&key(1, 0), value(10)).unwrap();
-    assert!(table.poll_blocked(huge, || 1).is_pending());
+    assert!(table.poll_blocked(huge, &mut Some(1)).is_pending());
     let place = table.recv(&key(0, 0), ReceiveMode::Take).unwrap();
     assert_eq!(poll(&mut table, &key(0, 0), place, 2).unwrap().unwrap(), 11);
 }
@@ -162,7 +162,7 @@ fn a_send_that_waits_no_more_leaves_nothing_and_lets_others_in() {
     table.send(&key(0, 0), value(5)).unwrap();
     let large = table.send_or_block(&key(1, 0), value(6)).unwrap().unwrap();
     let small = table.send_or_block(&key(2, 0), value(5)).unwrap().unwrap();
-    assert!(table.poll_blocked(small, || 1).is_pending());
+    assert!(table.poll_blocked(small, &mut Some(1)).is_pending());
     assert!(table.cancel_blocked(large).is_none(), "it was not let in");
     assert_eq!(table.take_deferred().wakes, [1]);
     assert!(
@@ -184,8 +184,8 @@ fn a_finished_step_is_swept() {
     assert!(poll(&mut table, &key(1, 7), waits, 1).is_none());
     let blocked = table.send_or_block(&key(2, 7), value(5)).unwrap().unwrap();
     let other = table.send_or_block(&key(2, 8), value(5)).unwrap().unwrap();
-    assert!(table.poll_blocked(blocked, || 2).is_pending());
-    assert!(table.poll_blocked(other, || 3).is_pending());
+    assert!(table.poll_blocked(blocked, &mut Some(2)).is_pending());
+    assert!(table.poll_blocked(other, &mut Some(3)).is_pending());
     table.finish(7);
     let mut wakes = table.take_deferred().wakes;
     wakes.sort_unstable();
@@ -195,11 +195,11 @@ fn a_finished_step_is_swept() {
         Some(Err(RecvError::Finished { step: 7 }))
     ));
     assert!(matches!(
-        table.poll_blocked(blocked, || 2),
+        table.poll_blocked(blocked, &mut Some(2)),
         Poll::Ready(Err(SendError::Finished { step: 7 }))
     ));
     assert!(matches!(
-        table.poll_blocked(other, || 3),
+        table.poll_blocked(other, &mut Some(3)),
         Poll::Ready(Ok(()))
     ));
     // A late send gets the error.
