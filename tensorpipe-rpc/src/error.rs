@@ -26,7 +26,8 @@ pub enum CallError<E = Infallible> {
     /// Time was up for a call, or for the whole of a stream: 60 s, or what the client's `with_deadline` says. The method may have
     /// run. If no replica was live in that time, the error is [`CallError::Unavailable`].
     Deadline {
-        /// The bound.
+        /// The bound. If the server gave the call up earlier ([`ServerLimits::longest_call`](crate::ServerLimits::longest_call)), how
+        /// long it took.
         after: Duration,
         /// Tensors or payloads of the call, or of its answer, were still on their way: the network may be slow, or silently drop
         /// large packets.

@@ -27,6 +27,11 @@ impl Sleep {
         }
     }
 
+    /// Another one, with the same end.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(&self.runtime, self.until)
+    }
+
     /// When it ends.
     pub(crate) fn until(&self) -> Option<Instant> {
         self.until

@@ -21,6 +21,9 @@ use crate::placement::{CallPlacement, DeviceMap};
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
 
+/// More than any call takes, and within what clocks count.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// A client of one service, on one connection or on replicas. Generated clients wrap it.
 #[derive(Clone)]
 pub struct ClientHandle {
@@ -226,6 +229,7 @@ impl ClientHandle {
         // A nested call has at most the time that its caller has left.
         let inherited = outer.as_ref().and_then(CallContext::time_left);
         let after = inherited.map_or(self.deadline, |left| left.min(self.deadline));
+        let after = after.min(FOR_EVER);
         if after.is_zero() {
             return Err(CallError::Deadline {
                 after,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Incoming, Message, MessageStats, ResetCode};
 
@@ -48,7 +49,7 @@ impl Calls {
             (slot.message() == Some(id)).then(|| match code {
                 ResetCode::Closing => CallError::ShuttingDown,
                 ResetCode::Deadline => CallError::Deadline {
-                    after: slot.timeout(),
+                    after: slot.taken(ambient::now()),
                     moving: true,
                 },
                 code => {
@@ -274,8 +275,9 @@ fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
         FailureCode::Denied => CallError::Denied(text),
         FailureCode::Unimplemented => CallError::Unimplemented(text),
         FailureCode::BadArguments => CallError::BadArguments(text),
+        // Perhaps before the caller's bound: the server has one of its own.
         FailureCode::Deadline => CallError::Deadline {
-            after: slot.timeout(),
+            after: slot.taken(ambient::now()),
             moving: false,
         },
         FailureCode::ShuttingDown => CallError::ShuttingDown,

@@ -1,7 +1,7 @@
 //! One call that waits for its answer.
 
 use std::ops::Deref;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::oneshot::Oneshot;
 use super::{CallData, Deadline, Outcome};
@@ -91,9 +91,12 @@ impl CallSlot {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// How long the call may take in all.
-    pub(super) fn timeout(&self) -> Duration {
-        self.deadline.map(|(_, after)| after).unwrap_or_default()
+    /// How long the call has taken so far, at `now`, and never longer than it may.
+    pub(super) fn taken(&self, now: Instant) -> Duration {
+        let taken = |(at, after): (Instant, Duration)| {
+            after.saturating_sub(at.saturating_duration_since(now))
+        };
+        self.deadline.map(taken).unwrap_or_default()
     }
 
     /// Returns whether its message is not queued yet: the sender then takes it back as soon as it is queued.

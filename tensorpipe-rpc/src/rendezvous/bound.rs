@@ -28,6 +28,14 @@ impl Bound {
         }
     }
 
+    /// The same bound, for another task.
+    pub(super) fn again(&self) -> Self {
+        Self {
+            sleep: self.sleep.again(),
+            after: self.after,
+        }
+    }
+
     /// The time that is left.
     pub(super) fn left(&self) -> Duration {
         match self.sleep.until() {

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -20,6 +21,8 @@ use crate::error::{CallError, ConnectError};
 #[derive(Debug)]
 pub(super) struct Pull {
     peer: Arc<Peer>,
+    /// How long it may take in all.
+    after: Duration,
     state: State,
 }
 
@@ -41,12 +44,12 @@ impl Pull {
                 Err(error) => State::Connecting(runtime.spawn(async { Err(error) })),
             },
             None => {
-                let bound = Bound::new(bound.left(), runtime);
-                let connecting = connect(peer.clone(), key.clone(), bound);
+                let connecting = connect(peer.clone(), key.clone(), bound.again());
                 State::Connecting(runtime.spawn(connecting))
             }
         };
-        Self { peer, state }
+        let after = bound.after;
+        Self { peer, after, state }
     }
 
     pub(super) fn poll(
@@ -57,7 +60,7 @@ impl Pull {
         Poll::Ready(match &mut self.state {
             State::Calling(link, call) => {
                 let called = ready!(Pin::new(call).poll(cx));
-                ended(&self.peer, link, key, called)
+                ended(&self.peer, link, key, self.after, called)
             }
             State::Connecting(task) => match ready!(Pin::new(task).poll(cx)) {
                 Ok(arrived) => arrived,
@@ -89,7 +92,7 @@ async fn connect(peer: Arc<Peer>, key: Key, bound: Bound) -> Result<Arrived, Rec
     let connected = tokio::time::timeout(bound.left(), peer.connected()).await;
     let link = connected.map_err(|_| late())??;
     let called = call(&peer, &link, &key, &bound)?.await;
-    ended(&peer, &link, &key, called)
+    ended(&peer, &link, &key, bound.after, called)
 }
 
 /// Pulls from a producer that is connected.
@@ -105,12 +108,13 @@ fn ended(
     peer: &Peer,
     link: &Arc<Link>,
     key: &Key,
+    after: Duration,
     called: Result<Pulled, CallError>,
 ) -> Result<Arrived, RecvError> {
     let refusal = match called {
         Ok(Pulled::Lent { value, loan }) => return Ok((value, loan, link.clone())),
         Ok(Pulled::Refused(refusal)) => refusal,
-        Err(CallError::Deadline { after, .. }) => {
+        Err(CallError::Deadline { .. }) => {
             let key = key.clone();
             return Err(RecvError::Deadline { key, after });
         }

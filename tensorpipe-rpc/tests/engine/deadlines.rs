@@ -57,6 +57,24 @@ async fn a_call_has_a_minute_or_what_its_client_says_or_what_the_server_allows()
 }
 
 #[tokio::test]
+async fn a_call_that_the_server_gives_up_first_says_how_long_it_took() {
+    let mut limits = ServerLimits::default();
+    limits.longest_call = Duration::from_millis(100);
+    over_each_with(limits, async |Both { client, .. }| {
+        for allowed in [Duration::MAX, Duration::from_secs(3600)] {
+            match client.with_deadline(allowed).sleep(60_000).await {
+                Err(CallError::Deadline { after, .. }) => {
+                    assert!(after >= Duration::from_millis(100), "{after:?}");
+                    assert!(after < Duration::from_secs(3600), "{after:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn without_time_nothing_is_sent() {
     over_each(async |both| {
         let hurried = both.client.with_deadline(Duration::ZERO);

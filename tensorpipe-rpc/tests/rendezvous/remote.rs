@@ -272,3 +272,30 @@ async fn whoever_else_is_there_is_no_producer() {
     );
     assert_eq!(both.back.stats().waiting, 0);
 }
+
+#[tokio::test]
+async fn a_receive_says_the_bound_that_it_was_given_however_long_its_producer_took_to_come() {
+    let front = Rendezvous::new("front").unwrap();
+    let (near, far) = (Context::new(), Context::new());
+    let builder = Rendezvous::builder("back").context(&near);
+    let back = builder
+        .peer("front", "memory://comes late")
+        .build()
+        .unwrap();
+    let key = front.key_to("back", "never sent", 1).unwrap();
+    let bound = Duration::from_millis(800);
+    let recv = tokio::spawn(back.recv_within(&key, bound));
+    tokio::time::sleep(bound / 4).await;
+    let server = Server::builder().context(&far).service(front.service());
+    let _server = server.listen("memory://comes late").await.unwrap();
+    match soon(recv).await.unwrap() {
+        Err(RecvError::Deadline { after, .. }) => assert_eq!(after, bound),
+        other => panic!("{other:?}"),
+    }
+    // And over the connection that is there by now.
+    let key = front.key_to("back", "nor this one", 1).unwrap();
+    match soon(back.recv_within(&key, bound)).await {
+        Err(RecvError::Deadline { after, .. }) => assert_eq!(after, bound),
+        other => panic!("{other:?}"),
+    }
+}
