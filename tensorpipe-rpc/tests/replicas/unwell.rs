@@ -4,10 +4,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tensorpipe::{Context, Tensor};
+use tensorpipe::device::DeviceKind;
+use tensorpipe::{Context, Device, Tensor};
 use tensorpipe_rpc::{
-    CallError, ConnectError, Replicas, Server, ServerLimits,
-    replicas::{ReplicaState, RetryBudget},
+    CallError, ConnectError, DeviceMap, Replicas, Server, ServerLimits,
+    replicas::{Backoff, ReplicaState, RetryBudget},
     tensor_service,
 };
 
@@ -107,6 +108,37 @@ async fn what_has_run_is_not_run_again_because_its_references_were_too_many() {
     assert!(matches!(error, CallError::BadReply(_)), "{error:?}");
     assert!(error.may_have_run() && error.to_string().contains("limit"));
     assert_eq!(ledger.runs(1), 1);
+}
+
+/// The server drops each pipe before it has answered a call.
+#[tokio::test]
+async fn a_call_that_this_end_refuses_does_not_show_that_a_server_works() {
+    let ledger = Ledger::default();
+    let sites = sites(1, &ledger).await;
+    let builder = replicas_of(&sites).connect_attempts(3).backoff(Backoff {
+        longest: Duration::from_secs(60),
+        ..quick()
+    });
+    let (client, replicas) = client_of(builder).await;
+    let nowhere = DeviceMap::new([(Device::CPU, Device::new(DeviceKind::new("npu"), 0))]);
+    let placed = client.with_device_map(nowhere.unwrap());
+    let server = sites[0].server.as_ref().unwrap();
+    let refused = async {
+        while states(&replicas) != [ReplicaState::GivenUp] {
+            if states(&replicas) == [ReplicaState::Live] && !server.pipes().is_empty() {
+                let call = placed.with_deadline(Duration::from_secs(1));
+                let tensor = Tensor::from(vec![1u8; 8]);
+                let error = call.large(1, String::new(), &tensor).await.unwrap_err();
+                assert!(!error.may_have_run(), "{error:?}");
+                for pipe in server.pipes() {
+                    pipe.close().await.unwrap();
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    soon(refused).await;
+    assert_eq!(ledger.runs(1), 0);
 }
 
 #[tensor_service]

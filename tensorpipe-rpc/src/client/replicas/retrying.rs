@@ -13,7 +13,7 @@ use crate::call::{CancelOnDrop, Sent, StartedCall};
 use crate::client::connection::Connection;
 use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Engine, Outcome};
-use crate::error::{CallError, ConnectError};
+use crate::error::{CallError, ConnectError, PlaceError};
 use crate::observe::Attempts;
 use crate::timer::Sleep;
 use tensorpipe::ambient;
@@ -140,7 +140,7 @@ impl RetryingCall {
             _ if matches!(error, CallError::Deadline { .. }) => {
                 shared.missed_deadline(*index, live, self.replicated.service);
             }
-            _ if !matches!(error, CallError::Connection { .. }) => answered(attempt),
+            _ if !is_local(error) => answered(attempt),
             _ => {}
         }
         let over = verdict == Verdict::Final || self.left == 0;
@@ -216,6 +216,18 @@ impl RetryingCall {
         };
         (Outcome::Failed(error), None)
     }
+}
+
+/// Whether the error may be this end's own, and not the server's answer.
+fn is_local(error: &CallError) -> bool {
+    matches!(
+        error,
+        CallError::Connection { .. }
+            | CallError::NoPlace {
+                error: PlaceError::Here(_),
+                may_have_run: false,
+            }
+    )
 }
 
 /// Marks the replica's server as working.
