@@ -198,7 +198,7 @@ impl Rendezvous {
     /// Cancel safe.
     ///
     /// # Errors
-    /// [`RecvError::UnknownPeer`], [`RecvError::Unreachable`], [`RecvError::WrongPeer`], [`RecvError::Deadline`] if the producer
+    /// [`RecvError::UnknownPeer`], [`RecvError::Unreachable`], [`RecvError::WrongPeer`], [`RecvError::Absent`] if the producer
     /// did not answer in time, [`RecvError::Key`] if a name cannot stand in a key.
     pub async fn key_from(
         &self,
