@@ -11,7 +11,8 @@ tensorpipe_loom::models! {
         a_round_that_stops_for_a_message_goes_on,
         what_a_handler_writes_leaves,
         what_a_handler_leaves_behind_leaves,
-        reading_goes_on_once_the_handler_has_caught_up;
+        reading_goes_on_once_the_handler_has_caught_up,
+        what_a_thread_with_enough_leaves_is_delivered;
     wakes: an_operation_that_leaves_hands_its_wake_on,
         a_wake_outlives_those_who_drive_meanwhile,
         a_forgotten_operation_loses_the_role,

@@ -1,8 +1,10 @@
 //! A minimal pipe around the real driver and dispatcher. Its loop follows `tensorpipe/src/pipe/core.rs`.
 
+use std::cell::Cell;
+
 use super::dispatch::{Pushed, Submitted, When, dispatch, dispatch_queued};
 use super::driver::runtime;
-use super::driver::{BusyPoll, Driven, Driver, Interest, Readiness, Round, Waiting};
+use super::driver::{BusyPoll, Driven, Driver, Interest, Readiness, Rest, Round, Waiting};
 use super::io::{Io, Line};
 use super::shared::Shared;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
@@ -24,8 +26,12 @@ pub(super) struct Core {
     has_enough: bool,
     /// Reading pauses while this many deliveries wait for the handler.
     too_many: usize,
+    /// After so many messages a thread leaves further ones to a task that it wakes.
+    enough: u32,
     /// Called with each message.
     handler: Option<fn(&Arc<Self>, u32)>,
+    /// How often the handler was called. Like `short`, no step of a model.
+    delivered: std::sync::atomic::AtomicU32,
 }
 
 /// A message, of two bytes.
@@ -63,6 +69,14 @@ impl Core {
         }
     }
 
+    /// A pipe of which no thread delivers two messages in a row.
+    pub(super) fn that_delivers_one_at_a_time() -> Self {
+        Self {
+            enough: 1,
+            ..Self::new(Some(|_, _| ()))
+        }
+    }
+
     fn with(able: bool, takes: usize, handler: Option<fn(&Arc<Self>, u32)>) -> Self {
         let line = Arc::new(Line::new(able));
         Self {
@@ -76,7 +90,9 @@ impl Core {
             short: std::sync::atomic::AtomicU32::new(0),
             has_enough: false,
             too_many: usize::MAX,
+            enough: u32::MAX,
             handler,
+            delivered: std::sync::atomic::AtomicU32::new(0),
         }
     }
 
@@ -238,6 +254,11 @@ impl Core {
         self.sent.load(Ordering::Relaxed) + self.short.load(Ordering::Relaxed)
     }
 
+    /// How many messages the handler was given.
+    pub(super) fn delivered(&self) -> u32 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
     /// How many messages have come in.
     pub(super) fn received(&self) -> u32 {
         lock(&self.shared).received
@@ -264,14 +285,22 @@ impl Driven for Core {
         self.send_and_receive(io)
     }
 
-    fn deliver(self: &Arc<Self>) {
+    fn deliver(self: &Arc<Self>) -> Rest {
+        let given = Cell::new(0);
         let next = || {
-            let next = self.next_delivery();
-            next.map(|message| self.handler.map(|handler| handler(self, message)))
-                .is_some()
+            let Some(message) = self.next_delivery() else {
+                return false;
+            };
+            given.set(given.get() + 1);
+            self.delivered.fetch_add(1, Ordering::Relaxed);
+            if let Some(handler) = self.handler {
+                handler(self, message);
+            }
+            true
         };
         let is_left = || self.deliveries.load(Ordering::Acquire) > 0;
-        self.driver.delivery.deliver(next, is_left);
+        let has_enough = || given.get() >= self.enough;
+        self.driver.delivery.deliver(next, is_left, has_enough)
     }
 
     fn poll(io: &mut Io, _: bool, sends: bool) -> Readiness {

@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use super::core::Core;
-use super::driver::DeliveryLock;
+use super::driver::{DeliveryLock, Rest};
 use super::tasks::Pipe;
 use crate::check;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
@@ -63,8 +63,9 @@ impl Inbox {
                 let message = self.next();
                 message.map(|message| self.handle(message)).is_some()
             };
-            self.lock
-                .deliver(next, || self.queued.load(Ordering::Acquire) > 0);
+            let is_left = || self.queued.load(Ordering::Acquire) > 0;
+            let rest = self.lock.deliver(next, is_left, || false);
+            assert_eq!(rest, Rest::None);
         }
     }
 
@@ -122,6 +123,20 @@ pub fn reading_goes_on_once_the_handler_has_caught_up() {
         other.join().unwrap();
         pipe.background.act_on_wakes(&pipe.core);
         assert_eq!(pipe.core.received(), 3, "a message is left behind");
+    });
+}
+
+/// A thread that has delivered enough leaves the rest to a task that it wakes, while another thread reads on.
+pub fn what_a_thread_with_enough_leaves_is_delivered() {
+    check(3, || {
+        let pipe = Pipe::that_delivers_one_at_a_time();
+        (0..3).for_each(|_| pipe.core.arrive_unseen());
+        let other = pipe.spawn(|core, _| core.drive());
+        pipe.core.drive();
+        other.join().unwrap();
+        pipe.act_on_wakes(None);
+        assert_eq!(pipe.core.received(), 3, "a message is not read");
+        assert_eq!(pipe.core.delivered(), 3, "a message is left behind");
     });
 }
 

@@ -55,6 +55,11 @@ impl Pipe {
         Self::with(Core::that_waits_for_its_handler())
     }
 
+    /// A pipe of which no thread delivers two messages in a row.
+    pub(super) fn that_delivers_one_at_a_time() -> Self {
+        Self::with(Core::that_delivers_one_at_a_time())
+    }
+
     fn with(core: Core) -> Self {
         let core = Arc::new(core);
         let background = Arc::new(Background {

@@ -12,7 +12,8 @@ use tokio::runtime::Handle;
 
 use super::budget::{Announcements, Budget};
 use super::credit_ahead::Credit;
-use super::driver::{self, BusyPoll, Driven, Driver, Readiness, Round, runtime, wake_all};
+use super::driver::tuning::MESSAGES_OF_SLICE;
+use super::driver::{self, BusyPoll, Driven, Driver, Readiness, Rest, Round, runtime, wake_all};
 use super::io::{Common, Io};
 use super::shared::{Delivery, Shared, SharedParts};
 use super::stats::Counters;
@@ -197,15 +198,17 @@ impl Core {
         waits && !runtime::is_available() && self.driver.wakers.has_background()
     }
 
-    /// Calls the handler for what has arrived.
-    fn call_handler(self: &Arc<Self>) {
+    /// Calls the handler for what has arrived, a slice of it at most.
+    fn call_handler(self: &Arc<Self>) -> Rest {
         if self.deliveries.count() == 0 {
-            return self.driver.record_batch(0);
+            self.driver.record_batch(0);
+            return Rest::None;
         }
         if self.leaves_deliveries() {
             // The kick is for a background task that is driving just now.
             self.driver.kick();
-            return self.driver.wakers.wake_background();
+            self.driver.wakers.wake_background();
+            return Rest::None;
         }
         let at_home = runtime::is_home(self.id);
         let enters = !at_home && self.driver.listens() && runtime::is_available();
@@ -248,9 +251,11 @@ impl Core {
             true
         };
         let is_left = || self.deliveries.count() > 0;
-        self.driver.delivery.deliver(give, is_left);
+        let has_enough = || given_so_far.get() >= MESSAGES_OF_SLICE;
+        let rest = self.driver.delivery.deliver(give, is_left, has_enough);
         self.driver.record_batch(given_so_far.get());
         drop(gone);
+        rest
     }
 
     /// From now on messages are pushed to `handler`, queued ones first. `listens`: it expects messages at any time.
@@ -283,7 +288,8 @@ impl Core {
         self.update(|shared, wakes| shared.end(error, wakes));
         // Lets go of the connection.
         self.driver.wakers.wake_background();
-        self.call_handler();
+        // No more come behind the end.
+        while self.call_handler() == Rest::ForLater {}
     }
 
     /// The message given to the handler may be lost, so the pipe ends.
@@ -379,8 +385,8 @@ impl Driven for Core {
         io.round(self)
     }
 
-    fn deliver(self: &Arc<Self>) {
-        self.call_handler();
+    fn deliver(self: &Arc<Self>) -> Rest {
+        self.call_handler()
     }
 
     fn poll(io: &mut Io, many: bool, sends: bool) -> Readiness {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::shared::Reading;
 use super::*;
-use crate::engine::EnginePipe;
+use crate::engine::{EnginePipe, Handler};
 use crate::error::ResetCode;
-use crate::sync::MutexGuard;
+use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::sys::fork::tests::a_child_drops;
 use crate::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
 use crate::{Context, ContextBuilder, Limits};
@@ -97,6 +97,65 @@ async fn a_forked_child_lets_go_of_what_it_awaited() {
     drop(held);
     drop(incoming);
     says_and_hears(&client, &server).await;
+}
+
+/// Whenever it is called, another thread brings one more message, up to [`MANY`].
+struct Busy {
+    calls: AtomicUsize,
+    ask: std::sync::mpsc::Sender<()>,
+    brought: Mutex<std::sync::mpsc::Receiver<()>>,
+}
+
+const MANY: usize = 1000;
+
+impl Handler for Busy {
+    fn incoming(&self, incoming: Incoming) {
+        incoming.skip();
+        if self.calls.fetch_add(1, Ordering::SeqCst) + 1 < MANY {
+            self.ask.send(()).unwrap();
+            lock(&self.brought).recv().unwrap();
+        }
+    }
+
+    fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
+
+    fn closed(&self, _: &Error) {}
+}
+
+/// One that drives for its own operation has its time-out and its `select!` to see to.
+#[tokio::test]
+async fn no_thread_calls_the_handler_for_as_long_as_others_bring_messages() {
+    let (client, server) = memory_pair("busy").await;
+    let (ask, asked) = std::sync::mpsc::channel();
+    let (bring, brought) = std::sync::mpsc::channel();
+    let busy = Arc::new(Busy {
+        calls: AtomicUsize::new(0),
+        ask,
+        brought: Mutex::new(brought),
+    });
+    server.set_handler(busy.clone()).unwrap();
+    let (from, to) = (client.clone(), server.clone());
+    let other = std::thread::spawn(move || {
+        for () in asked.into_iter().take(MANY - 1) {
+            from.send(Message::new("one more")).unwrap();
+            while to.core().deliveries.count() == 0 {
+                from.core().drive();
+                to.core().drive();
+            }
+            bring.send(()).unwrap();
+        }
+    });
+    let called = || busy.calls.load(Ordering::SeqCst);
+    client.send(Message::new("the first")).unwrap();
+    server.core().drive();
+    assert!((1..MANY / 2).contains(&called()), "{}", called());
+    let all = async {
+        while called() < MANY {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon(all).await;
+    other.join().unwrap();
 }
 
 /// A waker that nobody waits for.

@@ -1,7 +1,7 @@
 //! The lock of a pipe's handler: one thread calls it at a time, so that messages keep their order. Nobody waits for it.
 //!
 //! Invariant: what was there to be delivered before a call of [`DeliveryLock::deliver`] is delivered by it, or by the thread
-//! that holds the lock.
+//! that holds the lock. Whichever has delivered enough returns [`Rest::ForLater`], and its caller has a task woken for the rest.
 
 use std::cell::Cell;
 
@@ -10,6 +10,15 @@ use crate::sync::{AtomicBool, Ordering, thread_local};
 thread_local! {
     /// The address of the lock that this thread holds; 0 without one.
     static HERE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What a thread that delivered leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pipe) enum Rest {
+    /// Nothing, or it is left to the thread that holds the lock.
+    None,
+    /// It has delivered enough, and there is more: whoever drives next delivers that.
+    ForLater,
 }
 
 #[derive(Debug, Default)]
@@ -28,21 +37,28 @@ impl DeliveryLock {
         self.held.load(Ordering::SeqCst)
     }
 
-    /// While there `is_left` a message: calls `next`, which gives one to the handler, until it finds none; if another thread
-    /// holds the lock, leaves it to that one. Whoever adds a message calls this afterwards.
+    /// While there `is_left` a message: calls `next`, which gives one to the handler, until it finds none or this thread `has_enough`; if
+    /// another thread holds the lock, leaves it to that one. Whoever adds a message calls this afterwards.
+    #[must_use]
     pub(in crate::pipe) fn deliver(
         &self,
         mut next: impl FnMut() -> bool,
         is_left: impl Fn() -> bool,
-    ) {
+        has_enough: impl Fn() -> bool,
+    ) -> Rest {
         while is_left() {
+            // Only here, without the lock: nobody leaves a message to this thread any more.
+            if has_enough() {
+                return Rest::ForLater;
+            }
             let Some(guard) = self.try_hold() else {
-                return;
+                return Rest::None;
             };
-            while next() {}
+            while !has_enough() && next() {}
             drop(guard);
             // One that came in between the last check and the line above must not be left behind.
         }
+        Rest::None
     }
 
     /// `None` if somebody has it. A handler may drive another pipe, whose handler is then called inside this one.
@@ -88,7 +104,8 @@ mod tests {
             if called {
                 assert!(inner.is_held_here() && !outer.is_held_here());
                 // It drives the outer pipe: the messages that come in are for the outer lock.
-                outer.deliver(|| unreachable!(), || true);
+                let rest = outer.deliver(|| unreachable!(), || true, || false);
+                assert_eq!(rest, Rest::None);
             }
             called
         };
@@ -96,12 +113,14 @@ mod tests {
             let called = once(&outer_left);
             if called {
                 assert!(outer.is_held_here());
-                inner.deliver(inner_call, || inner_left.get());
+                let rest = inner.deliver(inner_call, || inner_left.get(), || false);
+                assert_eq!(rest, Rest::None);
                 assert!(outer.is_held_here() && !inner.is_held());
             }
             called
         };
-        outer.deliver(outer_call, || outer_left.get());
+        let rest = outer.deliver(outer_call, || outer_left.get(), || false);
+        assert_eq!(rest, Rest::None);
         assert!(!outer.is_held_here() && !outer.is_held());
         assert!(!inner_left.get(), "the inner one was not called");
     }
@@ -109,7 +128,8 @@ mod tests {
     #[test]
     fn a_handler_that_panics_gives_the_lock_back() {
         let lock = DeliveryLock::default();
-        let call = std::panic::AssertUnwindSafe(|| lock.deliver(|| panic!("by design"), || true));
+        let deliver = || lock.deliver(|| panic!("by design"), || true, || false);
+        let call = std::panic::AssertUnwindSafe(deliver);
         std::panic::catch_unwind(call).unwrap_err();
         assert!(!lock.is_held_here() && !lock.is_held());
     }

@@ -6,7 +6,7 @@
 use std::task::Waker;
 
 use super::busy_poll::{BusyPoll, Readiness};
-use super::delivery_lock::DeliveryLock;
+use super::delivery_lock::{DeliveryLock, Rest};
 use super::runtime;
 use super::tuning::ROUNDS;
 use super::waiter::Waiting;
@@ -43,8 +43,8 @@ pub(in crate::pipe) trait Driven: Sized {
     /// Sends and receives until the connection wants to wait.
     fn round(self: &Arc<Self>, work: &mut Self::Work) -> Round;
 
-    /// Hands over what has come in. Runs after each round, without the work.
-    fn deliver(self: &Arc<Self>);
+    /// Hands over what has come in, a slice of it at most. Runs after each round, without the work.
+    fn deliver(self: &Arc<Self>) -> Rest;
 
     /// Asks the connection whether there is something to do. If `many` operations wait, a few bytes may be left for more to come. Pending
     /// output counts only if the poller `sends`.
@@ -133,12 +133,12 @@ impl<W> Driver<W> {
     }
 
     /// Kicks, and works until nobody has kicked any more. `deliver` runs after each round, without the lock. Returns whether
-    /// it yields with work left: the caller sees to it that somebody comes back.
+    /// it yields with work or deliveries left: the caller sees to it that somebody comes back.
     #[must_use]
     fn rounds(
         &self,
         mut round: impl FnMut(&mut W) -> Round,
-        mut deliver: impl FnMut(),
+        mut deliver: impl FnMut() -> Rest,
         is_slice_over: impl Fn() -> bool,
     ) -> bool {
         // Before the kick: a wake-up from here on counts again. One that the kick's round may have missed must not count as acted on.
@@ -155,7 +155,9 @@ impl<W> Driver<W> {
                 ended = round(&mut work);
             }
             drop(work);
-            deliver();
+            if deliver() == Rest::ForLater {
+                break;
+            }
             match ended {
                 Round::Idle | Round::Deliver if !self.is_kicked() => {
                     if is_last {
@@ -249,7 +251,11 @@ mod tests {
             *rounds += 1;
             Round::DeliverAndContinue
         };
-        assert!(driver.rounds(round, || delivered += 1, || false));
+        let deliver = || {
+            delivered += 1;
+            Rest::None
+        };
+        assert!(driver.rounds(round, deliver, || false));
         assert_eq!((*lock(&driver.work), delivered), (ROUNDS, ROUNDS));
     }
 
@@ -260,7 +266,7 @@ mod tests {
             *rounds += 1;
             Round::Yield
         };
-        assert!(driver.rounds(round, || (), || false));
+        assert!(driver.rounds(round, || Rest::None, || false));
         assert_eq!(*lock(&driver.work), 1);
         assert!(driver.is_kicked(), "what is left is forgotten");
     }
@@ -272,7 +278,7 @@ mod tests {
             *rounds += 1;
             Round::DeliverAndContinue
         };
-        assert!(driver.rounds(round, || (), || true));
+        assert!(driver.rounds(round, || Rest::None, || true));
         assert_eq!(*lock(&driver.work), 2);
         assert!(driver.is_kicked(), "what is left is forgotten");
     }
@@ -286,7 +292,7 @@ mod tests {
                 *rounds += 1;
                 if *rounds == 1 { first } else { Round::Idle }
             };
-            assert!(!driver.rounds(round, || (), || true));
+            assert!(!driver.rounds(round, || Rest::None, || true));
             assert_eq!(driver.yielded.swap(false, Ordering::SeqCst), yields);
         }
     }

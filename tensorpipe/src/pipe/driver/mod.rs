@@ -19,7 +19,7 @@
 //! | `Woken` | it does nothing for a `TICK`: a forgotten future | `Driving`, by the background task | `Driver::tick` |
 //! | `Asleep` | an operation begins | `Driving`; if polling pays, with polling on | `Waiter::poll`, `Driver::start_polling` |
 //! | `Driving` | another thread has work | `Driving`, one more round | `Driver::kick` |
-//! | `Driving` | it has done a slice, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::yield_and_wake` |
+//! | `Driving` | it has done a slice, or has given the handler one, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::yield_and_wake` |
 //! | `Driving` | something has come while a main future waits, on a runtime of one thread | the same | `Driver::yield_and_wake` |
 //! | `Driving` | nothing to do, polling is off | `Asleep` | `Driver::rounds` |
 //! | `Driving` | the same, but what was written found the peer awake | `Polling`, by whoever waits | `Driver::poll_again` |
@@ -71,6 +71,7 @@ mod wakers;
 
 pub(super) use self::busy_poll::{BusyPoll, Readiness};
 pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, expects_batch};
+pub(super) use self::delivery_lock::Rest;
 pub(super) use self::drive::{Driven, Driver, Round};
 pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting};
 pub(super) use self::wakers::{Wakers, wake, wake_all};

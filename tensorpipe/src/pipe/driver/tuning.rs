@@ -146,7 +146,10 @@ pub(in crate::pipe) const WORK_OF_READ: u64 = PIPE_SLICE / 64;
 
 /// Bytes of a slice that a message for the handler counts as. Chosen between 1 and 16 KiB, which measure the same: 256 are a slice, of 5 ms
 /// if each takes the 20 µs that a handler may take on the thread that drives.
-pub(in crate::pipe) const WORK_OF_MESSAGE: u64 = PIPE_SLICE / 256;
+pub(in crate::pipe) const WORK_OF_MESSAGE: u64 = PIPE_SLICE / MESSAGES_OF_SLICE as u64;
+
+/// Messages that one thread gives to the handler before it lets others come first: a slice, also while another thread reads. Chosen.
+pub(in crate::pipe) const MESSAGES_OF_SLICE: u32 = 256;
 
 // Sizes of writes and reads.
 
