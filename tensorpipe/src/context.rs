@@ -241,7 +241,7 @@ impl Context {
             .map(Pipe::new)
             .collect();
         for pipe in &pipes {
-            pipe.core().start_closing(self.inner.timeouts.linger);
+            pipe.core().close_within(self.inner.timeouts.linger);
         }
         let mut result = Ok(());
         for pipe in &pipes {

@@ -337,16 +337,14 @@ impl Core {
         }
     }
 
-    /// Begins to close: what is written still leaves, for as long as `linger` at most.
+    /// Begins to close: what is written still leaves, for as long as `linger` at most. A pipe that closes already keeps its bound.
     pub(crate) fn start_closing(self: &Arc<Self>, linger: Duration) {
         {
             let mut shared = lock(&self.shared);
             if shared.ended.is_some() || shared.linger_until.is_some() {
                 return;
             }
-            // An endless linger overflows the clock.
-            let until = ambient::now().checked_add(linger);
-            shared.linger_until = until.or_else(|| ambient::now().checked_add(FAR));
+            shared.linger_until = after(linger);
             shared.linger = linger;
             shared.start_closing();
         }
@@ -355,6 +353,28 @@ impl Core {
         self.driver.drive_now(self);
         self.driver.wakers.wake_background();
     }
+
+    /// As [`Core::start_closing`]. If this bound is earlier than that of a pipe that closes already, it counts.
+    pub(crate) fn close_within(self: &Arc<Self>, linger: Duration) {
+        self.start_closing(linger);
+        {
+            let mut shared = lock(&self.shared);
+            let until = after(linger);
+            if shared.linger_until <= until {
+                return;
+            }
+            shared.linger_until = until;
+            shared.linger = linger;
+        }
+        self.driver.wakers.wake_background();
+    }
+}
+
+/// When a `linger` that begins now is over.
+fn after(linger: Duration) -> Option<Instant> {
+    let now = ambient::now();
+    // An endless one overflows the clock.
+    now.checked_add(linger).or_else(|| now.checked_add(FAR))
 }
 
 impl Deref for Core {

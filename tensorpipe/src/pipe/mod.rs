@@ -314,21 +314,26 @@ impl Pipe {
 
     /// Delivers written messages, ends the pipe, and shuts its connection down ([`poll_shutdown`](tokio::io::AsyncWrite::poll_shutdown)).
     /// Operations that still read or write get [`Error::Closed`]. Takes [`Timeouts::linger`](crate::Timeouts::linger) at most, and a second
-    /// for the shutdown, as long as the runtime runs on which the pipe was made: that keeps the time.
+    /// for the shutdown, as long as the runtime runs on which the pipe was made: that keeps the time. A pipe that closes already keeps the
+    /// bound that it has.
     ///
     /// # Errors
     /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
     pub async fn close(&self) -> Result<(), Error> {
-        self.close_within(self.core().timeouts.linger).await
+        self.core().start_closing(self.core().timeouts.linger);
+        self.closed().await
     }
 
-    /// As [`Pipe::close`], with a bound of its own instead of the context's.
+    /// As [`Pipe::close`], with a bound of its own instead of the context's. Of several such bounds the earliest counts.
     ///
     /// # Errors
     /// As [`Pipe::close`].
     pub async fn close_within(&self, linger: Duration) -> Result<(), Error> {
-        let core = self.core();
-        core.start_closing(linger);
+        self.core().close_within(linger);
+        self.closed().await
+    }
+
+    async fn closed(&self) -> Result<(), Error> {
         match self.gone().await {
             Error::Closed { by_peer: false, .. } => Ok(()),
             error => Err(error),

@@ -11,7 +11,7 @@ use crate::error::ResetCode;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::sys::fork::tests::a_child_drops;
 use crate::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
-use crate::{Context, ContextBuilder, Limits};
+use crate::{Context, ContextBuilder, Limits, Timeouts};
 
 /// Both ends of a pipe within a context with these settings.
 pub(super) async fn pair_of(context: ContextBuilder, url: &str) -> (Pipe, Pipe) {
@@ -158,6 +158,44 @@ async fn no_thread_calls_the_handler_for_as_long_as_others_bring_messages() {
     other.join().unwrap();
 }
 
+/// As after a server that was dropped, or a close that nobody awaits any more.
+#[tokio::test]
+async fn of_several_bounds_on_closing_the_earliest_counts() {
+    let linger = Duration::from_millis(300);
+    let peer = streaming_context().build().unwrap();
+    let listener = peer.listen([PORT]).await.unwrap();
+    for (first, by_context) in [(60, true), (u64::MAX, true), (u64::MAX, false)] {
+        let timeouts = Timeouts {
+            linger,
+            ..Timeouts::default()
+        };
+        let context = streaming_context().timeouts(timeouts).build().unwrap();
+        let (client, server) = tokio::join!(context.connect(listener.url()), listener.accept());
+        let (client, _server) = (client.unwrap(), server.unwrap());
+        // Its reader never asks for it.
+        client.send(of(8 * LARGE)).unwrap();
+        let moment = Duration::from_millis(1);
+        let first = client.close_within(Duration::from_secs(first));
+        tokio::time::timeout(moment, first).await.unwrap_err();
+        let until = || hold(client.core()).linger_until;
+        let before = until();
+        let waits = tokio::time::timeout(moment, client.close());
+        waits.await.unwrap_err();
+        assert_eq!(until(), before, "its own bound is none that was asked for");
+        let (closed, bound) = match by_context {
+            true => (soon(context.close()).await, linger),
+            false => (
+                soon(client.close_within(Duration::ZERO)).await,
+                Duration::ZERO,
+            ),
+        };
+        match closed.unwrap_err() {
+            Error::Undelivered { linger, .. } => assert_eq!(linger, bound),
+            other => panic!("{other}"),
+        }
+    }
+}
+
 /// A waker that nobody waits for.
 struct Nobody;
 
@@ -249,10 +287,14 @@ async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
 
 /// Both ends of a pipe whose tensors go over its connection.
 async fn streaming() -> (Pipe, Pipe) {
+    pair_of(streaming_context(), PORT).await
+}
+
+fn streaming_context() -> ContextBuilder {
     use crate::channels::{BasicChannel, Channel};
     let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
     let context = Context::builder().transports([Arc::new(TcpTransport::new()) as _]);
-    pair_of(context.channels(channels), PORT).await
+    context.channels(channels)
 }
 
 /// Bytes of a tensor, which takes 256 bytes more of the credit ahead.
