@@ -130,6 +130,11 @@ impl Background {
 /// The task has finished, or its runtime has shut down, with its timers and sockets.
 impl Drop for Background {
     fn drop(&mut self) {
+        if self.core.is_inherited() {
+            // The pipe is the parent's: neither its locks nor its connection are touched, and the connection is not dropped either.
+            std::mem::forget(self.core.clone());
+            return;
+        }
         let core = &self.core;
         core.driver.wakers.clear_background();
         if !lock(&core.shared).is_over() {

@@ -99,6 +99,26 @@ async fn a_forked_child_lets_go_of_what_it_awaited() {
     says_and_hears(&client, &server).await;
 }
 
+/// Its tasks go, and with them nothing of the pipes, whose sockets are the parent's, too.
+#[test]
+fn a_forked_child_drops_its_runtime_and_its_parents_pipes_go_on() {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    let (client, server) = runtime.block_on(async {
+        let (client, server) = tcp_pair().await;
+        says_and_hears(&client, &server).await;
+        (client, server)
+    });
+    let mut runtime = Some(runtime);
+    let held = hold(client.core());
+    assert!(a_child_drops(&mut runtime));
+    drop(held);
+    assert!(a_child_drops(&mut runtime));
+    let runtime = runtime.unwrap();
+    runtime.block_on(says_and_hears(&client, &server));
+    runtime.block_on(says_and_hears(&server, &client));
+}
+
 /// Whenever it is called, another thread brings one more message, up to [`MANY`].
 struct Busy {
     calls: AtomicUsize,
