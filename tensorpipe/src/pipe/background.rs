@@ -1,6 +1,7 @@
 //! The task of a pipe: drives it when nobody awaits an operation, keeps its clock, and sees its end through.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ pub(crate) fn spawn_background(core: &Arc<Core>) {
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
         wake_at: None,
         polls: false,
+        is_polled: false,
     };
     core.runtime.spawn(task);
     if let Err(error) = heartbeat::watch(core) {
@@ -37,13 +39,24 @@ struct Background {
     wake_at: Option<Instant>,
     /// It is the one that polls the connection.
     polls: bool,
+    /// A poll of it has begun and has not returned.
+    is_polled: bool,
 }
 
 impl Future for Background {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
+        self.is_polled = true;
+        let polled = self.run(cx);
+        self.is_polled = false;
+        polled
+    }
+}
+
+impl Background {
+    fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self;
         let _home = RuntimeGuard::of(Some(this.core.id));
         let driver = &this.core.driver;
         if driver.drive_in_background(&this.core, &mut this.polls, cx.waker()) {
@@ -90,9 +103,7 @@ impl Future for Background {
             }
         }
     }
-}
 
-impl Background {
     /// Waits until the connection of the ended pipe has said goodbye, or its time is up: another thread may be held up with the connection.
     fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -127,7 +138,7 @@ impl Background {
     }
 }
 
-/// The task has finished, or its runtime has shut down, with its timers and sockets.
+/// The task has finished or panicked, or its runtime has shut down, with its timers and sockets.
 impl Drop for Background {
     fn drop(&mut self) {
         if self.core.is_inherited() {
@@ -135,10 +146,23 @@ impl Drop for Background {
             std::mem::forget(self.core.clone());
             return;
         }
+        // What has panicked may panic again, which would end the process here.
+        if catch_unwind(AssertUnwindSafe(|| self.end())).is_err() {
+            tracing::warn!(pipe = %self.core.name, "its connection or a channel panicked over its end");
+        }
+    }
+}
+
+impl Background {
+    /// Ends the pipe, unless it has ended: nobody drives it any more when no operation does.
+    fn end(&self) {
         let core = &self.core;
         core.driver.wakers.clear_background();
         if !lock(&core.shared).is_over() {
-            core.fail(core.lost("the tokio runtime that it was made on has shut down"));
+            core.fail(core.lost(match self.is_polled {
+                true => "its task panicked: mend the connection or channel that the panic's message names",
+                false => "the tokio runtime that it was made on has shut down",
+            }));
         }
         // Nobody keeps the goodbye's deadline any more.
         core.update(Shared::shutdown_done);

@@ -211,8 +211,8 @@ impl Io {
         // A round also sends delayed acknowledgements, which nobody waits for.
         shared.state.send_delayed();
         if self.settle(shared) {
-            // Whatever was still to be said (FIN_ACK) leaves if it can.
-            let _ = self.send(common);
+            // Whatever was still to be said (FIN_ACK) leaves if it can. A connection that panics is let go all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.send(common)));
             self.let_go(common);
             return Ok(Round::Idle);
         }

@@ -1,9 +1,14 @@
-//! What waits to be sent, and the memory for it.
+//! What waits to be sent, and the memory for it; a connection that panics.
 
+use std::io;
+use std::task::Poll;
 use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
 use crate::pipe::driver::tuning::RECEIVE_BUFFER;
+use crate::pipe::tests::{memory_pair, soon};
 
 impl Io {
     /// Bytes of room for frames.
@@ -46,4 +51,61 @@ fn beside_a_backlog_without_end_what_has_left_leaves_memory() {
         most = most.max(io.frames.len());
     }
     assert!(most <= 4 * RECEIVE_BUFFER, "{most} bytes for 3000");
+}
+
+/// Somebody's own connection, with a mistake.
+struct Panics(Box<dyn Connection>);
+
+impl Connection for Panics {
+    fn endpoints(&self) -> String {
+        self.0.endpoints()
+    }
+}
+
+impl AsyncRead for Panics {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Panics {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+        panic!("by design");
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0).poll_shutdown(cx)
+    }
+}
+
+/// On the pipe's own task, which the panic ends: a second one, while that is dropped, would end the process.
+#[tokio::test]
+async fn a_connection_that_panics_ends_its_pipe_which_says_so() {
+    let (client, server) = memory_pair("panics").await;
+    let core = client.core();
+    {
+        let mut io = core.driver.hold().unwrap();
+        let inner = io.connection.take().unwrap();
+        io.connection = Some(Box::new(Panics(inner)));
+    }
+    lock(&core.shared).finish();
+    core.driver.wakers.wake_background();
+    let ended = async {
+        while !client.has_ended() {
+            tokio::task::yield_now().await;
+        }
+        client.ended().await
+    };
+    let error = soon(ended).await;
+    assert!(error.to_string().contains("panicked"), "{error}");
+    soon(server.ended()).await;
+    soon(client.close()).await.unwrap_err();
 }
