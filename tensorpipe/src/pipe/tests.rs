@@ -11,7 +11,7 @@ use crate::error::ResetCode;
 use crate::sync::{AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::sys::fork::tests::a_child_drops;
 use crate::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
-use crate::{Context, ContextBuilder, Limits, Timeouts};
+use crate::{Allocation, Context, ContextBuilder, Device, DeviceKind, Limits, Place, Timeouts};
 
 /// Both ends of a pipe within a context with these settings.
 pub(super) async fn pair_of(context: ContextBuilder, url: &str) -> (Pipe, Pipe) {
@@ -213,6 +213,27 @@ async fn of_several_bounds_on_closing_the_earliest_counts() {
             Error::Undelivered { linger, .. } => assert_eq!(linger, bound),
             other => panic!("{other}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn whoever_reads_what_was_taken_back_hears_that_wherever_it_should_go() {
+    let (client, server) = streaming().await;
+    let id = client.send(of(8 * LARGE)).unwrap();
+    let incoming = soon(server.read_descriptor()).await.unwrap();
+    client.reset(id, ResetCode::Cancelled, "enough");
+    says_and_hears(&client, &server).await;
+    let elsewhere = Place::On(Device::new(DeviceKind::CUDA, 7));
+    let allocation = Allocation {
+        tensors: vec![elsewhere],
+        ..Allocation::default()
+    };
+    let failed = soon(incoming.read_into(allocation)).await.unwrap_err();
+    match failed.error {
+        Error::Reset { code, reason } => {
+            assert_eq!((code, &*reason), (ResetCode::Cancelled, "enough"));
+        }
+        other => panic!("{other}"),
     }
 }
 

@@ -280,6 +280,14 @@ fn start_reading(
     if let (Some(error), false) = (&shared.ended, arrival.is_whole()) {
         return Err(error.clone());
     }
+    if !arrival.is_whole() && !shared.state.is_wanted(OpId::incoming(id, 0)) {
+        let (code, reason) = match shared.state.take_reset(id) {
+            Some(reason) => (reason.code, reason.text.as_str().into()),
+            None => (ResetCode::Cancelled, "it is not there any more".into()),
+        };
+        *undone = incoming.take();
+        return Err(Error::Reset { code, reason });
+    }
     plan.check_reach(&arrival.head, |part, from, to| {
         shared.reaches(id, part, from, to)
     })?;
@@ -296,15 +304,8 @@ fn start_reading(
         return Err(error);
     }
     if !shared.state.grant(id, &plan.skipped) {
-        let taken_back = shared.state.take_reset(id);
-        if !arrival.is_whole() {
-            *undone = Some(arrival);
-            let (code, reason) = match taken_back {
-                Some(reason) => (reason.code, reason.text.as_str().into()),
-                None => (ResetCode::Cancelled, "it is not there any more".into()),
-            };
-            return Err(Error::Reset { code, reason });
-        }
+        // It was taken back, but is here whole.
+        shared.state.take_reset(id);
     }
     let mut places = Vec::new();
     let mut copies = SmallVec::<[Copy; 1]>::new();
