@@ -50,6 +50,8 @@ struct Yielded(Arc<Wakers>);
 struct Roles {
     /// Operations being awaited; the last one is woken. Of many the first ones are most often the first to end.
     waiting: VecDeque<(u64, Waker)>,
+    /// The one that was woken last.
+    woken: Option<u64>,
     background: Option<Waker>,
     next_id: u64,
     /// The background task watches for forgotten futures.
@@ -121,18 +123,18 @@ impl Wakers {
     /// The operation is awaited no more. Returns whether others are.
     pub(super) fn deregister(&self, slot: &mut Option<u64>) -> bool {
         let Some(id) = slot.take() else { return false };
-        let (had_role, left, others) = {
+        let (was_woken, left, others) = {
             let mut roles = lock(&self.roles);
-            let had_role = roles.waiting.back().is_some_and(|(last, _)| *last == id);
+            let was_woken = roles.woken == Some(id);
             let at = roles.waiting.iter().position(|(waiting, _)| *waiting == id);
             let left = at.and_then(|at| roles.waiting.remove(at));
             self.recount(&roles);
             let others =
                 !roles.waiting.is_empty() || self.counted.fetch_or(0, Ordering::SeqCst) > 0;
-            (had_role, left, others)
+            (was_woken, left, others)
         };
         drop(left);
-        if had_role && self.notified.load(Ordering::SeqCst) {
+        if was_woken && self.notified.load(Ordering::SeqCst) {
             self.notify();
         }
         others
@@ -202,8 +204,12 @@ impl Wakers {
         self.notified.swap(true, Ordering::SeqCst);
         let (waker, ticking) = {
             let mut roles = lock(&self.roles);
-            match roles.waiting.back().map(|(_, waker)| waker.clone()) {
-                Some(waker) => (Some(waker), roles.start_ticking()),
+            let last = roles.waiting.back();
+            match last.map(|(id, waker)| (*id, waker.clone())) {
+                Some((id, waker)) => {
+                    roles.woken = Some(id);
+                    (Some(waker), roles.start_ticking())
+                }
                 None => (roles.background.clone(), None),
             }
         };
@@ -349,6 +355,24 @@ mod tests {
         assert_eq!(count(&background), 2, "the first drove");
         wakers.notify();
         assert_eq!(count(&background), 3);
+    }
+
+    /// The newer one has driven before the wake-up, and relies on it.
+    #[test]
+    fn an_operation_that_was_woken_hands_that_on_also_past_a_newer_one() {
+        let wakers = Wakers::default();
+        let ((first, f), (second, s), (third, t)) = (waker(), waker(), waker());
+        let woken = || [&first, &second, &third].map(|c| c.0.load(Ordering::SeqCst));
+        let (mut one, mut two, mut three) = (None, None, None);
+        wakers.register(&mut one, &f);
+        wakers.notify();
+        wakers.register(&mut two, &s);
+        wakers.register(&mut three, &t);
+        assert_eq!(woken(), [1, 0, 0]);
+        wakers.deregister(&mut two);
+        assert_eq!(woken(), [1, 0, 0], "the first still has it");
+        wakers.deregister(&mut one);
+        assert_eq!(woken(), [1, 0, 1]);
     }
 
     #[test]
