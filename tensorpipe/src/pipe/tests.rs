@@ -443,3 +443,27 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
     );
     assert!(lock(&server.core().shared).ahead.next_check().is_none());
 }
+
+/// The same for one that has finished, and sends nothing more ahead.
+#[tokio::test]
+async fn credit_ahead_of_a_peer_that_has_finished_comes_back_when_all_was_read() {
+    use super::driver::tuning::CREDIT_KEPT;
+    let (client, server) = streaming().await;
+    earns(&client, &server).await;
+    client.write(of(LARGE)).await.unwrap();
+    client.finish();
+    let finished = async {
+        while !hold(server.core()).state.is_fin_received() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon(finished).await;
+    let credit_after = |checks: u32| {
+        let mut shared = hold(server.core());
+        shared.tidy_ahead(Instant::now() + checks * CREDIT_KEPT);
+        (shared.ahead.credit().bytes(), shared.ahead.next_check())
+    };
+    assert!(matches!(credit_after(2), (bytes, Some(_)) if bytes == LARGE + 256));
+    server.read().await.unwrap();
+    assert_eq!(credit_after(4), (0, None));
+}

@@ -23,7 +23,7 @@ impl Ahead {
         }
     }
 
-    /// The peer sends nothing more ahead.
+    /// The peer sends nothing more ahead, and this side counts what it has sent no more.
     pub(super) fn end(&mut self, unfinished: u64) {
         self.credit.lower(unfinished);
         self.check = None;
@@ -64,11 +64,24 @@ impl Shared {
         self.wakers.wake_background();
     }
 
+    /// The peer has finished. What it has sent ahead takes credit until it was read.
+    pub(super) fn end_ahead(&mut self, now: Instant) {
+        let unfinished = self.state.ahead().unfinished;
+        self.ahead.end(unfinished);
+        if unfinished > 0 {
+            self.check_later(now);
+            self.wakers.wake_background();
+        }
+    }
+
     /// Takes back what the peer has earned and does not use.
     pub(in crate::pipe) fn tidy_ahead(&mut self, now: Instant) {
         let Some((_, before)) = self.ahead.check.take_if(|(at, _)| *at <= now) else {
             return;
         };
+        if self.state.is_fin_received() {
+            return self.end_ahead(now);
+        }
         let received = self.state.ahead().received;
         if received != before {
             return self.check_later(now);

@@ -148,7 +148,7 @@ impl Shared {
             }
             Event::GoAway { next, text } => self.handle_go_away(next, text, wakes),
             Event::Fin => {
-                self.ahead.end(self.state.ahead().unfinished);
+                self.end_ahead(ambient::now());
                 self.wake(Interest::Descriptor, wakes);
             }
             Event::FinAck => self.wakers.wake_background(),
