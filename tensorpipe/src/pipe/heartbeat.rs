@@ -151,16 +151,22 @@ impl Core {
             drop(shared);
             io.send_gathered(self);
         }
-        // This is also for a thread that has left a kick meanwhile.
+        if self.driver.is_kicked() {
+            // A thread found the connection taken. The background task may be on a runtime that is blocked.
+            self.driver.wakers.notify();
+        }
         self.driver.wakers.wake_background();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::Wake;
+
     use super::*;
     use crate::Message;
     use crate::pipe::tests::memory_pair;
+    use crate::sync::{AtomicBool, Ordering};
 
     #[tokio::test]
     async fn a_silent_pipe_says_that_it_lives_until_it_was_blocked_for_too_long() {
@@ -183,5 +189,29 @@ mod tests {
             pipe.check(begin + after, &mut woken);
             assert_eq!(said() > once, lives);
         }
+    }
+
+    /// The background task may be on the very runtime that is blocked.
+    #[tokio::test]
+    async fn whoever_found_it_busy_with_the_connection_is_woken_to_do_its_own_work() {
+        #[derive(Default)]
+        struct Woken(AtomicBool);
+        impl Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let (client, _server) = memory_pair("kicked").await;
+        let core = client.core();
+        let (woken, mut slot) = (Arc::new(Woken::default()), None);
+        core.driver
+            .wakers
+            .register(&mut slot, &woken.clone().into());
+        let is_woken = || woken.0.load(Ordering::SeqCst);
+        core.send_keep_alive();
+        assert!(!is_woken(), "nobody has work");
+        core.driver.kick();
+        core.send_keep_alive();
+        assert!(is_woken(), "what it has to do is forgotten");
     }
 }

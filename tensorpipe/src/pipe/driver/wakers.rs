@@ -79,7 +79,7 @@ impl Roles {
 
 impl Wakers {
     /// Makes `waker` the one to be woken; `slot` remembers the registration, whose number is returned.
-    pub(super) fn register(&self, slot: &mut Option<u64>, waker: &Waker) -> u64 {
+    pub(in crate::pipe) fn register(&self, slot: &mut Option<u64>, waker: &Waker) -> u64 {
         if let Some(id) = *slot
             && lock(&self.roles).knows(id, waker)
         {
