@@ -57,7 +57,8 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {
     /// [`Process`](PeerAddr::Process) and [`SameProcess`](PeerAddr::SameProcess) carry trust. Return them only if the kernel vouches
     /// for them (`SO_PEERCRED`), or both ends were made here. A token counts as protected on such a connection
     /// ([`Route::exposed`](crate::Route)), and further connections of its pipe must come from that process. Borrowed memory goes back
-    /// to that process without a copy. Limits count by [`PeerAddr::party`]. `Unknown`: exposed, and each connection counts alone.
+    /// to that process without a copy. Limits count by [`PeerAddr::party`]. `Unknown`: exposed, and each connection counts
+    /// alone, except in what peers may send ahead: there all of them together have what one host has.
     fn peer(&self) -> PeerAddr {
         PeerAddr::Unknown
     }
