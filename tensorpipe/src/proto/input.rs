@@ -108,7 +108,7 @@ impl<S: Clone, D> PipeState<S, D> {
             return Ok((HEADER_LEN, None));
         };
         // Messages want an answer, too: their reader's go-ahead.
-        self.outbox.check(self.ours.window_messages)?;
+        self.outbox.check(&self.ours)?;
         match kind {
             Kind::Message => self.message_frame(len, rest),
             Kind::Data => self.data_frame(len, rest),

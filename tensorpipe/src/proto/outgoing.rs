@@ -197,9 +197,12 @@ pub(super) fn put<S>(
     kept
 }
 
-/// Parts are counted at a round figure, so that the credit does not depend on how fields are encoded.
+/// Credit that a message takes, and each of its parts, in bytes: a round figure, which does not depend on how fields are encoded.
+pub(super) const PART_CREDIT: u64 = 64;
+
+/// The credit of a message without its eager bytes.
 pub(super) fn credit_of(metadata: usize, parts: usize) -> u64 {
-    metadata as u64 + 64 * (1 + parts as u64)
+    metadata as u64 + PART_CREDIT * (1 + parts as u64)
 }
 
 /// The credit that a message takes (its reader computes the same), or why the peer does not take the message.

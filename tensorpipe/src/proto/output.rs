@@ -5,15 +5,17 @@ use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
 
-use super::outgoing::{Stage, send_ahead};
+use super::outgoing::{PART_CREDIT, Stage, send_ahead};
 use super::pipe::{OpId, PipeState};
 use super::wire::codec::Put;
 use super::wire::frame::{Control, Header, Kind, OP_LEN};
+use super::wire::hello::WireLimits;
 use super::write::push_eager;
 use crate::error::PeerFault;
 
-/// Control frames that may wait for the transport: a peer that provokes more and does not read is at fault.
-const CONTROL_QUEUE_MAX: usize = 1 << 16;
+/// So many frames that the peer has provoked may wait for the transport, or more if its credit is for more parts: a peer that provokes
+/// more and does not read is at fault.
+const ANSWERS_MAX: u64 = 1 << 16;
 
 /// Messages sent in a row while bulk data waits, in bytes of their frames. Between 64 KiB and 1 MiB all measure the same.
 const MESSAGE_BURST: u64 = 256 << 10;
@@ -52,6 +54,8 @@ pub(super) struct Stream<S> {
 #[derive(Debug)]
 pub(super) struct Outbox<S> {
     pub(super) control: VecDeque<Control>,
+    /// How many of `control` this side sends of its own accord.
+    own: usize,
     /// Frames of channels that nobody waits for: they may leave later.
     pub(super) delayed: VecDeque<Control>,
     pub(super) streams: VecDeque<Stream<S>>,
@@ -67,6 +71,7 @@ impl<S> Default for Outbox<S> {
     fn default() -> Self {
         Self {
             control: VecDeque::new(),
+            own: 0,
             delayed: VecDeque::new(),
             streams: VecDeque::new(),
             flush: VecDeque::new(),
@@ -88,8 +93,17 @@ impl<S> Outbox<S> {
         let last = self.control.iter_mut().rev().take(4);
         match last.take_while(recall).find(|queued| replaces(queued)) {
             Some(queued) => *queued = frame,
-            None => self.control.push_back(frame),
+            None => {
+                self.own += usize::from(is_own(&frame));
+                self.control.push_back(frame);
+            }
         }
+    }
+
+    fn next_control(&mut self) -> Option<Control> {
+        let frame = self.control.pop_front()?;
+        self.own -= usize::from(is_own(&frame));
+        Some(frame)
     }
 
     /// Queues `frame`, if there is one.
@@ -103,11 +117,12 @@ impl<S> Outbox<S> {
         self.control.is_empty() && self.streams.is_empty() && self.flush.is_empty()
     }
 
-    /// Fails if the peer makes this side queue frames, answers and go-aheads, without reading them. A peer that reads has at most a
-    /// go-ahead for each message of a window of `messages` in the queue.
-    pub(super) fn check(&self, messages: u64) -> Result<(), PeerFault> {
-        let limit = messages.saturating_add(CONTROL_QUEUE_MAX as u64);
-        if (self.control.len() + self.delayed.len()) as u64 <= limit {
+    /// Fails if the peer makes this side queue frames, answers and go-aheads, without reading them. A peer that reads has at most one in
+    /// the queue for each message, and for each part, of a window of `ours`.
+    pub(super) fn check(&self, ours: &WireLimits) -> Result<(), PeerFault> {
+        let answers = ANSWERS_MAX.max(ours.window_bytes / PART_CREDIT);
+        let limit = answers.saturating_add(ours.window_messages);
+        if (self.control.len() - self.own + self.delayed.len()) as u64 <= limit {
             return Ok(());
         }
         Err(PeerFault::CreditExceeded {
@@ -117,6 +132,15 @@ impl<S> Outbox<S> {
     }
 }
 
+/// Whether this side sends it of its own accord, about a message that it has written. There may be many at once: one for each part of all
+/// messages whose go-aheads have just come.
+fn is_own(frame: &Control) -> bool {
+    matches!(
+        frame,
+        Control::Channel { yours: false, .. } | Control::Reset { answer: false, .. }
+    )
+}
+
 impl<S: Clone, D> PipeState<S, D> {
     /// Appends one frame to `out` and `segments`. Returns `false` when there is nothing to send.
     pub(crate) fn poll_transmit(
@@ -124,7 +148,7 @@ impl<S: Clone, D> PipeState<S, D> {
         out: &mut Vec<u8>,
         segments: &mut Vec<Segment<S>>,
     ) -> bool {
-        if let Some(control) = self.outbox.control.pop_front() {
+        if let Some(control) = self.outbox.next_control() {
             put_control(&control, out, segments);
             return true;
         }

@@ -1,7 +1,8 @@
 //! A slow reader bounds what is under way, in messages and in bytes: the rest waits at the writer, and arrives in order. What
-//! it finishes comes back as credit.
+//! it finishes comes back as credit. Whoever keeps to it is not blamed, however much there is to say about many small parts.
 
-use crate::proto::sim::{Pair, limits, message};
+use crate::proto::OpId;
+use crate::proto::sim::{Msg, Pair, limits, message};
 use crate::proto::wire::frame::Kind;
 
 #[test]
@@ -108,4 +109,59 @@ fn the_largest_message_always_gets_its_credit() {
     }
     pair.settle();
     assert_eq!(pair.b.delivered.len(), 40);
+}
+
+/// A pair whose credit is for 20 messages of 4000 small parts, on a channel that sends a frame about each.
+fn wide() -> (Pair, Msg) {
+    let mut wide = limits();
+    (wide.parts, wide.metadata) = (4000, 1 << 20);
+    (wide.window_messages, wide.window_bytes) = (20, 1 << 23);
+    let many = (0..4000).fold(message("many"), |many, _| many.tensor_on(1, 65));
+    (Pair::with(wide, wide, None).told(), many)
+}
+
+#[test]
+fn a_reader_that_lets_all_it_has_begin_at_once_is_not_blamed_for_how_much_that_is() {
+    let (mut pair, many) = wide();
+    (0..20).for_each(|_| _ = pair.a.write(&many));
+    pair.run();
+    (0..20).for_each(|message| pair.b.read(message));
+    // The go-aheads come in one piece, and the link takes a thousandth of what they set off.
+    pair.a_to_b.bytes_per_tick = Some(5000);
+    pair.step();
+    pair.b.write(&message("hello"));
+    pair.step();
+    assert_eq!(pair.a.complaint(), "");
+    assert_eq!(pair.a.contents(), [message("hello").parts()]);
+    pair.a_to_b.bytes_per_tick = None;
+    pair.settle();
+    assert_eq!(pair.b.delivered.len(), 20);
+}
+
+#[test]
+fn a_writer_is_not_blamed_for_the_answers_about_all_that_it_may_send() {
+    let (mut pair, many) = wide();
+    (0..20).for_each(|_| _ = pair.a.write(&many));
+    pair.run();
+    pair.b_to_a.stalled = true;
+    for message in 0..20 {
+        pair.b.read(message);
+        let answers = (0..4000).map(|part| OpId::incoming(message, part));
+        answers.for_each(|op| pair.b.pipe.channel(op, b"taken"));
+    }
+    pair.a.pipe.flush(19);
+    pair.step();
+    assert_eq!(pair.b.complaint(), "");
+}
+
+#[test]
+fn whoever_takes_back_much_at_once_blames_nobody() {
+    let mut pair = Pair::new();
+    (0..70_000).for_each(|_| _ = pair.send(&message("asks")));
+    (0..70_000).for_each(|message| pair.a.reset(message));
+    pair.b.write(&message("hello"));
+    pair.a_to_b.stalled = true;
+    pair.step();
+    assert_eq!(pair.a.complaint(), "");
+    assert_eq!(pair.a.contents(), [message("hello").parts()]);
 }
