@@ -185,6 +185,7 @@ fn answer(theirs: &Brochure) -> Answer {
         name: chosen.name,
         tokens: vec![[4; 16]; usize::from(chosen.connections)],
         devices: vec![(Device::CPU, b"any".to_vec())],
+        offered: chosen.offered,
         pairs: chosen.pairs,
     });
     Answer {

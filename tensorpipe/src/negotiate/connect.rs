@@ -10,13 +10,15 @@ use super::joining::{Joining, OriginalConnection};
 use super::{Handshaking, brochure, identified, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
-use crate::device::{Device, DeviceOffer};
+use crate::device::DeviceOffer;
 use crate::error::{Error, PeerFault};
 use crate::keys::{Join, JoinKind, PipeKey, Secret};
 use crate::pipe::Pipe;
 use crate::process::{process_id, random_nonce};
 use crate::proto::handshake::{ClientHandshake, ExpectChallenge, Proven, Reply};
-use crate::proto::wire::hello::{Answer, Brochure, Purpose, Reject, Token, put_stay};
+use crate::proto::wire::hello::{
+    Answer, Brochure, CHANNEL_DEVICES_MAX, Purpose, Reject, Token, put_stay,
+};
 use crate::stop;
 use crate::sync::{AtomicBool, Ordering};
 use crate::transports::{Connection, Transport};
@@ -290,15 +292,14 @@ fn chosen_channels(
         {
             return Err(malformed("a channel twice"));
         }
-        let descriptor = |of: &[(Device, Vec<u8>)], device: &Device| {
-            let known = of.iter().find(|(known, _)| known == device);
-            known.cloned().ok_or_else(not_offered)
-        };
-        for (theirs, ours) in &chosen.pairs {
-            let (ours, theirs) = (
-                descriptor(&offer.devices, ours)?,
-                descriptor(&chosen.devices, theirs)?,
-            );
+        let ours = &offer.devices[..offer.devices.len().min(CHANNEL_DEVICES_MAX)];
+        if usize::from(chosen.offered) != ours.len() {
+            return Err(not_offered());
+        }
+        let mut pairs = Vec::new();
+        for (their_at, our_at) in &chosen.pairs {
+            let ours = &ours[usize::from(*our_at)];
+            let theirs = &chosen.devices[usize::from(*their_at)];
             let reach = reaches(
                 &**channel,
                 over,
@@ -309,15 +310,12 @@ fn chosen_channels(
                 channel: chosen.name.clone(),
                 reason,
             })?;
+            pairs.push((ours.0, theirs.0));
         }
         channels.push(OpenChannel {
             channel: channel.clone(),
             connections: Vec::new(),
-            pairs: chosen
-                .pairs
-                .iter()
-                .map(|(theirs, ours)| (*ours, *theirs))
-                .collect(),
+            pairs,
             peer_devices: chosen.devices.clone(),
         });
     }

@@ -18,13 +18,13 @@ use super::{Handshaking, identified};
 use crate::ambient;
 use crate::config::Limits;
 use crate::context::{Inner, within_handshake};
-use crate::error::{Error, PeerFault};
+use crate::error::{Error, Misuse, PeerFault};
 use crate::keys::{JoinKind, PipeKey};
 use crate::log_limit::LogLimit;
 use crate::pipe::Pipe;
 use crate::process::process_id;
 use crate::proto::handshake::{FirstFrame, ServerHandshake};
-use crate::proto::wire::hello::{Answer, ChosenChannel, Purpose, Reject, Token};
+use crate::proto::wire::hello::{Answer, ChosenChannel, HANDSHAKE_MAX, Purpose, Reject, Token};
 use crate::stop;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transports::{Connection, Transport};
@@ -322,18 +322,22 @@ async fn welcome(
             .channels
             .iter()
             .find(|offer| offer.name == selected.name);
+        let theirs = theirs.map(|offer| offer.devices.clone());
+        let (ours, theirs) = (&devices[selected.index], theirs.unwrap_or_default());
+        let pair = |&(our_at, their_at): &(u8, u8)| {
+            (ours[usize::from(our_at)].0, theirs[usize::from(their_at)].0)
+        };
         channels.push(OpenChannel {
             channel: channel.clone(),
             connections: Vec::new(),
-            pairs: selected.pairs.clone(),
-            peer_devices: theirs
-                .map(|offer| offer.devices.clone())
-                .unwrap_or_default(),
+            pairs: selected.pairs.iter().map(pair).collect(),
+            peer_devices: theirs,
         });
         chosen.push(ChosenChannel {
             name: selected.name,
             tokens,
-            devices: devices[selected.index].clone(),
+            devices: ours.clone(),
+            offered: selected.offered,
             pairs: selected.pairs,
         });
     }
@@ -348,6 +352,15 @@ async fn welcome(
         channels: chosen,
         refusals: selection.refusals.clone(),
     };
+    let len = answer.body_len();
+    if len > HANDSHAKE_MAX as usize {
+        let reason = format!(
+            "what both contexts have takes {len} bytes to name, and {HANDSHAKE_MAX} are allowed; give them fewer devices or channels"
+        );
+        let reject = |reject: &Reject| answering.reject(reject);
+        conn.turn_away(reject, &*reason).await?;
+        return Err(Misuse::Other(reason).into());
+    }
     conn.send(&answering.answer(&answer)).await?;
     stop::at(stop::ANSWER_SENT);
     let mut refusals = selection.refusals;

@@ -82,8 +82,8 @@ fn fault(connected: Result<Pipe, Error>) -> PeerFault {
 pub(super) struct Choice {
     pub(super) upgrade: Option<(&'static str, String)>,
     pub(super) channels: Vec<(&'static str, u8)>,
-    /// The pairs' second device: the connector's.
-    pub(super) device: &'static [u8],
+    /// How many devices the connector has offered for a channel.
+    pub(super) offered: u8,
     /// The listener's descriptor of its main memory, for each channel.
     pub(super) descriptor: Vec<u8>,
 }
@@ -93,7 +93,7 @@ impl Default for Choice {
         Self {
             upgrade: None,
             channels: vec![("basic", 0)],
-            device: &[0],
+            offered: 1,
             descriptor: b"any".to_vec(),
         }
     }
@@ -119,8 +119,8 @@ pub(super) fn answer(choice: &Choice) -> Vec<u8> {
         body.extend([0x44].repeat(16 * usize::from(*tokens)));
         body.extend([1, 0]);
         body.extend(text(&choice.descriptor));
-        body.extend([1, 0, 0]);
-        body.extend(choice.device);
+        // The first with the first.
+        body.extend([choice.offered, 1]);
     }
     body.push(0);
     [preface(), frame(ANSWER, &body)].concat()
@@ -197,7 +197,7 @@ fn a_choice_that_was_not_offered_is_the_peers_fault() {
         (with(&[("mirrors", 0)]), "channel mirrors"),
         (
             Choice {
-                device: b"\x04cuda\0\0\0\0",
+                offered: 2,
                 ..Choice::default()
             },
             "channel basic",

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use tensorpipe::Error;
+use tensorpipe::channels::{Lane, Link};
+use tensorpipe::{Device, DeviceKind, Error};
 
 use super::*;
 
@@ -248,4 +249,55 @@ async fn every_pipe_that_is_upgraded_is_accepted() {
         assert_eq!(from.as_deref(), Some("tcp"));
         assert_eq!(server.unwrap().route().transport, "memory");
     }
+}
+
+/// A channel of a machine with many devices of its own, each described at some length.
+struct ManyDevices(&'static str, u32, usize);
+
+impl Channel for ManyDevices {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn devices(&self) -> Vec<(Device, Vec<u8>)> {
+        let Self(_, devices, described) = *self;
+        let device = |i| Device::new(DeviceKind::parse("toy").unwrap(), i);
+        (0..devices)
+            .map(|i| (device(i), vec![7; described]))
+            .collect()
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Lane>, Error> {
+        BasicChannel::new().open(link)
+    }
+}
+
+fn with_devices(devices: u32, described: usize) -> Context {
+    let channel = |name| Arc::new(ManyDevices(name, devices, described)) as Arc<dyn Channel>;
+    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
+    let context = Context::builder().transports(transports);
+    let context = context.channels([channel("toy"), channel("toy_too")]);
+    context.build().unwrap()
+}
+
+#[tokio::test]
+async fn machines_with_many_devices_have_a_channel_between_all_of_them() {
+    let context = with_devices(44, 8);
+    let (client, _server) = pair(&context, &context).await;
+    let route = client.route();
+    assert_eq!(route.channels.len(), 2);
+    for channel in &route.channels {
+        assert_eq!(channel.pairs.len(), 44 * 44);
+        let mixed = (channel.pairs[5].0, channel.pairs[43].1);
+        assert!(channel.pairs.contains(&mixed));
+    }
+}
+
+#[tokio::test]
+async fn devices_that_no_answer_can_name_are_refused_with_a_reason() {
+    let context = with_devices(250, 40);
+    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let refused = context.connect(listener.url().to_string()).await;
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("fewer devices or channels"), "{error}");
 }

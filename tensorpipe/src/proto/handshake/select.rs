@@ -3,7 +3,7 @@
 //! The listener's order decides. Every candidate of either side that is not chosen gets a reason in words.
 
 use crate::device::{Device, DeviceOffer};
-use crate::proto::wire::hello::Brochure;
+use crate::proto::wire::hello::{Brochure, CHANNEL_DEVICES_MAX};
 
 /// The most refusals in an answer, and the most bytes of them: even with a peer's long names the answer must be one that the peer takes.
 const REFUSALS_MAX: usize = 64;
@@ -40,8 +40,10 @@ pub(crate) struct SelectedChannel {
     pub(crate) index: usize,
     pub(crate) name: String,
     pub(crate) connections: u8,
-    /// (listener's device, connector's device).
-    pub(crate) pairs: Vec<(Device, Device)>,
+    /// How many devices the connector has offered for it.
+    pub(crate) offered: u8,
+    /// (listener's device, connector's device): their positions.
+    pub(crate) pairs: Vec<(u8, u8)>,
 }
 
 /// The outcome.
@@ -144,14 +146,15 @@ fn select_channels(
         let mut pairs = Vec::new();
         // The first pair of each reason, and how many there are.
         let mut reasons: Vec<(String, Device, Device, u32)> = Vec::new();
-        for (ours, our_descriptor) in channel.devices {
-            for (theirs, their_descriptor) in &offer.devices {
+        let known = channel.devices.iter().take(CHANNEL_DEVICES_MAX);
+        for (our_at, (ours, our_descriptor)) in (0..).zip(known) {
+            for (their_at, (theirs, their_descriptor)) in (0..).zip(&offer.devices) {
                 match (channel.reaches)(
                     over,
                     DeviceOffer::new(*ours, our_descriptor),
                     DeviceOffer::new(*theirs, their_descriptor),
                 ) {
-                    Ok(()) => pairs.push((*ours, *theirs)),
+                    Ok(()) => pairs.push((our_at, their_at)),
                     Err(reason) => match reasons.iter_mut().find(|(known, ..)| *known == reason) {
                         Some((.., count)) => *count += 1,
                         None => reasons.push((reason, *ours, *theirs, 1)),
@@ -175,6 +178,7 @@ fn select_channels(
                 index,
                 name: channel.name.to_owned(),
                 connections: channel.connections,
+                offered: offer.devices.len() as u8,
                 pairs,
             });
         }

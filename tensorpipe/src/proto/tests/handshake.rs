@@ -7,8 +7,8 @@ use crate::proto::handshake::{ClientHandshake, FirstFrame, Reply, ServerHandshak
 use crate::proto::sim::frames::frame;
 use crate::proto::sim::{End, Pair, answer, hello, limits, message, reject};
 use crate::proto::wire::hello::{
-    Brochure, ChannelOffer, ChosenChannel, DEVICES_MAX, HANDSHAKE_MAX, OFFERS_MAX, Purpose, Reject,
-    TransportOffer, put_stay,
+    Brochure, CHANNEL_DEVICES_MAX, ChannelOffer, ChosenChannel, DEVICES_MAX, HANDSHAKE_MAX,
+    OFFERS_MAX, Purpose, Reject, TransportOffer, put_stay,
 };
 use crate::proto::wire::{MAGIC, preface};
 
@@ -55,22 +55,31 @@ fn a_join_may_be_followed_by_data() {
 }
 
 #[test]
-fn a_connector_hears_of_more_device_pairs_than_a_byte_can_count() {
-    let devices: Vec<_> = (0..16).map(|i| Device::new(DeviceKind::CUDA, i)).collect();
-    let mut pairs = vec![(Device::CPU, Device::CPU)];
-    for ours in &devices {
-        pairs.extend(devices.iter().map(|theirs| (*ours, *theirs)));
+fn a_connector_hears_of_all_pairs_of_as_many_devices_as_may_be_named() {
+    let kind = DeviceKind::parse("fifteen_letters").unwrap();
+    for count in [1, 8, 9, 44, CHANNEL_DEVICES_MAX as u8] {
+        let devices = (0..count).map(|i| (Device::new(kind, i.into()), Vec::new()));
+        let devices: Vec<_> = devices.collect();
+        let all = (0..count).flat_map(|ours| (0..count).map(move |theirs| (ours, theirs)));
+        let some = all
+            .clone()
+            .filter(|(ours, theirs)| u32::from(*ours) * 3 <= u32::from(*theirs));
+        for pairs in [all.collect(), some.collect()] {
+            let mut answer = answer(limits());
+            for name in ["toy", "toy_ipc"] {
+                answer.channels.push(ChosenChannel {
+                    name: name.into(),
+                    tokens: vec![[1; 16]],
+                    devices: devices.clone(),
+                    offered: count,
+                    pairs: Vec::clone(&pairs),
+                });
+            }
+            let bytes = ServerHandshake::answer(&answer);
+            let reply = Reply::Answer(Box::new(answer));
+            assert_eq!(heard(&bytes), (bytes.len(), Some(reply)));
+        }
     }
-    let mut answer = answer(limits());
-    answer.channels.push(ChosenChannel {
-        name: "cuda_ipc".into(),
-        tokens: vec![[1; 16]],
-        devices: devices.iter().map(|device| (*device, Vec::new())).collect(),
-        pairs,
-    });
-    let bytes = ServerHandshake::answer(&answer);
-    let reply = Reply::Answer(Box::new(answer));
-    assert_eq!(heard(&bytes), (bytes.len(), Some(reply)));
 }
 
 #[test]

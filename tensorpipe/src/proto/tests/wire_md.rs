@@ -78,7 +78,8 @@ fn answer() -> Answer {
             name: "basic".into(),
             tokens: vec![[0x44; 16]],
             devices: vec![(Device::CPU, vec![])],
-            pairs: vec![(Device::CPU, gpu(1))],
+            offered: 2,
+            pairs: vec![(0, 1)],
         }],
         refusals: vec![("channel xth".into(), "another process".into())],
     }

@@ -2,7 +2,7 @@
 //! two ends prove that they have the same secret.
 
 use super::codec::{Put, Reader};
-use super::frame::{Kind, put_frame};
+use super::frame::{HEADER_LEN, Kind, put_frame};
 pub(crate) use super::limits::{Amount, FRAME_SHARE_MAX, WireLimits};
 use crate::device::Device;
 use crate::error::PeerFault;
@@ -17,6 +17,9 @@ pub(crate) const OFFERS_MAX: usize = 64;
 /// The most devices that a HELLO or ANSWER may name, those of all channels together. In memory each of these takes
 /// many times its bytes, and an unproven peer must not cost more than its connection is allowed to.
 pub(crate) const DEVICES_MAX: usize = 512;
+
+/// The most devices of one channel; further ones are not named.
+pub(crate) const CHANNEL_DEVICES_MAX: usize = u8::MAX as usize;
 
 /// The longest body of KEY, in bytes.
 pub(crate) const KEY_MAX: u32 = 2 + NAME_MAX as u32 + 32;
@@ -78,8 +81,10 @@ pub(crate) struct ChosenChannel {
     pub(crate) tokens: Vec<Token>,
     /// The listener's descriptors.
     pub(crate) devices: Vec<(Device, Vec<u8>)>,
-    /// (listener's device, connector's device) between which it may be used.
-    pub(crate) pairs: Vec<(Device, Device)>,
+    /// How many devices the connector has offered for it.
+    pub(crate) offered: u8,
+    /// Between which of `devices`, and of the connector's, it may be used: their positions.
+    pub(crate) pairs: Vec<(u8, u8)>,
 }
 
 /// The listener's choice.
@@ -97,12 +102,36 @@ pub(crate) struct Answer {
 }
 
 fn put_devices(out: &mut Vec<u8>, devices: &[(Device, Vec<u8>)]) {
-    let count = u8::try_from(devices.len()).unwrap_or(u8::MAX);
-    out.put_u8(count);
-    for (device, descriptor) in &devices[..usize::from(count)] {
+    let devices = &devices[..devices.len().min(CHANNEL_DEVICES_MAX)];
+    out.put_u8(devices.len() as u8);
+    for (device, descriptor) in devices {
         out.put_device(*device);
         out.put_blob(descriptor);
     }
+}
+
+/// Pairs of devices as a bit for each of the connector's, in a row for each of the listener's: a machine with many has some thousand.
+fn put_pairs(out: &mut Vec<u8>, chosen: &ChosenChannel) {
+    out.put_u8(chosen.offered);
+    let (start, row_len) = (out.len(), usize::from(chosen.offered).div_ceil(8));
+    let rows = chosen.devices.len().min(CHANNEL_DEVICES_MAX);
+    out.resize(start + rows * row_len, 0);
+    for &(ours, theirs) in &chosen.pairs {
+        let row = start + usize::from(ours) * row_len;
+        out[row + usize::from(theirs / 8)] |= 1 << (theirs % 8);
+    }
+}
+
+/// Reads pairs with so many of the listener's devices. Returns how many the connector has, and the pairs.
+fn take_pairs(r: &mut Reader<'_>, devices: usize) -> Result<(u8, Vec<(u8, u8)>), PeerFault> {
+    let offered = r.u8()?;
+    let mut pairs = Vec::new();
+    for ours in (0..u8::MAX).take(devices) {
+        let row = r.bytes(usize::from(offered).div_ceil(8))?;
+        let is_set = |theirs: &u8| row[usize::from(theirs / 8)] >> (theirs % 8) & 1 == 1;
+        pairs.extend((0..offered).filter(is_set).map(|theirs| (ours, theirs)));
+    }
+    Ok((offered, pairs))
 }
 
 /// Reads a list of devices, and takes their number off `left`.
@@ -208,6 +237,13 @@ impl Purpose {
 }
 
 impl Answer {
+    /// In bytes: it may be more than a connector takes.
+    pub(crate) fn body_len(&self) -> usize {
+        let mut out = Vec::new();
+        self.put(&mut out);
+        out.len() - HEADER_LEN
+    }
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_frame(out, Kind::Answer, 0, |out| {
             out.put_text(&self.name);
@@ -228,13 +264,7 @@ impl Answer {
                 out.put_u8(channel.tokens.len() as u8);
                 channel.tokens.iter().for_each(|token| out.put_bytes(token));
                 put_devices(out, &channel.devices);
-                // Sixteen devices and the CPU on either side make more pairs than a byte can count.
-                let count = u16::try_from(channel.pairs.len()).unwrap_or(u16::MAX);
-                out.put_u16(count);
-                for (ours, theirs) in &channel.pairs[..usize::from(count)] {
-                    out.put_device(*ours);
-                    out.put_device(*theirs);
-                }
+                put_pairs(out, channel);
             }
             out.put_u8(self.refusals.len() as u8);
             for (candidate, reason) in &self.refusals {
@@ -260,12 +290,12 @@ impl Answer {
             let (name, tokens) = (r.legible()?, r.u8()?);
             let tokens = r.list(tokens.into(), Reader::array)?;
             let devices = take_devices(r, &mut devices)?;
-            let pairs = r.u16()?;
-            let pairs = r.list(pairs.into(), |r| Ok((r.device()?, r.device()?)))?;
+            let (offered, pairs) = take_pairs(r, devices.len())?;
             Ok(ChosenChannel {
                 name,
                 tokens,
                 devices,
+                offered,
                 pairs,
             })
         })?;
