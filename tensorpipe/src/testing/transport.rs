@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::runtime::Handle;
 use tokio::time::Sleep;
 
 use super::Host;
@@ -115,6 +116,8 @@ struct SimConnection {
     side: usize,
     ends: String,
     peer: usize,
+    /// Of the pipe: any thread may drive it.
+    runtime: Handle,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -127,6 +130,7 @@ impl SimConnection {
             side,
             ends: format!("{} -> {name}, connection {id}", host.name),
             peer,
+            runtime: Handle::current(),
             sleep: None,
         }
     }
@@ -169,9 +173,10 @@ impl AsyncRead for SimConnection {
             let Some(until) = until else {
                 return Poll::Pending;
             };
-            let sleep = this
-                .sleep
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+            let sleep = this.sleep.get_or_insert_with(|| {
+                let _inside = this.runtime.enter();
+                Box::pin(tokio::time::sleep_until(until))
+            });
             if sleep.deadline() != until {
                 sleep.as_mut().reset(until);
             }

@@ -7,6 +7,7 @@ mod cuts;
 mod deadlines;
 mod deaths;
 mod partitions;
+mod real_time;
 mod rendezvous;
 mod scene;
 mod seeds;
