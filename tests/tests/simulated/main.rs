@@ -11,3 +11,4 @@ mod real_time;
 mod rendezvous;
 mod scene;
 mod seeds;
+mod stories;
