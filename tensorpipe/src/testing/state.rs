@@ -22,6 +22,9 @@ use crate::sync::{Mutex, lock};
 /// Connections that may wait to be accepted at one address.
 const BACKLOG: usize = 128;
 
+/// The longest delay: the clock cannot count to any.
+const LONGEST_DELAY: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// The first port that is assigned to a request for port 0.
 const FIRST_PORT: u16 = 49152;
 
@@ -222,7 +225,8 @@ impl State {
         let chance = self.chance.number();
         let way = self.way(from, to);
         let part = (chance >> 11) as f64 / (1u64 << 53) as f64;
-        Instant::now() + way.delay + way.jitter.mul_f64(part)
+        let takes = way.delay.saturating_add(way.jitter.mul_f64(part));
+        Instant::now() + takes.min(LONGEST_DELAY)
     }
 
     /// Listens there. Returns the address.

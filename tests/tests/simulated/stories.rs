@@ -1,8 +1,19 @@
 //! What a story may do, and what its network shows of it.
 
-use tensorpipe::testing;
+use std::time::Duration;
+
+use tensorpipe::testing::{self, Network};
+use tensorpipe::{Error, Message, Pipe};
 
 use crate::scene::millis;
+
+/// A client's pipe to a server, at both ends.
+async fn pair(network: &Network) -> Result<(Pipe, Pipe), Error> {
+    let (server, client) = (network.host("server"), network.host("client"));
+    let listener = server.context().build()?.listen([server.url(1)]).await?;
+    let context = client.context().build()?;
+    tokio::try_join!(context.connect(server.url(1)), listener.accept())
+}
 
 #[test]
 fn a_network_that_outlives_its_story_still_knows_how_long_that_was() {
@@ -16,4 +27,21 @@ fn a_network_that_outlives_its_story_still_knows_how_long_that_was() {
     network.note("afterwards");
     assert!(network.elapsed() >= millis(5000));
     assert!(network.trace().is_sorted_by_key(|event| event.at));
+}
+
+#[test]
+fn a_link_may_delay_for_ever() {
+    testing::run(1, async |network| {
+        let (pipe, accepted) = pair(&network).await?;
+        network
+            .link("client", "server")
+            .delay(Duration::MAX)
+            .jitter(Duration::MAX);
+        pipe.send(Message::new("never"))?;
+        let heard = tokio::time::timeout(Duration::from_secs(3600), accepted.read()).await;
+        // Its keep-alive gives the link up in the end.
+        assert!(!matches!(heard, Ok(Ok(_))));
+        Ok::<_, Error>(())
+    })
+    .unwrap();
 }
