@@ -275,7 +275,14 @@ impl Host {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        let task = tokio::spawn(work);
+        let host = self.clone();
+        let task = tokio::spawn(async move {
+            // On a runtime of several threads it is here before it is adopted.
+            if !host.shared.with(|state| state.lives(&host)) {
+                std::future::pending::<()>().await;
+            }
+            work.await
+        });
         let lives = self.shared.with(|state| state.adopt(self, &task));
         if !lives {
             task.abort();

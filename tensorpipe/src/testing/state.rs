@@ -169,7 +169,7 @@ impl State {
         lives
     }
 
-    fn lives(&self, host: &Host) -> bool {
+    pub(super) fn lives(&self, host: &Host) -> bool {
         let state = &self.hosts[host.number];
         state.life == host.life && !state.crashed
     }

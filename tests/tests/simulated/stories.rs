@@ -45,3 +45,20 @@ fn a_link_may_delay_for_ever() {
     })
     .unwrap();
 }
+
+/// On a runtime of several threads a task begins while its `spawn` is still under way.
+#[test]
+fn a_host_that_has_crashed_starts_nothing() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let network = Network::new(1);
+    let host = network.host("host");
+    network.crash("host");
+    runtime.block_on(async {
+        for _ in 0..1000 {
+            let (starts, started) = tokio::sync::oneshot::channel();
+            let task = host.spawn(async move { starts.send(()) });
+            assert!(task.await.unwrap_err().is_cancelled());
+            assert!(started.await.is_err(), "it has started");
+        }
+    });
+}
