@@ -38,7 +38,8 @@
 //!   that arrives until it heals.
 //! - A connection holds 256 KiB of unread bytes each way; then its writer waits.
 //! - Bandwidth is unlimited; only delays cost time. Timers, and so delays, have a resolution of a millisecond, as tokio's do.
-//! - Contexts of a host have only transport `sim` and channel `basic`. Anything else that is added to them bypasses the network.
+//! - Contexts of a host have only transport `sim` and channel `basic`. Anything else that is added to them bypasses the network, and works
+//!   in real time: the clock runs on meanwhile, so that its timeouts may pass at once.
 //!
 //! # What follows from the seed, and what does not
 //!
@@ -77,7 +78,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 pub fn run<T>(seed: u64, story: impl AsyncFnOnce(Network) -> T) -> T {
     let _simulated = Simulated::new(seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    let runtime = builder.enable_time().start_paused(true).build();
+    let runtime = builder.enable_all().start_paused(true).build();
     let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
     runtime.block_on(async {
         let story = tokio::time::timeout(LONGEST, story(Network::new(seed)));

@@ -1,8 +1,10 @@
 //! What a story may do, and what its network shows of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tensorpipe::testing::{self, Network};
+use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe::{Error, Message, Pipe};
 
 use crate::scene::millis;
@@ -41,6 +43,20 @@ fn a_link_may_delay_for_ever() {
         let heard = tokio::time::timeout(Duration::from_secs(3600), accepted.read()).await;
         // Its keep-alive gives the link up in the end.
         assert!(!matches!(heard, Ok(Ok(_))));
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+}
+
+/// It bypasses the network, and works in real time.
+#[test]
+fn a_context_of_a_host_may_have_another_transport() {
+    testing::run(1, async |network| {
+        let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
+        let context = network.host("server").context().transports([tcp]).build()?;
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await?;
+        // The clock does not wait for the system: this may time out.
+        let _ = context.connect(listener.url()).await;
         Ok::<_, Error>(())
     })
     .unwrap();
