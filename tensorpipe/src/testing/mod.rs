@@ -46,7 +46,8 @@
 //! Within [`run`], delays, timers, deadlines, back-off pauses and random tokens follow from the seed and the story. Not part of the
 //! simulation are
 //!
-//! - threads: a blocking handler and `spawn_blocking` take no virtual time, and end in an order of their own;
+//! - threads: a blocking handler and `spawn_blocking` take no virtual time, and end in an order of their own. The clock stands still
+//!   meanwhile, so they must not wait for time, or for a peer;
 //! - `std::time`: [`tokio::time::Instant`] is the virtual clock. Deadlines of calls use it; tarpc's do not. The same holds in any test that
 //!   pauses tokio's clock while this feature is on;
 //! - the iteration order of a `HashMap`, and the branch order of `tokio::select!` without `biased;`;
@@ -54,6 +55,7 @@
 
 mod state;
 mod transport;
+mod watchdog;
 
 use std::time::Duration;
 
@@ -61,6 +63,7 @@ use tokio::task::JoinHandle;
 
 use self::state::{Shared, Way};
 pub use self::transport::SimTransport;
+use self::watchdog::{Bound, Watchdog};
 use crate::ambient::Simulated;
 use crate::channels::BasicChannel;
 use crate::context::{Context, ContextBuilder};
@@ -70,21 +73,47 @@ use crate::transports::Transport;
 /// The longest that a story may run, on the virtual clock.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
+/// How long blocking work may hold the clock, in real time.
+const HELD: Bound = Bound {
+    step: Duration::from_secs(1),
+    steps: 300,
+};
+
 /// Runs a story on a runtime of this thread, whose clock advances only while everybody waits.
 ///
 /// # Panics
-/// If the story panics, or has not ended after a day of virtual time: then it waits for something that never comes. Also within another
-/// runtime.
+/// If the story panics, or has not ended after a day of virtual time: then it waits for something that never comes. If it has waited for
+/// blocking work for five minutes of real time, during which the clock stands still. Also within another runtime.
 pub fn run<T>(seed: u64, story: impl AsyncFnOnce(Network) -> T) -> T {
+    run_within(HELD, seed, story)
+}
+
+fn run_within<T>(held: Bound, seed: u64, story: impl AsyncFnOnce(Network) -> T) -> T {
     let _simulated = Simulated::new(seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
+    let watchdog = Watchdog::new(&mut builder);
     let runtime = builder.enable_all().start_paused(true).build();
     let runtime = runtime.unwrap_or_else(|error| panic!("no runtime: {error}"));
-    runtime.block_on(async {
+    let _watches = watchdog.watch(held);
+    let ended = runtime.block_on(async {
         let story = tokio::time::timeout(LONGEST, story(Network::new(seed)));
-        let ended = story.await;
-        ended.unwrap_or_else(|_| panic!("the story of seed {seed} has not ended after a day"))
-    })
+        tokio::select! {
+            biased;
+            ended = story => Some(ended),
+            () = watchdog.barks() => None,
+        }
+    });
+    match ended {
+        Some(Ok(told)) => told,
+        Some(Err(_)) => panic!("the story of seed {seed} has not ended after a day"),
+        None => {
+            // Otherwise it would wait for that work, too.
+            runtime.shutdown_background();
+            panic!(
+                "the story of seed {seed} waits for blocking work, which holds the clock: such work must not wait for time, or for a peer"
+            )
+        }
+    }
 }
 
 /// Hosts and the links between them. A clone is a handle.
@@ -289,5 +318,28 @@ impl Host {
             task.abort();
         }
         task
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "the story of seed 7 waits for blocking work")]
+    fn blocking_work_that_waits_for_the_story_is_noticed() {
+        let bound = Bound {
+            step: Duration::from_millis(20),
+            steps: 5,
+        };
+        run_within(bound, 7, async |_| {
+            let (go_on, goes_on) = mpsc::channel();
+            let waits = tokio::task::spawn_blocking(move || goes_on.recv());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            go_on.send(()).unwrap();
+            waits.await.unwrap().unwrap();
+        });
     }
 }

@@ -22,6 +22,6 @@ fn a_plain_thread_may_write_and_let_go_while_bytes_are_on_their_way() {
     }
     // Whoever closes a pipe drives it, and here its next bytes are yet to come.
     drop(accepted);
-    drop(pipe);
     drop(runtime);
+    drop(pipe);
 }
