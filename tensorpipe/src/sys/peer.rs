@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::sys::stat::fstat;
+use nix::sys::statfs::{FsType, fstatfs};
 
 use super::probe::Probe;
 use crate::error::SystemError;
@@ -54,9 +55,8 @@ impl ProcessIdentity {
 impl Peer {
     /// With its [`pidfd`].
     pub(crate) fn identity(&self, process: impl AsFd) -> Result<ProcessIdentity, SystemError> {
-        if self.pid <= 0 {
-            // It is in another pid namespace. Before Linux 6.9, nothing tells two of those apart, so each call counts as
-            // another process.
+        if self.pid <= 0 && !has_own_number(&process) {
+            // It is in another pid namespace. Nothing tells two of those apart, so each call counts as another process.
             static NEXT: AtomicU64 = AtomicU64::new(0);
             return Ok(ProcessIdentity {
                 pid: 0,
@@ -70,6 +70,13 @@ impl Peer {
             file: (stat.st_dev, stat.st_ino),
         })
     }
+}
+
+/// Whether no other process has the inode of this pidfd, as since Linux 6.9.
+fn has_own_number(process: impl AsFd) -> bool {
+    /// `PID_FS_MAGIC`: "PIDF".
+    const PIDFS: FsType = FsType(0x5049_4446);
+    fstatfs(process).is_ok_and(|system| system.filesystem_type() == PIDFS)
 }
 
 /// A descriptor that becomes readable when the process at the other end has ended. Call this while the connection stands: later, the pid
@@ -110,6 +117,19 @@ pub(crate) fn probe() -> Result<(), SystemError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each of its connections must count as the same borrower's.
+    #[test]
+    fn a_process_of_another_pid_namespace_is_itself_again() {
+        let (one, two) = UnixStream::pair().unwrap();
+        let mut peer = of_socket(&one).unwrap();
+        peer.pid = 0;
+        let identity = |socket| peer.identity(pidfd(socket).unwrap()).unwrap();
+        assert_eq!(
+            identity(&one) == identity(&two),
+            has_own_number(pidfd(&one).unwrap())
+        );
+    }
 
     #[test]
     fn this_process_is_found_at_the_other_end() {

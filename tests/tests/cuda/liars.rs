@@ -81,11 +81,9 @@ enum Ends {
     Fault(&'static str),
     /// The bytes come another way.
     Detour,
-    /// It waits for the writer, which has taken its offer back as far as it knows.
-    Waits,
 }
 
-use Ends::{Detour, Fault, Waits};
+use Ends::{Detour, Fault};
 
 /// Puts a number there.
 fn put<const N: usize>(body: &mut [u8], at: usize, value: [u8; N]) {
@@ -138,7 +136,7 @@ const OF_OFFERS: [Row; 17] = [
         "a loan that was never made",
         OFFER,
         |o| put(o, GENERATION, 400u32.to_le_bytes()),
-        Waits,
+        Detour,
     ),
     (
         "a device that nobody has",
@@ -301,13 +299,6 @@ async fn reads(bench: &Bench, (row, about, change, ends): Row) {
             let found = bench.download(read.tensors[0].tensor.buffer());
             assert!(found == pattern(LEN, 1), "{row}");
             assert_eq!(reader.stats().bytes_borrowed, 0, "{row}");
-        }
-        Waits => {
-            let mut read = std::pin::pin!(reader.read());
-            let early = tokio::time::timeout(Duration::from_millis(200), &mut read).await;
-            assert!(early.is_err(), "{row}: {early:?}");
-            drop(writer);
-            soon(row, read).await.expect_err(row);
         }
     }
     comes_back(&tensor, row).await;

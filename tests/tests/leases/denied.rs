@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tensorpipe::Pipe;
 use tensorpipe::transports::ShmTransport;
 
@@ -13,6 +14,9 @@ const LEN: usize = 3 << 20;
 
 /// An exchange that does not answer is given up after this long.
 const BOUND: Duration = Duration::from_secs(5);
+
+/// Starts a process in a pid namespace of its own.
+const PIDS: [&str; 4] = ["unshare", "--pid", "--fork", "--kill-child"];
 
 fn degraded(pipe: &Pipe) -> tensorpipe::route::Degraded {
     let mut channels = pipe.route().channels.iter();
@@ -188,13 +192,12 @@ fn a_peer_that_only_seems_to_be_of_this_user_is_found_out_once() {
 /// In a pid namespace of its own the parent has no number.
 #[test]
 fn a_process_of_another_pid_namespace_is_called_that() {
-    let by = ["unshare", "--pid", "--fork", "--kill-child"];
-    if !can_start_by(&by) {
+    if !can_start_by(&PIDS) {
         return;
     }
     alone(async || {
         let context = context("parent", 64 << 20);
-        let peer = Peer::start_by(&by, &context, &[]).await;
+        let peer = Peer::start_by(&PIDS, &context, &[]).await;
         let theirs = peer.told("route").await;
         let ends = "(process 1 <-> a process of another pid namespace";
         assert!(theirs.contains(ends), "{theirs}");
@@ -202,6 +205,48 @@ fn a_process_of_another_pid_namespace_is_called_that() {
         peer.gives(LEN, 3).await;
         assert_eq!(peer.pipe.stats().bytes_borrowed, LEN as u64);
     });
+}
+
+/// Meets lenders of other pid namespaces that have no number for this process, each while it may open so few files.
+pub(crate) fn play_short_of_files() {
+    const FILES: Resource = Resource::RLIMIT_NOFILE;
+    runtime().block_on(async {
+        let context = context("outside", 64 << 20);
+        let mut peers = Vec::new();
+        for _ in 0..3 {
+            peers.push(Peer::start_by(&PIDS, &context, &[]).await);
+        }
+        // Opens what stays.
+        let first = Peer::start_by(&PIDS, &context, &[]).await;
+        check(&first.gives(LEN, 9).await, 9);
+        let (soft, hard) = getrlimit(FILES).unwrap();
+        setrlimit(FILES, 128, hard).unwrap();
+        for (few, peer) in peers.iter().enumerate() {
+            let open = || std::fs::File::open("/dev/null").ok();
+            let mut eaten: Vec<_> = std::iter::from_fn(open).collect();
+            eaten.truncate(eaten.len() - few);
+            check(&peer.gives(LEN, 5).await, 5);
+        }
+        setrlimit(FILES, soft, hard).unwrap();
+        tokio::time::sleep(BOUND).await;
+        for (few, peer) in peers.iter().enumerate() {
+            let before = peer.pipe.stats().bytes_borrowed;
+            check(&peer.gives(LEN, 6).await, 6);
+            let borrowed = peer.pipe.stats().bytes_borrowed - before;
+            say("borrowed", format!("{borrowed} after {few} files"));
+        }
+    });
+}
+
+#[test]
+fn who_could_open_nothing_when_it_was_let_in_borrows_later() {
+    if !can_start_by(&PIDS) {
+        return;
+    }
+    let child = Child::start("short of files", &[]);
+    for few in 0..3 {
+        assert_eq!(child.hear("borrowed"), format!("{LEN} after {few} files"));
+    }
 }
 
 /// The kernel ends with a signal whoever sizes memory beyond that limit.

@@ -41,6 +41,8 @@ enum Lie {
     NoDescriptor,
     /// A ledger of another size.
     ShortLedger,
+    /// Another ledger than the one with the offer.
+    OtherLedger,
     /// A packet that is none.
     Nonsense,
     /// The segment before the ledger.
@@ -188,7 +190,8 @@ fn exchange(lie: Lie) -> String {
 fn answer(lie: Lie, socket: RawFd) {
     let segment = [&[4][..], &SEGMENT].concat();
     // One loan of generation 4, offered.
-    let ledger = |len| memory(len, &5u32.to_le_bytes(), fixed());
+    let word = if lie == Lie::OtherLedger { 0u32 } else { 5 };
+    let ledger = |len| memory(len, &word.to_le_bytes(), fixed());
     let welcome = [b"\x03tple\x02", &INVITATION[..]].concat();
     let read_only = fixed() | SealFlag::F_SEAL_FUTURE_WRITE;
     let content = pattern(LEN, 1);
@@ -271,6 +274,7 @@ fn what_cannot_be_relied_on_is_not_mapped_and_the_bytes_come_another_way() {
         Lie::File,
         Lie::NoDescriptor,
         Lie::ShortLedger,
+        Lie::OtherLedger,
         Lie::Nonsense,
         Lie::TooEarly,
         Lie::Denies,
@@ -286,8 +290,9 @@ fn what_cannot_be_relied_on_is_not_mapped_and_the_bytes_come_another_way() {
             assert_eq!(pipe.stats().bytes_borrowed, 0, "{lie:?}");
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let mapped = maps.lines().filter(|line| line.contains("memfd:liar"));
-            // The ledger, where that one was right.
-            assert!(mapped.count() <= 1, "{lie:?}:\n{maps}");
+            // The ledger, where that one was right, and the segment, where that was.
+            let right = if lie == Lie::OtherLedger { 2 } else { 1 };
+            assert!(mapped.count() <= right, "{lie:?}:\n{maps}");
         });
     }
 }

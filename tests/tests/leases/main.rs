@@ -19,6 +19,7 @@ fn child() {
         None => {}
         Some("peer") => scene::play(),
         Some("unmapped") => denied::play_unmapped(),
+        Some("short of files") => denied::play_short_of_files(),
         Some("server") => calls::play(),
         Some("reads") => rewritten::serve(),
         Some("answers") => rewritten::answer(),

@@ -88,16 +88,6 @@ pub(in crate::channels) struct Debt {
     _lender: Arc<Lender>,
 }
 
-/// The result of taking an offer of a device's memory.
-#[cfg(feature = "cuda")]
-#[derive(Debug)]
-pub(in crate::channels) enum Owing {
-    Taken(Debt),
-    Withdrawn,
-    /// The connection to the lender's exchange is lost.
-    Lost,
-}
-
 #[cfg(feature = "cuda")]
 impl Drop for Debt {
     fn drop(&mut self) {
@@ -111,8 +101,8 @@ pub(in crate::channels) enum TakeResult {
     Taken(Borrowed),
     /// Its segment or its ledger is not mapped here.
     Unknown,
-    /// It was withdrawn: the writer has taken the message back.
-    Withdrawn,
+    /// It was withdrawn, or is one of another ledger: the lender takes this process for another one than before.
+    NotOffered,
     /// It lies outside its segment.
     Outside,
 }
@@ -163,7 +153,7 @@ impl Lender {
             return TakeResult::Outside;
         };
         if !debts.take(offer.entry) {
-            return TakeResult::Withdrawn;
+            return TakeResult::NotOffered;
         }
         TakeResult::Taken(Borrowed {
             range: offer.offset as usize..end as usize,
@@ -194,17 +184,13 @@ impl Lender {
         })
     }
 
-    /// Takes an offer of a device's memory.
+    /// Takes an offer of a device's memory. `None` if the connection to the lender's exchange is lost, or as
+    /// [`NotOffered`](TakeResult::NotOffered).
     #[cfg(feature = "cuda")]
-    pub(in crate::channels) fn owe(self: &Arc<Self>, offer: &Offer) -> Owing {
-        let Some(debts) = lock(&self.has).debts.clone() else {
-            return Owing::Lost;
-        };
+    pub(in crate::channels) fn owe(self: &Arc<Self>, offer: &Offer) -> Option<Debt> {
+        let debts = lock(&self.has).debts.clone()?;
         let entry = offer.entry;
-        if !debts.take(entry) {
-            return Owing::Withdrawn;
-        }
-        Owing::Taken(Debt {
+        debts.take(entry).then(|| Debt {
             debts,
             entry,
             _lender: self.clone(),

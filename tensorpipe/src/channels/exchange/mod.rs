@@ -33,8 +33,6 @@ pub(super) use self::invitation::{Invitation, Pass};
 #[cfg(feature = "cuda")]
 pub(super) use self::lender::FETCH_TIMEOUT;
 pub(super) use self::lender::{Borrowed, Lender, TakeResult};
-#[cfg(feature = "cuda")]
-pub(super) use self::lender::{Debt, Owing};
 pub(super) use self::offer::{OFFER_LEN, Offer};
 pub(super) use self::packet::{PACKET_MAX, Packet};
 pub(super) use self::process_descriptor::{Access, ProcessDescriptor};

@@ -199,8 +199,8 @@ impl LeaseLane {
             TakeResult::Unknown => {
                 self.fetch(op, told, want, Some(offer.segment), io);
             }
-            // The writer's RESET, or the end of the pipe, follows.
-            TakeResult::Withdrawn => {}
+            // If the writer has withdrawn it, the answer means nothing there, and a RESET or the end of the pipe follows.
+            TakeResult::NotOffered => self.ask_for_bytes(op, want, io),
             TakeResult::Outside => {
                 return Err(Fault("an offer that lies outside its segment".to_owned()));
             }
@@ -266,7 +266,7 @@ impl Lane for LeaseLane {
             FromWriter::Offer(offer) | FromWriter::Copy(offer) if offer.len == len => {
                 match self.borrow(&offer) {
                     TakeResult::Taken(borrowed) => (Buffer::new(Arc::new(borrowed)), false),
-                    TakeResult::Unknown | TakeResult::Withdrawn | TakeResult::Outside => {
+                    TakeResult::Unknown | TakeResult::NotOffered | TakeResult::Outside => {
                         return None;
                     }
                 }

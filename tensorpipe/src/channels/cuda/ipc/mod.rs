@@ -31,8 +31,8 @@ mod reading;
 mod writing;
 
 use super::super::exchange::{
-    Access, Borrower, Debt, Exchange, Invitation, LendError, Lender, OFFER_LEN, Offer, Owing,
-    Passed, Span, Wanted,
+    Access, Borrower, Exchange, Invitation, LendError, Lender, OFFER_LEN, Offer, Passed, Span,
+    Wanted,
 };
 use super::job::JobHandle;
 use super::{

@@ -6,8 +6,8 @@ use super::frame::{FromReader, FromWriter};
 use super::mapping;
 use super::proof::{self, Number, OTHER_MEMORY};
 use super::{
-    Arc, Buffer, BufferMut, ChannelFault, Debt, Device, DeviceError, Error, JobHandle, Lane,
-    LaneContext, LaneIo, Lender, Offer, OpId, Owing, Room, Want, Wanted, copy, failed,
+    Arc, Buffer, BufferMut, ChannelFault, Device, DeviceError, Error, JobHandle, Lane, LaneContext,
+    LaneIo, Lender, Offer, OpId, Room, Want, Wanted, copy, failed,
 };
 use crate::device::cuda::{Download, Physical};
 use crate::keys::PipeKey;
@@ -299,17 +299,10 @@ impl Reader {
             let reason = format!("{found} bytes at {} for a tensor of {len}", offer.offset);
             return Err(ChannelFault(reason));
         };
-        let debt: Debt = match self.lender.owe(offer) {
-            Owing::Taken(debt) => debt,
-            // The writer's replacement, its RESET, or the end of the pipe follows.
-            Owing::Withdrawn => {
-                self.parts.insert(op, Part::Wanted(want));
-                return Ok(None);
-            }
-            Owing::Lost => {
-                self.detour(op, want, tools, io);
-                return Ok(None);
-            }
+        let Some(debt) = self.lender.owe(offer) else {
+            // If the writer has withdrawn it, the answer means nothing there, and a RESET or the end of the pipe follows.
+            self.detour(op, want, tools, io);
+            return Ok(None);
         };
         match tools.cuda.lent(local, physical, range, Box::new(debt)) {
             Ok(borrowed) => Ok(Some((borrowed, want))),
