@@ -25,8 +25,8 @@ const CLIENTS: usize = 1024;
 /// The most connections that have not identified themselves. An honest peer does so at once, so this many are never slow at the same time.
 const UNIDENTIFIED: usize = 32;
 
-/// The most retired segments that a client was not told of because it does not read: beyond that its connection is closed. It maps no more
-/// segments than this.
+/// The most retired segments, and an answer, that a client was not told of because it does not read: beyond that its connection is closed. It
+/// maps no more segments than this.
 pub(super) const UNTOLD: usize = super::lender::SEGMENTS;
 
 /// How long an answer may take.
@@ -154,9 +154,7 @@ impl Broker {
             PollFd::new(self.listener.as_fd(), listens),
         ];
         for client in &self.clients {
-            let mut wanted = PollFlags::POLLIN;
-            wanted.set(PollFlags::POLLOUT, !client.untold.is_empty());
-            fds.push(PollFd::new(client.socket.as_fd(), wanted));
+            fds.push(PollFd::new(client.socket.as_fd(), client.awaits()));
             fds.push(readable(client.process.as_fd()));
         }
         let watched = self.watched.iter();
@@ -230,8 +228,7 @@ impl Broker {
                     known.is_some_and(|known| Arc::ptr_eq(known, &borrower))
                 };
                 for client in self.clients.iter_mut().filter(theirs) {
-                    client.untold.push_back(segment);
-                    client.tell();
+                    client.retire(segment);
                 }
             }
             Command::Tidy => {

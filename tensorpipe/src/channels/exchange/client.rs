@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use nix::errno::Errno;
+use nix::poll::PollFlags;
 
 use super::Exchange;
 use super::borrower::Borrower;
@@ -31,8 +32,8 @@ pub(super) struct Client {
     who: ProcessIdentity,
     /// `None` until the process has identified itself.
     pub(super) borrower: Option<Arc<Borrower>>,
-    /// Retired segments that the process was not told of yet, because its socket was full.
-    pub(super) untold: VecDeque<SegmentId>,
+    /// Answers and retired segments that the process was not told of yet, because its socket was full.
+    untold: VecDeque<Packet>,
     pub(super) arrived: Instant,
 }
 
@@ -73,8 +74,7 @@ impl Client {
             }
             return Stays::Gone;
         }
-        self.tell();
-        if said && self.listen(exchange).is_err() || self.untold.len() > UNTOLD {
+        if said && self.talk(exchange).is_err() || self.untold.len() > UNTOLD {
             let has_loans = |borrower: &Arc<Borrower>| borrower.has_loans();
             return match self.borrower.as_ref().is_some_and(has_loans) {
                 true => Stays::Watched,
@@ -87,14 +87,49 @@ impl Client {
         }
     }
 
-    /// Tells the process which segments are retired, as far as the socket takes it: a process that is not told keeps them mapped.
-    pub(super) fn tell(&mut self) {
-        while let Some(segment) = self.untold.front() {
-            let retired = Packet::Retired(*segment).encode();
-            if self.socket.send(&retired, None).is_err() {
-                return;
+    /// What the broker waits for. While an answer has no room, no more questions are read.
+    pub(super) fn awaits(&self) -> PollFlags {
+        match self.untold.is_empty() {
+            true => PollFlags::POLLIN,
+            false => PollFlags::POLLOUT,
+        }
+    }
+
+    /// Tells the process that a segment is retired: one that is not told keeps it mapped.
+    pub(super) fn retire(&mut self, segment: SegmentId) {
+        // If the connection is over, `attend` finds that, too.
+        let _ = self.say(Packet::Retired(segment));
+    }
+
+    /// Says something, now or once the socket has room.
+    fn say(&mut self, packet: Packet) -> Result<(), Errno> {
+        self.untold.push_back(packet);
+        self.tell()
+    }
+
+    /// Sends what was not told yet, as far as the socket takes it.
+    fn tell(&mut self) -> Result<(), Errno> {
+        while let Some(packet) = self.untold.front() {
+            match self.send(packet) {
+                Ok(()) => drop(self.untold.pop_front()),
+                Err(Errno::EAGAIN) => break,
+                Err(errno) => return Err(errno),
             }
-            self.untold.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Sends a packet, a segment with its descriptor. If it has none, or if the system passes no more descriptors: that there is none.
+    fn send(&self, packet: &Packet) -> Result<(), Errno> {
+        let Packet::Segment(id) = *packet else {
+            return self.socket.send(&packet.encode(), None);
+        };
+        let borrower = self.borrower.as_ref();
+        let segment = borrower.and_then(|borrower| borrower.fetch(id));
+        let fd = segment.as_ref().map(|segment| segment.fd());
+        match fd.map(|fd| self.socket.send(&packet.encode(), Some(fd))) {
+            Some(sent @ (Ok(()) | Err(Errno::EAGAIN))) => sent,
+            Some(Err(_)) | None => self.socket.send(&Packet::None(id).encode(), None),
         }
     }
 
@@ -109,16 +144,16 @@ impl Client {
         let Some(borrower) = borrower else {
             // The pipe of the invitation may just have ended.
             tracing::debug!(who = ?self.who, "a process comes with an invitation that is not its own");
-            return self.socket.send(&Packet::None(number).encode(), None);
+            return self.say(Packet::None(number));
         };
-        let welcome = Packet::Welcome(number).encode();
+        let welcome = Packet::Welcome(number);
         if self.is_unidentified() {
             let ledger = borrower.made_ledger().map_err(|_| Errno::ENOMEM)?;
-            self.socket.send(&welcome, Some(ledger.fd()))?;
+            self.socket.send(&welcome.encode(), Some(ledger.fd()))?;
             self.borrower = Some(borrower);
             return Ok(());
         }
-        self.socket.send(&welcome, None)
+        self.say(welcome)
     }
 
     pub(super) fn watch(&mut self) -> Option<Watched> {
@@ -129,33 +164,26 @@ impl Client {
         })
     }
 
-    /// Answers the process's packets; an error when the connection is over.
-    fn listen(&mut self, exchange: &Arc<Exchange>) -> Result<(), Errno> {
+    /// Answers the process's packets, as far as its socket takes the answers; an error when the connection is over.
+    fn talk(&mut self, exchange: &Arc<Exchange>) -> Result<(), Errno> {
+        self.tell()?;
         let mut bytes = [0; PACKET_MAX];
         for _ in 0..BURST {
+            if !self.untold.is_empty() {
+                return Ok(());
+            }
             let received = match self.socket.recv(&mut bytes) {
                 Err(Errno::EAGAIN) => return Ok(()),
                 Err(errno) => return Err(errno),
                 Ok(received) if received.len == 0 => return Err(Errno::EPIPE),
                 Ok(received) => received,
             };
-            match (Packet::decode(&bytes[..received.len]), &self.borrower) {
-                (Some(Packet::Hello(number)), _) => self.welcome(exchange, number)?,
-                (Some(Packet::Fetch(id)), borrower) => {
-                    let segment = borrower.as_ref().and_then(|borrower| borrower.fetch(id));
-                    let fd = segment.as_ref().map(|segment| segment.fd());
-                    let sent = match fd {
-                        Some(_) => self.socket.send(&Packet::Segment(id).encode(), fd),
-                        None => Err(Errno::ENOENT),
-                    };
-                    // Also if the system passes no more descriptors.
-                    if sent.is_err() {
-                        self.socket.send(&Packet::None(id).encode(), None)?;
-                    }
-                }
-                (Some(Packet::Where { to }), _) if exchange.is_meant(&to) => {
+            match Packet::decode(&bytes[..received.len]) {
+                Some(Packet::Hello(number)) => self.welcome(exchange, number)?,
+                Some(Packet::Fetch(id)) => self.say(Packet::Segment(id))?,
+                Some(Packet::Where { to }) if exchange.is_meant(&to) => {
                     let exports = exchange.exports().ok_or(Errno::EPROTO)?;
-                    self.socket.send(&Packet::Here(exports).encode(), None)?;
+                    self.say(Packet::Here(exports))?;
                 }
                 _ => return Err(Errno::EPROTO),
             }

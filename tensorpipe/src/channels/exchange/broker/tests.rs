@@ -80,23 +80,37 @@ fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
             segment: number.to_le_bytes(),
         });
     }
+    // It goes on as it was: before it reads, it asks for a segment that is there, and for one that is not.
+    let pool = Pool::new(PoolOptions::default());
+    let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+    let (offer, _) = entered.borrower().lend(&buffer).unwrap();
+    let unknown = [0xff; 16];
+    std::thread::sleep(Duration::from_millis(200));
+    for segment in [offer.segment, unknown] {
+        let fetch = Packet::Fetch(segment).encode();
+        socket.send(&fetch, None).unwrap();
+    }
     std::thread::sleep(Duration::from_millis(200));
     let mut told = std::collections::BTreeSet::new();
+    let mut answers = Vec::new();
     let until = Instant::now() + ANSWER_TIMEOUT;
-    while told.len() < MANY && Instant::now() < until {
+    while (told.len() < MANY || answers.len() < 2) && Instant::now() < until {
         let mut bytes = [0; PACKET_MAX];
-        match socket.recv(&mut bytes).map(|packet| packet.len) {
-            Ok(len) => match Packet::decode(&bytes[..len]) {
-                Some(Packet::Retired(segment)) => told.insert(segment),
-                other => panic!("{other:?}"),
-            },
-            Err(_) => {
+        let received = match socket.recv(&mut bytes) {
+            Err(Errno::EAGAIN) => {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
+            received => received.unwrap(),
         };
+        match Packet::decode(&bytes[..received.len]) {
+            Some(Packet::Retired(segment)) => assert!(told.insert(segment)),
+            other => answers.push((other, received.fd.is_some())),
+        }
     }
     assert_eq!(told.len(), MANY);
+    let (segment, none) = (Packet::Segment(offer.segment), Packet::None(unknown));
+    assert_eq!(answers, [(Some(segment), true), (Some(none), false)]);
 }
 
 /// The limit may be lowered at any time, e.g. by a library. Open descriptors stay open.
