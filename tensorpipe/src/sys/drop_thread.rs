@@ -2,7 +2,8 @@
 //! for its device first. Dropping another library's memory runs that library's code.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
@@ -17,8 +18,13 @@ const BEHIND: u64 = 1 << 30;
 #[derive(Debug, Default)]
 pub(crate) struct DropThread {
     owner: Owner,
-    queue: Mutex<Option<Sender<Box<dyn Any + Send>>>>,
+    /// `None` while there is no thread.
+    queue: Mutex<Option<Queue>>,
+    /// It has logged once that the system refuses a thread.
+    has_warned: AtomicBool,
 }
+
+type Queue = Sender<Box<dyn Any + Send>>;
 
 impl DropThread {
     /// Drops `what` on the thread, or here if the system refuses a thread, or if this is a forked child, which does not have it.
@@ -26,11 +32,31 @@ impl DropThread {
         if self.owner.is_other_process() {
             return drop(what);
         }
-        let thread = {
-            let mut thread = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            thread.get_or_insert_with(start).clone()
+        self.drop_on(start, what);
+    }
+
+    /// `start` starts a thread if there is none.
+    fn drop_on(&self, start: impl FnOnce() -> io::Result<Queue>, what: impl Send + 'static) {
+        let queue = || self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let thread = match &mut *queue() {
+            Some(thread) => Ok(thread.clone()),
+            none => start().map(|thread| none.insert(thread).clone()),
         };
-        drop(thread.send(Box::new(what)));
+        match thread {
+            Ok(thread) => {
+                if let Err(unsent) = thread.send(Box::new(what)) {
+                    // What logs has panicked and ended it. The next item gets another one.
+                    *queue() = None;
+                    drop(unsent);
+                }
+            }
+            Err(error) => {
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "no thread lets go of memory that devices reach");
+                }
+                drop(what);
+            }
+        }
     }
 }
 
@@ -71,8 +97,8 @@ impl Drop for Counted {
     }
 }
 
-fn start() -> Sender<Box<dyn Any + Send>> {
-    let (sender, all): (_, Receiver<Box<dyn Any + Send>>) = channel();
+fn start() -> io::Result<Queue> {
+    let (queue, all): (_, Receiver<Box<dyn Any + Send>>) = channel();
     let thread = std::thread::Builder::new().name("tp-free".to_owned());
     let started = thread.spawn(move || {
         for what in all {
@@ -82,8 +108,36 @@ fn start() -> Sender<Box<dyn Any + Send>> {
             }
         }
     });
-    if let Err(error) = started {
-        tracing::warn!(%error, "no thread lets go of memory that devices reach");
+    started.map(|_| queue)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{ThreadId, current};
+
+    use super::*;
+
+    /// Says which thread drops it.
+    struct Item(Sender<ThreadId>);
+
+    impl Drop for Item {
+        fn drop(&mut self) {
+            self.0.send(current().id()).unwrap();
+        }
     }
-    sender
+
+    /// A process at its limit of threads may be there for a moment only.
+    #[test]
+    fn a_thread_that_was_refused_is_asked_for_again() {
+        let (frees, (says, said)) = (DropThread::default(), channel());
+        let refused = || Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        frees.drop_on(refused, Item(says.clone()));
+        let here = current().id();
+        assert_eq!(said.recv().unwrap(), here);
+        frees.drop_on(start, Item(says.clone()));
+        let other = said.recv().unwrap();
+        assert_ne!(other, here);
+        frees.drop_on(|| unreachable!(), Item(says));
+        assert_eq!(said.recv().unwrap(), other);
+    }
 }
