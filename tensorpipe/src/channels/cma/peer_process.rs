@@ -104,10 +104,6 @@ impl PeerProcess {
     }
 
     fn introduce(&self) -> Result<PeerMemory, Refusal> {
-        let lasting = |reason| Refusal {
-            reason,
-            lasting: true,
-        };
         let now = |errno: Errno| Refusal {
             reason: format!("the writer's exchange: {errno}"),
             lasting: false,
@@ -124,14 +120,19 @@ impl PeerProcess {
         socket.send(&ask.encode(), None).map_err(now)?;
         let mut bytes = [0; PACKET_MAX];
         let Some(len) = answer(&socket, &mut bytes).map_err(now)? else {
-            return Err(lasting(format!(
-                "the writer's exchange says nothing for {ANSWER_TIMEOUT:?}"
-            )));
+            // It may be stopped, or its machine busy.
+            return Err(Refusal {
+                reason: format!("the writer's exchange says nothing for {ANSWER_TIMEOUT:?}"),
+                lasting: false,
+            });
         };
         // The process has answered, and the pidfd is older than the answer, so the pidfd is of that process.
         match Packet::decode(&bytes[..len]) {
             Some(Packet::Here(exports)) => Ok(PeerMemory { process, exports }),
-            _ => Err(lasting("the writer's exchange makes no sense".to_owned())),
+            _ => Err(Refusal {
+                reason: "the writer's exchange makes no sense".to_owned(),
+                lasting: true,
+            }),
         }
     }
 }

@@ -215,6 +215,17 @@ fn a_silent_exchange_keeps_one_thread_busy() {
     assert_eq!(others.unwrap_err(), Errno::EAGAIN, "one meets for all");
 }
 
+/// Its process may be stopped, or busy: it is met later.
+#[test]
+fn an_exchange_that_says_nothing_in_time_is_asked_again_later() {
+    let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
+    let _listener = PacketSocket::listen(&name).unwrap();
+    let peer_process = PeerProcess::of(crate::process::random_token().unwrap(), &name);
+    let refusal = connect(&peer_process).unwrap_err();
+    assert!(refusal.reason.contains("says nothing"), "{refusal:?}");
+    assert!(!refusal.lasting, "{refusal:?}");
+}
+
 #[test]
 fn a_meeting_that_failed_is_not_tried_at_once() {
     let name = format!("tensorpipe-test-{}", crate::process::random_name().unwrap());
