@@ -18,6 +18,7 @@ use super::{Command, Exchange};
 use crate::sync::Arc;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::waiting::poll_all;
+use crate::sys::workers::panics;
 
 /// Connections of borrowers at once: one for each process.
 const CLIENTS: usize = 1024;
@@ -78,50 +79,60 @@ impl Broker {
         })
     }
 
-    /// Runs until the process ends.
+    /// Runs until the process ends. What logs may panic: that costs the peer concerned its connection, and nobody else anything.
     pub(super) fn work(mut self) {
         loop {
-            for command in self.exchange.take_commands() {
-                self.carry_out(command);
+            if panics(|| self.round()) {
+                std::thread::sleep(PAUSE);
             }
-            let mut ready = self.wait().into_iter();
-            let mut next = || ready.next().unwrap_or(false);
-            if next() {
-                let _ = self.eventfd.read();
-            }
-            let accept = next();
-            let exchange = self.exchange.clone();
-            let mut watched = Vec::new();
-            // The same order in which `wait` lists them.
-            self.clients.retain_mut(|client| {
-                let (said, ended) = (next(), next());
-                match client.attend(&exchange, said, ended) {
-                    Stays::Here => true,
-                    Stays::Watched => {
-                        watched.extend(client.watch());
-                        false
-                    }
-                    Stays::Gone => false,
+        }
+    }
+
+    fn round(&mut self) {
+        for command in self.exchange.take_commands() {
+            panics(|| self.carry_out(command));
+        }
+        let mut ready = self.wait().into_iter();
+        let mut next = || ready.next().unwrap_or(false);
+        if next() {
+            let _ = self.eventfd.read();
+        }
+        let accept = next();
+        let exchange = self.exchange.clone();
+        let mut watched = Vec::new();
+        // The same order in which `wait` lists them.
+        self.clients.retain_mut(|client| {
+            let (said, ended) = (next(), next());
+            let mut stays = Stays::Watched;
+            panics(|| stays = client.attend(&exchange, said, ended));
+            match stays {
+                Stays::Here => true,
+                Stays::Watched => {
+                    watched.extend(client.watch());
+                    false
                 }
-            });
-            self.watched.retain(|watched| {
-                let ended = next();
-                if ended {
-                    watched.borrower.ended();
-                }
-                !ended && watched.borrower.has_loans()
-            });
-            self.calls.retain_mut(|call| {
-                let said = next();
-                (!said || call.listen().is_ok()) && call.expire(Instant::now())
-            });
-            watched
-                .into_iter()
-                .for_each(|client| self.keep_watch(client));
-            self.tidy();
-            if accept {
-                self.accept();
+                Stays::Gone => false,
             }
+        });
+        self.watched.retain(|watched| {
+            let ended = next();
+            if ended {
+                watched.borrower.ended();
+            }
+            !ended && watched.borrower.has_loans()
+        });
+        self.calls.retain_mut(|call| {
+            let said = next();
+            let mut stays = false;
+            panics(|| stays = (!said || call.listen().is_ok()) && call.expire(Instant::now()));
+            stays
+        });
+        watched
+            .into_iter()
+            .for_each(|client| self.keep_watch(client));
+        self.tidy();
+        if accept {
+            self.accept();
         }
     }
 
@@ -261,11 +272,12 @@ impl Broker {
         let mut unidentified = clients.filter(|(_, client)| client.is_unidentified());
         let first = unidentified.next().map(|(at, _)| at);
         let others = unidentified.count();
-        if let Some(first) = first.filter(|_| others + 1 >= UNIDENTIFIED) {
-            tracing::debug!("one who does not say who it is is turned away: there are too many");
-            self.clients.remove(first);
-        }
+        let first = first.filter(|_| others + 1 >= UNIDENTIFIED);
+        let removed = first.map(|first| self.clients.remove(first));
         self.clients.push(client);
+        if removed.is_some() {
+            tracing::debug!("one who does not say who it is is turned away: there are too many");
+        }
     }
 
     /// Accepts the next connection and closes it, so that the client does not wait for an answer in vain. `false`: there was no
@@ -273,10 +285,12 @@ impl Broker {
     fn turn_away(&mut self) -> bool {
         let has_one = self.spare.take().is_some();
         if has_one {
-            tracing::debug!("a borrower is turned away: too many files are open");
             drop(self.listener.accept());
         }
         self.spare = self.eventfd.as_fd().try_clone_to_owned().ok();
+        if has_one {
+            tracing::debug!("a borrower is turned away: too many files are open");
+        }
         has_one
     }
 }

@@ -134,13 +134,13 @@ impl Call {
     pub(super) fn listen(&mut self) -> Result<(), String> {
         let result = self.packets();
         if let Err(reason) = &result {
-            tracing::debug!(reason, "the exchange of a lender is lost");
             if let Some(lender) = self.lender.upgrade() {
                 lender.lost();
             }
             for asked in self.asked.drain(..) {
                 let _ = asked.tell.send(Err(LendError::now(reason.as_str())));
             }
+            tracing::debug!(reason, "the exchange of a lender is lost");
         }
         result
     }

@@ -215,8 +215,14 @@ impl Lender {
             tell,
         });
         let gone = || Err(LendError::now("the exchange of this process is gone"));
-        let told = tokio::time::timeout(FETCH_TIMEOUT, told).await;
-        told.map_or_else(|_| gone(), |told| told.unwrap_or_else(|_| gone()))
+        match tokio::time::timeout(FETCH_TIMEOUT, told).await {
+            Ok(Ok(told)) => told,
+            Ok(Err(_)) => gone(),
+            Err(_) => {
+                self.failed();
+                gone()
+            }
+        }
     }
 
     pub(super) fn welcomed(&self, debts: Debts) {

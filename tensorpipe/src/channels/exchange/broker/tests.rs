@@ -256,3 +256,49 @@ fn hostile_peers_are_few_and_keep_nobody_out() {
         most <= UNIDENTIFIED + 1
     }));
 }
+
+/// A subscriber that panics at each event.
+struct Panics;
+
+impl tracing::Subscriber for Panics {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("on purpose");
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// In a child, since a subscriber stays for the life of a process.
+#[test]
+fn a_log_that_panics_ends_nothing_for_others() {
+    assert!(in_a_child(|| {
+        let exchange = Exchange::here();
+        let entered = enter(&exchange);
+        tracing::subscriber::set_global_default(Panics).unwrap();
+        // What the broker logs.
+        let (stranger, _) = connect(exchange.name()).unwrap();
+        let hello = Packet::Hello([0x7b; 16]);
+        stranger.send(&hello.encode(), None).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let unknown = [0x79; 16];
+        let fetch = Packet::Fetch(unknown).encode();
+        entered.socket.send(&fetch, None).unwrap();
+        let mut bytes = [0; PACKET_MAX];
+        let heard = std::iter::repeat_with(|| {
+            std::thread::sleep(Duration::from_millis(1));
+            let len = entered.socket.recv(&mut bytes).ok()?.len;
+            Some(Packet::decode(&bytes[..len]))
+        });
+        let heard = heard.take(5000).flatten().next();
+        drop(enter(&exchange));
+        heard == Some(Some(Packet::None(unknown)))
+    }));
+}
