@@ -186,3 +186,20 @@ fn killed_at_any_moment_a_process_leaves_no_memory_out_and_nothing_mapped() {
         eventually("nothing is mapped", || mappings() == 0).await;
     });
 }
+
+/// The process lives on as another program, which has nothing of it mapped.
+#[test]
+fn a_reader_that_becomes_another_program_gives_everything_back() {
+    alone(async || {
+        let context = context("parent", 64 << 20);
+        let mut peer = Peer::start(&context, &[]).await;
+        for seed in 0..4 {
+            peer.keeps(&made(context.pool(), LEN, seed), seed).await;
+        }
+        assert_eq!(peer.told("check").await, "4 are the same");
+        assert_eq!(lendable(context.pool()).lent_bytes, 16 << 20);
+        peer.pipe.send(Message::new("become sleep 100")).unwrap();
+        eventually("memory back", || lendable(context.pool()).lent_bytes == 0).await;
+        assert!(peer.child.is_alive(), "it sleeps");
+    });
+}

@@ -1,5 +1,6 @@
 //! Setup of every test here: a parent that listens, and a child that connects and obeys messages.
 
+use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -190,6 +191,10 @@ pub(crate) fn play() {
                     let message = Message::new("given").tensor(tensor);
                     pipe.write(message).await.unwrap();
                     break;
+                }
+                ["become", program, argument] => {
+                    let mut program = std::process::Command::new(program);
+                    panic!("{text}: {}", program.arg(argument).exec());
                 }
                 ["leave"] => break,
                 _ => panic!("told `{text}`"),

@@ -4,6 +4,10 @@
 //! connection from it or watches its pidfd. There are two exceptions: the connection failed in the moment in which the process took
 //! something, or the broker does not run any more. Then nobody notices that the process ends, and its loans come back only if it gives them
 //! back.
+//!
+//! A process keeps its connection open as long as it holds a loan. So when it closes the last one and has loans, its program is gone: it
+//! has ended, or executes another one. Only the pidfd says so after a connection that the broker closed, or while a forked child of the
+//! process runs, which has inherited the connection.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -36,6 +40,8 @@ pub(in crate::channels) struct Borrower {
     segments: Mutex<BTreeMap<SegmentId, Told>>,
     /// Copies of ordinary memory.
     copies: Copies,
+    /// See [`ended`](Self::ended).
+    has_ended: AtomicBool,
 }
 
 /// A segment that a borrower was told of.
@@ -55,6 +61,7 @@ impl Borrower {
             has_warned: AtomicBool::new(false),
             segments: Mutex::default(),
             copies: Copies::new(),
+            has_ended: AtomicBool::new(false),
         }
     }
 
@@ -200,7 +207,7 @@ impl Borrower {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        peer::has_ended(&self.process)
+        self.has_ended.load(Ordering::Relaxed) || peer::has_ended(&self.process)
     }
 
     /// Whether the borrower has loans that are not back.
@@ -208,8 +215,9 @@ impl Borrower {
         self.ledger().is_some_and(|ledger| ledger.is_out())
     }
 
-    /// Its process has ended.
+    /// Its process has ended, or executes another program.
     pub(super) fn ended(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
         if let Some(ledger) = self.ledger() {
             ledger.close();
         }

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::EventFd;
 
+use super::borrower::Borrower;
 use super::call::Call;
 use super::client::{Client, Stays, Watched};
 use super::copies::IDLE;
@@ -47,7 +48,7 @@ pub(super) struct Broker {
     /// A descriptor in reserve: when no others are left, the broker closes it so that it can accept the next client and turn it away.
     spare: Option<OwnedFd>,
     clients: Vec<Client>,
-    /// Processes that closed their connection but still hold loans; perhaps they are about to end. Each is listed once.
+    /// Processes that still hold loans although the broker has closed their connection. Each is listed once.
     watched: Vec<Watched>,
     calls: Vec<Call>,
     paused_until: Option<Instant>,
@@ -99,7 +100,7 @@ impl Broker {
         }
         let accept = next();
         let exchange = self.exchange.clone();
-        let mut watched = Vec::new();
+        let (mut watched, mut left) = (Vec::new(), Vec::new());
         // The same order in which `wait` lists them.
         self.clients.retain_mut(|client| {
             let (said, ended) = (next(), next());
@@ -109,6 +110,10 @@ impl Broker {
                 Stays::Here => true,
                 Stays::Watched => {
                     watched.extend(client.watch());
+                    false
+                }
+                Stays::Left => {
+                    left.extend(client.borrower.take());
                     false
                 }
                 Stays::Gone => false,
@@ -130,6 +135,7 @@ impl Broker {
         watched
             .into_iter()
             .for_each(|client| self.keep_watch(client));
+        left.iter().for_each(|borrower| self.left(borrower));
         self.tidy();
         if accept {
             self.accept();
@@ -200,12 +206,22 @@ impl Broker {
         self.tidy_at = (used > 0).then(|| Instant::now() + IDLE);
     }
 
-    /// A process that connects and leaves repeatedly still takes only one descriptor.
+    /// A process has closed a connection. If it has loans and no other one, its program is gone.
+    fn left(&self, borrower: &Arc<Borrower>) {
+        let clients = self.clients.iter();
+        let clients = clients.filter_map(|client| client.borrower.as_ref());
+        let mut known = clients.chain(self.watched.iter().map(|watched| &watched.borrower));
+        if borrower.has_loans() && !known.any(|known| Arc::ptr_eq(known, borrower)) {
+            borrower.ended();
+        }
+    }
+
+    /// A process that connects and is turned away repeatedly still takes only one descriptor.
     fn keep_watch(&mut self, client: Watched) {
         let is_same = |known: &Watched| {
             known.who == client.who && Arc::ptr_eq(&known.borrower, &client.borrower)
         };
-        if !self.watched.iter().any(is_same) {
+        if client.borrower.has_loans() && !self.watched.iter().any(is_same) {
             self.watched.push(client);
         }
     }

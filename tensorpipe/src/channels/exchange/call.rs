@@ -20,7 +20,7 @@ use crate::sys::unix_fds::{self, PacketSocket};
 pub(super) struct Call {
     lender: Weak<Lender>,
     id: u64,
-    socket: PacketSocket,
+    socket: Arc<PacketSocket>,
     welcome: bool,
     asked: Vec<Asked>,
 }
@@ -46,7 +46,7 @@ impl Call {
         Ok(Self {
             lender: Arc::downgrade(lender),
             id: lender.id(),
-            socket,
+            socket: Arc::new(socket),
             welcome: false,
             asked: Vec::new(),
         })
@@ -162,7 +162,7 @@ impl Call {
             match (Packet::decode(&bytes[..received.len]), self.welcome) {
                 (Some(Packet::Welcome(number)), welcome) => {
                     if !welcome {
-                        lender.welcomed(Debts::map(passed(&received)?)?);
+                        lender.welcomed(Debts::map(passed(&received)?)?, &self.socket);
                         self.welcome = true;
                     }
                     self.answer(What::Invitation(number), &Ok(()));

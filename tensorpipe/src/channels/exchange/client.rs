@@ -18,7 +18,7 @@ use crate::sys::peer::{self, ProcessIdentity};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
 
-/// A borrower that has closed its connection but still holds loans.
+/// A borrower whose connection the broker has closed, and that still holds loans.
 pub(super) struct Watched {
     pub(super) process: Arc<OwnedFd>,
     pub(super) who: ProcessIdentity,
@@ -40,8 +40,11 @@ pub(super) struct Client {
 /// Whether the broker keeps a client.
 pub(super) enum Stays {
     Here,
-    /// It has closed its connection but still holds loans.
+    /// The broker closes its connection, but it may still hold loans.
     Watched,
+    /// It has closed its connection.
+    Left,
+    /// It has ended, or does not say who it is.
     Gone,
 }
 
@@ -74,16 +77,14 @@ impl Client {
             }
             return Stays::Gone;
         }
-        if said && self.talk(exchange).is_err() || self.untold.len() > UNTOLD {
-            let has_loans = |borrower: &Arc<Borrower>| borrower.has_loans();
-            return match self.borrower.as_ref().is_some_and(has_loans) {
-                true => Stays::Watched,
-                false => Stays::Gone,
-            };
-        }
-        match self.is_unidentified() && self.arrived.elapsed() > ANSWER_TIMEOUT {
-            true => Stays::Gone,
-            false => Stays::Here,
+        let talked = if said { self.talk(exchange) } else { Ok(()) };
+        let is_slow = self.is_unidentified() && self.arrived.elapsed() > ANSWER_TIMEOUT;
+        match talked {
+            Err(Errno::EPIPE | Errno::ECONNRESET) => Stays::Left,
+            Err(_) => Stays::Watched,
+            Ok(()) if self.untold.len() > UNTOLD => Stays::Watched,
+            Ok(()) if is_slow => Stays::Gone,
+            Ok(()) => Stays::Here,
         }
     }
 

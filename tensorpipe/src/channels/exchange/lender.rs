@@ -18,6 +18,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 use crate::sys::ledger::{Debts, Entry};
 use crate::sys::registrations::Registrable;
 use crate::sys::segment::{Foreign, SegmentId};
+use crate::sys::unix_fds::PacketSocket;
 
 /// Segments of one lender that are mapped here at once: enough for eight contexts whose pools have the most segments a pool can have.
 pub(super) const SEGMENTS: usize = 4096;
@@ -46,12 +47,20 @@ pub(in crate::channels) struct Lender {
 struct Has {
     /// The lender failed to answer or to pass something usable: nothing is asked of it until then.
     unreliable_until: Option<Instant>,
-    debts: Option<Arc<Debts>>,
+    account: Option<Arc<Account>>,
     segments: BTreeMap<SegmentId, Arc<Mapped>>,
     /// Memory of the lender's devices.
     spans: Spans,
     /// It has logged once that no more segments can be mapped.
     has_warned: bool,
+}
+
+/// The ledger, and the connection over which it came. That closes when this process has nothing of the lender's any more, or executes
+/// another program: then the lender takes everything for given back.
+#[derive(Debug)]
+struct Account {
+    debts: Debts,
+    _connection: Arc<PacketSocket>,
 }
 
 /// A mapped segment of a lender. The exchange counts its bytes: if this process reads a page that the lender has not filled, the kernel
@@ -82,7 +91,7 @@ impl Drop for Mapped {
 #[cfg(feature = "cuda")]
 #[derive(Debug)]
 pub(in crate::channels) struct Debt {
-    debts: Arc<Debts>,
+    account: Arc<Account>,
     entry: Entry,
     /// Keeps the connection by which the lender sees that this process is alive.
     _lender: Arc<Lender>,
@@ -91,7 +100,7 @@ pub(in crate::channels) struct Debt {
 #[cfg(feature = "cuda")]
 impl Drop for Debt {
     fn drop(&mut self) {
-        self.debts.give_back(self.entry);
+        self.account.debts.give_back(self.entry);
     }
 }
 
@@ -141,10 +150,10 @@ impl Lender {
         lane: u64,
         pool: &Pool,
     ) -> TakeResult {
-        let (segment, debts) = {
+        let (segment, account) = {
             let has = lock(&self.has);
-            match (has.segments.get(&offer.segment), &has.debts) {
-                (Some(segment), Some(debts)) => (segment.clone(), debts.clone()),
+            match (has.segments.get(&offer.segment), &has.account) {
+                (Some(segment), Some(account)) => (segment.clone(), account.clone()),
                 _ => return TakeResult::Unknown,
             }
         };
@@ -152,13 +161,13 @@ impl Lender {
         let Some(end) = end.filter(|end| *end <= segment.memory.len() as u64) else {
             return TakeResult::Outside;
         };
-        if !debts.take(offer.entry) {
+        if !account.debts.take(offer.entry) {
             return TakeResult::NotOffered;
         }
         TakeResult::Taken(Borrowed {
             range: offer.offset as usize..end as usize,
             segment,
-            debts,
+            account,
             entry: offer.entry,
             id: offer.segment,
             lender: self.clone(),
@@ -174,7 +183,7 @@ impl Lender {
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Result<Found, LendError> {
         let mut has = lock(&self.has);
-        if has.debts.is_none() {
+        if has.account.is_none() {
             return Err(LendError::now("the peer's exchange is not there any more"));
         }
         let found = has.spans.of(ids);
@@ -188,10 +197,10 @@ impl Lender {
     /// [`NotOffered`](TakeResult::NotOffered).
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn owe(self: &Arc<Self>, offer: &Offer) -> Option<Debt> {
-        let debts = lock(&self.has).debts.clone()?;
+        let account = lock(&self.has).account.clone()?;
         let entry = offer.entry;
-        debts.take(entry).then(|| Debt {
-            debts,
+        account.debts.take(entry).then(|| Debt {
+            account,
             entry,
             _lender: self.clone(),
         })
@@ -225,8 +234,12 @@ impl Lender {
         }
     }
 
-    pub(super) fn welcomed(&self, debts: Debts) {
-        lock(&self.has).debts = Some(Arc::new(debts));
+    pub(super) fn welcomed(&self, debts: Debts, connection: &Arc<PacketSocket>) {
+        let account = Account {
+            debts,
+            _connection: connection.clone(),
+        };
+        lock(&self.has).account = Some(Arc::new(account));
     }
 
     pub(super) fn mapped(&self, id: SegmentId, memory: Foreign) -> Result<(), LendError> {
@@ -260,7 +273,7 @@ impl Lender {
             Wanted::Main(id) => has.segments.contains_key(&id),
             Wanted::Device(id) => has.spans.has(id),
         };
-        has.debts.is_some() && known
+        has.account.is_some() && known
     }
 
     /// The lender has released a segment.
@@ -321,7 +334,7 @@ impl Drop for Lender {
 pub(in crate::channels) struct Borrowed {
     range: Range<usize>,
     segment: Arc<Mapped>,
-    debts: Arc<Debts>,
+    account: Arc<Account>,
     entry: Entry,
     id: SegmentId,
     /// Keeps the connection by which the lender sees that this process is alive.
@@ -350,7 +363,7 @@ impl Borrowed {
 
     /// Marks the memory as on its way back to its lender. Nobody else has a handle on it.
     pub(in crate::channels) fn send_back(&self) {
-        self.debts.send_back(self.entry);
+        self.account.debts.send_back(self.entry);
         self.holder.store(NOBODY, Ordering::Relaxed);
     }
 
@@ -370,7 +383,7 @@ impl Borrowed {
     pub(in crate::channels) fn stays(&self) -> bool {
         match self.holder.load(Ordering::Relaxed) {
             HERE => true,
-            NOBODY if self.debts.keep(self.entry) => {
+            NOBODY if self.account.debts.keep(self.entry) => {
                 self.holder.store(HERE, Ordering::Relaxed);
                 true
             }
@@ -380,7 +393,9 @@ impl Borrowed {
 
     /// The lender says that it has the memory. `false`: the ledger contradicts it.
     pub(in crate::channels) fn arrived(&self) -> bool {
-        if self.holder.load(Ordering::Relaxed) == NOBODY && self.debts.is_returned(self.entry) {
+        if self.holder.load(Ordering::Relaxed) == NOBODY
+            && self.account.debts.is_returned(self.entry)
+        {
             return false;
         }
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -431,8 +446,8 @@ impl Memory for Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         match self.holder.load(Ordering::Relaxed) {
-            HERE => self.debts.give_back(self.entry),
-            NOBODY => self.debts.give_up(self.entry),
+            HERE => self.account.debts.give_back(self.entry),
+            NOBODY => self.account.debts.give_up(self.entry),
             // The ledger's word may already belong to another loan.
             _ => {}
         }

@@ -278,7 +278,7 @@ impl Exchange {
         if let Some(known) = borrowers.get(&who).and_then(Weak::upgrade)
             && known.has_ended()
         {
-            // Before Linux 6.9, a later process with the same pid looks the same.
+            // The process executes another program. Or, before Linux 6.9: a later process has the same pid.
             borrowers.remove(&who);
         }
         entry(&mut borrowers, who, make)

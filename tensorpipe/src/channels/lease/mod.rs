@@ -16,7 +16,7 @@
 //!
 //! Loans belong to a pair of processes, not to a pipe. The descriptors of the ledger and of each segment travel once, over a Unix socket
 //! between the two exchanges. The kernel tells each exchange which process the other one is. Memory is reused only when it is given back,
-//! its offer is withdrawn, or the borrower's process has ended.
+//! its offer is withdrawn, or the borrower's process has ended or executes another program.
 //!
 //! A resource may be missing: no descriptors are left, a ledger is full, an exchange does not answer. Then the tensor is sent as bytes on
 //! the pipe's connection, like over `basic`. If the cause is lasting, both ends' routes report it.

@@ -49,9 +49,9 @@ fn enter_by(exchange: &Exchange, invitation: &Invitation) -> PacketSocket {
     socket
 }
 
-/// Each connection makes it a client, and when it closes, a process that still holds a loan.
+/// Each connection makes it a client, and when that is turned away, a process that still holds a loan.
 #[test]
-fn a_borrower_that_comes_and_goes_is_watched_once() {
+fn a_borrower_that_comes_and_is_turned_away_is_watched_once() {
     let pool = Pool::new(PoolOptions::default());
     let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
     let exchange = Exchange::here();
@@ -61,10 +61,38 @@ fn a_borrower_that_comes_and_goes_is_watched_once() {
     assert!(Debts::map(ledger.fd()).unwrap().take(offer.entry));
     let before = watches();
     for _ in 0..100 {
-        enter_by(&exchange, &entered.invitation);
+        let socket = enter_by(&exchange, &entered.invitation);
+        socket.send(b"nonsense", None).unwrap();
     }
     let after = watches();
     assert!(after < before + 20, "{before}, then {after}");
+}
+
+/// Its program is gone: the process executes another one. In a child, since this process has other connections.
+#[test]
+fn a_borrower_that_leaves_with_a_loan_is_another_one_when_it_comes_back() {
+    let pool = Pool::new(PoolOptions::default());
+    assert!(in_a_child(|| {
+        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+        let exchange = Exchange::here();
+        let Entered { invitation, socket } = enter(&exchange);
+        let borrower = invitation.borrower().unwrap();
+        let (offer, _) = borrower.lend(&buffer).unwrap();
+        let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
+        assert!(debts.take(offer.entry));
+        let other = enter_by(&exchange, &invitation);
+        drop(socket);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(borrower.has_loans(), "it has another connection");
+        drop(other);
+        let until = Instant::now() + ANSWER_TIMEOUT;
+        while borrower.has_loans() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!borrower.has_loans());
+        let back = enter(&exchange);
+        !Arc::ptr_eq(back.borrower(), borrower)
+    }));
 }
 
 /// A borrower that is slow to read still hears of every retired segment: it would keep mapped what it does not hear of.
