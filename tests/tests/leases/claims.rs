@@ -1,8 +1,11 @@
 //! A hostile peer claims to be a process that was lent memory. The claim gets it nothing.
 
 use std::collections::HashMap;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use tensorpipe::channels::{ChannelFault, LaneIo, LeaseChannel, OpId};
 use tensorpipe::conformance::pattern;
 use tensorpipe::{Buffer, Context, Message, Pipe, Tensor};
@@ -138,5 +141,22 @@ fn whoever_claims_to_have_come_is_offered_nothing() {
         drop(ours);
         let is_back = || lendable(victim.pool()).outstanding_bytes == 0;
         eventually("the memory is back", is_back).await;
+    });
+}
+
+/// Whoever connects learns the name, also of a process that has not lent anything yet, and could be another user's.
+#[test]
+fn nobody_else_takes_the_name_under_which_a_process_lends() {
+    alone(async || {
+        let victim = over_tcp("victim", 64 << 20);
+        let peer = Peer::start(&victim, &[]).await;
+        let described = descriptor(&peer).await;
+        let name = &described[described.len() - "tensorpipe-".len() - 32..];
+        let family = AddressFamily::Unix;
+        let thief = socket(family, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        let taken = bind(thief.as_raw_fd(), &UnixAddr::new_abstract(name).unwrap());
+        assert_eq!(taken, Err(Errno::EADDRINUSE));
+        check(&peer.gives(LEN, 3).await, 3);
+        assert_eq!(peer.pipe.stats().bytes_borrowed, LEN as u64);
     });
 }

@@ -92,8 +92,7 @@ impl Channel for CmaChannel {
     }
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        let exchange = Exchange::here();
-        Access::Read.devices(exchange.process(), exchange.name(), true)
+        Access::Read.devices(&Exchange::here(), true)
     }
 
     fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {

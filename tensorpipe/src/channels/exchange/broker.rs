@@ -43,7 +43,7 @@ pub(super) const BURST: usize = 16;
 /// See the module's documentation.
 pub(super) struct Broker {
     exchange: Arc<Exchange>,
-    listener: PacketSocket,
+    listener: Arc<PacketSocket>,
     eventfd: Arc<EventFd>,
     /// A descriptor in reserve: when no others are left, the broker closes it so that it can accept the next client and turn it away.
     spare: Option<OwnedFd>,
@@ -63,7 +63,7 @@ impl Broker {
     /// If no descriptor is left: the broker could not answer anybody.
     pub(super) fn new(
         exchange: Arc<Exchange>,
-        listener: PacketSocket,
+        listener: Arc<PacketSocket>,
         eventfd: Arc<EventFd>,
     ) -> std::io::Result<Self> {
         Ok(Self {

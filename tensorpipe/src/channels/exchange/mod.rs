@@ -1,9 +1,9 @@
 //! This process's exchange: a broker for its dealings with other processes of this machine, beside its pipes to them.
 //!
 //! Over it, the lanes of channel `lease` learn who lends and who borrows, and get descriptors passed; channel `cma` asks there whose memory
-//! it reads. There is one exchange for each process (a forked child makes its own). It costs nothing until a lane needs it. From then on,
-//! until the process ends, it costs a thread, a listening socket under a random name, and one connection for each process that lends or
-//! borrows.
+//! it reads. There is one exchange for each process (a forked child makes its own). It costs a listening socket under a random name, from
+//! when the first peer is told that name until the process ends. From when a lane needs it, it also costs a thread, and one connection for
+//! each process that lends or borrows.
 //!
 //! ```text
 //!   ProcessDescriptor ── in device descriptors ──  who can meet, and under which name       process_descriptor.rs
@@ -70,6 +70,8 @@ pub(in crate::channels) struct Exchange {
     name: String,
     /// Why the exchange has no name, in which case no process can connect to it.
     nameless: Option<SystemError>,
+    /// What it listens on. The name is told only then: another user's process that knows it could take it before.
+    listener: Mutex<Option<Arc<PacketSocket>>>,
     /// Wakes the broker; set once the broker runs.
     eventfd: OnceLock<Arc<EventFd>>,
     opening: Mutex<()>,
@@ -147,6 +149,7 @@ impl Exchange {
             process,
             name,
             nameless,
+            listener: Mutex::default(),
             eventfd: OnceLock::new(),
             opening: Mutex::default(),
             commands: Mutex::default(),
@@ -168,24 +171,37 @@ impl Exchange {
         &self.name
     }
 
+    /// Listens unless it does. From then on nobody else can take the name.
+    fn listen(&self) -> Result<Arc<PacketSocket>, SystemError> {
+        if let Some(error) = &self.nameless {
+            return Err(error.clone());
+        }
+        let mut listener = lock(&self.listener);
+        if let Some(listener) = &*listener {
+            return Ok(listener.clone());
+        }
+        // Without the name, which this may tell.
+        let refused = |errno: Errno| SystemError::new("listen", "the exchange", errno.into());
+        let made = Arc::new(PacketSocket::listen(&self.name).map_err(refused)?);
+        *listener = Some(made.clone());
+        Ok(made)
+    }
+
     /// Starts the broker unless it runs. If that fails, the next caller tries again.
     pub(in crate::channels) fn open(self: &Arc<Self>) -> Result<(), SystemError> {
         if self.eventfd.get().is_some() {
             return Ok(());
         }
-        if let Some(error) = &self.nameless {
-            return Err(error.clone());
-        }
+        let listener = self.listen()?;
         let _opening = lock(&self.opening);
         if self.eventfd.get().is_some() {
             return Ok(());
         }
-        let refused = |call, errno: Errno| SystemError::new(call, self.name.as_str(), errno.into());
-        let listener =
-            PacketSocket::listen(&self.name).map_err(|errno| refused("listen", errno))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let eventfd = EventFd::from_value_and_flags(0, flags);
-        let eventfd = Arc::new(eventfd.map_err(|errno| refused("eventfd", errno))?);
+        let eventfd = eventfd
+            .map_err(|errno| SystemError::new("eventfd", "of the exchange", errno.into()))?;
+        let eventfd = Arc::new(eventfd);
         let broker = Broker::new(self.clone(), listener, eventfd.clone());
         let broker = broker.map_err(|error| SystemError::new("dup", "eventfd", error))?;
         let thread = std::thread::Builder::new().name(THREAD.to_owned());

@@ -4,6 +4,7 @@
 //! [`Access::Read`] also what a [`Reader`] needs, the process's random id, and the name of its exchange. A process that can offer no such
 //! access sends 0 and the reason.
 
+use super::Exchange;
 use crate::channels::Link;
 use crate::device::Device;
 use crate::error::{Error, Misuse, SystemError, legible};
@@ -46,14 +47,18 @@ pub(in crate::channels) struct Reader {
 }
 
 impl Access {
-    /// The device descriptors of this process, whose exchange has this name.
+    /// The device descriptors of this process, which has this exchange.
     pub(in crate::channels) fn devices(
         self,
-        process: Token,
-        name: &str,
+        exchange: &Exchange,
         borrows: bool,
     ) -> Vec<(Device, Vec<u8>)> {
-        let mut place = ProcessDescriptor::here(self, process, name);
+        let place = ProcessDescriptor::here(self, exchange.process(), exchange.name());
+        let listens = |place| match exchange.listen() {
+            Ok(_) => Ok(place),
+            Err(error) => Err(error.to_string()),
+        };
+        let mut place = place.and_then(listens);
         if let Ok(place) = &mut place {
             place.borrows = borrows;
         }

@@ -125,7 +125,7 @@ impl Channel for LeaseChannel {
 
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
         let exchange = Exchange::here();
-        Access::Lend.devices(exchange.process(), exchange.name(), !self.lends_only)
+        Access::Lend.devices(&exchange, !self.lends_only)
     }
 
     fn reaches(&self, ours: DeviceOffer<'_>, theirs: DeviceOffer<'_>) -> Result<(), String> {

@@ -95,8 +95,7 @@ impl Channel for CudaIpcChannel {
 
     /// Each descriptor identifies the device, and says where its process is.
     fn devices(&self) -> Vec<(Device, Vec<u8>)> {
-        let exchange = Exchange::here();
-        let place = Access::Lend.devices(exchange.process(), exchange.name(), true);
+        let place = Access::Lend.devices(&Exchange::here(), true);
         let Some((_, place)) = place.into_iter().next() else {
             return Vec::new();
         };
