@@ -18,26 +18,43 @@
 //! ```
 
 use std::future::Future;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, Misuse, SystemError};
 use crate::sys::fork::PerProcess;
+use crate::sys::workers::panics;
 use crate::{Allocation, ConnectPolicy, Descriptor, Message, Pool, ReadError, Route, Url};
 
 fn runtime() -> Result<&'static Runtime, Error> {
     // A forked child has not got its parent's thread.
-    static RUNTIME: PerProcess<Result<Runtime, SystemError>> = PerProcess::new();
-    let made = RUNTIME.get(|| {
-        let builder = Builder::new_multi_thread()
+    static RUNTIME: PerProcess<OnceLock<Runtime>> = PerProcess::new();
+    let runtime = RUNTIME.get(OnceLock::new);
+    if let Some(runtime) = runtime.get() {
+        return Ok(runtime);
+    }
+    // If that is refused, the next call tries again.
+    let made = make()?;
+    Ok(runtime.get_or_init(|| made))
+}
+
+fn make() -> Result<Runtime, SystemError> {
+    let refused = |error| SystemError::new("clone", "a thread for blocking pipes", error);
+    // Where the system refuses a thread, tokio panics, and leaks what it has opened. So one is tried first.
+    let tried = std::thread::Builder::new().spawn(|| {}).map_err(refused)?;
+    let _ = tried.join();
+    // If another thread was faster than tokio: the error that it panics with.
+    let mut built = Err(std::io::Error::from_raw_os_error(libc::EAGAIN));
+    panics(|| {
+        built = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tensorpipe")
             .enable_all()
             .build();
-        builder.map_err(|error| SystemError::new("clone", "a thread for blocking pipes", error))
     });
-    made.as_ref().map_err(|error| error.clone().into())
+    built.map_err(refused)
 }
 
 /// The runtime to wait on, from a thread that belongs to none.

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod ahead;
+mod blocking;
 mod connecting;
 mod devices;
 mod dropped_futures;
@@ -35,6 +36,8 @@ fn child() {
         None => {}
         Some("polled") => polled::play(),
         Some("idle") => idle::play(),
+        Some("without files") => blocking::play_without_files(),
+        Some("without threads") => blocking::play_without_threads(),
         Some(other) => panic!("no role {other}"),
     }
 }
