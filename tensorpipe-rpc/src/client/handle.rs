@@ -261,12 +261,14 @@ fn send_to_one(replicated: &ReplicatedService, call: &EncodedCall) -> Result<Sen
             let engine = &picked.live.connection.engine;
             call.send(engine, picked.service, left)
         }
+        // A server that this client was not made for gets none of its calls, whatever services it has.
+        Some(owner) if !replicated.has(&owner) => Err(CallError::Unresolved(
+            "its owner is not among these replicas; send a `Shared` that `Remote::share` makes, or fetch the value".into(),
+        )),
         Some(owner) => match owner.bound(replicated.schema) {
             Some(service) => call.send(&owner, service, left),
             None if replicated.is_asking(&owner) => Err(replicated.unavailable()),
-            None => Err(CallError::Unresolved(
-                "its owner is not among these replicas".into(),
-            )),
+            None => Err(CallError::Unresolved("its owner has no such service".into())),
         },
     }
 }

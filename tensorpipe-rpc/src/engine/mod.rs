@@ -50,6 +50,7 @@ pub(crate) use serving::Serving;
 pub(crate) use slot::CallSlot;
 pub(crate) use streams::{Batch, CallStreams, Received, SendCredit, UnreadBudget};
 
+use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -81,6 +82,8 @@ pub(crate) struct Engine {
     bound: Mutex<FxHashMap<usize, u32>>,
     /// The URL by which the peer was reached.
     pub(crate) peer_url: OnceLock<String>,
+    /// The replicas of which the peer is one.
+    pub(crate) replicas: OnceLock<Weak<dyn Any + Send + Sync>>,
     /// Values that the peer refers to.
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
@@ -109,6 +112,7 @@ impl Engine {
             serving,
             bound: Mutex::default(),
             peer_url: OnceLock::new(),
+            replicas: OnceLock::new(),
             owned: Arc::default(),
             meter: Meter::opened(),
             pipe: pipe.clone(),

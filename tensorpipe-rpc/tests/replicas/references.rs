@@ -4,8 +4,8 @@ use tensorpipe_rpc::replicas::ReplicaState;
 use tensorpipe_rpc::{CallError, Remote, Replicas, Server, ServerLimits, tensor_service};
 
 use super::lab::{
-    Ledger, WorkService, Worker, assert_unavailable, client_of, quick, replicas_of, sites, soon,
-    states, tcp, until,
+    Ledger, WorkClient, WorkService, Worker, assert_unavailable, client_of, quick, replicas_of,
+    sites, soon, states, tcp, until,
 };
 
 #[tokio::test]
@@ -38,6 +38,29 @@ async fn calls_with_references_go_to_their_owner() {
         servers.map(|server| server.references()).sum::<usize>()
     };
     until(|| exported() == 0).await;
+}
+
+/// Also a server that has the service, as one of other replicas or over a connection of its own.
+#[tokio::test]
+async fn a_reference_leads_no_call_to_a_server_that_the_client_was_not_made_for() {
+    let ledger = Ledger::default();
+    let sites = sites(2, &ledger).await;
+    let (client, _replicas) = client_of(replicas_of(&sites[..1])).await;
+    let (other, _others) = client_of(replicas_of(&sites[1..])).await;
+    let direct = WorkClient::connect(&sites[1].proxy.url).await.unwrap();
+    for (id, stays) in [(1, other.stays(1)), (2, direct.stays(2))] {
+        // Before it is there, and then.
+        let error = soon(client.both(id, &stays)).await.unwrap_err();
+        assert!(matches!(error, CallError::Unresolved(_)), "{error}");
+        let stays = soon(stays).await.unwrap();
+        let error = soon(client.both(id, &stays)).await.unwrap_err();
+        assert!(
+            error.to_string().contains("not among these replicas"),
+            "{error}"
+        );
+        assert!(!error.may_have_run());
+        assert_eq!(soon(stays.fetch()).await.unwrap(), 1);
+    }
 }
 
 /// The body is too large for the metadata, and what the call waits for is named behind it.

@@ -4,8 +4,9 @@
 //! that ended soon without answering a call, and one that left a bind, or calls in a row, unanswered. So a server that accepts
 //! pipes and dies, or stays silent, is not connected to in a loop, nor for ever.
 
-use std::sync::Arc;
+use std::any::Any;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tensorpipe::{ConnectPolicy, Context, Error, Misuse};
@@ -49,6 +50,8 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
             Ok(connection) => {
                 let begun = Instant::now();
                 connection.set_peer_url(&url);
+                let these: Weak<dyn Any + Send + Sync> = Arc::<Shared>::downgrade(shared);
+                let _ = connection.engine.replicas.set(these);
                 let live = Live::new(connection, on_trial);
                 shared.connected(index, &live);
                 let (error, worked_until) = serve(shared, index, &live).await;

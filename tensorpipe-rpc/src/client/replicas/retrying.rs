@@ -49,6 +49,13 @@ impl ReplicatedService {
         }
     }
 
+    /// Whether this is the connection of one of these replicas, also of one that gets no calls for a while.
+    pub(in crate::client) fn has(&self, engine: &Arc<Engine>) -> bool {
+        let shared = Arc::as_ptr(&self.replicas.inner.shared);
+        let its = engine.replicas.get();
+        its.is_some_and(|replicas| std::ptr::addr_eq(replicas.as_ptr(), shared))
+    }
+
     /// Whether a replica has been asked for the service on this connection, and has not answered yet.
     pub(in crate::client) fn is_asking(&self, engine: &Arc<Engine>) -> bool {
         let shared = &self.replicas.inner.shared;
