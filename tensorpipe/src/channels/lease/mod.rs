@@ -85,7 +85,7 @@ use crate::error::Error;
 /// [`PipeStats::bytes_diverted`](crate::PipeStats::bytes_diverted) counts their bytes. A process maps at most as many bytes of others'
 /// segments as the largest [`Limits::receive_budget`](crate::Limits::receive_budget) of its contexts, because reading a page that its
 /// lender has not filled allocates it here. Tensors in further segments are copied, and a warning says so. A loan ends when its reader lets
-/// go of the tensor, whether or not its owner keeps it. A tensor goes back to its lender without a copy over the pipe that it came over,
+/// go of the tensor, whether or not its owner keeps it, or when the reader's process ends or executes another program. A tensor goes back to its lender without a copy over the pipe that it came over,
 /// and over pipes whose transport identifies the peer's process (`shm`). Over other pipes it is copied.
 #[derive(Debug, Default)]
 pub struct LeaseChannel {

@@ -280,7 +280,7 @@ impl Reader {
 
     /// The offered memory of so many bytes; `None` if the part has ended or goes another way.
     fn owed(
-        &mut self,
+        &self,
         op: OpId,
         offered: &Offered<'_>,
         len: u64,
