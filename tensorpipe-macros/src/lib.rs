@@ -35,11 +35,12 @@ mod types;
 /// # Arguments
 ///
 /// The client's method takes each argument as `T` or `&T`, a `String` also as `&str`, and a `Vec<E>` also as `&[E]`. Passing a
-/// `&Tensor` clones the handle, not the bytes.
+/// `&Tensor` clones the handle, not the bytes. The type of an argument is not inferred: write `text.parse::<u64>()?`.
 ///
 /// | written | what it is |
 /// |---|---|
 /// | an owned type with serde's `Serialize` and `Deserialize` | sent; a `Tensor` or `Payload` anywhere in it travels beside the bytes |
+/// | `Payload` | bytes, beside the others. serde takes a `Vec<u8>` byte by byte: in a build without optimisation 0.3 s a MiB |
 /// | `&CallContext` or `CallContext` | filled in by the server; no argument of the client's method |
 /// | `Streaming<T>`, once | a stream that the client gives (`tensorpipe_rpc::stream`) |
 /// | `Remote<T>` | a reference to a value that stays where it is, or the call that will return one (`tensorpipe_rpc::remote`) |

@@ -71,6 +71,7 @@ impl ServerBuilder {
 
 /// Serves services at one or several URLs. Dropping it stops listening and frees the URLs at once. Calls under way end first,
 /// within their deadlines. Their replies have [`ServerLimits::drain`](crate::ServerLimits::drain) to get across.
+#[must_use = "dropping a server stops it"]
 pub struct Server {
     owner: Owner,
     shared: Arc<ServerShared>,

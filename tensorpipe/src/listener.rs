@@ -28,6 +28,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const IN_VAIN: u32 = 4096;
 
 /// Accepts pipes at one or several URLs. Dropping it stops; pipes that were not accepted are closed.
+#[must_use = "dropping a listener stops it"]
 pub struct Listener {
     urls: Vec<Url>,
     pipes: tokio::sync::Mutex<mpsc::UnboundedReceiver<Pipe>>,

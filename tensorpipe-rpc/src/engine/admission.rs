@@ -114,7 +114,9 @@ impl Serving {
         }
         let limits = &server.limits;
         if busy >= limits.calls_per_connection {
-            let text = format!("{busy} calls of this connection are under way, the limit");
+            let text = format!(
+                "{busy} calls of this connection are under way, the limit (`ServerLimits::calls_per_connection`)"
+            );
             return Err((FailureCode::Overloaded, text));
         }
         if let Err(text) = server.has_room_for(&self.quota, busy) {

@@ -92,7 +92,7 @@ pub(super) fn failed(
 struct Line<'a>(&'a dyn fmt::Display);
 
 /// How many bytes of an error are logged.
-const LINE: usize = 120;
+const LINE: usize = 400;
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,8 +24,10 @@ use super::driver::tuning::{
 };
 use crate::ambient;
 use crate::error::SystemError;
+use crate::log_limit::LogLimit;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::PerProcess;
+use crate::sys::workers::panics;
 
 /// Keeps a pipe alive from now on.
 pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
@@ -91,6 +93,10 @@ struct Watched {
     since: Instant,
     /// Since when nobody else has written any.
     blocked: Option<Instant>,
+    /// Bytes that had come from the peer by then.
+    read: u64,
+    /// That was logged.
+    is_told: bool,
 }
 
 impl Watched {
@@ -103,6 +109,8 @@ impl Watched {
             written: 0,
             since: Instant::now(),
             blocked: None,
+            read: 0,
+            is_told: false,
         }
     }
 
@@ -112,11 +120,25 @@ impl Watched {
             return false;
         };
         if self.has_written(&core, now) {
-            self.blocked = None;
+            (self.blocked, self.is_told) = (None, false);
             return true;
         }
         if now.saturating_duration_since(self.since) >= HEARTBEAT_SILENT * self.pause {
-            let blocked = *self.blocked.get_or_insert(self.since);
+            let read = core.counters.bytes_in();
+            let blocked = match self.blocked {
+                Some(blocked) => {
+                    // A runtime that runs has asked a silent peer by now. A process that was stopped is behind once, when it goes on.
+                    let asks = |silence| silence <= HEARTBEAT_LONGEST;
+                    let runs = !core.timeouts.silence.is_some_and(asks) || read != self.read;
+                    if !self.is_told && !runs {
+                        self.is_told = true;
+                        panics(|| warn_of_blocked(&core, now - blocked));
+                    }
+                    blocked
+                }
+                None => *self.blocked.insert(self.since),
+            };
+            self.read = read;
             if now.saturating_duration_since(blocked) < core.timeouts.blocked {
                 core.send_keep_alive();
                 self.has_written(&core, now);
@@ -137,6 +159,19 @@ impl Watched {
         }
         (self.written, self.since) = (written, now);
         true
+    }
+}
+
+/// A log is what tells a blocked runtime from a network that is slow. Bounded, since all pipes of a runtime are blocked at once.
+fn warn_of_blocked(core: &Core, time: Duration) {
+    static LIMIT: LogLimit = LogLimit::new();
+    if let Some(others) = LIMIT.admits() {
+        tracing::warn!(
+            pipe = %core.name,
+            ?time,
+            others = others.unwrap_or(0),
+            "the runtime of a pipe does not run: something blocks its thread; compute in `spawn_blocking`, or within `block_in_place`"
+        );
     }
 }
 

@@ -111,15 +111,22 @@ fn a_process_whose_handler_blocks_is_not_given_up() {
             assert!(matches!(answer, Ok(BLOCK_MS)), "{case}: {answer:?}");
             client.block(1).await.expect("the same pipe serves on");
             // Its last words may be on their way.
-            let has_warned = || child.complaints().contains("spawn_blocking");
+            let has_warned = || child.complaints().contains("kept its thread");
             eventually("the warning", has_warned).await;
             let logged = child.complaints();
             let warned = logged
                 .lines()
-                .filter(|line| line.contains("spawn_blocking"));
+                .filter(|line| line.contains("kept its thread"));
             let warned: Vec<_> = warned.collect();
             assert_eq!(warned.len(), 1, "{case}: {logged}");
             assert!(warned[0].contains("Blocks") && warned[0].contains("block"));
+            // While it lasts, another thread says so.
+            if workers == "0" {
+                assert!(
+                    logged.contains("of a pipe does not run"),
+                    "{case}: {logged}"
+                );
+            }
         };
         futures_util::future::join_all(ways.into_iter().flatten().map(block)).await;
     });

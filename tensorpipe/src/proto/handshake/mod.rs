@@ -294,7 +294,7 @@ fn hint(first: &[u8]) -> &'static str {
     } else if first.starts_with(b"HTTP") {
         ", that is an HTTP server; connect to another port"
     } else if first.starts_with(&[0x16, 0x03]) {
-        ", that is TLS, which this address does not expect"
+        ", that is TLS, which this address does not expect: connect by `tcp://`, or serve `tls://`"
     } else if first.starts_with(&[0x15, 0x03]) {
         ", that is an alert of TLS: connect there by `tls://`"
     } else {

@@ -147,9 +147,15 @@ fn is_of_tls(error: &io::Error) -> bool {
 pub(super) fn failed(peer: &str, error: &io::Error) -> Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(inner) = inner else {
+        let hint = match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                "; perhaps the other end speaks no TLS: then it is `tcp`"
+            }
+            _ => "",
+        };
         return Error::Lost {
             pipe: peer.into(),
-            reason: format!("while TLS shook hands: {error}").into(),
+            reason: format!("while TLS shook hands: {error}{hint}").into(),
         };
     };
     let hint = match inner {
@@ -173,6 +179,9 @@ pub(super) fn failed(peer: &str, error: &io::Error) -> Error {
         rustls::Error::InvalidMessage(InvalidMessage::HandshakePayloadTooLarge) => {
             "; a handshake has 32 KiB for it, with the certificates"
         }
+        rustls::Error::InvalidCertificate(error) if is_of_ca(error) => {
+            "; it is that of a CA itself: have the CA issue another one for the server"
+        }
         rustls::Error::InvalidMessage(_) => "; perhaps it speaks no TLS: then it is `tcp`",
         _ => "",
     };
@@ -182,6 +191,11 @@ pub(super) fn failed(peer: &str, error: &io::Error) -> Error {
             reason: format!("{inner}{hint}"),
         },
     }
+}
+
+/// Whether a server shows the certificate of its CA, as one does that was made by `openssl req -x509`.
+fn is_of_ca(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(_)) && error.to_string().contains("CaUsedAsEndEntity")
 }
 
 fn hint_of(alert: AlertDescription) -> &'static str {
