@@ -155,6 +155,7 @@ fn what_a_listener_hands_out_is_worth_nothing_to_others() {
         judge(&mut wrong, (asks, what, who), got, expected);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    victims.iter().for_each(Victim::stays_small);
 }
 
 async fn echoes(pipe: &Pipe) {
@@ -240,4 +241,5 @@ fn that_a_pipe_stays_is_said_by_its_own_connector() {
     assert!(one.is_open());
     other.raw.send(&other.stay(proof(&other)));
     assert!(other.is_open());
+    victim.stays_small();
 }

@@ -5,6 +5,7 @@ use tensorpipe_rpc::{Connection, Remote};
 use tensorpipe_tests::{runtime, soon};
 
 use super::calls::{call, method};
+use super::memory::story;
 use super::thief::Who::{self, Again, Itself, Later, Process, User};
 use super::thief::{replayed, unhex};
 use super::victim::{Keeper, KeeperClient, KeeperService, Victim, context};
@@ -161,6 +162,7 @@ fn what_calls_give_away_is_of_one_owner_and_good_once() {
         says(&victim, row, &message);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    victim.stays_small();
 }
 
 /// Asks for the value of a key.
@@ -222,6 +224,8 @@ fn a_reference_for_a_third_is_one_of_this_owner() {
         tokio::task::block_in_place(|| victim.starts_again());
         let error = soon("an error", at_third.open(other)).await.unwrap_err();
         assert!(error.to_string().contains("was claimed"), "{error}");
+        victim.stays_small();
+        third.stays_small();
     });
 }
 
@@ -244,6 +248,9 @@ fn what_a_client_gives_its_server_is_worth_nothing_to_another() {
         }
     }
 
+    // Both ends are here.
+    let story = story!();
+    story.allow(16 << 20);
     runtime().block_on(async {
         let context = context(false);
         let mut ends = Vec::new();

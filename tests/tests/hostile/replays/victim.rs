@@ -13,8 +13,12 @@ use tensorpipe_rpc::rendezvous::{Rendezvous, Value};
 use tensorpipe_rpc::{Remote, Server, remote::Shared, tensor_service};
 use tensorpipe_tests::{Child, runtime, say};
 
+use super::memory::{Account, with_huge_pages};
 use super::thief::{hex, unhex};
 use super::{NAME, SECRET};
+
+/// What the honest peers of a story cost a victim: pools and pipes for tensors of 3 MiB.
+const HONEST: u64 = 16 << 20;
 
 #[tensor_service]
 pub(crate) trait Keeper {
@@ -96,6 +100,7 @@ pub(crate) fn play_victim() {
 
 pub(super) struct Victim {
     child: Child,
+    account: Arc<Account>,
     pub(super) asks: bool,
     /// Over tcp, and over shm.
     pub(super) pipes: String,
@@ -120,14 +125,19 @@ impl Victim {
         let [pipes, calls] = at.map(|(tcp, here)| format!("{tcp},{here}"));
         let variables = [("TEST_PIPES", &*pipes), ("TEST_CALLS", &calls)];
         let asks_for = [("TEST_ASKS", "yes")];
-        let variables = [&asks_for[..usize::from(asks)], &variables].concat();
+        let asks_for = &asks_for[..usize::from(asks)];
+        let variables = [asks_for, &variables, &with_huge_pages(asks)].concat();
         let child = Child::start("victim", &variables);
         let [pipes_here, calls_here] = at.map(|(_, here)| here.to_owned());
+        let (pipes, calls) = (child.hear("pipes"), child.hear("calls"));
+        let account = Account::open(child.id(), &[&pipes, &calls]);
+        account.allow(HONEST);
         Self {
+            account,
             asks,
-            pipes: child.hear("pipes"),
+            pipes,
             pipes_here,
-            calls: child.hear("calls"),
+            calls,
             calls_here,
             key: child.hear("key"),
             exchange: child.hear("exchange"),
@@ -136,8 +146,14 @@ impl Victim {
         }
     }
 
+    /// Its memory has grown by no more than it may.
+    pub(super) fn stays_small(&self) {
+        self.account.check();
+    }
+
     /// Killed, and started again where it was.
     pub(super) fn starts_again(&mut self) {
+        self.stays_small();
         self.child.kill();
         let pipes = (&*self.pipes, &*self.pipes_here);
         let calls = (&*self.calls, &*self.calls_here);
