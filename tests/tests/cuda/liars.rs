@@ -283,21 +283,18 @@ pub(crate) async fn comes_back(tensor: &Tensor, row: &str) {
     eventually(row, || work.unfinished().is_empty()).await;
 }
 
-async fn reads(bench: &Bench, (row, about, change, ends): Row) {
+/// Returns what was sent. As long as that is there, the next one is in another allocation: what the reader knows of one is compared with the
+/// lie before anything else is.
+async fn reads(bench: &Bench, (row, about, change, ends): Row) -> Tensor {
     let does = Does::Hears(change);
     let (writer, reader) = pipes(bench, "cuda_ipc", None, Some(Lie { about, does })).await;
     let tensor = source(bench, about == SPANNING);
     writer.send(message(&tensor)).unwrap();
     match ends {
-        Fault(word) => match soon(row, reader.read()).await {
-            Err(error) => assert!(is_fault(&error, "cuda_ipc", word), "{row}: {error}"),
-            // All tests here have one exchange, which other lies keep busy: what cannot be fetched in time comes as bytes.
-            Ok(read) => {
-                let found = bench.download(read.tensors[0].tensor.buffer());
-                assert!(found == pattern(LEN, 1), "{row}");
-                assert_eq!(reader.stats().bytes_borrowed, 0, "{row}: it is believed");
-            }
-        },
+        Fault(word) => {
+            let error = soon(row, reader.read()).await.expect_err(row);
+            assert!(is_fault(&error, "cuda_ipc", word), "{row}: {error}");
+        }
         Detour => {
             let read = soon(row, reader.read()).await;
             let read = read.unwrap_or_else(|error| panic!("{row}: {error}"));
@@ -307,6 +304,7 @@ async fn reads(bench: &Bench, (row, about, change, ends): Row) {
         }
     }
     comes_back(&tensor, row).await;
+    tensor
 }
 
 #[tokio::test]
@@ -314,21 +312,22 @@ async fn what_a_writer_says_of_its_memory_is_not_believed() {
     let bench = Bench::new();
     // It takes a second one that nothing is proved of, by the number that the driver for tests gives it.
     let has_another = bench.cuda.devices().len() > 1 && !is_real();
+    let mut sent = Vec::new();
     for row in OF_OFFERS.into_iter().chain(OF_PROOFS) {
         if row.0 == "a device without a proof" && !has_another {
             println!("skipped: {}", row.0);
             continue;
         }
-        reads(&bench, row).await;
+        sent.push(reads(&bench, row).await);
     }
     nothing_went_wrong();
 }
 
 #[tokio::test]
 async fn what_a_writer_says_of_allocations_side_by_side_is_not_believed() {
-    let bench = Bench::new();
+    let (bench, mut sent) = (Bench::new(), Vec::new());
     for row in OF_SPANS {
-        reads(&bench, row).await;
+        sent.push(reads(&bench, row).await);
     }
     nothing_went_wrong();
 }
