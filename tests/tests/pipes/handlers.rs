@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use futures_util::FutureExt;
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::engine::{EnginePipe, Handler, Held, Outbound, When};
 use tensorpipe::{
@@ -132,6 +133,44 @@ async fn a_handler_hears_of_resets_refusals_and_departures() {
     ] {
         assert!(told.iter().any(|told| told == wanted), "{wanted}: {told:?}");
     }
+}
+
+/// Closes its pipe at the first message, and counts what it is offered.
+struct Closes(Pipe, AtomicUsize);
+
+impl Handler for Closes {
+    fn incoming(&self, incoming: Incoming) {
+        if self.1.fetch_add(1, Ordering::SeqCst) == 0 {
+            let _ = self.0.close().now_or_never();
+        }
+        drop(incoming);
+    }
+
+    fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
+
+    fn closed(&self, _: &Error) {}
+}
+
+#[tokio::test]
+async fn what_a_handler_has_not_been_offered_when_its_pipe_closes_is_refused() {
+    const MESSAGES: u64 = 500;
+    let (client, server) = tcp_pair().await;
+    let hears = Answers::new(&client, None);
+    for number in 0..MESSAGES {
+        client.send(message(number, 0)).unwrap();
+    }
+    let have_come = || server.stats().bytes_in > MESSAGES * 8;
+    eventually("all of them", have_come).await;
+    let closes = Arc::new(Closes(server.clone(), AtomicUsize::new(0)));
+    server.set_handler(closes.clone()).unwrap();
+    let is_closed = || hears.closed.load(Ordering::SeqCst) == 1;
+    eventually("the end", is_closed).await;
+    let told = hears.told.lock().unwrap();
+    let refused = told.iter().filter(|told| told.starts_with("refused"));
+    let refused = refused.count() as u64;
+    let offered = closes.1.load(Ordering::SeqCst) as u64;
+    assert!(offered < 20, "{offered}");
+    assert!(refused >= MESSAGES - offered, "{refused}: {told:?}");
 }
 
 /// Nobody waits for a handler but its own pipe's messages: what others do on the pipe meanwhile returns at once.

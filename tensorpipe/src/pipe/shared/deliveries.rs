@@ -99,8 +99,29 @@ impl Deliveries {
             true => std::mem::swap(&mut self.queue, taken),
             false => taken.extend(self.queue.drain(..DELIVERY_BATCH)),
         }
-        self.bytes -= taken.iter().map(Delivery::weight).sum::<usize>();
         self.waiting.set_taken(taken.len());
+        self.removed(taken.iter().map(Delivery::weight).sum());
+    }
+
+    /// Removes the messages of which the handler has not heard.
+    pub(super) fn take_incoming(&mut self) -> Vec<Arrival> {
+        let mut incoming = Vec::new();
+        let mut weight = 0;
+        for delivery in std::mem::take(&mut self.queue) {
+            match delivery {
+                Delivery::Incoming(arrival) => {
+                    weight += arrival.weight();
+                    incoming.push(arrival);
+                }
+                other => self.queue.push_back(other),
+            }
+        }
+        self.removed(weight);
+        incoming
+    }
+
+    fn removed(&mut self, bytes: usize) {
+        self.bytes -= bytes;
         self.recount();
         if self.waiting.is_too_much()
             && self.queue.len() <= UNDELIVERED / 2

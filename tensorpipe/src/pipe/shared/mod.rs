@@ -318,7 +318,8 @@ impl Shared {
         // Delayed acknowledgements leave before the frames that announce the end.
         self.state.send_delayed();
         self.state.go_away("closed");
-        for arrival in std::mem::take(&mut self.arrived) {
+        let unread = std::mem::take(&mut self.arrived);
+        for arrival in unread.into_iter().chain(self.deliveries.take_incoming()) {
             self.state.refuse(arrival.id, ResetCode::Closing, "");
             self.reads.remove(&arrival.id);
         }
