@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +15,7 @@ use tensorpipe::{Device, Misuse, Tensor};
 use crate::codec::{Encoder, Subject, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::{CallError, PlaceError};
-use crate::observe::{Attempts, CallStats};
+use crate::observe::{Attempts, CallStats, failed_without_span, of_error};
 use crate::remote::{Copied, FETCH, Handle, copying, decoding};
 use crate::schema::Method;
 
@@ -96,11 +96,11 @@ impl InFlightCall {
         // On the first poll no waker of this call is registered, so there is none to take back.
         let mut outcome = None;
         if self.polled || self.slot.outcome.is_done() {
-            outcome = self.slot.outcome.poll(None);
+            outcome = self.take(None);
         }
         if outcome.is_none() {
             self.drive(cx);
-            outcome = self.slot.outcome.poll(Some(cx.waker()));
+            outcome = self.take(Some(cx.waker()));
         }
         match outcome {
             Some(outcome) => {
@@ -111,6 +111,34 @@ impl InFlightCall {
                 self.poll_again(cx);
                 Poll::Pending
             }
+        }
+    }
+
+    /// Takes the outcome if it is there. If not, the waker is told of it.
+    #[inline]
+    pub(crate) fn take(&self, waker: Option<&Waker>) -> Option<Outcome> {
+        let outcome = self.slot.outcome.poll(waker)?;
+        if let Outcome::Failed(error) = &outcome {
+            self.tell(error);
+        }
+        Some(outcome)
+    }
+
+    /// Logs how the call failed, unless its span does.
+    #[cold]
+    fn tell(&self, error: &CallError) {
+        let Some(method) = self.slot.method else {
+            return;
+        };
+        if !self
+            .slot
+            .trace
+            .as_ref()
+            .is_some_and(|trace| trace.has_span())
+        {
+            let (peer, verdict) = (self.engine().pipe.peer_name(), of_error(error));
+            let Method { service, name, .. } = method;
+            failed_without_span("rpc.call", service, name, peer, verdict, error);
         }
     }
 
@@ -318,7 +346,7 @@ pub(crate) fn decode_value<T: DeserializeOwned>(
         Outcome::ServiceError(_) => Err(CallError::Other(
             "the server answered with an error of a method that has none".into(),
         )),
-        Outcome::Failed(error) => Err(error),
+        Outcome::Failed(error) => Err(error.in_call(method)),
         Outcome::NotBound(_, text) => Err(CallError::Other(text)),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codec::{DecodeError, EncodeError};
+use crate::schema::Method;
 
 /// Why a call has no result. `E` is the method's own error, if it has one; derive `thiserror::Error` for it. If `E` is `Debug` and
 /// `Display`, this is an [`Error`](std::error::Error), so `?` converts it into `anyhow::Error` or a `Box<dyn Error>`.
@@ -14,8 +15,13 @@ use crate::codec::{DecodeError, EncodeError};
 pub enum CallError<E = Infallible> {
     /// What the method itself returned.
     Service(E),
-    /// The method panicked, with this message. It ran in part; the server goes on.
-    Panicked(Arc<str>),
+    /// The method panicked. It ran in part; the server goes on.
+    Panicked {
+        /// The panic's message.
+        message: Arc<str>,
+        /// The method, as `Service::method`. Empty if it is not known.
+        method: Arc<str>,
+    },
     /// The server has too much to do; the method did not run. The text is the server's.
     Overloaded(Arc<str>),
     /// The server does not let this caller call the method ([`Builder::authorize`](crate::Builder::authorize)); it did not run. The
@@ -24,7 +30,9 @@ pub enum CallError<E = Infallible> {
     /// The server has no such method: it is older than this client.
     Unimplemented(Arc<str>),
     /// Time was up for a call, or for the whole of a stream: 60 s, or what the client's `with_deadline` says. The method may have
-    /// run. If no replica was live in that time, the error is [`CallError::Unavailable`].
+    /// run, unless there was no time from the beginning. If no replica was live in that time, the error is
+    /// [`CallError::Unavailable`].
+    #[non_exhaustive]
     Deadline {
         /// The bound. If the server gave the call up earlier ([`ServerLimits::longest_call`](crate::ServerLimits::longest_call)), how
         /// long it took.
@@ -32,6 +40,12 @@ pub enum CallError<E = Infallible> {
         /// Tensors or payloads of the call, or of its answer, were still on their way: the network may be slow, or silently drop
         /// large packets.
         moving: bool,
+        /// Whether the method may have run: `false` if there was no time when the call was made.
+        may_have_run: bool,
+        /// The items that had come by then, if the method answers with a stream.
+        items: Option<u64>,
+        /// The method, as `Service::method`. Empty if it is not known.
+        method: Arc<str>,
     },
     /// The server is shutting down; the method did not run. Call another server.
     ShuttingDown,
@@ -100,12 +114,12 @@ impl<E> CallError<E> {
     pub fn may_have_run(&self) -> bool {
         match self {
             Self::Service(_)
-            | Self::Panicked(_)
-            | Self::Deadline { .. }
+            | Self::Panicked { .. }
             | Self::BadReply(_)
             | Self::Decode(_)
             | Self::Other(_) => true,
-            Self::Connection { may_have_run, .. }
+            Self::Deadline { may_have_run, .. }
+            | Self::Connection { may_have_run, .. }
             | Self::Unavailable { may_have_run, .. }
             | Self::NoPlace { may_have_run, .. } => *may_have_run,
             Self::Overloaded(_)
@@ -124,11 +138,23 @@ impl<E> CallError<E> {
     pub fn map_service<F>(self, map: impl FnOnce(E) -> F) -> CallError<F> {
         match self {
             Self::Service(error) => CallError::Service(map(error)),
-            Self::Panicked(message) => CallError::Panicked(message),
+            Self::Panicked { message, method } => CallError::Panicked { message, method },
             Self::Overloaded(reason) => CallError::Overloaded(reason),
             Self::Denied(reason) => CallError::Denied(reason),
             Self::Unimplemented(reason) => CallError::Unimplemented(reason),
-            Self::Deadline { after, moving } => CallError::Deadline { after, moving },
+            Self::Deadline {
+                after,
+                moving,
+                may_have_run,
+                items,
+                method,
+            } => CallError::Deadline {
+                after,
+                moving,
+                may_have_run,
+                items,
+                method,
+            },
             Self::ShuttingDown => CallError::ShuttingDown,
             Self::Encode(error) => CallError::Encode(error),
             Self::BadArguments(reason) => CallError::BadArguments(reason),
@@ -162,6 +188,41 @@ impl<E> CallError<E> {
 }
 
 impl CallError {
+    /// Time was up after `after`.
+    pub(crate) fn late(after: Duration, moving: bool) -> Self {
+        Self::Deadline {
+            after,
+            moving,
+            may_have_run: true,
+            items: None,
+            method: Arc::default(),
+        }
+    }
+
+    /// There was no time when the call was made.
+    pub(crate) fn no_time() -> Self {
+        Self::Deadline {
+            after: Duration::ZERO,
+            moving: false,
+            may_have_run: false,
+            items: None,
+            method: Arc::default(),
+        }
+    }
+
+    /// The same error, which names the method that was called.
+    pub(crate) fn in_call(mut self, called: &Method) -> Self {
+        let Method { service, name, .. } = called;
+        match &mut self {
+            Self::Deadline { method, .. } | Self::Panicked { method, .. } => {
+                *method = format!("{service}::{name}").into();
+            }
+            Self::Unimplemented(what) => *what = format!("method `{name}` ({what})").into(),
+            _ => {}
+        }
+        self
+    }
+
     /// The error of a call whose message failed on the pipe. `placed`: the caller wants tensors on a device.
     pub(crate) fn of_pipe(error: tensorpipe::Error, placed: bool, may_have_run: bool) -> Self {
         match no_place(&error) {
@@ -186,7 +247,9 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(error) => error.fmt(f),
-            Self::Panicked(message) => write!(f, "the method panicked: {message}"),
+            Self::Panicked { message, method } => {
+                write!(f, "{} panicked: {message}", named(method))
+            }
             Self::Overloaded(reason) => {
                 write!(f, "the server has enough to do: {reason}; call again later")
             }
@@ -194,10 +257,35 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
             Self::Unimplemented(what) => {
                 write!(f, "the server has no {what}; it is older than this client")
             }
-            Self::Deadline { after, moving } => {
+            Self::Deadline {
+                may_have_run: false,
+                method,
+                ..
+            } => write!(
+                f,
+                "{} did not run: it was given no time; `with_deadline` gives it some",
+                named(method)
+            ),
+            Self::Deadline {
+                after,
+                items: Some(items),
+                method,
+                ..
+            } => write!(
+                f,
+                "the stream of {} had not ended after {after:?} ({items} items came); the deadline is for the whole stream: raise it by `with_deadline`",
+                named(method)
+            ),
+            Self::Deadline {
+                after,
+                moving,
+                method,
+                ..
+            } => {
                 write!(
                     f,
-                    "no answer within {after:?}; the method may have run. `with_deadline` gives it more time"
+                    "no answer within {after:?}; {} may have run. `with_deadline` gives it more time",
+                    named(method)
                 )?;
                 match moving {
                     true => f.write_str(
@@ -272,6 +360,13 @@ pub(crate) fn no_place(error: &tensorpipe::Error) -> Option<&tensorpipe::Misuse>
         ) => Some(misuse),
         _ => None,
     }
+}
+
+fn named(method: &str) -> impl fmt::Display {
+    fmt::from_fn(move |f| match method {
+        "" => f.write_str("the method"),
+        method => write!(f, "`{method}`"),
+    })
 }
 
 fn ran(may_have_run: bool) -> &'static str {

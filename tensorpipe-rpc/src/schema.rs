@@ -36,6 +36,8 @@ pub struct Schema {
 /// A method of a service.
 #[derive(Debug)]
 pub struct Method {
+    /// The name of its service.
+    pub service: &'static str,
     /// Its name.
     pub name: &'static str,
     /// Its identifier on the wire: a hash of its name.

@@ -51,6 +51,9 @@ impl ServerBuilder {
         let listener = Arc::new(context.listen(urls).await?);
         let urls = listener.urls().iter().map(Url::to_string);
         let _ = shared.urls.set(urls.collect());
+        for url in listener.urls() {
+            tracing::info!("listening at {url}");
+        }
         let (accepting, door) = (shared.clone(), listener.clone());
         let accept = tokio::spawn(async move {
             while let Ok(pipe) = door.accept().await {

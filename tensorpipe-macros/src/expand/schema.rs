@@ -20,6 +20,7 @@ use syn::{Attribute, Type};
 //     pub const SCHEMA: &'static Schema = &Schema {
 //         service: "Embedder",
 //         methods: &[Method {
+//             service: "Embedder",
 //             name: "embed",
 //             id: method_id("embed"),
 //             signature: "async fn embed(&self, text: String) -> Result<Tensor, Refused>",
@@ -37,7 +38,7 @@ use syn::{Attribute, Type};
 pub(super) fn expand(service: &Service<'_>, private: &TokenStream) -> TokenStream {
     let vis = &service.syntax.vis;
     let name = service.syntax.ident.unraw().to_string();
-    let methods = service.methods.iter().map(|m| method(m, private));
+    let methods = service.methods.iter().map(|m| method(&name, m, private));
     let docs = format!(" What [`{name}`] looks like: both sides compare it when they connect.");
     quote! {
         #[doc = #docs]
@@ -88,7 +89,7 @@ impl Index {
     }
 }
 
-fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
+fn method(service: &str, method: &Method<'_>, private: &TokenStream) -> TokenStream {
     let cfgs = method.cfgs();
     let name = method.name();
     let signature = signature::of(method);
@@ -123,6 +124,7 @@ fn method(method: &Method<'_>, private: &TokenStream) -> TokenStream {
     quote! {
         #(#cfgs)*
         #private::Method {
+            service: #service,
             name: #name,
             id: #private::method_id(#name),
             signature: #signature,

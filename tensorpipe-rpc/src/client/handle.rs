@@ -231,10 +231,7 @@ impl ClientHandle {
         let after = inherited.map_or(self.deadline, |left| left.min(self.deadline));
         let after = after.min(FOR_EVER);
         if after.is_zero() {
-            return Err(CallError::Deadline {
-                after,
-                moving: false,
-            });
+            return Err(CallError::no_time().in_call(method));
         }
         let outer = outer.map(|outer| outer.outgoing_trace());
         Ok(CallOptions {

@@ -48,10 +48,7 @@ impl Calls {
         self.fail_where(|slot| {
             (slot.message() == Some(id)).then(|| match code {
                 ResetCode::Closing => CallError::ShuttingDown,
-                ResetCode::Deadline => CallError::Deadline {
-                    after: slot.taken(ambient::now()),
-                    moving: true,
-                },
+                ResetCode::Deadline => CallError::late(slot.taken(ambient::now()), true),
                 code => {
                     let error = Error::Refused {
                         code,
@@ -270,16 +267,16 @@ impl Engine {
 fn failure(code: FailureCode, body: &Body, slot: &CallSlot) -> Outcome {
     let text: Arc<str> = printable(&body.metadata, SHOWN).into();
     Outcome::Failed(match code {
-        FailureCode::Panicked => CallError::Panicked(text),
+        FailureCode::Panicked => CallError::Panicked {
+            message: text,
+            method: Arc::default(),
+        },
         FailureCode::Overloaded => CallError::Overloaded(text),
         FailureCode::Denied => CallError::Denied(text),
         FailureCode::Unimplemented => CallError::Unimplemented(text),
         FailureCode::BadArguments => CallError::BadArguments(text),
         // Perhaps before the caller's bound: the server has one of its own.
-        FailureCode::Deadline => CallError::Deadline {
-            after: slot.taken(ambient::now()),
-            moving: false,
-        },
+        FailureCode::Deadline => CallError::late(slot.taken(ambient::now()), false),
         FailureCode::ShuttingDown => CallError::ShuttingDown,
         FailureCode::BadReply => CallError::BadReply(text),
         FailureCode::Mismatch | FailureCode::NoService => return Outcome::NotBound(code, text),

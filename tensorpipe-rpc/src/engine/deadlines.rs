@@ -68,7 +68,7 @@ impl Engine {
         let moving = self.is_moving(slot);
         // Counted before the caller learns of it.
         self.calls.missed_deadline(slot);
-        slot.fail(CallError::Deadline { after, moving });
+        slot.fail(CallError::late(after, moving));
         self.reset_call(slot, ResetCode::Deadline, "its deadline passed");
         if let Some(streams) = &slot.streams {
             self.discard_outcome(slot.id, streams.take_held());

@@ -41,6 +41,7 @@ pub(super) const HOUR: Duration = Duration::from_secs(3600);
 
 /// A method whose result is a stream of items.
 static ITEMS: Method = Method {
+    service: "Store",
     name: "items",
     id: 0,
     signature: "fn items(&self) -> impl Stream<Item = Tensor>",

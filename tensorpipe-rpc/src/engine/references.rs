@@ -29,10 +29,7 @@ impl Engine {
         let left = CallContext::current().and_then(|outer| outer.time_left());
         let after = left.map_or(DEFAULT_DEADLINE, |left| left.min(DEFAULT_DEADLINE));
         if after.is_zero() {
-            return Err(CallError::Deadline {
-                after,
-                moving: false,
-            });
+            return Err(CallError::no_time());
         }
         let id = self.calls.next_id();
         let mut metadata = Header::plain(kind, id).to_vec();

@@ -1,5 +1,7 @@
 //! What goes back to a caller: results, reasons why there is none, and whether a service is here.
 
+use std::time::Duration;
+
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Misuse};
@@ -9,9 +11,12 @@ use super::{Body, Engine};
 use crate::codec::{Arguments, Encoded, Encoder, REPLY_HEADER, Reply, Returned};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
-use crate::observe::ServerStats;
+use crate::observe::{ServerStats, failed_without_span, of_failure};
 use crate::placement::{naming, tensor_of};
-use crate::schema::{self, Description};
+use crate::schema::{self, Description, Method};
+
+/// How a call ended whose time was up.
+const LATE: &str = "its deadline passed";
 
 /// The longest text that goes back as the reason of a failure, in bytes.
 const REASON_MAX: usize = 8 << 10;
@@ -39,12 +44,16 @@ impl Engine {
                 false => format!("only {}", names.join(", ")),
             };
             let text = format!("has no service `{}`, {there}", asked.escape_debug());
+            let said = format!("this server {text}");
+            serving.server.not_bound(serving.caller.peer(), &said);
             return self.fail_admitted(admitted, FailureCode::NoService, text);
         };
         match schema::compare(&description, &services[index].service.schema().describe()) {
             Ok(()) => self.reply(admitted, Reply::value(index as u32)),
             Err(mismatch) => {
-                self.fail_admitted(admitted, FailureCode::Mismatch, mismatch.to_string())
+                let text = mismatch.to_string();
+                serving.server.not_bound(serving.caller.peer(), &text);
+                self.fail_admitted(admitted, FailureCode::Mismatch, text);
             }
         }
     }
@@ -56,7 +65,10 @@ impl Engine {
         }
         let call = admitted.call;
         let server_stats = reply.take_server_stats();
-        let fail = |code, text: String| self.fail(call, server_stats.as_deref(), code, text);
+        let fail = |code, text: String| {
+            self.tell_failed(admitted, code, &text);
+            self.fail(call, server_stats.as_deref(), code, text);
+        };
         let method = || Some(self.method(admitted)?.name);
         let (kind, mut encoded) = match reply.into_outcome() {
             Returned::Value(encoded) => (Kind::Value, encoded),
@@ -115,7 +127,7 @@ impl Engine {
 
     /// Time was up before there was a reply.
     pub(super) fn reply_deadline_exceeded(&self, admitted: &Admitted) {
-        self.fail_admitted(admitted, FailureCode::Deadline, "");
+        self.fail_admitted(admitted, FailureCode::Deadline, LATE);
     }
 
     pub(super) fn reply_panic(&self, admitted: &Admitted, panic: String) {
@@ -132,8 +144,30 @@ impl Engine {
         if !admitted.begin_answer() {
             return;
         }
-        let server_stats = admitted.context.server_stats();
+        let (server_stats, text) = (admitted.context.server_stats(), text.into());
+        self.tell_failed(admitted, code, &text);
         self.fail(admitted.call, server_stats.as_ref(), code, text);
+    }
+
+    /// Logs how a call failed, unless its span does.
+    #[cold]
+    fn tell_failed(&self, admitted: &Admitted, code: FailureCode, text: &str) {
+        let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
+            return;
+        };
+        let trace = &admitted.context.inner.handler_trace;
+        if !trace.as_ref().is_some_and(|trace| trace.has_span()) {
+            let (service, Method { name, .. }) = serving.called(target);
+            let peer = &serving.caller.peer().name;
+            failed_without_span("rpc.handle", service, name, peer, of_failure(code), &text);
+        }
+    }
+
+    /// Nobody waits for the call's answer any more. If it was late, that is logged.
+    pub(super) fn given_up(&self, admitted: &Admitted) {
+        if admitted.context.time_left() == Some(Duration::ZERO) {
+            self.tell_failed(admitted, FailureCode::Deadline, LATE);
+        }
     }
 
     /// Answers any call with a failure, without figures.

@@ -120,6 +120,7 @@ impl Future for Running {
         if this.admitted.context.inner.cancel.poll(cx).is_ready() {
             // Nobody waits for a reply. Dropping the handler ends it at its await.
             this.drop_handler();
+            this.engine.given_up(&this.admitted);
             return Poll::Ready(());
         }
         let Some(handler) = &mut this.handler else {

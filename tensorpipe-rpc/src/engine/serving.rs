@@ -131,6 +131,7 @@ impl Engine {
         match serving.admit(&header, incoming.metadata()) {
             Err((code, text)) => {
                 metrics::refused(of_failure(code).0);
+                serving.server.refused(serving.caller.peer(), code, &text);
                 // Dropping the message tells the peer that the tensors are not wanted.
                 drop(incoming);
                 self.reply_failure(header.call, code, text);

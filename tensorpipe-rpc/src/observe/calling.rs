@@ -107,6 +107,11 @@ impl CallTrace {
         (Some(Arc::new(trace)), belongs_to)
     }
 
+    /// Whether a subscriber hears of the call by its span.
+    pub(crate) fn has_span(&self) -> bool {
+        !self.span.is_disabled()
+    }
+
     /// The list to which the pipe adds tensors that go another way than planned.
     pub(crate) fn diverted(&self) -> Option<Diverted> {
         self.diverted.clone()

@@ -90,6 +90,11 @@ impl HandlerTrace {
         })
     }
 
+    /// Whether a subscriber hears of the call by its span.
+    pub(crate) fn has_span(&self) -> bool {
+        !self.span.is_disabled()
+    }
+
     /// The call's message is complete. `transfer` says how it travelled.
     pub(crate) fn complete(&self, transfer: MessageStats) {
         if self.wants_stats {

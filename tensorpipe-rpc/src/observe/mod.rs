@@ -27,7 +27,8 @@
 //! A failed call is an event in its span, with the fields `outcome` (as in the metrics) and `error`. Its level is ERROR if an end
 //! broke its contract (a panic, a result that cannot be sent or decoded). It is WARN if arguments, time, capacity or the connection
 //! were the cause, and DEBUG for the method's own error and for dropped calls. If many calls of one method fail in the same way,
-//! only the first in ten seconds has that level; the others are DEBUG. A WARN with the next one tells how many they were.
+//! only the first in ten seconds has that level; the others are DEBUG. A WARN with the next one tells how many they were. Where no subscriber
+//! takes spans, as with `RUST_LOG=warn`, the event has the fields `span`, `service`, `method` and `peer` itself.
 //!
 //! For OpenTelemetry: the ids have its sizes. A layer that makes OpenTelemetry spans takes `trace_id`, `span_id` and `parent` from
 //! the fields of `rpc.call` and `rpc.handle`. If you have an OpenTelemetry context of your own, pass its ids to a client with
@@ -85,8 +86,9 @@ mod stream_traffic;
 pub(crate) use attempts::Attempts;
 pub(crate) use calling::CallTrace;
 pub(crate) use handling::{HandlerTrace, instrument};
-pub(crate) use outcome::of_failure;
+pub(crate) use outcome::{of_error, of_failure};
 pub(crate) use repeated::should_log;
 pub(crate) use server_stats::ServerStats;
+pub(crate) use spans::failed_without_span;
 pub use stats::{Attempt, CallStats, ServerTimes, StreamStats, TransferStats};
 pub(crate) use stream_traffic::StreamTraffic;

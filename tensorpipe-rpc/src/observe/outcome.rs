@@ -7,20 +7,20 @@ use crate::error::CallError;
 use crate::header::FailureCode;
 
 /// The word for an outcome, and the log level that it deserves.
-pub(super) type Verdict = (&'static str, Level);
+pub(crate) type Verdict = (&'static str, Level);
 
 pub(super) const OK: &str = "ok";
 pub(super) const SERVICE_ERROR: Verdict = ("service_error", Level::DEBUG);
 pub(super) const CANCELLED: Verdict = ("cancelled", Level::DEBUG);
-pub(super) const DEADLINE: Verdict = ("deadline", Level::WARN);
+pub(crate) const DEADLINE: Verdict = ("deadline", Level::WARN);
 pub(super) const NO_PLACE: Verdict = ("no_place", Level::WARN);
 pub(super) const PANICKED: Verdict = ("panicked", Level::ERROR);
 
 /// The verdict on a call made here.
-pub(super) fn of_error<E>(error: &CallError<E>) -> Verdict {
+pub(crate) fn of_error<E>(error: &CallError<E>) -> Verdict {
     match error {
         CallError::Service(_) => SERVICE_ERROR,
-        CallError::Panicked(_) => PANICKED,
+        CallError::Panicked { .. } => PANICKED,
         CallError::Overloaded(_) => of_failure(FailureCode::Overloaded),
         CallError::Denied(_) => of_failure(FailureCode::Denied),
         CallError::Unimplemented(_) => of_failure(FailureCode::Unimplemented),

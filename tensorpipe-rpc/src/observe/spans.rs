@@ -7,7 +7,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
 use super::outcome::Verdict;
-use super::repeated::should_log;
+use super::repeated::{Kind, should_log};
 use crate::header::TraceContext;
 use crate::schema::Method;
 
@@ -44,6 +44,22 @@ macro_rules! span {
     };
 }
 
+/// An event of this level and within this parent, if there is one, with these fields.
+macro_rules! say {
+    ($level:expr, [$($parent:tt)*], $($fields:tt)*) => {{
+        macro_rules! at {
+            ($constant:expr) => {
+                tracing::event!(target: "tensorpipe_rpc", $($parent)* $constant, $($fields)*, "the call failed")
+            };
+        }
+        match $level {
+            Level::ERROR => at!(Level::ERROR),
+            Level::WARN => at!(Level::WARN),
+            _ => at!(Level::DEBUG),
+        }
+    }};
+}
+
 impl Named<'_> {
     /// The span of a call made here within `parent`, and the trace context that the call sends. That is `parent` itself if no
     /// subscriber wants the span.
@@ -73,19 +89,33 @@ pub(super) fn failed(
     let Some(metadata) = span.metadata() else {
         return;
     };
-    let tells = level < Level::DEBUG && should_log((metadata.name(), outcome, method));
-    let level = if tells { level } else { Level::DEBUG };
     let error = Line(error);
-    macro_rules! say {
-        ($level:expr) => {
-            tracing::event!(target: "tensorpipe_rpc", parent: span, $level, outcome, %error, "the call failed")
-        };
+    let level = level_of((metadata.name(), outcome, method), level);
+    say!(level, [parent: span,], outcome, %error);
+}
+
+/// Reports how a call failed that has no span, because no subscriber wants it.
+#[cold]
+pub(crate) fn failed_without_span(
+    span: &'static str,
+    service: &'static str,
+    method: &'static str,
+    peer: &str,
+    (outcome, level): Verdict,
+    error: &dyn fmt::Display,
+) {
+    if Level::WARN > LevelFilter::current() {
+        return;
     }
-    match level {
-        Level::ERROR => say!(Level::ERROR),
-        Level::WARN => say!(Level::WARN),
-        _ => say!(Level::DEBUG),
-    }
+    let error = Line(error);
+    let level = level_of((span, outcome, method), level);
+    say!(level, [], span, service, method, peer, outcome, %error);
+}
+
+/// The level for one of perhaps many failures alike.
+fn level_of(kind: Kind, level: Level) -> Level {
+    let tells = level < Level::DEBUG && should_log(kind);
+    if tells { level } else { Level::DEBUG }
 }
 
 /// An error, cut to what fits into a line of a log. The caller gets all of it.

@@ -21,6 +21,7 @@ pub(crate) struct Handle {
 
 /// How errors name a fetch.
 pub(crate) static FETCH: Method = Method {
+    service: "Remote",
     name: "fetch",
     id: 0,
     signature: "async fn fetch(&self) -> T",

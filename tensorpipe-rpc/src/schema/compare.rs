@@ -92,22 +92,26 @@ impl std::error::Error for Mismatch {}
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: the client has ", PeerText(&self.place))?;
-        write_side(f, self.client.as_deref())?;
+        self.write_side(f, self.client.as_deref())?;
         f.write_str(", the server has ")?;
-        write_side(f, self.server.as_deref())
+        self.write_side(f, self.server.as_deref())
+    }
+}
+
+impl Difference {
+    fn write_side(&self, f: &mut fmt::Formatter<'_>, side: Option<&str>) -> fmt::Result {
+        match side {
+            Some(text) => write!(f, "`{}`", PeerText(text)),
+            None if self.place.contains(", struct ") => f.write_str("no further field"),
+            None if self.place.contains(", enum ") => f.write_str("no further variant"),
+            None => f.write_str("nothing"),
+        }
     }
 }
 
 /// How many differences an error message shows, and how many characters of each.
 const SHOWN: usize = 4;
 const SHOWN_CHARS: usize = 300;
-
-fn write_side(f: &mut fmt::Formatter<'_>, side: Option<&str>) -> fmt::Result {
-    match side {
-        Some(text) => write!(f, "`{}`", PeerText(text)),
-        None => f.write_str("nothing"),
-    }
-}
 
 /// A text that a peer may have written: shortened, with control characters escaped.
 struct PeerText<'a>(&'a str);
@@ -163,12 +167,17 @@ fn difference(client: &MethodDescription, server: &MethodDescription) -> Option<
         .iter()
         .flatten()
         .any(|line| !is_heading(line));
+    // One end's type may have fewer lines than the other's: then the next type begins there.
+    let shown = |line: Option<&str>| {
+        let line = line.filter(|line| !inside || !is_heading(line));
+        line.map(|line| line.trim().to_owned())
+    };
     Some(Difference {
         place: match heading {
             Some(heading) if inside => format!("{method}, {heading}"),
             _ => method,
         },
-        client: ours.map(|line| line.trim().to_owned()),
-        server: theirs.map(|line| line.trim().to_owned()),
+        client: shown(ours),
+        server: shown(theirs),
     })
 }

@@ -129,7 +129,9 @@ impl CallQuotas {
     ) -> Result<(), String> {
         let most = self.most;
         if places > most {
-            return Err(format!("{most} calls are under way, the limit"));
+            return Err(format!(
+                "{most} calls are under way, the limit (`ServerLimits::calls`)"
+            ));
         }
         let connected = self.connected.load(Ordering::Relaxed).max(1);
         let connections = quota.peer.connections.load(Ordering::Relaxed).max(1);
@@ -153,7 +155,7 @@ impl CallQuotas {
         match places + kept <= most {
             true => Ok(()),
             false => Err(format!(
-                "{of_peer} calls of this peer are under way, {busy} of them on this connection, and what is left of {most}, the limit, is kept for others"
+                "{of_peer} calls of this peer are under way, {busy} of them on this connection, and what is left of {most}, the limit (`ServerLimits::calls`), is kept for others"
             )),
         }
     }

@@ -36,6 +36,8 @@ pub(crate) struct ServerShared {
     pub(crate) limits: ServerLimits,
     authorize: Option<Box<Authorize>>,
     denied: LogLimit,
+    not_bound: LogLimit,
+    refused: LogLimit,
     undecided: LogLimit,
     connections: Mutex<FxHashMap<u64, Arc<Engine>>>,
     /// The counters of pipes that have ended.
@@ -97,6 +99,8 @@ impl ServerShared {
             limits,
             authorize,
             denied: LogLimit::new(),
+            not_bound: LogLimit::new(),
+            refused: LogLimit::new(),
             undecided: LogLimit::new(),
             calls: CallCount::default(),
             draining: AtomicBool::new(false),
@@ -226,6 +230,22 @@ impl ServerShared {
         })
     }
 
+    /// A call was refused on its header.
+    pub(crate) fn refused(&self, caller: &Peer, code: FailureCode, reason: &str) {
+        // Those that are denied are logged as such.
+        let is_news = !matches!(code, FailureCode::Denied | FailureCode::ShuttingDown);
+        if is_news && let Some(more) = self.refused.admits() {
+            tracing::warn!(%caller, reason, more, "a call is refused");
+        }
+    }
+
+    /// A client asked for a service that is not here, or not as the client defines it.
+    pub(crate) fn not_bound(&self, caller: &Peer, reason: &str) {
+        if let Some(more) = self.not_bound.admits() {
+            tracing::warn!(%caller, reason, more, "a client gets no service");
+        }
+    }
+
     /// Finds a service and its method.
     pub(crate) fn find(
         &self,
@@ -248,7 +268,7 @@ impl ServerShared {
                 let name = served.service.schema().service;
                 Err((
                     FailureCode::Unimplemented,
-                    format!("method of `{name}` with the id {method:#010x}"),
+                    format!("of `{name}`, with the id {method:#010x}"),
                 ))
             }
         }

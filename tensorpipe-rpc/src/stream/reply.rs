@@ -34,6 +34,8 @@ pub struct CallStream<T, E = Infallible> {
     method: &'static Method,
     state: State<E>,
     batch: Option<Batch>,
+    /// Items that were given to the reader.
+    items: u64,
     decode: Decode<T, E>,
 }
 
@@ -109,6 +111,7 @@ impl<T: DeserializeOwned, E> CallStream<T, E> {
             method,
             state,
             batch: None,
+            items: 0,
             decode: Decode {
                 item: Batch::next,
                 end,
@@ -182,7 +185,10 @@ impl<T, E> CallStream<T, E> {
             if let Some(batch) = &mut self.batch {
                 if let Some(item) = (self.decode.item)(batch) {
                     let error = match item {
-                        Ok(item) => return Some(Some(Ok(item))),
+                        Ok(item) => {
+                            self.items += 1;
+                            return Some(Some(Ok(item)));
+                        }
                         Err(error) => error.in_method(self.method.name),
                     };
                     return Some(Some(self.end(Err(CallError::Decode(error)))?));
@@ -209,7 +215,7 @@ impl<T, E> CallStream<T, E> {
                     return Some(self.end(ended));
                 }
                 // Items may have come just before the outcome: look for them once more.
-                None => *outcome = Some(slot.outcome.poll(waker)?),
+                None => *outcome = Some(call.take(waker)?),
             }
         }
     }
@@ -225,7 +231,11 @@ impl<T, E> CallStream<T, E> {
             _ => None,
         };
         self.state = State::Done(stats);
-        ended.err().map(Err)
+        let mut error = ended.err()?;
+        if let CallError::Deadline { items, .. } = &mut error {
+            *items = Some(self.items);
+        }
+        Some(Err(error))
     }
 
     fn cancel(&mut self) {

@@ -101,7 +101,7 @@ async fn an_upload_that_outlives_the_servers_bound_is_given_up_there() {
         let large = Tensor::zeros(DType::U8, [LEN]).unwrap();
         let result = both.client.length(&large).await;
         match result {
-            Err(CallError::Deadline { after, moving }) => {
+            Err(CallError::Deadline { after, moving, .. }) => {
                 assert!(moving);
                 let early = Duration::from_millis(200)..Duration::from_secs(60);
                 assert!(early.contains(&after), "{after:?}");

@@ -11,7 +11,9 @@ use super::lab::{Both, LabClient, over_each, over_each_with, serve, tcp, until};
 /// And no tensor was under way.
 fn is_deadline<T: std::fmt::Debug>(result: Result<T, CallError>, bound: Duration) {
     match result {
-        Err(CallError::Deadline { after, moving }) => assert_eq!((after, moving), (bound, false)),
+        Err(CallError::Deadline { after, moving, .. }) => {
+            assert_eq!((after, moving), (bound, false))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -78,7 +80,13 @@ async fn a_call_that_the_server_gives_up_first_says_how_long_it_took() {
 async fn without_time_nothing_is_sent() {
     over_each(async |both| {
         let hurried = both.client.with_deadline(Duration::ZERO);
-        is_deadline(hurried.echo("too late").await, Duration::ZERO);
+        let error = hurried.echo("too late").await.unwrap_err();
+        assert!(!error.may_have_run(), "{error}");
+        assert!(
+            error.to_string().starts_with("`Lab::echo` did not run"),
+            "{error}"
+        );
+        is_deadline::<()>(Err(error), Duration::ZERO);
         let hurried = both.client.with_deadline(Duration::from_nanos(1));
         let error = hurried.sleep(60_000).await.unwrap_err();
         assert!(matches!(error, CallError::Deadline { .. }), "{error}");
@@ -147,7 +155,7 @@ async fn time_is_up_while_tensors_are_under_way() {
             let begun = Instant::now();
             let error = hurried.length(&large).await.unwrap_err();
             assert!(
-                matches!(error, CallError::Deadline { after, moving: true } if after == bound),
+                matches!(error, CallError::Deadline { after, moving: true, .. } if after == bound),
                 "{error:?}"
             );
             assert!(begun.elapsed() < Duration::from_secs(4));

@@ -136,7 +136,7 @@ fn is_its_panic<T: std::fmt::Debug, E: std::fmt::Debug>(
     text: &str,
 ) {
     match result {
-        Err(CallError::Panicked(panic)) => assert_eq!(&*panic, text),
+        Err(CallError::Panicked { message: panic, .. }) => assert_eq!(&*panic, text),
         other => panic!("{other:?}"),
     }
 }

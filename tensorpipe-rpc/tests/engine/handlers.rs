@@ -13,14 +13,20 @@ async fn a_panic_is_its_calls_alone_wherever_it_happens() {
     over_each(async |both| {
         for len in [10, 10, 1 << 20] {
             match both.client.panic(tensor(len, 1)).await {
-                Err(CallError::Panicked(text)) => assert_eq!(&*text, format!("with {len} bytes")),
+                Err(error @ CallError::Panicked { .. }) => {
+                    let said = error.to_string();
+                    let wanted = format!("`Lab::panic` panicked: with {len} bytes");
+                    assert_eq!(said, wanted);
+                }
                 other => panic!("{other:?}"),
             }
         }
         // While the handler's locals are dropped: on its own task, and then on the connection's.
         for _ in 0..4 {
             match both.client.panic_when_dropped(false).await {
-                Err(CallError::Panicked(text)) => assert_eq!(&*text, "while it was dropped"),
+                Err(CallError::Panicked { message: text, .. }) => {
+                    assert_eq!(&*text, "while it was dropped")
+                }
                 other => panic!("{other:?}"),
             }
         }

@@ -32,7 +32,7 @@ async fn a_server_that_answers_what_it_has_not_read_does_not_make_its_client_kee
         pipe.send(message(kind, 1, id, body)).unwrap();
         match call.await {
             Ok(length) => assert_eq!((length, kind), (7, VALUE)),
-            Err(error) => assert!(matches!(error, CallError::Panicked(_)), "{error}"),
+            Err(error) => assert!(matches!(error, CallError::Panicked { .. }), "{error}"),
         }
         // Held here, and not asked for.
         until(|| unread.unwritten() <= 1).await;
@@ -120,7 +120,7 @@ async fn a_servers_words_do_not_move_the_cursor() {
     let error = call.await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the method panicked: left: 1\n\tright: \\u{1b}[2J\\u{9b}1;31m\\r\\u{7}2"
+        "`Lab::echo` panicked: left: 1\n\tright: \\u{1b}[2J\\u{9b}1;31m\\r\\u{7}2"
     );
 }
 

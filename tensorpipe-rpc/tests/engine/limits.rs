@@ -68,7 +68,12 @@ async fn is_overloaded(both: &Both, client: &LabClient) {
         let error = client.length(tensor(len, 1)).await.unwrap_err();
         assert!(matches!(error, CallError::Overloaded(_)), "{error}");
         assert!(!error.may_have_run());
-        assert!(error.to_string().contains("the limit"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("the limit (`ServerLimits::calls"),
+            "{error}"
+        );
     }
     let moved = client.connection().pipe().stats().bytes_out - before;
     assert!(moved < 1 << 20, "{moved} bytes");

@@ -62,7 +62,10 @@ async fn the_reason_of_a_failure_reaches_a_caller_that_takes_little() {
         let near = small(|limits| (limits.metadata, limits.parts) = (metadata, parts));
         let both = both(near, tcp(), ServerLimits::default()).await;
         let refused = both.client.refuse(text(500)).await;
-        let Err(CallError::Panicked(reason)) = refused else {
+        let Err(CallError::Panicked {
+            message: reason, ..
+        }) = refused
+        else {
             panic!("{refused:?}");
         };
         // All of it as a payload, else what fits.

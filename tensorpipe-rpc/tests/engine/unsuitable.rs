@@ -298,7 +298,7 @@ async fn a_result_that_does_not_suit_names_the_method_too() {
 async fn serde_code_that_panics_harms_its_own_call_alone() {
     let (client, server) = both().await;
     let is_panicked = |result: Result<(), CallError>, words: &str| match result {
-        Err(CallError::Panicked(text)) => assert!(text.contains(words), "{text}"),
+        Err(CallError::Panicked { message: text, .. }) => assert!(text.contains(words), "{text}"),
         other => panic!("{other:?}"),
     };
     let at_home = |kind| {

@@ -179,7 +179,10 @@ async fn a_default_body_of_one_expression_is_no_warning() {
     let client = ShortClient::on(&connection).await.unwrap();
     assert!(client.ready().await.unwrap());
     assert_eq!(client.same(7).await.unwrap(), 7);
-    assert!(matches!(client.never().await, Err(CallError::Panicked(_))));
+    assert!(matches!(
+        client.never().await,
+        Err(CallError::Panicked { .. })
+    ));
 }
 
 #[tensor_service]

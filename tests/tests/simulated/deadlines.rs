@@ -281,7 +281,7 @@ fn meets(row: &Row, fault: Fault, way: Way) {
         // A tensor of `mpt` is on its way until its reader has said that it is there.
         let is_held = way == Way::Mpt && !row.moving.is_empty();
         let moves = is_held || row.moving.contains(&fault);
-        let is_typed = matches!(&error, CallError::Deadline { after, moving }
+        let is_typed = matches!(&error, CallError::Deadline { after, moving, .. }
             if *after == DEADLINE && *moving == moves);
         assert!(is_typed, "{error:?}");
         assert!((DEADLINE..=DEADLINE + LATE).contains(&took), "{took:?}");

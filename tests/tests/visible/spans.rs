@@ -83,6 +83,10 @@ fn a_trace_leads_through_two_processes_and_back() {
         let client = RelayClient::connect_with(&context, child.hear("url"));
         let client = soon("a client", client).await.unwrap();
         let url = server.url().to_string();
+        let listening = format!("listening at {url}");
+        let mut told = seen("event").into_iter();
+        let told = told.find(|event| event.get("message") == Some(&listening));
+        assert_eq!(told.expect("it says where")["level"], "INFO");
         assert_eq!(soon("a call", client.relay(&url, 7)).await.unwrap(), 7);
 
         let there = soon("what it saw", client.seen()).await.unwrap();
@@ -243,7 +247,7 @@ impl Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         matches!(
             metadata.target(),
-            "tensorpipe_rpc" | "tensorpipe::negotiate::establish"
+            "tensorpipe_rpc" | "tensorpipe_rpc::server" | "tensorpipe::negotiate::establish"
         )
     }
 

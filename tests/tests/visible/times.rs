@@ -100,7 +100,7 @@ fn a_call_that_failed_there_has_figures_until_it_did() {
         let (client, context, _server) = client("defaults").await;
         let asked = client.with_stats();
         let (panicked, stats) = soon("a call", asked.panic().stats()).await;
-        assert!(matches!(panicked, Err(CallError::Panicked(_))));
+        assert!(matches!(panicked, Err(CallError::Panicked { .. })));
         assert!(stats.round_trip > Duration::ZERO && stats.request.bytes > 0);
         assert!(stats.server.is_some() && stats.wire().is_some());
         assert_eq!(stats.bytes_copied(), Some(0));

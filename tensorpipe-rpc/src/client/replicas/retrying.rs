@@ -201,10 +201,8 @@ impl RetryingCall {
     }
 
     fn time_is_up(&self) -> CallError {
-        CallError::Deadline {
-            after: self.deadline().map(|(_, after)| after).unwrap_or_default(),
-            moving: false,
-        }
+        let after = self.deadline().map(|(_, after)| after);
+        CallError::late(after.unwrap_or_default(), false)
     }
 
     fn unavailable(&self) -> CallError {

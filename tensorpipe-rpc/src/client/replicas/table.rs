@@ -15,7 +15,7 @@ use crate::caught::ignore_panic;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
 use crate::lock::{Mutex, MutexGuard, Notify, Ordering, lock};
-use crate::observe::metrics;
+use crate::observe::{metrics, should_log};
 use crate::schema::Schema;
 
 /// What the handles, calls and tasks of one set of replicas share.
@@ -46,6 +46,8 @@ struct Lost {
     url: Arc<str>,
     wake: Arc<Notify>,
     error: ConnectError,
+    /// No other one is live.
+    is_last: bool,
 }
 
 /// Where a call can go.
@@ -353,7 +355,11 @@ impl Lost {
     fn tell(&self) {
         self.wake.notify_one();
         metrics::replica_lost();
-        tracing::info!(url = %self.url, error = %self.error, "a replica is gone");
+        let Self { url, error, .. } = self;
+        match self.is_last && should_log(("no replica is left", "", "")) {
+            true => tracing::warn!(%url, %error, "the last replica is gone: no call can be made"),
+            false => tracing::info!(%url, %error, "a replica is gone"),
+        }
     }
 }
 
@@ -367,10 +373,13 @@ impl Table {
         replica.phase = Phase::Waiting;
         replica.services.clear();
         replica.last_error = Some(error.clone());
+        let (url, wake) = (replica.url.clone(), replica.wake.clone());
+        let mut others = self.replicas.iter();
         Some(Lost {
-            url: replica.url.clone(),
-            wake: replica.wake.clone(),
+            url,
+            wake,
             error,
+            is_last: !others.any(|one| matches!(one.phase, Phase::Live(_))),
         })
     }
 

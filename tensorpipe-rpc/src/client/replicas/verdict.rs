@@ -104,12 +104,12 @@ mod tests {
         let after = Duration::from_secs(1);
         let last = [
             connection(Misuse::NoRuntime.into()),
-            CallError::Deadline {
-                after,
-                moving: false,
-            },
+            CallError::late(after, false),
             no_place(true),
-            CallError::Panicked("oh".into()),
+            CallError::Panicked {
+                message: "oh".into(),
+                method: "Store::push".into(),
+            },
             CallError::BadArguments("what".into()),
             CallError::Other("new".into()),
         ];

@@ -35,6 +35,7 @@ mod versions {
 
 const fn method(name: &'static str, signature: &'static str, structure: fn(&mut Tracer)) -> Method {
     Method {
+        service: "Store",
         name,
         id: method_id(name),
         signature,
@@ -114,7 +115,26 @@ fn signatures_and_missing_lines() {
     let shorter = change(|push| push.structure = push.structure.replace("  name: str\n", ""));
     assert_eq!(
         shorter.unwrap_err(),
-        "method `push`, struct Options: the client has `name: str`, the server has nothing"
+        "method `push`, struct Options: the client has `name: str`, the server has no further field"
+    );
+    // The line there belongs to the next type.
+    let shorter = change(|push| {
+        push.structure = push
+            .structure
+            .replace("  name: str\n", "enum Mode\n  0 Fast\n");
+    });
+    assert_eq!(
+        shorter.unwrap_err(),
+        "method `push`, struct Options: the client has `name: str`, the server has no further field"
+    );
+    let longer = change(|push| {
+        push.structure = push
+            .structure
+            .replace("str\n", "str\n  mode: u8\nenum Mode\n")
+    });
+    assert_eq!(
+        longer.unwrap_err(),
+        "method `push`, struct Options: the client has no further field, the server has `mode: u8`"
     );
     let returns = change(|push| push.structure = push.structure.replace("u64", "u8"));
     assert_eq!(

@@ -62,7 +62,7 @@ fn is_true(
             false
         }
         // Somebody else may be at fault where the method may not run again.
-        Err(CallError::Service(_) | CallError::Panicked(_) | CallError::BadReply(_)) => {
+        Err(CallError::Service(_) | CallError::Panicked { .. } | CallError::BadReply(_)) => {
             assert!(poisoned || !smooth);
             false
         }

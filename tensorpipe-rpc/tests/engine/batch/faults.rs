@@ -29,7 +29,7 @@ async fn an_error_or_a_panic_of_the_method_is_that_of_every_caller_and_the_serve
             assert!(is_its, "{error}");
         }
         for error in shared(&models, PANIC).await {
-            let is_its = matches!(&error, CallError::Panicked(text) if &**text == "over 8 rows");
+            let is_its = matches!(&error, CallError::Panicked { message, .. } if &**message == "over 8 rows");
             assert!(is_its, "{error}");
         }
     })
@@ -116,7 +116,7 @@ async fn of_an_idempotent_method_only_the_caller_at_fault_fails() {
             assert!(
                 matches!(
                     error,
-                    CallError::Service(_) | CallError::Panicked(_) | CallError::BadReply(_)
+                    CallError::Service(_) | CallError::Panicked { .. } | CallError::BadReply(_)
                 ),
                 "{error}"
             );

@@ -66,7 +66,15 @@ async fn a_deadline_ends_a_stream_at_both_ends() {
             }
             seen += 1;
         };
-        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
+        let CallError::Deadline {
+            items: Some(come), ..
+        } = error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(come, seen);
+        let said = error.to_string();
+        assert!(said.contains("for the whole stream"), "{said}");
         assert!(items.next().await.is_none());
         // And one whose argument never ends.
         let (numbers, held) = numbers();

@@ -112,7 +112,7 @@ async fn an_error_ends_the_stream_behind_the_items_before_it() {
 async fn a_panic_ends_the_stream_and_nothing_else() {
     over_each(async |banks| {
         let items: Vec<_> = banks.client.panics_at(3).collect().await;
-        let [.., Err(CallError::Panicked(words))] = items.as_slice() else {
+        let [.., Err(CallError::Panicked { message: words, .. })] = items.as_slice() else {
             panic!("{items:?}");
         };
         assert!(words.contains("at 3"), "{words}");
