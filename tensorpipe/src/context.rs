@@ -180,6 +180,9 @@ impl Context {
         self.check_open()?;
         let url: Url = url.as_ref().parse()?;
         let mut connecting = pin!(self.keep_connecting(&url, policy));
+        if policy.retry_for <= QUIET {
+            return connecting.await;
+        }
         if let Ok(connected) = tokio::time::timeout(QUIET, &mut connecting).await {
             return connected;
         }

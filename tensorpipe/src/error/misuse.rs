@@ -82,7 +82,7 @@ pub enum Misuse {
     },
     /// No tokio runtime is running on this thread.
     #[error(
-        "no tokio runtime on this thread; call it from inside one, or use `tensorpipe::blocking`"
+        "no tokio runtime on this thread; call it from inside one, as `#[tokio::main]` makes it; for pipes there is `tensorpipe::blocking`, too"
     )]
     NoRuntime,
     /// No channel that the [context](crate::ContextBuilder::require) or the [message](crate::Message::require) requires carries it.

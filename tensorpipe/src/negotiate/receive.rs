@@ -175,23 +175,15 @@ async fn handshake(
     let tokens = &listener_state.context.tokens;
     let mut handshake = ServerHandshake::new(tokens.are_required());
     let heard = match conn.read(|input| handshake.handle(input)).await {
-        Err(error @ Error::Peer { .. }) => {
-            // Only another version of this protocol understands the reason; anybody else sees the connection
-            // end.
-            let reject = Reject {
-                transient: false,
-                reason: error.to_string(),
-            };
-            if let Error::Peer {
-                fault: PeerFault::Version { .. },
-                ..
-            } = &error
+        Err(error) => {
+            if let Error::Peer { fault, .. } = &error
+                && let Some(answer) = ServerHandshake::answer_to(fault, error.to_string())
             {
-                let _ = conn.send(&ServerHandshake::reject(&reject)).await;
+                let _ = conn.send(&answer).await;
             }
             return Err(error);
         }
-        other => other?,
+        Ok(heard) => heard,
     };
     let (purpose, answering) = match heard {
         FirstFrame::Hello(Purpose::Join { token, proof }) => {

@@ -199,6 +199,19 @@ impl ServerHandshake {
     pub(crate) fn reject(reject: &Reject) -> Vec<u8> {
         behind_preface(|out| reject.put(out))
     }
+
+    /// What to answer a peer whose first bytes were at `fault`, for this reason, in words that it understands.
+    pub(crate) fn answer_to(fault: &PeerFault, reason: String) -> Option<Vec<u8>> {
+        match fault {
+            PeerFault::Version { .. } => Some(Self::reject(&Reject {
+                transient: false,
+                reason,
+            })),
+            // Without the alert it would try again, as if the listener were about to come.
+            PeerFault::BadMagic { hint, .. } if *hint == IS_TLS => Some(TLS_ALERT.to_vec()),
+            _ => None,
+        }
+    }
 }
 
 fn behind_preface(put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -287,6 +300,12 @@ fn check_preface(input: &[u8]) -> Result<Option<[u8; PREFACE_LEN]>, PeerFault> {
     Ok(Some(*preface))
 }
 
+const IS_TLS: &str =
+    ", that is TLS, which this address does not expect: connect by `tcp://`, or serve `tls://`";
+
+/// The fatal alert `protocol_version` (RFC 8446, 5.1 and 6).
+const TLS_ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 70];
+
 fn hint(first: &[u8]) -> &'static str {
     const VERBS: [&[u8]; 6] = [b"GET", b"POST", b"HEAD", b"PUT", b"OPTIONS", b"PRI"];
     if VERBS.iter().any(|verb| first.starts_with(verb)) {
@@ -294,7 +313,7 @@ fn hint(first: &[u8]) -> &'static str {
     } else if first.starts_with(b"HTTP") {
         ", that is an HTTP server; connect to another port"
     } else if first.starts_with(&[0x16, 0x03]) {
-        ", that is TLS, which this address does not expect: connect by `tcp://`, or serve `tls://`"
+        IS_TLS
     } else if first.starts_with(&[0x15, 0x03]) {
         ", that is an alert of TLS: connect there by `tls://`"
     } else {

@@ -212,6 +212,9 @@ fn hint_of(alert: AlertDescription) -> &'static str {
             "; it does not take the certificate of this end, which may be of another CA, or no certificate to connect with"
         }
         AlertDescription::CertificateExpired => "; the certificate of this end has expired",
+        AlertDescription::ProtocolVersion => {
+            "; perhaps it speaks no TLS 1.3, or none: then it is `tcp`"
+        }
         AlertDescription::NoApplicationProtocol => "; it speaks another protocol",
         _ => "",
     }
