@@ -67,6 +67,9 @@
 //! A call that nobody watches costs two reads of a flag and a level. The reader of each message counts copied bytes for both ends.
 //! So a server can send its figures in the reply's header, before it knows how that reply will travel. Clocks of different ends are
 //! never compared.
+//!
+//! Spans cost more than that: where `tracing_subscriber::fmt` takes INFO, an empty call over `shm` takes about twice as long. The filter
+//! `info,tensorpipe_rpc=warn` leaves the spans out; failed calls are still logged.
 
 mod attempts;
 mod calling;
