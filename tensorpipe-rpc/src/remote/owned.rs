@@ -96,7 +96,8 @@ pub(crate) struct Pending {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        metrics::references_released(lock(&self.table).count);
+        let count = lock(&self.table).count;
+        metrics::references_released(count);
     }
 }
 
@@ -130,12 +131,14 @@ impl Owned {
                 Some(exports)
             } else {
                 table.count += left;
-                metrics::references_given(left);
                 let values = exports;
                 table.values.insert(call, Given { values, left });
                 None
             }
         };
+        if refused.is_none() {
+            metrics::references_given(left);
+        }
         refused.map(drop_values).is_none()
     }
 
@@ -172,23 +175,23 @@ impl Owned {
                 table.values.remove(&call);
             }
             table.count -= released.len();
-            metrics::references_released(released.len());
         }
+        metrics::references_released(released.len());
         drop_values(released);
     }
 
     /// The connection has ended: drops all values, and ends all waits.
     pub(crate) fn close(&self) {
-        let (values, pending) = {
+        let (values, pending, count) = {
             let mut table = lock(&self.table);
             table.closed = true;
-            metrics::references_released(table.count);
-            table.count = 0;
             (
                 std::mem::take(&mut table.values),
                 std::mem::take(&mut table.pending),
+                std::mem::take(&mut table.count),
             )
         };
+        metrics::references_released(count);
         for promised in pending.values() {
             promised.ended.notify_waiters();
         }

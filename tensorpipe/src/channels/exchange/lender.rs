@@ -40,6 +40,14 @@ pub(in crate::channels) struct Lender {
     pid: AtomicU32,
     exchange: Arc<Exchange>,
     has: Mutex<Has>,
+    /// It has logged once that no more segments can be mapped.
+    has_warned: AtomicBool,
+}
+
+/// No more segments can be mapped.
+struct Full {
+    reason: String,
+    remedy: &'static str,
 }
 
 /// What came from the lender's exchange.
@@ -51,8 +59,6 @@ struct Has {
     segments: BTreeMap<SegmentId, Arc<Mapped>>,
     /// Memory of the lender's devices.
     spans: Spans,
-    /// It has logged once that no more segments can be mapped.
-    has_warned: bool,
 }
 
 /// The ledger, and the connection over which it came. That closes when this process has nothing of the lender's any more, or executes
@@ -125,6 +131,7 @@ impl Lender {
             pid: AtomicU32::new(0),
             exchange: exchange.clone(),
             has: Mutex::default(),
+            has_warned: AtomicBool::new(false),
         }
     }
 
@@ -182,13 +189,18 @@ impl Lender {
     /// dropping them unmaps them, for which the driver takes long.
     #[cfg(feature = "cuda")]
     pub(in crate::channels) fn span(&self, ids: &[SegmentId]) -> Result<Found, LendError> {
-        let mut has = lock(&self.has);
-        if has.account.is_none() {
-            return Err(LendError::now("the peer's exchange is not there any more"));
-        }
-        let found = has.spans.of(ids);
+        let found = {
+            let mut has = lock(&self.has);
+            if has.account.is_none() {
+                return Err(LendError::now("the peer's exchange is not there any more"));
+            }
+            has.spans.of(ids)
+        };
         found.map_err(|(reason, is_full)| match is_full {
-            true => has.full(reason, "longer allocations there"),
+            true => self.full(Full {
+                reason,
+                remedy: "longer allocations there",
+            }),
             false => LendError::now(reason),
         })
     }
@@ -213,7 +225,8 @@ impl Lender {
         segment: Option<Wanted>,
     ) -> Result<(), LendError> {
         if segment.is_some() {
-            lock(&self.has).room()?;
+            let room = lock(&self.has).room();
+            room.map_err(|full| self.full(full))?;
         }
         self.exchange.open()?;
         let (tell, told) = tokio::sync::oneshot::channel();
@@ -243,27 +256,34 @@ impl Lender {
     }
 
     pub(super) fn mapped(&self, id: SegmentId, memory: Foreign) -> Result<(), LendError> {
-        let mapped = Mapped::new(memory, &self.exchange);
-        let mut has = lock(&self.has);
-        has.room()?;
-        match mapped {
-            Ok(mapped) => {
-                has.segments.insert(id, Arc::new(mapped));
-                Ok(())
+        let mapped = Mapped::new(memory, &self.exchange).map(Arc::new);
+        let added = {
+            let mut has = lock(&self.has);
+            match (has.room(), &mapped) {
+                (Err(full), _) => Err(full),
+                (Ok(()), Ok(mapped)) => {
+                    has.segments.insert(id, mapped.clone());
+                    Ok(())
+                }
+                (Ok(()), Err(reason)) => {
+                    has.unreliable_until = Some(Instant::now() + ANSWER_TIMEOUT);
+                    Err(Full {
+                        reason: reason.clone(),
+                        remedy: "a higher `Limits::receive_budget`",
+                    })
+                }
             }
-            Err(reason) => {
-                has.unreliable_until = Some(Instant::now() + ANSWER_TIMEOUT);
-                Err(has.full(reason, "a higher `Limits::receive_budget`"))
-            }
-        }
+        };
+        added.map_err(|full| self.full(full))
     }
 
     /// The lender passed a descriptor of a device's memory.
     pub(super) fn add_descriptor(&self, id: SegmentId, fd: OwnedFd) -> Result<(), LendError> {
-        let mut has = lock(&self.has);
-        has.room()?;
-        has.spans.add_descriptor(id, fd);
-        Ok(())
+        let added = {
+            let mut has = lock(&self.has);
+            has.room().map(|()| has.spans.add_descriptor(id, fd))
+        };
+        added.map_err(|full| self.full(full))
     }
 
     /// Whether this segment was fetched.
@@ -298,6 +318,13 @@ impl Lender {
         lock(&self.has).unreliable_until = Some(Instant::now() + ANSWER_TIMEOUT);
     }
 
+    fn full(&self, Full { reason, remedy }: Full) -> LendError {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{reason}: tensors in others are copied; {remedy} would help");
+        }
+        LendError::now(reason)
+    }
+
     pub(in crate::channels) fn is_unreliable(&self) -> bool {
         let until = lock(&self.has).unreliable_until;
         until.is_some_and(|until| Instant::now() < until)
@@ -306,20 +333,14 @@ impl Lender {
 
 impl Has {
     /// Checks that one more segment may be mapped. If not, the lender is not to blame, and what is mapped can still be borrowed from.
-    fn room(&mut self) -> Result<(), LendError> {
+    fn room(&self) -> Result<(), Full> {
         if self.segments.len() + self.spans.passed() < SEGMENTS {
             return Ok(());
         }
         let reason =
             format!("{SEGMENTS} segments of the peer's are mapped, which is as many as may be");
-        Err(self.full(reason, "fewer contexts there, or larger tensors"))
-    }
-
-    fn full(&mut self, reason: String, remedy: &str) -> LendError {
-        if !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!("{reason}: tensors in others are copied; {remedy} would help");
-        }
-        LendError::now(reason)
+        let remedy = "fewer contexts there, or larger tensors";
+        Err(Full { reason, remedy })
     }
 }
 
