@@ -121,6 +121,16 @@ impl fmt::Debug for Pem {
 }
 
 /// The certificates that an end of TLS presents, and the ones that it trusts.
+///
+/// A CA of one's own, and a certificate of it, by OpenSSL 3. The CA's own certificate is only for [`trust`](Self::trust) and
+/// [`clients`](Self::clients): no end can present it.
+///
+/// ```sh
+/// openssl req -x509 -newkey ed25519 -nodes -days 3650 -subj "/CN=our CA" -keyout ca.key -out ca.pem
+/// openssl req -newkey ed25519 -nodes -subj "/CN=server" -addext "subjectAltName=DNS:localhost,IP:127.0.0.1" \
+///     -keyout server.key -out server.csr
+/// openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -days 365 -copy_extensions copy -out server.pem
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct TlsConfig {
     certificate: Option<(Pem, Pem)>,
