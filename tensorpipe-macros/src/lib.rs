@@ -55,7 +55,7 @@ mod types;
 /// | `-> impl Stream<Item = T>`, `-> impl Stream<Item = Result<T, E>>` | a `CallStream`; an `Err` ends it. No `async` |
 ///
 /// `?` on a call turns its error into `anyhow::Error` or `Box<dyn Error>` if `E` is `Debug` and `Display`: derive
-/// `thiserror::Error`. Or take `tensorpipe_rpc::ServiceError` for `E`: then `?` works in the method, on every error.
+/// `thiserror::Error`. Or take `tensorpipe_rpc::ServiceError` for `E`: then `?` works in the method, on every `std::error::Error`. Of an `anyhow::Error` make one by `ServiceError::new(format!("{error:#}"))`.
 ///
 /// # The client
 ///

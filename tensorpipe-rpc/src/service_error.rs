@@ -10,8 +10,8 @@ use crate::error::printable;
 /// How many bytes of it are shown. The text is the peer's.
 const SHOWN: usize = 16 << 10;
 
-/// An error for methods that need no error type of their own. `?` makes one of every error, with its causes; the caller gets it in
-/// [`CallError::Service`](crate::CallError::Service).
+/// An error for methods that need no error type of their own. `?` makes one of every [`Error`](std::error::Error), with its causes;
+/// the caller gets it in [`CallError::Service`](crate::CallError::Service).
 ///
 /// ```
 /// use tensorpipe::Tensor;

@@ -12,7 +12,8 @@ use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
 use tensorpipe::Tensor;
-use tensorpipe_rpc::{Remote, Replicas, Server, Stream, replicas::Backoff, tensor_service};
+use tensorpipe_rpc::replicas::{Backoff, ReplicaState, ReplicaStatus};
+use tensorpipe_rpc::{Remote, Replicas, Server, Stream, tensor_service};
 use tensorpipe_tests::{eventually, runtime, soon};
 
 #[tensor_service]
@@ -146,7 +147,8 @@ impl Elsewhere for Number {
 #[test]
 fn connects_and_losses_of_replicas_are_counted() {
     record();
-    runtime().block_on(async {
+    let runtime = runtime();
+    let (replicas, _servers) = runtime.block_on(async {
         let serve = async |number, url: &str| {
             let server = Server::builder().service(ElsewhereService::new(Number(number)));
             server.listen(url).await.unwrap()
@@ -178,7 +180,13 @@ fn connects_and_losses_of_replicas_are_counted() {
             one = serve(1, &url).await;
             eventually("it again", || counts() == (2.0 + round, round)).await;
         }
+        (replicas, [one, other])
     });
+    // They are lost, too, when their runtime ends.
+    drop(runtime);
+    let is_closed = |one: &ReplicaStatus| matches!(one.state, ReplicaState::Closed);
+    assert!(replicas.status().iter().all(is_closed));
+    assert_eq!(value("tensorpipe_replicas_lost"), 5.0);
 }
 
 /// Once for the process.

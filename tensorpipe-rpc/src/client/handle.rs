@@ -262,11 +262,7 @@ fn send_to_one(replicated: &ReplicatedService, call: &EncodedCall) -> Result<Sen
         Some(owner) if !replicated.has(&owner) => Err(CallError::Unresolved(
             "its owner is not among these replicas; send a `Shared` that `Remote::share` makes, or fetch the value".into(),
         )),
-        Some(owner) => match owner.bound(replicated.schema) {
-            Some(service) => call.send(&owner, service, left),
-            None if replicated.is_asking(&owner) => Err(replicated.unavailable()),
-            None => Err(CallError::Unresolved("its owner has no such service".into())),
-        },
+        Some(owner) => call.send(&owner, replicated.service_at(&owner)?, left),
     }
 }
 

@@ -129,7 +129,8 @@ impl Engine {
         let Some(referent) = self.owned.find_at(of, index) else {
             return self.fail_admitted(admitted, FailureCode::Unresolved, UNRESOLVED);
         };
-        match self.grant(referent) {
+        // The caller knows by which host it has reached this one.
+        match self.grant(referent, |_| true) {
             Ok(grant) => self.reply(admitted, Reply::value(grant)),
             Err((code, text)) => self.fail_admitted(admitted, code, text),
         }
@@ -139,13 +140,14 @@ impl Engine {
     pub(crate) fn grant(
         &self,
         referent: Arc<dyn Referent>,
+        named: fn(&str) -> bool,
     ) -> Result<Grant, (FailureCode, String)> {
         let Some(serving) = &self.serving else {
             return Err((FailureCode::Unresolved, "it serves nothing".to_owned()));
         };
-        serving
-            .server
-            .share(referent, serving.id, self.pipe.runtime())
+        let runtime = self.pipe.runtime();
+        let server = &serving.server;
+        server.share(referent, serving.id, runtime, named)
     }
 
     /// Answers with a reference that somebody else has shared.

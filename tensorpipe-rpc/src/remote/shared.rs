@@ -139,7 +139,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
                     let text = "the value is in this process, and this is no task of a method: `Server::share` shares it, too";
                     return Err(CallError::Unresolved(text.into()));
                 };
-                return Self::granted(engine.grant(referent.clone()));
+                return Self::granted(engine.grant(referent.clone(), names_a_host));
             }
             Location::Nowhere => return Err(CallError::Unresolved(super::NOWHERE.into())),
         };
@@ -171,7 +171,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
         match &self.location {
             Location::Here(_, referent) => {
                 // No connection has this number.
-                Self::granted(server.share(referent.clone(), u64::MAX, runtime))
+                Self::granted(server.share(referent.clone(), u64::MAX, runtime, names_a_host))
             }
             Location::There(_) => Err(CallError::Unresolved(
                 "the value is in another process: `Remote::share` asks its owner".into(),
@@ -186,12 +186,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
             FailureCode::Overloaded => CallError::Overloaded(text.into()),
             _ => CallError::Unresolved(text.into()),
         })?;
-        urls.retain(|url| !names_no_host(url));
         urls.truncate(URLS);
-        if urls.is_empty() {
-            let text = "its server listens at all addresses, of which none is named: let it listen at one that others reach";
-            return Err(CallError::Unresolved(text.into()));
-        }
         Ok(Shared {
             urls,
             token,
@@ -200,11 +195,11 @@ impl<T: Send + Sync + 'static> Remote<T> {
     }
 }
 
-/// Whether it is `0.0.0.0` or `[::]`, where each host reaches itself.
-fn names_no_host(url: &str) -> bool {
+/// Whether it is neither `0.0.0.0` nor `[::]`, where each host reaches itself.
+fn names_a_host(url: &str) -> bool {
     let address = url.parse::<Url>().ok();
     let address = address.and_then(|url| url.address().parse::<SocketAddr>().ok());
-    address.is_some_and(|address| address.ip().is_unspecified())
+    !address.is_some_and(|address| address.ip().is_unspecified())
 }
 
 impl<T: Send + Sync + 'static> Shared<T> {
@@ -360,8 +355,8 @@ impl Grants {
             let of_one = table.by_connection.entry(connection).or_default();
             if *of_one >= most {
                 return Err(format!(
-                    "{most} references were shared over this connection and not claimed, the limit; each can be \
-                     claimed for a minute"
+                    "{most} references were shared over this connection, or by this process itself, and not claimed, \
+                     the limit; each can be claimed for a minute"
                 ));
             }
             *of_one += 1;

@@ -117,7 +117,8 @@ impl ServerShared {
         Engine::start(pipe.clone(), Some(serving))
     }
 
-    /// Keeps a value until a third process claims it, on behalf of the connection with this number.
+    /// Keeps a value until a third process claims it, on behalf of the connection with this number. The result has those URLs that
+    /// are `named`: of others, whoever gets the reference knows the host.
     ///
     /// # Errors
     /// The kind of the failure, and in words why.
@@ -126,10 +127,18 @@ impl ServerShared {
         referent: Arc<dyn Referent>,
         connection: u64,
         runtime: &Runtime,
+        named: fn(&str) -> bool,
     ) -> Result<Grant, (FailureCode, String)> {
-        let urls = self.urls.get().cloned().unwrap_or_default();
+        let mut urls = self.urls.get().cloned().unwrap_or_default();
+        let listens = !urls.is_empty();
+        urls.retain(|url| named(url));
         if urls.is_empty() {
-            let text = "its owner listens nowhere: a third process cannot reach it";
+            let text = match listens {
+                false => "its owner listens nowhere: a third process cannot reach it",
+                true => {
+                    "its server listens at all addresses, of which none is named: let it listen at one that others reach"
+                }
+            };
             return Err((FailureCode::Unresolved, text.to_owned()));
         }
         let limit = self.limits.references;

@@ -108,6 +108,33 @@ impl Reads for Reader {
     }
 }
 
+/// Its owner has not been asked for the service, and can be asked no more.
+#[tokio::test]
+async fn a_reference_whose_owner_is_gone_blames_the_connection() {
+    let ledger = Ledger::default();
+    let servers = [server(0, &ledger).await, server(1, &ledger).await];
+    let urls = servers.each_ref().map(|server| server.url().to_string());
+    let builder = Replicas::builder().context(&tcp()).urls(urls);
+    let (client, replicas) = client_of(builder.backoff(quick())).await;
+    let stays = soon(client.stays(1)).await.unwrap();
+    let owner = soon(stays.fetch()).await.unwrap() as usize;
+    let mut servers = servers.map(Some);
+    drop(servers[owner].take());
+    until(|| states(&replicas)[owner] != ReplicaState::Live).await;
+    let reads = soon(ReadsClient::on(&replicas)).await.unwrap();
+    let ended = async {
+        loop {
+            match reads.read(&stays).await.unwrap_err() {
+                CallError::ShuttingDown => tokio::time::sleep(quick().first).await,
+                error => return error,
+            }
+        }
+    };
+    let error = soon(ended).await;
+    assert!(matches!(error, CallError::Connection { .. }), "{error:?}");
+    assert!(!error.may_have_run());
+}
+
 /// A server of both services that has one call at a time, and too much to do to be asked for another service during it.
 async fn server(name: u64, ledger: &Ledger) -> Server {
     let ledger = ledger.clone();

@@ -6,6 +6,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::FutureExt;
+use tensorpipe::ambient;
+
 use super::ReplicatedService;
 use super::table::{Pick, Picked, Shared};
 use super::verdict::{Verdict, verdict};
@@ -16,7 +19,6 @@ use crate::engine::{Deadline, Engine, Outcome};
 use crate::error::{CallError, ConnectError, PlaceError};
 use crate::observe::Attempts;
 use crate::timer::Sleep;
-use tensorpipe::ambient;
 
 impl ReplicatedService {
     /// Makes a call.
@@ -56,15 +58,30 @@ impl ReplicatedService {
         its.is_some_and(|replicas| std::ptr::addr_eq(replicas.as_ptr(), shared))
     }
 
-    /// Whether a replica has been asked for the service on this connection, and has not answered yet.
-    pub(in crate::client) fn is_asking(&self, engine: &Arc<Engine>) -> bool {
+    /// The number that the service has at this server, which is one of these replicas.
+    pub(in crate::client) fn service_at(&self, owner: &Arc<Engine>) -> Result<u32, CallError> {
+        if let Some(service) = owner.bound(self.schema) {
+            return Ok(service);
+        }
+        if let Some(error) = owner.pipe.ended().now_or_never() {
+            return Err(CallError::of_pipe(error, false, false));
+        }
+        if owner.calls.is_draining() {
+            return Err(CallError::ShuttingDown);
+        }
         let shared = &self.replicas.inner.shared;
-        let is_it = |connection: &Connection| Arc::ptr_eq(&connection.engine, engine);
-        shared.is_asking(self.service, is_it)
+        let is_it = |connection: &Connection| Arc::ptr_eq(&connection.engine, owner);
+        match shared.refusal(self.service, is_it) {
+            Some(refusal) => Err(CallError::Unresolved(
+                format!("its owner does not serve that: {refusal}").into(),
+            )),
+            // It may have answered just now.
+            None => owner.bound(self.schema).ok_or_else(|| self.unavailable()),
+        }
     }
 
     /// The error of a call that is sent once, and has not been.
-    pub(in crate::client) fn unavailable(&self) -> CallError {
+    fn unavailable(&self) -> CallError {
         CallError::Unavailable {
             replicas: self.replicas.inner.shared.errors(self.service),
             may_have_run: false,

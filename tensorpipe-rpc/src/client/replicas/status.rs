@@ -40,7 +40,7 @@ pub enum ReplicaState {
     Unsuitable,
     /// It could not be reached for too long. [`Replicas::reconnect`](super::Replicas::reconnect) tries again.
     GivenUp,
-    /// It was closed by [`Replicas::close`](super::Replicas::close).
+    /// It was closed by [`Replicas::close`](super::Replicas::close), or the runtime has ended on which the replicas were made.
     Closed,
 }
 

@@ -177,14 +177,18 @@ impl Shared {
         }
     }
 
-    /// Whether this connection is that of a live replica, which has not answered yet whether it has the service.
-    pub(super) fn is_asking(&self, service: usize, is_it: impl Fn(&Connection) -> bool) -> bool {
+    /// Why the live replica with this connection does not have the service.
+    pub(super) fn refusal(
+        &self,
+        service: usize,
+        is_it: impl Fn(&Connection) -> bool,
+    ) -> Option<ConnectError> {
         let table = self.table();
         let mut replicas = table.replicas.iter();
-        replicas.any(|replica| match &replica.phase {
-            Phase::Live(live) => replica.services.get(service).is_none() && is_it(&live.connection),
-            _ => false,
-        })
+        let replica = replicas.find(
+            |replica| matches!(&replica.phase, Phase::Live(live) if is_it(&live.connection)),
+        )?;
+        replica.services.get(service)?.as_ref().err().cloned()
     }
 
     /// Each replica's last error.
@@ -337,12 +341,19 @@ impl Shared {
 
     /// The replica's task has ended, and nobody connects it again.
     pub(super) fn forsaken(&self, index: usize, error: ConnectError) {
-        self.change(index, |replica| {
-            if replica.go_to(Phase::Closed) {
+        let before = {
+            let replica = &mut self.table().replicas[index];
+            if !matches!(replica.phase, Phase::Closed) {
                 replica.last_error = Some(error);
             }
-        });
+            std::mem::replace(&mut replica.phase, Phase::Closed)
+        };
         ignore_panic(|| self.changed.notify_waiters());
+        if let Phase::Live(live) = before {
+            metrics::replica_lost();
+            // Perhaps the last handle of its pipe, which closes. Not under the lock.
+            drop(live);
+        }
     }
 
     pub(super) fn should_reconnect_now(&self, index: usize) -> bool {

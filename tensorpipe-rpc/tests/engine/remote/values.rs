@@ -265,6 +265,7 @@ async fn a_server_shares_a_value_of_its_process() {
     let everywhere = everywhere.listen("tcp://0.0.0.0:0").await.unwrap();
     let error = everywhere.share(&Remote::new(1)).unwrap_err().to_string();
     assert!(error.contains("let it listen at one"), "{error}");
+    assert_eq!(everywhere.references(), 0);
 }
 
 #[tokio::test]
