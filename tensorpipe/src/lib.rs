@@ -105,6 +105,8 @@
 //! - **Trust.** Without a [token](ContextBuilder::token) or TLS (feature `tls`) a peer is who it says it is: listen where only friends can
 //!   connect. `SECURITY.md` says what is promised.
 //! - **A runtime.** Pipes live on the tokio runtime of the task that made them; without one there is [`Misuse::NoRuntime`].
+//!   If nobody runs that one, as one of `current_thread` outside its `block_on`, who waits on another runtime is served several times a
+//!   second only, and a warning is logged.
 //! - **Do not block it.** A task that blocks its thread may keep all pipes of the runtime from being driven. A thread of the crate tells
 //!   the peers that the process lives, for [`Timeouts::blocked`] (60 s). Put long computations into `spawn_blocking`.
 //! - **Lent memory** stays writable for its owner: a malicious peer can change numbers under their reader. To parse a payload, take

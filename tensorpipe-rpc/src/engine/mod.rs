@@ -56,6 +56,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
+use tensorpipe::ambient;
 use tensorpipe::engine::{EnginePipe, Handler, Held, When};
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
@@ -305,6 +306,14 @@ impl Handler for Receiver {
     fn going_away(&self, next: u64, _: &str) {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.going_away(next);
+        }
+    }
+
+    /// The watcher of deadlines does not run. Calls that left driving to the pipe's background task drive for themselves.
+    fn stalled(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.fail_due(ambient::now());
+            engine.calls.nudge();
         }
     }
 

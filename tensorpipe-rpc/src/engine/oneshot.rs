@@ -44,6 +44,17 @@ impl<T> Oneshot<T> {
         None
     }
 
+    /// Has whoever waits look for itself.
+    pub(crate) fn nudge(&self) {
+        let waker = match &mut *lock(&self.state) {
+            State::Waiting(waker) => waker.take(),
+            State::Done(_) | State::Taken => None,
+        };
+        if let Some(waker) = waker {
+            wake(waker);
+        }
+    }
+
     /// Nobody will take the outcome. Returns it if it is here; a later [`complete`](Self::complete) gets its own back.
     pub(crate) fn abandon(&self) -> Option<T> {
         let before = std::mem::replace(&mut *lock(&self.state), State::Taken);

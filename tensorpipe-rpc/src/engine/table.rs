@@ -244,6 +244,12 @@ impl Calls {
         (due, table.check_at)
     }
 
+    /// Has whoever waits for a call look for its answer.
+    pub(super) fn nudge(&self) {
+        let slots: Vec<_> = self.table().slots.values().cloned().collect();
+        slots.iter().for_each(|slot| slot.outcome.nudge());
+    }
+
     /// What of a call that is no longer in the table is on its way. A message that is not queued yet is taken back by its sender.
     pub(super) fn on_its_way(&self, slot: &CallSlot) -> OnItsWay {
         if slot.cancel_unsent() {

@@ -60,6 +60,9 @@ pub(crate) struct Core {
 /// Receives what the pipe pushes; implemented for every `Handler`.
 pub(super) trait Deliver: Send + Sync {
     fn give(&self, core: &Arc<Core>, delivery: Delivery);
+
+    /// As [`Handler::stalled`](super::engine::Handler::stalled).
+    fn stalled(&self);
 }
 
 /// What a [`Core`] is made of.
@@ -256,6 +259,16 @@ impl Core {
         self.driver.record_batch(given_so_far.get());
         drop(gone);
         rest
+    }
+
+    /// Tells those who wait for the pipe elsewhere that its runtime does not run.
+    pub(super) fn tell_stalled(&self) {
+        self.driver.poll_anyway();
+        self.driver.wakers.wake_waiting();
+        let handler = try_lock(&self.handler).and_then(|handler| handler.clone());
+        if let Some(handler) = handler {
+            handler.stalled();
+        }
     }
 
     /// From now on messages are pushed to `handler`, queued ones first. `listens`: it expects messages at any time.

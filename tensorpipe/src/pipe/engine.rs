@@ -193,6 +193,11 @@ pub trait Handler: Send + Sync + 'static {
         let _ = (next, reason);
     }
 
+    /// The pipe's runtime does not run: something blocks it, or nobody runs it. Timers and tasks there do not go on, and those who wait on
+    /// other runtimes may have nobody who drives for them. Called several times a second meanwhile, on a thread of this crate's own, perhaps
+    /// beside another call. Does nothing by default.
+    fn stalled(&self) {}
+
     /// The pipe has ended. Nothing follows.
     fn closed(&self, error: &Error);
 }
@@ -211,6 +216,10 @@ impl<H: Handler> Deliver for H {
             Delivery::GoingAway(next, reason) => self.going_away(next, &reason),
             Delivery::Closed(error) => self.closed(&error),
         }
+    }
+
+    fn stalled(&self) {
+        Handler::stalled(self);
     }
 }
 

@@ -5,13 +5,15 @@
 //! ready. So this thread, which belongs to no runtime,
 //!
 //! - wakes a task of each runtime with a pipe that has been at rest since the last round. A sleeping thread of the runtime runs it, and goes
-//!   on to wait for sockets and timers;
+//!   on to wait for sockets and timers. If it has not run by the next round, the runtime is stalled: then this wakes those who wait for
+//!   the pipe on other runtimes, which go on without its sockets and timers;
 //! - tells the peer of a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked) at
 //!   most. A stopped process does not.
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
 //! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -64,14 +66,14 @@ struct State {
 fn beat(state: &Mutex<State>) -> ! {
     loop {
         let mut pipes = std::mem::take(&mut lock(state).pipes);
-        let (now, mut woken) = (Instant::now(), Vec::new());
+        let (now, mut woken) = (Instant::now(), HashMap::new());
         // A third party's connection may panic. Its pipe is not watched any more: the next drive panics in the same way.
         pipes.retain_mut(|pipe| {
             catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken))).unwrap_or(false)
         });
         let mut looked_at = lock(state);
         looked_at.pipes.append(&mut pipes);
-        looked_at.pause = looked_at.pipes.iter().map(|pipe| pipe.pause).min();
+        looked_at.pause = looked_at.pipes.iter().map(Watched::pause).min();
         let pause = looked_at.pause;
         drop(looked_at);
         // Freed before the pause, which may be long: it has room for all pipes.
@@ -93,8 +95,8 @@ struct Watched {
     since: Instant,
     /// Since when nobody else has written any.
     blocked: Option<Instant>,
-    /// Bytes that had come from the peer by then.
-    read: u64,
+    /// Since when the runtime has not run.
+    stalled: Option<Instant>,
     /// That was logged.
     is_told: bool,
 }
@@ -109,46 +111,53 @@ impl Watched {
             written: 0,
             since: Instant::now(),
             blocked: None,
-            read: 0,
+            stalled: None,
             is_told: false,
         }
     }
 
-    /// Returns whether another round follows.
-    fn check(&mut self, now: Instant, woken: &mut Vec<Id>) -> bool {
+    /// Until the next round. While the runtime is stalled, others wait for its end.
+    fn pause(&self) -> Duration {
+        match self.stalled {
+            Some(_) => self.pause / HEARTBEAT_CHECKS,
+            None => self.pause,
+        }
+    }
+
+    /// Returns whether another round follows. `woken`: the runtimes that were woken in this one, and whether they are stalled.
+    fn check(&mut self, now: Instant, woken: &mut HashMap<Id, bool>) -> bool {
         let Some(core) = self.core.upgrade() else {
             return false;
         };
         if self.has_written(&core, now) {
-            (self.blocked, self.is_told) = (None, false);
-            return true;
+            self.blocked = None;
+            if self.stalled.is_none() {
+                return true;
+            }
         }
         if now.saturating_duration_since(self.since) >= HEARTBEAT_SILENT * self.pause {
-            let read = core.counters.bytes_in();
-            let blocked = match self.blocked {
-                Some(blocked) => {
-                    // A runtime that runs has asked a silent peer by now. A process that was stopped is behind once, when it goes on.
-                    let asks = |silence| silence <= HEARTBEAT_LONGEST;
-                    let runs = !core.timeouts.silence.is_some_and(asks) || read != self.read;
-                    if !self.is_told && !runs {
-                        self.is_told = true;
-                        panics(|| warn_of_blocked(&core, now - blocked));
-                    }
-                    blocked
-                }
-                None => *self.blocked.insert(self.since),
-            };
-            self.read = read;
+            let blocked = *self.blocked.get_or_insert(self.since);
             if now.saturating_duration_since(blocked) < core.timeouts.blocked {
                 core.send_keep_alive();
                 self.has_written(&core, now);
             }
         }
-        if !woken.contains(&self.runtime) {
-            woken.push(self.runtime);
-            core.driver.wakers.wake_background();
+        let ask = || core.driver.wakers.ask_background();
+        match *woken.entry(self.runtime).or_insert_with(ask) {
+            true => self.tell_stalled(&core, now),
+            false => (self.stalled, self.is_told) = (None, false),
         }
         !lock(&core.shared).is_over()
+    }
+
+    /// Its runtime has not run since the last round. That is logged if it lasts.
+    fn tell_stalled(&mut self, core: &Arc<Core>, now: Instant) {
+        panics(|| core.tell_stalled());
+        let time = now - *self.stalled.get_or_insert(now);
+        if !self.is_told && time >= HEARTBEAT_SILENT * self.pause {
+            self.is_told = true;
+            panics(|| warn_of_stalled(core, time));
+        }
     }
 
     /// Whether bytes have left since it was asked last.
@@ -162,15 +171,15 @@ impl Watched {
     }
 }
 
-/// A log is what tells a blocked runtime from a network that is slow. Bounded, since all pipes of a runtime are blocked at once.
-fn warn_of_blocked(core: &Core, time: Duration) {
+/// A log is what tells a runtime that does not run from a network that is slow. Bounded, since all pipes of a runtime stall at once.
+fn warn_of_stalled(core: &Core, time: Duration) {
     static LIMIT: LogLimit = LogLimit::new();
     if let Some(others) = LIMIT.admits() {
         tracing::warn!(
             pipe = %core.name,
             ?time,
             others = others.unwrap_or(0),
-            "the runtime of a pipe does not run: something blocks its thread; compute in `spawn_blocking`, or within `block_in_place`"
+            "the runtime of a pipe does not run: something blocks its thread (compute in `spawn_blocking`, or within `block_in_place`), or nobody runs it (one of `current_thread` runs within `block_on` only)"
         );
     }
 }
@@ -212,12 +221,13 @@ mod tests {
         let (begin, moment) = (Instant::now(), Duration::from_nanos(1));
         let bound = core.timeouts.blocked;
         for (after, lives) in [(bound - moment, true), (bound, false)] {
-            let (mut pipe, mut woken) = (Watched::new(core), Vec::new());
+            let (mut pipe, mut woken) = (Watched::new(core), HashMap::new());
             assert!(pipe.check(begin, &mut woken) && woken.is_empty());
             let before = said();
             let silent = HEARTBEAT_SILENT * pipe.pause;
             pipe.check(begin + silent - moment, &mut woken);
-            assert_eq!((said(), &woken[..]), (before, &[core.runtime.id()][..]));
+            assert_eq!(said(), before);
+            assert!(woken.keys().eq([&core.runtime.id()]));
             pipe.check(begin + silent, &mut woken);
             let once = said();
             assert!(once > before && woken.len() == 1);

@@ -169,6 +169,39 @@ fn a_runtime_that_blocks_is_not_given_up_by_another_of_its_process() {
     });
 }
 
+/// It was made within `block_on` of a runtime that nobody runs any more, and is used on another one.
+#[test]
+fn a_client_whose_runtime_nobody_runs_has_its_answers_and_its_deadlines() {
+    alone(async || {
+        for over in ["tcp", "shm"] {
+            let child = child(over, "2", "60000");
+            let url = child.hear("url");
+            let made = tokio::task::spawn_blocking(move || {
+                let idle = runtime(0);
+                let (connection, client) = idle.block_on(client(over, &url));
+                (idle, connection, client)
+            });
+            let (idle, _connection, client) = made.await.unwrap();
+            for ms in [0, 0, 300] {
+                let answer = soon("an answer", client.block(ms)).await;
+                assert_eq!(answer.unwrap(), ms, "{over}");
+            }
+            let hurried = client.with_deadline(Duration::from_millis(200));
+            let error = soon("its deadline", hurried.block(BLOCK_MS)).await;
+            assert!(
+                matches!(error, Err(CallError::Deadline { .. })),
+                "{over}: {error:?}"
+            );
+            // Many at once: some leave driving to others.
+            let many = (0..50).map(|_| client.block(0));
+            for answer in soon("many answers", futures_util::future::join_all(many)).await {
+                answer.unwrap();
+            }
+            tokio::task::spawn_blocking(|| drop(idle)).await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_runtime_that_blocks_for_longer_than_its_bound_is_given_up() {
     alone(async || {

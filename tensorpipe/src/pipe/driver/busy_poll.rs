@@ -207,6 +207,14 @@ impl<W> Driver<W> {
         }
     }
 
+    /// The runtime that would say when something comes does not run: whoever drives from now on looks for itself.
+    pub(in crate::pipe) fn poll_anyway(&self) {
+        if self.polling.can_poll {
+            self.polling.change(OFF, VACANT);
+            self.wakers.keep_ticking();
+        }
+    }
+
     /// Polls a few times whether something can be done now. For the operation that is the poller.
     pub(in crate::pipe) fn poll<C: Driven<Work = W>>(&self) -> bool {
         let many = self.wakers.waiting() > RECEIVE_BATCH_WAITERS;

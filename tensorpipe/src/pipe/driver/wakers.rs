@@ -53,6 +53,8 @@ struct Roles {
     /// The one that was woken last.
     woken: Option<u64>,
     background: Option<Waker>,
+    /// The heartbeat has woken the background task, which has not run since.
+    asked: bool,
     next_id: u64,
     /// The background task watches for forgotten futures.
     ticking: bool,
@@ -182,6 +184,7 @@ impl Wakers {
 
     pub(super) fn set_background(&self, waker: &Waker) {
         let mut roles = lock(&self.roles);
+        roles.asked = false;
         match &mut roles.background {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
@@ -254,6 +257,20 @@ impl Wakers {
         if let Some(waker) = waker {
             wake(waker);
         }
+    }
+
+    /// Wakes the background task. Returns whether it has not run since this woke it before.
+    pub(in crate::pipe) fn ask_background(&self) -> bool {
+        // It may not have run at all, and have left no waker.
+        let was_asked = std::mem::replace(&mut lock(&self.roles).asked, true);
+        self.wake_background();
+        was_asked
+    }
+
+    /// Wakes all operations that have registered.
+    pub(in crate::pipe) fn wake_waiting(&self) {
+        let waiting = lock(&self.roles).waiting.clone();
+        wake_all(waiting.into_iter().map(|(_, waker)| waker).collect());
     }
 
     /// Whether there is a background task.
