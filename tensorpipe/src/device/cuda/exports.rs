@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::foreign::{KNOWN, full};
+use crate::ambient;
 use crate::device::Fence;
 use crate::sys::drop_thread::DropThread;
 use crate::sys::segment::Segment;
@@ -97,11 +98,15 @@ impl Exports {
         Ok(here.insert(exported).segment.clone())
     }
 
-    /// Closes those of which nothing is lent.
+    /// Closes some of which nothing is lent, until one more has its place.
     fn forget(&self) {
-        let all: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut all: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        let excess = all.len().saturating_sub(KEPT - 1);
+        // At random: where a program lends from each in turn, the oldest is the next one that it needs.
+        let first = ambient::random_u64() as usize % all.len().max(1);
+        all.rotate_left(first);
         let over = all.iter().filter_map(|export| export.take_idle());
-        let over: Vec<_> = over.collect();
+        let over: Vec<_> = over.take(excess).collect();
         if !over.is_empty() {
             self.frees.drop_later(over);
         }

@@ -147,8 +147,9 @@ fn select_channels(
         // The first pair of each reason, and how many there are.
         let mut reasons: Vec<(String, Device, Device, u32)> = Vec::new();
         let known = channel.devices.iter().take(CHANNEL_DEVICES_MAX);
-        for (our_at, (ours, our_descriptor)) in (0..).zip(known) {
-            for (their_at, (theirs, their_descriptor)) in (0..).zip(&offer.devices) {
+        // Up to 255 of either: an open range would overflow behind the last one.
+        for (our_at, (ours, our_descriptor)) in (0..=u8::MAX).zip(known) {
+            for (their_at, (theirs, their_descriptor)) in (0..=u8::MAX).zip(&offer.devices) {
                 match (channel.reaches)(
                     over,
                     DeviceOffer::new(*ours, our_descriptor),
@@ -247,6 +248,17 @@ mod tests {
                 format!("cpu:0 to cpu:0 and {more} more: another process")
             );
         }
+    }
+
+    #[test]
+    fn a_channel_may_have_as_many_devices_as_can_be_named() {
+        let mut brochure = brochure(&[], &[("xth", "there")]);
+        let devices = &mut brochure.channels[0].devices;
+        devices.resize(CHANNEL_DEVICES_MAX, (Device::CPU, b"there".to_vec()));
+        let refused = choose(&brochure).refusals;
+        let mut reasons = refused.iter().map(|(_, reason)| reason);
+        let more = format!("and {} more", CHANNEL_DEVICES_MAX - 1);
+        assert!(reasons.any(|reason| reason.contains(&more)), "{refused:?}");
     }
 
     /// What is chosen for each pair of offers; every other candidate has a reason.
