@@ -40,6 +40,8 @@ pub(in crate::channels) struct Borrower {
     segments: Mutex<BTreeMap<SegmentId, Told>>,
     /// Copies of ordinary memory.
     copies: Copies,
+    /// The broker has closed a connection of its own accord: see [`cut_off`](Self::cut_off).
+    was_cut_off: AtomicBool,
     /// See [`ended`](Self::ended).
     has_ended: AtomicBool,
 }
@@ -61,6 +63,7 @@ impl Borrower {
             has_warned: AtomicBool::new(false),
             segments: Mutex::default(),
             copies: Copies::new(),
+            was_cut_off: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
         }
     }
@@ -213,6 +216,16 @@ impl Borrower {
     /// Whether the borrower has loans that are not back.
     pub(super) fn has_loans(&self) -> bool {
         self.ledger().is_some_and(|ledger| ledger.is_out())
+    }
+
+    /// The broker closes a connection of the process. What that takes by its account does not depend on later connections: from now
+    /// on only the end of the process tells that its loans are back.
+    pub(super) fn cut_off(&self) {
+        self.was_cut_off.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn was_cut_off(&self) -> bool {
+        self.was_cut_off.load(Ordering::Relaxed)
     }
 
     /// Its process has ended, or executes another program.

@@ -113,7 +113,11 @@ impl Broker {
                     false
                 }
                 Stays::Left => {
-                    left.extend(client.borrower.take());
+                    let borrower = client.borrower.as_ref();
+                    match borrower.is_some_and(|borrower| borrower.was_cut_off()) {
+                        true => watched.extend(client.watch()),
+                        false => left.extend(client.borrower.take()),
+                    }
                     false
                 }
                 Stays::Gone => false,

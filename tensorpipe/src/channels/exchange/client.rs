@@ -158,8 +158,10 @@ impl Client {
     }
 
     pub(super) fn watch(&mut self) -> Option<Watched> {
+        let borrower = self.borrower.take()?;
+        borrower.cut_off();
         Some(Watched {
-            borrower: self.borrower.take()?,
+            borrower,
             process: self.process.clone(),
             who: self.who,
         })

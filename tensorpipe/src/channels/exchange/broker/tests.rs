@@ -95,6 +95,28 @@ fn a_borrower_that_leaves_with_a_loan_is_another_one_when_it_comes_back() {
     }));
 }
 
+/// It takes an offer by the account of a connection that was cut off here, comes again, and leaves again.
+#[test]
+fn a_borrower_whose_connection_was_cut_off_has_its_loans_until_it_ends() {
+    let pool = Pool::new(PoolOptions::default());
+    assert!(in_a_child(|| {
+        let buffer = pool.try_take_lendable(100_000).unwrap().freeze();
+        let exchange = Exchange::here();
+        let Entered { invitation, socket } = enter(&exchange);
+        let borrower = invitation.borrower().unwrap();
+        let (offer, _) = borrower.lend(&buffer).unwrap();
+        let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
+        socket.send(b"nonsense", None).unwrap();
+        while !matches!(socket.recv(&mut [0; PACKET_MAX]), Ok(packet) if packet.len == 0) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(debts.take(offer.entry));
+        drop(enter_by(&exchange, &invitation));
+        std::thread::sleep(Duration::from_millis(100));
+        borrower.has_loans()
+    }));
+}
+
 /// A borrower that is slow to read still hears of every retired segment: it would keep mapped what it does not hear of.
 #[test]
 fn a_borrower_that_reads_late_hears_of_every_segment_that_is_gone() {
