@@ -5,7 +5,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -96,11 +96,11 @@ impl InFlightCall {
         // On the first poll no waker of this call is registered, so there is none to take back.
         let mut outcome = None;
         if self.polled || self.slot.outcome.is_done() {
-            outcome = self.take(None);
+            outcome = self.slot.outcome.poll(None);
         }
         if outcome.is_none() {
             self.drive(cx);
-            outcome = self.take(Some(cx.waker()));
+            outcome = self.slot.outcome.poll(Some(cx.waker()));
         }
         match outcome {
             Some(outcome) => {
@@ -114,22 +114,9 @@ impl InFlightCall {
         }
     }
 
-    /// Takes the outcome if it is there. If not, the waker is told of it.
-    #[inline]
-    pub(crate) fn take(&self, waker: Option<&Waker>) -> Option<Outcome> {
-        let outcome = self.slot.outcome.poll(waker)?;
-        if let Outcome::Failed(error) = &outcome {
-            self.tell(error);
-        }
-        Some(outcome)
-    }
-
-    /// Logs how the call failed, unless its span does.
+    /// Logs how the call of this method failed, unless its span does.
     #[cold]
-    fn tell(&self, error: &CallError) {
-        let Some(method) = self.slot.method else {
-            return;
-        };
+    pub(crate) fn tell(&self, method: &'static Method, error: &CallError) {
         if !self
             .slot
             .trace
@@ -178,21 +165,31 @@ impl InFlightCall {
 }
 
 /// A call that is cancelled when this is dropped before its answer.
-pub(crate) struct CancelOnDrop(Option<InFlightCall>);
+pub(crate) struct CancelOnDrop {
+    call: Option<InFlightCall>,
+    /// Whose failures are logged.
+    method: Option<&'static Method>,
+}
 
 impl CancelOnDrop {
-    pub(crate) fn new((engine, slot): Sent) -> Self {
-        Self(Some(InFlightCall::new(engine, slot)))
+    pub(crate) fn new((engine, slot): Sent, method: Option<&'static Method>) -> Self {
+        let call = Some(InFlightCall::new(engine, slot));
+        Self { call, method }
     }
 
     /// Waits for the outcome. If it has references, also returns the call that they came with.
     pub(crate) async fn outcome(&mut self) -> (Outcome, Option<Sent>) {
-        let outcome = poll_fn(|cx| match &mut self.0 {
+        let outcome = poll_fn(|cx| match &mut self.call {
             Some(call) => call.poll(cx),
             None => Poll::Pending,
         });
         let outcome = outcome.await;
-        let call = self.0.take().filter(|_| outcome.has_references());
+        if let (Some(call), Some(method), Outcome::Failed(error)) =
+            (&self.call, self.method, &outcome)
+        {
+            call.tell(method, error);
+        }
+        let call = self.call.take().filter(|_| outcome.has_references());
         (
             outcome,
             call.map(|call| (call.engine().clone(), call.slot.clone())),
@@ -202,7 +199,7 @@ impl CancelOnDrop {
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if let Some(call) = &self.0 {
+        if let Some(call) = &self.call {
             call.cancel();
         }
     }
@@ -392,7 +389,13 @@ impl<T, E> Future for Call<T, E> {
                 let decode = || (this.decode)(this.method, outcome);
                 return Poll::Ready(copying(copied, decode).0);
             }
-            State::Waiting(call) => call.poll(cx).map(|outcome| (outcome, None)),
+            State::Waiting(call) => {
+                let outcome = call.poll(cx);
+                if let Poll::Ready(Outcome::Failed(error)) = &outcome {
+                    call.tell(this.method, error);
+                }
+                outcome.map(|outcome| (outcome, None))
+            }
             State::Retrying(call, _) => call.as_mut().poll(cx),
         };
         let Poll::Ready((outcome, from)) = outcome else {

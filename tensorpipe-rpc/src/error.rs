@@ -211,6 +211,7 @@ impl CallError {
     }
 
     /// The same error, which names the method that was called.
+    #[cold]
     pub(crate) fn in_call(mut self, called: &Method) -> Self {
         let Method { service, name, .. } = called;
         match &mut self {

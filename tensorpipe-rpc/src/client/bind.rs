@@ -43,7 +43,8 @@ pub(super) async fn bind(
         required: None,
     });
     let pipe = engine.pipe.name().into();
-    let (outcome, _) = CancelOnDrop::new((engine.clone(), slot)).outcome().await;
+    let mut asked = CancelOnDrop::new((engine.clone(), slot), None);
+    let (outcome, _) = asked.outcome().await;
     let body = match outcome {
         Outcome::Value(body) => body,
         Outcome::NotBound(FailureCode::NoService, reason) => {

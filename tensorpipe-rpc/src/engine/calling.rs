@@ -48,8 +48,6 @@ pub(crate) struct Beginning {
 /// What a slot holds for its call.
 #[derive(Default)]
 pub(crate) struct CallData {
-    /// What is called.
-    pub(crate) method: Option<&'static Method>,
     /// Whether the call has tensors or payloads, which may leave long after the rest.
     pub(super) has_parts: bool,
     /// Argument names, for errors about a tensor.
@@ -153,7 +151,6 @@ impl Engine {
             Arc::new(streams)
         });
         let beside = CallData {
-            method: Some(method),
             has_parts: !encoded.tensors.is_empty() || !encoded.payloads.is_empty(),
             owners: std::mem::take(&mut encoded.owners),
             streams,

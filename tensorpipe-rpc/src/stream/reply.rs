@@ -215,7 +215,12 @@ impl<T, E> CallStream<T, E> {
                     return Some(self.end(ended));
                 }
                 // Items may have come just before the outcome: look for them once more.
-                None => *outcome = Some(call.take(waker)?),
+                None => {
+                    let ended = outcome.insert(slot.outcome.poll(waker)?);
+                    if let Outcome::Failed(error) = ended {
+                        call.tell(self.method, error);
+                    }
+                }
             }
         }
     }

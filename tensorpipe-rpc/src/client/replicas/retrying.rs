@@ -117,7 +117,7 @@ impl RetryingCall {
         if let (Some(attempts), Some(trace)) = (&self.attempts, &sent.1.trace) {
             attempts.add(trace.clone());
         }
-        let call = CancelOnDrop::new(sent);
+        let call = CancelOnDrop::new(sent, Some(self.arguments.options.method));
         Ok(Attempt { picked, call })
     }
 
