@@ -112,10 +112,7 @@ impl Reads for Reader {
 #[tokio::test]
 async fn a_reference_whose_owner_is_gone_blames_the_connection() {
     let ledger = Ledger::default();
-    let servers = [server(0, &ledger).await, server(1, &ledger).await];
-    let urls = servers.each_ref().map(|server| server.url().to_string());
-    let builder = Replicas::builder().context(&tcp()).urls(urls);
-    let (client, replicas) = client_of(builder.backoff(quick())).await;
+    let (servers, replicas, client) = two_servers(&ledger).await;
     let stays = soon(client.stays(1)).await.unwrap();
     let owner = soon(stays.fetch()).await.unwrap() as usize;
     let mut servers = servers.map(Some);
@@ -146,13 +143,18 @@ async fn server(name: u64, ledger: &Ledger) -> Server {
     server.listen("tcp://127.0.0.1:0").await.unwrap()
 }
 
-#[tokio::test]
-async fn an_owner_that_has_not_answered_for_the_service_yet_is_not_there_yet() {
-    let ledger = Ledger::default();
-    let servers = [server(0, &ledger).await, server(1, &ledger).await];
+async fn two_servers(ledger: &Ledger) -> ([Server; 2], Replicas, WorkClient) {
+    let servers = [server(0, ledger).await, server(1, ledger).await];
     let urls = servers.each_ref().map(|server| server.url().to_string());
     let builder = Replicas::builder().context(&tcp()).urls(urls);
     let (client, replicas) = client_of(builder.backoff(quick())).await;
+    (servers, replicas, client)
+}
+
+#[tokio::test]
+async fn an_owner_that_has_not_answered_for_the_service_yet_is_not_there_yet() {
+    let ledger = Ledger::default();
+    let (servers, replicas, client) = two_servers(&ledger).await;
     let stays = soon(client.stays(1)).await.unwrap();
     let owner = soon(stays.fetch()).await.unwrap();
     // The owner alone is busy.
