@@ -92,11 +92,23 @@ fn qualifiers(method: &Method<'_>, errors: &mut Errors) {
         (Outcome::Stream { .. }, None) | (_, Some(_)) => {}
         // The mistake is reported at the type.
         (Outcome::Value(ty), None) if opaque(ty).is_some() => {}
+        (Outcome::Value(ty), None) if names_streaming(ty) => errors.at(
+            ty,
+            "`Streaming` is for arguments: return `impl Stream<Item = T>`",
+        ),
         (_, None) => errors.at(
             sig.fn_token,
             "a call waits for another process: write `async fn`",
         ),
     }
+}
+
+fn names_streaming(ty: &Type) -> bool {
+    let Type::Path(path) = ty else {
+        return false;
+    };
+    let last = path.path.segments.last();
+    last.is_some_and(|last| last.ident == "Streaming")
 }
 
 fn receiver(method: &Method<'_>, errors: &mut Errors) {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url, ambient};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -54,10 +55,12 @@ impl ServerBuilder {
         for url in listener.urls() {
             tracing::info!("listening at {url}");
         }
-        let (accepting, door) = (shared.clone(), listener.clone());
+        let (serving, door) = (shared.clone(), listener.clone());
+        let (accepts, accepting) = watch::channel(());
         let accept = tokio::spawn(async move {
+            let _accepts = accepts;
             while let Ok(pipe) = door.accept().await {
-                if let Err(error) = accepting.serve(pipe) {
+                if let Err(error) = serving.serve(pipe) {
                     tracing::warn!(%error, "a pipe is not served");
                 }
             }
@@ -67,6 +70,7 @@ impl ServerBuilder {
             shared,
             listener,
             accept,
+            accepting,
             runtime: Handle::current(),
         })
     }
@@ -80,6 +84,8 @@ pub struct Server {
     shared: Arc<ServerShared>,
     listener: Arc<Listener>,
     accept: JoinHandle<()>,
+    /// Its sender goes with that task.
+    accepting: watch::Receiver<()>,
     runtime: Handle,
 }
 
@@ -172,9 +178,19 @@ impl Server {
         held.sum::<usize>() + self.shared.grants.count()
     }
 
-    /// Serves until the task is dropped or the listener fails.
-    pub async fn wait(mut self) {
-        let _ = (&mut self.accept).await;
+    /// Serves until the task is dropped or the listener fails. To end in good order on a signal:
+    ///
+    /// ```no_run
+    /// # async fn run(server: tensorpipe_rpc::Server, interrupted: impl Future<Output = ()>) {
+    /// tokio::select! {
+    ///     () = server.wait() => {}
+    ///     () = interrupted => {} // of tokio, with its feature `signal`: `_ = tokio::signal::ctrl_c()`
+    /// }
+    /// server.shutdown().await;
+    /// # }
+    /// ```
+    pub async fn wait(&self) {
+        let _ = self.accepting.clone().changed().await;
     }
 
     /// Stops in good order, and returns how many calls had to be given up. New pipes and calls are refused; their callers learn

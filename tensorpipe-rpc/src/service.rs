@@ -36,6 +36,10 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no service",
+    note = "`#[tensor_service]` on a trait `Foo` writes `FooService`: give `FooService::new({Self})`"
+)]
 pub trait Service: Send + Sync + 'static {
     /// The service's name and methods.
     fn schema(&self) -> &'static Schema;

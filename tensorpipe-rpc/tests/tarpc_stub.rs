@@ -85,7 +85,7 @@ impl std::hash::Hash for CounterClientRequest {
 /// A client of a server of its own, which is there as long as the test.
 async fn client() -> CounterClient {
     let (client, server) = client_of(ServerLimits::default()).await;
-    tokio::spawn(server.wait());
+    tokio::spawn(async move { server.wait().await });
     client
 }
 

@@ -179,7 +179,8 @@ impl Context {
     ) -> Result<Pipe, Error> {
         self.check_open()?;
         let url: Url = url.as_ref().parse()?;
-        let mut connecting = pin!(self.keep_connecting(&url, policy));
+        let last = Mutex::new(None);
+        let mut connecting = pin!(self.keep_connecting(&url, policy, &last));
         if policy.retry_for <= QUIET {
             return connecting.await;
         }
@@ -187,11 +188,19 @@ impl Context {
             return connected;
         }
         let retry_for = seconds(policy.retry_for);
-        tracing::warn!("waiting for a listener at {url}, {retry_for} at most");
+        let last = lock(&last).take();
+        let last = last.unwrap_or_else(|| "no answer yet".to_owned());
+        tracing::warn!("no pipe to {url} yet ({last}); trying for {retry_for} in all");
         connecting.await
     }
 
-    async fn keep_connecting(&self, url: &Url, policy: &ConnectPolicy) -> Result<Pipe, Error> {
+    /// Leaves in `last` why the last attempt failed.
+    async fn keep_connecting(
+        &self,
+        url: &Url,
+        policy: &ConnectPolicy,
+        last: &Mutex<Option<String>>,
+    ) -> Result<Pipe, Error> {
         let transport = self.inner.transport(url.transport())?.clone();
         let begun = ambient::now();
         let mut pause = policy.first_pause;
@@ -220,6 +229,7 @@ impl Context {
                 });
             }
             tracing::debug!(%url, %error, attempts, "not there yet");
+            *lock(last) = Some(error.to_string());
             tokio::time::sleep(nap).await;
             self.check_open()?;
             pause = pause.saturating_mul(2).min(policy.longest_pause);

@@ -4,6 +4,7 @@
 use std::fmt::{Debug, Write};
 use std::sync::Mutex;
 
+use tensorpipe::Context;
 use tensorpipe_rpc::replicas::{ReplicaState, ReplicaStatus};
 use tensorpipe_rpc::{CallError, Replicas, Server, ServerLimits, tensor_service};
 use tensorpipe_tests::{eventually, runtime, soon};
@@ -106,6 +107,25 @@ fn a_server_tells_of_calls_that_it_refuses() {
         "calls of this connection are under way",
     ];
     assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
+}
+
+#[test]
+fn a_listener_tells_of_those_who_have_another_secret() {
+    collect();
+    let with = |secret| Context::builder().token("ours", [secret; 16]).build();
+    runtime().block_on(async {
+        let listener = with(1).unwrap().listen(["tcp://127.0.0.1:0"]).await;
+        let listener = listener.unwrap();
+        let (other, none) = (with(2).unwrap(), Context::new());
+        other.connect(listener.url()).await.unwrap_err();
+        let words = ["WARN", "a handshake failed", "to prove token `ours`"];
+        eventually("a warning", || said(&words).len() == 1).await;
+        let listener = none.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        other.connect(listener.url()).await.unwrap_err();
+    });
+    let words = ["WARN", "a handshake failed", "asks for proof of a token"];
+    let is_told = || !said(&words).is_empty();
+    runtime().block_on(eventually("a warning", is_told));
 }
 
 #[test]

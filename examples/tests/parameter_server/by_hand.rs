@@ -49,7 +49,7 @@ fn a_worker_waits_for_its_server() {
     let port = free_port();
     let url = format!("tcp://127.0.0.1:{port}");
     let mut worker = Run::start(&["--role", "worker", "--connect", &url]);
-    worker.hear(&format!("waiting for a listener at {url}"));
+    worker.hear(&format!("no pipe to {url} yet"));
     let mut server = Run::start(&["--role", "server", "--listen", &url, "--steps", "300"]);
     let (status, _) = worker.wait();
     assert!(status.success(), "{}", worker.said());

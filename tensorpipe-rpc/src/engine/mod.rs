@@ -321,6 +321,11 @@ impl Handler for Receiver {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
             engine.owned.close();
+            if let (Some(serving), false) = (&engine.serving, matches!(error, Error::Closed { .. }))
+            {
+                let peer = engine.pipe.peer();
+                serving.server.lost(&peer, error);
+            }
             engine.abandon_all();
             engine.meter.closed(&engine.pipe);
         }

@@ -36,6 +36,7 @@ pub(crate) struct ServerShared {
     pub(crate) limits: ServerLimits,
     authorize: Option<Box<Authorize>>,
     denied: LogLimit,
+    lost: LogLimit,
     not_bound: LogLimit,
     refused: LogLimit,
     undecided: LogLimit,
@@ -99,6 +100,7 @@ impl ServerShared {
             limits,
             authorize,
             denied: LogLimit::new(),
+            lost: LogLimit::new(),
             not_bound: LogLimit::new(),
             refused: LogLimit::new(),
             undecided: LogLimit::new(),
@@ -245,6 +247,13 @@ impl ServerShared {
         let is_news = !matches!(code, FailureCode::Denied | FailureCode::ShuttingDown);
         if is_news && let Some(more) = self.refused.admits() {
             tracing::warn!(%caller, reason, more, "a call is refused");
+        }
+    }
+
+    /// A client's pipe has ended without a goodbye.
+    pub(crate) fn lost(&self, caller: &Peer, error: &tensorpipe::Error) {
+        if let Some(more) = self.lost.admits() {
+            tracing::info!(%caller, %error, more, "a client is lost");
         }
     }
 

@@ -28,6 +28,6 @@ async fn pipe(service: impl Service) -> Pipe {
     let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
     let pipe = context.connect(server.url()).await.unwrap();
     // Until the end of the test.
-    tokio::spawn(server.wait());
+    tokio::spawn(async move { server.wait().await });
     pipe
 }

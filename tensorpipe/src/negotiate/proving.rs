@@ -59,6 +59,15 @@ pub(super) async fn prove(
     conn.send(&challenge).await?;
     match conn.read(|input| proof.handle(input)).await {
         Ok(purpose) => Ok((purpose, Answering::Proving(Box::new(proof)))),
+        // It heard first whether this end has the secret.
+        Err(Error::Lost { pipe, .. }) => {
+            let name = opened.name.escape_debug();
+            let reason = format!(
+                "it left when it was to prove token `{name}`: that is another secret here, or none at all"
+            );
+            let reason = reason.into();
+            Err(Error::Lost { pipe, reason })
+        }
         Err(error) => {
             if let Error::Peer {
                 fault: PeerFault::Unproven { .. },

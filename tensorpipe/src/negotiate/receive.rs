@@ -212,7 +212,9 @@ async fn handshake(
         }
         FirstFrame::Key(_) if !tokens.are_required() => {
             conn.turn_away(ServerHandshake::reject, HAS_NONE).await?;
-            return Ok(None);
+            let reason = "it asks for proof of a token, and this context has none".into();
+            let pipe = conn.name.clone();
+            return Err(Error::Lost { pipe, reason });
         }
         FirstFrame::Key(opened) => prove(tokens, &mut conn, &opened).await?,
         FirstFrame::Hello(purpose) => (purpose, Answering::Plainly),

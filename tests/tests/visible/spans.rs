@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tensorpipe::Context;
 use tensorpipe::transports::{TcpTransport, Transport};
 use tensorpipe_rpc::{CallContext, Server, TraceContext, tensor_service};
-use tensorpipe_tests::{Child, runtime, say, soon};
+use tensorpipe_tests::{Child, eventually, runtime, say, soon};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -181,6 +181,20 @@ fn a_trace_leads_through_two_processes_and_back() {
             // Once in ten seconds, on a machine that is slow.
             assert!(loud.len() <= 4, "{loud:?}");
         }
+
+        // Its runtime ends, and says no goodbye.
+        let url = server.url().to_string();
+        let ends = tokio::task::spawn_blocking(|| {
+            let client = runtime().block_on(async { WorkClient::connect(url).await });
+            client.unwrap()
+        });
+        let _lost = ends.await.unwrap();
+        let is_told = || {
+            let mut told = seen("event").into_iter();
+            let message = |event: BTreeMap<_, _>| event.get("message").cloned();
+            told.any(|event| message(event).is_some_and(|said| said == "a client is lost"))
+        };
+        eventually("that is told", is_told).await;
     });
 }
 
@@ -247,7 +261,10 @@ impl Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         matches!(
             metadata.target(),
-            "tensorpipe_rpc" | "tensorpipe_rpc::server" | "tensorpipe::negotiate::establish"
+            "tensorpipe_rpc"
+                | "tensorpipe_rpc::server"
+                | "tensorpipe_rpc::server::shared"
+                | "tensorpipe::negotiate::establish"
         )
     }
 

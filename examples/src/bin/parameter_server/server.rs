@@ -80,8 +80,8 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
     // One route for each transport that workers use.
     let mut routes: Vec<Route> = Vec::new();
     let (mut accuracy, mut measured) = (None, Instant::now());
-    while store.status().last.is_none() {
-        sleep(GLANCE).await;
+    let mut workers = 0;
+    loop {
         for pipe in server.pipes() {
             let route = pipe.route();
             if routes
@@ -91,12 +91,21 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
                 routes.push(route.clone());
             }
         }
+        let pipes = server.pipes().len();
+        if !supervised && pipes != workers {
+            progress.say(format!("{pipes} workers are connected"));
+            workers = pipes;
+        }
         let status = store.status();
+        if status.last.is_some() {
+            break;
+        }
         if status.done > 0 && measured.elapsed() >= MEASURE {
             accuracy = Some(measure(store).await?);
             measured = Instant::now();
         }
         progress.show(status.done, status.loss, accuracy);
+        sleep(GLANCE).await;
     }
     progress.end();
     // Waits until each worker knows that the training is over, but not for long: some may be dead.
