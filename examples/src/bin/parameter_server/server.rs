@@ -93,7 +93,7 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
         }
         let pipes = server.pipes().len();
         if !supervised && pipes != workers {
-            progress.say(format!("{pipes} workers are connected"));
+            progress.say(format!("workers connected: {pipes}"));
             workers = pipes;
         }
         let status = store.status();
