@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::foreign::{KNOWN, full};
-use crate::ambient;
 use crate::device::Fence;
 use crate::sys::drop_thread::DropThread;
 use crate::sys::segment::Segment;
@@ -85,7 +84,7 @@ impl Exports {
             return Ok(exported.segment.clone());
         }
         if self.lock().len() >= KEPT {
-            self.forget();
+            self.forget(export);
         }
         if self.lock().len() >= KNOWN {
             return Err((full("of this process"), false));
@@ -98,13 +97,14 @@ impl Exports {
         Ok(here.insert(exported).segment.clone())
     }
 
-    /// Closes some of which nothing is lent, until one more has its place.
-    fn forget(&self) {
+    /// Closes some of which nothing is lent, until this one has its place.
+    fn forget(&self, export: &Arc<Export>) {
         let mut all: Vec<_> = self.lock().iter().filter_map(Weak::upgrade).collect();
         let excess = all.len().saturating_sub(KEPT - 1);
-        // At random: where a program lends from each in turn, the oldest is the next one that it needs.
-        let first = ambient::random_u64() as usize % all.len().max(1);
-        all.rotate_left(first);
+        // Any of them: where a program lends from each in turn, the oldest is the next one that it needs.
+        let any = Arc::as_ptr(export).addr() / 64;
+        let len = all.len().max(1);
+        all.rotate_left(any % len);
         let over = all.iter().filter_map(|export| export.take_idle());
         let over: Vec<_> = over.take(excess).collect();
         if !over.is_empty() {
