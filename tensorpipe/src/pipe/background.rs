@@ -180,7 +180,7 @@ mod tests {
     /// Both ends have worked, and one waits for what never comes: after a few checks nobody checks any more.
     #[tokio::test]
     async fn a_pipe_on_which_somebody_waits_for_ever_sleeps() {
-        let (client, server) = memory_pair("sleepers").await;
+        let (client, server) = memory_pair().await;
         client.write(Message::new("one")).await.unwrap();
         server.read().await.unwrap();
         let waiting = tokio::spawn({

@@ -11,7 +11,8 @@
 //!   most. A stopped process does not.
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
-//! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler.
+//! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler, but to tell it of a
+//! stalled runtime: then late calls end on it.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -214,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_silent_pipe_says_that_it_lives_until_it_was_blocked_for_too_long() {
-        let (client, _server) = memory_pair("silent").await;
+        let (client, _server) = memory_pair().await;
         let core = client.core();
         client.write(Message::new("the last words")).await.unwrap();
         let said = || core.counters.bytes_out();
@@ -246,7 +247,7 @@ mod tests {
                 self.0.store(true, Ordering::SeqCst);
             }
         }
-        let (client, _server) = memory_pair("kicked").await;
+        let (client, _server) = memory_pair().await;
         let core = client.core();
         let (woken, mut slot) = (Arc::new(Woken::default()), None);
         core.driver

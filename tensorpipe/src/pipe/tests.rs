@@ -25,16 +25,21 @@ async fn pair(transports: Vec<Arc<dyn Transport>>, url: &str) -> (Pipe, Pipe) {
     pair_of(Context::builder().transports(transports), url).await
 }
 
+/// A URL that no other test of any process has.
+pub(super) fn unique(transport: &str) -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{transport}://test {number} of {}", std::process::id())
+}
+
 /// Over shared memory, where a write is no system call.
-pub(super) async fn shm_pair(name: &str) -> (Pipe, Pipe) {
-    let url = format!("shm://{name} {}", std::process::id());
-    pair(vec![Arc::new(ShmTransport::new())], &url).await
+pub(super) async fn shm_pair() -> (Pipe, Pipe) {
+    pair(vec![Arc::new(ShmTransport::new())], &unique("shm")).await
 }
 
 /// Within the process.
-pub(super) async fn memory_pair(name: &str) -> (Pipe, Pipe) {
-    let url = format!("memory://{name}");
-    pair(vec![Arc::new(MemoryTransport::new())], &url).await
+pub(super) async fn memory_pair() -> (Pipe, Pipe) {
+    pair(vec![Arc::new(MemoryTransport::new())], &unique("memory")).await
 }
 
 const PORT: &str = "tcp://127.0.0.1:0";
@@ -145,7 +150,7 @@ impl Handler for Busy {
 /// One that drives for its own operation has its time-out and its `select!` to see to.
 #[tokio::test]
 async fn no_thread_calls_the_handler_for_as_long_as_others_bring_messages() {
-    let (client, server) = memory_pair("busy").await;
+    let (client, server) = memory_pair().await;
     let (ask, asked) = std::sync::mpsc::channel();
     let (bring, brought) = std::sync::mpsc::channel();
     let busy = Arc::new(Busy {

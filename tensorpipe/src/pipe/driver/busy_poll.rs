@@ -434,8 +434,8 @@ mod tests {
     use crate::{Message, Pipe};
 
     /// A pipe with polling on at which many wait, and both its ends; nothing but the test drives it.
-    async fn many_wait(name: &str) -> (Arc<Core>, Vec<Option<u64>>, [Pipe; 2]) {
-        let (client, server) = shm_pair(name).await;
+    async fn many_wait() -> (Arc<Core>, Vec<Option<u64>>, [Pipe; 2]) {
+        let (client, server) = shm_pair().await;
         let core = client.core().clone();
         let mut slots = vec![None; RECEIVE_BATCH_WAITERS + 1];
         for slot in &mut slots {
@@ -449,7 +449,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_background_task_sends_what_it_was_told_of_while_it_polls_for_many() {
-        let (core, _slots, _ends) = many_wait("told while it polls").await;
+        let (core, _slots, _ends) = many_wait().await;
         let (driver, mut polls) = (&core.driver, false);
         assert!(driver.poll_again(&core, BACKGROUND, &mut polls, Waker::noop()) && polls);
         let before = core.counters.bytes_out();
@@ -469,7 +469,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_round_that_finds_nothing_to_send_settles_what_was_owed() {
-        let (core, _slots, _ends) = many_wait("nothing to send").await;
+        let (core, _slots, _ends) = many_wait().await;
         core.driver.hold().unwrap().sends.owe();
         core.drive();
         let mut io = core.driver.hold().unwrap();
@@ -486,7 +486,7 @@ mod tests {
             ("another", false, true, false),
             ("no polling", false, false, false),
         ] {
-            let (client, _server) = shm_pair(name).await;
+            let (client, _server) = shm_pair().await;
             let driver = &client.core().driver;
             if listens {
                 driver.listen();
@@ -528,10 +528,11 @@ mod tests {
             // The first answer woke the peer, and nobody knows whether it is awake yet.
             ("two answers", false, 2),
         ] {
-            let (client, server) = shm_pair(name).await;
+            let (client, server) = shm_pair().await;
             let [peer, core] = [&client, &server].map(|pipe| pipe.core().clone());
             if awake {
-                peer.driver.start_polling();
+                // Whatever the handshake has taught it.
+                peer.driver.poll_anyway();
             }
             for core in [&peer, &core] {
                 let (mut now, counts) = (Instant::now(), runtime::thread_counts);
@@ -573,7 +574,7 @@ mod tests {
     #[tokio::test]
     async fn a_main_future_has_what_came_for_it_before_tasks_poll_again() {
         for name in ["one polls", "another takes over", "it is woken, too"] {
-            let (client, server) = shm_pair(name).await;
+            let (client, server) = shm_pair().await;
             let core = client.core().clone();
             let polls = Arc::new(AtomicU64::new(0));
             let behind = polls.clone();

@@ -183,8 +183,8 @@ mod tests {
     }
 
     /// The second one has a handler, which tells what it hears.
-    async fn pair(name: &str) -> (Pipe, Pipe, UnboundedReceiver<Told>) {
-        let (client, server) = memory_pair(name).await;
+    async fn pair() -> (Pipe, Pipe, UnboundedReceiver<Told>) {
+        let (client, server) = memory_pair().await;
         let (tells, told) = unbounded_channel();
         server.set_handler(Arc::new(Tells(tells))).unwrap();
         (client, server, told)
@@ -210,7 +210,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_thread_has_yielded_waits_for_its_sockets_and_for_no_other_thread() {
-        let (client, server, mut told) = pair("yielded").await;
+        let (client, server, mut told) = pair().await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
         yield_pipe(&core.driver.wakers);
@@ -227,7 +227,7 @@ mod tests {
     /// A task that polls again and again by itself keeps its thread from the sockets.
     #[tokio::test]
     async fn what_has_yielded_is_left_alone_only_so_often() {
-        let (client, server, mut told) = pair("yielded for ever").await;
+        let (client, server, mut told) = pair().await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
         yield_pipe(&core.driver.wakers);
@@ -241,7 +241,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_yielded_is_driven_by_whoever_finds_it_forgotten() {
-        let (client, server, mut told) = pair("yielded and forgotten").await;
+        let (client, server, mut told) = pair().await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
         yield_pipe(&core.driver.wakers);
@@ -253,7 +253,7 @@ mod tests {
     /// The closing frames leave at once.
     #[tokio::test]
     async fn what_has_yielded_is_driven_by_whoever_closes_it() {
-        let (_client, server, _told) = pair("yielded and closed").await;
+        let (_client, server, _told) = pair().await;
         let core = server.core();
         yield_pipe(&core.driver.wakers);
         core.start_closing(Duration::from_secs(1));
@@ -263,7 +263,7 @@ mod tests {
     /// The background task runs before the sockets are polled.
     #[tokio::test]
     async fn what_has_yielded_is_driven_before_a_timer_is_judged() {
-        let (client, server, mut told) = pair("yielded, and time is up").await;
+        let (client, server, mut told) = pair().await;
         client.send(Message::new("here")).unwrap();
         let core = server.core();
         yield_pipe(&core.driver.wakers);
@@ -275,7 +275,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_thread_finds_in_its_last_moments_is_delivered_by_another() {
-        let (client, server, mut told) = pair("last moments").await;
+        let (client, server, mut told) = pair().await;
         client.send(Message::new("here")).unwrap();
         let (kept, runtime) = (server.clone(), Handle::current());
         let ends = std::thread::spawn(move || {
@@ -292,7 +292,7 @@ mod tests {
     /// The same for the pipe's end. The pipe's background task cannot run while its thread waits for the one that ends.
     #[tokio::test]
     async fn a_thread_that_finds_the_end_in_its_last_moments_does_not_wait_for_another() {
-        let (client, server, mut told) = pair("last moments, the end").await;
+        let (client, server, mut told) = pair().await;
         let lost = server.core().lost("by design");
         let (kept, runtime) = (server.clone(), Handle::current());
         let ends = std::thread::spawn(move || {
@@ -316,7 +316,7 @@ mod tests {
         let ends = std::thread::spawn(|| {
             RUNTIME.set(None);
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-            let pipes = runtime.block_on(pair("a runtime's end"));
+            let pipes = runtime.block_on(pair());
             RUNTIME.set(Some(runtime));
             pipes
         });

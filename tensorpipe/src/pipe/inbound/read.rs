@@ -215,7 +215,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_read_whose_fence_has_panicked_is_over() {
-        let (client, _server) = memory_pair("panics").await;
+        let (client, _server) = memory_pair().await;
         let fence = std::future::poll_fn(|_| -> Poll<Stage> { panic!("a fence of somebody's") });
         let held_up = Stage::AwaitsMemory(Box::pin(fence));
         let mut read = ReadInto::new(client.core().clone(), held_up, LentAllocation::default());

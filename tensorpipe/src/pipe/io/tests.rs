@@ -89,7 +89,7 @@ impl AsyncWrite for Panics {
 /// On the pipe's own task, which the panic ends: a second one, while that is dropped, would end the process.
 #[tokio::test]
 async fn a_connection_that_panics_ends_its_pipe_which_says_so() {
-    let (client, server) = memory_pair("panics").await;
+    let (client, server) = memory_pair().await;
     let core = client.core();
     {
         let mut io = core.driver.hold().unwrap();

@@ -14,7 +14,7 @@ use crate::device::{Buffer, BufferMut, Device, MemoryKind};
 use crate::engine::{EnginePipe, Outbound, When};
 use crate::pipe::driver::tuning::{COPIED_INTO_FRAME, WRITE_PIECES};
 use crate::pipe::inbound::delayed_ack::delay_ack;
-use crate::pipe::tests::{pair_of, shm_pair, soon};
+use crate::pipe::tests::{pair_of, shm_pair, soon, unique};
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::MemoryTransport;
@@ -82,7 +82,7 @@ impl Lane for HandsLane {
     fn cancel(&mut self, _: OpId, _: &mut LaneIo<'_>) {}
 }
 
-async fn pair(name: &str) -> (Pipe, Pipe) {
+async fn pair() -> (Pipe, Pipe) {
     // No pings: one would send what has to leave at once.
     let timeouts = Timeouts {
         silence: None,
@@ -92,7 +92,7 @@ async fn pair(name: &str) -> (Pipe, Pipe) {
         .transports([Arc::new(MemoryTransport::new()) as _])
         .channels([Arc::new(Hands(Table::default())) as _])
         .timeouts(timeouts);
-    pair_of(context, &format!("memory://{name}")).await
+    pair_of(context, &unique("memory")).await
 }
 
 fn tensor(len: usize) -> Tensor {
@@ -110,7 +110,7 @@ fn runtime() -> Runtime {
 
 #[tokio::test]
 async fn what_a_lane_has_sent_as_it_is_given_it_is_written() {
-    let (client, server) = pair("handed over").await;
+    let (client, server) = pair().await;
     for payloads in 0..2 {
         let mut message = Message::new("").tensor(tensor(100_000));
         for _ in 0..payloads {
@@ -154,7 +154,7 @@ async fn what_messages_have_required_is_forgotten_when_they_are_over() {
 /// The channel has sent the part at once, but the message's frame is behind another one that the connection does not take.
 #[tokio::test]
 async fn what_is_behind_others_is_written_when_its_last_byte_has_left() {
-    let (client, server) = pair("behind others").await;
+    let (client, server) = pair().await;
     let mut before = 0;
     // The peer does not run until this task waits.
     while client.unwritten() == 0 {
@@ -174,7 +174,7 @@ async fn what_is_behind_others_is_written_when_its_last_byte_has_left() {
 /// The acknowledgement waits for the next message, and none comes: the reader computes.
 #[tokio::test]
 async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
-    let (client, server) = pair("no message follows").await;
+    let (client, server) = pair().await;
     client
         .send(Message::new("").tensor(tensor(10_000)))
         .unwrap();
@@ -203,7 +203,7 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
 /// A message fills a whole write, so that a channel's frame finds no room beside it.
 #[tokio::test]
 async fn what_a_lane_has_to_say_leaves_behind_a_write_that_takes_all_the_room() {
-    let (client, server) = shm_pair("no room").await;
+    let (client, server) = shm_pair().await;
     client.write(Message::new("settled")).await.unwrap();
     soon(server.read()).await.unwrap();
     let core = server.core();
@@ -223,7 +223,7 @@ fn what_was_handed_over_is_read_without_the_pipes_runtime() {
     let (pipes, elsewhere) = (runtime(), runtime());
     let incoming = [100_000, 1 << 20].map(|len| {
         pipes.block_on(async {
-            let (client, server) = pair(&format!("{len} bytes and a runtime that goes")).await;
+            let (client, server) = pair().await;
             client.send(Message::new("").tensor(tensor(len))).unwrap();
             soon(server.read_descriptor()).await.unwrap()
         })
@@ -266,7 +266,7 @@ async fn read(server: &Pipe, messages: u64) {
 
 #[tokio::test]
 async fn fewer_are_held_back_than_have_left_and_of_a_lone_one_nothing() {
-    let (client, server) = shm_pair("held-back").await;
+    let (client, server) = shm_pair().await;
     for messages in [3, 24, 30, 1] {
         let left = burst(&client, messages);
         assert_eq!(left[0], 1, "one that comes alone after a burst");
@@ -281,6 +281,6 @@ async fn fewer_are_held_back_than_have_left_and_of_a_lone_one_nothing() {
 #[tokio::test]
 #[should_panic(expected = "use `LaneIo` there")]
 async fn a_lane_that_would_wait_for_itself_says_so() {
-    let (client, _server) = pair("hasty").await;
+    let (client, _server) = pair().await;
     let _ = soon(client.write(Message::new("").tensor(tensor(HASTY)))).await;
 }
