@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 use std::fmt::{Debug, Write};
+use std::process::Command;
 use std::sync::Mutex;
 
 use tensorpipe::Context;
@@ -64,6 +65,26 @@ fn a_failed_call_is_told_at_both_ends() {
     // The client's has all of it.
     let line = said(&["the call failed", "rpc.call", "as it was asked to"]);
     assert_eq!(line.len(), 1, "{:?}", said(&[]));
+}
+
+/// In a process of its own, since a process has one subscriber.
+fn fails_a_call(variable: &str) {
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    again
+        .env(variable, "")
+        .args(["--exact", "a_failed_call_is_told_at_both_ends"]);
+    assert!(again.status().unwrap().success());
+}
+
+/// As with `RUST_LOG=error`.
+#[test]
+fn what_is_an_error_is_told_where_warnings_are_not() {
+    fails_a_call(ERRORS_ONLY);
+}
+
+#[test]
+fn a_caller_has_its_answer_whatever_the_servers_subscriber_does() {
+    fails_a_call(PANICS);
 }
 
 #[test]
@@ -160,6 +181,20 @@ fn said(words: &[&str]) -> Vec<String> {
     all.iter().filter(has).cloned().collect()
 }
 
+/// The variable of a process that hears of errors only.
+const ERRORS_ONLY: &str = "ERRORS_ONLY";
+
+/// The variable of a process whose subscriber panics over what a server says of a call.
+const PANICS: &str = "PANICS";
+
+/// Hears of these, and of what is worse.
+fn heard() -> Level {
+    match std::env::var_os(ERRORS_ONLY) {
+        Some(_) => Level::ERROR,
+        None => Level::WARN,
+    }
+}
+
 struct Warnings;
 
 struct Line(String);
@@ -172,17 +207,19 @@ impl Visit for Line {
 
 impl Subscriber for Warnings {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
+        *metadata.level() <= heard()
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LevelFilter::WARN)
+        Some(heard().into())
     }
 
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
+        let panics = line.0.contains("rpc.handle") && std::env::var_os(PANICS).is_some();
         SAID.lock().unwrap().push(line.0);
+        assert!(!panics, "a subscriber's own");
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use tensorpipe::engine::Handler;
 use tensorpipe::{Error, Pipe, ResetCode};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -13,7 +14,7 @@ use super::oneshot::Oneshot;
 use super::races::{HOUR, pair, request, serving};
 use super::streams::{CallStreams, UnreadBudget};
 use super::table::Reading;
-use super::{CallSlot, Engine, Request};
+use super::{CallSlot, Engine, Receiver, Request};
 use crate::context::CallContext;
 use crate::header::{Header, Kind, TraceContext};
 use crate::lock::{AtomicBool, Ordering};
@@ -148,6 +149,43 @@ async fn a_subscriber_that_panics_keeps_no_call_from_its_end() {
             have_ended(&engine, &slots);
         });
     }
+}
+
+/// Waits for a call, and tells on which thread that ended.
+struct Waits {
+    slot: Arc<CallSlot>,
+    tells: mpsc::Sender<ThreadId>,
+}
+
+impl Wake for Waits {
+    fn wake(self: Arc<Self>) {
+        match self.slot.outcome.is_done() {
+            true => self.tells.send(thread::current().id()).unwrap(),
+            false => assert!(self.slot.outcome.poll(Some(&self.clone().into())).is_none()),
+        }
+    }
+}
+
+/// The thread that tells of a stalled runtime keeps all pipes alive.
+#[tokio::test]
+async fn a_late_call_of_a_stalled_runtime_may_find_its_answer_first_and_ends_on_a_thread_of_its_own()
+ {
+    let (engine, _peer) = engine().await;
+    let deadline = Some((Instant::now(), Duration::ZERO));
+    let call = request(&engine, &FETCH);
+    let slot = engine.call(Request { deadline, ..call });
+    let (tells, told) = mpsc::channel();
+    let waits = Waits {
+        slot: slot.clone(),
+        tells,
+    };
+    Arc::new(waits).wake();
+    let receiver = Receiver::new(&engine);
+    receiver.stalled();
+    assert!(!slot.outcome.is_done());
+    receiver.stalled();
+    let ended_on = told.recv_timeout(Duration::from_secs(20));
+    assert_ne!(ended_on, Ok(thread::current().id()));
 }
 
 /// Wakes nobody, and runs a function when it is dropped.

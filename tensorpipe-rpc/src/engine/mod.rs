@@ -52,7 +52,7 @@ pub(crate) use streams::{Batch, CallStreams, Received, SendCredit, UnreadBudget}
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
@@ -121,11 +121,7 @@ impl Engine {
         if let Some(serving) = &engine.serving {
             serving.caller.set_engine(&engine);
         }
-        let receiver = Receiver {
-            engine: Arc::downgrade(&engine),
-            serves: engine.serving.is_some(),
-            pipe: pipe.name().into(),
-        };
+        let receiver = Receiver::new(&engine);
         // If this fails, another engine handles the pipe and meters it.
         pipe.set_handler(Arc::new(receiver))
             .inspect_err(|_| engine.meter.close())?;
@@ -199,6 +195,19 @@ struct Receiver {
     engine: Weak<Engine>,
     serves: bool,
     pipe: Arc<str>,
+    /// When its calls were nudged last.
+    nudged: Mutex<Option<Instant>>,
+}
+
+impl Receiver {
+    fn new(engine: &Arc<Engine>) -> Self {
+        Self {
+            engine: Arc::downgrade(engine),
+            serves: engine.serving.is_some(),
+            pipe: engine.pipe.name().into(),
+            nudged: Mutex::default(),
+        }
+    }
 }
 
 impl AsRef<Pipe> for Engine {
@@ -311,9 +320,18 @@ impl Handler for Receiver {
 
     /// The watcher of deadlines does not run. Calls that left driving to the pipe's background task drive for themselves.
     fn stalled(&self) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.fail_due(ambient::now());
-            engine.calls.nudge();
+        let Some(engine) = self.engine.upgrade() else {
+            return;
+        };
+        engine.calls.nudge();
+        let before = lock(&self.nudged).replace(ambient::now());
+        // Whose time was up by the nudge before has had since then to find an answer that is here.
+        if let Some(by) = before.filter(|by| engine.calls.is_due(*by)) {
+            let runtime = engine.pipe.runtime().clone();
+            // Not here: what a call lets go of is somebody else's code, and this thread keeps all pipes alive.
+            runtime.spawn_blocking(move || {
+                engine.fail_due(by);
+            });
         }
     }
 
@@ -321,13 +339,12 @@ impl Handler for Receiver {
         if let Some(engine) = self.engine.upgrade() {
             engine.calls.closed(error);
             engine.owned.close();
-            if let (Some(serving), false) = (&engine.serving, matches!(error, Error::Closed { .. }))
-            {
-                let peer = engine.pipe.peer();
-                serving.server.lost(&peer, error);
-            }
             engine.abandon_all();
             engine.meter.closed(&engine.pipe);
+            if let (Some(serving), false) = (&engine.serving, matches!(error, Error::Closed { .. }))
+            {
+                serving.server.lost(&engine.pipe.peer(), error);
+            }
         }
     }
 }

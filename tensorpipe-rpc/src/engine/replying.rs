@@ -8,6 +8,7 @@ use tensorpipe::{Error, Misuse};
 
 use super::admission::Admitted;
 use super::{Body, Engine};
+use crate::caught::ignore_panic;
 use crate::codec::{Arguments, Encoded, Encoder, REPLY_HEADER, Reply, Returned};
 use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
@@ -159,7 +160,9 @@ impl Engine {
         if !trace.as_ref().is_some_and(|trace| trace.has_span()) {
             let (service, Method { name, .. }) = serving.called(target);
             let peer = &serving.caller.peer().name;
-            failed_without_span("rpc.handle", service, name, peer, of_failure(code), &text);
+            let verdict = of_failure(code);
+            // The caller's answer comes next.
+            ignore_panic(|| failed_without_span("rpc.handle", service, name, peer, verdict, &text));
         }
     }
 

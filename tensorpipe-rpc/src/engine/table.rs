@@ -244,6 +244,11 @@ impl Calls {
         (due, table.check_at)
     }
 
+    /// Whether a deadline may have passed by `at`.
+    pub(super) fn is_due(&self, at: Instant) -> bool {
+        self.table().check_at.is_some_and(|check| check <= at)
+    }
+
     /// Has whoever waits for a call look for its answer.
     pub(super) fn nudge(&self) {
         let slots: Vec<_> = self.table().slots.values().cloned().collect();

@@ -104,7 +104,7 @@ pub(crate) fn failed_without_span(
     (outcome, level): Verdict,
     error: &dyn fmt::Display,
 ) {
-    if Level::WARN > LevelFilter::current() {
+    if level > LevelFilter::current() {
         return;
     }
     let error = Line(error);

@@ -265,6 +265,10 @@ impl Core {
     pub(super) fn tell_stalled(&self) {
         self.driver.poll_anyway();
         self.driver.wakers.wake_waiting();
+        // Without a handler the lock is left to whoever sets one.
+        if !lock(&self.shared).has_handler {
+            return;
+        }
         let handler = try_lock(&self.handler).and_then(|handler| handler.clone());
         if let Some(handler) = handler {
             handler.stalled();

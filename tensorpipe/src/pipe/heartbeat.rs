@@ -11,8 +11,8 @@
 //!   most. A stopped process does not.
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
-//! is for 5/8: its peer asks after half of that bound. The thread reads nothing and calls no handler, but to tell it of a
-//! stalled runtime: then late calls end on it.
+//! is for 5/8: its peer asks after half of that bound. The thread reads nothing and gives a handler nothing: it tells it only
+//! that its runtime is stalled.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,7 +40,7 @@ pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
     static HEARTBEAT: PerProcess<Mutex<State>> = PerProcess::new();
     let pipe = Watched::new(core);
     let mut state = lock(HEARTBEAT.get(Mutex::default));
-    let sooner = state.pause.is_none_or(|pause| pipe.pause < pause);
+    let sooner = state.next.is_none_or(|next| pipe.due < next);
     match &state.thread {
         Some(thread) if sooner => thread.unpark(),
         Some(_) => {}
@@ -60,27 +60,32 @@ pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
 struct State {
     pipes: Vec<Watched>,
     thread: Option<Thread>,
-    /// Between two rounds; none while there is no pipe.
-    pause: Option<Duration>,
+    /// The next round; none while there is no pipe.
+    next: Option<Instant>,
 }
 
 fn beat(state: &Mutex<State>) -> ! {
     loop {
         let mut pipes = std::mem::take(&mut lock(state).pipes);
         let (now, mut woken) = (Instant::now(), HashMap::new());
-        // A third party's connection may panic. Its pipe is not watched any more: the next drive panics in the same way.
         pipes.retain_mut(|pipe| {
-            catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken))).unwrap_or(false)
+            if !pipe.is_due(now) {
+                return true;
+            }
+            // A third party's connection may panic. Its pipe is not watched any more: the next drive panics in the same way.
+            let goes_on = catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken)));
+            pipe.due = now + pipe.pause();
+            goes_on.unwrap_or(false)
         });
         let mut looked_at = lock(state);
         looked_at.pipes.append(&mut pipes);
-        looked_at.pause = looked_at.pipes.iter().map(Watched::pause).min();
-        let pause = looked_at.pause;
+        looked_at.next = looked_at.pipes.iter().map(|pipe| pipe.due).min();
+        let next = looked_at.next;
         drop(looked_at);
         // Freed before the pause, which may be long: it has room for all pipes.
         drop(pipes);
-        match pause {
-            Some(pause) => std::thread::park_timeout(pause),
+        match next {
+            Some(next) => std::thread::park_timeout(next.saturating_duration_since(Instant::now())),
             None => std::thread::park(),
         }
     }
@@ -90,6 +95,8 @@ struct Watched {
     core: Weak<Core>,
     runtime: Id,
     pause: Duration,
+    /// When its next round is.
+    due: Instant,
     /// Bytes that were written to the peer by now...
     written: u64,
     /// ...and since when there are no more.
@@ -105,10 +112,12 @@ struct Watched {
 impl Watched {
     fn new(core: &Arc<Core>) -> Self {
         let silence = core.timeouts.silence.unwrap_or(HEARTBEAT_LONGEST);
+        let pause = silence.clamp(HEARTBEAT_SHORTEST, HEARTBEAT_LONGEST) / HEARTBEAT_CHECKS;
         Self {
             core: Arc::downgrade(core),
             runtime: core.runtime.id(),
-            pause: silence.clamp(HEARTBEAT_SHORTEST, HEARTBEAT_LONGEST) / HEARTBEAT_CHECKS,
+            pause,
+            due: Instant::now() + pause,
             written: 0,
             since: Instant::now(),
             blocked: None,
@@ -125,8 +134,13 @@ impl Watched {
         }
     }
 
-    /// Returns whether another round follows. `woken`: the runtimes that were woken in this one, and whether they are stalled.
-    fn check(&mut self, now: Instant, woken: &mut HashMap<Id, bool>) -> bool {
+    /// Whether it is its turn, or nearly: so a round serves many pipes.
+    fn is_due(&self, now: Instant) -> bool {
+        self.due <= now + self.pause() / HEARTBEAT_CHECKS
+    }
+
+    /// Returns whether another round follows. `woken`: the runtimes that were woken in this one, and since when they have not run.
+    fn check(&mut self, now: Instant, woken: &mut HashMap<Id, Instant>) -> bool {
         let Some(core) = self.core.upgrade() else {
             return false;
         };
@@ -143,15 +157,16 @@ impl Watched {
                 self.has_written(&core, now);
             }
         }
-        let ask = || core.driver.wakers.ask_background();
-        match *woken.entry(self.runtime).or_insert_with(ask) {
+        let ask = || core.driver.wakers.ask_background(now);
+        let asked = *woken.entry(self.runtime).or_insert_with(ask);
+        match now.saturating_duration_since(asked) >= self.pause / 2 {
             true => self.tell_stalled(&core, now),
             false => (self.stalled, self.is_told) = (None, false),
         }
         !lock(&core.shared).is_over()
     }
 
-    /// Its runtime has not run since the last round. That is logged if it lasts.
+    /// Its runtime has not run since a round before. That is logged if it lasts.
     fn tell_stalled(&mut self, core: &Arc<Core>, now: Instant) {
         panics(|| core.tell_stalled());
         let time = now - *self.stalled.get_or_insert(now);
@@ -234,6 +249,29 @@ mod tests {
             assert!(once > before && woken.len() == 1);
             pipe.check(begin + after, &mut woken);
             assert_eq!(said() > once, lives);
+        }
+    }
+
+    /// Rounds may follow each other at once.
+    #[tokio::test]
+    async fn a_runtime_is_stalled_that_has_had_the_time_to_run() {
+        let (client, _server) = memory_pair().await;
+        let (core, begin) = (client.core(), Instant::now());
+        let mut pipe = Watched::new(core);
+        assert!(!pipe.is_due(begin), "it is checked in the rounds of others");
+        let mut is_stalled_after = |time| {
+            pipe.check(begin + time, &mut HashMap::new());
+            pipe.stalled.is_some()
+        };
+        let half = Watched::new(core).pause / 2;
+        // The first check finds what the handshake has written.
+        assert!([Duration::ZERO; 3].iter().all(|at| !is_stalled_after(*at)));
+        assert!(!is_stalled_after(half - Duration::from_nanos(1)));
+        assert!(is_stalled_after(half) && is_stalled_after(half));
+        // It runs.
+        let later = begin + HEARTBEAT_LONGEST;
+        while core.driver.wakers.ask_background(later) != later {
+            tokio::task::yield_now().await;
         }
     }
 

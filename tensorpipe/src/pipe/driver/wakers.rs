@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
+use std::time::Instant;
 
 use super::tuning::LEFT_ALONE;
 use crate::sync::{
@@ -53,8 +54,8 @@ struct Roles {
     /// The one that was woken last.
     woken: Option<u64>,
     background: Option<Waker>,
-    /// The heartbeat has woken the background task, which has not run since.
-    asked: bool,
+    /// When the heartbeat woke the background task, which has not run since.
+    asked: Option<Instant>,
     next_id: u64,
     /// The background task watches for forgotten futures.
     ticking: bool,
@@ -184,7 +185,7 @@ impl Wakers {
 
     pub(super) fn set_background(&self, waker: &Waker) {
         let mut roles = lock(&self.roles);
-        roles.asked = false;
+        roles.asked = None;
         match &mut roles.background {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
@@ -259,12 +260,12 @@ impl Wakers {
         }
     }
 
-    /// Wakes the background task. Returns whether it has not run since this woke it before.
-    pub(in crate::pipe) fn ask_background(&self) -> bool {
+    /// Wakes the background task. Returns when this woke it first without its having run since.
+    pub(in crate::pipe) fn ask_background(&self, now: Instant) -> Instant {
         // It may not have run at all, and have left no waker.
-        let was_asked = std::mem::replace(&mut lock(&self.roles).asked, true);
+        let asked = *lock(&self.roles).asked.get_or_insert(now);
         self.wake_background();
-        was_asked
+        asked
     }
 
     /// Wakes all operations that have registered.
