@@ -1,5 +1,6 @@
 //! The user's code that the engine runs: wakers and subscribers. A panic of one harms no other call, and none runs under a lock.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
@@ -149,6 +150,27 @@ async fn a_subscriber_that_panics_keeps_no_call_from_its_end() {
             have_ended(&engine, &slots);
         });
     }
+}
+
+#[tokio::test]
+async fn the_calls_of_a_lost_client_are_cancelled_whatever_a_subscriber_does() {
+    let (engine, _peer) = serving(1).await;
+    let serving = engine.serving.as_ref().unwrap();
+    let mut call = serving
+        .admit(&Header::plain(Kind::Claim, 1), &[])
+        .ok()
+        .unwrap();
+    engine.list(0, &mut call);
+    let panics = Watches(|seen| assert!(seen != Seen::Event, "a subscriber's own"));
+    let error = Error::Reset {
+        code: ResetCode::Failed,
+        reason: "gone".into(),
+    };
+    let lost = || Receiver::new(&engine).closed(&error);
+    tracing::subscriber::with_default(panics, || {
+        catch_unwind(AssertUnwindSafe(lost)).expect_err("it was told of it");
+    });
+    assert!(call.context.is_cancelled());
 }
 
 /// Waits for a call, and tells on which thread that ended.
