@@ -134,9 +134,9 @@ impl Watched {
         }
     }
 
-    /// Whether it is its turn, or nearly: so a round serves many pipes.
+    /// Whether it is its turn, or half of its pause is over: so all pipes with the same pause soon share their rounds.
     fn is_due(&self, now: Instant) -> bool {
-        self.due <= now + self.pause() / HEARTBEAT_CHECKS
+        self.due <= now + self.pause() / 2
     }
 
     /// Returns whether another round follows. `woken`: the runtimes that were woken in this one, and since when they have not run.
