@@ -194,8 +194,9 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> CUresult {
             return CUresult::CUDA_SUCCESS;
         }
     }
-    drop(retained);
+    // Still under the lock: what is in a context that another thread retains next stays.
     MACHINE.lose(device);
+    drop(retained);
     CUresult::CUDA_SUCCESS
 }
 

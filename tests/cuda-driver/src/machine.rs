@@ -221,6 +221,8 @@ impl Machine {
     /// Something that a real device may punish. Every later call fails.
     pub(crate) fn fault(&self, what: String) -> CUresult {
         report(&format!("fault: {what}"));
+        // Whoever panics over what the calls return is asked why.
+        eprintln!("the test driver: {what}");
         self.faults().push(what);
         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
     }
