@@ -25,6 +25,7 @@ pub(crate) use receive::{Door, ListenerState, receive, turn_away};
 
 use std::sync::Arc;
 
+use bytes::BufMut as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::address::Identity;
@@ -57,6 +58,14 @@ impl Handshaking {
         }
     }
 
+    /// Reads up to `most` bytes more. Cancel safe. Returns how many; 0 at the end.
+    async fn read_more(&mut self, most: usize) -> std::io::Result<usize> {
+        // Room that is doubled would be twice of what an unproven peer has sent.
+        self.input.reserve_exact(most);
+        let mut room = (&mut self.input).limit(most);
+        self.connection.read_buf(&mut room).await
+    }
+
     async fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let sent = async {
             self.connection.write_all(bytes).await?;
@@ -67,13 +76,8 @@ impl Handshaking {
 
     /// Waits for the peer's first bytes. `false`: the connection ended without any; an error if the transport knows why.
     async fn wait_for_first_bytes(&mut self) -> Result<bool, Error> {
-        let mut piece = [0; PIECE];
-        match self.connection.read(&mut piece).await {
-            Ok(0) => Ok(false),
-            Ok(len) => {
-                self.input.extend_from_slice(&piece[..len]);
-                Ok(true)
-            }
+        match self.read_more(PIECE).await {
+            Ok(len) => Ok(len > 0),
             Err(error) => match self.broken(&error) {
                 Error::Lost { .. } => Ok(false),
                 error => Err(error),
@@ -95,10 +99,9 @@ impl Handshaking {
                     return Ok(found);
                 }
             }
-            let mut piece = [0; PIECE];
-            match self.connection.read(&mut piece).await {
+            match self.read_more(PIECE).await {
                 Ok(0) => return Err(self.lost("it was closed during the handshake")),
-                Ok(len) => self.input.extend_from_slice(&piece[..len]),
+                Ok(_) => {}
                 Err(error) => return Err(self.broken(&error)),
             }
         }
@@ -106,12 +109,10 @@ impl Handshaking {
 
     /// Waits until the connection ends. Keeps what the peer sends before that, but reads no more than one piece of it.
     async fn ended(&mut self) -> Error {
-        let mut piece = [0; PIECE];
         while self.input.len() < PIECE {
-            let room = PIECE - self.input.len();
-            match self.connection.read(&mut piece[..room]).await {
+            match self.read_more(PIECE - self.input.len()).await {
                 Ok(0) => return self.lost("it was closed during the handshake"),
-                Ok(len) => self.input.extend_from_slice(&piece[..len]),
+                Ok(_) => {}
                 Err(error) => return self.broken(&error),
             }
         }
