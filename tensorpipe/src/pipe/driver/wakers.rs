@@ -288,7 +288,14 @@ impl Wakers {
     pub(super) fn tick(&self) -> bool {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
-        let passed_over = asleep.then(|| roles.waiting.pop_back());
+        let passed_over = asleep.then(|| {
+            let woken = roles.woken;
+            let at = roles.waiting.iter().position(|(id, _)| Some(*id) == woken);
+            match at {
+                Some(at) => roles.waiting.remove(at),
+                None => roles.waiting.pop_back(),
+            }
+        });
         self.recount(&roles);
         roles.ticking = std::mem::take(&mut roles.active);
         drop(roles);
@@ -391,6 +398,24 @@ mod tests {
         assert_eq!(woken(), [1, 0, 0], "the first still has it");
         wakers.deregister(&mut one);
         assert_eq!(woken(), [1, 0, 1]);
+    }
+
+    #[test]
+    fn an_operation_that_was_woken_and_forgotten_is_passed_over_and_no_newer_one() {
+        let wakers = Wakers::default();
+        let ((forgotten, f), (newer, n)) = (waker(), waker());
+        let woken = || [&forgotten, &newer].map(|c| c.0.load(Ordering::SeqCst));
+        let (mut one, mut two) = (None, None);
+        wakers.register(&mut one, &f);
+        wakers.notify();
+        wakers.register(&mut two, &n);
+        assert!(wakers.tick());
+        wakers.deregister(&mut two);
+        assert_eq!((woken(), wakers.registered()), ([1, 0], 0));
+        wakers.register(&mut two, &n);
+        wakers.driving();
+        wakers.notify();
+        assert_eq!(woken(), [1, 1]);
     }
 
     #[test]
