@@ -14,7 +14,9 @@ use tensorpipe_inference::load::{self, Load};
 use tensorpipe_inference::nearest::nearest;
 use tensorpipe_inference::reference::{Reference, TOLERANCE};
 use tensorpipe_inference::{SENTENCES, fetch, serve, tiny};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Sentence embeddings by a server, and clients that use it.
 #[derive(Debug, Parser)]
@@ -110,8 +112,11 @@ struct Where {
 #[tokio::main]
 async fn main() -> ExitCode {
     let program = Program::parse();
-    show_warnings();
-    match run(program.task).await {
+    let ran = match show_log() {
+        Ok(()) => run(program.task).await,
+        Err(error) => Err(error),
+    };
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(stderr(), "error: {error:#}");
@@ -120,15 +125,22 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Prints the library's warnings, e.g. about unproven peers at the port.
-fn show_warnings() {
-    tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::WARN)
+/// Prints the library's warnings, e.g. about unproven peers at the port, or what RUST_LOG asks for.
+fn show_log() -> Result<()> {
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned());
+    let filter: Targets = filter.parse().with_context(|| {
+        format!("RUST_LOG={filter}: e.g. `debug`, or `warn,tensorpipe_rpc=info`")
+    })?;
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(stderr)
         .with_ansi(stderr().is_terminal())
         .with_target(false)
-        .without_time()
+        .without_time();
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(filter)
         .init();
+    Ok(())
 }
 
 async fn run(task: Task) -> Result<()> {

@@ -20,11 +20,13 @@ mod worker;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, ValueEnum};
 use tensorpipe_examples::ending::Ending;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Trains a small network on handwritten digits with a parameter server and its workers, each a process of its own.
 ///
@@ -75,21 +77,36 @@ enum Role {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // Prints the library's warnings, e.g. about unproven peers at the port, among the program's own lines.
-    tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::WARN)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .without_time()
-        .init();
-    match run(Args::parse()).await {
+    let args = Args::parse();
+    let ran = match show_log() {
+        Ok(()) => run(args).await,
+        Err(error) => Err(error),
+    };
+    match ran {
         Ok(ending) => ending.into(),
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints the library's warnings, e.g. about unproven peers at the port, among the program's own lines, or what RUST_LOG asks for.
+fn show_log() -> Result<()> {
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned());
+    let filter: Targets = filter.parse().with_context(|| {
+        format!("RUST_LOG={filter}: e.g. `debug`, or `warn,tensorpipe_rpc=info`")
+    })?;
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .without_time();
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(filter)
+        .init();
+    Ok(())
 }
 
 async fn run(args: Args) -> Result<Ending> {
