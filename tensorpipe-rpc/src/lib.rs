@@ -84,7 +84,9 @@
 //! - **Connections.** A client does not reconnect: when its connection ends, its calls fail with [`CallError::Connection`].
 //!   [`Replicas`] reconnects, to one server or several.
 //! - **Definitions** are compared when a client connects: names, signatures, types. A difference is [`ConnectError::Mismatch`], which
-//!   shows it. A method that only the client has is [`CallError::Unimplemented`].
+//!   shows it. A method that only the client has is [`CallError::Unimplemented`]; one that only the server has is no difference. So a
+//!   service that runs is upgraded by adding methods, at its servers first. The methods' order does not matter; a type that changes in
+//!   any way does.
 //! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS, anybody who can connect may call.
 //!   [`Builder::authorize`] decides who may call what. `SECURITY.md` lists the guarantees.
 //!

@@ -34,6 +34,21 @@
 //! the fields of `rpc.call` and `rpc.handle`. If you have an OpenTelemetry context of your own, pass its ids to a client with
 //! `with_trace`, and read a handler's from [`CallContext::trace`](crate::CallContext::trace).
 //!
+//! # What is logged besides
+//!
+//! Events of `tracing`, whose targets begin with `tensorpipe`:
+//!
+//! | level | at a server | at a client |
+//! |---|---|---|
+//! | INFO | where it listens; a client that is gone without a goodbye | a replica that is gone, while others are there |
+//! | WARN | a handshake that fails: no token or another one, a certificate that is not trusted, bytes of another protocol, silence; a peer on another host that had to prove nothing | no pipe to a URL after two seconds, and why; the last replica is gone |
+//! | WARN | a client whose service is not there, or is defined otherwise; a call that is refused or not allowed | a replica that serves something else |
+//! | WARN | a handler that keeps its thread without an `await` | |
+//! | WARN | a runtime that does not run; a transport or channel that cannot be used though it was chosen; tensors that are copied though they could be lent | the same |
+//! | ERROR | whatever decides on calls panicked | |
+//!
+//! What a peer can cause is said once in ten seconds for each cause; `more` says how often it was held back.
+//!
 //! # Metrics
 //!
 //! With the feature `metrics`, through the facade of that name. Without a recorder nothing is kept. The labels are `service`,
