@@ -11,7 +11,7 @@ use super::{Handshaking, brochure, identified, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
 use crate::device::DeviceOffer;
-use crate::error::{Error, PeerFault};
+use crate::error::{Error, Misuse, PeerFault};
 use crate::keys::{Join, JoinKind, PipeKey, Secret};
 use crate::pipe::Pipe;
 use crate::process::{process_id, random_nonce};
@@ -69,6 +69,9 @@ async fn handshake(
         limits: context.limits.wire(credit.bytes()),
         brochure: offered.clone(),
     };
+    purpose
+        .check_size()
+        .map_err(|reason| Misuse::Other(format!("this context's HELLO is too long: {reason}")))?;
     let secret = context.tokens.first();
     let (answer, key) = match secret {
         None => (greet(&mut conn, &purpose).await?, None),

@@ -104,8 +104,31 @@ fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connecti
     is_exposed
 }
 
+/// Whether an accepted pipe's peer may be anybody on the network: it is on another host, and has proved nothing.
+fn is_anybody(identity: Option<&Identity>, peer: PeerAddr) -> bool {
+    let is_remote =
+        matches!(peer, PeerAddr::Socket(peer) if !peer.ip().to_canonical().is_loopback());
+    is_remote && identity.is_none()
+}
+
+/// Once: whoever runs the listener may not know.
+fn warn_of_anybody(established: &Established) {
+    static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+    let peer = established.connection.peer();
+    if !established.connector
+        && is_anybody(established.identity.as_ref(), peer)
+        && !HAS_WARNED.swap(true, Ordering::Relaxed)
+    {
+        tracing::warn!(
+            peer = %established.connection.endpoints(),
+            "a peer on another host has a pipe and has proved nothing, as anybody may who reaches this port: ask for a token (`ContextBuilder::token`) or certificates (`TlsConfig::clients`)"
+        );
+    }
+}
+
 pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Result<Pipe, Error> {
     let runtime = tokio::runtime::Handle::try_current().map_err(|_| Misuse::NoRuntime)?;
+    warn_of_anybody(&established);
     let Established {
         channels,
         refusals,
@@ -238,4 +261,28 @@ pub(super) fn establish(context: &Arc<Inner>, established: Established) -> Resul
         core.start_closing(context.timeouts.linger);
     }
     Ok(Pipe::new(core))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_on_this_host_or_has_proved_something_is_not_anybody() {
+        let socket = |text: &str| PeerAddr::Socket(text.parse().unwrap());
+        let known = Identity::Subject("trainer".into());
+        for (peer, identity, anybody) in [
+            (socket("10.0.0.7:1"), None, true),
+            (socket("[2001:db8::7]:1"), None, true),
+            (socket("[::ffff:10.0.0.7]:1"), None, true),
+            (socket("10.0.0.7:1"), Some(&known), false),
+            (socket("127.0.0.1:1"), None, false),
+            (socket("[::1]:1"), None, false),
+            (socket("[::ffff:127.0.0.1]:1"), None, false),
+            (PeerAddr::SameProcess, None, false),
+            (PeerAddr::Unknown, None, false),
+        ] {
+            assert_eq!(is_anybody(identity, peer), anybody, "{peer} {identity:?}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ use crate::log_limit::LogLimit;
 use crate::pipe::Pipe;
 use crate::process::process_id;
 use crate::proto::handshake::{FirstFrame, ServerHandshake};
-use crate::proto::wire::hello::{Answer, ChosenChannel, HANDSHAKE_MAX, Purpose, Reject, Token};
+use crate::proto::wire::hello::{Answer, ChosenChannel, Purpose, Reject, Token};
 use crate::stop;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transports::{Connection, Transport};
@@ -234,7 +234,15 @@ async fn handshake(
         let _ = conn.connection.shutdown().await;
         return Ok(None);
     };
-    let established = welcome(listener_state, transport, conn, purpose, answering, permit);
+    // Boxed: the futures of those who come no further are small.
+    let established = Box::pin(welcome(
+        listener_state,
+        transport,
+        conn,
+        purpose,
+        answering,
+        permit,
+    ));
     established.await.map(Some)
 }
 
@@ -346,11 +354,8 @@ async fn welcome(
         channels: chosen,
         refusals: selection.refusals.clone(),
     };
-    let len = answer.body_len();
-    if len > HANDSHAKE_MAX as usize {
-        let reason = format!(
-            "what both contexts have takes {len} bytes to name, and {HANDSHAKE_MAX} are allowed; give them fewer devices or channels"
-        );
+    if let Err(reason) = answer.check_size() {
+        let reason = format!("the listener's ANSWER is too long: {reason}");
         let reject = |reject: &Reject| answering.reject(reject);
         conn.turn_away(reject, &*reason).await?;
         return Err(Misuse::Other(reason).into());

@@ -70,8 +70,9 @@ impl Transport for MemoryTransport {
                 SystemError::new("connect", format!("memory://{address}"), source)
             };
             let listener = lock(table()).get(address).cloned();
-            let listener =
-                listener.ok_or_else(|| refused("nobody in this process listens there"))?;
+            let listener = listener.ok_or_else(|| {
+                refused("nobody in this process listens there, and no other process can")
+            })?;
             let (ours, theirs) = tokio::io::duplex(CAPACITY);
             listener
                 .try_send(theirs)

@@ -97,6 +97,9 @@ impl Transport for TcpTransport {
         Box::pin(async move {
             let mut last = None;
             for to in resolve(address).await? {
+                if to.port() == 0 {
+                    return Err(bad(address, NO_PORT).into());
+                }
                 match TcpStream::connect(to).await {
                     Ok(stream) => {
                         Paced::apply(self.paced.as_ref(), &stream)?;
@@ -143,12 +146,20 @@ fn bind(at: SocketAddr) -> io::Result<TcpAcceptor> {
     })
 }
 
-/// The socket addresses of `HOST:PORT`.
-async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
-    let bad = |reason: &str| Misuse::Address {
+/// Said of port 0 in the URL of a connector.
+const NO_PORT: &str =
+    "nobody listens at port 0: take the URL that the listener has chosen (`url()`)";
+
+fn bad(address: &str, reason: &str) -> Misuse {
+    Misuse::Address {
         url: format!("tcp://{address}"),
         reason: reason.to_owned(),
-    };
+    }
+}
+
+/// The socket addresses of `HOST:PORT`.
+async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
+    let bad = |reason| bad(address, reason);
     // Browsers and URL libraries add a slash.
     let address = address.strip_suffix('/').unwrap_or(address);
     if address.contains('/') {

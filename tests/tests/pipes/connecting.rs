@@ -109,6 +109,13 @@ async fn bad_addresses_say_what_is_wrong() {
             assert!(error.to_string().contains(wanted), "{url}: {error}");
         }
     }
+    // Waiting would not help.
+    let error = context.connect("tcp://127.0.0.1:0").await.unwrap_err();
+    assert!(matches!(error, Error::Misuse(_)), "{error:?}");
+    assert!(
+        error.to_string().contains("nobody listens at port 0"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -294,10 +301,14 @@ async fn machines_with_many_devices_have_a_channel_between_all_of_them() {
 }
 
 #[tokio::test]
-async fn devices_that_no_answer_can_name_are_refused_with_a_reason() {
-    let context = with_devices(250, 40);
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let refused = context.connect(listener.url().to_string()).await;
-    let error = refused.unwrap_err().to_string();
-    assert!(error.contains("fewer devices or channels"), "{error}");
+async fn devices_that_no_frame_can_name_are_refused_with_a_reason() {
+    // 250 times 250 pairs are too many for the answer.
+    for (described, frame) in [(40, "ANSWER"), (100, "HELLO")] {
+        let context = with_devices(250, described);
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let refused = context.connect(listener.url().to_string()).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("use fewer devices or channels"), "{error}");
+        assert!(error.contains(frame), "{error}");
+    }
 }

@@ -248,8 +248,23 @@ fn as_much_as_a_process_has_may_be_offered_and_no_more() {
     assert!(!offer(names(OFFERS_MAX + 1), &[]));
     assert!(!offer(vec![], &[0; OFFERS_MAX + 1]));
     let half = DEVICES_MAX / 4;
-    assert!(offer(vec![], &[half; 4]));
-    assert!(!offer(vec![], &[half, half, half, half, 1]));
+    for (devices, fits) in [
+        (&[half; 4][..], true),
+        (&[half, half, half, half, 1], false),
+    ] {
+        assert_eq!(offer(vec![], devices), fits);
+        let channels = devices.iter().map(|count| channel("c".into(), *count));
+        let purpose = Purpose::Pipe {
+            name: String::new(),
+            process: [0; 16],
+            limits: limits(),
+            brochure: Brochure {
+                transports: Vec::new(),
+                channels: channels.collect(),
+            },
+        };
+        assert_eq!(purpose.check_size().is_ok(), fits);
+    }
 }
 
 #[test]

@@ -152,7 +152,34 @@ fn take_count(r: &mut Reader<'_>) -> Result<usize, PeerFault> {
     Ok(count)
 }
 
+/// Whether a peer takes a frame that names so many devices of each channel.
+fn check_size(
+    put: impl FnOnce(&mut Vec<u8>),
+    devices: impl Iterator<Item = usize>,
+) -> Result<(), String> {
+    let mut frame = Vec::new();
+    put(&mut frame);
+    let len = frame.len() - HEADER_LEN;
+    let devices: usize = devices.map(|count| count.min(CHANNEL_DEVICES_MAX)).sum();
+    if len <= HANDSHAKE_MAX as usize && devices <= DEVICES_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "it has {len} bytes and names {devices} devices, and a peer reads {HANDSHAKE_MAX} and {DEVICES_MAX}; use fewer devices or channels"
+    ))
+}
+
 impl Purpose {
+    /// As [`Answer::check_size`], for who listens.
+    pub(crate) fn check_size(&self) -> Result<(), String> {
+        let devices = match self {
+            Self::Pipe { brochure, .. } => &brochure.channels[..],
+            Self::Join { .. } => &[],
+        };
+        let devices = devices.iter().map(|channel| channel.devices.len());
+        check_size(|out| self.put(out), devices)
+    }
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_frame(out, Kind::Hello, 0, |out| match self {
             Self::Pipe {
@@ -237,11 +264,13 @@ impl Purpose {
 }
 
 impl Answer {
-    /// In bytes: it may be more than a connector takes.
-    pub(crate) fn body_len(&self) -> usize {
-        let mut out = Vec::new();
-        self.put(&mut out);
-        out.len() - HEADER_LEN
+    /// Whether a connector takes it.
+    ///
+    /// # Errors
+    /// In words: it is too long, or names too many devices.
+    pub(crate) fn check_size(&self) -> Result<(), String> {
+        let devices = self.channels.iter().map(|channel| channel.devices.len());
+        check_size(|out| self.put(out), devices)
     }
 
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
