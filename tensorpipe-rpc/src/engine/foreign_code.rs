@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
-use std::thread::{self, ThreadId};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tensorpipe::engine::Handler;
@@ -173,41 +173,17 @@ async fn the_calls_of_a_lost_client_are_cancelled_whatever_a_subscriber_does() {
     assert!(call.context.is_cancelled());
 }
 
-/// Waits for a call, and tells on which thread that ended.
-struct Waits {
-    slot: Arc<CallSlot>,
-    tells: mpsc::Sender<ThreadId>,
-}
-
-impl Wake for Waits {
-    fn wake(self: Arc<Self>) {
-        match self.slot.outcome.is_done() {
-            true => self.tells.send(thread::current().id()).unwrap(),
-            false => assert!(self.slot.outcome.poll(Some(&self.clone().into())).is_none()),
-        }
-    }
-}
-
-/// The thread that tells of a stalled runtime keeps all pipes alive.
 #[tokio::test]
-async fn a_late_call_of_a_stalled_runtime_may_find_its_answer_first_and_ends_on_a_thread_of_its_own()
- {
+async fn a_late_call_of_a_stalled_runtime_may_find_its_answer_first() {
     let (engine, _peer) = engine().await;
     let deadline = Some((Instant::now(), Duration::ZERO));
     let call = request(&engine, &FETCH);
     let slot = engine.call(Request { deadline, ..call });
-    let (tells, told) = mpsc::channel();
-    let waits = Waits {
-        slot: slot.clone(),
-        tells,
-    };
-    Arc::new(waits).wake();
     let receiver = Receiver::new(&engine);
     receiver.stalled();
     assert!(!slot.outcome.is_done());
     receiver.stalled();
-    let ended_on = told.recv_timeout(Duration::from_secs(20));
-    assert_ne!(ended_on, Ok(thread::current().id()));
+    assert!(slot.outcome.is_done());
 }
 
 /// Wakes nobody, and runs a function when it is dropped.

@@ -326,12 +326,8 @@ impl Handler for Receiver {
         engine.calls.nudge();
         let before = lock(&self.nudged).replace(ambient::now());
         // Whose time was up by the nudge before has had since then to find an answer that is here.
-        if let Some(by) = before.filter(|by| engine.calls.is_due(*by)) {
-            let runtime = engine.pipe.runtime().clone();
-            // Not here: what a call lets go of is somebody else's code, and this thread keeps all pipes alive.
-            runtime.spawn_blocking(move || {
-                engine.fail_due(by);
-            });
+        if let Some(by) = before {
+            engine.fail_due(by);
         }
     }
 

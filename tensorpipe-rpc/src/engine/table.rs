@@ -244,15 +244,13 @@ impl Calls {
         (due, table.check_at)
     }
 
-    /// Whether a deadline may have passed by `at`.
-    pub(super) fn is_due(&self, at: Instant) -> bool {
-        self.table().check_at.is_some_and(|check| check <= at)
-    }
-
     /// Has whoever waits for a call look for its answer.
     pub(super) fn nudge(&self) {
         let slots: Vec<_> = self.table().slots.values().cloned().collect();
-        slots.iter().for_each(|slot| slot.outcome.nudge());
+        for slot in slots {
+            // It may be the last of a call by now: what that lets go of may panic.
+            ignore_panic(move || slot.outcome.nudge());
+        }
     }
 
     /// What of a call that is no longer in the table is on its way. A message that is not queued yet is taken back by its sender.

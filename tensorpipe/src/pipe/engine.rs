@@ -195,7 +195,7 @@ pub trait Handler: Send + Sync + 'static {
 
     /// The pipe's runtime does not run: something blocks it, or nobody runs it. Timers and tasks there do not go on, and those who wait on
     /// other runtimes may have nobody who drives for them. Called several times a second meanwhile, on a thread of this crate's own, perhaps
-    /// beside another call. Does nothing by default.
+    /// beside another method. Does nothing by default.
     fn stalled(&self) {}
 
     /// The pipe has ended. Nothing follows.

@@ -4,22 +4,22 @@
 //! runtime from sockets and timers: on the only thread, or on the one that waited for them last, while all others sleep until a task is
 //! ready. So this thread, which belongs to no runtime,
 //!
-//! - wakes a task of each runtime with a pipe that has been at rest since the last round. A sleeping thread of the runtime runs it, and goes
-//!   on to wait for sockets and timers. If it has not run by the next round, the runtime is stalled: then this wakes those who wait for
-//!   the pipe on other runtimes, which go on without its sockets and timers;
+//! - wakes a task of each runtime with a pipe. A sleeping thread of the runtime runs it, and goes on to wait for sockets and timers. If it
+//!   has not run by the next round, the runtime is stalled: then those who wait for the pipe on other runtimes are woken, and go on without
+//!   its sockets and timers;
 //! - tells the peer of a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked) at
 //!   most. A stopped process does not.
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
-//! is for 5/8: its peer asks after half of that bound. The thread reads nothing and gives a handler nothing: it tells it only
-//! that its runtime is stalled.
+//! is for 5/8: its peer asks after half of that bound. The thread runs nobody else's code but a connection's: another one tells handlers
+//! that their runtime is stalled, wakes whoever waits, logs, and drops the last of a pipe.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Id;
+use tokio::runtime::{Handle, Id};
 
 use super::core::Core;
 use super::driver::tuning::{
@@ -30,23 +30,22 @@ use crate::error::SystemError;
 use crate::log_limit::LogLimit;
 use crate::sync::{Arc, Mutex, Weak, lock};
 use crate::sys::fork::PerProcess;
-use crate::sys::workers::panics;
+use crate::sys::workers::{self, panics};
 
 /// Keeps a pipe alive from now on.
 pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
     if ambient::is_virtual(&core.runtime) {
         return Ok(());
     }
-    static HEARTBEAT: PerProcess<Mutex<State>> = PerProcess::new();
     let pipe = Watched::new(core);
-    let mut state = lock(HEARTBEAT.get(Mutex::default));
+    let mut state = lock(heartbeat());
     let sooner = state.next.is_none_or(|next| pipe.due < next);
     match &state.thread {
         Some(thread) if sooner => thread.unpark(),
         Some(_) => {}
         None => {
             let thread = std::thread::Builder::new().name("tp-alive".to_owned());
-            let thread = thread.spawn(|| beat(HEARTBEAT.get(Mutex::default)));
+            let thread = thread.spawn(|| beat(heartbeat()));
             let refused =
                 |error| SystemError::new("clone", "the thread that keeps pipes alive", error);
             state.thread = Some(thread.map_err(refused)?.thread().clone());
@@ -56,27 +55,35 @@ pub(super) fn watch(core: &Arc<Core>) -> Result<(), SystemError> {
     Ok(())
 }
 
+fn heartbeat() -> &'static Mutex<State> {
+    static HEARTBEAT: PerProcess<Mutex<State>> = PerProcess::new();
+    HEARTBEAT.get(Mutex::default)
+}
+
 #[derive(Default)]
 struct State {
     pipes: Vec<Watched>,
     thread: Option<Thread>,
     /// The next round; none while there is no pipe.
     next: Option<Instant>,
+    /// Stalled runtimes of whose pipes another thread tells just now.
+    telling: HashSet<Id>,
 }
 
 fn beat(state: &Mutex<State>) -> ! {
     loop {
         let mut pipes = std::mem::take(&mut lock(state).pipes);
-        let (now, mut woken) = (Instant::now(), HashMap::new());
+        let (now, mut round) = (Instant::now(), Round::of(&pipes));
         pipes.retain_mut(|pipe| {
             if !pipe.is_due(now) {
                 return true;
             }
             // A third party's connection may panic. Its pipe is not watched any more: the next drive panics in the same way.
-            let goes_on = catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut woken)));
-            pipe.due = now + pipe.pause();
+            let goes_on = catch_unwind(AssertUnwindSafe(|| pipe.check(now, &mut round)));
+            pipe.due = pipe.next(now);
             goes_on.unwrap_or(false)
         });
+        round.tell();
         let mut looked_at = lock(state);
         looked_at.pipes.append(&mut pipes);
         looked_at.next = looked_at.pipes.iter().map(|pipe| pipe.due).min();
@@ -88,6 +95,90 @@ fn beat(state: &Mutex<State>) -> ! {
             Some(next) => std::thread::park_timeout(next.saturating_duration_since(Instant::now())),
             None => std::thread::park(),
         }
+    }
+}
+
+/// What a round finds out of the pipes' runtimes.
+#[derive(Default)]
+struct Round {
+    /// The first pipe of each, which is asked in all rounds.
+    first: HashMap<Id, Weak<Core>>,
+    /// Those that were woken, and since when they have not run.
+    asked: HashMap<Id, Instant>,
+    /// Pipes of stalled ones, and what is to be logged.
+    stalled: HashMap<Id, (Handle, Vec<Stalled>)>,
+}
+
+struct Stalled {
+    core: Weak<Core>,
+    /// That it has lasted so long is to be logged.
+    warning: Option<Duration>,
+}
+
+impl Round {
+    fn of(pipes: &[Watched]) -> Self {
+        let mut first = HashMap::new();
+        for pipe in pipes {
+            let of_runtime = first.entry(pipe.runtime);
+            of_runtime.or_insert_with(|| pipe.core.clone());
+        }
+        Self {
+            first,
+            ..Self::default()
+        }
+    }
+
+    /// Wakes the runtime of a pipe, once. Returns since when it has been woken and has not run.
+    fn ask(&mut self, core: &Arc<Core>, now: Instant) -> Instant {
+        let id = core.runtime.id();
+        if let Some(asked) = self.asked.get(&id) {
+            return *asked;
+        }
+        let first = self.first.get(&id).and_then(Weak::upgrade);
+        let first = first.unwrap_or_else(|| core.clone());
+        // One that is over has no task any more.
+        let is_over = lock(&first.shared).is_over();
+        let to_ask = if is_over { core } else { &first };
+        let asked = to_ask.driver.wakers.ask_background(now);
+        self.asked.insert(id, asked);
+        let_go(first);
+        asked
+    }
+
+    /// Has another thread tell of those that are stalled. They let go of what is somebody else's, and this thread keeps all pipes alive.
+    fn tell(self) {
+        for (id, (runtime, stalled)) in self.stalled {
+            lock(heartbeat()).telling.insert(id);
+            let tell = move || {
+                for pipe in stalled {
+                    panics(|| pipe.tell());
+                }
+                lock(heartbeat()).telling.remove(&id);
+            };
+            // The runtime is no place for it. Without a thread, deadlines that end late would be worse.
+            if let Err(tell) = workers::take(&runtime, tell) {
+                panics(tell);
+            }
+        }
+    }
+}
+
+impl Stalled {
+    fn tell(&self) {
+        let Some(core) = self.core.upgrade() else {
+            return;
+        };
+        core.tell_stalled();
+        if let Some(time) = self.warning {
+            warn_of_stalled(&core, time);
+        }
+    }
+}
+
+/// Whatever the last handle on a pipe frees is dropped on another thread.
+fn let_go(core: Arc<Core>) {
+    if let Some(last) = Arc::into_inner(core) {
+        workers::run(&last.runtime.clone(), move || drop(last));
     }
 }
 
@@ -139,41 +230,61 @@ impl Watched {
         self.due <= now + self.pause() / 2
     }
 
-    /// Returns whether another round follows. `woken`: the runtimes that were woken in this one, and since when they have not run.
-    fn check(&mut self, now: Instant, woken: &mut HashMap<Id, Instant>) -> bool {
+    /// When its next round is: before it would be silent for too long.
+    fn next(&self, now: Instant) -> Instant {
+        let (next, silent) = (now + self.pause(), self.since + self.silent());
+        if silent > now { next.min(silent) } else { next }
+    }
+
+    /// Without a byte for so long it is silent.
+    fn silent(&self) -> Duration {
+        HEARTBEAT_SILENT * self.pause
+    }
+
+    /// Returns whether another round follows.
+    fn check(&mut self, now: Instant, round: &mut Round) -> bool {
         let Some(core) = self.core.upgrade() else {
             return false;
         };
-        if self.has_written(&core, now) {
-            self.blocked = None;
-            if self.stalled.is_none() {
-                return true;
-            }
+        let goes_on = !lock(&core.shared).is_over();
+        if goes_on {
+            self.look(&core, now, round);
         }
-        if now.saturating_duration_since(self.since) >= HEARTBEAT_SILENT * self.pause {
+        let_go(core);
+        goes_on
+    }
+
+    fn look(&mut self, core: &Arc<Core>, now: Instant, round: &mut Round) {
+        if self.has_written(core, now) {
+            self.blocked = None;
+        } else if now.saturating_duration_since(self.since) >= self.silent() {
             let blocked = *self.blocked.get_or_insert(self.since);
             if now.saturating_duration_since(blocked) < core.timeouts.blocked {
                 core.send_keep_alive();
-                self.has_written(&core, now);
+                self.has_written(core, now);
             }
         }
-        let ask = || core.driver.wakers.ask_background(now);
-        let asked = *woken.entry(self.runtime).or_insert_with(ask);
+        let asked = round.ask(core, now);
         match now.saturating_duration_since(asked) >= self.pause / 2 {
-            true => self.tell_stalled(&core, now),
+            true => self.stalls(core, now, round),
             false => (self.stalled, self.is_told) = (None, false),
         }
-        !lock(&core.shared).is_over()
     }
 
     /// Its runtime has not run since a round before. That is logged if it lasts.
-    fn tell_stalled(&mut self, core: &Arc<Core>, now: Instant) {
-        panics(|| core.tell_stalled());
+    fn stalls(&mut self, core: &Core, now: Instant, round: &mut Round) {
         let time = now - *self.stalled.get_or_insert(now);
-        if !self.is_told && time >= HEARTBEAT_SILENT * self.pause {
-            self.is_told = true;
-            panics(|| warn_of_stalled(core, time));
+        if lock(heartbeat()).telling.contains(&self.runtime) {
+            return;
         }
+        let is_long = !self.is_told && time >= self.silent();
+        self.is_told |= is_long;
+        let of_runtime = round.stalled.entry(self.runtime);
+        let (_, pipes) = of_runtime.or_insert_with(|| (core.runtime.clone(), Vec::new()));
+        pipes.push(Stalled {
+            core: self.core.clone(),
+            warning: is_long.then_some(time),
+        });
     }
 
     /// Whether bytes have left since it was asked last.
@@ -189,8 +300,8 @@ impl Watched {
 
 /// A log is what tells a runtime that does not run from a network that is slow. Bounded, since all pipes of a runtime stall at once.
 fn warn_of_stalled(core: &Core, time: Duration) {
-    static LIMIT: LogLimit = LogLimit::new();
-    if let Some(others) = LIMIT.admits() {
+    static LIMIT: PerProcess<LogLimit> = PerProcess::new();
+    if let Some(others) = LIMIT.get(LogLimit::new).admits() {
         tracing::warn!(
             pipe = %core.name,
             ?time,
@@ -221,12 +332,16 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::task::Wake;
+    use std::thread::{self, ThreadId};
 
     use super::*;
-    use crate::Message;
+    use crate::engine::{EnginePipe, Handler, Held};
     use crate::pipe::tests::memory_pair;
+    use crate::pipe::{Incoming, MessageStats};
     use crate::sync::{AtomicBool, Ordering};
+    use crate::{Error, Message};
 
     #[tokio::test]
     async fn a_silent_pipe_says_that_it_lives_until_it_was_blocked_for_too_long() {
@@ -237,17 +352,18 @@ mod tests {
         let (begin, moment) = (Instant::now(), Duration::from_nanos(1));
         let bound = core.timeouts.blocked;
         for (after, lives) in [(bound - moment, true), (bound, false)] {
-            let (mut pipe, mut woken) = (Watched::new(core), HashMap::new());
-            assert!(pipe.check(begin, &mut woken) && woken.is_empty());
-            let before = said();
-            let silent = HEARTBEAT_SILENT * pipe.pause;
-            pipe.check(begin + silent - moment, &mut woken);
-            assert_eq!(said(), before);
-            assert!(woken.keys().eq([&core.runtime.id()]));
-            pipe.check(begin + silent, &mut woken);
+            let (mut pipe, mut round) = (Watched::new(core), Round::default());
+            assert!(pipe.check(begin, &mut round));
+            assert!(round.asked.keys().eq([&core.runtime.id()]));
+            assert_eq!(pipe.next(begin), begin + pipe.pause);
+            let (before, silent) = (said(), pipe.silent());
+            let almost = begin + silent - moment;
+            pipe.check(almost, &mut round);
+            assert_eq!((said(), pipe.next(almost)), (before, begin + silent));
+            pipe.check(begin + silent, &mut round);
             let once = said();
-            assert!(once > before && woken.len() == 1);
-            pipe.check(begin + after, &mut woken);
+            assert!(once > before && round.asked.len() == 1);
+            pipe.check(begin + after, &mut round);
             assert_eq!(said() > once, lives);
         }
     }
@@ -260,11 +376,12 @@ mod tests {
         let mut pipe = Watched::new(core);
         assert!(!pipe.is_due(begin), "it is checked in the rounds of others");
         let mut is_stalled_after = |time| {
-            pipe.check(begin + time, &mut HashMap::new());
+            // Also while others write.
+            pipe.written = u64::MAX;
+            pipe.check(begin + time, &mut Round::default());
             pipe.stalled.is_some()
         };
         let half = Watched::new(core).pause / 2;
-        // The first check finds what the handshake has written.
         assert!([Duration::ZERO; 3].iter().all(|at| !is_stalled_after(*at)));
         assert!(!is_stalled_after(half - Duration::from_nanos(1)));
         assert!(is_stalled_after(half) && is_stalled_after(half));
@@ -272,6 +389,65 @@ mod tests {
         let later = begin + HEARTBEAT_LONGEST;
         while core.driver.wakers.ask_background(later) != later {
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Tells on which thread it was told, and does not return before it may.
+    struct Told(Mutex<(mpsc::Sender<ThreadId>, mpsc::Receiver<()>)>);
+
+    impl Handler for Told {
+        fn incoming(&self, incoming: Incoming) {
+            incoming.skip();
+        }
+
+        fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
+
+        fn closed(&self, _: &Error) {}
+
+        fn stalled(&self) {
+            let (tell, may) = &*lock(&self.0);
+            tell.send(thread::current().id()).unwrap();
+            let _ = may.recv();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handler_is_told_on_another_thread_one_time_after_another() {
+        const LONG: Duration = Duration::from_secs(20);
+        let (client, _server) = memory_pair().await;
+        let ((tell, told), (end, may)) = (mpsc::channel(), mpsc::channel());
+        let handler = Told(Mutex::new((tell, may)));
+        client.set_handler(Arc::new(handler)).unwrap();
+        let (core, begin) = (client.core(), Instant::now());
+        let mut pipe = Watched::new(core);
+        let mut tells_after = |pauses: u32| {
+            let mut round = Round::default();
+            pipe.check(begin + pauses * HEARTBEAT_LONGEST, &mut round);
+            let tells = !round.stalled.is_empty();
+            round.tell();
+            tells
+        };
+        assert!(!tells_after(0) && tells_after(1));
+        let thread = told.recv_timeout(LONG).unwrap();
+        assert_ne!(thread, thread::current().id());
+        assert!(!tells_after(2), "it is being told");
+        drop(end);
+        let by = Instant::now() + LONG;
+        while !tells_after(3) {
+            assert!(Instant::now() < by, "it is told no more");
+            thread::sleep(Duration::from_millis(1));
+        }
+        told.recv_timeout(LONG).unwrap();
+    }
+
+    /// Whichever pipe is first in a round.
+    #[tokio::test]
+    async fn all_pipes_of_a_runtime_ask_the_same_one() {
+        let ((one, _a), (two, _b)) = (memory_pair().await, memory_pair().await);
+        let pipes = [Watched::new(one.core()), Watched::new(two.core())];
+        let (begin, later) = (Instant::now(), Duration::from_secs(1));
+        for (core, now) in [(one.core(), begin), (two.core(), begin + later)] {
+            assert_eq!(Round::of(&pipes).ask(core, now), begin);
         }
     }
 

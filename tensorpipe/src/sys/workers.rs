@@ -24,7 +24,7 @@ const MOST: usize = 512;
 /// A thread without work for so long ends, as tokio's do.
 const IDLE: Duration = Duration::from_secs(10);
 
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 struct Workers {
     state: Mutex<State>,
@@ -47,14 +47,19 @@ pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
         runtime.spawn_blocking(work);
         return;
     }
-    let inside = runtime.clone();
-    let job = Box::new(move || {
-        let _inside = inside.enter();
-        work();
-    });
-    if let Err(job) = workers().take(job, start) {
+    if let Err(job) = take(runtime, work) {
         runtime.spawn(async move { job() });
     }
+}
+
+/// The same, but work that no thread takes comes back.
+pub(crate) fn take(runtime: &Handle, work: impl FnOnce() + Send + 'static) -> Result<(), Job> {
+    let inside = runtime.clone();
+    let job = move || {
+        let _inside = inside.enter();
+        work();
+    };
+    workers().take(Box::new(job), start)
 }
 
 /// Runs `act` and returns whether it panicked, for a thread that serves others as well. Dropping a panic's payload may panic again, and so

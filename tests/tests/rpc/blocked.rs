@@ -174,29 +174,36 @@ fn a_runtime_that_blocks_is_not_given_up_by_another_of_its_process() {
 fn a_client_whose_runtime_nobody_runs_has_its_answers_and_its_deadlines() {
     alone(async || {
         for over in ["tcp", "shm"] {
-            let child = child(over, "2", "60000");
+            // The server has one thread, which blocks: it does not say that a deadline has passed.
+            let child = child(over, "0", "60000");
             let url = child.hear("url");
             let made = tokio::task::spawn_blocking(move || {
-                let idle = runtime(0);
+                let mut builder = Builder::new_current_thread();
+                let idle = builder.enable_all().max_blocking_threads(1);
+                let idle = idle.build().unwrap();
                 let (connection, client) = idle.block_on(client(over, &url));
-                (idle, connection, client)
+                // Nor does it have a thread to spare.
+                let (end, ends) = std::sync::mpsc::channel::<()>();
+                idle.spawn_blocking(move || ends.recv());
+                (idle, end, connection, client)
             });
-            let (idle, _connection, client) = made.await.unwrap();
+            let (idle, end, _connection, client) = made.await.unwrap();
             for ms in [0, 0, 300] {
                 let answer = soon("an answer", client.block(ms)).await;
                 assert_eq!(answer.unwrap(), ms, "{over}");
             }
-            let hurried = client.with_deadline(Duration::from_millis(200));
-            let error = soon("its deadline", hurried.block(BLOCK_MS)).await;
-            assert!(
-                matches!(error, Err(CallError::Deadline { .. })),
-                "{over}: {error:?}"
-            );
             // Many at once: some leave driving to others.
             let many = (0..50).map(|_| client.block(0));
             for answer in soon("many answers", futures_util::future::join_all(many)).await {
                 answer.unwrap();
             }
+            let hurried = client.with_deadline(Duration::from_millis(200));
+            let error = soon("its deadline", hurried.block(60_000)).await;
+            assert!(
+                matches!(error, Err(CallError::Deadline { .. })),
+                "{over}: {error:?}"
+            );
+            drop(end);
             tokio::task::spawn_blocking(|| drop(idle)).await.unwrap();
         }
     });
