@@ -22,14 +22,14 @@ pub(crate) fn catch_panic_poll<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<Result
 /// Drops a value whose panic harms nobody else.
 pub(crate) fn drop_quietly<T>(value: T, what: &str) {
     if let Err(panic) = catch_panic(|| drop(value)) {
-        tracing::warn!(panic, "{what} panicked while it was dropped");
+        ignore_panic(|| tracing::warn!(panic, "{what} panicked while it was dropped"));
     }
 }
 
 /// Wakes a task. A waker that panics keeps nobody else asleep.
 pub(crate) fn wake(waker: Waker) {
     if let Err(panic) = catch_panic(|| waker.wake()) {
-        tracing::warn!(panic, "a waker panicked; its task was not woken");
+        ignore_panic(|| tracing::warn!(panic, "a waker panicked; its task was not woken"));
     }
 }
 

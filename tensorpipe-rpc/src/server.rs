@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::builder::Builder;
+use crate::caught::ignore_panic;
 use crate::error::CallError;
 use crate::remote::{Remote, Shared};
 use crate::timer::Sleep;
@@ -61,7 +62,7 @@ impl ServerBuilder {
             let _accepts = accepts;
             while let Ok(pipe) = door.accept().await {
                 if let Err(error) = serving.serve(pipe) {
-                    tracing::warn!(%error, "a pipe is not served");
+                    ignore_panic(|| tracing::warn!(%error, "a pipe is not served"));
                 }
             }
         });

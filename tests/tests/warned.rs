@@ -4,10 +4,12 @@
 use std::fmt::{Debug, Write};
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::Duration;
 
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Recorder, SharedString, Unit};
 use tensorpipe::Context;
 use tensorpipe_rpc::replicas::{ReplicaState, ReplicaStatus};
-use tensorpipe_rpc::{CallError, Replicas, Server, ServerLimits, tensor_service};
+use tensorpipe_rpc::{CallError, ConnectError, Replicas, Server, ServerLimits, tensor_service};
 use tensorpipe_tests::{eventually, runtime, soon};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -19,6 +21,8 @@ trait Fragile {
     async fn fail(&self) -> u64;
 
     async fn wait(&self) -> u64;
+
+    async fn block(&self) -> u64;
 }
 
 #[tensor_service]
@@ -35,6 +39,11 @@ impl Fragile for Panics {
 
     async fn wait(&self) -> u64 {
         std::future::pending().await
+    }
+
+    async fn block(&self) -> u64 {
+        std::thread::sleep(Duration::from_millis(1200));
+        7
     }
 }
 
@@ -68,23 +77,46 @@ fn a_failed_call_is_told_at_both_ends() {
 }
 
 /// In a process of its own, since a process has one subscriber.
-fn fails_a_call(variable: &str) {
+fn plays_again(test: &str, variable: &str, value: &str) {
     let mut again = Command::new(std::env::current_exe().unwrap());
-    again
-        .env(variable, "")
-        .args(["--exact", "a_failed_call_is_told_at_both_ends"]);
-    assert!(again.status().unwrap().success());
+    again.env(variable, value).args(["--exact", test]);
+    assert!(again.status().unwrap().success(), "{test}");
 }
 
 /// As with `RUST_LOG=error`.
 #[test]
 fn what_is_an_error_is_told_where_warnings_are_not() {
-    fails_a_call(ERRORS_ONLY);
+    plays_again("a_failed_call_is_told_at_both_ends", ERRORS_ONLY, "");
 }
 
 #[test]
 fn a_caller_has_its_answer_whatever_the_servers_subscriber_does() {
-    fails_a_call(PANICS);
+    for told in [
+        "a_failed_call_is_told_at_both_ends",
+        "a_server_tells_of_clients_that_get_no_service",
+        "a_server_tells_of_calls_that_it_refuses",
+        "a_server_tells_of_calls_that_are_not_allowed",
+        "a_server_tells_of_a_handler_that_blocks",
+    ] {
+        plays_again(told, PANICS, "");
+    }
+    for at in ["enter", "exit", "close"] {
+        plays_again("a_caller_hears_the_words_of_a_panic", SPANS_PANIC, at);
+    }
+}
+
+#[test]
+fn a_caller_hears_the_words_of_a_panic() {
+    collect();
+    runtime().block_on(async {
+        let server = fragile().await;
+        let client = FragileClient::connect(server.url().to_string()).await;
+        let client = client.unwrap();
+        for _ in 0..2 {
+            let error = soon("a call", client.fail()).await.unwrap_err();
+            assert!(error.to_string().contains("as it was asked to"), "{error}");
+        }
+    });
 }
 
 #[test]
@@ -95,7 +127,8 @@ fn a_server_tells_of_clients_that_get_no_service() {
         let url = server.url().to_string();
         for _ in 0..20 {
             let client = ElsewhereClient::connect(&url).await;
-            client.expect_err("it is not there");
+            let error = client.expect_err("it is not there");
+            assert!(matches!(error, ConnectError::NoService { .. }), "{error}");
         }
     });
     let words = [
@@ -127,6 +160,44 @@ fn a_server_tells_of_calls_that_it_refuses() {
         "a call is refused",
         "calls of this connection are under way",
     ];
+    assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
+}
+
+#[test]
+fn a_server_tells_of_calls_that_are_not_allowed() {
+    collect();
+    runtime().block_on(async {
+        let server = Server::builder().service(FragileService::new(Panics));
+        let server = server.authorize(|_, _, method| match method {
+            "wait" => Err("not today".to_owned()),
+            _ => panic!("no idea"),
+        });
+        let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+        let client = FragileClient::connect(server.url().to_string()).await;
+        let client = client.unwrap();
+        for call in [client.wait(), client.fail()] {
+            let error = soon("a call", call).await.unwrap_err();
+            assert!(matches!(error, CallError::Denied(_)), "{error}");
+        }
+    });
+    for words in [
+        ["WARN", "a call is not allowed", "not today"],
+        ["ERROR", "who decides on calls panicked", "no idea"],
+    ] {
+        assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
+    }
+}
+
+#[test]
+fn a_server_tells_of_a_handler_that_blocks() {
+    collect();
+    runtime().block_on(async {
+        let server = fragile().await;
+        let client = FragileClient::connect(server.url().to_string()).await;
+        let answer = soon("a call", client.unwrap().block()).await;
+        assert_eq!(answer.unwrap(), 7);
+    });
+    let words = ["WARN", "a handler kept its thread", "Fragile"];
     assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
 }
 
@@ -169,6 +240,9 @@ fn the_last_replica_that_is_gone_is_worth_a_warning() {
 /// Once a process.
 fn collect() {
     let _ = tracing::subscriber::set_global_default(Warnings);
+    if std::env::var_os(PANICS).is_some() {
+        metrics::set_global_recorder(Breaks).unwrap();
+    }
 }
 
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -183,14 +257,58 @@ fn said(words: &[&str]) -> Vec<String> {
 /// The variable of a process that hears of errors only.
 const ERRORS_ONLY: &str = "ERRORS_ONLY";
 
-/// The variable of a process whose subscriber panics over what a server says of a call.
+/// The variable of a process whose subscriber panics over new spans, and what a server says of a call. Its recorder of metrics panics
+/// always.
 const PANICS: &str = "PANICS";
+
+/// The variable of a process that takes spans, and whose subscriber panics when one of them does this.
+const SPANS_PANIC: &str = "SPANS_PANIC";
 
 /// Hears of these, and of what is worse.
 fn heard() -> Level {
-    match std::env::var_os(ERRORS_ONLY) {
-        Some(_) => Level::ERROR,
-        None => Level::WARN,
+    let is_set = |variable| std::env::var_os(variable).is_some();
+    match is_set(ERRORS_ONLY) {
+        true => Level::ERROR,
+        false if is_set(PANICS) || is_set(SPANS_PANIC) => Level::INFO,
+        false => Level::WARN,
+    }
+}
+
+fn panics_at(what: &str) {
+    let at = std::env::var(SPANS_PANIC);
+    assert!(at.as_deref() != Ok(what), "a subscriber's own");
+}
+
+/// What a server says of a call.
+const OF_A_SERVER: [&str; 6] = [
+    "rpc.handle",
+    "a client gets no service",
+    "a call is refused",
+    "a call is not allowed",
+    "who decides on calls panicked",
+    "a handler kept its thread",
+];
+
+/// A recorder that panics whenever it is asked.
+struct Breaks;
+
+impl Recorder for Breaks {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &metrics::Metadata<'_>) -> Counter {
+        panic!("a recorder's own")
+    }
+
+    fn register_gauge(&self, _: &Key, _: &metrics::Metadata<'_>) -> Gauge {
+        panic!("a recorder's own")
+    }
+
+    fn register_histogram(&self, _: &Key, _: &metrics::Metadata<'_>) -> Histogram {
+        panic!("a recorder's own")
     }
 }
 
@@ -216,17 +334,30 @@ impl Subscriber for Warnings {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
-        let panics = line.0.contains("rpc.handle") && std::env::var_os(PANICS).is_some();
+        let is_servers = OF_A_SERVER.iter().any(|words| line.0.contains(words));
+        let panics = is_servers && std::env::var_os(PANICS).is_some();
         SAID.lock().unwrap().push(line.0);
         assert!(!panics, "a subscriber's own");
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
+        assert!(std::env::var_os(PANICS).is_none(), "a subscriber's own");
         Id::from_u64(1)
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+
+    fn enter(&self, _: &Id) {
+        panics_at("enter");
+    }
+
+    fn exit(&self, _: &Id) {
+        panics_at("exit");
+    }
+
+    fn try_close(&self, _: Id) -> bool {
+        panics_at("close");
+        true
+    }
 }

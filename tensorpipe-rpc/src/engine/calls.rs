@@ -78,10 +78,12 @@ impl Calls {
                 may_have_run: slot.message().is_some(),
             })
         });
+        ignore_panic(|| self.closing.notify_one());
         let reading = std::mem::take(&mut self.table().reading);
         // Not under the lock: dropping a call may drop the last handle of a reference, and a stream may hold another call's.
-        drop(reading);
-        self.closing.notify_one();
+        for message in reading.into_values() {
+            ignore_panic(|| drop(message));
+        }
     }
 }
 
@@ -118,7 +120,7 @@ impl Engine {
         }
         if self.calls.give_up(slot) {
             if let Some(trace) = &slot.trace {
-                ignore_panic(|| trace.cancelled());
+                trace.cancelled();
             }
             self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
         }

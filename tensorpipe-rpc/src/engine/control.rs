@@ -11,6 +11,7 @@ use tensorpipe::engine::{EnginePipe, Outbound, When};
 use tensorpipe::{Error, Misuse};
 
 use super::Engine;
+use crate::caught::ignore_panic;
 use crate::codec::{Encoded, REPLY_HEADER};
 use crate::header::{Header, Kind};
 use crate::lock::lock;
@@ -114,7 +115,9 @@ impl Engine {
             Ok(()) => true,
             Err(Error::Misuse(Misuse::TooManyWrites(_))) => false,
             Err(error) => {
-                tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to hear of a call");
+                ignore_panic(|| {
+                    tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to hear of a call");
+                });
                 true
             }
         }
@@ -132,10 +135,10 @@ impl Engine {
         };
         let Some(waiting) = waiting else {
             if should_log(("lost", "control message", "")) {
-                tracing::warn!(
-                    pipe = self.pipe.name(),
-                    "too many control messages wait to be written"
-                );
+                let pipe = self.pipe.name();
+                ignore_panic(|| {
+                    tracing::warn!(pipe, "too many control messages wait to be written")
+                });
             }
             return;
         };

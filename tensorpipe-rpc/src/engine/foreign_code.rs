@@ -1,6 +1,5 @@
 //! The user's code that the engine runs: wakers and subscribers. A panic of one harms no other call, and none runs under a lock.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
 use std::thread;
@@ -11,6 +10,7 @@ use tensorpipe::{Error, Pipe, ResetCode};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
+use super::admission::Admitted;
 use super::oneshot::Oneshot;
 use super::races::{HOUR, pair, request, serving};
 use super::streams::{CallStreams, UnreadBudget};
@@ -94,10 +94,7 @@ fn deadlines_pass(engine: &Engine) {
 }
 
 fn connection_is_lost(engine: &Engine) {
-    engine.calls.closed(&Error::Reset {
-        code: ResetCode::Failed,
-        reason: "gone".into(),
-    });
+    engine.calls.closed(&gone());
 }
 
 const ENDS: [fn(&Engine); 2] = [deadlines_pass, connection_is_lost];
@@ -161,16 +158,62 @@ async fn the_calls_of_a_lost_client_are_cancelled_whatever_a_subscriber_does() {
         .ok()
         .unwrap();
     engine.list(0, &mut call);
-    let panics = Watches(|seen| assert!(seen != Seen::Event, "a subscriber's own"));
-    let error = Error::Reset {
+    let told = Arc::new(AtomicBool::new(false));
+    let hears = told.clone();
+    let panics = Watches(move |seen| {
+        if seen == Seen::Event {
+            hears.store(true, Ordering::Relaxed);
+            panic!("a subscriber's own");
+        }
+    });
+    tracing::subscriber::with_default(panics, || Receiver::new(&engine).closed(&gone()));
+    assert!(call.context.is_cancelled() && told.load(Ordering::Relaxed));
+}
+
+/// Tensors of one of its calls are on their way, which ends with the connection, and with it the call's span.
+#[tokio::test]
+async fn the_calls_of_a_lost_client_are_cancelled_whatever_a_subscriber_does_at_the_end_of_a_span()
+{
+    let (engine, _peer) = serving(2).await;
+    let serving = engine.serving.as_ref().unwrap();
+    let header = Header::plain(Kind::Claim, 1);
+    let mut runs = serving.admit(&header, &[]).ok().unwrap();
+    engine.list(0, &mut runs);
+    let ended = Arc::new(AtomicBool::new(false));
+    let hears = ended.clone();
+    let panics = Watches(move |seen| {
+        if seen == Seen::EndOfSpan {
+            hears.store(true, Ordering::Relaxed);
+            panic!("a subscriber's own");
+        }
+    });
+    tracing::subscriber::with_default(panics, || {
+        let arrives = traced(&engine, &header);
+        let receiving = (header, arrives, engine.clone());
+        serving.table().receiving.insert(1, receiving);
+        Receiver::new(&engine).closed(&gone());
+        assert!(serving.table().receiving.is_empty());
+    });
+    assert!(runs.context.is_cancelled() && ended.load(Ordering::Relaxed));
+}
+
+fn gone() -> Error {
+    Error::Reset {
         code: ResetCode::Failed,
         reason: "gone".into(),
-    };
-    let lost = || Receiver::new(&engine).closed(&error);
-    tracing::subscriber::with_default(panics, || {
-        catch_unwind(AssertUnwindSafe(lost)).expect_err("it was told of it");
-    });
-    assert!(call.context.is_cancelled());
+    }
+}
+
+/// An admitted call with a span, if somebody wants it.
+fn traced(engine: &Arc<Engine>, header: &Header) -> Admitted {
+    let serving = engine.serving.as_ref().unwrap();
+    let mut call = serving.admit(header, &[]).ok().unwrap();
+    let caller = &serving.caller;
+    caller.record_peer(&engine.pipe);
+    let trace = HandlerTrace::of(header, "service", &FETCH, caller, Instant::now());
+    let none = TraceContext::default();
+    call.context = CallContext::new(header.call, None, none, caller.clone(), None, trace);
+    call
 }
 
 #[tokio::test]
@@ -256,16 +299,8 @@ async fn the_end_of_a_span_of_a_call_that_ran_may_look_for_calls() {
             has_looked.store(true, Ordering::Relaxed);
         }
     });
-    let serving = engine.serving.as_ref().unwrap();
     let header = Header::plain(Kind::Claim, 1);
-    let mut call = serving.admit(&header, &[]).ok().unwrap();
-    let caller = &serving.caller;
-    caller.record_peer(&engine.pipe);
-    let trace = tracing::subscriber::with_default(looks_back, || {
-        HandlerTrace::of(&header, "service", &FETCH, caller, Instant::now())
-    });
-    let none = TraceContext::default();
-    call.context = CallContext::new(1, None, none, caller.clone(), None, trace);
+    let mut call = tracing::subscriber::with_default(looks_back, || traced(&engine, &header));
     engine.list(0, &mut call);
     let listed = call.listed.take();
     drop(call);

@@ -61,6 +61,7 @@ use tensorpipe::engine::{EnginePipe, Handler, Held, When};
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
+use crate::caught::ignore_panic;
 use crate::codec::Encoded;
 use crate::header::{FailureCode, Header, Kind};
 use crate::limits::ServerLimits;
@@ -232,7 +233,7 @@ impl Handler for Receiver {
             Ok(header) => header,
             Err(what) => {
                 if should_log(("refused", what, "")) {
-                    tracing::warn!(pipe = %self.pipe, "refused {what}");
+                    ignore_panic(|| tracing::warn!(pipe = %self.pipe, "refused {what}"));
                 }
                 return incoming.refuse(what);
             }
@@ -295,8 +296,10 @@ impl Handler for Receiver {
 
     fn reset(&self, id: u64, code: ResetCode, reason: &str) {
         if let Some(engine) = self.engine.upgrade() {
-            tracing::trace!(pipe = %self.pipe, id, %code, reason, "the peer abandons a message");
             engine.call_abandoned(id);
+            ignore_panic(|| {
+                tracing::trace!(pipe = %self.pipe, id, %code, reason, "the peer abandons a message");
+            });
         }
     }
 

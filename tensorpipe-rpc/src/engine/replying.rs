@@ -120,10 +120,15 @@ impl Engine {
             }
             // Too large for the caller's limits, or on a device that no channel serves.
             Error::Misuse(misuse) => fail(FailureCode::BadReply, misuse.to_string()),
-            error => {
-                tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer")
-            }
+            error => self.nobody_waits(&error),
         }
+    }
+
+    /// A reply cannot be sent, because the connection has ended.
+    fn nobody_waits(&self, error: &Error) {
+        ignore_panic(|| {
+            tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
+        });
     }
 
     /// Time was up before there was a reply.
@@ -161,8 +166,7 @@ impl Engine {
             let (service, Method { name, .. }) = serving.called(target);
             let peer = &serving.caller.peer().name;
             let verdict = of_failure(code);
-            // The caller's answer comes next.
-            ignore_panic(|| failed_without_span("rpc.handle", service, name, peer, verdict, &text));
+            failed_without_span("rpc.handle", service, name, peer, verdict, &text);
         }
     }
 
@@ -200,9 +204,7 @@ impl Engine {
             Err(Error::Misuse(Misuse::TooManyWrites(_))) => {
                 self.send_control(Kind::Failure(code), call, b"queue was full");
             }
-            Err(error) => {
-                tracing::debug!(pipe = self.pipe.name(), %error, "nobody is left to answer");
-            }
+            Err(error) => self.nobody_waits(&error),
         }
     }
 

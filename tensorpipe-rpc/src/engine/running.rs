@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 
 use super::Engine;
 use super::admission::Admitted;
-use crate::caught::{catch_panic_poll, drop_quietly};
+use crate::caught::{catch_panic_poll, drop_quietly, ignore_panic};
 use crate::service::HandlerFuture;
 
 /// A method whose first poll takes longer than this runs on tasks of its own. For empty methods all between 5 and 80 µs measure the same.
@@ -53,12 +53,14 @@ impl Speed {
         if took < BLOCKING || self.has_warned.swap(true, Ordering::Relaxed) {
             return;
         }
-        tracing::warn!(
-            service = self.service,
-            method = self.method,
-            ?took,
-            "a handler kept its thread without an await, and may have kept all pipes of its runtime: compute in `spawn_blocking`, or within `block_in_place`"
-        );
+        ignore_panic(|| {
+            tracing::warn!(
+                service = self.service,
+                method = self.method,
+                ?took,
+                "a handler kept its thread without an await, and may have kept all pipes of its runtime: compute in `spawn_blocking`, or within `block_in_place`"
+            );
+        });
     }
 
     /// Adds the time of a first poll. One long poll outweighs many short ones, because it held up a connection.

@@ -62,10 +62,10 @@ impl Drop for Listed {
 }
 
 #[derive(Default)]
-struct Table {
+pub(super) struct Table {
     /// Admitted calls whose tensors are on their way, by message number. They keep the engine alive, even when its server is gone.
     /// Each leaves the table when it is complete, at its deadline, or when the pipe ends.
-    receiving: FxHashMap<u64, (Header, Admitted, Arc<Engine>)>,
+    pub(super) receiving: FxHashMap<u64, (Header, Admitted, Arc<Engine>)>,
     /// Calls that wait, or whose handlers run.
     running: FxHashMap<u64, CallContext>,
 }
@@ -88,7 +88,7 @@ impl Serving {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
 
@@ -420,20 +420,23 @@ impl Engine {
             let mut table = serving.table();
             (table.receiving.remove(&id), table.running.get(&id).cloned())
         };
-        drop(receiving);
         if let Some(context) = running {
             context.inner.cancel.set();
         }
+        // What a call lets go of is somebody else's code.
+        ignore_panic(|| drop(receiving));
     }
 
     /// The pipe has ended.
     pub(super) fn abandon_all(&self) {
         let Some(serving) = &self.serving else { return };
         let receiving = std::mem::take(&mut serving.table().receiving);
-        drop(receiving);
         for context in serving.running() {
             context.inner.cancel.set();
         }
         serving.server.forget(serving.id);
+        for call in receiving.into_values() {
+            ignore_panic(|| drop(call));
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use super::oneshot::Oneshot;
 use super::{CallData, Deadline, Outcome};
-use crate::caught::ignore_panic;
 use crate::error::CallError;
 use crate::lock::{AtomicBool, AtomicU64, Ordering};
 
@@ -141,7 +140,7 @@ impl CallSlot {
             streams.no_more_sent();
         }
         if let Some(trace) = &self.trace {
-            ignore_panic(|| trace.ended(&outcome));
+            trace.ended(&outcome);
         }
         self.outcome.complete(outcome)
     }

@@ -250,6 +250,7 @@ impl Drop for CallTrace {
     /// Counts the call as cancelled unless it has ended already.
     fn drop(&mut self) {
         self.cancelled();
+        spans::end(&mut self.span);
     }
 }
 

@@ -175,6 +175,12 @@ impl HandlerTrace {
     }
 }
 
+impl Drop for HandlerTrace {
+    fn drop(&mut self) {
+        spans::end(&mut self.span);
+    }
+}
+
 impl CallContext {
     /// The measurements of its call so far, if the caller asked.
     pub(crate) fn server_stats(&self) -> Option<ServerStats> {
@@ -235,10 +241,7 @@ impl Future for Watched {
         if let Stage::Fresh = std::mem::replace(&mut this.stage, Stage::Polling) {
             handler_trace.polled();
         }
-        let polled = {
-            let _entered = handler_trace.span.enter();
-            this.handler.as_mut().poll(cx)
-        };
+        let polled = spans::within(&handler_trace.span, || this.handler.as_mut().poll(cx));
         match polled {
             Poll::Pending => {
                 this.stage = Stage::Waiting;

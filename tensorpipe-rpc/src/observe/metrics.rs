@@ -1,6 +1,6 @@
 //! The feature `metrics`: names and labels are in the documentation of [`observe`](super).
 //!
-//! Labels come from this process's own code, never from a peer, so the program bounds their number.
+//! Labels come from this process's own code, never from a peer, so the program bounds their number. A recorder that panics is ignored.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,16 +9,19 @@ use std::time::Duration;
 use ::metrics::{counter, gauge, histogram};
 use tensorpipe::{Pipe, PipeStats};
 
+use crate::caught::ignore_panic;
 use crate::lock::lock;
 
 /// Whether calls are counted.
 pub(crate) const ON: bool = true;
 
 pub(super) fn call_started(service: &'static str, method: &'static str) {
-    counter!("tensorpipe_client_calls_started", "service" => service, "method" => method)
-        .increment(1);
-    gauge!("tensorpipe_client_calls_in_flight", "service" => service, "method" => method)
-        .increment(1);
+    ignore_panic(|| {
+        counter!("tensorpipe_client_calls_started", "service" => service, "method" => method)
+            .increment(1);
+        gauge!("tensorpipe_client_calls_in_flight", "service" => service, "method" => method)
+            .increment(1);
+    });
 }
 
 pub(super) fn call_finished(
@@ -27,18 +30,22 @@ pub(super) fn call_finished(
     outcome: &'static str,
     took: Duration,
 ) {
-    counter!("tensorpipe_client_calls_finished", "service" => service, "method" => method, "outcome" => outcome).increment(1);
-    gauge!("tensorpipe_client_calls_in_flight", "service" => service, "method" => method)
-        .decrement(1);
-    histogram!("tensorpipe_client_call_seconds", "service" => service, "method" => method)
-        .record(took);
+    ignore_panic(|| {
+        counter!("tensorpipe_client_calls_finished", "service" => service, "method" => method, "outcome" => outcome).increment(1);
+        gauge!("tensorpipe_client_calls_in_flight", "service" => service, "method" => method)
+            .decrement(1);
+        histogram!("tensorpipe_client_call_seconds", "service" => service, "method" => method)
+            .record(took);
+    });
 }
 
 pub(super) fn handler_started(service: &'static str, method: &'static str) {
-    counter!("tensorpipe_server_calls_started", "service" => service, "method" => method)
-        .increment(1);
-    gauge!("tensorpipe_server_calls_in_flight", "service" => service, "method" => method)
-        .increment(1);
+    ignore_panic(|| {
+        counter!("tensorpipe_server_calls_started", "service" => service, "method" => method)
+            .increment(1);
+        gauge!("tensorpipe_server_calls_in_flight", "service" => service, "method" => method)
+            .increment(1);
+    });
 }
 
 /// `took` is `None` if the handler never began, for example because it waited for its batch. Then no time is recorded.
@@ -48,42 +55,44 @@ pub(super) fn handler_finished(
     outcome: &'static str,
     took: Option<Duration>,
 ) {
-    counter!("tensorpipe_server_calls_finished", "service" => service, "method" => method, "outcome" => outcome).increment(1);
-    gauge!("tensorpipe_server_calls_in_flight", "service" => service, "method" => method)
-        .decrement(1);
-    if let Some(took) = took {
-        histogram!("tensorpipe_server_handler_seconds", "service" => service, "method" => method)
-            .record(took);
-    }
+    ignore_panic(|| {
+        counter!("tensorpipe_server_calls_finished", "service" => service, "method" => method, "outcome" => outcome).increment(1);
+        gauge!("tensorpipe_server_calls_in_flight", "service" => service, "method" => method)
+            .decrement(1);
+        if let Some(took) = took {
+            histogram!("tensorpipe_server_handler_seconds", "service" => service, "method" => method)
+                .record(took);
+        }
+    });
 }
 
 /// A call was refused on its header.
 pub(crate) fn refused(outcome: &'static str) {
-    counter!("tensorpipe_server_calls_refused", "outcome" => outcome).increment(1);
+    ignore_panic(|| counter!("tensorpipe_server_calls_refused", "outcome" => outcome).increment(1));
 }
 
 pub(crate) fn items_sent(items: u64) {
-    counter!("tensorpipe_stream_items_sent").increment(items);
+    ignore_panic(|| counter!("tensorpipe_stream_items_sent").increment(items));
 }
 
 pub(crate) fn items_received(items: u64) {
-    counter!("tensorpipe_stream_items_received").increment(items);
+    ignore_panic(|| counter!("tensorpipe_stream_items_received").increment(items));
 }
 
 pub(crate) fn references_given(count: usize) {
-    gauge!("tensorpipe_references_held").increment(count as f64);
+    ignore_panic(|| gauge!("tensorpipe_references_held").increment(count as f64));
 }
 
 pub(crate) fn references_released(count: usize) {
-    gauge!("tensorpipe_references_held").decrement(count as f64);
+    ignore_panic(|| gauge!("tensorpipe_references_held").decrement(count as f64));
 }
 
 pub(crate) fn replica_connected() {
-    counter!("tensorpipe_replica_connects").increment(1);
+    ignore_panic(|| counter!("tensorpipe_replica_connects").increment(1));
 }
 
 pub(crate) fn replica_lost() {
-    counter!("tensorpipe_replicas_lost").increment(1);
+    ignore_panic(|| counter!("tensorpipe_replicas_lost").increment(1));
 }
 
 /// The counters of one pipe that were already reported.
@@ -94,7 +103,7 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn opened() -> Self {
-        gauge!("tensorpipe_pipes_open").increment(1);
+        ignore_panic(|| gauge!("tensorpipe_pipes_open").increment(1));
         Self {
             told: Mutex::default(),
             is_open: AtomicBool::new(true),
@@ -106,15 +115,20 @@ impl Meter {
         if !self.is_open.load(Ordering::Relaxed) {
             return;
         }
-        let mut told = lock(&self.told);
-        let now = pipe.stats();
-        counter!("tensorpipe_pipe_bytes_out").increment(now.bytes_out - told.bytes_out);
-        counter!("tensorpipe_pipe_bytes_in").increment(now.bytes_in - told.bytes_in);
-        counter!("tensorpipe_pipe_bytes_copied").increment(now.bytes_copied - told.bytes_copied);
-        counter!("tensorpipe_pipe_bytes_lent").increment(now.bytes_lent - told.bytes_lent);
-        counter!("tensorpipe_pipe_bytes_borrowed")
-            .increment(now.bytes_borrowed - told.bytes_borrowed);
-        *told = now;
+        let (told, now) = {
+            let mut told = lock(&self.told);
+            let now = pipe.stats();
+            (std::mem::replace(&mut *told, now), now)
+        };
+        ignore_panic(|| {
+            counter!("tensorpipe_pipe_bytes_out").increment(now.bytes_out - told.bytes_out);
+            counter!("tensorpipe_pipe_bytes_in").increment(now.bytes_in - told.bytes_in);
+            counter!("tensorpipe_pipe_bytes_copied")
+                .increment(now.bytes_copied - told.bytes_copied);
+            counter!("tensorpipe_pipe_bytes_lent").increment(now.bytes_lent - told.bytes_lent);
+            counter!("tensorpipe_pipe_bytes_borrowed")
+                .increment(now.bytes_borrowed - told.bytes_borrowed);
+        });
     }
 
     /// The pipe has ended, even if there are handles to it.
@@ -126,7 +140,7 @@ impl Meter {
     /// Ends the reports.
     pub(crate) fn close(&self) {
         if self.is_open.swap(false, Ordering::Relaxed) {
-            gauge!("tensorpipe_pipes_open").decrement(1);
+            ignore_panic(|| gauge!("tensorpipe_pipes_open").decrement(1));
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use tensorpipe::fork::PerProcess;
 use tensorpipe::log_limit::LogLimit;
 
+use crate::caught::ignore_panic;
 use crate::lock::lock;
 
 /// An event, how it happened, and its method. All are names from this process's own code, so there are few.
@@ -22,7 +23,9 @@ pub(crate) fn should_log(kind: Kind) -> bool {
         .admits();
     if let Some(Some(more)) = admitted {
         let (what, how, method) = kind;
-        tracing::warn!(target: "tensorpipe_rpc", how, method, "{what}: and {more} more before, which were not told");
+        ignore_panic(|| {
+            tracing::warn!(target: "tensorpipe_rpc", how, method, "{what}: and {more} more before, which were not told");
+        });
     }
     admitted.is_some()
 }

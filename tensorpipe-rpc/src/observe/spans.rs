@@ -1,6 +1,9 @@
 //! The spans of a call, and the ids that they carry from process to process.
+//!
+//! A subscriber that panics is ignored, so that no call misses its answer because of it.
 
 use std::fmt;
+use std::panic::resume_unwind;
 
 use tensorpipe::ambient;
 use tracing::level_filters::LevelFilter;
@@ -8,6 +11,7 @@ use tracing::{Level, Span};
 
 use super::outcome::Verdict;
 use super::repeated::{Kind, should_log};
+use crate::caught::{catch_panic, ignore_panic};
 use crate::header::TraceContext;
 use crate::schema::Method;
 
@@ -65,7 +69,7 @@ impl Named<'_> {
     /// subscriber wants the span.
     pub(super) fn client_span(&self, parent: TraceContext) -> (Span, TraceContext) {
         let own = next(parent);
-        let span = span!(self, own, parent, "rpc.call");
+        let span = made(|| span!(self, own, parent, "rpc.call"));
         let told = if span.is_disabled() { parent } else { own };
         (span, told)
     }
@@ -73,10 +77,30 @@ impl Named<'_> {
     /// The span of a call handled here, whose caller sent the trace context `caller`. Calls that the handler makes belong to it.
     pub(super) fn server_span(&self, caller: TraceContext) -> (Span, TraceContext) {
         let own = next(caller);
-        let span = span!(self, own, caller, parent: None, "rpc.handle");
+        let span = made(|| span!(self, own, caller, parent: None, "rpc.handle"));
         let parent = if span.is_disabled() { caller } else { own };
         (span, parent)
     }
+}
+
+/// A new span, or none if the subscriber panics over it.
+fn made(make: impl FnOnce() -> Span) -> Span {
+    catch_panic(make).unwrap_or_else(|_| Span::none())
+}
+
+/// Runs `work` in `span`.
+pub(super) fn within<T>(span: &Span, work: impl FnOnce() -> T) -> T {
+    let entered = catch_panic(|| span.enter()).ok();
+    // Caught, because a subscriber that panics while another panic unwinds would abort the process.
+    let done = catch_panic(work);
+    ignore_panic(|| drop(entered));
+    done.unwrap_or_else(|panic| resume_unwind(Box::new(panic)))
+}
+
+/// Ends a span.
+pub(super) fn end(span: &mut Span) {
+    let span = std::mem::replace(span, Span::none());
+    ignore_panic(|| drop(span));
 }
 
 /// Reports in `span` how its call of `method` failed.
@@ -91,7 +115,7 @@ pub(super) fn failed(
     };
     let error = Line(error);
     let level = level_of((metadata.name(), outcome, method), level);
-    say!(level, [parent: span,], outcome, %error);
+    ignore_panic(|| say!(level, [parent: span,], outcome, %error));
 }
 
 /// Reports how a call failed that has no span, because no subscriber wants it.
@@ -109,7 +133,7 @@ pub(crate) fn failed_without_span(
     }
     let error = Line(error);
     let level = level_of((span, outcome, method), level);
-    say!(level, [], span, service, method, peer, outcome, %error);
+    ignore_panic(|| say!(level, [], span, service, method, peer, outcome, %error));
 }
 
 /// The level for one of perhaps many failures alike.

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::call_count::CallCount;
 use super::quotas::{CallQuotas, ConnectionQuota};
 use crate::builder::{Authorize, Builder};
-use crate::caught::catch_panic;
+use crate::caught::{catch_panic, ignore_panic};
 use crate::engine::{Engine, MethodIndex, Serving, Speed};
 use crate::header::{FailureCode, Kind};
 use crate::limits::ServerLimits;
@@ -155,7 +155,9 @@ impl ServerShared {
 
     pub(super) fn serve(self: &Arc<Self>, pipe: Pipe) -> Result<(), Misuse> {
         let id = self.next_connection.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
+        ignore_panic(|| {
+            tracing::debug!(pipe = pipe.name(), route = %pipe.route(), "serving");
+        });
         let quota = self.quotas.join(id, pipe.peer_addr());
         let serving = Serving::new(self.clone(), id, &pipe, quota);
         let engine =
@@ -229,13 +231,17 @@ impl ServerShared {
         let said = catch_panic(|| authorize(caller, service, method));
         let said = said.unwrap_or_else(|panic| {
             if let Some(more) = self.undecided.admits() {
-                tracing::error!(panic, %caller, service, method, more, "who decides on calls panicked");
+                ignore_panic(|| {
+                    tracing::error!(panic, %caller, service, method, more, "who decides on calls panicked");
+                });
             }
             Err("the server could not decide".to_owned())
         });
         said.map_err(|reason| {
             if let Some(more) = self.denied.admits() {
-                tracing::warn!(%caller, service, method, reason, more, "a call is not allowed");
+                ignore_panic(|| {
+                    tracing::warn!(%caller, service, method, reason, more, "a call is not allowed");
+                });
             }
             format!("{caller} may not call `{service}::{method}`: {reason}")
         })
@@ -246,21 +252,21 @@ impl ServerShared {
         // Those that are denied are logged as such.
         let is_news = !matches!(code, FailureCode::Denied | FailureCode::ShuttingDown);
         if is_news && let Some(more) = self.refused.admits() {
-            tracing::warn!(%caller, reason, more, "a call is refused");
+            ignore_panic(|| tracing::warn!(%caller, reason, more, "a call is refused"));
         }
     }
 
     /// A client's pipe has ended without a goodbye.
     pub(crate) fn lost(&self, caller: &Peer, error: &tensorpipe::Error) {
         if let Some(more) = self.lost.admits() {
-            tracing::info!(%caller, %error, more, "a client is lost");
+            ignore_panic(|| tracing::info!(%caller, %error, more, "a client is lost"));
         }
     }
 
     /// A client asked for a service that is not here, or not as the client defines it.
     pub(crate) fn not_bound(&self, caller: &Peer, reason: &str) {
         if let Some(more) = self.not_bound.admits() {
-            tracing::warn!(%caller, reason, more, "a client gets no service");
+            ignore_panic(|| tracing::warn!(%caller, reason, more, "a client gets no service"));
         }
     }
 
