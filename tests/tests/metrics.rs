@@ -11,7 +11,7 @@ use futures_util::stream;
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
-use tensorpipe::Tensor;
+use tensorpipe::{Context, Limits, Tensor};
 use tensorpipe_rpc::replicas::{Backoff, ReplicaState, ReplicaStatus};
 use tensorpipe_rpc::{Remote, Replicas, Server, Stream, tensor_service};
 use tensorpipe_tests::{eventually, runtime, soon};
@@ -22,6 +22,7 @@ trait Counted {
     async fn fail(&self) -> Result<u64, String>;
     async fn panic(&self) -> u64;
     async fn sleep(&self) -> u64;
+    async fn spell(&self, letters: u64) -> String;
     #[rpc(batch(max_size = 100, max_wait = "1000s"))]
     async fn gather(&self, rows: Tensor) -> Tensor;
     async fn keep(&self) -> Remote<Tensor>;
@@ -45,6 +46,10 @@ impl Counted for Plain {
 
     async fn sleep(&self) -> u64 {
         std::future::pending().await
+    }
+
+    async fn spell(&self, letters: u64) -> String {
+        "a".repeat(letters as usize)
     }
 
     async fn gather(&self, rows: Tensor) -> Tensor {
@@ -89,6 +94,13 @@ fn calls_streams_references_and_pipes_are_counted() {
         }
         eventually("its time", || of("server_handler_seconds", "sleep") == 1.0).await;
 
+        let mut limits = Limits::default();
+        (limits.metadata, limits.payload) = (400, 10_000);
+        let small = Context::builder().limits(limits).build().unwrap();
+        let small = CountedClient::connect_with(&small, server.url().to_string());
+        let small = soon("a client", small).await.unwrap();
+        let _ = soon("a call", small.spell(50_000)).await.unwrap_err();
+
         let kept = soon("a reference", client.keep()).await.unwrap();
         assert_eq!(value("tensorpipe_references_held"), 1.0);
         drop(kept);
@@ -104,17 +116,23 @@ fn calls_streams_references_and_pipes_are_counted() {
         }
 
         for side in ["client", "server"] {
-            let finished = |method: &str, outcome: &str| {
-                value(&format!(
+            for (method, outcome, calls) in [
+                ("echo", "ok", 3.0),
+                ("fail", "service_error", 1.0),
+                ("panic", "panicked", 1.0),
+                ("sleep", "cancelled", 1.0),
+                ("gather", "cancelled", 1.0),
+                ("count", "ok", 1.0),
+                // Its result was larger than the client takes.
+                ("spell", "bad_reply", 1.0),
+                ("spell", "ok", 0.0),
+            ] {
+                let finished = format!(
                     "tensorpipe_{side}_calls_finished method={method} outcome={outcome} service=Counted"
-                ))
-            };
-            assert_eq!(finished("echo", "ok"), 3.0);
-            assert_eq!(finished("fail", "service_error"), 1.0);
-            assert_eq!(finished("panic", "panicked"), 1.0);
-            assert_eq!(finished("sleep", "cancelled"), 1.0);
-            assert_eq!(finished("gather", "cancelled"), 1.0);
-            assert_eq!(finished("count", "ok"), 1.0);
+                );
+                // A server counts an answer just after it was sent.
+                eventually("its end", || value(&finished) == calls).await;
+            }
             let started = |method: &str| value(&format!("tensorpipe_{side}_calls_started method={method} service=Counted"));
             assert_eq!((started("echo"), started("sleep")), (3.0, 1.0));
         }

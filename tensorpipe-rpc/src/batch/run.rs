@@ -9,7 +9,7 @@ use tensorpipe::{Device, Tensor};
 
 use super::batcher::{BatchFuture, BatchedCall, Callers, Ending};
 use super::gathered::{Gathered, concatenate};
-use crate::caught::{catch_panic, catch_panic_poll, drop_quietly};
+use crate::caught::{catch_panic, catch_panic_poll, drop_quietly, ignore_panic};
 use crate::codec::Reply;
 use crate::context::CallContext;
 use crate::header::FailureCode;
@@ -51,11 +51,8 @@ pub(super) async fn run(run: Run) {
             Box::pin(std::future::ready(replies)) as BatchFuture
         }
     });
-    tracing::trace!(
-        method = ending.method(),
-        calls = calls.len(),
-        "a batch runs"
-    );
+    let (method, count) = (ending.method(), calls.len());
+    ignore_panic(|| tracing::trace!(method, calls = count, "a batch runs"));
     let begun = ambient::now();
     for handler_trace in calls
         .iter()

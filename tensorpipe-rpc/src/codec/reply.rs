@@ -118,10 +118,6 @@ impl Reply {
         )
     }
 
-    pub(crate) fn outcome(&self) -> &Returned {
-        &self.outcome
-    }
-
     /// Adds measurements.
     pub(crate) fn measured(&mut self, server_stats: ServerStats) {
         self.server_stats = Some(Box::new(server_stats));

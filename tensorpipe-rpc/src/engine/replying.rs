@@ -112,7 +112,12 @@ impl Engine {
         if gives && sent.is_err() {
             self.owned.release(call, None);
         }
-        let Err(error) = sent else { return };
+        let Err(error) = sent else {
+            if let Some(trace) = &admitted.context.inner.handler_trace {
+                trace.answered(kind);
+            }
+            return;
+        };
         match naming(error, |tensor| Some(tensor_of("the result", tensor, count))) {
             // The caller asked for that place.
             error if admitted.placement.is_some() && no_place(&error).is_some() => {
@@ -147,25 +152,29 @@ impl Engine {
         code: FailureCode,
         text: impl Into<String>,
     ) {
+        let text = text.into();
+        // Also if the call has an answer already, because its stream broke.
+        self.tell_failed(admitted, code, &text);
         if !admitted.begin_answer() {
             return;
         }
-        let (server_stats, text) = (admitted.context.server_stats(), text.into());
-        self.tell_failed(admitted, code, &text);
+        let server_stats = admitted.context.server_stats();
         self.fail(admitted.call, server_stats.as_ref(), code, text);
     }
 
-    /// Logs how a call failed, unless its span does.
+    /// Logs how a call failed: in its span, if it has one.
     #[cold]
     fn tell_failed(&self, admitted: &Admitted, code: FailureCode, text: &str) {
         let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
             return;
         };
-        let trace = &admitted.context.inner.handler_trace;
+        let (trace, verdict) = (&admitted.context.inner.handler_trace, of_failure(code));
+        if let Some(trace) = trace {
+            trace.failed(verdict, &text);
+        }
         if !trace.as_ref().is_some_and(|trace| trace.has_span()) {
             let (service, Method { name, .. }) = serving.called(target);
             let peer = &serving.caller.peer().name;
-            let verdict = of_failure(code);
             failed_without_span("rpc.handle", service, name, peer, verdict, &text);
         }
     }

@@ -139,6 +139,9 @@ impl Future for Running {
             this.drop_handler();
             match ended {
                 // Blocking work stops half way when it sees that the call is cancelled: that is no result.
+                Ok(_) if this.admitted.context.inner.cancel.is_set() => {
+                    this.engine.given_up(&this.admitted);
+                }
                 Ok(_) if this.admitted.context.is_cancelled() => {
                     this.engine.reply_deadline_exceeded(&this.admitted);
                 }

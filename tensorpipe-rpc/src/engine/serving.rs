@@ -324,8 +324,8 @@ impl Engine {
             true => {
                 let (made, missed) = decoding(self.clone(), None, || catch_panic(make));
                 if missed {
-                    drop_quietly(made.ok(), A_HANDLER);
-                    return self.fail_admitted(&admitted, FailureCode::Unresolved, UNRESOLVED);
+                    self.fail_admitted(&admitted, FailureCode::Unresolved, UNRESOLVED);
+                    return drop_quietly(made.ok(), A_HANDLER);
                 }
                 made
             }

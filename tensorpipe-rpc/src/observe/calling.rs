@@ -12,6 +12,7 @@ use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Identity, MessageStats, Pipe, route::Diverted};
 use tracing::Span;
 
+use super::handling::GIVEN_UP;
 use super::outcome::{self, Verdict};
 use super::spans::{self, Named};
 use super::{Attempt, CallStats, ServerStats, StreamTraffic, TransferStats, metrics};
@@ -183,7 +184,7 @@ impl CallTrace {
 
     /// The call was dropped.
     pub(crate) fn cancelled(&self) {
-        self.end(Some(outcome::CANCELLED), &"nobody waits for it any more");
+        self.end(Some(outcome::CANCELLED), &GIVEN_UP);
     }
 
     fn end(&self, failed: Option<Verdict>, error: &dyn std::fmt::Display) {

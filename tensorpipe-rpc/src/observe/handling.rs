@@ -1,5 +1,8 @@
 //! The trace of a call handled here, if somebody watches it.
+//!
+//! The end is reported once, by whoever answers the caller, or else by whoever drops the handler.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Mutex;
@@ -15,10 +18,13 @@ use super::spans::{self, Named};
 use super::{ServerStats, StreamTraffic, metrics};
 use crate::codec::Reply;
 use crate::context::{CallContext, Caller};
-use crate::header::{Header, STATS, TraceContext};
+use crate::header::{Header, Kind, STATS, TraceContext};
 use crate::lock::lock;
 use crate::schema::Method;
 use crate::service::HandlerFuture;
+
+/// How a call ended that nobody waits for.
+pub(super) const GIVEN_UP: &str = "nobody waits for it any more";
 
 /// See the module's documentation.
 pub(crate) struct HandlerTrace {
@@ -41,6 +47,12 @@ struct SoFar {
     complete: Option<Instant>,
     /// When the handler was first polled.
     begun: Option<Instant>,
+    /// How long the handler took, once it is ready.
+    took: Option<Duration>,
+    /// A handler was made, whose end is counted.
+    is_made: bool,
+    /// The end was reported.
+    has_ended: bool,
     /// The call waits for its batch, which reports when the handler begins.
     awaits_batch: bool,
 }
@@ -124,25 +136,46 @@ impl HandlerTrace {
         lock(&self.so_far).record_start(now);
     }
 
-    /// The time since the handler was first polled; `None` if it never was.
-    fn took(&self) -> Option<Duration> {
-        let begun = lock(&self.so_far).begun;
-        begun.map(ambient::since)
-    }
-
-    /// The handler is ready.
+    /// The handler is ready. How the call ends is known once the reply is on its way, or cannot be sent.
     fn ready(&self, reply: &mut Reply, context: &CallContext) {
-        let took = self.took();
-        let failed = outcome::of_reply(reply.outcome());
-        let outcome = failed
-            .as_ref()
-            .map_or(outcome::OK, |((outcome, _), _)| outcome);
-        metrics::handler_finished(self.service, self.method, outcome, took);
-        if let Some((verdict, error)) = failed {
-            spans::failed(&self.span, self.method, verdict, &error);
+        {
+            let mut so_far = lock(&self.so_far);
+            so_far.took = so_far.begun.map(ambient::since);
         }
         if let Some(server_stats) = context.server_stats() {
             reply.measured(server_stats);
+        }
+    }
+
+    /// The handler's result is on its way to the caller.
+    pub(crate) fn answered(&self, kind: Kind) {
+        match kind {
+            Kind::ServiceError => self.failed(outcome::SERVICE_ERROR, &"the method's own"),
+            _ => self.end(None, &""),
+        }
+    }
+
+    /// The call has failed.
+    pub(crate) fn failed(&self, verdict: Verdict, error: &dyn fmt::Display) {
+        self.end(Some(verdict), error);
+    }
+
+    /// Reports the end of the call. Later reports change nothing.
+    fn end(&self, failed: Option<Verdict>, error: &dyn fmt::Display) {
+        let (is_made, took) = {
+            let mut so_far = lock(&self.so_far);
+            if std::mem::replace(&mut so_far.has_ended, true) {
+                return;
+            }
+            let took = so_far.took.or_else(|| so_far.begun.map(ambient::since));
+            (so_far.is_made, took)
+        };
+        if is_made {
+            let outcome = failed.map_or(outcome::OK, |(outcome, _)| outcome);
+            metrics::handler_finished(self.service, self.method, outcome, took);
+        }
+        if let Some(verdict) = failed {
+            spans::failed(&self.span, self.method, verdict, error);
         }
     }
 
@@ -167,16 +200,12 @@ impl HandlerTrace {
         server_stats.argument = argument.map(StreamTraffic::total_received);
         Some(server_stats)
     }
-
-    /// The handler was given up.
-    fn record_abandoned(&self, verdict: Verdict, error: &str) {
-        metrics::handler_finished(self.service, self.method, verdict.0, self.took());
-        spans::failed(&self.span, self.method, verdict, &error);
-    }
 }
 
 impl Drop for HandlerTrace {
+    /// Counts the call as cancelled unless it has ended already.
     fn drop(&mut self) {
+        self.failed(outcome::CANCELLED, &GIVEN_UP);
         spans::end(&mut self.span);
     }
 }
@@ -207,6 +236,7 @@ impl SoFar {
 /// Wraps the handler of a watched call, so that it reports what happens.
 pub(crate) fn instrument(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
     if let Some(handler_trace) = &context.inner.handler_trace {
+        lock(&handler_trace.so_far).is_made = true;
         metrics::handler_started(handler_trace.service, handler_trace.method);
     }
     Box::pin(Watched {
@@ -263,15 +293,13 @@ impl Drop for Watched {
         };
         let late = |at| at <= ambient::now();
         match self.stage {
-            Stage::Ready => {}
-            Stage::Polling => {
-                handler_trace.record_abandoned(outcome::PANICKED, "the handler panicked")
-            }
+            // Whoever answers the caller reports how.
+            Stage::Ready | Stage::Polling => {}
             Stage::Fresh | Stage::Waiting if self.context.deadline().is_some_and(late) => {
-                handler_trace.record_abandoned(outcome::DEADLINE, "its deadline passed");
+                handler_trace.failed(outcome::DEADLINE, &"its deadline passed");
             }
             Stage::Fresh | Stage::Waiting => {
-                handler_trace.record_abandoned(outcome::CANCELLED, "nobody waits for it any more");
+                handler_trace.failed(outcome::CANCELLED, &GIVEN_UP);
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use tracing::Level;
 
-use crate::codec::Returned;
 use crate::error::CallError;
 use crate::header::FailureCode;
 
@@ -36,18 +35,6 @@ pub(crate) fn of_error<E>(error: &CallError<E>) -> Verdict {
         CallError::NoPlace { .. } => NO_PLACE,
         CallError::Other(_) => ("other", Level::WARN),
     }
-}
-
-/// The verdict on a handler that is ready; `None` if it succeeded.
-pub(super) fn of_reply(reply: &Returned) -> Option<(Verdict, String)> {
-    let verdict = match reply {
-        Returned::Value(_) => return None,
-        Returned::Error(_) => (SERVICE_ERROR, "the method's own".to_owned()),
-        Returned::Unsendable(error) => (of_failure(FailureCode::BadReply), error.to_string()),
-        Returned::BadArguments(error) => (of_failure(FailureCode::BadArguments), error.to_string()),
-        Returned::Failed(why, reason) => (of_failure(*why), reason.clone()),
-    };
-    Some(verdict)
 }
 
 /// The verdict on a call that a server answered with this failure.

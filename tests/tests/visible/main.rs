@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 mod copies;
+mod failures;
 mod pipes;
 mod scene;
 mod spans;
