@@ -15,7 +15,7 @@ use tensorpipe::{Device, Misuse, Tensor};
 use crate::codec::{Encoder, Subject, decode_reply};
 use crate::engine::{Body, CallSlot, CallStreams, Engine, Outcome};
 use crate::error::{CallError, PlaceError};
-use crate::observe::{Attempts, CallStats, failed_without_span, of_error};
+use crate::observe::{Attempts, CallStats, tell_failed};
 use crate::remote::{Copied, FETCH, Handle, copying, decoding};
 use crate::schema::Method;
 
@@ -63,7 +63,7 @@ impl StartedCall {
     }
 }
 
-/// Gives the call's outcome and, if that has references, the attempt that it came from. Dropping it cancels the call.
+/// Gives the call's outcome and, if that is an answer, the attempt that it came from. Dropping it cancels the call.
 pub(crate) type Retrying = Pin<Box<dyn Future<Output = (Outcome, Option<Sent>)> + Send + Sync>>;
 
 /// A call on its connection.
@@ -114,19 +114,10 @@ impl InFlightCall {
         }
     }
 
-    /// Logs how the call of this method failed, unless its span does.
-    #[cold]
+    /// Reports how the call of this method failed.
     pub(crate) fn tell(&self, method: &'static Method, error: &CallError) {
-        if !self
-            .slot
-            .trace
-            .as_ref()
-            .is_some_and(|trace| trace.has_span())
-        {
-            let (peer, verdict) = (self.engine().pipe.peer_name(), of_error(error));
-            let Method { service, name, .. } = method;
-            failed_without_span("rpc.call", service, name, peer, verdict, error);
-        }
+        let peer = self.engine().pipe.peer_name();
+        tell_failed(self.slot.trace.as_ref(), method, peer, error);
     }
 
     /// Stops driving: this task may not poll for a while, so other waiting tasks must drive.
@@ -177,7 +168,7 @@ impl CancelOnDrop {
         Self { call, method }
     }
 
-    /// Waits for the outcome. If it has references, also returns the call that they came with.
+    /// Waits for the outcome. Also returns the call that it came from.
     pub(crate) async fn outcome(&mut self) -> (Outcome, Option<Sent>) {
         let outcome = poll_fn(|cx| match &mut self.call {
             Some(call) => call.poll(cx),
@@ -189,11 +180,11 @@ impl CancelOnDrop {
         {
             call.tell(method, error);
         }
-        let call = self.call.take().filter(|_| outcome.has_references());
-        (
-            outcome,
-            call.map(|call| (call.engine().clone(), call.slot.clone())),
-        )
+        let sent = self
+            .call
+            .take()
+            .map(|call| (call.engine().clone(), call.slot));
+        (outcome, sent)
     }
 }
 
@@ -402,17 +393,40 @@ impl<T, E> Future for Call<T, E> {
             return Poll::Pending;
         };
         let state = std::mem::replace(&mut this.state, State::Done);
-        let from = match state {
-            _ if !outcome.has_references() => None,
-            State::Waiting(call) => Some((call.engine().clone(), call.slot)),
-            _ => from,
+        let from = match &state {
+            State::Waiting(call) => Some((call.engine(), &call.slot)),
+            _ => from.as_ref().map(|(engine, slot)| (engine, slot)),
         };
         let Some((engine, slot)) = from else {
             return Poll::Ready((this.decode)(this.method, outcome));
         };
-        let promised = this.promised.take();
+        let has_references = outcome.has_references();
         let decode = || (this.decode)(this.method, outcome);
-        Poll::Ready(decode_references(&engine, slot.id, promised, decode))
+        let decoded = match has_references {
+            false => decode(),
+            true => decode_references(engine, slot.id, this.promised.take(), decode),
+        };
+        report_decoded(engine, slot, this.method, &decoded);
+        Poll::Ready(decoded)
+    }
+}
+
+/// Reports how a call ended, now that its answer is decoded, or cannot be.
+#[inline]
+pub(crate) fn report_decoded<T, E>(
+    engine: &Engine,
+    slot: &CallSlot,
+    method: &'static Method,
+    decoded: &Result<T, CallError<E>>,
+) {
+    let trace = slot.trace.as_ref();
+    match (decoded, trace) {
+        (Err(CallError::Decode(error)), _) => {
+            let error = CallError::Decode(error.clone());
+            tell_failed(trace, method, engine.pipe.peer_name(), &error);
+        }
+        (_, Some(trace)) => trace.taken(),
+        (_, None) => {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! Code that the tests of this package share: a second process that a test drives, its resource usage, an allocator that counts, and test
 //! doubles for channels and transports.
 
+mod by_hand;
 mod child;
 mod cost;
 mod counting;
@@ -10,6 +11,7 @@ mod peer;
 mod table;
 mod waiting;
 
+pub use by_hand::answers;
 pub use child::{Child, End, NOBODY, can_start_by, role, say};
 pub use cost::{
     descriptors, forget_peak, is_sanitized, make_code_resident, peak_resident, resident,

@@ -14,7 +14,7 @@ use metrics::{
 use tensorpipe::{Context, Limits, Tensor};
 use tensorpipe_rpc::replicas::{Backoff, ReplicaState, ReplicaStatus};
 use tensorpipe_rpc::{Remote, Replicas, Server, Stream, tensor_service};
-use tensorpipe_tests::{eventually, runtime, soon};
+use tensorpipe_tests::{answers, eventually, runtime, soon};
 
 #[tensor_service]
 trait Counted {
@@ -22,6 +22,7 @@ trait Counted {
     async fn fail(&self) -> Result<u64, String>;
     async fn panic(&self) -> u64;
     async fn sleep(&self) -> u64;
+    async fn read(&self) -> u64;
     async fn spell(&self, letters: u64) -> String;
     #[rpc(batch(max_size = 100, max_wait = "1000s"))]
     async fn gather(&self, rows: Tensor) -> Tensor;
@@ -46,6 +47,10 @@ impl Counted for Plain {
 
     async fn sleep(&self) -> u64 {
         std::future::pending().await
+    }
+
+    async fn read(&self) -> u64 {
+        7
     }
 
     async fn spell(&self, letters: u64) -> String {
@@ -101,7 +106,23 @@ fn calls_streams_references_and_pipes_are_counted() {
         let small = soon("a client", small).await.unwrap();
         let _ = soon("a call", small.spell(50_000)).await.unwrap_err();
 
+        let other = CountedClient::connect(answers(&[0xff; 3]).await);
+        let other = soon("a client", other).await.unwrap();
+        let _ = soon("a call", other.read()).await.unwrap_err();
+        let read = |outcome: &str| {
+            value(&format!(
+                "tensorpipe_client_calls_finished method=read outcome={outcome} service=Counted"
+            ))
+        };
+        assert_eq!((read("decode"), read("ok")), (1.0, 0.0));
+        // It is answered, and nobody looks.
+        let unread = client.read();
+        eventually("its answer", || of("server_calls_started", "read") == 1.0).await;
         let kept = soon("a reference", client.keep()).await.unwrap();
+        assert_eq!((of("client_calls_in_flight", "read"), read("ok")), (1.0, 0.0));
+        drop(unread);
+        assert_eq!((of("client_calls_in_flight", "read"), read("ok")), (0.0, 1.0));
+
         assert_eq!(value("tensorpipe_references_held"), 1.0);
         drop(kept);
         eventually("none held", || value("tensorpipe_references_held") == 0.0).await;
@@ -131,7 +152,7 @@ fn calls_streams_references_and_pipes_are_counted() {
                     "tensorpipe_{side}_calls_finished method={method} outcome={outcome} service=Counted"
                 );
                 // A server counts an answer just after it was sent.
-                eventually("its end", || value(&finished) == calls).await;
+                eventually(&finished, || value(&finished) == calls).await;
             }
             let started = |method: &str| value(&format!("tensorpipe_{side}_calls_started method={method} service=Counted"));
             assert_eq!((started("echo"), started("sleep")), (3.0, 1.0));

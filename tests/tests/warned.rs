@@ -7,10 +7,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Recorder, SharedString, Unit};
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 use tensorpipe::Context;
 use tensorpipe_rpc::replicas::{ReplicaState, ReplicaStatus};
 use tensorpipe_rpc::{CallError, ConnectError, Replicas, Server, ServerLimits, tensor_service};
-use tensorpipe_tests::{eventually, runtime, soon};
+use tensorpipe_tests::{answers, eventually, runtime, soon};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -23,6 +25,19 @@ trait Fragile {
     async fn wait(&self) -> u64;
 
     async fn block(&self) -> u64;
+
+    async fn put(&self, secret: Secret);
+
+    async fn set(&self, secret: Secret);
+}
+
+#[derive(Clone, Deserialize)]
+struct Secret;
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(S::Error::custom("whoever has it keeps it"))
+    }
 }
 
 #[tensor_service]
@@ -45,6 +60,10 @@ impl Fragile for Panics {
         std::thread::sleep(Duration::from_millis(1200));
         7
     }
+
+    async fn put(&self, _: Secret) {}
+
+    async fn set(&self, _: Secret) {}
 }
 
 async fn fragile() -> Server {
@@ -74,6 +93,54 @@ fn a_failed_call_is_told_at_both_ends() {
     // The client's has all of it.
     let line = said(&["the call failed", "rpc.call", "as it was asked to"]);
     assert_eq!(line.len(), 1, "{:?}", said(&[]));
+}
+
+/// No process takes spans.
+#[test]
+fn a_result_that_cannot_be_read_is_told() {
+    collect();
+    runtime().block_on(async {
+        let url = answers(&[0xff; 3]).await;
+        let client = FragileClient::connect(&url).await.unwrap();
+        let error = soon("a call", client.block()).await.unwrap_err();
+        assert!(matches!(error, CallError::Decode(_)), "{error}");
+        let replicas = Replicas::builder().urls([url]).connect().await.unwrap();
+        let client = FragileClient::on(&replicas).await.unwrap();
+        let error = soon("a call", client.wait()).await.unwrap_err();
+        assert!(matches!(error, CallError::Decode(_)), "{error}");
+    });
+    for method in ["block", "wait"] {
+        let method = format!("method=\"{method}\"");
+        let words = [
+            "ERROR",
+            "the call failed",
+            "rpc.call",
+            "\"decode\"",
+            &method,
+        ];
+        assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
+    }
+}
+
+#[test]
+fn an_argument_that_cannot_be_sent_is_told() {
+    collect();
+    runtime().block_on(async {
+        let server = fragile().await;
+        let url = server.url().to_string();
+        let client = FragileClient::connect(&url).await.unwrap();
+        let error = soon("a call", client.put(Secret)).await.unwrap_err();
+        assert!(matches!(error, CallError::Encode(_)), "{error}");
+        let replicas = Replicas::builder().urls([url]).connect().await.unwrap();
+        let client = FragileClient::on(&replicas).await.unwrap();
+        let error = soon("a call", client.set(Secret)).await.unwrap_err();
+        assert!(matches!(error, CallError::Encode(_)), "{error}");
+    });
+    for method in ["put", "set"] {
+        let method = format!("method=\"{method}\"");
+        let words = ["WARN", "the call failed", "rpc.call", "keeps it", &method];
+        assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
+    }
 }
 
 /// In a process of its own, since a process has one subscriber.

@@ -7,6 +7,7 @@ use crate::call::Sent;
 use crate::codec::{EncodeError, Encoder};
 use crate::engine::{CallOptions, Engine, Request, ResendableCall};
 use crate::error::CallError;
+use crate::observe::tell_failed;
 use crate::placement::CallPlacement;
 use crate::remote::{ANY, EncodedReferences, encoding, put_references};
 
@@ -24,7 +25,10 @@ impl EncodedCall {
     ) -> Result<Self, CallError> {
         let mut encoder = Encoder::new();
         let (encoded, references) = encoding(ANY, None, || encode(&mut encoder));
-        encoded.map_err(|error| CallError::Encode(error.in_method(options.method.name)))?;
+        let encoded = encoded.map_err(|error| error.in_method(options.method.name));
+        // No server was chosen yet.
+        let tell = |error: &CallError| tell_failed(None, options.method, "", error);
+        encoded.map_err(CallError::Encode).inspect_err(tell)?;
         let waits = references
             .as_ref()
             .is_some_and(|references| !references.waits.is_empty());
@@ -67,7 +71,10 @@ impl EncodedCall {
         let header_len = begun.header.len();
         let mut encoded = self.kept.behind(begun.header, &engine.pipe.peer_limits());
         if let Some(references) = &self.references {
-            put_references(&mut encoded.metadata, &references.waits)?;
+            put_references(&mut encoded.metadata, &references.waits).inspect_err(|error| {
+                let peer = engine.pipe.peer_name();
+                tell_failed(begun.trace.as_ref(), options.method, peer, error);
+            })?;
         }
         let slot = engine.call(Request {
             id: begun.id,

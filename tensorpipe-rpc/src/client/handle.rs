@@ -17,6 +17,7 @@ use crate::codec::{EncodeError, Encoder};
 use crate::context::{CallContext, TraceContext};
 use crate::engine::{CallOptions, DEFAULT_DEADLINE, Request};
 use crate::error::{CallError, ConnectError};
+use crate::observe::tell_failed;
 use crate::placement::{CallPlacement, DeviceMap};
 use crate::remote::{encoding, put_references};
 use crate::schema::{Method, Schema};
@@ -196,17 +197,16 @@ impl ClientHandle {
         let header_len = begun.header.len();
         let mut encoder = Encoder::after(begun.header);
         let here = Arc::as_ptr(engine).addr();
+        let tell = |error: &CallError| {
+            let peer = engine.pipe.peer_name();
+            tell_failed(begun.trace.as_ref(), options.method, peer, error);
+        };
         let (encoded, references) = encoding(here, None, || encode(&mut encoder));
-        if let Err(error) = encoded {
-            let error = CallError::Encode(error.in_method(options.method.name));
-            if let Some(trace) = &begun.trace {
-                trace.failed(&error);
-            }
-            return Err(error);
-        }
+        let encoded = encoded.map_err(|error| error.in_method(options.method.name));
+        encoded.map_err(CallError::Encode).inspect_err(tell)?;
         let mut encoded = encoder.finish();
         if let Some(references) = &references {
-            put_references(&mut encoded.metadata, &references.waits)?;
+            put_references(&mut encoded.metadata, &references.waits).inspect_err(tell)?;
         }
         let slot = engine.call(Request {
             id: begun.id,

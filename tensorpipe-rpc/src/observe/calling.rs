@@ -1,11 +1,12 @@
 //! The trace of a call made here, if somebody watches it.
 //!
-//! The task that drives the pipe reports what happens. The end is reported once; later reports change nothing.
+//! The task that drives the pipe reports what happens, and whoever decodes the answer how that went. The end is reported once;
+//! later reports change nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::Wake;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
@@ -14,7 +15,7 @@ use tracing::Span;
 
 use super::handling::GIVEN_UP;
 use super::outcome::{self, Verdict};
-use super::spans::{self, Named};
+use super::spans::{self, Named, failed_without_span};
 use super::{Attempt, CallStats, ServerStats, StreamTraffic, TransferStats, metrics};
 use crate::engine::{Engine, Outcome};
 use crate::error::CallError;
@@ -31,6 +32,8 @@ pub(crate) struct CallTrace {
     pub(crate) wants_stats: bool,
     span: Span,
     stats: Mutex<CallStats>,
+    /// How long the answer took, and how the call ends if it can be decoded.
+    answered: OnceLock<(Duration, Option<Verdict>)>,
     ended: AtomicBool,
     /// Tensors of the call's message that went another way than planned. Only if the caller asked for figures.
     diverted: Option<Diverted>,
@@ -102,15 +105,11 @@ impl CallTrace {
             wants_stats,
             span,
             stats: Mutex::new(stats),
+            answered: OnceLock::new(),
             ended: AtomicBool::new(false),
             diverted: wants_stats.then(Diverted::default),
         };
         (Some(Arc::new(trace)), belongs_to)
-    }
-
-    /// Whether a subscriber hears of the call by its span.
-    pub(crate) fn has_span(&self) -> bool {
-        !self.span.is_disabled()
     }
 
     /// The list to which the pipe adds tensors that go another way than planned.
@@ -165,20 +164,34 @@ impl CallTrace {
         }
     }
 
-    /// The call has ended with this outcome.
+    /// The call has ended with this outcome. Whether an answer can be decoded is known once its caller takes it.
     pub(crate) fn ended(&self, outcome: &Outcome) {
+        let is_answered = self.answered.get().is_some();
         match outcome {
-            Outcome::Value(_) => self.end(None, &""),
-            Outcome::ServiceError(_) => {
-                self.end(Some(outcome::SERVICE_ERROR), &"the method's own");
-            }
+            Outcome::Value(_) => self.answered(None),
+            Outcome::ServiceError(_) => self.answered(Some(outcome::SERVICE_ERROR)),
+            Outcome::Failed(_) | Outcome::NotBound(..) if is_answered => {}
             Outcome::Failed(error) => self.failed(error),
             Outcome::NotBound(_, reason) => self.failed(&CallError::Other(reason.clone())),
         }
     }
 
+    fn answered(&self, failed: Option<Verdict>) {
+        let took = ambient::since(self.made);
+        if self.answered.set((took, failed)).is_ok() {
+            lock(&self.stats).round_trip = took;
+        }
+    }
+
+    /// The caller has taken the answer, if there is one, and found no fault with it.
+    pub(crate) fn taken(&self) {
+        if let Some((_, failed)) = self.answered.get() {
+            self.end(*failed, &"the method's own");
+        }
+    }
+
     /// The call failed, or was not made.
-    pub(crate) fn failed(&self, error: &CallError) {
+    fn failed(&self, error: &CallError) {
         self.end(Some(outcome::of_error(error)), error);
     }
 
@@ -191,7 +204,8 @@ impl CallTrace {
         if self.ended.swap(true, Ordering::AcqRel) {
             return;
         }
-        let took = ambient::since(self.made);
+        let answered = self.answered.get();
+        let took = answered.map_or_else(|| ambient::since(self.made), |(took, _)| *took);
         {
             let mut stats = lock(&self.stats);
             stats.round_trip = took;
@@ -247,9 +261,34 @@ impl CallTrace {
     }
 }
 
+/// Reports how a call of this method failed: in its span, if it has one.
+#[cold]
+pub(crate) fn tell_failed(
+    trace: Option<&Arc<CallTrace>>,
+    method: &'static Method,
+    peer: &str,
+    error: &CallError,
+) {
+    if let Some(trace) = trace {
+        trace.failed(error);
+    }
+    if trace.is_none_or(|trace| trace.span.is_disabled()) {
+        let Method { service, name, .. } = method;
+        failed_without_span(
+            "rpc.call",
+            service,
+            name,
+            peer,
+            outcome::of_error(error),
+            error,
+        );
+    }
+}
+
 impl Drop for CallTrace {
-    /// Counts the call as cancelled unless it has ended already.
+    /// Counts the call as cancelled unless it was answered, or has ended already.
     fn drop(&mut self) {
+        self.taken();
         self.cancelled();
         spans::end(&mut self.span);
     }

@@ -58,8 +58,8 @@
 //! |---|---|---|---|
 //! | `tensorpipe_client_calls_started` | counter | service, method | calls made |
 //! | `tensorpipe_client_calls_finished` | counter | service, method, outcome | calls answered, failed or dropped |
-//! | `tensorpipe_client_calls_in_flight` | gauge | service, method | calls that wait for their answer |
-//! | `tensorpipe_client_call_seconds` | histogram | service, method | from made to finished |
+//! | `tensorpipe_client_calls_in_flight` | gauge | service, method | calls whose callers have taken no answer yet |
+//! | `tensorpipe_client_call_seconds` | histogram | service, method | from made to answered or finished |
 //! | `tensorpipe_server_calls_started` | counter | service, method | handlers made |
 //! | `tensorpipe_server_calls_finished` | counter | service, method, outcome | handlers ended |
 //! | `tensorpipe_server_calls_in_flight` | gauge | service, method | handlers there are |
@@ -102,9 +102,9 @@ mod stats;
 mod stream_traffic;
 
 pub(crate) use attempts::Attempts;
-pub(crate) use calling::CallTrace;
+pub(crate) use calling::{CallTrace, tell_failed};
 pub(crate) use handling::{HandlerTrace, instrument};
-pub(crate) use outcome::{of_error, of_failure};
+pub(crate) use outcome::of_failure;
 pub(crate) use repeated::should_log;
 pub(crate) use server_stats::ServerStats;
 pub(crate) use spans::failed_without_span;

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::argument::send_argument;
 use super::in_turn;
 use super::send::{Ended, send_items};
-use crate::call::{InFlightCall, Sent, decode_references, decode_result};
+use crate::call::{InFlightCall, Sent, decode_references, decode_result, report_decoded};
 use crate::client::ClientHandle;
 use crate::codec::{Argument, DecodeError, EncodeError, Encoder, Reply};
 use crate::context::CallContext;
@@ -228,6 +228,9 @@ impl<T, E> CallStream<T, E> {
     /// Ends the stream with `ended` as its last item, if that is an error.
     fn end(&mut self, ended: Result<(), CallError<E>>) -> Option<Result<T, CallError<E>>> {
         self.batch = None;
+        if let State::Streaming { call, .. } = &self.state {
+            report_decoded(call.engine(), &call.slot, self.method, &ended);
+        }
         self.cancel();
         let stats = match &self.state {
             State::Streaming { call, .. } if call.slot.trace.is_some() => {
