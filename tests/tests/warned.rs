@@ -156,6 +156,12 @@ fn what_is_an_error_is_told_where_warnings_are_not() {
     plays_again("a_failed_call_is_told_at_both_ends", ERRORS_ONLY, "");
 }
 
+/// As with `RUST_LOG=info,tensorpipe_rpc=warn`.
+#[test]
+fn a_failed_call_is_told_where_others_may_have_spans() {
+    plays_again("a_failed_call_is_told_at_both_ends", OTHERS_SPANS, "");
+}
+
 #[test]
 fn a_caller_has_its_answer_whatever_the_servers_subscriber_does() {
     for told in [
@@ -324,6 +330,9 @@ fn said(words: &[&str]) -> Vec<String> {
 /// The variable of a process that hears of errors only.
 const ERRORS_ONLY: &str = "ERRORS_ONLY";
 
+/// The variable of a process whose other crates may say more.
+const OTHERS_SPANS: &str = "OTHERS_SPANS";
+
 /// The variable of a process whose subscriber panics over new spans, and what a server says of a call. Its recorder of metrics panics
 /// always.
 const PANICS: &str = "PANICS";
@@ -395,7 +404,10 @@ impl Subscriber for Warnings {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(heard().into())
+        match std::env::var_os(OTHERS_SPANS) {
+            Some(_) => Some(LevelFilter::INFO),
+            None => Some(heard().into()),
+        }
     }
 
     fn event(&self, event: &Event<'_>) {

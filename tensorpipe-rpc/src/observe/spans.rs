@@ -110,7 +110,8 @@ pub(super) fn failed(
     (outcome, level): Verdict,
     error: &dyn fmt::Display,
 ) {
-    let Some(metadata) = span.metadata() else {
+    // With `tracing`'s feature `log`, a disabled span has metadata, too.
+    let Some(metadata) = span.metadata().filter(|_| !span.is_disabled()) else {
         return;
     };
     let error = Line(error);
