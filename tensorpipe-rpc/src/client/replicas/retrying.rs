@@ -13,6 +13,7 @@ use super::ReplicatedService;
 use super::table::{Pick, Picked, Shared};
 use super::verdict::{Verdict, verdict};
 use crate::call::{CancelOnDrop, Sent, StartedCall};
+use crate::caught::ignore_panic;
 use crate::client::connection::Connection;
 use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Engine, Outcome};
@@ -181,7 +182,7 @@ impl RetryingCall {
             return Err(error.clone());
         }
         let method = self.arguments.options.method.name;
-        tracing::debug!(method, %error, "a call is made again");
+        ignore_panic(|| tracing::debug!(method, %error, "a call is made again"));
         Ok(())
     }
 

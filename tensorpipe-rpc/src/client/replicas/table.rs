@@ -273,7 +273,8 @@ impl Shared {
         });
         ignore_panic(|| self.changed.notify_waiters());
         metrics::replica_connected();
-        tracing::debug!(%url, pipe = live.connection.pipe().name(), "a replica is there");
+        let pipe = live.connection.pipe().name();
+        ignore_panic(|| tracing::debug!(%url, pipe, "a replica is there"));
     }
 
     /// Changes a replica. Returns its URL.
@@ -317,7 +318,7 @@ impl Shared {
         };
         ignore_panic(|| self.changed.notify_waiters());
         if let Some(error) = refusal {
-            tracing::warn!(%url, %error, "a replica is not suitable");
+            ignore_panic(|| tracing::warn!(%url, %error, "a replica is not suitable"));
         }
     }
 
@@ -328,7 +329,7 @@ impl Shared {
                 replica.last_error = Some(error.clone());
             }
         });
-        tracing::debug!(%url, %error, "a replica is not there");
+        ignore_panic(|| tracing::debug!(%url, %error, "a replica is not there"));
     }
 
     pub(super) fn given_up(&self, index: usize) {
@@ -336,7 +337,7 @@ impl Shared {
             replica.go_to(Phase::GivenUp);
         });
         ignore_panic(|| self.changed.notify_waiters());
-        tracing::warn!(%url, "a replica is given up");
+        ignore_panic(|| tracing::warn!(%url, "a replica is given up"));
     }
 
     /// The replica's task has ended, and nobody connects it again.
@@ -367,10 +368,14 @@ impl Lost {
         self.wake.notify_one();
         metrics::replica_lost();
         let Self { url, error, .. } = self;
-        match self.is_last && should_log(("no replica is left", "", "")) {
-            true => tracing::warn!(%url, %error, "the last replica is gone: no call can be made"),
-            false => tracing::info!(%url, %error, "a replica is gone"),
-        }
+        ignore_panic(
+            || match self.is_last && should_log(("no replica is left", "", "")) {
+                true => {
+                    tracing::warn!(%url, %error, "the last replica is gone: no call can be made")
+                }
+                false => tracing::info!(%url, %error, "a replica is gone"),
+            },
+        );
     }
 }
 

@@ -71,6 +71,7 @@ fn shared() -> Arc<Shared> {
     Arc::new(Shared::new(urls, Options::default()))
 }
 
+/// And it may panic: the replica's task goes on.
 #[tokio::test]
 async fn a_subscriber_may_look_at_the_table() {
     let live = live().await;
@@ -78,9 +79,11 @@ async fn a_subscriber_may_look_at_the_table() {
         let shared = shared();
         let looks = Looks::new(&shared);
         let looking = looks.clone();
-        let subscriber = Watches(move |seen| match seen {
-            Seen::Event => looking.look(),
-            Seen::EndOfSpan => {}
+        let subscriber = Watches(move |seen| {
+            if seen == Seen::Event {
+                looking.look();
+                panic!("a subscriber's own");
+            }
         });
         with_default(subscriber, || {
             shared.connected(0, &live);
