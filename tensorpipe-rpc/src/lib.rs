@@ -90,8 +90,9 @@
 //! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS, anybody who can connect may call.
 //!   [`Builder::authorize`] decides who may call what. `SECURITY.md` lists the guarantees.
 //!
-//! A handler that computes for long without an await holds up its thread, and perhaps all pipes of its runtime: use
-//! `spawn_blocking`. The server logs a warning that names the method when one does so for a second. When a runtime is blocked for
+//! A handler that computes for long without an await holds up its thread, and perhaps all pipes of its runtime, for up to 2.5 s even
+//! where other threads are idle: use `spawn_blocking`. If one does so for a second, the server logs a warning that names the method once
+//! it goes on. While all threads are blocked, another one says so. When a runtime is blocked for
 //! [`tensorpipe::Timeouts::blocked`] (60 s), its peers give it up.
 //!
 //! # More than a call

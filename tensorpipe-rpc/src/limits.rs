@@ -28,7 +28,9 @@ pub struct ServerLimits {
     /// This limit, divided by 256 KiB, also bounds how many streams a peer may have open: 1024 by default, at least 64. A call with
     /// one stream too many is refused as overloaded. Clients have the same bounds, with the default.
     pub unread_items: u64,
-    /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s.
+    /// How long a shutdown waits for calls under way, and for their replies to get across. Default 30 s. The pipes' goodbyes may take
+    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) more: take less than both where the process is killed after some time, as after
+    /// 30 s by Kubernetes.
     pub drain: Duration,
 }
 

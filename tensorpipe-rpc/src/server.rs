@@ -185,7 +185,9 @@ impl Server {
     /// # async fn run(server: tensorpipe_rpc::Server, interrupted: impl Future<Output = ()>) {
     /// tokio::select! {
     ///     () = server.wait() => {}
-    ///     () = interrupted => {} // of tokio, with its feature `signal`: `_ = tokio::signal::ctrl_c()`
+    ///     // Of tokio, with its feature `signal`: `_ = tokio::signal::ctrl_c()`, and `_ = terminated.recv()` of
+    ///     // `let mut terminated = signal(SignalKind::terminate())?`, which service managers send.
+    ///     () = interrupted => {}
     /// }
     /// server.shutdown().await;
     /// # }
@@ -202,6 +204,8 @@ impl Server {
         self.stop_listening();
         let shared = &self.shared;
         let engines = shared.drain();
+        let under_way = shared.calls.unanswered();
+        ignore_panic(|| tracing::info!(under_way, "shutting down"));
         let began = Instant::now();
         let left = || shared.limits.drain.saturating_sub(began.elapsed());
         while shared.calls.unanswered() > 0 {
@@ -215,6 +219,10 @@ impl Server {
             }
         }
         let given_up = shared.calls.unanswered();
+        if given_up > 0 {
+            let after = shared.limits.drain;
+            ignore_panic(|| tracing::warn!(given_up, ?after, "calls that do not end are given up"));
+        }
         // Replies may still be on their way. Close all pipes at once, not one after another.
         let left = left();
         engines.iter().for_each(|engine| engine.start_closing(left));
@@ -222,6 +230,7 @@ impl Server {
             // The pipe closes already: this waits for its end, and for its connection's goodbye.
             let _ = engine.pipe.close().await;
         }
+        ignore_panic(|| tracing::info!("shut down"));
         given_up
     }
 

@@ -44,7 +44,7 @@ impl FromStr for Url {
         };
         let (transport, address) = url
             .split_once("://")
-            .ok_or_else(|| bad("there is no `://` in it"))?;
+            .ok_or_else(|| bad("there is no `://` in it; write `transport://address`, for example `tcp://127.0.0.1:5000`"))?;
         if transport.is_empty()
             || !transport
                 .bytes()

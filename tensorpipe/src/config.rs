@@ -189,7 +189,7 @@ impl Default for Timeouts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectPolicy {
-    /// How long to try in all. Default 30 s. Zero tries once.
+    /// How long to begin attempts. Default 30 s. Zero tries once. The last one may take [`Timeouts::handshake`] more.
     pub retry_for: Duration,
     /// The first pause; each one after is twice as long, and shortened by up to half at random. Default 20 ms.
     pub first_pause: Duration,

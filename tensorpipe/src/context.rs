@@ -295,9 +295,13 @@ impl Inner {
                     .iter()
                     .map(|transport| transport.name())
                     .collect();
+                let how = match name {
+                    "tls" => "; give it one by `ContextBuilder::prefer_transport` (`TlsTransport`, feature `tls`)",
+                    _ => "",
+                };
                 Misuse::UnknownTransport {
                     name: name.to_owned(),
-                    reason: format!("it has {}", names.join(", ")),
+                    reason: format!("it has {}{how}", names.join(", ")),
                 }
             })
     }

@@ -31,7 +31,7 @@ pub enum Error {
     #[error(transparent)]
     Misuse(#[from] Misuse),
     /// The peer broke the protocol; the pipe has ended.
-    #[error("pipe {pipe}: the peer broke the protocol: {fault}")]
+    #[error("pipe {pipe}: {}{fault}", fault.blames())]
     Peer {
         /// The pipe's name.
         pipe: Arc<str>,

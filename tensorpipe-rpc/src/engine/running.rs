@@ -3,11 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tensorpipe::ambient;
+use tensorpipe::log_limit::LogLimit;
 use tokio::time::Sleep;
 
 use super::Engine;
@@ -30,8 +31,8 @@ pub(crate) struct Speed {
     method: &'static str,
     /// The running mean of the first polls, in nanoseconds. `u32::MAX` before the first.
     first: AtomicU32,
-    /// A warning about a [`BLOCKING`] poll was logged.
-    has_warned: AtomicBool,
+    /// Of warnings about [`BLOCKING`] polls.
+    warnings: LogLimit,
 }
 
 impl Speed {
@@ -40,7 +41,7 @@ impl Speed {
             service,
             method,
             first: AtomicU32::new(u32::MAX),
-            has_warned: AtomicBool::new(false),
+            warnings: LogLimit::new(),
         }
     }
 
@@ -48,16 +49,20 @@ impl Speed {
         self.first.load(Ordering::Relaxed) < SHORT.as_nanos() as u32
     }
 
-    /// Warns, once, if any poll took too long.
+    /// Warns if a poll took too long.
     pub(super) fn polled(&self, took: Duration) {
-        if took < BLOCKING || self.has_warned.swap(true, Ordering::Relaxed) {
+        if took < BLOCKING {
             return;
         }
+        let Some(more) = self.warnings.admits() else {
+            return;
+        };
         ignore_panic(|| {
             tracing::warn!(
                 service = self.service,
                 method = self.method,
                 ?took,
+                more,
                 "a handler kept its thread without an await, and may have kept all pipes of its runtime: compute in `spawn_blocking`, or within `block_in_place`"
             );
         });

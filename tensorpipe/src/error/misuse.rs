@@ -8,9 +8,7 @@ use crate::tensor::DType;
 #[non_exhaustive]
 pub enum Misuse {
     /// The URL is not of the form `transport://address`.
-    #[error(
-        "`{url}` is not an address: {reason}; write `transport://address`, for example `tcp://127.0.0.1:5000`"
-    )]
+    #[error("`{url}` is not an address: {reason}")]
     Address {
         /// What was given.
         url: String,

@@ -24,6 +24,16 @@ pub(crate) fn legible(words: &str) -> String {
     kept
 }
 
+impl PeerFault {
+    /// What an error says in front of it: who has another secret, or no certificate, broke no protocol.
+    pub(crate) fn blames(&self) -> &'static str {
+        match self {
+            Self::Unproven { .. } | Self::Tls { .. } => "",
+            _ => "the peer broke the protocol: ",
+        }
+    }
+}
+
 /// What the peer did wrong; the pipe ends with it, this process does not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

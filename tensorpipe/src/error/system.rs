@@ -80,7 +80,7 @@ fn advice(error: &std::io::Error) -> &'static str {
             "; free some memory, or raise the limit (`ulimit -v`, or the container's)"
         }
         Some(libc::ENOSPC) => "; free some of what it is to be in, or raise its size",
-        Some(libc::ECONNRESET) => {
+        Some(libc::ECONNRESET | libc::EPIPE) => {
             "; the peer's process is gone, or has dropped the connection: its log may say why"
         }
         Some(libc::ECONNREFUSED) => {

@@ -98,6 +98,7 @@ fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connecti
     if is_exposed && !HAS_WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             transport = over,
+            peer = %connection.endpoints(),
             "a token proves who connects, and protects nothing that follows over this transport: use tls"
         );
     }

@@ -145,7 +145,12 @@ struct Warnings {
 impl Warnings {
     fn silent(&self, peer: &str, after: Duration) {
         if let Some(more) = self.silent.admits() {
-            tracing::warn!(peer, ?after, more, "a connection said nothing");
+            tracing::warn!(
+                peer,
+                ?after,
+                more,
+                "a connection has not begun a handshake in time"
+            );
         }
     }
 

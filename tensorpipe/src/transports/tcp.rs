@@ -167,7 +167,7 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
     }
     let (host, port) = address
         .rsplit_once(':')
-        .ok_or_else(|| bad("the port is missing"))?;
+        .ok_or_else(|| bad("the port is missing; write `tcp://HOST:PORT`"))?;
     if host.is_empty() {
         return Err(bad("the host is missing; `0.0.0.0` or `[::]` listens everywhere").into());
     }
@@ -175,7 +175,7 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, Error> {
         return Err(bad("the port is not a number from 0 to 65535").into());
     }
     if host.contains(':') && !host.starts_with('[') {
-        return Err(bad("an IPv6 address stands in brackets").into());
+        return Err(bad("an IPv6 address stands in brackets: `tcp://[::1]:5000`").into());
     }
     match lookup_host(address).await {
         Ok(found) => Ok(found.collect()),

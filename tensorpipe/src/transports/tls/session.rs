@@ -30,6 +30,10 @@ const WRITE_PIECE: usize = 64 << 10;
 /// The most bytes of records without content in a row. An honest peer sends two tickets, and a key change after 2^24 records.
 const FRUITLESS: usize = 32 << 10;
 
+/// The connection has ended without `close_notify`.
+const CUT: &str =
+    "it was cut, or the peer's process is gone: TLS has said no goodbye (close_notify)";
+
 /// See the module's documentation.
 pub(super) struct Open {
     below: Box<dyn Connection>,
@@ -140,6 +144,10 @@ impl Open {
             Ok(len) => {
                 self.fruitless = 0;
                 Ok(Some(len))
+            }
+            // rustls says it with an address of its documentation.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(io::Error::new(error.kind(), CUT))
             }
             Err(error) => Err(error),
         }
