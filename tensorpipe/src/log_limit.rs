@@ -1,20 +1,45 @@
-//! Keeps a peer from filling the log: what it can cause as often as it likes is said once, and then counted.
+//! Keeps a peer from filling the log: what it can cause as often as it likes is said a few times, and then counted.
 
 use std::time::{Duration, Instant};
 
 use crate::sync::{Mutex, lock};
 
-/// How long one cause is only counted after it was said.
+/// So many lines of one cause...
+const MOST: u32 = 5;
+
+/// ...in so long; further ones are counted.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// One cause of log lines.
 #[derive(Debug, Default)]
-pub struct LogLimit(Mutex<(Option<Instant>, u64)>);
+pub struct LogLimit(Mutex<Said>);
+
+#[derive(Debug)]
+struct Said {
+    /// When the first of `lines` was said.
+    since: Option<Instant>,
+    lines: u32,
+    held_back: u64,
+}
+
+impl Said {
+    const NOTHING: Self = Self {
+        since: None,
+        lines: 0,
+        held_back: 0,
+    };
+}
+
+impl Default for Said {
+    fn default() -> Self {
+        Self::NOTHING
+    }
+}
 
 impl LogLimit {
     /// Nothing has been said yet.
     pub const fn new() -> Self {
-        Self(Mutex::new((None, 0)))
+        Self(Mutex::new(Said::NOTHING))
     }
 
     /// Whether to say it now, and how often it was held back since the last time, if it was.
@@ -23,14 +48,23 @@ impl LogLimit {
     }
 
     fn admits_at(&self, now: Instant) -> Option<Option<u64>> {
-        let (last, held_back) = &mut *lock(&self.0);
-        if last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
-            *held_back += 1;
-            return None;
+        let said = &mut *lock(&self.0);
+        let lasts = |since| now.saturating_duration_since(since) < EVERY;
+        if !said.since.is_some_and(lasts) {
+            let held_back = said.held_back;
+            *said = Said {
+                since: Some(now),
+                lines: 1,
+                held_back: 0,
+            };
+            return Some((held_back > 0).then_some(held_back));
         }
-        *last = Some(now);
-        let held_back = std::mem::take(held_back);
-        Some((held_back > 0).then_some(held_back))
+        if said.lines < MOST {
+            said.lines += 1;
+            return Some(None);
+        }
+        said.held_back += 1;
+        None
     }
 }
 
@@ -39,9 +73,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_said_and_the_next_ones_are_counted() {
+    fn a_few_are_said_and_the_next_ones_are_counted() {
         let (limit, begun) = (LogLimit::new(), Instant::now());
-        assert_eq!(limit.admits_at(begun), Some(None));
+        for _ in 0..MOST {
+            assert_eq!(limit.admits_at(begun), Some(None));
+        }
         for _ in 0..1000 {
             assert_eq!(limit.admits_at(begun + EVERY / 2), None);
         }

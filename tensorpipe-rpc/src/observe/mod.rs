@@ -27,7 +27,7 @@
 //! A failed call is an event in its span, with the fields `outcome` (as in the metrics) and `error`. Its level is ERROR if an end
 //! broke its contract (a panic, a result that cannot be sent or decoded). It is WARN if arguments, time, capacity or the connection
 //! were the cause, and DEBUG for the method's own error and for dropped calls. If many calls of one method fail in the same way,
-//! only the first in ten seconds has that level; the others are DEBUG. A WARN with the next one tells how many they were. Where no subscriber
+//! only the first five in ten seconds have that level; the others are DEBUG. A WARN with the next one tells how many they were. Where no subscriber
 //! takes spans, as with `RUST_LOG=warn`, the event has the fields `span`, `service`, `method` and `peer` itself.
 //!
 //! For OpenTelemetry: the ids have its sizes. A layer that makes OpenTelemetry spans takes `trace_id`, `span_id` and `parent` from
@@ -47,7 +47,7 @@
 //! | WARN | a runtime that does not run; a transport or channel that cannot be used though it was chosen; tensors that are copied though they could be lent | the same |
 //! | ERROR | whatever decides on calls panicked | |
 //!
-//! What a peer can cause is said once in ten seconds for each cause; `more` says how often it was held back.
+//! What a peer can cause is said five times in ten seconds for each cause; `more` says how often it was held back before.
 //!
 //! # Metrics
 //!

@@ -1,6 +1,6 @@
 //! Limits repeated log lines: an overloaded server, or a peer that breaks the protocol, would otherwise fill a log.
 //!
-//! It logs the first line of a kind, and counts those within the next ten seconds. The next logged line says how many they were.
+//! It logs the first lines of a kind, and counts further ones within ten seconds. The next logged line says how many they were.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -167,7 +167,7 @@ fn a_trace_leads_through_two_processes_and_back() {
         assert_eq!(event(&there, "panicked", "Relay")["level"], "ERROR");
         assert!(event(&here, "panicked", "Relay")["error"].contains("as it was asked to"));
 
-        // Many alike are told once, and counted.
+        // Many alike are told a few times, and counted.
         for _ in 0..40 {
             let _ = soon("a call", client.panic()).await.unwrap_err();
         }
@@ -178,8 +178,8 @@ fn a_trace_leads_through_two_processes_and_back() {
             let (loud, quiet): (Vec<_>, Vec<_>) =
                 alike.partition(|event| event["level"] == "ERROR");
             assert_eq!(loud.len() + quiet.len(), 41);
-            // Once in ten seconds, on a machine that is slow.
-            assert!(loud.len() <= 4, "{loud:?}");
+            // Five in ten seconds, on a machine that is slow.
+            assert!(loud.len() <= 20, "{loud:?}");
         }
 
         // Its runtime ends, and says no goodbye.
