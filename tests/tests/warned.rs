@@ -18,6 +18,9 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+#[path = "warned/replicas.rs"]
+mod replicas;
+
 #[tensor_service]
 trait Fragile {
     async fn fail(&self) -> u64;
@@ -292,24 +295,6 @@ fn a_listener_tells_of_those_who_have_another_secret() {
     });
 }
 
-#[test]
-fn the_last_replica_that_is_gone_is_worth_a_warning() {
-    collect();
-    runtime().block_on(async {
-        let servers = [fragile().await, fragile().await];
-        let urls = servers.each_ref().map(|server| server.url().to_string());
-        let replicas = Replicas::builder().urls(urls).connect().await.unwrap();
-        let is_live = |one: &ReplicaStatus| matches!(one.state, ReplicaState::Live);
-        let all = || replicas.status().iter().all(is_live);
-        eventually("both", all).await;
-        for server in servers {
-            server.shutdown().await;
-        }
-        let told = || said(&["WARN", "the last replica is gone", "url="]).len() == 1;
-        eventually("a warning", told).await;
-    });
-}
-
 /// Once a process.
 fn collect() {
     let _ = tracing::subscriber::set_global_default(Warnings);
@@ -340,12 +325,15 @@ const PANICS: &str = "PANICS";
 /// The variable of a process that takes spans, and whose subscriber panics when one of them does this.
 const SPANS_PANIC: &str = "SPANS_PANIC";
 
+/// The variable of a process that hears of more than warnings.
+const INFO_TOO: &str = "INFO_TOO";
+
 /// Hears of these, and of what is worse.
 fn heard() -> Level {
     let is_set = |variable| std::env::var_os(variable).is_some();
     match is_set(ERRORS_ONLY) {
         true => Level::ERROR,
-        false if is_set(PANICS) || is_set(SPANS_PANIC) => Level::INFO,
+        false if [PANICS, SPANS_PANIC, INFO_TOO].into_iter().any(is_set) => Level::INFO,
         false => Level::WARN,
     }
 }

@@ -165,7 +165,7 @@ pub fn a_call_hears_that_no_replica_is_left() {
                 let shared = shared.clone();
                 thread::spawn(move || {
                     if index == 0 {
-                        shared.failed(index, ConnectError::ShuttingDown);
+                        shared.failed(index, ConnectError::ShuttingDown, false);
                         shared.given_up(index);
                     } else if comes_after_all {
                         let live = comes(&shared, index);
@@ -259,7 +259,7 @@ pub fn a_task_that_rests_is_hurried() {
     check(None, || {
         let shared = set(1);
         shared.service(&SERVICE);
-        shared.failed(0, ConnectError::ShuttingDown);
+        shared.failed(0, ConnectError::ShuttingDown, false);
         shared.given_up(0);
         let of_task = shared.clone();
         let task = thread::spawn(move || {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tensorpipe::{ConnectPolicy, Context, Error, Misuse};
 use tokio::time::Instant;
 
+use super::absence::Absence;
 use super::backoff::chance;
 use super::replica::Live;
 use super::table::Shared;
@@ -41,6 +42,7 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
     let (url, wake) = shared.url(index);
     let options = &shared.options;
     let (mut failures, mut since) = (0, Instant::now());
+    let mut absence = Absence::begin(since);
     let mut on_trial = false;
     loop {
         shared.connecting(index);
@@ -56,6 +58,7 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
                 shared.connected(index, &live);
                 let (error, worked_until) = serve(shared, index, &live).await;
                 shared.mark_lost(index, &live, error);
+                absence = Absence::begin(Instant::now());
                 let unanswering = live.unanswering.load(Ordering::Relaxed);
                 let answered = live.answered.load(Ordering::Relaxed);
                 let lasted = worked_until - begun >= options.backoff.longest;
@@ -73,7 +76,8 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
                 // The address is malformed, or the context has been closed.
                 let hopeless = matches!(error, Error::Misuse(_));
                 let error = after(failures, since.elapsed(), error);
-                shared.failed(index, error.into());
+                let warns = absence.warns(Instant::now());
+                shared.failed(index, error.into(), warns);
                 hopeless
             }
         };

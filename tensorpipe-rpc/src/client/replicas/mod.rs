@@ -12,6 +12,7 @@
 //!   back-off bounds how often a server can die. If an attempt may have run, no later error says that the call did not.
 //! - A call with a reference among its arguments goes to the pipe of the reference's owner.
 
+mod absence;
 mod backoff;
 mod balance;
 mod budget;

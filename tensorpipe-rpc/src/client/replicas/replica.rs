@@ -13,6 +13,8 @@ pub(super) struct Replica {
     /// The server's answers to the binds so far, by the service's position in the table.
     pub(super) services: Vec<Result<u32, ConnectError>>,
     pub(super) last_error: Option<ConnectError>,
+    /// A warning said that it is not there.
+    pub(super) warned: bool,
     /// It is to be connected now, without waiting for the back-off.
     pub(super) reconnect_now: bool,
     /// Wakes its task.
@@ -66,6 +68,7 @@ impl Replica {
             phase: Phase::Connecting,
             services: Vec::new(),
             last_error: None,
+            warned: false,
             reconnect_now: false,
             wake: Arc::default(),
         }

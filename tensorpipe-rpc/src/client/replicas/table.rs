@@ -31,6 +31,8 @@ pub(super) struct Table {
     /// The services that clients have asked for. The list only grows, because a service is identified by its position.
     pub(super) schemas: Vec<&'static Schema>,
     turn: usize,
+    /// A warning said that no replica is left.
+    warned_none_left: bool,
 }
 
 /// The replica of one call.
@@ -69,6 +71,7 @@ impl Shared {
                 replicas: replicas.collect(),
                 schemas: Vec::new(),
                 turn: 0,
+                warned_none_left: false,
             }),
             changed: Notify::new(),
             options,
@@ -200,7 +203,7 @@ impl Shared {
     pub(super) fn mark_lost(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
         let lost = self.table().mark_lost(index, live, error);
         if let Some(lost) = lost {
-            lost.tell();
+            self.tell(lost);
         }
     }
 
@@ -222,7 +225,7 @@ impl Shared {
             table.mark_lost(index, live, ConnectError::Unanswered { calls })
         };
         if let Some(lost) = lost {
-            lost.tell();
+            self.tell(lost);
         }
     }
 
@@ -267,21 +270,23 @@ impl Shared {
 
     /// The replica's pipe is connected.
     pub(super) fn connected(&self, index: usize, live: &Arc<Live>) {
-        let url = self.change(index, |replica| {
+        let (url, warned) = {
+            let mut table = self.table();
+            let warned = std::mem::take(&mut table.warned_none_left);
+            let replica = &mut table.replicas[index];
             replica.services.clear();
             replica.go_to(Phase::Live(live.clone()));
-        });
+            let warned = std::mem::take(&mut replica.warned) || warned;
+            (replica.url.clone(), warned)
+        };
         ignore_panic(|| self.changed.notify_waiters());
         metrics::replica_connected();
         let pipe = live.connection.pipe().name();
-        ignore_panic(|| tracing::debug!(%url, pipe, "a replica is there"));
-    }
-
-    /// Changes a replica. Returns its URL.
-    fn change(&self, index: usize, change: impl FnOnce(&mut Replica)) -> Arc<str> {
-        let replica = &mut self.table().replicas[index];
-        change(replica);
-        replica.url.clone()
+        ignore_panic(|| match warned {
+            // A log of warnings must not end with one that is over.
+            true => tracing::warn!(%url, pipe, "a replica is there again"),
+            false => tracing::info!(%url, pipe, "a replica is there"),
+        });
     }
 
     /// Whether `live` is still the replica's pipe.
@@ -322,22 +327,32 @@ impl Shared {
         }
     }
 
-    /// An attempt to connect failed.
-    pub(super) fn failed(&self, index: usize, error: ConnectError) {
-        let url = self.change(index, |replica| {
+    /// An attempt to connect failed. `warns` if that has gone on for a while.
+    pub(super) fn failed(&self, index: usize, error: ConnectError, warns: bool) {
+        let url = {
+            let replica = &mut self.table().replicas[index];
             if replica.go_to(Phase::Waiting) {
                 replica.last_error = Some(error.clone());
             }
+            replica.warned |= warns;
+            replica.url.clone()
+        };
+        ignore_panic(|| match warns {
+            true => tracing::warn!(%url, %error, "a replica is not there"),
+            false => tracing::debug!(%url, %error, "a replica is not there"),
         });
-        ignore_panic(|| tracing::debug!(%url, %error, "a replica is not there"));
     }
 
     pub(super) fn given_up(&self, index: usize) {
-        let url = self.change(index, |replica| {
+        let (url, error) = {
+            let replica = &mut self.table().replicas[index];
             replica.go_to(Phase::GivenUp);
-        });
+            replica.warned = true;
+            (replica.url.clone(), replica.last_error.clone())
+        };
         ignore_panic(|| self.changed.notify_waiters());
-        ignore_panic(|| tracing::warn!(%url, "a replica is given up"));
+        let error = error.as_ref().map(tracing::field::display);
+        ignore_panic(|| tracing::warn!(%url, error, "a replica is given up"));
     }
 
     /// The replica's task has ended, and nobody connects it again.
@@ -360,22 +375,19 @@ impl Shared {
     pub(super) fn should_reconnect_now(&self, index: usize) -> bool {
         self.table().replicas[index].reconnect_now
     }
-}
 
-impl Lost {
-    /// Wakes the replica's task, and logs the loss.
-    fn tell(&self) {
-        self.wake.notify_one();
+    /// Wakes the task of a replica that is gone, and logs the loss.
+    fn tell(&self, lost: Lost) {
+        lost.wake.notify_one();
         metrics::replica_lost();
-        let Self { url, error, .. } = self;
-        ignore_panic(
-            || match self.is_last && should_log(("no replica is left", "", "")) {
-                true => {
-                    tracing::warn!(%url, %error, "the last replica is gone: no call can be made")
-                }
-                false => tracing::info!(%url, %error, "a replica is gone"),
-            },
-        );
+        let Lost { url, error, .. } = lost;
+        let warns = lost.is_last
+            && should_log(("no replica is left", "", ""))
+            && self.table().warn_none_left();
+        ignore_panic(|| match warns {
+            true => tracing::warn!(%url, %error, "the last replica is gone: no call can be made"),
+            false => tracing::info!(%url, %error, "a replica is gone"),
+        });
     }
 }
 
@@ -390,13 +402,24 @@ impl Table {
         replica.services.clear();
         replica.last_error = Some(error.clone());
         let (url, wake) = (replica.url.clone(), replica.wake.clone());
-        let mut others = self.replicas.iter();
         Some(Lost {
             url,
             wake,
             error,
-            is_last: !others.any(|one| matches!(one.phase, Phase::Live(_))),
+            is_last: self.none_live(),
         })
+    }
+
+    fn none_live(&self) -> bool {
+        let mut replicas = self.replicas.iter();
+        !replicas.any(|one| matches!(one.phase, Phase::Live(_)))
+    }
+
+    /// Whether to warn that no replica is left. If so, the next one to be there is worth a warning, too.
+    fn warn_none_left(&mut self) -> bool {
+        let warns = self.none_live();
+        self.warned_none_left |= warns;
+        warns
     }
 
     /// Why no replica was picked.

@@ -89,7 +89,7 @@ async fn a_subscriber_may_look_at_the_table() {
             shared.connected(0, &live);
             shared.record_bind(0, &live, Err(error()));
             shared.mark_lost(0, &live, error());
-            shared.failed(0, error());
+            shared.failed(0, error(), true);
             shared.given_up(0);
         });
         assert_eq!(looks.times(), 5);
