@@ -28,6 +28,8 @@ async fn an_idempotent_call_goes_on_elsewhere_when_its_server_dies() {
     // And back, without anybody's help.
     sites[dead].proxy.mend();
     until(|| states(&replicas)[dead] == ReplicaState::Live).await;
+    let status = &replicas.status()[dead];
+    assert!(status.last_error.is_none(), "{status:?}");
 }
 
 #[tokio::test]

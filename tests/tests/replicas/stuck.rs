@@ -76,11 +76,12 @@ fn one_that_answers_no_call_gets_no_further_ones() {
 fn one_that_comes_back_and_still_answers_none_is_found_out_by_one_call() {
     alone(async || {
         let places = [WorkerProcess::start(STUCK), WorkerProcess::start(&[])];
-        let builder = replicas_of(&places).unanswered(4);
+        let builder = replicas_of(&places).unanswered(4).backoff(FOR_LONG);
         let (client, replicas) = client_of(builder).await;
         let client = client.with_deadline(IN_TIME);
         assert_eq!(without_answer_at_once(&client, 8).await, 4);
         for _ in 0..2 {
+            replicas.reconnect();
             all_live(&replicas).await;
             // Each of the two has its turn.
             assert_eq!(without_answer_at_once(&client, 2).await, 1);

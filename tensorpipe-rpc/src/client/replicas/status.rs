@@ -65,12 +65,14 @@ impl Replica {
             Phase::GivenUp => ReplicaState::GivenUp,
             Phase::Closed => ReplicaState::Closed,
         };
+        // Why it was away before no longer matters once it is live.
+        let matters = state != ReplicaState::Live || self.services.iter().any(Result::is_err);
         ReplicaStatus {
             url: self.url.clone(),
             state,
             route,
             calls_in_flight,
-            last_error: self.last_error.clone(),
+            last_error: self.last_error.clone().filter(|_| matters),
         }
     }
 }
