@@ -156,41 +156,29 @@ impl InFlightCall {
 }
 
 /// A call that is cancelled when this is dropped before its answer.
-pub(crate) struct CancelOnDrop {
-    call: Option<InFlightCall>,
-    /// Whose failures are logged.
-    method: Option<&'static Method>,
-}
+pub(crate) struct CancelOnDrop(Option<InFlightCall>);
 
 impl CancelOnDrop {
-    pub(crate) fn new((engine, slot): Sent, method: Option<&'static Method>) -> Self {
-        let call = Some(InFlightCall::new(engine, slot));
-        Self { call, method }
+    pub(crate) fn new((engine, slot): Sent) -> Self {
+        Self(Some(InFlightCall::new(engine, slot)))
     }
 
     /// Waits for the outcome. Also returns the call that it came from.
     pub(crate) async fn outcome(&mut self) -> (Outcome, Option<Sent>) {
-        let outcome = poll_fn(|cx| match &mut self.call {
+        let outcome = poll_fn(|cx| match &mut self.0 {
             Some(call) => call.poll(cx),
             None => Poll::Pending,
         });
         let outcome = outcome.await;
-        if let (Some(call), Some(method), Outcome::Failed(error)) =
-            (&self.call, self.method, &outcome)
-        {
-            call.tell(method, error);
-        }
-        let sent = self
-            .call
-            .take()
-            .map(|call| (call.engine().clone(), call.slot));
+        let call = self.0.take();
+        let sent = call.map(|call| (call.engine().clone(), call.slot));
         (outcome, sent)
     }
 }
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if let Some(call) = &self.call {
+        if let Some(call) = &self.0 {
             call.cancel();
         }
     }

@@ -43,7 +43,7 @@ pub(super) async fn bind(
         required: None,
     });
     let pipe = engine.pipe.name().into();
-    let mut asked = CancelOnDrop::new((engine.clone(), slot), None);
+    let mut asked = CancelOnDrop::new((engine.clone(), slot));
     let (outcome, _) = asked.outcome().await;
     let body = match outcome {
         Outcome::Value(body) => body,

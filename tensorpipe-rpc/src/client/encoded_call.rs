@@ -51,12 +51,13 @@ impl EncodedCall {
         Some(pin.engine().clone())
     }
 
-    /// Sends the call once, with `left` until its deadline.
+    /// Sends the call once, with `left` until its deadline. If `is_attempt`, the caller reports its failure, unless it sends it again.
     pub(super) fn send(
         &self,
         engine: &Arc<Engine>,
         service: u32,
         left: Option<Duration>,
+        is_attempt: bool,
     ) -> Result<Sent, CallError> {
         let options = CallOptions {
             // Each attempt has messages of its own, whose tensors are placed anew.
@@ -68,6 +69,9 @@ impl EncodedCall {
             ..self.options.clone()
         };
         let begun = engine.begin_call(service, &options, left);
+        if let Some(trace) = begun.trace.as_ref().filter(|_| is_attempt) {
+            trace.is_attempt();
+        }
         let header_len = begun.header.len();
         let mut encoded = self.kept.behind(begun.header, &engine.pipe.peer_limits());
         if let Some(references) = &self.references {

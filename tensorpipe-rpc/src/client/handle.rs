@@ -254,15 +254,15 @@ fn send_to_one(replicated: &ReplicatedService, call: &EncodedCall) -> Result<Sen
     let left = time_of(&call.options);
     match call.owner() {
         None => {
-            let picked = replicated.here()?;
+            let picked = replicated.here(call)?;
             let engine = &picked.live.connection.engine;
-            call.send(engine, picked.service, left)
+            call.send(engine, picked.service, left, false)
         }
         // A server that this client was not made for gets none of its calls, whatever services it has.
         Some(owner) if !replicated.has(&owner) => Err(CallError::Unresolved(
             "its owner is not among these replicas; send a `Shared` that `Remote::share` makes, or fetch the value".into(),
         )),
-        Some(owner) => call.send(&owner, replicated.service_at(&owner)?, left),
+        Some(owner) => call.send(&owner, replicated.service_at(&owner)?, left, false),
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Identity, MessageStats, Pipe, route::Diverted};
-use tracing::Span;
+use tracing::{Level, Span};
 
 use super::handling::GIVEN_UP;
 use super::outcome::{self, Verdict};
@@ -30,6 +30,8 @@ pub(crate) struct CallTrace {
     made: Instant,
     /// The caller asked for figures.
     pub(crate) wants_stats: bool,
+    /// If this attempt fails, the call may be sent again: its caller's task knows, and reports the failure.
+    is_attempt: AtomicBool,
     span: Span,
     stats: Mutex<CallStats>,
     /// How long the answer took, and how the call ends if it can be decoded.
@@ -103,6 +105,7 @@ impl CallTrace {
             method: method.name,
             made: ambient::now(),
             wants_stats,
+            is_attempt: AtomicBool::new(false),
             span,
             stats: Mutex::new(stats),
             answered: OnceLock::new(),
@@ -110,6 +113,11 @@ impl CallTrace {
             diverted: wants_stats.then(Diverted::default),
         };
         (Some(Arc::new(trace)), belongs_to)
+    }
+
+    /// This is one attempt of a call that may be sent again.
+    pub(crate) fn is_attempt(&self) {
+        self.is_attempt.store(true, Ordering::Relaxed);
     }
 
     /// The list to which the pipe adds tensors that go another way than planned.
@@ -171,6 +179,10 @@ impl CallTrace {
             Outcome::Value(_) => self.answered(None),
             Outcome::ServiceError(_) => self.answered(Some(outcome::SERVICE_ERROR)),
             Outcome::Failed(_) | Outcome::NotBound(..) if is_answered => {}
+            Outcome::Failed(error) if self.is_attempt.load(Ordering::Relaxed) => {
+                let (outcome, _) = outcome::of_error(error);
+                self.end(Some((outcome, Level::DEBUG)), error);
+            }
             Outcome::Failed(error) => self.failed(error),
             Outcome::NotBound(_, reason) => self.failed(&CallError::Other(reason.clone())),
         }
@@ -273,16 +285,29 @@ pub(crate) fn tell_failed(
         trace.failed(error);
     }
     if trace.is_none_or(|trace| trace.span.is_disabled()) {
-        let Method { service, name, .. } = method;
-        failed_without_span(
-            "rpc.call",
-            service,
-            name,
-            peer,
-            outcome::of_error(error),
-            error,
-        );
+        tell_without_span(method, peer, error);
     }
+}
+
+/// Reports how a call failed that is not sent again: in the span of the last attempt, if the failure is that one's. `peer` is the
+/// last that it was sent to.
+#[cold]
+pub(crate) fn tell_last_failed(
+    last: Option<&Arc<CallTrace>>,
+    method: &'static Method,
+    peer: &str,
+    error: &CallError,
+) {
+    match last.filter(|trace| !trace.span.is_disabled()) {
+        Some(trace) => spans::failed(&trace.span, method.name, outcome::of_error(error), error),
+        None => tell_without_span(method, peer, error),
+    }
+}
+
+fn tell_without_span(method: &'static Method, peer: &str, error: &CallError) {
+    let Method { service, name, .. } = method;
+    let verdict = outcome::of_error(error);
+    failed_without_span("rpc.call", service, name, peer, verdict, error);
 }
 
 impl Drop for CallTrace {

@@ -28,7 +28,8 @@
 //! broke its contract (a panic, a result that cannot be sent or decoded). It is WARN if arguments, time, capacity or the connection
 //! were the cause, and DEBUG for the method's own error and for dropped calls. If many calls of one method fail in the same way,
 //! only the first five in ten seconds have that level; the others are DEBUG. A WARN with the next one tells how many they were. Where no subscriber
-//! takes spans, as with `RUST_LOG=warn`, the event has the fields `span`, `service`, `method` and `peer` itself.
+//! takes spans, as with `RUST_LOG=warn`, the event has the fields `span`, `service`, `method` and `peer` itself. An attempt over
+//! [`Replicas`](crate::Replicas) that fails is DEBUG: if the call is not sent again, that is told once, also if no server can be called.
 //!
 //! For OpenTelemetry: the ids have its sizes. A layer that makes OpenTelemetry spans takes `trace_id`, `span_id` and `parent` from
 //! the fields of `rpc.call` and `rpc.handle`. If you have an OpenTelemetry context of your own, pass its ids to a client with
@@ -102,7 +103,7 @@ mod stats;
 mod stream_traffic;
 
 pub(crate) use attempts::Attempts;
-pub(crate) use calling::{CallTrace, tell_failed};
+pub(crate) use calling::{CallTrace, tell_failed, tell_last_failed};
 pub(crate) use handling::{HandlerTrace, instrument};
 pub(crate) use outcome::of_failure;
 pub(crate) use repeated::should_log;

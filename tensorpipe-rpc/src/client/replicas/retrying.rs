@@ -18,7 +18,8 @@ use crate::client::connection::Connection;
 use crate::client::encoded_call::EncodedCall;
 use crate::engine::{Deadline, Engine, Outcome};
 use crate::error::{CallError, ConnectError, PlaceError};
-use crate::observe::Attempts;
+use crate::observe::{Attempts, CallTrace, tell_last_failed};
+use crate::schema::Schema;
 use crate::timer::Sleep;
 
 impl ReplicatedService {
@@ -31,6 +32,7 @@ impl ReplicatedService {
             left: shared.options.max_attempts,
             tried: Vec::new(),
             ran: None,
+            peer: String::new(),
             attempts: arguments.options.wants_stats.then(Attempts::new),
             arguments,
         };
@@ -44,11 +46,15 @@ impl ReplicatedService {
     }
 
     /// A live replica, for a call that is sent once.
-    pub(in crate::client) fn here(&self) -> Result<Picked, CallError> {
+    pub(in crate::client) fn here(&self, call: &EncodedCall) -> Result<Picked, CallError> {
         let shared = &self.replicas.inner.shared;
         match shared.pick(self.service, &[]) {
             Pick::Replica(picked) => Ok(picked),
-            _ => Err(self.unavailable()),
+            _ => {
+                let error = self.unavailable();
+                tell_last_failed(None, call.options.method, "", &error);
+                Err(error)
+            }
         }
     }
 
@@ -99,6 +105,8 @@ struct RetryingCall {
     tried: Vec<usize>,
     /// The error of an attempt that may have run.
     ran: Option<CallError>,
+    /// The name of the peer that failed last.
+    peer: String,
     /// A record of each attempt, if the caller asked for figures.
     attempts: Option<Arc<Attempts>>,
 }
@@ -114,11 +122,11 @@ impl RetryingCall {
         let engine = &picked.live.connection.engine;
         let now = ambient::now();
         let left = self.deadline().map(|(at, _)| at - now.min(at));
-        let sent = self.arguments.send(engine, picked.service, left)?;
+        let sent = self.arguments.send(engine, picked.service, left, true)?;
         if let (Some(attempts), Some(trace)) = (&self.attempts, &sent.1.trace) {
             attempts.add(trace.clone());
         }
-        let call = CancelOnDrop::new(sent, Some(self.arguments.options.method));
+        let call = CancelOnDrop::new(sent);
         Ok(Attempt { picked, call })
     }
 
@@ -137,20 +145,21 @@ impl RetryingCall {
         loop {
             let mut attempt = match next {
                 Ok(attempt) => attempt,
-                Err(error) => return self.fails(error),
+                Err(error) => return self.fails(error, None),
             };
             self.left = self.left.saturating_sub(1);
-            let error = match attempt.call.outcome().await {
-                (Outcome::Failed(error), _) => error,
-                answer => {
-                    answered(&attempt);
-                    return answer;
-                }
+            let (outcome, sent) = attempt.call.outcome().await;
+            let Outcome::Failed(error) = outcome else {
+                answered(&attempt);
+                return (outcome, sent);
             };
+            let peer = attempt.picked.live.connection.engine.pipe.peer_name();
+            peer.clone_into(&mut self.peer);
+            let trace = sent.and_then(|(_, slot)| slot.trace.clone());
             if let Err(error) = self.judge(&attempt, &error) {
-                return self.fails(error);
+                return self.fails(error, trace);
             }
-            drop(attempt);
+            drop((attempt, trace));
             next = self.next(Some(error)).await;
         }
     }
@@ -181,8 +190,6 @@ impl RetryingCall {
         if verdict == Verdict::NotHere && !self.replicated.replicas.inner.budget.withdraw() {
             return Err(error.clone());
         }
-        let method = self.arguments.options.method.name;
-        ignore_panic(|| tracing::debug!(method, %error, "a call is made again"));
         Ok(())
     }
 
@@ -193,10 +200,25 @@ impl RetryingCall {
             true => self.shared().pick(self.replicated.service, &self.tried),
         };
         match picked {
-            Pick::Replica(picked) if !self.is_late() => self.send(picked),
+            Pick::Replica(picked) if !self.is_late() => {
+                if let Some(error) = &error {
+                    self.tell_again(&picked, error);
+                }
+                self.send(picked)
+            }
             Pick::Replica(_) | Pick::AllTried => Err(error.unwrap_or_else(|| self.time_is_up())),
             Pick::NotYet | Pick::Unavailable => Err(self.unavailable()),
         }
+    }
+
+    /// It is sent again, after this error of the attempt before.
+    fn tell_again(&self, to: &Picked, error: &CallError) {
+        let Schema { service, .. } = self.replicated.schema;
+        let method = self.arguments.options.method.name;
+        let (peer, to) = (&*self.peer, to.live.connection.engine.peer_url.get());
+        ignore_panic(
+            || tracing::debug!(service, method, peer, to, %error, "the call failed, and is sent again"),
+        );
     }
 
     /// Its deadline has passed.
@@ -231,12 +253,14 @@ impl RetryingCall {
         }
     }
 
-    /// The call has failed. If an earlier attempt may have run, so may the call.
-    fn fails(self, error: CallError) -> (Outcome, Option<Sent>) {
-        let error = match self.ran {
-            Some(ran) if !error.may_have_run() => ran,
-            _ => error,
+    /// The call has failed: this error may be that of an attempt. If an earlier attempt may have run, so may the call.
+    fn fails(self, error: CallError, of: Option<Arc<CallTrace>>) -> (Outcome, Option<Sent>) {
+        let (error, of) = match self.ran {
+            Some(ran) if !error.may_have_run() => (ran, None),
+            _ => (error, of),
         };
+        let method = self.arguments.options.method;
+        tell_last_failed(of.as_ref(), method, &self.peer, &error);
         (Outcome::Failed(error), None)
     }
 }
