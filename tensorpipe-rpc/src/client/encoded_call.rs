@@ -70,7 +70,7 @@ impl EncodedCall {
         };
         let begun = engine.begin_call(service, &options, left);
         if let Some(trace) = begun.trace.as_ref().filter(|_| is_attempt) {
-            trace.is_attempt();
+            trace.set_attempt();
         }
         let header_len = begun.header.len();
         let mut encoded = self.kept.behind(begun.header, &engine.pipe.peer_limits());

@@ -116,7 +116,7 @@ impl CallTrace {
     }
 
     /// This is one attempt of a call that may be sent again.
-    pub(crate) fn is_attempt(&self) {
+    pub(crate) fn set_attempt(&self) {
         self.is_attempt.store(true, Ordering::Relaxed);
     }
 
