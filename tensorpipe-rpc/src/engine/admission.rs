@@ -53,6 +53,13 @@ impl Admitted {
             .as_ref()
             .is_none_or(|streams| streams.begin_answer())
     }
+
+    /// Its caller gets no answer from here. The context may live on in the handler's own tasks.
+    pub(super) fn nobody_waits(&self) {
+        if let Some(trace) = &self.context.inner.handler_trace {
+            trace.cancelled();
+        }
+    }
 }
 
 /// Counts a call. The limits count it until it is about to be answered; a shutdown waits until the answer is on its way.

@@ -197,6 +197,27 @@ async fn the_calls_of_a_lost_client_are_cancelled_whatever_a_subscriber_does_at_
     assert!(runs.context.is_cancelled() && ended.load(Ordering::Relaxed));
 }
 
+/// A handler may leave a clone of its context to a task of its own.
+#[tokio::test]
+async fn a_call_that_nobody_waits_for_has_ended_though_its_context_lives_on() {
+    let (engine, _peer) = serving(1).await;
+    let told = Arc::new(AtomicBool::new(false));
+    let hears = told.clone();
+    let watches = Watches(move |seen| {
+        hears.fetch_or(seen == Seen::Event, Ordering::Relaxed);
+    });
+    tracing::subscriber::with_default(watches, || {
+        let call = traced(&engine, &Header::plain(Kind::Claim, 1));
+        let lives_on = call.context.clone();
+        call.context.inner.cancel.set();
+        assert!(!told.load(Ordering::Relaxed));
+        engine.given_up(&call);
+        drop(call);
+        assert!(told.load(Ordering::Relaxed));
+        drop(lives_on);
+    });
+}
+
 fn gone() -> Error {
     Error::Reset {
         code: ResetCode::Failed,

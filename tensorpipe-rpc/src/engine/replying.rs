@@ -62,7 +62,7 @@ impl Engine {
     /// Answers a call with the outcome of its handler.
     pub(super) fn reply(&self, admitted: &Admitted, mut reply: Reply) {
         if !admitted.begin_answer() {
-            return;
+            return admitted.nobody_waits();
         }
         let call = admitted.call;
         let server_stats = reply.take_server_stats();
@@ -125,7 +125,10 @@ impl Engine {
             }
             // Too large for the caller's limits, or on a device that no channel serves.
             Error::Misuse(misuse) => fail(FailureCode::BadReply, misuse.to_string()),
-            error => self.nobody_waits(&error),
+            error => {
+                admitted.nobody_waits();
+                self.nobody_waits(&error);
+            }
         }
     }
 
@@ -184,6 +187,7 @@ impl Engine {
         if admitted.context.time_left() == Some(Duration::ZERO) {
             self.tell_failed(admitted, FailureCode::Deadline, LATE);
         }
+        admitted.nobody_waits();
     }
 
     /// Answers any call with a failure, without figures.

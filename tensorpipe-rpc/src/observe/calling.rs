@@ -180,8 +180,7 @@ impl CallTrace {
             Outcome::ServiceError(_) => self.answered(Some(outcome::SERVICE_ERROR)),
             Outcome::Failed(_) | Outcome::NotBound(..) if is_answered => {}
             Outcome::Failed(error) if self.is_attempt.load(Ordering::Relaxed) => {
-                let (outcome, _) = outcome::of_error(error);
-                self.end(Some((outcome, Level::DEBUG)), error);
+                self.attempt_failed(error);
             }
             Outcome::Failed(error) => self.failed(error),
             Outcome::NotBound(_, reason) => self.failed(&CallError::Other(reason.clone())),
@@ -200,6 +199,12 @@ impl CallTrace {
         if let Some((_, failed)) = self.answered.get() {
             self.end(*failed, &"the method's own");
         }
+    }
+
+    /// The attempt failed. Whether the call is sent again is known later.
+    pub(crate) fn attempt_failed(&self, error: &CallError) {
+        let (outcome, _) = outcome::of_error(error);
+        self.end(Some((outcome, Level::DEBUG)), error);
     }
 
     /// The call failed, or was not made.

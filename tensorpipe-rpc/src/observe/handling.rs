@@ -160,6 +160,11 @@ impl HandlerTrace {
         self.end(Some(verdict), error);
     }
 
+    /// Nobody waits for the call any more.
+    pub(crate) fn cancelled(&self) {
+        self.failed(outcome::CANCELLED, &GIVEN_UP);
+    }
+
     /// Reports the end of the call. Later reports change nothing.
     fn end(&self, failed: Option<Verdict>, error: &dyn fmt::Display) {
         let (is_made, took) = {
@@ -205,7 +210,7 @@ impl HandlerTrace {
 impl Drop for HandlerTrace {
     /// Counts the call as cancelled unless it has ended already.
     fn drop(&mut self) {
-        self.failed(outcome::CANCELLED, &GIVEN_UP);
+        self.cancelled();
         spans::end(&mut self.span);
     }
 }
@@ -298,9 +303,7 @@ impl Drop for Watched {
             Stage::Fresh | Stage::Waiting if self.context.deadline().is_some_and(late) => {
                 handler_trace.failed(outcome::DEADLINE, &"its deadline passed");
             }
-            Stage::Fresh | Stage::Waiting => {
-                handler_trace.failed(outcome::CANCELLED, &GIVEN_UP);
-            }
+            Stage::Fresh | Stage::Waiting => handler_trace.cancelled(),
         }
     }
 }

@@ -105,7 +105,7 @@ fn is_exposed(identity: Option<&Identity>, over: &str, connection: &dyn Connecti
     is_exposed
 }
 
-/// Whether an accepted pipe's peer may be anybody on the network: it is on another host, and has proved nothing.
+/// Whether an accepted pipe's peer may be anybody on the network: it comes over the network, and has proved nothing.
 fn is_anybody(identity: Option<&Identity>, peer: PeerAddr) -> bool {
     let is_remote =
         matches!(peer, PeerAddr::Socket(peer) if !peer.ip().to_canonical().is_loopback());
@@ -122,7 +122,7 @@ fn warn_of_anybody(established: &Established) {
     {
         tracing::warn!(
             peer = %established.connection.endpoints(),
-            "a peer on another host has a pipe and has proved nothing, as anybody may who reaches this port: ask for a token (`ContextBuilder::token`) or certificates (`TlsConfig::clients`)"
+            "a peer has a pipe over the network and has proved nothing, as anybody may who reaches this port: ask for a token (`ContextBuilder::token`) or certificates (`TlsConfig::clients`)"
         );
     }
 }

@@ -265,6 +265,8 @@ impl Core {
     pub(super) fn tell_stalled(&self) {
         self.driver.poll_anyway();
         self.driver.wakers.wake_waiting();
+        // The runtime may have a thread that sleeps: the task that was asked may be what blocks another one.
+        self.driver.wakers.wake_background();
         // Without a handler the lock is left to whoever sets one.
         if !lock(&self.shared).has_handler {
             return;

@@ -155,11 +155,15 @@ impl Round {
                 }
                 lock(heartbeat()).telling.remove(&id);
             };
-            // The runtime is no place for it. Without a thread, deadlines that end late would be worse.
-            if let Err(tell) = workers::take(&runtime, tell) {
-                panics(tell);
-            }
+            elsewhere(&runtime, tell);
         }
+    }
+}
+
+/// Runs somebody else's code on another thread. If there is none, it runs here: the runtime may be stalled.
+fn elsewhere(runtime: &Handle, run: impl FnOnce() + Send + 'static) {
+    if let Err(run) = workers::take(runtime, run) {
+        panics(run);
     }
 }
 
@@ -178,7 +182,7 @@ impl Stalled {
 /// Whatever the last handle on a pipe frees is dropped on another thread.
 fn let_go(core: Arc<Core>) {
     if let Some(last) = Arc::into_inner(core) {
-        workers::run(&last.runtime.clone(), move || drop(last));
+        elsewhere(&last.runtime.clone(), move || drop(last));
     }
 }
 
@@ -324,7 +328,8 @@ impl Core {
         }
         if self.driver.is_kicked() {
             // A thread found the connection taken. The background task may be on a runtime that is blocked.
-            self.driver.wakers.notify();
+            let core = self.clone();
+            elsewhere(&self.runtime, move || core.driver.wakers.notify());
         }
         self.driver.wakers.wake_background();
     }
@@ -472,6 +477,10 @@ mod tests {
         assert!(!is_woken(), "nobody has work");
         core.driver.kick();
         core.send_keep_alive();
-        assert!(is_woken(), "what it has to do is forgotten");
+        let by = Instant::now() + Duration::from_secs(20);
+        while !is_woken() {
+            assert!(Instant::now() < by, "what it has to do is forgotten");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }

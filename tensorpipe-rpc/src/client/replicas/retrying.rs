@@ -156,6 +156,10 @@ impl RetryingCall {
             let peer = attempt.picked.live.connection.engine.pipe.peer_name();
             peer.clone_into(&mut self.peer);
             let trace = sent.and_then(|(_, slot)| slot.trace.clone());
+            if let Some(trace) = &trace {
+                // It may have been answered as well, just too late.
+                trace.attempt_failed(&error);
+            }
             if let Err(error) = self.judge(&attempt, &error) {
                 return self.fails(error, trace);
             }

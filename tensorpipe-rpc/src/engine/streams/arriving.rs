@@ -14,7 +14,7 @@ use crate::engine::table::Reading;
 use crate::engine::{Engine, to_body};
 use crate::error::{CallError, no_place};
 use crate::header::{FailureCode, Header, Kind, StreamDirection};
-use crate::observe::metrics;
+use crate::observe::{metrics, of_failure};
 use crate::placement::ReceivePlacement;
 
 impl Engine {
@@ -177,6 +177,10 @@ impl Engine {
         let serving = self.serving.as_ref();
         let context = serving.and_then(|serving| serving.streams.context(streams.call));
         let server_stats = context.as_ref().and_then(CallContext::server_stats);
+        let trace = context.as_ref().map(|context| &context.inner.handler_trace);
+        if let Some(Some(trace)) = trace {
+            trace.failed(of_failure(code), &text);
+        }
         if streams.begin_answer() {
             self.fail(streams.call, server_stats.as_ref(), code, text);
         }
