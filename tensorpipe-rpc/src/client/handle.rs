@@ -202,8 +202,11 @@ impl ClientHandle {
             tell_failed(begun.trace.as_ref(), options.method, peer, error);
         };
         let (encoded, references) = encoding(here, None, || encode(&mut encoder));
-        let encoded = encoded.map_err(|error| error.in_method(options.method.name));
-        encoded.map_err(CallError::Encode).inspect_err(tell)?;
+        if let Err(error) = encoded {
+            let error = CallError::Encode(error.in_method(options.method.name));
+            tell(&error);
+            return Err(error);
+        }
         let mut encoded = encoder.finish();
         if let Some(references) = &references {
             put_references(&mut encoded.metadata, &references.waits).inspect_err(tell)?;

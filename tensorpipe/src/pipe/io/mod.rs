@@ -83,8 +83,8 @@ pub(super) struct Io {
 impl Io {
     pub(super) fn new(connection: Box<dyn Connection>, leftover: Vec<u8>, waker: Waker) -> Self {
         let end = leftover.len();
-        let mut received = leftover;
-        received.resize(RECEIVE_BUFFER_IDLE.max(end), 0);
+        let mut received = vec![0; RECEIVE_BUFFER_IDLE.max(end)];
+        received[..end].copy_from_slice(&leftover);
         Self {
             connection: Some(connection),
             ending: None,
