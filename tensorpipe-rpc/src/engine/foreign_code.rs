@@ -158,14 +158,7 @@ async fn the_calls_of_a_lost_client_are_cancelled_whatever_a_subscriber_does() {
         .ok()
         .unwrap();
     engine.list(0, &mut call);
-    let told = Arc::new(AtomicBool::new(false));
-    let hears = told.clone();
-    let panics = Watches(move |seen| {
-        if seen == Seen::Event {
-            hears.store(true, Ordering::Relaxed);
-            panic!("a subscriber's own");
-        }
-    });
+    let (panics, told) = panics_at(Seen::Event);
     tracing::subscriber::with_default(panics, || Receiver::new(&engine).closed(&gone()));
     assert!(call.context.is_cancelled() && told.load(Ordering::Relaxed));
 }
@@ -179,14 +172,7 @@ async fn the_calls_of_a_lost_client_are_cancelled_whatever_a_subscriber_does_at_
     let header = Header::plain(Kind::Claim, 1);
     let mut runs = serving.admit(&header, &[]).ok().unwrap();
     engine.list(0, &mut runs);
-    let ended = Arc::new(AtomicBool::new(false));
-    let hears = ended.clone();
-    let panics = Watches(move |seen| {
-        if seen == Seen::EndOfSpan {
-            hears.store(true, Ordering::Relaxed);
-            panic!("a subscriber's own");
-        }
-    });
+    let (panics, ended) = panics_at(Seen::EndOfSpan);
     tracing::subscriber::with_default(panics, || {
         let arrives = traced(&engine, &header);
         let receiving = (header, arrives, engine.clone());
@@ -216,6 +202,19 @@ async fn a_call_that_nobody_waits_for_has_ended_though_its_context_lives_on() {
         assert!(told.load(Ordering::Relaxed));
         drop(lives_on);
     });
+}
+
+/// A subscriber, and whether it has panicked.
+fn panics_at(when: Seen) -> (impl Subscriber + Send + Sync, Arc<AtomicBool>) {
+    let has_panicked = Arc::new(AtomicBool::new(false));
+    let panics = has_panicked.clone();
+    let subscriber = Watches(move |seen| {
+        if seen == when {
+            panics.store(true, Ordering::Relaxed);
+            panic!("a subscriber's own");
+        }
+    });
+    (subscriber, has_panicked)
 }
 
 fn gone() -> Error {
