@@ -25,10 +25,10 @@ pub(crate) fn legible(words: &str) -> String {
 }
 
 impl PeerFault {
-    /// What an error says in front of it: who has another secret, or no certificate, broke no protocol.
+    /// What an error says in front of it: who has another secret, or no certificate, or speaks something else, broke no protocol.
     pub(crate) fn blames(&self) -> &'static str {
         match self {
-            Self::Unproven { .. } | Self::Tls { .. } => "",
+            Self::Unproven { .. } | Self::Tls { .. } | Self::BadMagic { .. } => "",
             _ => "the peer broke the protocol: ",
         }
     }
