@@ -191,6 +191,7 @@ pub mod transports;
 /// parts, numbers of messages, credit for what is kept.
 pub mod engine {
     pub use crate::pipe::engine::{Awaiting, EnginePipe, Handler};
+    pub use crate::pipe::polls::Polled;
     pub use crate::pipe::{Held, Outbound, Submitted, When};
 }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use tensorpipe::Tensor;
 use tensorpipe::ambient;
-use tensorpipe::engine::Held;
+use tensorpipe::engine::{Held, Polled};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
@@ -67,6 +67,8 @@ pub(super) struct BatchedCall {
 /// Gathers the calls of one method.
 pub(super) struct Batcher {
     pub(super) method: &'static str,
+    /// The name under which a batch is polled.
+    pub(super) watched: Polled,
     state: Mutex<State>,
 }
 
@@ -100,6 +102,7 @@ impl Batcher {
         };
         Self {
             method,
+            watched: Polled::named(None, method),
             state: Mutex::new(state),
         }
     }
@@ -231,6 +234,10 @@ pub(super) struct Ending {
 impl Ending {
     pub(super) fn method(&self) -> &'static str {
         self.batcher.method
+    }
+
+    pub(super) fn watched(&self) -> Polled {
+        self.batcher.watched
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tensorpipe::ambient;
+use tensorpipe::engine::Polled;
 use tensorpipe::{Device, Tensor};
 
 use super::batcher::{BatchFuture, BatchedCall, Callers, Ending};
@@ -61,7 +62,7 @@ pub(super) async fn run(run: Run) {
         handler_trace.record_start(begun);
     }
     let ended = match made {
-        Ok(work) => to_end(&context, work).await,
+        Ok(work) => to_end(&context, ending.watched(), work).await,
         Err(panic) => Some(Err(panic)),
     };
     let Some(ended) = ended else { return };
@@ -74,7 +75,7 @@ pub(super) async fn run(run: Run) {
             // One of the calls may be at fault: run each alone, so that the others do not fail with it.
             if call.handle.again && !call.answer.is_closed() {
                 ending.reruns += 1;
-                if let Some(own) = run_single(&context, ending.method(), call).await {
+                if let Some(own) = run_single(&context, &ending, call).await {
                     *reply = own;
                 }
             }
@@ -95,13 +96,13 @@ pub(super) async fn run(run: Run) {
 /// Runs the handler for one call of a batch that has failed. `None` if all callers have gone.
 async fn run_single(
     context: &CallContext,
-    method: &'static str,
+    ending: &Ending,
     call: &mut BatchedCall,
 ) -> Option<Reply> {
-    let gathered = Gathered::new(method, context.clone(), [call.rows]);
+    let gathered = Gathered::new(ending.method(), context.clone(), [call.rows]);
     let tensors = std::mem::take(&mut call.tensors);
     let ended = match catch_panic(|| (call.handle.run)(tensors, gathered)) {
-        Ok(work) => to_end(context, work).await?,
+        Ok(work) => to_end(context, ending.watched(), work).await?,
         Err(panic) => Err(panic),
     };
     match ended {
@@ -137,13 +138,17 @@ async fn columns(calls: Vec<Vec<Tensor>>, context: &CallContext) -> Result<Vec<T
 }
 
 /// Polls the handler within its context until it ends, perhaps with a panic. `None` if all callers have gone.
-async fn to_end(context: &CallContext, work: BatchFuture) -> Option<Result<Vec<Reply>, String>> {
+async fn to_end(
+    context: &CallContext,
+    watched: Polled,
+    work: BatchFuture,
+) -> Option<Result<Vec<Reply>, String>> {
     let mut work = Box::pin(context.clone().scope(work));
     let ended = poll_fn(|cx| {
         if context.inner.cancel.poll(cx).is_ready() {
             return Poll::Ready(None);
         }
-        catch_panic_poll(|| work.as_mut().poll(cx)).map(Some)
+        catch_panic_poll(|| watched.watch(|| work.as_mut().poll(cx))).map(Some)
     });
     let ended = ended.await;
     drop_quietly(work, "a handler");

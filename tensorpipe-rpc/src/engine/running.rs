@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tensorpipe::ambient;
+use tensorpipe::engine::Polled;
 use tensorpipe::log_limit::LogLimit;
 use tokio::time::Sleep;
 
@@ -29,6 +30,8 @@ pub(super) const A_HANDLER: &str = "a handler";
 pub(crate) struct Speed {
     service: &'static str,
     method: &'static str,
+    /// The names under which it is polled.
+    pub(super) watched: Polled,
     /// The running mean of the first polls, in nanoseconds. `u32::MAX` before the first.
     first: AtomicU32,
     /// Of warnings about [`BLOCKING`] polls.
@@ -40,6 +43,7 @@ impl Speed {
         Self {
             service,
             method,
+            watched: Polled::named(Some(service), method),
             first: AtomicU32::new(u32::MAX),
             warnings: LogLimit::new(),
         }
@@ -134,7 +138,8 @@ impl Future for Running {
             return Poll::Ready(());
         };
         let begun = ambient::now();
-        let polled = catch_panic_poll(|| handler.as_mut().poll(cx));
+        let poll = || this.speed.watched.watch(|| handler.as_mut().poll(cx));
+        let polled = catch_panic_poll(poll);
         let took = ambient::since(begun);
         if std::mem::take(&mut this.first) {
             this.speed.measured(took);

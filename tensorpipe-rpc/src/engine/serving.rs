@@ -353,7 +353,7 @@ impl Engine {
                 }
                 polled
             };
-            let polled = catch_panic(|| within.within(poll));
+            let polled = catch_panic(|| speed.watched.watch(|| within.within(poll)));
             let ended = ambient::now();
             let took = ended - begun;
             speed.measured(took);

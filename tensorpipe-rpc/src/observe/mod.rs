@@ -44,7 +44,7 @@
 //! | INFO | where it listens; a client that is gone without a goodbye; that it shuts down, and has | a replica that is there; one that is gone, while others are there |
 //! | WARN | a handshake that fails: no token or another one, a certificate that is not trusted, bytes of another protocol, silence; a peer over the network that had to prove nothing | no pipe to a URL after two seconds, and why; for a replica also once a minute while that lasts, and when it is there again; a replica is given up; the last one is gone |
 //! | WARN | a client whose service is not there, or is defined otherwise; a call that is refused or not allowed | a replica that serves something else |
-//! | WARN | a handler that has kept its thread without an `await`; calls that a shutdown gives up | |
+//! | WARN | a handler that has kept its thread for a second without an `await`, or keeps it for five and perhaps for ever, with `thread`, its number for `gdb` and `perf`; calls that a shutdown gives up | |
 //! | WARN | a runtime that does not run; a transport or channel that cannot be used though it was chosen; tensors that are copied though they could be lent | the same |
 //! | ERROR | whatever decides on calls panicked | |
 //!

@@ -7,6 +7,7 @@
 //! - wakes a task of each runtime with a pipe. A sleeping thread of the runtime runs it, and goes on to wait for sockets and timers. If it
 //!   has not run by the next round, the runtime is stalled: then those who wait for the pipe on other runtimes are woken, and go on without
 //!   its sockets and timers;
+//! - tells of handlers that keep their threads (`polls`);
 //! - tells the peer of a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked) at
 //!   most. A stopped process does not.
 //!
@@ -25,6 +26,7 @@ use super::core::Core;
 use super::driver::tuning::{
     HEARTBEAT_CHECKS, HEARTBEAT_LONGEST, HEARTBEAT_SHORTEST, HEARTBEAT_SILENT,
 };
+use super::polls;
 use crate::ambient;
 use crate::error::SystemError;
 use crate::log_limit::LogLimit;
@@ -84,6 +86,9 @@ fn beat(state: &Mutex<State>) -> ! {
             goes_on.unwrap_or(false)
         });
         round.tell();
+        for kept in polls::kept(now) {
+            elsewhere(None, move || kept.tell());
+        }
         let mut looked_at = lock(state);
         looked_at.pipes.append(&mut pipes);
         looked_at.next = looked_at.pipes.iter().map(|pipe| pipe.due).min();
@@ -155,13 +160,13 @@ impl Round {
                 }
                 lock(heartbeat()).telling.remove(&id);
             };
-            elsewhere(&runtime, tell);
+            elsewhere(Some(&runtime), tell);
         }
     }
 }
 
 /// Runs somebody else's code on another thread. If there is none, it runs here: the runtime may be stalled.
-fn elsewhere(runtime: &Handle, run: impl FnOnce() + Send + 'static) {
+fn elsewhere(runtime: Option<&Handle>, run: impl FnOnce() + Send + 'static) {
     if let Err(run) = workers::take(runtime, run) {
         panics(run);
     }
@@ -182,7 +187,7 @@ impl Stalled {
 /// Whatever the last handle on a pipe frees is dropped on another thread.
 fn let_go(core: Arc<Core>) {
     if let Some(last) = Arc::into_inner(core) {
-        elsewhere(&last.runtime.clone(), move || drop(last));
+        elsewhere(Some(&last.runtime.clone()), move || drop(last));
     }
 }
 
@@ -329,7 +334,7 @@ impl Core {
         if self.driver.is_kicked() {
             // A thread found the connection taken. The background task may be on a runtime that is blocked.
             let core = self.clone();
-            elsewhere(&self.runtime, move || core.driver.wakers.notify());
+            elsewhere(Some(&self.runtime), move || core.driver.wakers.notify());
         }
         self.driver.wakers.wake_background();
     }

@@ -41,7 +41,7 @@
 //! | `io/` | the connection and its buffers, for the thread that drives |
 //! | `core` | one open pipe: calls the handler, ends, keeps time |
 //! | `lane_handle`, `outbound/`, `inbound/` | operations: of lanes on other threads, of messages that leave and that come |
-//! | `background`, `heartbeat` | the pipe's task; the thread that keeps pipes of a blocked runtime alive |
+//! | `background`, `polls`, `heartbeat` | the pipe's task; who keeps its thread; the thread that keeps pipes of a blocked runtime alive |
 //! | `mod`, `engine` | [`Pipe`], the application's handle; the part for call engines and their futures |
 
 mod background;
@@ -56,6 +56,7 @@ mod io;
 mod lane;
 mod lane_handle;
 mod outbound;
+pub(crate) mod polls;
 mod shared;
 mod stats;
 #[cfg(test)]

@@ -47,16 +47,19 @@ pub(crate) fn run(runtime: &Handle, work: impl FnOnce() + Send + 'static) {
         runtime.spawn_blocking(work);
         return;
     }
-    if let Err(job) = take(runtime, work) {
+    if let Err(job) = take(Some(runtime), work) {
         runtime.spawn(async move { job() });
     }
 }
 
-/// The same, but work that no thread takes comes back.
-pub(crate) fn take(runtime: &Handle, work: impl FnOnce() + Send + 'static) -> Result<(), Job> {
-    let inside = runtime.clone();
+/// The same, perhaps within no runtime, but work that no thread takes comes back.
+pub(crate) fn take(
+    runtime: Option<&Handle>,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<(), Job> {
+    let inside = runtime.cloned();
     let job = move || {
-        let _inside = inside.enter();
+        let _inside = inside.as_ref().map(Handle::enter);
         work();
     };
     workers().take(Box::new(job), start)

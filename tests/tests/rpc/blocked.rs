@@ -147,6 +147,18 @@ fn others_are_served_while_a_handler_blocks_one_of_two_threads() {
         soon("an answer", other.block(1)).await.unwrap();
         assert!(!blocked.is_finished(), "it waited for the other one");
         soon("the answer", blocked).await.unwrap().unwrap();
+        // Its name is told while it blocks, too: it might for ever.
+        let has_warned = || child.complaints().contains("kept its thread");
+        eventually("the warning", has_warned).await;
+        let logged = child.complaints();
+        let line = |text: &str| logged.lines().position(|line| line.contains(text));
+        let (keeps, kept) = (line("keeps its thread"), line("kept its thread"));
+        assert!(keeps.is_some() && keeps < kept, "{logged}");
+        let keeps = logged.lines().nth(keeps.unwrap()).unwrap();
+        assert!(
+            keeps.contains("Blocks") && keeps.contains("block"),
+            "{keeps}"
+        );
     });
 }
 

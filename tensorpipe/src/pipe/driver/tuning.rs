@@ -242,6 +242,9 @@ pub(in crate::pipe) const HEARTBEAT_CHECKS: u32 = 8;
 /// Checks without a byte to the peer after which a pipe is silent. Chosen.
 pub(in crate::pipe) const HEARTBEAT_SILENT: u32 = 5;
 
+/// A poll of a handler that keeps its thread for so long is logged, while it lasts. Chosen.
+pub(in crate::pipe) const HEARTBEAT_KEPT: Duration = Duration::from_secs(5);
+
 /// The bound on silence if this side has none, or a longer one: the peer may have the default. Chosen.
 pub(in crate::pipe) const HEARTBEAT_LONGEST: Duration = Duration::from_secs(10);
 
