@@ -67,7 +67,7 @@ impl Speed {
                 method = self.method,
                 ?took,
                 more,
-                "a handler kept its thread without an await, and may have kept all pipes of its runtime: compute in `spawn_blocking`, or within `block_in_place`"
+                "a handler kept its thread without an await and, unless within `block_in_place`, perhaps all pipes of its runtime: compute in `spawn_blocking`"
             );
         });
     }

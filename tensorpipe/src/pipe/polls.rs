@@ -10,7 +10,7 @@ use nix::unistd::gettid;
 use super::driver::tuning::HEARTBEAT_KEPT;
 use crate::log_limit::LogLimit;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, Weak, lock, thread_local};
-use crate::sys::fork::PerProcess;
+use crate::sys::fork::{OnceBox, PerProcess};
 
 /// What is polled, by its names in the log.
 #[derive(Clone, Copy, Debug)]
@@ -19,18 +19,34 @@ pub struct Polled(usize);
 /// Its names. A batch has no service.
 type Names = (Option<&'static str>, &'static str);
 
-/// The names of all that was ever [`named`](Polled::named). As many as a program has methods.
-static NAMES: Mutex<Vec<Names>> = Mutex::new(Vec::new());
+/// Names that were given once, and further ones. As many as a program has methods. Without a lock, since a forked child knows them, too.
+struct Named {
+    names: Names,
+    next: OnceBox<Self>,
+}
+
+static FIRST: OnceBox<Named> = OnceBox::new();
 
 impl Polled {
     /// Code that is polled under these names.
     pub fn named(service: Option<&'static str>, method: &'static str) -> Self {
-        let mut names = lock(&NAMES);
-        let known = names.iter().position(|name| *name == (service, method));
-        Self(known.unwrap_or_else(|| {
-            names.push((service, method));
-            names.len() - 1
-        }))
+        let names = (service, method);
+        let (mut place, mut index) = (&FIRST, 0);
+        loop {
+            let named = place.get_or_init(|| Named {
+                names,
+                next: OnceBox::new(),
+            });
+            if named.names == names {
+                return Self(index);
+            }
+            (place, index) = (&named.next, index + 1);
+        }
+    }
+
+    fn names(self) -> Option<Names> {
+        let named = std::iter::successors(FIRST.get(), |named| named.next.get());
+        named.map(|named| named.names).nth(self.0)
     }
 
     /// Runs `poll`. If it keeps its thread for some seconds, that is logged meanwhile, while the process has a pipe.
@@ -64,6 +80,7 @@ impl Slot {
 }
 
 thread_local! {
+    /// A forked child's first thread has its parent's, at which nobody looks.
     static SLOT: OnceCell<Arc<Slot>> = const { OnceCell::new() };
 }
 
@@ -144,13 +161,12 @@ fn look(threads: &mut Vec<Seen>, now: Instant) -> Vec<Kept> {
         }
         let at_least = now.saturating_duration_since(seen.since);
         let polled = slot.what.load(Ordering::Relaxed).checked_sub(1);
-        if let Some(polled) = polled
-            && at_least >= HEARTBEAT_KEPT
+        if at_least >= HEARTBEAT_KEPT
+            && let Some(names) = polled.and_then(|index| Polled(index).names())
             && !std::mem::replace(&mut seen.is_told, true)
-            && let Some(names) = lock(&NAMES).get(polled)
         {
             kept.push(Kept {
-                names: *names,
+                names,
                 thread: seen.thread,
                 at_least,
             });
@@ -171,7 +187,7 @@ impl Kept {
                 thread = self.thread,
                 at_least = ?self.at_least,
                 more,
-                "a handler keeps its thread without an await, and perhaps all pipes of its runtime: compute in `spawn_blocking`, or within `block_in_place`"
+                "a handler keeps its thread without an await and, unless within `block_in_place`, perhaps all pipes of its runtime: compute in `spawn_blocking`"
             );
         }
     }
