@@ -148,7 +148,10 @@ async fn to_end(
         if context.inner.cancel.poll(cx).is_ready() {
             return Poll::Ready(None);
         }
-        catch_panic_poll(|| watched.watch(|| work.as_mut().poll(cx))).map(Some)
+        let begun = ambient::now();
+        let polled = catch_panic_poll(|| watched.watch(|| work.as_mut().poll(cx)));
+        watched.took(ambient::since(begun));
+        polled.map(Some)
     });
     let ended = ended.await;
     drop_quietly(work, "a handler");

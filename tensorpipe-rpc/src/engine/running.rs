@@ -9,67 +9,37 @@ use std::time::Duration;
 
 use tensorpipe::ambient;
 use tensorpipe::engine::Polled;
-use tensorpipe::log_limit::LogLimit;
 use tokio::time::Sleep;
 
 use super::Engine;
 use super::admission::Admitted;
-use crate::caught::{catch_panic_poll, drop_quietly, ignore_panic};
+use crate::caught::{catch_panic_poll, drop_quietly};
 use crate::service::HandlerFuture;
 
 /// A method whose first poll takes longer than this runs on tasks of its own. For empty methods all between 5 and 80 µs measure the same.
 const SHORT: Duration = Duration::from_micros(20);
-
-/// A method that keeps a thread of the runtime for longer than this gets a warning.
-const BLOCKING: Duration = Duration::from_secs(1);
 
 /// The name of a handler in messages about panics.
 pub(super) const A_HANDLER: &str = "a handler";
 
 /// How long the polls of a method take.
 pub(crate) struct Speed {
-    service: &'static str,
-    method: &'static str,
     /// The names under which it is polled.
     pub(super) watched: Polled,
     /// The running mean of the first polls, in nanoseconds. `u32::MAX` before the first.
     first: AtomicU32,
-    /// Of warnings about [`BLOCKING`] polls.
-    warnings: LogLimit,
 }
 
 impl Speed {
     pub(crate) fn new(service: &'static str, method: &'static str) -> Self {
         Self {
-            service,
-            method,
             watched: Polled::named(Some(service), method),
             first: AtomicU32::new(u32::MAX),
-            warnings: LogLimit::new(),
         }
     }
 
     pub(super) fn is_short(&self) -> bool {
         self.first.load(Ordering::Relaxed) < SHORT.as_nanos() as u32
-    }
-
-    /// Warns if a poll took too long.
-    pub(super) fn polled(&self, took: Duration) {
-        if took < BLOCKING {
-            return;
-        }
-        let Some(more) = self.warnings.admits() else {
-            return;
-        };
-        ignore_panic(|| {
-            tracing::warn!(
-                service = self.service,
-                method = self.method,
-                ?took,
-                more,
-                "a handler kept its thread without an await and, unless within `block_in_place`, perhaps all pipes of its runtime: compute in `spawn_blocking`"
-            );
-        });
     }
 
     /// Adds the time of a first poll. One long poll outweighs many short ones, because it held up a connection.
@@ -144,7 +114,7 @@ impl Future for Running {
         if std::mem::take(&mut this.first) {
             this.speed.measured(took);
         }
-        this.speed.polled(took);
+        this.speed.watched.took(took);
         if let Poll::Ready(ended) = polled {
             this.drop_handler();
             match ended {

@@ -357,7 +357,7 @@ impl Engine {
             let ended = ambient::now();
             let took = ended - begun;
             speed.measured(took);
-            speed.polled(took);
+            speed.watched.took(took);
             // A reply is large, so it is not moved out of `polled`.
             if !matches!(polled, Ok(Poll::Pending)) {
                 drop_quietly(handler, A_HANDLER);

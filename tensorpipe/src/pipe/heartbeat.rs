@@ -24,9 +24,9 @@ use tokio::runtime::{Handle, Id};
 
 use super::core::Core;
 use super::driver::tuning::{
-    HEARTBEAT_CHECKS, HEARTBEAT_LONGEST, HEARTBEAT_SHORTEST, HEARTBEAT_SILENT,
+    HEARTBEAT_CHECKS, HEARTBEAT_KEPT, HEARTBEAT_LONGEST, HEARTBEAT_SHORTEST, HEARTBEAT_SILENT,
 };
-use super::polls;
+use super::polls::{self, Look};
 use crate::ambient;
 use crate::error::SystemError;
 use crate::log_limit::LogLimit;
@@ -86,8 +86,13 @@ fn beat(state: &Mutex<State>) -> ! {
             goes_on.unwrap_or(false)
         });
         round.tell();
-        for kept in polls::kept(now) {
-            elsewhere(None, move || kept.tell());
+        let Look { polls, kept } = polls::look(Instant::now());
+        if !kept.is_empty() {
+            elsewhere(None, move || {
+                for kept in kept {
+                    panics(|| kept.tell());
+                }
+            });
         }
         let mut looked_at = lock(state);
         looked_at.pipes.append(&mut pipes);
@@ -98,6 +103,8 @@ fn beat(state: &Mutex<State>) -> ! {
         drop(pipes);
         match next {
             Some(next) => std::thread::park_timeout(next.saturating_duration_since(Instant::now())),
+            // A handler may outlive the last pipe.
+            None if polls => std::thread::park_timeout(HEARTBEAT_KEPT),
             None => std::thread::park(),
         }
     }

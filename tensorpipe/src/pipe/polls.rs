@@ -2,26 +2,31 @@
 //!
 //! A poll that never returns says nothing of itself. Its caller hears of a deadline only, and the server's other calls may hang with it.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use nix::unistd::gettid;
 
-use super::driver::tuning::HEARTBEAT_KEPT;
+use super::driver::tuning::{HEARTBEAT_KEPT, POLL_KEPT};
 use crate::log_limit::LogLimit;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, Weak, lock, thread_local};
-use crate::sys::fork::{OnceBox, PerProcess};
+use crate::sys::fork::{OnceBox, Owner, PerProcess};
+use crate::sys::workers::panics;
 
 /// What is polled, by its names in the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Polled(usize);
+pub struct Polled(&'static Named);
 
-/// Its names. A batch has no service.
-type Names = (Option<&'static str>, &'static str);
-
-/// Names that were given once, and further ones. As many as a program has methods. Without a lock, since a forked child knows them, too.
+/// Names that were given once, and further ones: as many as a program has methods. Without a lock, which a forked child might inherit.
+#[derive(Debug)]
 struct Named {
-    names: Names,
+    /// How many come before it.
+    index: usize,
+    /// A batch has none.
+    service: Option<&'static str>,
+    method: &'static str,
+    /// Others that keep their threads as well do not keep this one from being named.
+    limit: PerProcess<LogLimit>,
     next: OnceBox<Self>,
 }
 
@@ -30,64 +35,103 @@ static FIRST: OnceBox<Named> = OnceBox::new();
 impl Polled {
     /// Code that is polled under these names.
     pub fn named(service: Option<&'static str>, method: &'static str) -> Self {
-        let names = (service, method);
         let (mut place, mut index) = (&FIRST, 0);
         loop {
             let named = place.get_or_init(|| Named {
-                names,
+                index,
+                service,
+                method,
+                limit: PerProcess::new(),
                 next: OnceBox::new(),
             });
-            if named.names == names {
-                return Self(index);
+            if (named.service, named.method) == (service, method) {
+                return Self(named);
             }
             (place, index) = (&named.next, index + 1);
         }
     }
 
-    fn names(self) -> Option<Names> {
-        let named = std::iter::successors(FIRST.get(), |named| named.next.get());
-        named.map(|named| named.names).nth(self.0)
+    fn at(index: usize) -> Option<Self> {
+        let mut named = std::iter::successors(FIRST.get(), |named| named.next.get());
+        named.nth(index).map(Self)
     }
 
-    /// Runs `poll`. If it keeps its thread for some seconds, that is logged meanwhile, while the process has a pipe.
+    /// Runs `poll`. If it keeps its thread for some seconds, that is logged meanwhile, in a process that has had a pipe.
     #[inline]
     pub fn watch<R>(self, poll: impl FnOnce() -> R) -> R {
         let _poll = Poll {
-            outer: set(self.0 + 1),
+            outer: set(self.0.index + 1),
         };
         poll()
+    }
+
+    /// Logs that a poll took this time, if that is long.
+    #[inline]
+    pub fn took(self, took: Duration) {
+        if took >= POLL_KEPT {
+            self.warn_of(took);
+        }
+    }
+
+    #[cold]
+    fn warn_of(self, took: Duration) {
+        let Named {
+            service, method, ..
+        } = *self.0;
+        if let Some(more) = self.admits() {
+            panics(|| {
+                tracing::warn!(
+                    service,
+                    method,
+                    ?took,
+                    more,
+                    "a handler kept its thread without an await and, unless within `block_in_place`, perhaps all pipes of its runtime: compute in `spawn_blocking`"
+                );
+            });
+        }
+    }
+
+    fn admits(self) -> Option<Option<u64>> {
+        self.0.limit.get(LogLimit::new).admits()
     }
 }
 
 /// What a thread polls. Only that thread writes.
 #[derive(Default)]
 struct Slot {
-    /// Which [`Polled`], and one more; 0 for none.
+    /// The index of a [`Named`], and one more; 0 for none.
     what: AtomicUsize,
     /// How often that has changed.
     changes: AtomicU64,
 }
 
 impl Slot {
+    /// Whoever sees `what` sees that it has changed.
     #[inline]
     fn set(&self, what: usize) -> usize {
         let before = self.what.load(Ordering::Relaxed);
-        self.what.store(what, Ordering::Relaxed);
         let changes = self.changes.load(Ordering::Relaxed);
         self.changes.store(changes + 1, Ordering::Relaxed);
+        self.what.store(what, Ordering::Release);
         before
     }
 }
 
 thread_local! {
-    /// A forked child's first thread has its parent's, at which nobody looks.
-    static SLOT: OnceCell<Arc<Slot>> = const { OnceCell::new() };
+    static SLOT: RefCell<Option<(Owner, Arc<Slot>)>> = const { RefCell::new(None) };
 }
 
 /// Sets it for this thread, unless that ends and has lost its slot. Returns what it was before.
 #[inline]
 fn set(what: usize) -> usize {
-    let before = SLOT.try_with(|slot| slot.get_or_init(enlist).set(what));
+    let before = SLOT.try_with(|place| {
+        let place = &mut *place.borrow_mut();
+        match place {
+            Some((owner, slot)) if !owner.is_other_process() => slot.set(what),
+            // A forked child's first thread has its parent's slot.
+            _ => place.insert((Owner::here(), enlist())).1.set(what),
+        }
+    });
     before.unwrap_or(0)
 }
 
@@ -111,18 +155,6 @@ struct Seen {
     is_told: bool,
 }
 
-fn threads() -> &'static Mutex<Vec<Seen>> {
-    static THREADS: PerProcess<Mutex<Vec<Seen>>> = PerProcess::new();
-    THREADS.get(Mutex::default)
-}
-
-#[cold]
-fn enlist() -> Arc<Slot> {
-    let slot = Arc::default();
-    lock(threads()).push(Seen::new(&slot));
-    slot
-}
-
 impl Seen {
     /// This thread, which has this slot.
     fn new(slot: &Arc<Slot>) -> Self {
@@ -136,51 +168,75 @@ impl Seen {
     }
 }
 
+fn threads() -> &'static Mutex<Vec<Seen>> {
+    static THREADS: PerProcess<Mutex<Vec<Seen>>> = PerProcess::new();
+    THREADS.get(Mutex::default)
+}
+
+#[cold]
+fn enlist() -> Arc<Slot> {
+    let slot = Arc::default();
+    let mut threads = lock(threads());
+    threads.retain(|seen| seen.slot.strong_count() > 0);
+    threads.push(Seen::new(&slot));
+    slot
+}
+
+/// What a look at all threads finds.
+#[derive(Default)]
+pub(super) struct Look {
+    /// A thread polls.
+    pub(super) polls: bool,
+    /// Polls that have kept their threads for long by now, each once.
+    pub(super) kept: Vec<Kept>,
+}
+
 /// A poll that keeps its thread.
-#[derive(Debug)]
 pub(super) struct Kept {
-    names: Names,
+    polled: Polled,
     thread: i32,
     at_least: Duration,
 }
 
-/// Polls that have kept their threads for long by now, each once.
-pub(super) fn kept(now: Instant) -> Vec<Kept> {
-    look(&mut lock(threads()), now)
+pub(super) fn look(now: Instant) -> Look {
+    look_at(&mut lock(threads()), now)
 }
 
-fn look(threads: &mut Vec<Seen>, now: Instant) -> Vec<Kept> {
-    let mut kept = Vec::new();
+fn look_at(threads: &mut Vec<Seen>, now: Instant) -> Look {
+    let mut look = Look::default();
     threads.retain_mut(|seen| {
         let Some(slot) = seen.slot.upgrade() else {
             return false;
         };
+        let what = slot.what.load(Ordering::Acquire);
         let changes = slot.changes.load(Ordering::Relaxed);
         if changes != seen.changes {
             (seen.changes, seen.since, seen.is_told) = (changes, now, false);
         }
+        look.polls |= what != 0;
         let at_least = now.saturating_duration_since(seen.since);
-        let polled = slot.what.load(Ordering::Relaxed).checked_sub(1);
         if at_least >= HEARTBEAT_KEPT
-            && let Some(names) = polled.and_then(|index| Polled(index).names())
-            && !std::mem::replace(&mut seen.is_told, true)
+            && !seen.is_told
+            && let Some(polled) = what.checked_sub(1).and_then(Polled::at)
         {
-            kept.push(Kept {
-                names,
+            seen.is_told = true;
+            look.kept.push(Kept {
+                polled,
                 thread: seen.thread,
                 at_least,
             });
         }
         true
     });
-    kept
+    look
 }
 
 impl Kept {
     pub(super) fn tell(&self) {
-        static LIMIT: PerProcess<LogLimit> = PerProcess::new();
-        if let Some(more) = LIMIT.get(LogLimit::new).admits() {
-            let (service, method) = self.names;
+        let Named {
+            service, method, ..
+        } = *self.polled.0;
+        if let Some(more) = self.polled.admits() {
             tracing::warn!(
                 service,
                 method,
@@ -199,11 +255,11 @@ mod tests {
 
     #[test]
     fn a_poll_that_lasts_is_told_of_once_and_another_one_again() {
-        let names = (Some("Store"), "push");
-        let polled = Polled::named(names.0, names.1);
-        assert_eq!(polled.0, Polled::named(names.0, names.1).0);
+        let polled = Polled::named(Some("Store"), "push");
+        assert_eq!(polled.0.index, Polled::named(Some("Store"), "push").0.index);
         polled.watch(|| ());
-        let mut threads = SLOT.with(|slot| vec![Seen::new(slot.get().unwrap())]);
+        let slot = SLOT.with_borrow(|slot| slot.as_ref().unwrap().1.clone());
+        let mut threads = vec![Seen::new(&slot)];
         let (mut now, moment) = (Instant::now(), Duration::from_nanos(1));
         // Looks when the poll has begun, just before its time is up, then, and later.
         let mut told = || {
@@ -211,18 +267,20 @@ mod tests {
             now += 3 * HEARTBEAT_KEPT;
             let kept = HEARTBEAT_KEPT;
             [Duration::ZERO, kept - moment, kept, 2 * kept].map(|after| {
-                let told = look(&mut threads, begin + after);
-                told.first().map(|kept| kept.names)
+                let look = look_at(&mut threads, begin + after);
+                let told = look.kept.first().map(|kept| kept.polled.0.method);
+                (look.polls, told)
             })
         };
-        let (nothing, once) = ([None; 4], [None, None, Some(names), None]);
-        assert_eq!(polled.watch(&mut told), once);
+        let once = |method| [None, None, Some(method), None].map(|told| (true, told));
+        let nothing = [(false, None); 4];
+        assert_eq!(polled.watch(&mut told), once("push"));
         assert_eq!(told(), nothing, "it has ended");
         polled.watch(|| {
-            assert_eq!(told(), once, "another one");
+            assert_eq!(told(), once("push"), "another one");
             let within = Polled::named(None, "batched").watch(&mut told);
-            assert_eq!(within, [None, None, Some((None, "batched")), None]);
-            assert_eq!(told(), once, "it goes on");
+            assert_eq!(within, once("batched"));
+            assert_eq!(told(), once("push"), "it goes on");
         });
         let panics = || polled.watch(|| panic!("thrown to see that the poll ends"));
         assert!(std::panic::catch_unwind(panics).is_err());
@@ -231,12 +289,12 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_is_forgotten() {
-        let thread = || {
-            Polled::named(None, "ends").watch(|| ());
-            SLOT.with(|slot| Seen::new(slot.get().unwrap()))
-        };
-        let mut threads = vec![std::thread::spawn(thread).join().unwrap()];
-        look(&mut threads, Instant::now());
+        let slot = Arc::default();
+        let mut threads = vec![Seen::new(&slot)];
+        look_at(&mut threads, Instant::now());
+        assert_eq!(threads.len(), 1);
+        drop(slot);
+        look_at(&mut threads, Instant::now());
         assert!(threads.is_empty());
     }
 }

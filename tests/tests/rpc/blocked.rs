@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorpipe::transports::{MemoryTransport, ShmTransport, TcpTransport, Transport};
-use tensorpipe::{Context, ContextBuilder, Error, Timeouts};
+use tensorpipe::{Context, ContextBuilder, Error, Tensor, Timeouts};
 use tensorpipe_rpc::{CallError, Connection, Server, tensor_service};
 use tensorpipe_tests::{Child, alone, eventually, say, soon};
 use tokio::runtime::{Builder, Runtime};
@@ -20,6 +20,11 @@ const BLOCK_MS: u64 = 3000;
 trait Blocks {
     /// Keeps the thread that runs the handler.
     async fn block(&self, ms: u64) -> u64;
+    /// The same.
+    async fn hurry(&self, ms: u64);
+    /// The same, for a batch: the rows say how long.
+    #[rpc(batch(max_size = 4, max_wait = "1ms"))]
+    async fn batch(&self, rows: Tensor) -> Result<Tensor, String>;
 }
 
 struct Blocker;
@@ -28,6 +33,16 @@ impl Blocks for Blocker {
     async fn block(&self, ms: u64) -> u64 {
         std::thread::sleep(Duration::from_millis(ms));
         ms
+    }
+
+    async fn hurry(&self, ms: u64) {
+        std::thread::sleep(Duration::from_millis(ms));
+    }
+
+    async fn batch(&self, rows: Tensor) -> Result<Tensor, String> {
+        let ms = rows.as_slice::<u64>().map_err(|error| error.to_string())?[0];
+        std::thread::sleep(Duration::from_millis(ms));
+        Ok(rows)
     }
 }
 
@@ -119,7 +134,8 @@ fn a_process_whose_handler_blocks_is_not_given_up() {
                 .filter(|line| line.contains("kept its thread"));
             let warned: Vec<_> = warned.collect();
             assert_eq!(warned.len(), 1, "{case}: {logged}");
-            assert!(warned[0].contains("Blocks") && warned[0].contains("block"));
+            let names = [r#"service="Blocks""#, r#"method="block""#];
+            assert!(names.iter().all(|name| warned[0].contains(name)));
             // While it lasts, another thread says so.
             if workers == "0" {
                 assert!(
@@ -147,18 +163,38 @@ fn others_are_served_while_a_handler_blocks_one_of_two_threads() {
         soon("an answer", other.block(1)).await.unwrap();
         assert!(!blocked.is_finished(), "it waited for the other one");
         soon("the answer", blocked).await.unwrap().unwrap();
-        // Its name is told while it blocks, too: it might for ever.
-        let has_warned = || child.complaints().contains("kept its thread");
-        eventually("the warning", has_warned).await;
-        let logged = child.complaints();
-        let line = |text: &str| logged.lines().position(|line| line.contains(text));
-        let (keeps, kept) = (line("keeps its thread"), line("kept its thread"));
-        assert!(keeps.is_some() && keeps < kept, "{logged}");
-        let keeps = logged.lines().nth(keeps.unwrap()).unwrap();
-        assert!(
-            keeps.contains("Blocks") && keeps.contains("block"),
-            "{keeps}"
-        );
+    });
+}
+
+/// It might for ever. However it is polled: on a task of its own, on its connection's since it was short until now, or for a batch.
+#[test]
+fn a_handler_that_keeps_its_thread_is_told_of_while_it_does() {
+    alone(async || {
+        let child = child("tcp", "4", "60000");
+        let url = child.hear("url");
+        let (_one, first) = client("tcp", &url).await;
+        let (_two, hurried) = client("tcp", &url).await;
+        let (_three, batched) = client("tcp", &url).await;
+        for _ in 0..20 {
+            soon("an answer", hurried.hurry(0)).await.unwrap();
+        }
+        let ms = 4 * BLOCK_MS;
+        let rows = Tensor::from_vec(vec![ms], [1, 1]).unwrap();
+        let (block, hurry, batch) =
+            futures_util::join!(first.block(ms), hurried.hurry(ms), batched.batch(rows));
+        assert!(block.is_ok() && hurry.is_ok() && batch.is_ok());
+        for method in ["block", "hurry", "batch"] {
+            let line = |logged: &str, text: &str| {
+                let method = format!(" method={method:?}");
+                let is_it = |line: &str| line.contains(text) && line.contains(&method);
+                logged.lines().position(is_it)
+            };
+            let kept = || line(&child.complaints(), "kept its thread");
+            eventually("the last word of it", || kept().is_some()).await;
+            let logged = child.complaints();
+            let keeps = line(&logged, "keeps its thread");
+            assert!(keeps.is_some() && keeps < kept(), "{method}: {logged}");
+        }
     });
 }
 

@@ -242,7 +242,10 @@ pub(in crate::pipe) const HEARTBEAT_CHECKS: u32 = 8;
 /// Checks without a byte to the peer after which a pipe is silent. Chosen.
 pub(in crate::pipe) const HEARTBEAT_SILENT: u32 = 5;
 
-/// A poll of a handler that keeps its thread for so long is logged, while it lasts. Chosen.
+/// A poll of a handler that took so long is logged. Chosen.
+pub(in crate::pipe) const POLL_KEPT: Duration = Duration::from_secs(1);
+
+/// One that keeps its thread for so long is logged while it lasts. Chosen.
 pub(in crate::pipe) const HEARTBEAT_KEPT: Duration = Duration::from_secs(5);
 
 /// The bound on silence if this side has none, or a longer one: the peer may have the default. Chosen.
