@@ -49,9 +49,10 @@ impl Parts {
             return Self::default();
         }
         let vis = &service.syntax.vis;
+        let name = service.syntax.ident.unraw().to_string();
         Self {
             field: quote!(batches: #private::Batches,),
-            make: quote!(batches: #private::Batches::new(&[#(#methods),*]),),
+            make: quote!(batches: #private::Batches::new(#name, &[#(#methods),*]),),
             copy: quote!(batches: ::core::clone::Clone::clone(&self.batches),),
             reader: quote! {
                 /// What batching does for its methods. Stays true when the service is given to a server.

@@ -67,7 +67,7 @@ pub(super) struct BatchedCall {
 /// Gathers the calls of one method.
 pub(super) struct Batcher {
     pub(super) method: &'static str,
-    /// The name under which a batch is polled.
+    /// The names under which a batch is polled.
     pub(super) watched: Polled,
     state: Mutex<State>,
 }
@@ -94,7 +94,7 @@ impl fmt::Debug for Batcher {
 }
 
 impl Batcher {
-    pub(super) fn new(method: &'static str, rules: Rules) -> Self {
+    pub(super) fn new(service: &'static str, method: &'static str, rules: Rules) -> Self {
         let state = State {
             queue: BatchQueue::new(rules),
             in_run: FxHashMap::default(),
@@ -102,7 +102,7 @@ impl Batcher {
         };
         Self {
             method,
-            watched: Polled::named(None, method),
+            watched: Polled::named(service, method),
             state: Mutex::new(state),
         }
     }

@@ -42,14 +42,17 @@ pub struct BatchedMethod {
 impl Batches {
     /// For generated code.
     #[doc(hidden)]
-    pub fn new(methods: &[BatchedMethod]) -> Self {
+    pub fn new(service: &'static str, methods: &[BatchedMethod]) -> Self {
         let batchers = methods.iter().map(|method| {
             let rules = Rules {
                 max_size: method.max_size.max(1),
                 max_wait: Duration::from_nanos(method.max_wait),
                 concurrency: method.concurrency.max(1),
             };
-            (method.index, Arc::new(Batcher::new(method.name, rules)))
+            (
+                method.index,
+                Arc::new(Batcher::new(service, method.name, rules)),
+            )
         });
         Self {
             methods: batchers.collect(),

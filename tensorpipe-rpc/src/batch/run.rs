@@ -154,6 +154,6 @@ async fn to_end(
         polled.map(Some)
     });
     let ended = ended.await;
-    drop_quietly(work, "a handler");
+    watched.watch(|| drop_quietly(work, "a handler"));
     ended
 }

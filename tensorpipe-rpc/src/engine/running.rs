@@ -33,7 +33,7 @@ pub(crate) struct Speed {
 impl Speed {
     pub(crate) fn new(service: &'static str, method: &'static str) -> Self {
         Self {
-            watched: Polled::named(Some(service), method),
+            watched: Polled::named(service, method),
             first: AtomicU32::new(u32::MAX),
         }
     }
@@ -89,7 +89,10 @@ impl Running {
     }
 
     fn drop_handler(&mut self) {
-        drop_quietly(self.handler.take(), A_HANDLER);
+        let handler = self.handler.take();
+        self.speed
+            .watched
+            .watch(|| drop_quietly(handler, A_HANDLER));
     }
 }
 

@@ -88,11 +88,15 @@ fn beat(state: &Mutex<State>) -> ! {
         round.tell();
         let Look { polls, kept } = polls::look(Instant::now());
         if !kept.is_empty() {
-            elsewhere(None, move || {
+            let tell = move || {
                 for kept in kept {
                     panics(|| kept.tell());
                 }
-            });
+            };
+            // Not here if there is no thread: the handler may keep a lock of the log's.
+            if workers::take(None, tell).is_err() {
+                polls::forget_told();
+            }
         }
         let mut looked_at = lock(state);
         looked_at.pipes.append(&mut pipes);
@@ -167,14 +171,14 @@ impl Round {
                 }
                 lock(heartbeat()).telling.remove(&id);
             };
-            elsewhere(Some(&runtime), tell);
+            elsewhere(&runtime, tell);
         }
     }
 }
 
 /// Runs somebody else's code on another thread. If there is none, it runs here: the runtime may be stalled.
-fn elsewhere(runtime: Option<&Handle>, run: impl FnOnce() + Send + 'static) {
-    if let Err(run) = workers::take(runtime, run) {
+fn elsewhere(runtime: &Handle, run: impl FnOnce() + Send + 'static) {
+    if let Err(run) = workers::take(Some(runtime), run) {
         panics(run);
     }
 }
@@ -194,7 +198,7 @@ impl Stalled {
 /// Whatever the last handle on a pipe frees is dropped on another thread.
 fn let_go(core: Arc<Core>) {
     if let Some(last) = Arc::into_inner(core) {
-        elsewhere(Some(&last.runtime.clone()), move || drop(last));
+        elsewhere(&last.runtime.clone(), move || drop(last));
     }
 }
 
@@ -341,7 +345,7 @@ impl Core {
         if self.driver.is_kicked() {
             // A thread found the connection taken. The background task may be on a runtime that is blocked.
             let core = self.clone();
-            elsewhere(Some(&self.runtime), move || core.driver.wakers.notify());
+            elsewhere(&self.runtime, move || core.driver.wakers.notify());
         }
         self.driver.wakers.wake_background();
     }

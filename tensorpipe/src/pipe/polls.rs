@@ -22,11 +22,12 @@ pub struct Polled(&'static Named);
 struct Named {
     /// How many come before it.
     index: usize,
-    /// A batch has none.
-    service: Option<&'static str>,
+    service: &'static str,
     method: &'static str,
-    /// Others that keep their threads as well do not keep this one from being named.
-    limit: PerProcess<LogLimit>,
+    /// Of polls that last. Those that end, and those of others, do not keep them from being told of.
+    lasts: PerProcess<LogLimit>,
+    /// Of polls that have ended.
+    took: PerProcess<LogLimit>,
     next: OnceBox<Self>,
 }
 
@@ -34,14 +35,15 @@ static FIRST: OnceBox<Named> = OnceBox::new();
 
 impl Polled {
     /// Code that is polled under these names.
-    pub fn named(service: Option<&'static str>, method: &'static str) -> Self {
+    pub fn named(service: &'static str, method: &'static str) -> Self {
         let (mut place, mut index) = (&FIRST, 0);
         loop {
             let named = place.get_or_init(|| Named {
                 index,
                 service,
                 method,
-                limit: PerProcess::new(),
+                lasts: PerProcess::new(),
+                took: PerProcess::new(),
                 next: OnceBox::new(),
             });
             if (named.service, named.method) == (service, method) {
@@ -56,7 +58,7 @@ impl Polled {
         named.nth(index).map(Self)
     }
 
-    /// Runs `poll`. If it keeps its thread for some seconds, that is logged meanwhile, in a process that has had a pipe.
+    /// Runs `poll`. If it keeps its thread for some seconds, that is logged meanwhile, in a process that has a pipe.
     #[inline]
     pub fn watch<R>(self, poll: impl FnOnce() -> R) -> R {
         let _poll = Poll {
@@ -78,7 +80,7 @@ impl Polled {
         let Named {
             service, method, ..
         } = *self.0;
-        if let Some(more) = self.admits() {
+        if let Some(more) = self.0.took.get(LogLimit::new).admits() {
             panics(|| {
                 tracing::warn!(
                     service,
@@ -89,10 +91,6 @@ impl Polled {
                 );
             });
         }
-    }
-
-    fn admits(self) -> Option<Option<u64>> {
-        self.0.limit.get(LogLimit::new).admits()
     }
 }
 
@@ -135,7 +133,7 @@ fn set(what: usize) -> usize {
     before.unwrap_or(0)
 }
 
-/// A poll under way. One may be within another, on a runtime that is blocked on there.
+/// A poll under way. One may be within another, on a runtime that is blocked on there. The time of the outer one begins anew with each.
 struct Poll {
     outer: usize,
 }
@@ -187,7 +185,7 @@ fn enlist() -> Arc<Slot> {
 pub(super) struct Look {
     /// A thread polls.
     pub(super) polls: bool,
-    /// Polls that have kept their threads for long by now, each once.
+    /// Polls that have kept their threads for long by now, each once. Of many of one method a few in each round.
     pub(super) kept: Vec<Kept>,
 }
 
@@ -200,6 +198,13 @@ pub(super) struct Kept {
 
 pub(super) fn look(now: Instant) -> Look {
     look_at(&mut lock(threads()), now)
+}
+
+/// What was found could not be told.
+pub(super) fn forget_told() {
+    lock(threads())
+        .iter_mut()
+        .for_each(|seen| seen.is_told = false);
 }
 
 fn look_at(threads: &mut Vec<Seen>, now: Instant) -> Look {
@@ -218,6 +223,7 @@ fn look_at(threads: &mut Vec<Seen>, now: Instant) -> Look {
         if at_least >= HEARTBEAT_KEPT
             && !seen.is_told
             && let Some(polled) = what.checked_sub(1).and_then(Polled::at)
+            && polled.0.lasts.get(LogLimit::new).admits().is_some()
         {
             seen.is_told = true;
             look.kept.push(Kept {
@@ -236,16 +242,13 @@ impl Kept {
         let Named {
             service, method, ..
         } = *self.polled.0;
-        if let Some(more) = self.polled.admits() {
-            tracing::warn!(
-                service,
-                method,
-                thread = self.thread,
-                at_least = ?self.at_least,
-                more,
-                "a handler keeps its thread without an await and, unless within `block_in_place`, perhaps all pipes of its runtime: compute in `spawn_blocking`"
-            );
-        }
+        tracing::warn!(
+            service,
+            method,
+            thread = self.thread,
+            at_least = ?self.at_least,
+            "a handler keeps its thread without an await and, unless within `block_in_place`, perhaps all pipes of its runtime: compute in `spawn_blocking`"
+        );
     }
 }
 
@@ -255,8 +258,8 @@ mod tests {
 
     #[test]
     fn a_poll_that_lasts_is_told_of_once_and_another_one_again() {
-        let polled = Polled::named(Some("Store"), "push");
-        assert_eq!(polled.0.index, Polled::named(Some("Store"), "push").0.index);
+        let polled = Polled::named("Store", "push");
+        assert_eq!(polled.0.index, Polled::named("Store", "push").0.index);
         polled.watch(|| ());
         let slot = SLOT.with_borrow(|slot| slot.as_ref().unwrap().1.clone());
         let mut threads = vec![Seen::new(&slot)];
@@ -278,13 +281,27 @@ mod tests {
         assert_eq!(told(), nothing, "it has ended");
         polled.watch(|| {
             assert_eq!(told(), once("push"), "another one");
-            let within = Polled::named(None, "batched").watch(&mut told);
-            assert_eq!(within, once("batched"));
+            let within = Polled::named("Store", "pull").watch(&mut told);
+            assert_eq!(within, once("pull"));
             assert_eq!(told(), once("push"), "it goes on");
         });
         let panics = || polled.watch(|| panic!("thrown to see that the poll ends"));
         assert!(std::panic::catch_unwind(panics).is_err());
         assert_eq!(told(), nothing, "it has panicked");
+    }
+
+    #[test]
+    fn of_many_threads_those_that_were_not_told_of_have_their_turn_later() {
+        let polled = Polled::named("Store", "many");
+        let slots = [(); 7].map(|()| Arc::new(Slot::default()));
+        let mut threads: Vec<_> = slots.iter().map(Seen::new).collect();
+        for slot in &slots {
+            slot.set(polled.0.index + 1);
+        }
+        let begin = Instant::now();
+        let mut told = |after| look_at(&mut threads, begin + after).kept.len();
+        assert_eq!([Duration::ZERO, HEARTBEAT_KEPT].map(&mut told), [0, 5]);
+        assert_eq!(threads.iter().filter(|seen| !seen.is_told).count(), 2);
     }
 
     #[test]

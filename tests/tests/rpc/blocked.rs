@@ -175,7 +175,8 @@ fn a_handler_that_keeps_its_thread_is_told_of_while_it_does() {
         let (_one, first) = client("tcp", &url).await;
         let (_two, hurried) = client("tcp", &url).await;
         let (_three, batched) = client("tcp", &url).await;
-        for _ in 0..20 {
+        // One slow one outweighs many.
+        for _ in 0..200 {
             soon("an answer", hurried.hurry(0)).await.unwrap();
         }
         let ms = 4 * BLOCK_MS;
@@ -185,7 +186,7 @@ fn a_handler_that_keeps_its_thread_is_told_of_while_it_does() {
         assert!(block.is_ok() && hurry.is_ok() && batch.is_ok());
         for method in ["block", "hurry", "batch"] {
             let line = |logged: &str, text: &str| {
-                let method = format!(" method={method:?}");
+                let method = format!(" service=\"Blocks\" method={method:?}");
                 let is_it = |line: &str| line.contains(text) && line.contains(&method);
                 logged.lines().position(is_it)
             };
