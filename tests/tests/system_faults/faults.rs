@@ -314,6 +314,7 @@ pub(crate) const CALLS: &[Call] = &[
         .fails_late(NOTHING)
         .seen_as(&["the peer runs as uid"]),
     call("getpid", &[(libc::SYS_getpid, None)]).fails_late(NOTHING),
+    call("gettid", &[(libc::SYS_gettid, None)]).fails_late(NOTHING),
     call("sched_getaffinity", &[(libc::SYS_sched_getaffinity, None)]).fails_late(NOTHING),
     call(
         "clone",
@@ -353,7 +354,6 @@ const NOT_OURS: &[Use] = &[
     used(libc::SYS_madvise, 2, libc::MADV_DONTNEED),
     (libc::SYS_set_robust_list, None),
     (libc::SYS_rseq, None),
-    (libc::SYS_gettid, None),
     (libc::SYS_sigaltstack, None),
     (libc::SYS_rt_sigprocmask, None),
     (libc::SYS_rt_sigaction, None),
