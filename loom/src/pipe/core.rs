@@ -1,10 +1,13 @@
 //! A minimal pipe around the real driver and dispatcher. Its loop follows `tensorpipe/src/pipe/core.rs`.
 
 use std::cell::Cell;
+use std::task::Waker;
 
 use super::dispatch::{Pushed, Submitted, When, dispatch, dispatch_queued};
 use super::driver::runtime;
-use super::driver::{BusyPoll, Driven, Driver, Interest, Readiness, Rest, Round, Waiting};
+use super::driver::{
+    BusyPoll, Driven, Driver, Interest, Readiness, Rest, Round, Waiting, take_waiting,
+};
 use super::io::{Io, Line};
 use super::shared::Shared;
 use crate::sync::{Arc, AtomicU32, AtomicUsize, Mutex, Ordering, lock};
@@ -138,10 +141,7 @@ impl Core {
             let mut shared = lock(&self.shared);
             shared.received += 1;
             let received = u64::from(shared.received);
-            wakes.extend(
-                (shared.waiting)
-                    .extract_if(.., |(_, interest, _)| *interest == Interest::Read(received)),
-            );
+            wakes.extend(take_waiting(&mut shared.waiting, Interest::Read(received)));
             if self.handler.is_some() {
                 shared.deliveries.push_back(message);
                 self.deliveries
@@ -157,7 +157,7 @@ impl Core {
                 round = Round::Yield;
             }
         }
-        wakes.into_iter().for_each(|(_, _, waker)| waker.wake());
+        wakes.into_iter().for_each(Waker::wake);
         round
     }
 
@@ -277,7 +277,7 @@ impl Driven for Core {
         &self.shared
     }
 
-    fn waiting(shared: &mut Shared) -> &mut Vec<Waiting> {
+    fn waiting(shared: &mut Shared) -> &mut Waiting {
         &mut shared.waiting
     }
 

@@ -7,7 +7,9 @@ use super::driver::Waiting;
 #[derive(Default)]
 pub(super) struct Shared {
     /// Operations to be woken when something has changed.
-    pub(super) waiting: Vec<Waiting>,
+    pub(super) waiting: Waiting,
+    /// How many of them stood there so far.
+    pub(super) waited: u64,
     /// Messages that have come in.
     pub(super) received: u32,
     /// Received messages that the handler, if there is one, has not got yet.

@@ -173,9 +173,9 @@ async fn call(core: Arc<Core>, messages: u32, mut with_others: bool) {
         if shared.received >= messages {
             return Poll::Ready(());
         }
-        shared
-            .waiting
-            .push((0, Interest::Read(messages.into()), cx.waker().clone()));
+        shared.waited += 1;
+        let key = (Interest::Read(messages.into()), shared.waited);
+        shared.waiting.insert(key, cx.waker().clone());
         drop(shared);
         waiter.poll_again(cx.waker());
         Poll::Pending

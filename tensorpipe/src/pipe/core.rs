@@ -416,7 +416,7 @@ impl Driven for Core {
         &self.shared
     }
 
-    fn waiting(shared: &mut Shared) -> &mut Vec<driver::Waiting> {
+    fn waiting(shared: &mut Shared) -> &mut driver::Waiting {
         &mut shared.waiting
     }
 

@@ -26,4 +26,4 @@ pub(super) fn expects_batch(under_way: usize, _: u32) -> bool {
 pub(super) use self::busy_poll::{BusyPoll, Readiness};
 pub(super) use self::delivery_lock::{DeliveryLock, Rest};
 pub(super) use self::drive::{Driven, Driver, Round};
-pub(super) use self::waiter::{Interest, Waiter, Waiting};
+pub(super) use self::waiter::{Interest, Waiter, Waiting, take_waiting};

@@ -38,7 +38,7 @@ pub(in crate::pipe) trait Driven: Sized {
     fn shared(&self) -> &Mutex<Self::Shared>;
 
     /// Operations that are woken when what they wait for is there.
-    fn waiting(shared: &mut Self::Shared) -> &mut Vec<Waiting>;
+    fn waiting(shared: &mut Self::Shared) -> &mut Waiting;
 
     /// Sends and receives until the connection wants to wait.
     fn round(self: &Arc<Self>, work: &mut Self::Work) -> Round;

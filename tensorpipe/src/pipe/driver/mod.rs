@@ -73,5 +73,5 @@ pub(super) use self::busy_poll::{BusyPoll, Readiness};
 pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, expects_batch};
 pub(super) use self::delivery_lock::Rest;
 pub(super) use self::drive::{Driven, Driver, Round};
-pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting};
+pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting, take_waiting};
 pub(super) use self::wakers::{Wakers, wake, wake_all};

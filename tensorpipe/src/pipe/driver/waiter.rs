@@ -1,5 +1,6 @@
 //! One operation's part: check, drive, check again; then busy-poll or sleep.
 
+use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 
 use super::drive::Driven;
@@ -7,7 +8,7 @@ use super::runtime;
 use crate::sync::{Arc, lock};
 
 /// What an operation waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::pipe) enum Interest {
     Descriptor,
     Read(u64),
@@ -16,8 +17,18 @@ pub(in crate::pipe) enum Interest {
     End,
 }
 
-/// A sleeping operation: its registration, and whom to wake once what it waits for is there.
-pub(in crate::pipe) type Waiting = (u64, Interest, Waker);
+/// Sleeping operations, by what each waits for and its registration: whom to wake once that is there. Many may sleep, each for a message
+/// of its own.
+pub(in crate::pipe) type Waiting = BTreeMap<(Interest, u64), Waker>;
+
+/// Takes those that wait for this.
+pub(in crate::pipe) fn take_waiting(
+    waiting: &mut Waiting,
+    interest: Interest,
+) -> impl Iterator<Item = Waker> {
+    let all = (interest, 0)..=(interest, u64::MAX);
+    waiting.extract_if(all, |_, _| true).map(|(_, waker)| waker)
+}
 
 /// An owner of a pipe.
 pub(in crate::pipe) trait Holds {
@@ -43,8 +54,8 @@ pub(in crate::pipe) struct Waiter<H: Holds> {
     slot: Option<u64>,
     /// It is the poller: its task is scheduled to poll again, and nobody has to wake it.
     polls: bool,
-    /// It is listed among the operations that are woken when what they wait for is there.
-    listed: bool,
+    /// It is listed among the operations that are woken when what they wait for is there: this.
+    listed: Option<Interest>,
     /// It is only counted: the connection does not wake it, and others drive for it.
     counted: bool,
     /// It was awaited by a main future first.
@@ -57,7 +68,7 @@ impl<H: Holds> Waiter<H> {
             holder,
             slot: None,
             polls: false,
-            listed: false,
+            listed: None,
             counted: false,
             of_main_future: false,
         }
@@ -165,8 +176,8 @@ impl<H: Holds> Waiter<H> {
                 let mut shared = lock(self.holder.core().shared());
                 let found = check(&mut shared);
                 if found.is_none() {
-                    H::Core::waiting(&mut shared).push((slot, interest, waker));
-                    self.listed = true;
+                    H::Core::waiting(&mut shared).insert((interest, slot), waker);
+                    self.listed = Some(interest);
                 }
                 found
             })
@@ -211,7 +222,7 @@ impl<H: Holds> Waiter<H> {
             return;
         }
         let core = self.holder.core();
-        if self.listed {
+        if self.listed.is_some() {
             let mut shared = lock(core.shared());
             let old = unlist::<H::Core>(self.slot, &mut self.listed, &mut shared);
             drop(shared);
@@ -233,15 +244,11 @@ impl<H: Holds> Waiter<H> {
 /// Takes an operation off those that are woken, if it is listed.
 fn unlist<C: Driven>(
     slot: Option<u64>,
-    listed: &mut bool,
+    listed: &mut Option<Interest>,
     shared: &mut C::Shared,
-) -> Option<Waiting> {
-    if !std::mem::take(listed) {
-        return None;
-    }
-    let waiting = C::waiting(shared);
-    let at = waiting.iter().position(|(id, ..)| Some(*id) == slot)?;
-    Some(waiting.swap_remove(at))
+) -> Option<Waker> {
+    let interest = listed.take()?;
+    C::waiting(shared).remove(&(interest, slot?))
 }
 
 impl<H: Holds> Drop for Waiter<H> {

@@ -49,7 +49,8 @@ struct Yielded(Arc<Wakers>);
 
 #[derive(Debug, Default)]
 struct Roles {
-    /// Operations being awaited; the last one is woken. Of many the first ones are most often the first to end.
+    /// Operations being awaited, in the order of their numbers; the last one is woken. Of many the first ones are most often the first to
+    /// end.
     waiting: VecDeque<(u64, Waker)>,
     /// The one that was woken last.
     woken: Option<u64>,
@@ -73,10 +74,15 @@ impl Roles {
 
     /// Whether this operation is registered with this waker already.
     fn knows(&mut self, id: u64, waker: &Waker) -> bool {
-        let mut waiting = self.waiting.iter();
-        let known = waiting.any(|(waiting, known)| *waiting == id && known.will_wake(waker));
+        let known = self.find(id).map(|at| &self.waiting[at]);
+        let known = known.is_some_and(|(_, known)| known.will_wake(waker));
         self.active |= known;
         known
+    }
+
+    /// Where an operation stands.
+    fn find(&self, id: u64) -> Option<usize> {
+        self.waiting.binary_search_by_key(&id, |(id, _)| *id).ok()
     }
 }
 
@@ -93,10 +99,12 @@ impl Wakers {
         let (id, old, ticking) = {
             let mut roles = lock(&self.roles);
             let ticking = roles.start_ticking();
-            let known =
-                slot.and_then(|id| roles.waiting.iter_mut().find(|(known, _)| *known == id));
+            let known = slot.and_then(|id| roles.find(id));
             match known {
-                Some((id, known)) => (*id, Some(std::mem::replace(known, waker)), ticking),
+                Some(at) => {
+                    let (id, known) = &mut roles.waiting[at];
+                    (*id, Some(std::mem::replace(known, waker)), ticking)
+                }
                 None => {
                     let id = *slot.get_or_insert_with(|| {
                         roles.next_id += 1;
@@ -129,8 +137,7 @@ impl Wakers {
         let (was_woken, left, others) = {
             let mut roles = lock(&self.roles);
             let was_woken = roles.woken == Some(id);
-            let at = roles.waiting.iter().position(|(waiting, _)| *waiting == id);
-            let left = at.and_then(|at| roles.waiting.remove(at));
+            let left = roles.find(id).and_then(|at| roles.waiting.remove(at));
             self.recount(&roles);
             let others =
                 !roles.waiting.is_empty() || self.counted.fetch_or(0, Ordering::SeqCst) > 0;
@@ -288,13 +295,9 @@ impl Wakers {
     pub(super) fn tick(&self) -> bool {
         let mut roles = lock(&self.roles);
         let asleep = self.notified.load(Ordering::SeqCst);
-        let passed_over = asleep.then(|| {
-            let woken = roles.woken;
-            let at = roles.waiting.iter().position(|(id, _)| Some(*id) == woken);
-            match at {
-                Some(at) => roles.waiting.remove(at),
-                None => roles.waiting.pop_back(),
-            }
+        let passed_over = asleep.then(|| match roles.woken.and_then(|id| roles.find(id)) {
+            Some(at) => roles.waiting.remove(at),
+            None => roles.waiting.pop_back(),
         });
         self.recount(&roles);
         roles.ticking = std::mem::take(&mut roles.active);

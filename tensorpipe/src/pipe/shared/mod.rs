@@ -28,7 +28,7 @@ pub(super) use self::stamps::Stamps;
 use super::budget::{Announced, Announcements, Reservation};
 use super::credit_ahead::Credit;
 use super::driver::tuning::GOODBYE;
-use super::driver::{DelayedAcks, Interest, Wakers};
+use super::driver::{self, DelayedAcks, Interest, Wakers, take_waiting};
 use super::lane::{LaneResult, SendOptions, Work};
 use super::stats::LaneStats;
 use crate::ambient;
@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     /// The message whose own frame is coming in.
     arriving: Option<Arrival>,
     /// Operations being awaited, by their registration.
-    pub(super) waiting: Vec<(u64, Interest, Waker)>,
+    pub(super) waiting: driver::Waiting,
     pub(super) reads: FxHashMap<u64, Reading>,
     /// Writes that somebody may still ask about, and how they ended.
     pub(super) writes: FxHashMap<u64, Option<Result<(), Error>>>,
@@ -155,7 +155,7 @@ impl Shared {
             runtime: parts.runtime,
             arrived: VecDeque::new(),
             arriving: None,
-            waiting: Vec::new(),
+            waiting: driver::Waiting::new(),
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
             flushed_to: 0,
@@ -299,11 +299,7 @@ impl Shared {
     }
 
     fn wake(&mut self, interest: Interest, wakes: &mut Vec<Waker>) {
-        let woken = self
-            .waiting
-            .extract_if(.., |(_, what, _)| *what == interest)
-            .map(|(_, _, waker)| waker);
-        wakes.extend(woken);
+        wakes.extend(take_waiting(&mut self.waiting, interest));
     }
 
     /// Writes no more, and still reads.
@@ -390,7 +386,7 @@ impl Shared {
         for message in writes {
             self.end_write(message, Err(error.clone()), wakes);
         }
-        wakes.extend(self.waiting.drain(..).map(|(_, _, waker)| waker));
+        wakes.extend(std::mem::take(&mut self.waiting).into_values());
         self.deliver(Delivery::Closed(error));
     }
 }
