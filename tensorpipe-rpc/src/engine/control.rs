@@ -76,7 +76,10 @@ impl Engine {
     /// Says something about a call, with at most 16 bytes.
     pub(crate) fn send_control(&self, kind: Kind, call: u64, body: &[u8]) {
         let control = Control::new(kind, call, body);
-        if !self.send_control_now(control) {
+        // Those that nobody waits for leave half of the queue to calls.
+        let has_room = || self.pipe.unwritten() < self.pipe.queued_writes() / 2;
+        let may_go = control.when != When::NextDrive || has_room();
+        if !may_go || !self.send_control_now(control) {
             self.defer_control(control);
         }
     }
