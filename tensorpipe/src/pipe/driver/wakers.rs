@@ -110,7 +110,9 @@ impl Wakers {
                         roles.next_id += 1;
                         roles.next_id
                     });
-                    roles.waiting.push_back((id, waker));
+                    // Behind all others, unless the tick has passed it over.
+                    let at = roles.waiting.partition_point(|(known, _)| *known < id);
+                    roles.waiting.insert(at, (id, waker));
                     self.recount(&roles);
                     (id, None, ticking)
                 }
@@ -419,6 +421,28 @@ mod tests {
         wakers.driving();
         wakers.notify();
         assert_eq!(woken(), [1, 1]);
+    }
+
+    #[test]
+    fn an_operation_that_was_passed_over_and_is_awaited_again_is_found_when_it_leaves() {
+        let wakers = Wakers::default();
+        let (woken, w) = waker();
+        let (mut first, mut newer) = (None, [None; 4]);
+        wakers.register(&mut first, &w);
+        wakers.notify();
+        for slot in &mut newer {
+            wakers.register(slot, &w);
+        }
+        assert!(wakers.tick());
+        for slot in newer.iter_mut().chain([&mut first]) {
+            wakers.register(slot, &w);
+        }
+        for slot in newer.iter_mut().chain([&mut first]) {
+            wakers.deregister(slot);
+        }
+        assert_eq!(wakers.registered(), 0);
+        drop(w);
+        assert_eq!(Arc::strong_count(&woken), 1);
     }
 
     #[test]
