@@ -4,6 +4,8 @@ use tensorpipe_loom::client::replicas::calls;
 
 tensorpipe_loom::models! {
     calls: a_call_hears_of_a_replica_that_comes,
+        a_call_hears_of_a_replica_that_joins,
+        a_replica_that_connects_while_it_leaves_gets_no_calls,
         whoever_connects_hears_of_the_first_replica,
         a_client_is_made_when_a_replica_has_its_service,
         all_calls_hear_of_it,

@@ -162,6 +162,8 @@
 //!   with that error at once, and is sent only once.
 //! - **A server that comes back** is found within [`Backoff::longest`](crate::replicas::Backoff::longest), 5 s by default.
 //!   [`Replicas::reconnect`](crate::Replicas::reconnect) tries at once.
+//! - **Servers that come and go** are named anew by [`Replicas::set_urls`](crate::Replicas::set_urls), from what your service discovery
+//!   says.
 //! - **The live servers,** and the route to each, are in [`Replicas::status`](crate::Replicas::status). `client.connection()` stays
 //!   the connection to the first server found.
 //!

@@ -9,6 +9,7 @@ mod ends;
 mod figures;
 mod lab;
 mod moving;
+mod named;
 mod proxy;
 mod references;
 mod runtimes;

@@ -81,7 +81,7 @@ fn keep_until_asked(shared: &Arc<Shared>) -> thread::JoinHandle<()> {
 
 /// The task sleeps until it is notified.
 fn sleep(shared: &Shared, index: usize) {
-    let (_, wake) = shared.url(index);
+    let (_, wake) = shared.url(index).unwrap();
     block_on(wake.notified());
 }
 
@@ -103,6 +103,39 @@ pub fn a_call_hears_of_a_replica_that_comes() {
         let task = keep(&shared);
         assert!(is_here(&call(&shared)));
         task.join().unwrap();
+    });
+}
+
+/// A call waits while one replica leaves, and another one joins and connects.
+pub fn a_call_hears_of_a_replica_that_joins() {
+    check(3, || {
+        let shared = set(1);
+        shared.service(&SERVICE);
+        let changing = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let change = shared.change(&["memory://new".into()]).unwrap();
+                shared.tell_left(change.left);
+                let live = comes(&shared, change.joined[0]);
+                ask(&shared, change.joined[0], &live);
+            })
+        };
+        assert!(is_here(&call(&shared)));
+        changing.join().unwrap();
+    });
+}
+
+/// A replica connects while it leaves: no call goes there once it has left, and its task has nothing more to do.
+pub fn a_replica_that_connects_while_it_leaves_gets_no_calls() {
+    check(None, || {
+        let shared = set(1);
+        shared.service(&SERVICE);
+        let task = keep(&shared);
+        let change = shared.change(&["memory://new".into()]).unwrap();
+        shared.tell_left(change.left);
+        assert!(matches!(shared.pick(0, &[]), Pick::NotYet));
+        let live = task.join().unwrap();
+        assert!(!shared.is_live(0, &live) && !shared.connecting(0));
     });
 }
 
@@ -263,7 +296,7 @@ pub fn a_task_that_rests_is_hurried() {
         shared.given_up(0);
         let of_task = shared.clone();
         let task = thread::spawn(move || {
-            let (_, wake) = of_task.url(0);
+            let (_, wake) = of_task.url(0).unwrap();
             loop {
                 let told = wake.notified();
                 if of_task.should_reconnect_now(0) {

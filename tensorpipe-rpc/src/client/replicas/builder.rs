@@ -10,10 +10,10 @@ use tokio::runtime::Handle;
 use super::backoff::Backoff;
 use super::balance::Balance;
 use super::budget::{Budget, RetryBudget};
-use super::keeper::{self, Keeper};
 use super::table::Shared;
 use super::{Inner, Replicas};
 use crate::error::ConnectError;
+use crate::lock::Mutex;
 
 /// The settings of all replicas.
 #[derive(Clone, Debug)]
@@ -41,6 +41,27 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(30),
         }
     }
+}
+
+/// As the error of whoever makes or changes replicas.
+pub(super) fn misuse(misuse: Misuse) -> ConnectError {
+    ConnectError::Pipe(Error::from(misuse))
+}
+
+/// These URLs, if they are some, well formed, and of the context's transports.
+pub(super) fn checked<U: AsRef<str>>(
+    context: &Context,
+    urls: impl IntoIterator<Item = U>,
+) -> Result<Vec<Arc<str>>, Misuse> {
+    let urls: Vec<Arc<str>> = urls.into_iter().map(|url| url.as_ref().into()).collect();
+    if urls.is_empty() {
+        let text = "replicas without a server; name one with `url`, `urls` or `set_urls`";
+        return Err(Misuse::Other(text.to_owned()));
+    }
+    for url in &urls {
+        context.check_transport(&url.parse::<Url>()?)?;
+    }
+    Ok(urls)
 }
 
 /// Makes [`Replicas`].
@@ -135,36 +156,20 @@ impl ReplicasBuilder {
     /// [`ConnectError::Unavailable`] when no server is live in time. [`Misuse`] in [`ConnectError::Pipe`], at once, if there is no
     /// URL, or one is malformed, or the context does not have its transport.
     pub async fn connect(self) -> Result<Replicas, ConnectError> {
-        let misuse = |misuse: Misuse| ConnectError::Pipe(Error::from(misuse));
-        if self.urls.is_empty() {
-            let text = "replicas without a server; name one with `url`".to_owned();
-            return Err(misuse(Misuse::Other(text)));
-        }
         let context = self.context.unwrap_or_else(|| Context::global().clone());
-        for url in &self.urls {
-            let url = url.parse::<Url>().map_err(misuse)?;
-            context.check_transport(&url).map_err(misuse)?;
-        }
+        let urls = checked(&context, self.urls).map_err(misuse)?;
         let runtime = Handle::try_current().map_err(|_| misuse(Misuse::NoRuntime))?;
-        let count = self.urls.len();
-        let urls = self.urls.into_iter().map(Arc::from);
-        let budget = Budget::new(self.options.retry_budget);
-        let shared = Arc::new(Shared::new(urls, self.options));
-        let keep = |index| {
-            let shared = shared.clone();
-            let kept = keeper::keep(Keeper { shared, index }, context.clone());
-            runtime.spawn(kept).abort_handle()
-        };
-        let keepers = (0..count).map(keep).collect();
         let replicas = Replicas {
             inner: Arc::new(Inner {
                 owner: Owner::here(),
-                shared,
-                budget,
+                shared: Arc::new(Shared::new([], self.options.clone())),
+                budget: Budget::new(self.options.retry_budget),
+                context,
                 runtime,
-                keepers,
+                keepers: Mutex::default(),
             }),
         };
+        replicas.inner.change(&urls)?;
         replicas.first(None).await?;
         Ok(replicas)
     }

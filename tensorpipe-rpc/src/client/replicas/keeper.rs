@@ -19,11 +19,12 @@ use super::table::Shared;
 use crate::client::bind::bind;
 use crate::client::connection::Connection;
 use crate::error::{CallError, ConnectError};
+use crate::lock::Notify;
 
 /// One replica, whose task is at work.
 pub(super) struct Keeper {
     pub(super) shared: Arc<Shared>,
-    pub(super) index: usize,
+    pub(super) number: usize,
 }
 
 impl Drop for Keeper {
@@ -31,21 +32,25 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         let text = "the runtime on which it was connected has ended; connect anew".to_owned();
         let error = ConnectError::Pipe(Misuse::Other(text).into());
-        self.shared.forsaken(self.index, error);
+        self.shared.forsaken(self.number, error);
     }
 }
 
 /// Keeps a replica connected for as long as the task runs.
 pub(super) async fn keep(keeper: Keeper, context: Context) {
-    let Keeper { shared, index } = &keeper;
-    let index = *index;
-    let (url, wake) = shared.url(index);
+    let Keeper { shared, number } = &keeper;
+    let number = *number;
+    let Some((url, wake)) = shared.url(number) else {
+        return;
+    };
     let options = &shared.options;
     let (mut failures, mut since) = (0, Instant::now());
     let mut absence = Absence::begin(since);
     let mut on_trial = false;
     loop {
-        shared.connecting(index);
+        if !shared.connecting(number) {
+            return;
+        }
         let connected = context.connect_with(&*url, &ConnectPolicy::once()).await;
         let connected = connected.and_then(|pipe| Ok(Connection::over(pipe)?));
         let hopeless = match connected {
@@ -55,9 +60,9 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
                 let these: Weak<dyn Any + Send + Sync> = Arc::<Shared>::downgrade(shared);
                 let _ = connection.engine.replicas.set(these);
                 let live = Live::new(connection, on_trial);
-                shared.connected(index, &live);
-                let (error, worked_until) = serve(shared, index, &live).await;
-                shared.mark_lost(index, &live, error);
+                shared.connected(number, &live);
+                let (error, worked_until) = serve(shared, number, &wake, &live).await;
+                shared.mark_lost(number, &live, error);
                 absence = Absence::begin(Instant::now());
                 let unanswering = live.unanswering.load(Ordering::Relaxed);
                 let answered = live.answered.load(Ordering::Relaxed);
@@ -77,21 +82,21 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
                 let hopeless = matches!(error, Error::Misuse(_));
                 let error = after(failures, since.elapsed(), error);
                 let warns = absence.warns(Instant::now());
-                shared.failed(index, error.into(), warns);
+                shared.failed(number, error.into(), warns);
                 hopeless
             }
         };
         let pause = options.backoff.pause(failures, chance());
         let up = since.elapsed().saturating_add(pause) > options.give_up_after;
         let again_at = if hopeless || failures >= options.connect_attempts || up {
-            shared.given_up(index);
+            shared.given_up(number);
             None
         } else {
             Some(Instant::now() + pause)
         };
         loop {
             let told = wake.notified();
-            if shared.should_reconnect_now(index) {
+            if shared.should_reconnect_now(number) {
                 (failures, since) = (0, Instant::now());
                 break;
             }
@@ -119,8 +124,12 @@ fn after(attempts: u32, waited: Duration, error: Error) -> Error {
 
 /// Binds services as clients want them, until the replica is gone. Returns why it is gone, and until when it worked. If it did not
 /// answer a bind, it has not worked since that was sent.
-async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError, Instant) {
-    let (_, wake) = shared.url(index);
+async fn serve(
+    shared: &Shared,
+    number: usize,
+    wake: &Notify,
+    live: &Arc<Live>,
+) -> (ConnectError, Instant) {
     let engine = &live.connection.engine;
     let closed = || {
         ConnectError::Pipe(Error::Closed {
@@ -131,11 +140,11 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
     let mut put_off = 0;
     loop {
         let mut again_at = None;
-        while let Some(schema) = shared.next_unbound(index, live) {
+        while let Some(schema) = shared.next_unbound(number, live) {
             let asked = Instant::now();
             match bind(engine, schema).await {
                 Err(error @ (ConnectError::NoService { .. } | ConnectError::Mismatch(_))) => {
-                    shared.record_bind(index, live, Err(error));
+                    shared.record_bind(number, live, Err(error));
                 }
                 // The services that it has go on. Another pipe would only add load.
                 Err(ConnectError::Call(CallError::Overloaded(_))) => {
@@ -145,7 +154,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
                     break;
                 }
                 Err(error) => return (error, asked),
-                Ok(number) => shared.record_bind(index, live, Ok(number)),
+                Ok(service) => shared.record_bind(number, live, Ok(service)),
             }
             put_off = 0;
         }
@@ -161,7 +170,7 @@ async fn serve(shared: &Shared, index: usize, live: &Arc<Live>) -> (ConnectError
                 return (live.connection.unavailable_reason().unwrap_or_else(closed), Instant::now());
             }
             () = wake.notified() => {
-                if !shared.is_live(index, live) {
+                if !shared.is_live(number, live) {
                     // A call has taken it out, and reported the reason; the error returned here is not used.
                     return (closed(), Instant::now());
                 }

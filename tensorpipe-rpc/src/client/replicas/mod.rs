@@ -35,17 +35,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use rustc_hash::FxHashMap;
 use tensorpipe::fork::Owner;
-use tensorpipe::{Error, Misuse, ambient};
+use tensorpipe::{Context, Error, Misuse, ambient};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::connection::Connection;
 use crate::error::ConnectError;
+use crate::lock::{Mutex, lock};
 use crate::schema::Schema;
 use crate::timer::Sleep;
 use budget::Budget;
-use table::Shared;
+use builder::{checked, misuse};
+use keeper::Keeper;
+use table::{Change, Shared};
 
 /// Several servers of the same services: generated clients are made on them as on a [`Connection`](crate::Connection), and
 /// survive the death of any of them. Cheap to clone; the last handle, client and call ends what goes on in the background.
@@ -111,14 +115,49 @@ struct Inner {
     owner: Owner,
     shared: Arc<Shared>,
     budget: Budget,
+    context: Context,
     runtime: Handle,
-    keepers: Vec<AbortHandle>,
+    /// The tasks of the replicas, by their numbers.
+    keepers: Mutex<FxHashMap<usize, AbortHandle>>,
+}
+
+impl Inner {
+    /// From now on these are the replicas.
+    fn change(&self, urls: &[Arc<str>]) -> Result<(), ConnectError> {
+        let Change { joined, left } = self.shared.change(urls)?;
+        let start = |number| {
+            let shared = self.shared.clone();
+            let kept = keeper::keep(Keeper { shared, number }, self.context.clone());
+            (number, self.runtime.spawn(kept).abort_handle())
+        };
+        let started: Vec<_> = joined.into_iter().map(start).collect();
+        let ended: Vec<_> = {
+            let mut keepers = lock(&self.keepers);
+            keepers.extend(started);
+            // One that left before its task stood here: that task has ended by itself.
+            keepers.retain(|_, task| !task.is_finished());
+            let ended = left.iter().filter_map(|one| keepers.remove(&one.number));
+            ended.collect()
+        };
+        ended.iter().for_each(AbortHandle::abort);
+        self.shared.tell_left(left);
+        if self.shared.is_closed() {
+            self.end_keepers();
+        }
+        Ok(())
+    }
+
+    /// Ends the tasks of all replicas.
+    fn end_keepers(&self) {
+        let keepers = std::mem::take(&mut *lock(&self.keepers));
+        keepers.values().for_each(AbortHandle::abort);
+    }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.owner.is_other_process() {
-            self.keepers.iter().for_each(AbortHandle::abort);
+            self.end_keepers();
         }
     }
 }
@@ -138,7 +177,26 @@ impl Replicas {
         ReplicasBuilder::new()
     }
 
-    /// Each replica as it is now, in the order in which they were named. To wait until one is [live](ReplicaState::Live), call this
+    /// From now on these servers are the replicas: for a set that grows and shrinks, as its service's address list does.
+    ///
+    /// - A server that was named before stays as it is, with its connection.
+    /// - A new one is connected to in the background, and gets calls once it is live. Calls that wait for a replica go to it, too.
+    /// - One that is named no more gets no further calls. Those under way end as they would have, then its connection closes. References
+    ///   to its values stay good, and keep the connection; so does a client that was made on it (`client.connection()`).
+    ///
+    /// # Errors
+    /// [`Misuse`] in [`ConnectError::Pipe`] if there is no URL, one is malformed, or the context does not have its transport; or if these
+    /// replicas have been [closed](Self::close). Nothing has changed then. A list that may be empty for a moment is no reason to leave
+    /// all servers: the caller decides.
+    pub fn set_urls<U: AsRef<str>>(
+        &self,
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<(), ConnectError> {
+        let urls = checked(&self.inner.context, urls).map_err(misuse)?;
+        self.inner.change(&urls)
+    }
+
+    /// Each replica as it is now, in the order in which they were named first. To wait until one is [live](ReplicaState::Live), call this
     /// repeatedly.
     pub fn status(&self) -> Vec<ReplicaStatus> {
         self.inner.shared.status()
@@ -158,7 +216,7 @@ impl Replicas {
         let text = "these replicas have been closed; connect anew".to_owned();
         let closed = ConnectError::Pipe(Misuse::Other(text).into());
         let connections = self.inner.shared.close(&closed);
-        self.inner.keepers.iter().for_each(AbortHandle::abort);
+        self.inner.end_keepers();
         let closed = join_all(connections.iter().map(Connection::close)).await;
         let undelivered =
             |closed: &Result<(), Error>| matches!(closed, Err(Error::Undelivered { .. }));

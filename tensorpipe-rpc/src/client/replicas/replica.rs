@@ -8,6 +8,8 @@ use crate::lock::{AtomicBool, Notify, Ordering};
 
 /// See the module's documentation.
 pub(super) struct Replica {
+    /// Which one it is, whoever leaves or joins.
+    pub(super) number: usize,
     pub(super) url: Arc<str>,
     pub(super) phase: Phase,
     /// The server's answers to the binds so far, by the service's position in the table.
@@ -62,8 +64,9 @@ impl Live {
 }
 
 impl Replica {
-    pub(super) fn new(url: Arc<str>) -> Self {
+    pub(super) fn new(number: usize, url: Arc<str>) -> Self {
         Self {
+            number,
             url,
             phase: Phase::Connecting,
             services: Vec::new(),

@@ -171,12 +171,12 @@ impl RetryingCall {
     /// Updates the replica after an attempt's error. Returns the error if there is no further attempt.
     fn judge(&mut self, attempt: &Attempt, error: &CallError) -> Result<(), CallError> {
         let shared = self.shared();
-        let Picked { index, live, .. } = &attempt.picked;
+        let Picked { number, live, .. } = &attempt.picked;
         let verdict = verdict(error);
         match verdict {
-            Verdict::Gone => shared.mark_lost(*index, live, to_connect(error.clone())),
+            Verdict::Gone => shared.mark_lost(*number, live, to_connect(error.clone())),
             _ if matches!(error, CallError::Deadline { .. }) => {
-                shared.missed_deadline(*index, live, self.replicated.service);
+                shared.missed_deadline(*number, live, self.replicated.service);
             }
             _ if !is_local(error) => answered(attempt),
             _ => {}
@@ -189,7 +189,7 @@ impl RetryingCall {
             self.ran.get_or_insert_with(|| error.clone());
         }
         if matches!(verdict, Verdict::NotHere | Verdict::Unfit) {
-            self.tried.push(*index);
+            self.tried.push(*number);
         }
         if verdict == Verdict::NotHere && !self.replicated.replicas.inner.budget.withdraw() {
             return Err(error.clone());

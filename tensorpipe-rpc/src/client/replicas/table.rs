@@ -1,12 +1,15 @@
 //! The table of replicas: which can be called, which may be soon, and why the others cannot.
 //!
 //! One lock guards it, held for short sections. A replica is called only while it is [`Phase::Live`] and has the service. Whichever
-//! call or task first finds it gone takes it out.
+//! call or task first finds it gone takes it out. The list of replicas may change at any time: tasks and calls know a replica by its
+//! number, which no other one ever has, and what they say of one that has left is dropped.
 //!
 //! Invariant: nobody wakes or logs under the lock, as wakers and subscribers are the user's code. Whoever changes the table wakes
 //! first and logs then, so that a subscriber that panics keeps nobody waiting.
 
 use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 
 use super::balance::Balance;
 use super::builder::Options;
@@ -27,7 +30,11 @@ pub(super) struct Shared {
 }
 
 pub(super) struct Table {
+    /// In the order of their numbers.
     pub(super) replicas: Vec<Replica>,
+    next_number: usize,
+    /// Why nobody may join any more.
+    closed: Option<ConnectError>,
     /// The services that clients have asked for. The list only grows, because a service is identified by its position.
     pub(super) schemas: Vec<&'static Schema>,
     turn: usize,
@@ -37,7 +44,7 @@ pub(super) struct Table {
 
 /// The replica of one call.
 pub(in crate::client) struct Picked {
-    pub(super) index: usize,
+    pub(super) number: usize,
     pub(in crate::client) live: Arc<Live>,
     /// The server's number for the service.
     pub(in crate::client) service: u32,
@@ -50,6 +57,13 @@ struct Lost {
     error: ConnectError,
     /// No other one is live.
     is_last: bool,
+}
+
+/// How the list of replicas has changed.
+pub(super) struct Change {
+    /// The numbers of those that have joined.
+    pub(super) joined: Vec<usize>,
+    pub(super) left: Vec<Replica>,
 }
 
 /// Where a call can go.
@@ -65,10 +79,16 @@ pub(super) enum Pick {
 
 impl Shared {
     pub(super) fn new(urls: impl IntoIterator<Item = Arc<str>>, options: Options) -> Self {
-        let replicas = urls.into_iter().map(Replica::new);
+        let mut next_number = 0;
+        let replicas = urls.into_iter().map(|url| {
+            next_number += 1;
+            Replica::new(next_number - 1, url)
+        });
         Self {
             table: Mutex::new(Table {
                 replicas: replicas.collect(),
+                next_number,
+                closed: None,
                 schemas: Vec::new(),
                 turn: 0,
                 warned_none_left: false,
@@ -117,35 +137,35 @@ impl Shared {
         loop {
             let picked = {
                 let mut table = self.table();
-                let replicas = table.replicas.iter().enumerate();
                 // Read the loads once: they change meanwhile.
-                let loads = replicas.map(|(index, replica)| {
+                let loads = table.replicas.iter().map(|replica| {
                     let (live, _) = replica.serving(service)?;
                     let load = || match balance {
                         Balance::LeastBusy => live.connection.calls_in_flight(),
                         Balance::RoundRobin => 0,
                     };
-                    (!tried.contains(&index)).then(load)
+                    (!tried.contains(&replica.number)).then(load)
                 });
                 let picked = balance.pick(table.turn, &loads.collect::<Vec<_>>());
                 let picked = picked.and_then(|index| {
-                    let (live, number) = table.replicas[index].serving(service)?;
-                    Some((index, live.clone(), number))
+                    let replica = &table.replicas[index];
+                    let (live, service) = replica.serving(service)?;
+                    Some(Picked {
+                        number: replica.number,
+                        live: live.clone(),
+                        service,
+                    })
                 });
-                let Some((index, live, number)) = picked else {
+                let Some(picked) = picked else {
                     return table.without(service);
                 };
                 table.turn = table.turn.wrapping_add(1);
-                Picked {
-                    index,
-                    live,
-                    service: number,
-                }
+                picked
             };
             match picked.live.connection.unavailable_reason() {
                 None => return Pick::Replica(picked),
                 // Its task has not noticed yet.
-                Some(error) => self.mark_lost(picked.index, &picked.live, error),
+                Some(error) => self.mark_lost(picked.number, &picked.live, error),
             }
         }
     }
@@ -200,8 +220,8 @@ impl Shared {
     }
 
     /// The replica gets no more calls. Calls under way keep its pipe.
-    pub(super) fn mark_lost(&self, index: usize, live: &Arc<Live>, error: ConnectError) {
-        let lost = self.table().mark_lost(index, live, error);
+    pub(super) fn mark_lost(&self, number: usize, live: &Arc<Live>, error: ConnectError) {
+        let lost = self.table().mark_lost(number, live, error);
         if let Some(lost) = lost {
             self.tell(lost);
         }
@@ -209,20 +229,20 @@ impl Shared {
 
     /// A call had no answer within its deadline. A replica that answers no calls is taken out, but only if another one has the
     /// service: otherwise the calls would have nowhere to go.
-    pub(super) fn missed_deadline(&self, index: usize, live: &Arc<Live>, service: usize) {
+    pub(super) fn missed_deadline(&self, number: usize, live: &Arc<Live>, service: usize) {
         let Some(calls) = live.unanswered(self.options.unanswered) else {
             return;
         };
         let lost = {
             let mut table = self.table();
-            let mut replicas = table.replicas.iter().enumerate();
-            let has_other = table.replicas[index].is(live)
-                && replicas.any(|(other, one)| other != index && one.serving(service).is_some());
+            let mut replicas = table.replicas.iter();
+            let has_other = table.find(number).is_some_and(|one| one.is(live))
+                && replicas.any(|one| one.number != number && one.serving(service).is_some());
             if !has_other {
                 return;
             }
             live.unanswering.store(true, Ordering::Relaxed);
-            table.mark_lost(index, live, ConnectError::Unanswered { calls })
+            table.mark_lost(number, live, ConnectError::Unanswered { calls })
         };
         if let Some(lost) = lost {
             self.tell(lost);
@@ -244,40 +264,101 @@ impl Shared {
     /// Closes all replicas, with this error. Returns the connections that there were.
     pub(super) fn close(&self, error: &ConnectError) -> Vec<Connection> {
         let mut connections = Vec::new();
-        for replica in &mut self.table().replicas {
-            if let Phase::Live(live) = std::mem::replace(&mut replica.phase, Phase::Closed) {
-                connections.push(live.connection.clone());
+        {
+            let mut table = self.table();
+            table.closed = Some(error.clone());
+            for replica in &mut table.replicas {
+                if let Phase::Live(live) = std::mem::replace(&mut replica.phase, Phase::Closed) {
+                    connections.push(live.connection.clone());
+                }
+                replica.last_error = Some(error.clone());
             }
-            replica.last_error = Some(error.clone());
         }
         ignore_panic(|| self.changed.notify_waiters());
         connections
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.table().closed.is_some()
+    }
+
+    /// From now on these are the replicas. One that is named as before stays as it is. The caller starts the tasks of those that have
+    /// joined, ends those of the others, and [tells](Self::tell_left) that they have left.
+    pub(super) fn change(&self, urls: &[Arc<str>]) -> Result<Change, ConnectError> {
+        let mut table = self.table();
+        if let Some(closed) = &table.closed {
+            return Err(closed.clone());
+        }
+        // A URL may be named several times.
+        let mut wanted = FxHashMap::<&str, usize>::default();
+        for url in urls {
+            *wanted.entry(url).or_default() += 1;
+        }
+        let mut is_wanted = |url: &str| {
+            let count = wanted.get_mut(url).filter(|count| **count > 0);
+            count.map(|count| *count -= 1).is_some()
+        };
+        let left = (table.replicas).extract_if(.., |replica| !is_wanted(&replica.url));
+        let left = left.collect();
+        let mut joined = Vec::new();
+        for url in urls.iter().filter(|url| is_wanted(url)) {
+            let number = table.next_number;
+            table.next_number += 1;
+            table.replicas.push(Replica::new(number, url.clone()));
+            joined.push(number);
+        }
+        Ok(Change { joined, left })
+    }
+
+    /// Tells of replicas that have left. They get no more calls; those under way keep their pipes.
+    pub(super) fn tell_left(&self, left: Vec<Replica>) {
+        // Who waits for one of them may wait in vain.
+        ignore_panic(|| self.changed.notify_waiters());
+        for replica in left {
+            replica.wake.notify_one();
+            let url = &replica.url;
+            if let Phase::Live(_) = replica.phase {
+                metrics::replica_lost();
+            }
+            ignore_panic(|| tracing::info!(%url, "a replica is named no more"));
+        }
     }
 }
 
 /// The calls that a replica's task makes.
 impl Shared {
-    pub(super) fn url(&self, index: usize) -> (Arc<str>, Arc<Notify>) {
-        let replica = &self.table().replicas[index];
-        (replica.url.clone(), replica.wake.clone())
+    /// Its URL, and what wakes its task.
+    pub(super) fn url(&self, number: usize) -> Option<(Arc<str>, Arc<Notify>)> {
+        let table = self.table();
+        let replica = table.find(number)?;
+        Some((replica.url.clone(), replica.wake.clone()))
     }
 
-    pub(super) fn connecting(&self, index: usize) {
-        let replica = &mut self.table().replicas[index];
+    /// `false` if the replica has left: its task has nothing more to do.
+    pub(super) fn connecting(&self, number: usize) -> bool {
+        let mut table = self.table();
+        let Some(replica) = table.find_mut(number) else {
+            return false;
+        };
         replica.reconnect_now = false;
         replica.go_to(Phase::Connecting);
+        true
     }
 
     /// The replica's pipe is connected.
-    pub(super) fn connected(&self, index: usize, live: &Arc<Live>) {
+    pub(super) fn connected(&self, number: usize, live: &Arc<Live>) {
         let (url, warned) = {
             let mut table = self.table();
-            let warned = std::mem::take(&mut table.warned_none_left);
-            let replica = &mut table.replicas[index];
+            let none_left = table.warned_none_left;
+            let Some(replica) = table.find_mut(number) else {
+                return;
+            };
             replica.services.clear();
             replica.go_to(Phase::Live(live.clone()));
-            let warned = std::mem::take(&mut replica.warned) || warned;
-            (replica.url.clone(), warned)
+            let warned = std::mem::take(&mut replica.warned) || none_left;
+            let url = replica.url.clone();
+            table.warned_none_left = false;
+            (url, warned)
         };
         ignore_panic(|| self.changed.notify_waiters());
         metrics::replica_connected();
@@ -290,14 +371,15 @@ impl Shared {
     }
 
     /// Whether `live` is still the replica's pipe.
-    pub(super) fn is_live(&self, index: usize, live: &Arc<Live>) -> bool {
-        self.table().replicas[index].is(live)
+    pub(super) fn is_live(&self, number: usize, live: &Arc<Live>) -> bool {
+        let table = self.table();
+        table.find(number).is_some_and(|replica| replica.is(live))
     }
 
     /// A service that the replica has not been asked for yet.
-    pub(super) fn next_unbound(&self, index: usize, live: &Arc<Live>) -> Option<&'static Schema> {
+    pub(super) fn next_unbound(&self, number: usize, live: &Arc<Live>) -> Option<&'static Schema> {
         let table = self.table();
-        let replica = &table.replicas[index];
+        let replica = table.find(number)?;
         let next = table.schemas.get(replica.services.len());
         next.copied().filter(|_| replica.is(live))
     }
@@ -305,16 +387,16 @@ impl Shared {
     /// The replica's answer to a bind of the service that [`Shared::next_unbound`] gave.
     pub(super) fn record_bind(
         &self,
-        index: usize,
+        number: usize,
         live: &Arc<Live>,
         answer: Result<u32, ConnectError>,
     ) {
         let refusal = answer.as_ref().err().cloned();
         let url = {
-            let replica = &mut self.table().replicas[index];
-            if !replica.is(live) {
+            let mut table = self.table();
+            let Some(replica) = table.find_mut(number).filter(|replica| replica.is(live)) else {
                 return;
-            }
+            };
             if refusal.is_some() {
                 replica.last_error.clone_from(&refusal);
             }
@@ -328,9 +410,12 @@ impl Shared {
     }
 
     /// An attempt to connect failed. `warns` if that has gone on for a while.
-    pub(super) fn failed(&self, index: usize, error: ConnectError, warns: bool) {
+    pub(super) fn failed(&self, number: usize, error: ConnectError, warns: bool) {
         let url = {
-            let replica = &mut self.table().replicas[index];
+            let mut table = self.table();
+            let Some(replica) = table.find_mut(number) else {
+                return;
+            };
             if replica.go_to(Phase::Waiting) {
                 replica.last_error = Some(error.clone());
             }
@@ -343,9 +428,12 @@ impl Shared {
         });
     }
 
-    pub(super) fn given_up(&self, index: usize) {
+    pub(super) fn given_up(&self, number: usize) {
         let (url, error) = {
-            let replica = &mut self.table().replicas[index];
+            let mut table = self.table();
+            let Some(replica) = table.find_mut(number) else {
+                return;
+            };
             replica.go_to(Phase::GivenUp);
             replica.warned = true;
             (replica.url.clone(), replica.last_error.clone())
@@ -356,9 +444,12 @@ impl Shared {
     }
 
     /// The replica's task has ended, and nobody connects it again.
-    pub(super) fn forsaken(&self, index: usize, error: ConnectError) {
+    pub(super) fn forsaken(&self, number: usize, error: ConnectError) {
         let before = {
-            let replica = &mut self.table().replicas[index];
+            let mut table = self.table();
+            let Some(replica) = table.find_mut(number) else {
+                return;
+            };
             if !matches!(replica.phase, Phase::Closed) {
                 replica.last_error = Some(error);
             }
@@ -372,8 +463,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn should_reconnect_now(&self, index: usize) -> bool {
-        self.table().replicas[index].reconnect_now
+    pub(super) fn should_reconnect_now(&self, number: usize) -> bool {
+        let table = self.table();
+        table
+            .find(number)
+            .is_some_and(|replica| replica.reconnect_now)
     }
 
     /// Wakes the task of a replica that is gone, and logs the loss.
@@ -392,12 +486,24 @@ impl Shared {
 }
 
 impl Table {
+    /// `None` if it has left.
+    fn find(&self, number: usize) -> Option<&Replica> {
+        let at = self
+            .replicas
+            .binary_search_by_key(&number, |one| one.number);
+        at.ok().map(|at| &self.replicas[at])
+    }
+
+    fn find_mut(&mut self, number: usize) -> Option<&mut Replica> {
+        let at = self
+            .replicas
+            .binary_search_by_key(&number, |one| one.number);
+        at.ok().map(|at| &mut self.replicas[at])
+    }
+
     /// `None` if that was done before. The caller tells of what it returns once it has released the lock.
-    fn mark_lost(&mut self, index: usize, live: &Arc<Live>, error: ConnectError) -> Option<Lost> {
-        let replica = &mut self.replicas[index];
-        if !replica.is(live) {
-            return None;
-        }
+    fn mark_lost(&mut self, number: usize, live: &Arc<Live>, error: ConnectError) -> Option<Lost> {
+        let replica = self.find_mut(number).filter(|replica| replica.is(live))?;
         replica.phase = Phase::Waiting;
         replica.services.clear();
         replica.last_error = Some(error.clone());
