@@ -82,7 +82,21 @@ impl Roles {
 
     /// Where an operation stands.
     fn find(&self, id: u64) -> Option<usize> {
-        self.waiting.binary_search_by_key(&id, |(id, _)| *id).ok()
+        match self.waiting.back() {
+            Some((last, _)) if *last == id => Some(self.waiting.len() - 1),
+            _ => self.waiting.binary_search_by_key(&id, |(id, _)| *id).ok(),
+        }
+    }
+
+    /// Adds an operation behind all others, or, if the tick has passed it over, where it stood.
+    fn add(&mut self, id: u64, waker: Waker) {
+        match self.waiting.back() {
+            Some((last, _)) if *last > id => {
+                let at = self.waiting.partition_point(|(known, _)| *known < id);
+                self.waiting.insert(at, (id, waker));
+            }
+            _ => self.waiting.push_back((id, waker)),
+        }
     }
 }
 
@@ -110,9 +124,7 @@ impl Wakers {
                         roles.next_id += 1;
                         roles.next_id
                     });
-                    // Behind all others, unless the tick has passed it over.
-                    let at = roles.waiting.partition_point(|(known, _)| *known < id);
-                    roles.waiting.insert(at, (id, waker));
+                    roles.add(id, waker);
                     self.recount(&roles);
                     (id, None, ticking)
                 }
