@@ -77,7 +77,7 @@ impl Engine {
     pub(crate) fn send_control(&self, kind: Kind, call: u64, body: &[u8]) {
         let control = Control::new(kind, call, body);
         // Those that nobody waits for leave half of the queue to calls.
-        let has_room = || self.pipe.unwritten() < self.pipe.queued_writes() / 2;
+        let has_room = || self.pipe.unwritten() < self.half_of_queue();
         let may_go = control.when != When::NextDrive || has_room();
         if !may_go || !self.send_control_now(control) {
             self.defer_control(control);
@@ -126,6 +126,10 @@ impl Engine {
         }
     }
 
+    fn half_of_queue(&self) -> usize {
+        self.pipe.queued_writes().div_ceil(2)
+    }
+
     fn defer_control(&self, control: Control) {
         let waiting = {
             let mut state = lock(&self.later);
@@ -161,7 +165,8 @@ impl Engine {
                 };
                 control
             };
-            if self.pipe.unwritten() >= AT_ONCE || !self.send_control_now(control) {
+            let most = AT_ONCE.min(self.half_of_queue());
+            if self.pipe.unwritten() >= most || !self.send_control_now(control) {
                 lock(&self.later).messages.push_front(control);
                 return true;
             }

@@ -81,6 +81,22 @@ async fn one_that_is_named_as_before_keeps_its_connection() {
 }
 
 #[tokio::test]
+async fn of_two_at_one_address_the_live_one_stays() {
+    let ledger = Ledger::default();
+    let sites = sites(2, &ledger).await;
+    let (client, replicas) = client_of(replicas_of(&sites[..1]).connect_attempts(1)).await;
+    // Only the first one is cut, and given up.
+    sites[0].proxy.cut();
+    until(|| states(&replicas) == [ReplicaState::GivenUp]).await;
+    sites[0].proxy.mend();
+    name(&replicas, &sites, &[0, 0]);
+    until(|| states(&replicas) == [ReplicaState::GivenUp, ReplicaState::Live]).await;
+    name(&replicas, &sites, &[0]);
+    assert_eq!(states(&replicas), [ReplicaState::Live]);
+    assert_eq!(soon(client.who(1)).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn a_call_under_way_ends_where_it_is_and_then_the_connection_does() {
     let ledger = Ledger::default();
     let sites = sites(3, &ledger).await;

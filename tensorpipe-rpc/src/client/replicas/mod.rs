@@ -124,20 +124,25 @@ struct Inner {
 impl Inner {
     /// From now on these are the replicas.
     fn change(&self, urls: &[Arc<str>]) -> Result<(), ConnectError> {
+        if self.owner.is_other_process() {
+            let text = "these replicas are those of the process before the fork; connect anew";
+            return Err(misuse(Misuse::Other(text.to_owned())));
+        }
         let Change { joined, left } = self.shared.change(urls)?;
         let start = |number| {
             let shared = self.shared.clone();
             let kept = keeper::keep(Keeper { shared, number }, self.context.clone());
             (number, self.runtime.spawn(kept).abort_handle())
         };
-        let started: Vec<_> = joined.into_iter().map(start).collect();
+        let started: Vec<_> = joined.iter().copied().map(start).collect();
+        lock(&self.keepers).extend(started);
+        // Those too that have left meanwhile, before their tasks stood there.
+        let has_left = |number: &usize| self.shared.url(*number).is_none();
+        let gone = joined.into_iter().filter(has_left);
+        let gone: Vec<_> = left.iter().map(|one| one.number).chain(gone).collect();
         let ended: Vec<_> = {
             let mut keepers = lock(&self.keepers);
-            keepers.extend(started);
-            // One that left before its task stood here: that task has ended by itself.
-            keepers.retain(|_, task| !task.is_finished());
-            let ended = left.iter().filter_map(|one| keepers.remove(&one.number));
-            ended.collect()
+            gone.iter().filter_map(|one| keepers.remove(one)).collect()
         };
         ended.iter().for_each(AbortHandle::abort);
         self.shared.tell_left(left);
@@ -147,8 +152,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends the tasks of all replicas.
+    /// Ends the tasks of all replicas. They are not a forked child's.
     fn end_keepers(&self) {
+        if self.owner.is_other_process() {
+            return;
+        }
         let keepers = std::mem::take(&mut *lock(&self.keepers));
         keepers.values().for_each(AbortHandle::abort);
     }
@@ -156,9 +164,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.owner.is_other_process() {
-            self.end_keepers();
-        }
+        self.end_keepers();
     }
 }
 
@@ -181,8 +187,9 @@ impl Replicas {
     ///
     /// - A server that was named before stays as it is, with its connection.
     /// - A new one is connected to in the background, and gets calls once it is live. Calls that wait for a replica go to it, too.
-    /// - One that is named no more gets no further calls. Those under way end as they would have, then its connection closes. References
-    ///   to its values stay good, and keep the connection; so does a client that was made on it (`client.connection()`).
+    /// - One that is named no more gets no further calls. Those under way end as they would have, also when these replicas are
+    ///   [closed](Self::close); then its connection closes. References to its values keep the connection, and stay good for clients that
+    ///   were made before; so does a client that was made on it (`client.connection()`).
     ///
     /// # Errors
     /// [`Misuse`] in [`ConnectError::Pipe`] if there is no URL, one is malformed, or the context does not have its transport; or if these
@@ -208,7 +215,7 @@ impl Replicas {
         self.inner.shared.reconnect_all();
     }
 
-    /// Closes all pipes; calls under way and later ones fail.
+    /// Closes the pipes of all servers that are named; calls under way there and later ones fail.
     ///
     /// # Errors
     /// The first error of a pipe that could not deliver everything.

@@ -298,7 +298,17 @@ impl Shared {
             let count = wanted.get_mut(url).filter(|count| **count > 0);
             count.map(|count| *count -= 1).is_some()
         };
-        let left = (table.replicas).extract_if(.., |replica| !is_wanted(&replica.url));
+        // Of several at one URL, those that are live stay.
+        let mut stay = vec![false; table.replicas.len()];
+        for live_ones in [true, false] {
+            for (stays, replica) in stay.iter_mut().zip(&table.replicas) {
+                if matches!(replica.phase, Phase::Live(_)) == live_ones {
+                    *stays = is_wanted(&replica.url);
+                }
+            }
+        }
+        let mut stay = stay.into_iter();
+        let left = (table.replicas).extract_if(.., |_| stay.next() == Some(false));
         let left = left.collect();
         let mut joined = Vec::new();
         for url in urls.iter().filter(|url| is_wanted(url)) {
@@ -317,9 +327,6 @@ impl Shared {
         for replica in left {
             replica.wake.notify_one();
             let url = &replica.url;
-            if let Phase::Live(_) = replica.phase {
-                metrics::replica_lost();
-            }
             ignore_panic(|| tracing::info!(%url, "a replica is named no more"));
         }
     }
@@ -334,15 +341,14 @@ impl Shared {
         Some((replica.url.clone(), replica.wake.clone()))
     }
 
-    /// `false` if the replica has left: its task has nothing more to do.
+    /// `false` if the replica has left or is closed: its task has nothing more to do.
     pub(super) fn connecting(&self, number: usize) -> bool {
         let mut table = self.table();
         let Some(replica) = table.find_mut(number) else {
             return false;
         };
         replica.reconnect_now = false;
-        replica.go_to(Phase::Connecting);
-        true
+        replica.go_to(Phase::Connecting)
     }
 
     /// The replica's pipe is connected.
@@ -354,7 +360,9 @@ impl Shared {
                 return;
             };
             replica.services.clear();
-            replica.go_to(Phase::Live(live.clone()));
+            if !replica.go_to(Phase::Live(live.clone())) {
+                return;
+            }
             let warned = std::mem::take(&mut replica.warned) || none_left;
             let url = replica.url.clone();
             table.warned_none_left = false;

@@ -2,7 +2,8 @@
 //!
 //! The connection always wakes [`Wakers`], which passes the wake on to one task: the operation that registered last, else
 //! the pipe's background task. So an answer reaches the task that waits for it without a hop through another one. An
-//! operation that is awaited no more hands on a wake that it has not acted on.
+//! operation that is awaited no more hands on a wake that it has not acted on. One that was passed over, as below, and is awaited again
+//! stands where it stood.
 //!
 //! A future can be polled once and then forgotten (kept in a variable while its task awaits something else). It would swallow a wake-up. So
 //! after a wake-up, and while operations register, the background task checks every `TICK` whether the woken task has driven the pipe
