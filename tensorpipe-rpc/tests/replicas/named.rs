@@ -101,9 +101,9 @@ async fn a_call_under_way_ends_where_it_is_and_then_the_connection_does() {
     let ledger = Ledger::default();
     let sites = sites(3, &ledger).await;
     let (client, replicas) = client_made_elsewhere(&sites).await;
-    let call = client.add(1, 100);
+    let call = client.add(1, 300);
     let server = sites[0].server.as_ref().unwrap();
-    until(|| server.calls_in_flight() == 1).await;
+    until(|| ledger.runs(1) == 1).await;
     name(&replicas, &sites, &[1]);
     assert_eq!(soon(client.who(2)).await.unwrap(), 1);
     assert_eq!(soon(call).await.unwrap(), 0);
