@@ -24,11 +24,14 @@ fn set(replicas: usize) -> Arc<Shared> {
 
 fn balanced(replicas: usize, balance: Balance) -> Arc<Shared> {
     let urls = (0..replicas).map(|number| format!("memory://{number}").into());
+    let urls: Vec<_> = urls.collect();
     let options = Options {
         balance,
         ..Options::default()
     };
-    Arc::new(Shared::new(urls, options))
+    let shared = Shared::new(options);
+    shared.change(&urls).unwrap();
+    Arc::new(shared)
 }
 
 /// A set of one connected replica, which has already said that it has the service.

@@ -162,8 +162,8 @@ impl ReplicasBuilder {
         let replicas = Replicas {
             inner: Arc::new(Inner {
                 owner: Owner::here(),
-                shared: Arc::new(Shared::new([], self.options.clone())),
                 budget: Budget::new(self.options.retry_budget),
+                shared: Arc::new(Shared::new(self.options)),
                 context,
                 runtime,
                 keepers: Mutex::default(),

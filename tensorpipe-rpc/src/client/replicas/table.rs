@@ -78,16 +78,12 @@ pub(super) enum Pick {
 }
 
 impl Shared {
-    pub(super) fn new(urls: impl IntoIterator<Item = Arc<str>>, options: Options) -> Self {
-        let mut next_number = 0;
-        let replicas = urls.into_iter().map(|url| {
-            next_number += 1;
-            Replica::new(next_number - 1, url)
-        });
+    /// No replicas: they [join](Self::change).
+    pub(super) fn new(options: Options) -> Self {
         Self {
             table: Mutex::new(Table {
-                replicas: replicas.collect(),
-                next_number,
+                replicas: Vec::new(),
+                next_number: 0,
                 closed: None,
                 schemas: Vec::new(),
                 turn: 0,

@@ -67,8 +67,9 @@ async fn live() -> Arc<Live> {
 }
 
 fn shared() -> Arc<Shared> {
-    let urls = ["tcp://127.0.0.1:1".into()];
-    Arc::new(Shared::new(urls, Options::default()))
+    let shared = Shared::new(Options::default());
+    shared.change(&["tcp://127.0.0.1:1".into()]).unwrap();
+    Arc::new(shared)
 }
 
 /// Another one takes its place.
