@@ -1,9 +1,8 @@
 //! A handler's result, encoded at once: the value need not be `Send`, nor outlive that.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use smallvec::smallvec;
 
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
@@ -63,12 +62,12 @@ impl Reply {
     }
 
     /// A reference to a value of this end, as the reply to `call`.
-    pub(crate) fn reference(call: u64, referent: Arc<dyn Referent>) -> Self {
+    pub(crate) fn reference(call: u64, referent: Referent) -> Self {
         let mut reply =
             Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, RESULT), Returned::Value);
         if let Returned::Value(encoded) = &mut reply.outcome {
             encoded.references = Some(Box::new(EncodedReferences {
-                exports: vec![Some(referent)],
+                exports: smallvec![Some(referent)],
                 ..EncodedReferences::default()
             }));
         }

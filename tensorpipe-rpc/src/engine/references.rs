@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
 use tensorpipe::Incoming;
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
@@ -88,7 +89,7 @@ impl Engine {
         if !self.owned.is_pending(of) {
             return self.fetch_now(&admitted, of, index);
         }
-        self.when_ended(id, admitted, vec![of], move |engine, admitted| {
+        self.when_ended(id, admitted, smallvec![of], move |engine, admitted| {
             engine.fetch_now(&admitted, of, index);
         });
     }
@@ -139,7 +140,7 @@ impl Engine {
     /// Keeps a value until a third process claims it, as [`ServerShared::share`](crate::server::ServerShared::share).
     pub(crate) fn grant(
         &self,
-        referent: Arc<dyn Referent>,
+        referent: Referent,
         named: fn(&str) -> bool,
     ) -> Result<Grant, (FailureCode, String)> {
         let Some(serving) = &self.serving else {
@@ -167,7 +168,7 @@ impl Engine {
         self: &Arc<Self>,
         id: u64,
         mut admitted: Admitted,
-        calls: Vec<u64>,
+        calls: SmallVec<[u64; 1]>,
         go_on: impl FnOnce(&Arc<Self>, Admitted) + Send + 'static,
     ) {
         let engine = self.clone();

@@ -86,6 +86,7 @@ use tensorpipe::Device;
 
 use crate::call::Call;
 use crate::error::CallError;
+use owned::CopyValue;
 use scope::Found;
 
 /// A reference to a value, here or at the other end of a connection. Cheap to clone. The owner releases the value when the last
@@ -99,7 +100,7 @@ pub struct Remote<T> {
 
 enum Location<T> {
     /// The value is in this process.
-    Here(Arc<T>, Arc<dyn Referent>),
+    Here(Arc<T>, CopyValue),
     /// The value is at the other end of a connection.
     There(Arc<Handle>),
     /// The reference was decoded outside of a call, so its connection is unknown.
@@ -136,8 +137,7 @@ const YOURS: u8 = 1;
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
     /// Makes a reference to `value`, which stays here until nobody refers to it. Every holder can fetch the value.
     pub fn new(value: T) -> Self {
-        let value = Arc::new(value);
-        let location = Location::Here(value.clone(), Arc::new(owned::Fetched(value)));
+        let location = Location::Here(Arc::new(value), owned::copy::<T>);
         Self { location }
     }
 
@@ -164,8 +164,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remote<T> {
 impl<T: Send + Sync + 'static> Remote<T> {
     /// Makes a reference to a value that does not travel: only methods of its owner can use it.
     pub fn unfetchable(value: T) -> Self {
-        let value = Arc::new(value);
-        let location = Location::Here(value.clone(), Arc::new(owned::Fixed(value)));
+        let location = Location::Here(Arc::new(value), owned::no_copy);
         Self { location }
     }
 
@@ -199,7 +198,7 @@ const NOWHERE: &str = "this reference was read outside of a call: it refers to n
 impl<T> Clone for Remote<T> {
     fn clone(&self) -> Self {
         let location = match &self.location {
-            Location::Here(value, referent) => Location::Here(value.clone(), referent.clone()),
+            Location::Here(value, copy) => Location::Here(value.clone(), *copy),
             Location::There(handle) => Location::There(handle.clone()),
             Location::Nowhere => Location::Nowhere,
         };
@@ -220,8 +219,9 @@ impl<T> fmt::Debug for Remote<T> {
 impl<T: Send + Sync + 'static> Serialize for Remote<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let wire: Result<Wire, &str> = match &self.location {
-            Location::Here(_, referent) => {
-                scope::export(referent).map(|id| (MINE, id.call, id.index))
+            Location::Here(value, copy) => {
+                let id = scope::export(Referent::new(value, *copy));
+                id.map(|id| (MINE, id.call, id.index))
             }
             Location::There(handle) => {
                 scope::send_back(handle).map(|id| (YOURS, id.call, id.index))
@@ -243,13 +243,13 @@ impl<'de, T: Send + Sync + 'static> Deserialize<'de> for Remote<T> {
         };
         let location = match found.map_err(de::Error::custom)? {
             Found::There(handle) => Location::There(handle),
-            Found::Here(referent) => {
-                let value = referent.clone().value().downcast::<T>();
+            Found::Here(Referent { value, copy }) => {
+                let value = value.downcast::<T>();
                 let value = value.map_err(|_| {
                     let what = std::any::type_name::<T>();
                     de::Error::custom(format_args!("the reference is not to a `{what}`"))
                 })?;
-                Location::Here(value, referent)
+                Location::Here(value, copy)
             }
             Found::Nothing => Location::Nowhere,
         };

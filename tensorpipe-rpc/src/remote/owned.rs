@@ -1,12 +1,12 @@
 //! The owner's end: values that the other end of a connection refers to, and future results of calls under way.
 
 use std::any::Any;
-use std::fmt;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use rustc_hash::FxHashMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::Notify;
 
 use super::Id;
@@ -15,45 +15,42 @@ use crate::codec::Reply;
 use crate::lock::lock;
 use crate::observe::metrics;
 
+type Value = dyn Any + Send + Sync;
+
 /// A value that the other end may refer to.
-pub(crate) trait Referent: Send + Sync {
-    fn value(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+#[derive(Clone, Debug)]
+pub(crate) struct Referent {
+    pub(super) value: Arc<Value>,
+    pub(super) copy: CopyValue,
+}
+
+/// How a fetch copies a value. It returns `None` for one that does not travel.
+pub(super) type CopyValue = fn(&Value) -> Option<Reply>;
+
+/// Copies a value of this type.
+pub(super) fn copy<T: Serialize + DeserializeOwned + 'static>(value: &Value) -> Option<Reply> {
+    value.downcast_ref::<T>().map(Reply::of)
+}
+
+/// As [`copy`], for a value that does not travel.
+pub(super) fn no_copy(_: &Value) -> Option<Reply> {
+    None
+}
+
+impl Referent {
+    pub(super) fn new<T: Send + Sync + 'static>(value: &Arc<T>, copy: CopyValue) -> Self {
+        let value = value.clone();
+        Self { value, copy }
+    }
 
     /// A copy of the value, for a fetch. `None` if it does not travel.
-    fn fetched(&self) -> Option<Reply>;
-}
-
-impl fmt::Debug for dyn Referent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Referent")
+    pub(crate) fn fetched(&self) -> Option<Reply> {
+        (self.copy)(&*self.value)
     }
 }
 
-/// A value that can be fetched.
-pub(super) struct Fetched<T>(pub(super) Arc<T>);
-
-/// A value that cannot be fetched.
-pub(super) struct Fixed<T>(pub(super) Arc<T>);
-
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Referent for Fetched<T> {
-    fn value(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self.0.clone()
-    }
-
-    fn fetched(&self) -> Option<Reply> {
-        Some(Reply::of(&*self.0))
-    }
-}
-
-impl<T: Send + Sync + 'static> Referent for Fixed<T> {
-    fn value(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-        self.0.clone()
-    }
-
-    fn fetched(&self) -> Option<Reply> {
-        None
-    }
-}
+/// Values that are given to the peer, each at its index. Most replies give one.
+pub(crate) type Exports = SmallVec<[Option<Referent>; 1]>;
 
 /// The values that one connection's peer refers to.
 #[derive(Default)]
@@ -63,29 +60,68 @@ pub(crate) struct Owned {
 
 #[derive(Default)]
 struct Table {
-    /// Values, by the call whose reply gave them away.
-    values: FxHashMap<u64, Given>,
+    /// Values, by the call whose reply gave them away. Here and below the peer chooses the numbers, so the hash has a secret.
+    values: HashMap<u64, Given>,
     /// The number of values.
     count: usize,
     /// Calls under way whose results later calls may already refer to.
-    pending: FxHashMap<u64, Promised>,
+    pending: HashMap<u64, Promised>,
     closed: bool,
 }
 
 /// The values that one reply gave away.
 struct Given {
-    values: Vec<Option<Arc<dyn Referent>>>,
+    /// In the order of their indices.
+    values: SmallVec<[(u32, Option<Referent>); 1]>,
     /// How many are left. Without it, each release would scan all values: quadratic in their number.
     left: usize,
+}
+
+impl Given {
+    fn new(exports: Exports, left: usize) -> Self {
+        let values = (0..).zip(exports).filter(|(_, value)| value.is_some());
+        let values = values.collect();
+        Self { values, left }
+    }
+
+    fn at(&self, index: u32) -> Option<usize> {
+        self.values.binary_search_by_key(&index, |(at, _)| *at).ok()
+    }
+
+    /// Takes out one value, or all.
+    fn take(&mut self, index: Option<u32>) -> Exports {
+        let Some(index) = index else {
+            self.left = 0;
+            let values = std::mem::take(&mut self.values);
+            return values.into_iter().map(|(_, value)| value).collect();
+        };
+        let taken = self.at(index).and_then(|at| self.values[at].1.take());
+        self.left -= usize::from(taken.is_some());
+        if self.left < self.values.len() / 2 {
+            // One that stays must not keep the room of all.
+            self.values.retain(|(_, value)| value.is_some());
+            self.values.shrink_to_fit();
+        }
+        smallvec![taken]
+    }
 }
 
 /// The result of a call under way.
 #[derive(Default)]
 struct Promised {
-    /// Wakes those who wait for the call, once it is out of the table.
-    ended: Arc<Notify>,
+    /// Wakes those who wait for the call, once it is out of the table. `None` while nobody waits, as for most calls.
+    ended: Option<Arc<Notify>>,
     /// The peer has released the result already.
     unwanted: bool,
+}
+
+impl Promised {
+    /// Wakes those who wait for the call.
+    fn end(&self) {
+        if let Some(ended) = &self.ended {
+            ended.notify_waiters();
+        }
+    }
 }
 
 /// A call under way whose result later calls may already refer to. Dropped when the call has ended.
@@ -108,12 +144,7 @@ impl Owned {
     }
 
     /// Registers the values that the reply to `call` gives away. Returns `false` if there is no room for so many.
-    pub(crate) fn give(
-        &self,
-        call: u64,
-        exports: Vec<Option<Arc<dyn Referent>>>,
-        limit: usize,
-    ) -> bool {
+    pub(crate) fn give(&self, call: u64, exports: Exports, limit: usize) -> bool {
         let left = exports.iter().flatten().count();
         let refused = {
             let mut table = lock(&self.table);
@@ -131,8 +162,7 @@ impl Owned {
                 Some(exports)
             } else {
                 table.count += left;
-                let values = exports;
-                table.values.insert(call, Given { values, left });
+                table.values.insert(call, Given::new(exports, left));
                 None
             }
         };
@@ -142,41 +172,36 @@ impl Owned {
         refused.map(drop_values).is_none()
     }
 
-    pub(super) fn find(&self, id: Id) -> Option<Arc<dyn Referent>> {
+    pub(super) fn find(&self, id: Id) -> Option<Referent> {
         let table = lock(&self.table);
         let given = table.values.get(&id.call)?;
-        given.values.get(id.index as usize)?.clone()
+        given.values[given.at(id.index)?].1.clone()
     }
 
     /// As `find`, by the numbers in a message of the peer's.
-    pub(crate) fn find_at(&self, call: u64, index: u32) -> Option<Arc<dyn Referent>> {
+    pub(crate) fn find_at(&self, call: u64, index: u32) -> Option<Referent> {
         self.find(Id { call, index })
     }
 
     /// The peer releases what the reply to `call` gave away: one value, or all.
     pub(crate) fn release(&self, call: u64, index: Option<u32>) {
-        let mut released = Vec::new();
-        {
+        let (released, count) = {
             let mut table = lock(&self.table);
             if let Some(promised) = table.pending.get_mut(&call) {
                 promised.unwanted = true;
             }
-            let Some(Given { values, left }) = table.values.get_mut(&call) else {
+            let Some(given) = table.values.get_mut(&call) else {
                 return;
             };
-            match index {
-                Some(index) => {
-                    released.extend(values.get_mut(index as usize).and_then(Option::take));
-                }
-                None => released.extend(values.iter_mut().filter_map(Option::take)),
-            }
-            *left -= released.len();
-            if *left == 0 {
+            let released = given.take(index);
+            let count = released.iter().flatten().count();
+            if given.left == 0 {
                 table.values.remove(&call);
             }
-            table.count -= released.len();
-        }
-        metrics::references_released(released.len());
+            table.count -= count;
+            (released, count)
+        };
+        metrics::references_released(count);
         drop_values(released);
     }
 
@@ -193,7 +218,7 @@ impl Owned {
         };
         metrics::references_released(count);
         for promised in pending.values() {
-            promised.ended.notify_waiters();
+            promised.end();
         }
         drop_values(values);
     }
@@ -204,7 +229,7 @@ impl Owned {
         let before = lock(&self.table).pending.insert(call, promised);
         if let Some(promised) = before {
             // The peer has used a call number twice.
-            promised.ended.notify_waiters();
+            promised.end();
         }
         Pending {
             owned: self.clone(),
@@ -219,8 +244,11 @@ impl Owned {
 
     /// Waits until a call has ended. Cancel safe.
     pub(crate) async fn ended(&self, call: u64) {
-        let ended = match lock(&self.table).pending.get(&call) {
-            Some(promised) => promised.ended.clone().notified_owned(),
+        let ended = match lock(&self.table).pending.get_mut(&call) {
+            Some(promised) => {
+                let ended = promised.ended.get_or_insert_default();
+                ended.clone().notified_owned()
+            }
             None => return,
         };
         ended.await;
@@ -231,7 +259,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         let promised = lock(&self.owned.table).pending.remove(&self.call);
         if let Some(promised) = promised {
-            promised.ended.notify_waiters();
+            promised.end();
         }
     }
 }
@@ -239,4 +267,49 @@ impl Drop for Pending {
 /// Drops values. A panic of such a drop is logged and goes no further.
 pub(super) fn drop_values<T>(values: T) {
     drop_quietly(values, "a value that was referred to");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn referents(many: usize) -> Exports {
+        let referent = Referent::new(&Arc::new(()), no_copy);
+        std::iter::repeat_n(Some(referent), many).collect()
+    }
+
+    #[test]
+    fn one_of_many_values_does_not_keep_the_room_of_all() {
+        const MANY: u32 = 1000;
+        let owned = Owned::default();
+        assert!(owned.give(7, referents(MANY as usize), usize::MAX));
+        // Twice each: a peer may release what it has released.
+        for index in (0..MANY - 1).chain(0..MANY - 1) {
+            owned.release(7, Some(index));
+            assert!(owned.find_at(7, index).is_none());
+        }
+        assert_eq!(owned.count(), 1);
+        assert!(lock(&owned.table).values[&7].values.capacity() < 10);
+        assert!(owned.find_at(7, MANY).is_none());
+        assert!(owned.find_at(7, MANY - 1).is_some());
+        owned.release(7, Some(MANY - 1));
+        assert!(lock(&owned.table).values.is_empty());
+    }
+
+    #[test]
+    fn a_peer_cannot_choose_numbers_that_make_the_table_slow() {
+        const CALLS: u64 = 1 << 14;
+        let took = |step: u64| {
+            let (owned, begun) = (Owned::default(), Instant::now());
+            for call in 0..CALLS {
+                owned.give(call.wrapping_mul(step), referents(1), usize::MAX);
+            }
+            begun.elapsed()
+        };
+        // The inverse of the factor of a hash without a secret, for which all these numbers are alike.
+        let (chosen, counted) = (took(0x7814_94a5_5daa_ed0d), took(1));
+        assert!(chosen < 50 * counted, "{chosen:?} instead of {counted:?}");
+    }
 }

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use serde::{Serialize, Serializer, ser};
+use smallvec::SmallVec;
 
 use super::scope::{send_back, wait_for};
 use super::{Remote, Wire, YOURS};
@@ -63,7 +64,7 @@ fn add_waits(metadata: &mut Vec<u8>, calls: &[u64]) -> bool {
 }
 
 /// Takes the numbers off the body again. `None` if they are cut short.
-pub(crate) fn split_waits(body: &mut Bytes) -> Option<Vec<u64>> {
+pub(crate) fn split_waits(body: &mut Bytes) -> Option<SmallVec<[u64; 1]>> {
     let count = usize::from(*body.last()?);
     let at = body.len().checked_sub(1 + 8 * count)?;
     let tail = body.split_off(at);
@@ -87,7 +88,7 @@ mod tests {
                 let _ = split_waits(&mut Bytes::copy_from_slice(&metadata[..cut]));
             }
             let mut body = Bytes::from(metadata);
-            assert_eq!(split_waits(&mut body).unwrap(), calls);
+            assert_eq!(&split_waits(&mut body).unwrap()[..], calls);
             assert_eq!(&body[..], b"body");
         }
         assert!(!add_waits(&mut Vec::new(), &[0; 256]));

@@ -6,9 +6,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::Id;
 use super::handle::Handle;
-use super::owned::{Owned, Referent};
+use super::owned::{Exports, Owned, Referent};
 use crate::engine::Engine;
 
 thread_local! {
@@ -45,11 +47,11 @@ impl Encoding {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EncodedReferences {
     /// Values of this end that the peer now refers to, each at its index.
-    pub(crate) exports: Vec<Option<Arc<dyn Referent>>>,
+    pub(crate) exports: Exports,
     /// References that go back to their owner. They are kept until the owner has answered, so that it does not release them before.
-    pub(crate) pins: Vec<Arc<Handle>>,
+    pub(crate) pins: SmallVec<[Arc<Handle>; 1]>,
     /// Those of the pins that are results of calls which may be under way.
-    pub(crate) waits: Vec<u64>,
+    pub(crate) waits: SmallVec<[u64; 1]>,
 }
 
 /// A decoding of a value from one connection.
@@ -88,7 +90,7 @@ fn index_after<T>(references: &[T]) -> Result<u32, &'static str> {
 /// A decoded reference.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
-    Here(Arc<dyn Referent>),
+    Here(Referent),
     There(Arc<Handle>),
     Nothing,
 }
@@ -120,7 +122,7 @@ impl EncodedReferences {
     /// One reference that goes back to its owner.
     pub(crate) fn pinning(handle: Arc<Handle>) -> Box<Self> {
         Box::new(Self {
-            pins: vec![handle],
+            pins: smallvec![handle],
             ..Self::default()
         })
     }
@@ -171,7 +173,7 @@ pub(crate) fn copying<R>(copied: Copied, half: impl FnOnce() -> R) -> (R, Copied
 }
 
 /// Gives a value of this end to the peer. Returns the name that it will have there.
-pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<Id, &'static str> {
+pub(super) fn export(referent: Referent) -> Result<Id, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Encoding(encoding) if let Some(first) = encoding.first => {
             let exports = &mut encoding.references().exports;
@@ -179,7 +181,7 @@ pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<Id, &'static str> {
                 exports.resize(first.index as usize, None);
             }
             let index = index_after(exports)?;
-            exports.push(Some(referent.clone()));
+            exports.push(Some(referent));
             let call = first.call;
             Ok(Id { call, index })
         }
@@ -187,7 +189,7 @@ pub(super) fn export(referent: &Arc<dyn Referent>) -> Result<Id, &'static str> {
             "a reference to a value of this process can be what a method returns, neither an argument nor an item of a stream; \
              send the value itself, or a `Shared` that `Remote::share` makes",
         ),
-        Scope::Copying(copied) => copied.add(Found::Here(referent.clone())),
+        Scope::Copying(copied) => copied.add(Found::Here(referent)),
         Scope::None | Scope::Decoding(_) => Err("a reference travels in calls alone"),
     })
 }

@@ -132,14 +132,14 @@ impl<T: Send + Sync + 'static> Remote<T> {
     pub async fn share(&self) -> Result<Shared<T>, CallError> {
         let handle = match &self.location {
             Location::There(handle) => handle,
-            Location::Here(_, referent) => {
+            Location::Here(value, copy) => {
                 let context = CallContext::current();
                 let engine = context.and_then(|context| context.inner.caller.engine());
                 let Some(engine) = engine else {
                     let text = "the value is in this process, and this is no task of a method: `Server::share` shares it, too";
                     return Err(CallError::Unresolved(text.into()));
                 };
-                return Self::granted(engine.grant(referent.clone(), names_a_host));
+                return Self::granted(engine.grant(Referent::new(value, *copy), names_a_host));
             }
             Location::Nowhere => return Err(CallError::Unresolved(super::NOWHERE.into())),
         };
@@ -169,9 +169,10 @@ impl<T: Send + Sync + 'static> Remote<T> {
         runtime: &Runtime,
     ) -> Result<Shared<T>, CallError> {
         match &self.location {
-            Location::Here(_, referent) => {
+            Location::Here(value, copy) => {
+                let referent = Referent::new(value, *copy);
                 // No connection has this number.
-                Self::granted(server.share(referent.clone(), u64::MAX, runtime, names_a_host))
+                Self::granted(server.share(referent, u64::MAX, runtime, names_a_host))
             }
             Location::There(_) => Err(CallError::Unresolved(
                 "the value is in another process: `Remote::share` asks its owner".into(),
@@ -313,7 +314,7 @@ struct Granted {
     /// Until when it can be claimed.
     until: Instant,
     connection: u64,
-    referent: Arc<dyn Referent>,
+    referent: Referent,
 }
 
 impl Table {
@@ -336,7 +337,7 @@ impl Grants {
     /// Keeps a value until somebody claims it, on behalf of the connection with this number. The error says why it cannot.
     pub(crate) fn give(
         self: &Arc<Self>,
-        referent: Arc<dyn Referent>,
+        referent: Referent,
         connection: u64,
         limit: usize,
         runtime: &Runtime,
@@ -375,7 +376,7 @@ impl Grants {
     }
 
     /// Claims a value, once.
-    pub(crate) fn take(&self, token: &Token) -> Option<Arc<dyn Referent>> {
+    pub(crate) fn take(&self, token: &Token) -> Option<Referent> {
         let granted = {
             let mut table = lock(&self.table);
             let granted = table.granted.remove(token)?;
@@ -385,7 +386,7 @@ impl Grants {
         (Instant::now() < granted.until).then_some(granted.referent)
     }
 
-    /// Drops expired grants. Returns whether others are left.
+    /// Drops expired grants. Returns whether others are left, which the sweeper goes on watching.
     fn remove_expired(&self, now: Instant) -> bool {
         let (passed, left) = {
             let mut table = lock(&self.table);
@@ -394,7 +395,9 @@ impl Grants {
             for granted in &passed {
                 table.uncount(granted.connection);
             }
-            (passed, !table.granted.is_empty())
+            // Drops of values may take long, and somebody may share meanwhile.
+            table.swept = !table.granted.is_empty();
+            (passed, table.swept)
         };
         drop_values(passed);
         left
@@ -405,12 +408,14 @@ impl Grants {
 struct Sweeper(Weak<Grants>);
 
 impl Sweeper {
-    async fn run(self) {
+    async fn run(mut self) {
         loop {
             tokio::time::sleep(SWEEP).await;
-            match self.0.upgrade() {
-                Some(grants) if grants.remove_expired(Instant::now()) => {}
-                _ => return,
+            let grants = self.0.upgrade();
+            if !grants.is_some_and(|grants| grants.remove_expired(Instant::now())) {
+                // There may be another sweeper by now.
+                self.0 = Weak::new();
+                return;
             }
         }
     }
@@ -429,7 +434,7 @@ mod tests {
     use tensorpipe::Error;
     use tensorpipe::transports::{Acceptor, BoxFuture, Transport};
 
-    use super::super::owned::Fixed;
+    use super::super::owned::no_copy;
     use super::*;
 
     fn at(urls: impl IntoIterator<Item = String>) -> Shared<String> {
@@ -542,7 +547,7 @@ mod tests {
     async fn a_connection_that_shares_much_leaves_room_for_others() {
         let (grants, runtime) = (Arc::new(Grants::default()), Runtime::current());
         let give = |connection| {
-            let referent = Arc::new(Fixed(Arc::new(())));
+            let referent = Referent::new(&Arc::new(()), no_copy);
             grants.give(referent, connection, 4 * SHARED_BY_ONE, &runtime)
         };
         let tokens: Vec<_> = (0..SHARED_BY_ONE).map(|_| give(1).unwrap()).collect();
@@ -556,13 +561,35 @@ mod tests {
         give(1).unwrap();
     }
 
+    /// Shares something else when it is dropped.
+    struct SharesAgain(Weak<Grants>);
+
+    impl Drop for SharesAgain {
+        fn drop(&mut self) {
+            let referent = Referent::new(&Arc::new(()), no_copy);
+            let grants = self.0.upgrade().unwrap();
+            grants.give(referent, 1, 2, &Runtime::current()).unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_shared_while_the_last_value_is_dropped_is_watched() {
+        let grants = Arc::new(Grants::default());
+        let referent = Referent::new(&Arc::new(SharesAgain(Arc::downgrade(&grants))), no_copy);
+        grants.give(referent, 1, 2, &Runtime::current()).unwrap();
+        tokio::time::sleep(CLAIMABLE + SWEEP).await;
+        assert_eq!(grants.count(), 1);
+        tokio::time::sleep(CLAIMABLE + SWEEP).await;
+        assert_eq!(grants.count(), 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_is_shared_is_kept_for_a_minute_and_watched_by_one_task() {
         let (grants, value) = (Arc::new(Grants::default()), Arc::new(()));
         let runtime = Runtime::current();
         let tasks = || runtime.metrics().num_alive_tasks();
         let give = || {
-            let referent = Arc::new(Fixed(value.clone()));
+            let referent = Referent::new(&value, no_copy);
             grants.give(referent, 1, 2, &runtime)
         };
         for _ in 0..100 {

@@ -126,7 +126,7 @@ impl ServerShared {
     /// The kind of the failure, and in words why.
     pub(crate) fn share(
         &self,
-        referent: Arc<dyn Referent>,
+        referent: Referent,
         connection: u64,
         runtime: &Runtime,
         named: fn(&str) -> bool,
