@@ -11,9 +11,10 @@ use futures_util::stream;
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
-use tensorpipe::{Context, Limits, Tensor};
+use tensorpipe::{Context, DType, Limits, Message, Tensor};
 use tensorpipe_rpc::replicas::{Backoff, ReplicaState, ReplicaStatus};
-use tensorpipe_rpc::{Remote, Replicas, Server, Stream, tensor_service};
+use tensorpipe_rpc::service::Service;
+use tensorpipe_rpc::{Remote, Replicas, Server, Stream, Streaming, tensor_service};
 use tensorpipe_tests::{answers, eventually, runtime, soon};
 
 #[tensor_service]
@@ -226,6 +227,66 @@ fn connects_and_losses_of_replicas_are_counted() {
     let is_closed = |one: &ReplicaStatus| matches!(one.state, ReplicaState::Closed);
     assert!(replicas.status().iter().all(is_closed));
     assert_eq!(value("tensorpipe_replicas_lost"), 5.0);
+}
+
+#[tensor_service]
+trait Scales {
+    async fn weigh(&self, tensor: Tensor, numbers: Streaming<u64>) -> u64;
+}
+
+struct Kitchen;
+
+impl Scales for Kitchen {
+    async fn weigh(&self, tensor: Tensor, _: Streaming<u64>) -> u64 {
+        tensor.byte_len() as u64
+    }
+}
+
+/// By a peer that breaks the stream while the call's tensor is on its way.
+#[test]
+fn a_call_whose_stream_breaks_before_all_of_it_is_here_is_not_run() {
+    const CALL: u8 = 1;
+    const VALUE: u8 = 2;
+    const FAILURE: u8 = 4;
+    const ITEMS: u8 = 9;
+    record();
+    runtime().block_on(async {
+        let service = ScalesService::new(Kitchen);
+        let method = service.schema().methods[0].id;
+        let server = Server::builder().service(service);
+        let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+        let pipe = Context::global().connect(server.url().to_string());
+        let pipe = soon("a pipe", pipe).await.unwrap();
+        let answer = async || loop {
+            let message = soon("an answer", pipe.read()).await.unwrap();
+            if [FAILURE, VALUE].contains(&message.metadata[0]) {
+                return (message.metadata[0], message.metadata[4]);
+            }
+        };
+        let call = |number: u64| {
+            let mut metadata = vec![CALL, 28, 0, 0];
+            metadata.extend(number.to_le_bytes());
+            metadata.extend(0u32.to_le_bytes());
+            metadata.extend(method.to_le_bytes());
+            metadata.extend([0; 9]);
+            let tensor = Tensor::zeros(DType::U8, [64 << 20]).unwrap();
+            pipe.send(Message::new(metadata).tensor(tensor)).unwrap();
+        };
+        call(1);
+        let no_items = [ITEMS, 12, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+        pipe.send(Message::new(no_items.to_vec())).unwrap();
+        assert_eq!(answer().await, (FAILURE, 1));
+        // All of the first one has come when the second one has.
+        call(2);
+        assert_eq!(answer().await, (VALUE, 2));
+        let of = |what: &str| {
+            value(&format!(
+                "tensorpipe_server_calls_{what} method=weigh service=Scales"
+            ))
+        };
+        assert_eq!(of("started"), 1.0);
+        eventually("none under way", || of("in_flight") == 0.0).await;
+    });
 }
 
 /// Once for the process.

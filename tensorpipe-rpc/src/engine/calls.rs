@@ -48,7 +48,10 @@ impl Calls {
         self.fail_where(|slot| {
             (slot.message() == Some(id)).then(|| match code {
                 ResetCode::Closing => CallError::ShuttingDown,
-                ResetCode::Deadline => CallError::late(slot.taken(ambient::now()), true),
+                ResetCode::Deadline => {
+                    self.missed_deadline(slot);
+                    CallError::late(slot.taken(ambient::now()), true)
+                }
                 code => {
                     let error = Error::Refused {
                         code,

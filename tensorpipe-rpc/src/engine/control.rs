@@ -18,8 +18,8 @@ use crate::lock::lock;
 use crate::observe::should_log;
 use crate::scratch;
 
-/// The most control messages that may wait. No honest peer makes this end queue more.
-const MOST: usize = 1 << 20;
+/// The most control messages that may wait, without releases: of those there are no more than references that this end held.
+pub(super) const MOST: usize = 1 << 20;
 
 /// With so many messages in the pipe's queue, deferred control messages go on waiting, so that others have room.
 const AT_ONCE: usize = 1024;
@@ -43,8 +43,8 @@ pub(super) struct Deferred {
 
 #[cfg(test)]
 impl Deferred {
-    pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
     }
 }
 
@@ -133,7 +133,7 @@ impl Engine {
     fn defer_control(&self, control: Control) {
         let waiting = {
             let mut state = lock(&self.later);
-            if state.messages.len() >= MOST {
+            if state.messages.len() >= MOST && control.when != When::NextDrive {
                 None
             } else {
                 state.messages.push_back(control);

@@ -12,6 +12,7 @@ use tensorpipe::{
     Context, DType, Device, Error, Limits, Message, MessageStats, Pipe, ResetCode, Tensor,
 };
 
+use super::control::MOST;
 use super::streams::{CallStreams, Tally};
 use super::table::Reading;
 use super::{CallSlot, Engine, Outcome, Received, Request};
@@ -333,6 +334,25 @@ async fn an_answer_in_time_ends_a_row_of_calls_that_had_none() {
     assert_eq!(late(Kind::Value, None), 0);
 }
 
+#[tokio::test]
+async fn a_refusal_because_time_is_up_counts_as_no_answer_in_time() {
+    let asked = Asked::new().await;
+    let message = asked.slot.message().unwrap();
+    let calls = &asked.engine.calls;
+    calls.refused(message, ResetCode::Deadline, "its deadline passed");
+    assert_eq!(calls.missed_in_a_row(), 1);
+}
+
+/// However many references are dropped at once.
+#[tokio::test]
+async fn no_release_is_lost_while_the_peer_does_not_read() {
+    let (engine, _peer) = serving(1).await;
+    for call in 0..MOST as u64 + (1 << 16) {
+        engine.release(call, Some(0));
+    }
+    assert!(lock(&engine.later).len() > MOST);
+}
+
 /// Its queue stays full, and each flush of it fails at once.
 #[test]
 fn control_messages_to_a_peer_that_leaves_do_not_keep_a_thread_busy() {
@@ -348,7 +368,7 @@ fn control_messages_to_a_peer_that_leaves_do_not_keep_a_thread_busy() {
         let (near, peer) = pair_of(&context).await;
         (Engine::start(near, None).unwrap(), peer)
     });
-    while lock(&engine.later).is_empty() {
+    while lock(&engine.later).len() == 0 {
         engine.send_control(Kind::Draining, 0, &[]);
     }
     peer.go_away("it does not read");

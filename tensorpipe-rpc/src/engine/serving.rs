@@ -302,6 +302,10 @@ impl Engine {
         let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
             return;
         };
+        if admitted.context.inner.cancel.is_set() {
+            // Its stream broke while its tensors came, and it was answered then.
+            return self.given_up(&admitted);
+        }
         let MethodIndex { service, method } = target;
         let served = &serving.server.services[service];
         let body_refers = body.references;
@@ -312,6 +316,7 @@ impl Engine {
             context.inner.held.keep(held);
         }
         let speed = &served.speed[method];
+        let within = admitted.context.clone();
         let make = || {
             let handler = served.service.call(method, arguments, context);
             match admitted.context.inner.handler_trace.is_some() {
@@ -320,9 +325,10 @@ impl Engine {
             }
         };
         let made = match body_refers {
-            false => catch_panic(make),
+            false => catch_panic(|| within.within(make)),
             true => {
-                let (made, missed) = decoding(self.clone(), None, || catch_panic(make));
+                let (made, missed) =
+                    decoding(self.clone(), None, || catch_panic(|| within.within(make)));
                 if missed {
                     self.fail_admitted(&admitted, FailureCode::Unresolved, UNRESOLVED);
                     return drop_quietly(made.ok(), A_HANDLER);

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tensorpipe::{Context, DType, Tensor};
+use tensorpipe_rpc::codec::Arguments;
+use tensorpipe_rpc::schema::Schema;
+use tensorpipe_rpc::service::{HandlerFuture, Service};
 use tensorpipe_rpc::{CallContext, tensor_service};
 
 use super::lab::{serve, tcp, until};
@@ -95,6 +98,31 @@ async fn peer_pool_time_and_scope() {
     }
     assert!(client.owned().await.unwrap());
     assert!(CallContext::current().is_none());
+}
+
+/// Looks who calls before it makes the future of the call.
+struct Eager<S>(S);
+
+impl<S: Service> Service for Eager<S> {
+    fn schema(&self) -> &'static Schema {
+        self.0.schema()
+    }
+
+    fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture {
+        let current = CallContext::current().expect("this is part of a call");
+        assert_eq!(current.deadline(), context.deadline());
+        self.0.call(method, arguments, context)
+    }
+}
+
+#[tokio::test]
+async fn a_service_by_hand_is_called_as_part_of_the_call() {
+    let server = serve(&tcp().build().unwrap(), Eager(CuriousService::new(Cat))).await;
+    let near = tcp().build().unwrap();
+    let client = CuriousClient::connect_with(&near, server.url())
+        .await
+        .unwrap();
+    client.owned().await.unwrap();
 }
 
 #[tokio::test]

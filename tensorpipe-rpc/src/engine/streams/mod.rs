@@ -25,11 +25,11 @@ pub(crate) use inbox::{Batch, Inbox, Received};
 pub(crate) use required::Required;
 pub(crate) use unread::{StreamPermit, UnreadBudget};
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::task::Waker;
 
-use rustc_hash::FxHashMap;
 use tensorpipe::engine::EnginePipe;
 use tensorpipe::{Error, Message, ResetCode};
 
@@ -157,10 +157,11 @@ impl CallStreams {
     }
 }
 
-/// The streams of the calls that one connection handles, by the number that the caller gave the call.
+/// The streams of the calls that one connection handles, by the number that the caller gave the call. The caller could choose numbers
+/// that collide, so the hash has a secret.
 #[derive(Default)]
 pub(crate) struct StreamTable {
-    calls: Mutex<FxHashMap<u64, CallContext>>,
+    calls: Mutex<HashMap<u64, CallContext>>,
 }
 
 impl StreamTable {
