@@ -149,7 +149,8 @@ impl Body {
 
     /// How much of this process's memory it takes.
     pub(super) fn own_bytes(&self) -> u64 {
-        let payloads = self.payloads.iter().map(|part| part.as_bytes().len());
+        let payloads = self.payloads.iter();
+        let payloads = payloads.map(|part| part.metadata.len() + part.as_bytes().len());
         let values = self.metadata.len() + payloads.sum::<usize>();
         values as u64 + own_bytes(&self.tensors)
     }

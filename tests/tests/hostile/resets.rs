@@ -10,7 +10,7 @@ use tensorpipe::engine::{EnginePipe, Handler, Held};
 use tensorpipe::{Error, Incoming, Limits, Message, MessageStats, Pipe, ResetCode, Timeouts};
 
 use super::memory::story;
-use super::raw::{RESET, Raw, SOON, message, reason};
+use super::raw::{MESSAGE, RESET, Raw, SOON, frame, message, message_body, payload, reason};
 use super::server::context_over;
 use super::stream::Way;
 
@@ -178,4 +178,20 @@ fn messages_that_are_taken_back_do_not_pile_up_before_a_busy_handler() {
         let calls = (1..=pieces).flat_map(|i| [Call::Incoming(i), Call::Reset(i)]);
         goes_on(scene, rest, pieces + 1, calls);
     }
+}
+
+/// What is said of a part counts like what is said of the message.
+#[test]
+fn metadata_of_parts_does_not_pile_up_before_a_busy_handler() {
+    let _story = story!();
+    let said = vec![7; 64 * KIB];
+    let mut part = payload(1, 0, 0);
+    part[10..].copy_from_slice(&(said.len() as u32).to_le_bytes());
+    let message = frame(MESSAGE, &message_body(b"", &[part], &[], &said));
+    let mut scene = busy(Way::Tcp, "parts", Timeouts::default());
+    let (pieces, rest) = flood(&mut scene.raw, |i| {
+        [&message[..], &reason(RESET, i + 1, 1, b"")].concat()
+    });
+    let calls = (1..=pieces).flat_map(|i| [Call::Incoming(i), Call::Reset(i)]);
+    goes_on(scene, rest, pieces + 1, calls);
 }

@@ -45,7 +45,7 @@ impl Engine {
         let is_here = incoming.is_whole() && incoming.stats().channels == 0;
         let size = Tally {
             items: count.into(),
-            bytes: incoming.metadata().len() as u64 + incoming.byte_len(),
+            bytes: incoming.metadata_len() as u64 + incoming.byte_len(),
         };
         let message = ItemsMessage { header, incoming };
         match inbox.announced(id, size, is_here) {

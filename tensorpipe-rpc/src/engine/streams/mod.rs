@@ -202,8 +202,10 @@ impl Drop for StreamGuard {
 
 /// The size of a message, as both ends count it.
 pub(crate) fn size_of(message: &Message) -> u64 {
-    let payloads = message.payloads.iter().map(|part| part.as_bytes().len());
-    let tensors = message.tensors.iter().map(|part| part.tensor.byte_len());
+    let payloads = message.payloads.iter();
+    let payloads = payloads.map(|part| part.metadata.len() + part.as_bytes().len());
+    let tensors = message.tensors.iter();
+    let tensors = tensors.map(|part| part.metadata.len() + part.tensor.byte_len());
     (message.metadata.len() + payloads.sum::<usize>() + tensors.sum::<usize>()) as u64
 }
 

@@ -120,10 +120,12 @@ impl<'a> Outbound<'a> {
         self.diverted = diverted;
     }
 
-    /// Bytes of its metadata, payloads and tensors together.
+    /// Bytes of all its metadata, payloads and tensors together.
     #[inline]
     pub fn byte_len(&self) -> u64 {
-        self.metadata.len() as u64 + self.parts.iter().map(|part| part.len).sum::<u64>()
+        let parts = self.parts.iter();
+        let parts = parts.map(|part| part.metadata.len() as u64 + part.len);
+        self.metadata.len() as u64 + parts.sum::<u64>()
     }
 }
 

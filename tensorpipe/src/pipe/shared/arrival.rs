@@ -17,6 +17,9 @@ pub(in crate::pipe) struct Answer {
     pub(in crate::pipe) urgent: bool,
 }
 
+/// What a part's descriptor and the driver's record of it take, without the dimensions.
+const PART: usize = 256;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::pipe) struct Arrival {
@@ -136,7 +139,9 @@ impl Arrival {
     /// Bytes of what is here, roughly.
     pub(in crate::pipe) fn weight(&self) -> usize {
         let parts = self.head.carriages().len();
-        self.head.metadata.len() + self.came().streamed as usize + 64 * parts
+        let dims = self.head.tensors().iter().map(|tensor| tensor.shape.len());
+        let parts = PART * parts + size_of::<u64>() * dims.sum::<usize>();
+        self.head.metadata_len() + self.came().streamed as usize + parts
     }
 
     /// What it was made of.

@@ -267,7 +267,8 @@ impl Head {
         chosen.map(|(part, _)| self.part_len(part)).sum()
     }
 
-    pub(in crate::proto) fn metadata_len(&self) -> usize {
+    /// Bytes of all metadata.
+    pub(crate) fn metadata_len(&self) -> usize {
         let payloads = self.payloads().iter().map(|payload| payload.metadata.len());
         let tensors = self.tensors().iter().map(|tensor| tensor.metadata.len());
         self.metadata.len() + payloads.sum::<usize>() + tensors.sum::<usize>()
@@ -408,14 +409,16 @@ impl Head {
             return Ok(Err(head_len));
         }
         sums.check(front.body_len - head_len, limits)?;
-        let mut bytes = Bytes::copy_from_slice(&body_so_far[front.fields_end..head_len]);
-        let message = bytes.split_to(front.message_meta);
+        let bytes = &body_so_far[front.fields_end..head_len];
+        let (message, mut bytes) = bytes.split_at(front.message_meta);
+        // Each has memory of its own: whoever keeps a small one must not keep all.
+        let message = Bytes::copy_from_slice(message);
         if !bytes.is_empty() {
             let of_payloads = payloads.iter_mut().map(|payload| &mut payload.metadata);
             let of_tensors = tensors.iter_mut().map(|tensor| &mut tensor.metadata);
-            let places = of_payloads.chain(of_tensors).zip(metas);
-            for (place, len) in places.filter(|(_, len)| *len > 0) {
-                *place = bytes.split_to(len);
+            for (place, len) in of_payloads.chain(of_tensors).zip(metas) {
+                let (metadata, rest) = bytes.split_at(len);
+                (*place, bytes) = (Bytes::copy_from_slice(metadata), rest);
             }
         }
         let parts = HeadParts {
