@@ -1,10 +1,17 @@
 //! Hostile peers name devices that the server does not have: as the target of a tensor, and as the place for results.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tensorpipe::conformance::TestDevices;
+use tensorpipe::device::DevicePool;
+use tensorpipe::{Allocation, Error, Limits, Misuse, Place, Timeouts};
+use tensorpipe_tests::soon;
 
 use super::calls::{call, method};
 use super::raw::{Frame, GRANT, MESSAGE, Raw, data, message, tensor};
-use super::server::unharmed;
+use super::server::{context_over, unharmed};
+use super::stream::Way;
 
 const VALUE: u8 = 2;
 const FAILURE: u8 = 4;
@@ -91,6 +98,35 @@ fn a_target_that_nobody_has_costs_nothing_and_is_no_handlers() {
         assert!(grown <= 16 << 20, "{} KiB", grown >> 10);
         drop(raw);
     });
+}
+
+/// The reader would take its memory, as it was, for what has come.
+#[tokio::test]
+async fn a_channel_that_does_not_reach_a_device_brings_nothing_there() {
+    let context = context_over(Way::Tcp, Timeouts::default(), Limits::default());
+    let listener = context
+        .listen([Way::Tcp.url("places").as_str()])
+        .await
+        .unwrap();
+    let url = listener.url().to_string();
+    let raw = tokio::task::spawn_blocking(move || {
+        let mut raw = Raw::open(&url);
+        raw.send(&message(b"m", &[to_nowhere(0, 2)], b""));
+        raw
+    });
+    let pipe = soon("a pipe", listener.accept()).await.unwrap();
+    let incoming = soon("a message", pipe.read_descriptor()).await.unwrap();
+    let devices = TestDevices::new(10);
+    let pool = DevicePool::new(TestDevices::device(9), Arc::new(devices));
+    let mut place = Allocation::default();
+    place.tensors.push(Place::Into(pool.take(8).unwrap()));
+    let read = soon("an error", incoming.read_into(place)).await;
+    let error = Error::from(read.unwrap_err());
+    assert!(
+        matches!(&error, Error::Misuse(Misuse::OutOfReach { .. })),
+        "{error:?}"
+    );
+    drop(raw.await);
 }
 
 #[test]

@@ -92,6 +92,13 @@ impl Incoming {
             .map_or(&[], |arrival| &arrival.head.metadata)
     }
 
+    /// Bytes of all its metadata: its own, and that of payloads and tensors.
+    pub fn metadata_len(&self) -> usize {
+        self.arrival
+            .as_ref()
+            .map_or(0, |arrival| arrival.head.metadata_len())
+    }
+
     /// Bytes of all payloads and tensors together.
     pub fn byte_len(&self) -> u64 {
         self.arrival
@@ -288,12 +295,11 @@ fn start_reading(
         *undone = incoming.take();
         return Err(Error::Reset { code, reason });
     }
-    plan.check_reach(&arrival.head, |part, from, to| {
+    let is_here = |part| !matches!(shared.state.bulk_channel(id, part), Some((_, false)));
+    plan.check_reach(&arrival.head, is_here, |part, from, to| {
         shared.reaches(id, part, from, to)
     })?;
-    plan.check_copies(&arrival.head, |part| {
-        !matches!(shared.state.bulk_channel(id, part), Some((_, false)))
-    })?;
+    plan.check_copies(&arrival.head, is_here)?;
     let Some(mut arrival) = incoming.take() else {
         return Ok(None);
     };

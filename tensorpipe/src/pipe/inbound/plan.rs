@@ -72,19 +72,31 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Asks `reaches` about each part that goes elsewhere: part, from, to.
+    /// Asks `reaches` about each part that goes elsewhere than the writer said, or is still to come to a device: part, from, to. The
+    /// writer may have named a device that its channel does not reach.
     pub(super) fn check_reach(
         &self,
         head: &Head,
+        is_here: impl Fn(u16) -> bool,
         reaches: impl Fn(u16, Device, Device) -> Result<(), String>,
     ) -> Result<(), Misuse> {
+        let to_come = self.places.iter().filter_map(|(part, place)| {
+            let device = match place {
+                Place::Into(dest) => dest.device(),
+                Place::On(device) => *device,
+                Place::Pool | Place::Skip => return None,
+            };
+            let is_asked = !device.is_cpu() && !is_here(*part);
+            is_asked.then_some((*part, head.source((*part).into())?, device))
+        });
         // An empty part can be on any device.
-        let is_moved = |(part, ..): &&(u16, Device, Device)| head.part_len((*part).into()) > 0;
-        let mut moved = self.redirected.iter().filter(is_moved);
+        let is_moved = |(part, ..): &(u16, Device, Device)| head.part_len((*part).into()) > 0;
+        let redirected = self.redirected.iter().copied();
+        let mut moved = redirected.chain(to_come).filter(is_moved);
         moved.try_for_each(|(part, source, device)| {
-            reaches(*part, *source, *device).map_err(|reason| Misuse::OutOfReach {
-                what: name(head, *part),
-                device: *device,
+            reaches(part, source, device).map_err(|reason| Misuse::OutOfReach {
+                what: name(head, part),
+                device,
                 reason,
             })
         })
