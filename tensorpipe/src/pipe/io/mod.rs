@@ -216,16 +216,19 @@ impl Io {
             self.let_go(common);
             return Ok(Round::Idle);
         }
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
         self.let_go_of_unwanted(common);
+        if self.failed.is_some() {
+            return self.read_the_rest(common);
+        }
         for _ in 0..PASSES {
             if !self.work.is_empty() {
                 // First, so that results of the work leave with what waits.
                 self.work(common);
             }
-            self.send(common)?;
+            if let Err(error) = self.send(common) {
+                self.failed = Some(error);
+                return self.read_the_rest(common);
+            }
             let received = self.receive(common)?;
             if common.deliveries_due() > 0 {
                 return Ok(match self.polled && self.is_through() {
@@ -240,6 +243,30 @@ impl Io {
             self.settle(lock(&common.shared));
         }
         Ok(Round::Yield)
+    }
+
+    /// A write has failed. What the peer said before is read first: it may be answers, a goodbye, or why it hung up.
+    #[cold]
+    fn read_the_rest(&mut self, common: &Common) -> Result<Round, Error> {
+        // The reactor may not know yet what is there: it is read as a poller reads, but no poller judges when.
+        (self.polled, self.found) = (false, false);
+        if let Some(connection) = &mut self.connection {
+            connection.set_polled(true);
+        }
+        let received = self.receive(common);
+        if common.deliveries_due() > 0 {
+            return Ok(Round::DeliverAndContinue);
+        }
+        if let Some(connection) = &mut self.connection {
+            connection.set_polled(false);
+        }
+        match (received?, self.failed.take()) {
+            (false, Some(failed)) => Err(self.closed(common).unwrap_or(failed)),
+            (_, failed) => {
+                self.failed = failed;
+                Ok(Round::Yield)
+            }
+        }
     }
 
     /// Does some of the lanes' work.
