@@ -237,29 +237,35 @@ impl Context {
     }
 
     /// Ends everything: listeners stop, and each pipe delivers what was written to it and says goodbye, all within
-    /// [`Timeouts::linger`] and a second. The context cannot be used afterwards.
+    /// [`Timeouts::linger`] and a second. The context cannot be used afterwards. Cancel safe: all goes on, and a second call waits
+    /// for the same pipes.
     ///
     /// # Errors
-    /// The first error of a pipe that could not deliver everything.
+    /// The first error of a pipe that had not ended before, and did not end by a goodbye: perhaps its peer has not got everything.
     pub async fn close(&self) -> Result<(), Error> {
-        self.inner.closed.store(true, Ordering::SeqCst);
+        let first = !self.inner.closed.swap(true, Ordering::SeqCst);
         for tasks in lock(&self.inner.listeners).drain(..) {
             if let Some(tasks) = tasks.upgrade() {
                 tasks.stop();
             }
         }
-        let pipes: Vec<Pipe> = lock(&self.inner.pipes)
-            .drain(..)
-            .filter_map(|core| core.upgrade())
-            .map(Pipe::new)
-            .collect();
-        for pipe in &pipes {
+        let mut pipes = Vec::new();
+        lock(&self.inner.pipes).retain(|core| {
+            let Some(core) = core.upgrade() else {
+                return false;
+            };
+            let pipe = Pipe::new(core);
+            let counts = !first || !pipe.has_ended();
+            pipes.push((pipe, counts));
+            counts
+        });
+        for (pipe, _) in &pipes {
             pipe.core().close_within(self.inner.timeouts.linger);
         }
         let mut result = Ok(());
-        for pipe in &pipes {
+        for (pipe, counts) in &pipes {
             let ended = pipe.gone().await;
-            if let (Error::Undelivered { .. }, Ok(())) = (&ended, &result) {
+            if *counts && result.is_ok() && !matches!(ended, Error::Closed { .. }) {
                 result = Err(ended);
             }
         }

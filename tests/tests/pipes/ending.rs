@@ -3,8 +3,14 @@
 use std::time::Instant;
 
 use tensorpipe::Error;
+use tokio::runtime::Runtime;
 
 use super::*;
+
+fn current_thread() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
+}
 
 fn impatient() -> Context {
     let timeouts = timeouts(|timeouts| timeouts.linger = Duration::from_millis(300));
@@ -47,6 +53,81 @@ async fn closing_is_bounded_when_the_peer_does_not_read() {
     // The descriptor came; the tensor did not.
     let read = async { server.read_descriptor().await?.read().await };
     assert!(soon("the read", read).await.is_err());
+}
+
+#[tokio::test]
+async fn a_close_of_a_context_that_is_given_up_goes_on_and_the_next_one_says_how_it_ended() {
+    let (context, peer) = (impatient(), over_tcp().build().unwrap());
+    let (ours, _theirs) = pair(&context, &peer).await;
+    ours.send(message(1, 8 << 20)).unwrap();
+    let given_up = tokio::time::timeout(Duration::from_millis(1), context.close());
+    given_up.await.unwrap_err();
+    for _ in 0..2 {
+        let error = soon("close", context.close()).await.unwrap_err();
+        assert!(matches!(error, Error::Undelivered { .. }), "{error}");
+    }
+}
+
+/// A pipe whose other end lives in this runtime, and dies with it.
+async fn mortal(context: &Context, theirs: &Runtime) -> (Pipe, Pipe) {
+    let peer = over_tcp().build().unwrap();
+    let listening = async move { peer.listen(["tcp://127.0.0.1:0"]).await.unwrap() };
+    let listener = theirs.spawn(listening).await.unwrap();
+    let url = listener.url().to_string();
+    let accepted = theirs.spawn(async move { listener.accept().await.unwrap() });
+    let ours = context.connect(url).await.unwrap();
+    (ours, accepted.await.unwrap())
+}
+
+#[tokio::test]
+async fn closing_a_context_tells_of_a_peer_that_dies_meanwhile_and_of_none_that_died_before() {
+    for dies_before in [true, false] {
+        let (context, theirs) = (over_tcp().build().unwrap(), tensorpipe_tests::runtime());
+        let (ours, their_pipe) = mortal(&context, &theirs).await;
+        ours.send(message(1, 8 << 20)).unwrap();
+        if dies_before {
+            theirs.shutdown_background();
+            soon("its end", ours.ended()).await;
+            soon("close", context.close()).await.unwrap();
+        } else {
+            let closing = tokio::spawn(async move { context.close().await });
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            theirs.shutdown_background();
+            let error = soon("close", closing).await.unwrap().unwrap_err();
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
+        }
+        drop(their_pipe);
+    }
+}
+
+/// The peer's runtime ends, and its connection with it, while this end writes.
+#[test]
+fn what_came_before_a_write_failed_is_read() {
+    let (ours, theirs) = (current_thread(), tensorpipe_tests::runtime());
+    let context = over_tcp().build().unwrap();
+    let (client, server) = ours.block_on(mortal(&context, &theirs));
+    for text in ["first", "last"] {
+        theirs.block_on(server.write(Message::new(text))).unwrap();
+    }
+    // Nothing of this end runs meanwhile.
+    drop(theirs);
+    let read = ours.block_on(async {
+        // The first write is answered by a reset, the second fails.
+        for _ in 0..2 {
+            client.send(Message::new("too late")).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let mut read = Vec::new();
+        let end = loop {
+            match soon("a message", client.read()).await {
+                Ok(message) => read.push(message.metadata),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(end, Error::Lost { .. }), "{end}");
+        read
+    });
+    assert_eq!(read, ["first", "last"]);
 }
 
 #[tokio::test]
