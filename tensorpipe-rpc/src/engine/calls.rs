@@ -45,25 +45,28 @@ impl Calls {
             // The peer does not want the tensors: its reply says why.
             return;
         }
-        self.fail_where(|slot| {
-            (slot.message() == Some(id)).then(|| match code {
-                ResetCode::Closing => CallError::ShuttingDown,
-                ResetCode::Deadline => {
-                    self.missed_deadline(slot);
-                    CallError::late(slot.taken(ambient::now()), true)
+        let slot = self.find_by_message(id);
+        let Some(slot) = slot.filter(|slot| self.give_up(slot)) else {
+            return;
+        };
+        let error = match code {
+            ResetCode::Closing => CallError::ShuttingDown,
+            ResetCode::Deadline => {
+                self.missed_deadline(&slot);
+                CallError::late(slot.taken(ambient::now()), true)
+            }
+            code => {
+                let error = Error::Refused {
+                    code,
+                    reason: reason.into(),
+                };
+                CallError::Connection {
+                    error,
+                    may_have_run: false,
                 }
-                code => {
-                    let error = Error::Refused {
-                        code,
-                        reason: reason.into(),
-                    };
-                    CallError::Connection {
-                        error,
-                        may_have_run: false,
-                    }
-                }
-            })
-        });
+            }
+        };
+        ignore_panic(move || slot.fail(error));
     }
 
     /// The peer does not take messages from `next` on.
@@ -93,21 +96,19 @@ impl Calls {
 impl Engine {
     /// A channel failed to send all of message number `id`. It is a call's, or holds stream items that must go over named channels.
     pub(super) fn unsent(&self, id: u64, error: &Error) {
-        let is_call = |slot: &CallSlot| slot.message() == Some(id);
-        let is_of = |slot: &&Arc<CallSlot>| {
-            let streams = slot.streams.as_ref();
-            is_call(slot) || streams.is_some_and(|streams| streams.has_sent(id))
-        };
-        let Some(slot) = self.calls.table().slots.values().find(is_of).cloned() else {
-            return;
-        };
-        if !is_call(&slot) {
+        let Some(slot) = self.calls.find_by_message(id) else {
+            let has_sent = |slot: &&Arc<CallSlot>| {
+                let streams = slot.streams.as_ref();
+                streams.is_some_and(|streams| streams.has_sent(id))
+            };
+            let slot = self.calls.table().slots.values().find(has_sent).cloned();
+            let Some(slot) = slot else { return };
             let failed = CallError::Connection {
                 error: naming(error.clone(), |_| Some(ITEMS.to_owned())),
                 may_have_run: true,
             };
             return self.fail_streaming(slot.id, failed);
-        }
+        };
         let failed = CallError::Connection {
             error: slot.naming(error.clone()),
             // Only a message that was refused before a byte moved has certainly not arrived.

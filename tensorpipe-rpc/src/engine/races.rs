@@ -343,6 +343,28 @@ async fn a_refusal_because_time_is_up_counts_as_no_answer_in_time() {
     assert_eq!(calls.missed_in_a_row(), 1);
 }
 
+/// An overloaded server refuses them one by one.
+#[tokio::test]
+async fn many_refused_calls_are_found_without_a_search_for_each() {
+    let asked = Asked::new().await;
+    let (engine, calls) = (&asked.engine, &asked.engine.calls);
+    let call = || engine.call(request(engine, &FETCH));
+    let refuse = |slot: &CallSlot| {
+        let message = slot.message().unwrap();
+        calls.refused(message, ResetCode::Refused, "there is too much to do");
+        let outcome = slot.outcome.poll(None);
+        assert!(matches!(outcome, Some(Outcome::Failed(_))));
+    };
+    let slots: Vec<_> = (0..100).map(|_| call()).collect();
+    refuse(&slots[0]);
+    let later = call();
+    slots[1..].iter().for_each(|slot| refuse(slot));
+    // A search would have found this one, too, and the call that all began with.
+    assert_eq!(calls.table().by_message.len(), 1);
+    refuse(&later);
+    refuse(&asked.slot);
+}
+
 /// However many references are dropped at once.
 #[tokio::test]
 async fn no_release_is_lost_while_the_peer_does_not_read() {

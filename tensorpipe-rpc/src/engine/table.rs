@@ -40,6 +40,8 @@ pub(super) enum Reading {
 #[derive(Default)]
 pub(super) struct Table {
     pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
+    /// Calls by the numbers of their messages, as of the last search that found no other way: a peer that refuses one refuses many.
+    pub(super) by_message: FxHashMap<u64, u64>,
     /// Messages whose tensors are on their way, by their number.
     pub(super) reading: FxHashMap<u64, (Header, Reading)>,
     /// How many calls have ended without the reply, which may still come. Each of those replies is answered by at most a release.
@@ -75,6 +77,21 @@ impl Table {
         let slot = self.slots.remove(&call)?;
         self.unanswered += u64::from(slot.reply().is_none());
         Some(slot)
+    }
+
+    /// The call whose message has this number.
+    fn find_by_message(&mut self, message: u64) -> Option<Arc<CallSlot>> {
+        let find = |table: &mut Self| {
+            let call = table.by_message.remove(&message)?;
+            let slot = table.slots.get(&call)?;
+            (slot.message() == Some(message)).then(|| slot.clone())
+        };
+        find(self).or_else(|| {
+            let slots = self.slots.values();
+            let numbered = slots.filter_map(|slot| Some((slot.message()?, slot.id)));
+            self.by_message = numbered.collect();
+            find(self)
+        })
     }
 
     /// Takes out the calls for which `which` returns something. Returns them with it.
@@ -189,6 +206,11 @@ impl Calls {
     /// A call that waits for its answer.
     pub(super) fn find(&self, call: u64) -> Option<Arc<CallSlot>> {
         self.table().slots.get(&call).cloned()
+    }
+
+    /// The call whose message has this number, if it waits for its answer.
+    pub(super) fn find_by_message(&self, message: u64) -> Option<Arc<CallSlot>> {
+        self.table().find_by_message(message)
     }
 
     /// Message number `reply`, of which all is here if `is_whole`, answers the call that its header names. Until it is complete, it
