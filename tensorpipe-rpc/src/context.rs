@@ -117,7 +117,11 @@ impl Caller {
 
     /// The engine that handles the calls, unless the connection is gone.
     pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
-        self.engine.get()?.upgrade()
+        self.weak_engine()?.upgrade()
+    }
+
+    pub(crate) fn weak_engine(&self) -> Option<&Weak<Engine>> {
+        self.engine.get()
     }
 }
 

@@ -97,7 +97,7 @@ impl RendezvousBuilder {
         let local = Arc::new(Local::new(self.name, incarnation, self.limits));
         let rendezvous = Rendezvous {
             shared: Arc::new(Shared {
-                peers: Peers::new(context, self.devices, runtime.clone(), local.hello()),
+                peers: Peers::new(context, self.devices, runtime.clone(), local.clone()),
                 local,
                 timeout: self.timeout,
                 runtime,
@@ -240,9 +240,9 @@ impl Rendezvous {
     /// # Errors
     /// See [`SendError`]; [`SendError::Full`] if no receiver waits for the value and there is no room.
     pub fn send(&self, key: &Key, value: impl Into<Value>) -> Result<(), SendError> {
+        let value = value.into();
         let local = &self.shared.local;
-        local.check_producer(key)?;
-        local.with(|table| table.send(key, value.into()))
+        local.send(key, |table| table.send(key, value))
     }
 
     /// As [`Rendezvous::send`], but if there is no room, the returned future waits for some: in order among such sends, and for as
@@ -333,14 +333,14 @@ impl Rendezvous {
     }
 
     /// As [`Rendezvous::abort`], and the connected processes abort theirs with the same reason, including sends that wait for room.
-    /// A process that has sent nothing to this one yet aborts when it first does, unless this process is started again before.
-    /// Returns when all have, or after a few seconds.
+    /// A process that has sent nothing to this one yet aborts when it first does, unless this process is started again before, or is
+    /// gone and a thousand others have come. Returns when all have, or after a few seconds.
     pub async fn abort_everywhere(&self, reason: &str) {
         self.abort(reason);
         let links = self.shared.peers.linked();
         let tell = links.iter().map(|link| {
             let client = link.client.with_deadline(TELLING);
-            client.abort(self.shared.local.hello(), reason)
+            client.abort(&link.me, reason)
         });
         // All requests are sent before the first is awaited.
         let tell: Vec<_> = tell.collect();

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
+use super::consumers::Consumers;
 use super::error::{RecvError, SendError};
 use super::key::Key;
 use super::limits::{Limits, Stats};
@@ -24,8 +25,9 @@ use crate::observe::should_log;
 pub(super) struct Local {
     pub(super) name: Arc<str>,
     pub(super) incarnation: u64,
-    /// The secret from which loan numbers are derived.
+    /// The secret from which the numbers of loans, and those told to producers, are derived.
     secret: RandomState,
+    pub(super) consumers: Consumers,
     /// Counts receipts and aborts that were invalid.
     refused: AtomicU64,
     table: Mutex<Table<Waker>>,
@@ -37,6 +39,7 @@ impl Local {
             name,
             incarnation,
             secret: RandomState::new(),
+            consumers: Consumers::default(),
             refused: AtomicU64::new(0),
             table: Mutex::new(Table::new(limits)),
         }
@@ -54,11 +57,20 @@ impl Local {
         result
     }
 
-    /// The name and incarnation of this process.
+    /// The name and incarnation of this process. Anybody may know them.
     pub(super) fn hello(&self) -> Hello {
         Hello {
             name: self.name.to_string(),
             incarnation: self.incarnation,
+        }
+    }
+
+    /// What this process says to a producer when it consumes: its name, and a number in place of its incarnation that only this
+    /// producer learns. It is the number of no loan, because a producer's name is no key.
+    pub(super) fn hello_to(&self, producer: &str) -> Hello {
+        Hello {
+            name: self.name.to_string(),
+            incarnation: self.secret.hash_one(producer),
         }
     }
 
@@ -94,6 +106,24 @@ impl Local {
             key: key.clone(),
             name: self.name.clone(),
             incarnation: self.incarnation,
+        })
+    }
+
+    /// Sends. If the key's consumer has aborted before anything was sent to it, that counts now.
+    pub(super) fn send<T>(
+        &self,
+        key: &Key,
+        send: impl FnOnce(&mut Table<Waker>) -> Result<T, SendError>,
+    ) -> Result<T, SendError> {
+        self.check_producer(key)?;
+        let consumer = key.consumer();
+        self.with(|table| {
+            if !table.has_sent_to(consumer)
+                && let Some(aborted) = self.consumers.aborted(consumer)
+            {
+                table.abort(&aborted);
+            }
+            send(table)
         })
     }
 

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use super::error::RecvError;
 use super::key::Key;
+use super::local::Local;
 use super::receipts::{Receipts, is_same};
 use super::service::{Hello, TensorRendezvousClient, words};
 use crate::error::ConnectError;
@@ -23,7 +24,7 @@ pub(super) struct Peers {
     context: Context,
     devices: Option<DeviceMap>,
     runtime: Handle,
-    me: Hello,
+    local: Arc<Local>,
     known: Mutex<HashMap<Arc<str>, Arc<Peer>>>,
 }
 
@@ -32,13 +33,13 @@ impl Peers {
         context: Context,
         devices: Option<DeviceMap>,
         runtime: Handle,
-        me: Hello,
+        local: Arc<Local>,
     ) -> Self {
         Self {
             context,
             devices,
             runtime,
-            me,
+            local,
             known: Mutex::default(),
         }
     }
@@ -57,7 +58,7 @@ impl Peers {
                 url,
                 context: self.context.clone(),
                 devices: self.devices.clone(),
-                me: self.me.clone(),
+                me: self.local.hello_to(&name),
                 link: Mutex::default(),
                 receipts: receipts.unwrap_or_else(|| Receipts::new(&self.runtime)),
                 connecting: tokio::sync::Mutex::default(),
@@ -90,7 +91,7 @@ pub(super) struct Peer {
     url: Arc<str>,
     context: Context,
     devices: Option<DeviceMap>,
-    /// The name and incarnation of this process.
+    /// What this process says to it.
     me: Hello,
     link: Mutex<Option<Arc<Link>>>,
     receipts: Receipts,
@@ -148,6 +149,7 @@ impl Peer {
         }
         Ok(Link {
             receipts: self.receipts.clone(),
+            me: self.me.clone(),
             client,
             incarnation: hello.incarnation,
         })
@@ -166,6 +168,8 @@ impl Peer {
 pub(super) struct Link {
     pub(super) client: TensorRendezvousClient,
     pub(super) incarnation: u64,
+    /// What this process says to the one at its other end.
+    pub(super) me: Hello,
     receipts: Receipts,
 }
 

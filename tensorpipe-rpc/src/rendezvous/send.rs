@@ -31,8 +31,7 @@ enum State {
 impl PendingSend {
     pub(super) fn new(local: Arc<Local>, key: &Key, value: Value, bound: Bound) -> Self {
         let bytes = value.byte_len();
-        let parked = local.check_producer(key);
-        let parked = parked.and_then(|()| local.with(|table| table.send_or_block(key, value)));
+        let parked = local.send(key, |table| table.send_or_block(key, value));
         let state = match parked {
             Ok(Some(number)) => State::Blocked(number),
             Ok(None) => State::Done(Ok(())),

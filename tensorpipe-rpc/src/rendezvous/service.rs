@@ -10,7 +10,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tensorpipe_macros::tensor_service;
 
-use super::consumers::Consumers;
 use super::error::{Aborted, RecvError};
 use super::key::{Key, KeyError};
 use super::local::Local;
@@ -38,7 +37,7 @@ pub(crate) trait TensorRendezvous {
     async fn abort(&self, by: Hello, reason: String, cx: &CallContext) -> ();
 }
 
-/// The process at the other end.
+/// Who is there. As its incarnation a consumer says a number that it tells only to this producer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) name: String,
@@ -114,13 +113,11 @@ pub(super) fn words(text: &str) -> Arc<str> {
 /// Serves the values of this process.
 pub(super) struct Answers {
     local: Arc<Local>,
-    consumers: Consumers,
 }
 
 impl Answers {
     pub(super) fn new(local: Arc<Local>) -> Self {
-        let consumers = Consumers::default();
-        Self { local, consumers }
+        Self { local }
     }
 
     async fn lend(&self, key: &str) -> Result<Pulled, Refusal> {
@@ -149,10 +146,7 @@ impl Answers {
 impl TensorRendezvous for Answers {
     async fn hello(&self, from: Hello, cx: &CallContext) -> Hello {
         // Registers the caller now, before anybody else can claim its name: it may have to abort later.
-        if self.consumers.is(&from, &cx.inner.caller) {
-            let Hello { name, incarnation } = &from;
-            self.local.with(|table| table.greet(name, *incarnation));
-        }
+        self.local.consumers.is(&from, &cx.inner.caller);
         self.local.hello()
     }
 
@@ -188,9 +182,12 @@ impl TensorRendezvous for Answers {
             by: words(&by.name),
             reason: words(&reason),
         };
-        let Hello { name, incarnation } = &by;
-        let heard = self.consumers.is(&by, &cx.inner.caller)
-            && (self.local).with(|table| table.abort_by(name, *incarnation, &aborted));
-        self.local.refuse(u64::from(!heard), cx.peer());
+        let local = &self.local;
+        // Kept before the table is asked: a first send to it, at the same time, asks in the other order.
+        let heard = local.consumers.abort(&by, &cx.inner.caller, &aborted);
+        if heard {
+            local.with(|table| table.abort_by(&by.name, &aborted));
+        }
+        local.refuse(u64::from(!heard), cx.peer());
     }
 }

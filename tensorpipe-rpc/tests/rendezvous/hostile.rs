@@ -232,6 +232,95 @@ async fn an_abort_is_heard_from_a_consumer_and_not_in_its_name() {
     assert!(error.to_string().contains("enough"), "{error}");
 }
 
+/// What it is asked as a producer, and what anybody may ask it.
+#[tokio::test]
+async fn nobody_else_learns_how_a_consumer_aborts() {
+    let (front, server) = front().await;
+    let back = back_of(&server);
+    let key = front.key_to("back", "a", 1).unwrap();
+    front.send(&key, Value::dead()).unwrap();
+    soon(back.incarnation_of("front")).await.unwrap();
+
+    let served = serve(Context::global(), back.service()).await;
+    let asks = TensorRendezvousClient::connect(served.url()).await.unwrap();
+    let greeted = soon(asks.hello(called("hostile", 1))).await.unwrap();
+    assert_eq!(greeted.incarnation, back.incarnation());
+    let curious = Curious::default();
+    let learnt = curious.0.clone();
+    let curious = serve(Context::global(), TensorRendezvousService::new(curious)).await;
+    back.add_peer("curious", curious.url()).unwrap();
+    soon(back.incarnation_of("curious")).await.unwrap();
+    let learnt = learnt.lock().unwrap().clone().unwrap();
+    assert_eq!(learnt.name, "back");
+
+    let hostile = TensorRendezvousClient::connect(server.url()).await.unwrap();
+    for who in [called("back", greeted.incarnation), learnt] {
+        soon(hostile.abort(who, "because")).await.unwrap();
+    }
+    assert_eq!((front.stats().values, front.stats().refused), (1, 2));
+    back.abort_everywhere("enough").await;
+    let error = front.send(&key, Value::dead()).unwrap_err();
+    assert!(error.to_string().contains("enough"), "{error}");
+}
+
+/// One that consumes over the first server is known at the second one.
+#[tokio::test]
+async fn a_consumer_is_known_to_all_services_of_a_rendezvous() {
+    let (front, first) = front().await;
+    let second = serve(Context::global(), front.service()).await;
+    let connect = |server: &Server| TensorRendezvousClient::connect(server.url().to_string());
+    let [back, early] = [
+        connect(&first).await.unwrap(),
+        connect(&first).await.unwrap(),
+    ];
+    let hostile = connect(&second).await.unwrap();
+    let key = front.key_to("back", "a", 1).unwrap();
+    front.send(&key, Value::dead()).unwrap();
+    soon(back.hello(called("back", 1))).await.unwrap();
+    soon(early.abort(called("early", 1), "enough"))
+        .await
+        .unwrap();
+    for name in ["back", "early"] {
+        soon(hostile.hello(called(name, 2))).await.unwrap();
+        soon(hostile.abort(called(name, 2), "because"))
+            .await
+            .unwrap();
+    }
+    assert_eq!((front.stats().values, front.stats().refused), (1, 2));
+    let key = front.key_to("early", "a", 1).unwrap();
+    let error = front.send(&key, Value::dead()).unwrap_err();
+    assert!(error.to_string().contains("enough"), "{error}");
+}
+
+/// They abort under made-up names, over connections that stay and over many that go.
+#[tokio::test]
+async fn an_early_abort_is_heard_however_many_others_abort() {
+    let (front, server) = front().await;
+    let url = server.url().to_string();
+    let mut stay = Vec::new();
+    // More than are known at once.
+    for number in 0..1100 {
+        let hostile = TensorRendezvousClient::connect(&url).await.unwrap();
+        let stays = number < 64;
+        for name in 0..if stays { 8 } else { 1 } {
+            let name = format!("{number}/{name}");
+            soon(hostile.abort(called(&name, 1), "because"))
+                .await
+                .unwrap();
+        }
+        if stays {
+            stay.push(hostile);
+        }
+    }
+    until(|| server.pipes().len() == stay.len()).await;
+    let back = back_of(&server);
+    soon(back.incarnation_of("front")).await.unwrap();
+    back.abort_everywhere("enough").await;
+    let key = front.key_to("back", "a", 1).unwrap();
+    let error = front.send(&key, Value::dead()).unwrap_err();
+    assert!(error.to_string().contains("enough"), "{error}");
+}
+
 /// It waits for a first value that will not be made any more.
 #[tokio::test]
 async fn an_abort_before_the_first_value_is_heard_with_it() {
@@ -299,6 +388,25 @@ async fn what_a_producer_says_is_an_error_that_can_be_shown() {
         );
     }
     assert_eq!(back.stats().waiting, 0);
+}
+
+/// A producer that remembers who it is asked by.
+#[derive(Default)]
+struct Curious(Arc<Mutex<Option<Hello>>>);
+
+impl TensorRendezvous for Curious {
+    async fn hello(&self, from: Hello) -> Hello {
+        *self.0.lock().unwrap() = Some(from);
+        called("curious", 9)
+    }
+
+    async fn pull(&self, key: String) -> Pulled {
+        Liar.pull(key).await
+    }
+
+    async fn received(&self, _: Vec<Receipt>) {}
+
+    async fn abort(&self, _: Hello, _: String) {}
 }
 
 /// Panics over the first receipts that it is given, or says nothing to any.

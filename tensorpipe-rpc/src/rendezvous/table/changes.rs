@@ -9,20 +9,11 @@ use crate::rendezvous::limits::REMEMBERED;
 use crate::rendezvous::value::Value;
 
 impl<W> Table<W> {
-    /// Records a consumer to which something is sent.
-    fn add_consumer(&mut self, consumer: &str) {
-        if self.consumers.contains(consumer) {
-            return;
-        }
-        self.consumers.insert(consumer.into());
-        if let Some((_, aborted)) = self.early.remove(consumer) {
-            self.abort(&aborted);
-        }
-    }
-
     /// Keeps a value if there is room, or a receiver waits for it. Otherwise gives it back.
     pub(super) fn offer(&mut self, key: &Key, value: Value) -> Result<Option<Value>, SendError> {
-        self.add_consumer(key.consumer());
+        if !self.has_sent_to(key.consumer()) {
+            self.consumers.insert(key.consumer().into());
+        }
         match self.admits(key, &value) {
             Ok(true) => {
                 self.put(key, value);

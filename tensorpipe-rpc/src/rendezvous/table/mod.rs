@@ -35,9 +35,6 @@ use super::key::Key;
 use super::limits::{LENT, Limits, Stats};
 use super::value::Value;
 
-/// How many aborts are kept of processes that are not consumers yet.
-const EARLY: usize = 64;
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Table<W> {
@@ -50,8 +47,6 @@ pub(super) struct Table<W> {
     aborted: Option<Aborted>,
     /// The consumers to which something was sent.
     consumers: HashSet<Box<str>>,
-    /// Aborts of processes that may become consumers, with the incarnations that aborted.
-    early: HashMap<Box<str>, (u64, Aborted)>,
     bytes: u64,
     values: usize,
     lent: usize,
@@ -147,7 +142,6 @@ impl<W> Table<W> {
             finished: Finished::default(),
             aborted: None,
             consumers: HashSet::new(),
-            early: HashMap::new(),
             bytes: 0,
             values: 0,
             lent: 0,
@@ -332,27 +326,16 @@ impl<W> Table<W> {
         self.admit();
     }
 
-    /// A consumer says which incarnation it is now: the early abort of another one is void.
-    pub(super) fn greet(&mut self, consumer: &str, incarnation: u64) {
-        let early = self.early.get(consumer);
-        if early.is_some_and(|(aborted, _)| *aborted != incarnation) {
-            self.early.remove(consumer);
-        }
+    /// Whether something was sent to this consumer.
+    pub(super) fn has_sent_to(&self, consumer: &str) -> bool {
+        self.consumers.contains(consumer)
     }
 
-    /// Aborts on behalf of a consumer, as soon as something is sent to it, now or later, unless another incarnation of it comes
-    /// first. Returns `false` if too many unknown processes have aborted.
-    pub(super) fn abort_by(&mut self, consumer: &str, incarnation: u64, aborted: &Aborted) -> bool {
-        self.greet(consumer, incarnation);
-        if self.consumers.contains(consumer) {
+    /// Aborts on behalf of a consumer, if something was sent to it.
+    pub(super) fn abort_by(&mut self, consumer: &str, aborted: &Aborted) {
+        if self.has_sent_to(consumer) {
             self.abort(aborted);
-        } else if self.early.len() < EARLY {
-            let early = (incarnation, aborted.clone());
-            self.early.insert(consumer.into(), early);
-        } else {
-            return false;
         }
-        true
     }
 
     /// Aborts everything. Only the first reason counts.
