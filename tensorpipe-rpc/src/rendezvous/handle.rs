@@ -238,7 +238,7 @@ impl Rendezvous {
     /// Keeps a value for its receiver, which may already wait or come later. Returns at once.
     ///
     /// # Errors
-    /// See [`SendError`]; [`SendError::Full`] if no receiver waits for the value and there is no room.
+    /// See [`SendError`]; [`SendError::Full`] if there is no room, and no receiver for which the value may exceed the [`Limits`].
     pub fn send(&self, key: &Key, value: impl Into<Value>) -> Result<(), SendError> {
         let value = value.into();
         let local = &self.shared.local;

@@ -3,12 +3,12 @@
 /// How many values a rendezvous remembers as received: a second send or receive of one of these is an error, not a wait.
 pub(super) const REMEMBERED: usize = 16384;
 
-/// How many values may be lent at once without a confirmation from their consumers. They may exceed the bounds, because a consumer
-/// has asked for each. A consumer that never confirms is lent no more.
+/// How many values may be lent at once without a confirmation from their consumers. A consumer that never confirms is lent no more.
 pub(super) const LENT: usize = 16384;
 
 /// Bounds what a process has sent and nobody has received. A value that a receiver waits for is accepted even beyond them, so
-/// bounds never block progress.
+/// bounds never block progress. Whoever waits in another process may not confirm what it gets. So beyond the bounds, only as many
+/// bytes again are accepted for other processes, and then one value for each consumer that has no other to confirm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

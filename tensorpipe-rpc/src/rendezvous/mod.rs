@@ -33,8 +33,9 @@
 //! - **A key names one value**, which is sent once and received once ([`Key`]). It has the producer and its incarnation, the
 //!   consumer, the tensor and the step. A second send or receive is an error.
 //! - **Sending** never waits for the consumer. Values that nobody has received are bounded ([`Limits`]). Beyond that,
-//!   [`Rendezvous::send`] is an error, and [`Rendezvous::send_or_wait`] waits for room. A value that a receiver waits for is always
-//!   accepted. So a bound can delay a program, but not stop one whose receivers run.
+//!   [`Rendezvous::send`] is an error, and [`Rendezvous::send_or_wait`] waits for room. A value that a receiver waits for is accepted
+//!   beyond the bounds, too, if its consumer confirms what it got before. So a bound can delay a program, but not stop one that
+//!   awaits its receives.
 //! - **Receiving** is a future ([`Rendezvous::recv`]) or a callback ([`Rendezvous::recv_with`]). It takes its place when it is
 //!   made, and waits no longer than its bound.
 //! - **Within a process** the value is handed over without a copy. **From another process** the consumer pulls it with a call. A
@@ -49,13 +50,14 @@
 //!
 //! # When a process is gone
 //!
-//! A value stays with its producer, and counts there, until its consumer confirms it. So:
+//! A value stays with its producer, and counts there, until its consumer confirms it. It does so when it awaits the receive. So:
 //!
 //! - A consumer that is dropped, cancelled, late or killed while it receives takes nothing away: the next receive gets the value,
 //!   for example after a restart. A consumer may die after the value came and before it confirms; the next one then gets the value
 //!   again. So two incarnations of a consumer may receive one value, but never none.
 //! - A broken connection loses nothing while both ends live: the consumer confirms over the next one. A producer may have at most
-//!   16384 values without a confirmation; it then lends no more until some are confirmed.
+//!   16384 values without a confirmation; it then lends no more until some are confirmed or swept. With as many bytes as its bound
+//!   not confirmed, it sends beyond the bound only to consumers that have nothing to confirm, one value at a time.
 //! - A dead producer's values are gone: receives end with [`RecvError::Call`] once the pipe notices. After a restart it is another
 //!   incarnation, and keys of the first one fail with [`RecvError::Restarted`] at once.
 //! - Values that nobody will ask for are dropped by `finish`, which each process calls for itself.

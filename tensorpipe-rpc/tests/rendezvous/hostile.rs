@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::{ConnectPolicy, Context, Url};
-use tensorpipe_rpc::rendezvous::{Key, RecvError, Rendezvous, Stats, Value};
+use tensorpipe::{ConnectPolicy, Context, DType, Tensor, Url};
+use tensorpipe_rpc::rendezvous::{Key, Limits, RecvError, Rendezvous, SendError, Stats, Value};
 use tensorpipe_rpc::{Server, tensor_service};
 use tokio::sync::Notify;
 
@@ -369,6 +369,45 @@ async fn whoever_pulls_all_the_time_leaves_no_trace() {
     drop(pulls);
     until(|| front.stats().waiting == 0).await;
     soon(peer.hello(called("back", 1))).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_asks_ahead_and_confirms_nothing_is_lent_no_more_than_the_bound() {
+    const MIB: u64 = 1 << 20;
+    let mut limits = Limits::default();
+    limits.bytes = MIB;
+    let front = Rendezvous::builder("front").limits(limits).build().unwrap();
+    let server = serve(Context::global(), front.service()).await;
+    let peer = TensorRendezvousClient::connect(server.url()).await.unwrap();
+    let keys: Vec<_> = (0..100)
+        .map(|i| front.key_to("back", &i.to_string(), 1).unwrap())
+        .collect();
+    let _pulls: Vec<_> = keys.iter().map(|key| peer.pull(key.to_string())).collect();
+    until(|| front.stats().waiting == 100).await;
+    for key in &keys {
+        let tensor = Tensor::zeros(DType::U8, [MIB]).unwrap();
+        let within = Duration::from_millis(2);
+        let sent = front.send_within(key, tensor, within).await;
+        assert!(
+            matches!(sent, Ok(()) | Err(SendError::Full { .. })),
+            "{sent:?}"
+        );
+    }
+    assert!(front.stats().bytes <= 2 * MIB, "{:?}", front.stats());
+    // Another consumer receives all the same.
+    let back = back_of(&server);
+    let other = Rendezvous::builder("other").peer("front", server.url());
+    let other = other.build().unwrap();
+    for i in 0..3 {
+        let key = front.key_to("other", &i.to_string(), 1).unwrap();
+        let recv = tokio::spawn(other.recv(&key));
+        let tensor = Tensor::zeros(DType::U8, [MIB]).unwrap();
+        soon(front.send_or_wait(&key, tensor)).await.unwrap();
+        soon(recv).await.unwrap().unwrap();
+    }
+    // And so does the true one.
+    soon(back.recv(&keys[0])).await.unwrap();
+    until(|| front.stats().values == 0).await;
 }
 
 #[tokio::test]

@@ -185,6 +185,39 @@ async fn a_value_counts_until_its_receiver_has_it() {
     .await;
 }
 
+/// Some are larger than the bound, and each consumer asks for all that it will get.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_consumers_that_ask_ahead_beyond_the_bound_get_everything() {
+    let mut limits = Limits::default();
+    limits.bytes = 100;
+    over_each(limits, async |both| {
+        const EACH: u64 = 30;
+        let names: Vec<_> = (0..5).map(|i| format!("back {i}")).collect();
+        let key = |name: &str, i: u64| both.front.key_to(name, &i.to_string(), 1).unwrap();
+        let receives = names.iter().map(|name| {
+            let back = Rendezvous::builder(name).peer("front", both.server.url());
+            let back = back.build().unwrap();
+            let asked: Vec<_> = (0..EACH).map(|i| back.recv(&key(name, i))).collect();
+            async {
+                let _back = back;
+                join_all(asked).await
+            }
+        });
+        let receives: Vec<_> = receives.collect();
+        let sends = (0..EACH).flat_map(|i| names.iter().map(move |name| (name, i)));
+        let sends = sends.map(async |(name, i)| {
+            let value = bytes([0, 30, 70, 250][i as usize % 4]);
+            both.front.send_or_wait(&key(name, i), value).await.unwrap();
+        });
+        let (received, _) = tokio::join!(join_all(receives), join_all(sends));
+        for received in received.into_iter().flatten() {
+            received.unwrap();
+        }
+        both.is_clean().await;
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_finished_step_ends_waits_at_both_ends() {
     over_each(Limits::default(), async |both| {

@@ -2,17 +2,17 @@
 
 use std::collections::hash_map::Entry;
 
-use super::{Slot, Stage, Table, slot, slot_mut};
+use super::{ReceiveMode, Slot, Stage, Table, slot, slot_mut};
 use crate::rendezvous::error::{RecvError, SendError};
 use crate::rendezvous::key::Key;
-use crate::rendezvous::limits::REMEMBERED;
+use crate::rendezvous::limits::{LENT, REMEMBERED};
 use crate::rendezvous::value::Value;
 
 impl<W> Table<W> {
     /// Keeps a value if there is room, or a receiver waits for it. Otherwise gives it back.
     pub(super) fn offer(&mut self, key: &Key, value: Value) -> Result<Option<Value>, SendError> {
         if !self.has_sent_to(key.consumer()) {
-            self.consumers.insert(key.consumer().into());
+            self.consumers.insert(key.consumer().into(), 0);
         }
         match self.admits(key, &value) {
             Ok(true) => {
@@ -27,7 +27,7 @@ impl<W> Table<W> {
         }
     }
 
-    /// Whether a value of this key can be kept: there is room, or a receiver waits for it.
+    /// Whether a value of this key can be kept: there is room, or a receiver waits for it and the value may exceed the limits.
     fn admits(&self, key: &Key, value: &Value) -> Result<bool, SendError> {
         if let Some(aborted) = &self.aborted {
             return Err(aborted.clone().into());
@@ -38,11 +38,26 @@ impl<W> Table<W> {
         }
         match slot(&self.steps, key) {
             // Empty: a receiver has a place.
-            Some(slot) if matches!(slot.stage, Stage::Empty) => Ok(true),
+            Some(Slot {
+                stage: Stage::Empty,
+                waiter: Some(waiter),
+            }) => Ok(self.accepts(key, value.byte_len(), waiter.give)),
             Some(_) => Err(SendError::AlreadySent(key.clone())),
             // A new send must not overtake those that wait for room.
             None => Ok(self.room.is_empty() && self.fits(value.byte_len())),
         }
+    }
+
+    /// Whether a value for which a receive waits can be kept.
+    pub(super) fn accepts(&self, key: &Key, bytes: u64, give: ReceiveMode) -> bool {
+        give == ReceiveMode::Take || self.fits(bytes) || self.may_exceed(key.consumer())
+    }
+
+    /// Whether a value may exceed the limits because a consumer in another process waits for it. That needs less than the limit to be
+    /// lent already. Beyond that, each consumer is lent one at a time, so that one that does not confirm stops no other.
+    fn may_exceed(&self, consumer: &str) -> bool {
+        let has_none = || self.consumers.get(consumer) == Some(&0);
+        self.lent < LENT && (self.lent_bytes < self.limits.bytes || has_none())
     }
 
     pub(super) fn fits(&self, bytes: u64) -> bool {
@@ -62,20 +77,40 @@ impl<W> Table<W> {
     }
 
     fn put(&mut self, key: &Key, value: Value) {
-        self.bytes += value.byte_len();
+        let bytes = value.byte_len();
+        self.bytes += bytes;
         self.values += 1;
-        let stage = Stage::Here { value, lent: false };
         let slots = self.steps.entry(key.step()).or_default();
-        match slots.entry(key.clone()) {
-            Entry::Occupied(mut slot) => {
-                let slot = slot.get_mut();
-                slot.stage = stage;
-                if let Some(waiter) = &mut slot.waiter {
-                    self.deferred.wakes.extend(waiter.wake.take());
-                }
-            }
-            Entry::Vacant(slot) => {
-                slot.insert(Slot::new(stage));
+        let slot = slots.entry(key.clone()).or_insert(Slot::new(Stage::Empty));
+        let mut lent = false;
+        if let Some(waiter) = &mut slot.waiter {
+            self.deferred.wakes.extend(waiter.wake.take());
+            lent = waiter.give == ReceiveMode::Lend;
+        }
+        slot.stage = Stage::Here { value, lent };
+        if lent {
+            // Now, not when the receive is polled: many may be sent before.
+            self.count_lent(key, bytes);
+        }
+    }
+
+    pub(super) fn count_lent(&mut self, key: &Key, bytes: u64) {
+        self.lent += 1;
+        self.lent_bytes += bytes;
+        if let Some(lent) = self.consumers.get_mut(key.consumer()) {
+            *lent += 1;
+        }
+    }
+
+    /// A value that was here, and perhaps lent, has left.
+    fn uncount(&mut self, key: &Key, bytes: u64, lent: bool) {
+        self.bytes -= bytes;
+        self.values -= 1;
+        if lent {
+            self.lent -= 1;
+            self.lent_bytes -= bytes;
+            if let Some(lent) = self.consumers.get_mut(key.consumer()) {
+                *lent -= 1;
             }
         }
     }
@@ -100,10 +135,15 @@ impl<W> Table<W> {
 
     /// Removes the receive that has a place at this key.
     pub(super) fn leave(&mut self, key: &Key) {
-        let slot = slot_mut(&mut self.steps, key);
-        if let Some(waiter) = slot.and_then(|slot| slot.waiter.take()) {
+        let Some(slot) = slot_mut(&mut self.steps, key) else {
+            return;
+        };
+        if let Some(waiter) = slot.waiter.take() {
             self.waiting -= 1;
             self.deferred.stale.extend(waiter.wake);
+            if let Stage::Blocked(sender, _) = slot.stage {
+                self.room.unask(sender);
+            }
         }
     }
 
@@ -115,9 +155,7 @@ impl<W> Table<W> {
         }
         let value = match std::mem::replace(stage, Stage::Empty) {
             Stage::Here { value, lent } => {
-                self.bytes -= value.byte_len();
-                self.values -= 1;
-                self.lent -= usize::from(lent);
+                self.uncount(key, value.byte_len(), lent);
                 Some(value)
             }
             _ => None,
@@ -159,18 +197,28 @@ impl<W> Table<W> {
         Some(slot?.stage)
     }
 
-    /// Lets blocked sends in, in their order, while there is room.
+    /// Lets blocked sends in: those whose values are waited for, if they may exceed the limits, and then, in their order, while there
+    /// is room.
     pub(super) fn admit(&mut self) {
+        for (number, key) in self.room.asked() {
+            let bytes = self.blocked_bytes(&key);
+            if self.accepts(&key, bytes, ReceiveMode::Lend) {
+                self.unblock(number, &key);
+            }
+        }
         while let Some((number, key)) = self.room.first() {
-            let bytes = match slot(&self.steps, key).map(|slot| &slot.stage) {
-                Some(Stage::Blocked(_, value)) => value.byte_len(),
-                _ => 0,
-            };
-            if !self.fits(bytes) {
+            if !self.fits(self.blocked_bytes(key)) {
                 return;
             }
             let key = key.clone();
             self.unblock(number, &key);
+        }
+    }
+
+    fn blocked_bytes(&self, key: &Key) -> u64 {
+        match slot(&self.steps, key).map(|slot| &slot.stage) {
+            Some(Stage::Blocked(_, value)) => value.byte_len(),
+            _ => 0,
         }
     }
 
@@ -186,12 +234,10 @@ impl<W> Table<W> {
     }
 
     /// Ends a slot that was taken out of the table.
-    pub(super) fn end(&mut self, slot: Slot<W>, why: &SendError) {
+    pub(super) fn end(&mut self, key: &Key, slot: Slot<W>, why: &SendError) {
         match slot.stage {
             Stage::Here { value, lent } => {
-                self.bytes -= value.byte_len();
-                self.values -= 1;
-                self.lent -= usize::from(lent);
+                self.uncount(key, value.byte_len(), lent);
                 self.deferred.dropped.push(value);
             }
             Stage::Blocked(number, value) => {

@@ -12,7 +12,8 @@
 //! - a value leaves only when it is taken, or by `confirm`, `finish` or `abort`; by the first two only once. A receiver that gives
 //!   its place up, or is lent a value and dies, takes nothing away;
 //! - `bytes` and `values` are the sums over all slots that are Here; a send exceeds the limits only if a receiver has a place;
-//! - a blocked send is let in as soon as a receiver asks for its value: bounds never delay a value that is waited for;
+//! - a blocked send is let in as soon as a receiver of this process asks for its value: bounds never delay a value that is waited for
+//!   here. For a receiver of another process it is let in if [`Table::may_exceed`] says so, or once it does;
 //! - `lent` counts lent values, and at [`LENT`] no more are lent: a consumer that never confirms cannot fill this process;
 //! - `received` holds exactly the keys that are Received: a finished step leaves none behind;
 //! - the waker of each task that can go on is in the list of [`Table::take_deferred`].
@@ -25,7 +26,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::task::Poll;
 
 use self::finished::Finished;
@@ -45,11 +46,12 @@ pub(super) struct Table<W> {
     received: BTreeMap<u64, Key>,
     finished: Finished,
     aborted: Option<Aborted>,
-    /// The consumers to which something was sent.
-    consumers: HashSet<Box<str>>,
+    /// The consumers to which something was sent, and how many of their values are lent.
+    consumers: HashMap<Box<str>, usize>,
     bytes: u64,
     values: usize,
     lent: usize,
+    lent_bytes: u64,
     waiting: usize,
     /// The last number of a place or of a received value.
     numbers: u64,
@@ -108,7 +110,7 @@ enum Stage {
     Blocked(u64, Value),
     Here {
         value: Value,
-        /// Another process may have the value by now.
+        /// Another process may have the value by now, or is about to get it.
         lent: bool,
     },
     /// Its number in `received`.
@@ -141,10 +143,11 @@ impl<W> Table<W> {
             received: BTreeMap::new(),
             finished: Finished::default(),
             aborted: None,
-            consumers: HashSet::new(),
+            consumers: HashMap::new(),
             bytes: 0,
             values: 0,
             lent: 0,
+            lent_bytes: 0,
             waiting: 0,
             numbers: 0,
             deferred: After::default(),
@@ -191,7 +194,11 @@ impl<W> Table<W> {
         let number = self.room.enter(key.clone(), queued);
         let stage = Stage::Blocked(number, value);
         let slots = self.steps.entry(key.step()).or_default();
-        slots.insert(key.clone(), Slot::new(stage));
+        let slot = slots.entry(key.clone()).or_insert(Slot::new(Stage::Empty));
+        slot.stage = stage;
+        if slot.waiter.is_some() {
+            self.room.ask(number);
+        }
         Ok(Some(number))
     }
 
@@ -210,7 +217,14 @@ impl<W> Table<W> {
             Ok(key) => key,
             Err(how) => return Some(how),
         };
-        if let Some(Stage::Blocked(_, value)) = self.forget(&key) {
+        let stage = match slot_mut(&mut self.steps, &key) {
+            // Its receiver waits on.
+            Some(slot) if slot.waiter.is_some() => {
+                Some(std::mem::replace(&mut slot.stage, Stage::Empty))
+            }
+            _ => self.forget(&key),
+        };
+        if let Some(Stage::Blocked(_, value)) = stage {
             self.deferred.dropped.push(value);
         }
         // Sends behind it may fit now.
@@ -240,8 +254,12 @@ impl<W> Table<W> {
             Some(before) => self.deferred.wakes.extend(before.wake),
             None => self.waiting += 1,
         }
-        if let Stage::Blocked(sender, _) = slot.stage {
-            self.unblock(sender, key);
+        if let Stage::Blocked(sender, value) = &slot.stage {
+            let (sender, bytes) = (*sender, value.byte_len());
+            match self.accepts(key, bytes, give) {
+                true => self.unblock(sender, key),
+                false => self.room.ask(sender),
+            }
         }
         Ok(number)
     }
@@ -258,12 +276,11 @@ impl<W> Table<W> {
             Err(error) => return Poll::Ready(Err(error)),
         };
         let give = slot.waiter.as_ref().map(|waiter| waiter.give);
+        let mut was_lent = true;
         let given = match &mut slot.stage {
             Stage::Here { value, lent } if give == Some(ReceiveMode::Lend) => {
-                let value = value.clone();
-                let before = std::mem::replace(lent, true);
-                self.lent += usize::from(!before);
-                Some(value)
+                was_lent = std::mem::replace(lent, true);
+                Some(value.clone())
             }
             Stage::Here { .. } | Stage::Received(_) => None,
             Stage::Empty | Stage::Blocked(..) => {
@@ -274,6 +291,9 @@ impl<W> Table<W> {
                 return Poll::Pending;
             }
         };
+        if !was_lent && let Some(value) = &given {
+            self.count_lent(key, value.byte_len());
+        }
         self.leave(key);
         let given = given.or_else(|| self.receive(key));
         // Another receive has the value.
@@ -319,8 +339,8 @@ impl<W> Table<W> {
     pub(super) fn finish(&mut self, step: u64) {
         self.finished.insert(step);
         if let Some(slots) = self.steps.remove(&step) {
-            for (_, slot) in slots {
-                self.end(slot, &SendError::Finished { step });
+            for (key, slot) in slots {
+                self.end(&key, slot, &SendError::Finished { step });
             }
         }
         self.admit();
@@ -328,7 +348,7 @@ impl<W> Table<W> {
 
     /// Whether something was sent to this consumer.
     pub(super) fn has_sent_to(&self, consumer: &str) -> bool {
-        self.consumers.contains(consumer)
+        self.consumers.contains_key(consumer)
     }
 
     /// Aborts on behalf of a consumer, if something was sent to it.
@@ -345,8 +365,8 @@ impl<W> Table<W> {
         }
         self.aborted = Some(aborted.clone());
         for (_, slots) in std::mem::take(&mut self.steps) {
-            for (_, slot) in slots {
-                self.end(slot, &SendError::Aborted(aborted.clone()));
+            for (key, slot) in slots {
+                self.end(&key, slot, &SendError::Aborted(aborted.clone()));
             }
         }
     }

@@ -11,6 +11,8 @@ use crate::rendezvous::key::Key;
 pub(super) struct BlockedSends<W> {
     /// Numbers count up, so the smallest has waited longest. Sends too large for the bound are not in the queue.
     queue: BTreeSet<u64>,
+    /// Sends, in the queue or not, whose values a receive of another process waits for.
+    asked: BTreeSet<u64>,
     senders: HashMap<u64, Sender<W>>,
     blocked: usize,
     next: u64,
@@ -30,6 +32,7 @@ impl<W> Default for BlockedSends<W> {
     fn default() -> Self {
         Self {
             queue: BTreeSet::new(),
+            asked: BTreeSet::new(),
             senders: HashMap::new(),
             blocked: 0,
             next: 0,
@@ -55,6 +58,27 @@ impl<W> BlockedSends<W> {
             Sender::Blocked { key, .. } => Some((*number, key)),
             Sender::Ended(_) => None,
         }
+    }
+
+    /// A receive waits for the value of this send.
+    pub(super) fn ask(&mut self, number: u64) {
+        self.asked.insert(number);
+    }
+
+    /// No receive waits for it any more.
+    pub(super) fn unask(&mut self, number: u64) {
+        self.asked.remove(&number);
+    }
+
+    /// The sends whose values a receive waits for, the earliest first.
+    pub(super) fn asked(&self) -> Vec<(u64, Key)> {
+        let blocked = self.asked.iter().filter_map(|number| {
+            let Sender::Blocked { key, .. } = self.senders.get(number)? else {
+                return None;
+            };
+            Some((*number, key.clone()))
+        });
+        blocked.collect()
     }
 
     /// Adds a waiting send, in the queue or outside of it.
@@ -123,5 +147,6 @@ impl<W> BlockedSends<W> {
     fn left(&mut self, number: u64) {
         self.blocked -= 1;
         self.queue.remove(&number);
+        self.asked.remove(&number);
     }
 }

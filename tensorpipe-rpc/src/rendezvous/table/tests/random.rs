@@ -190,7 +190,8 @@ fn check(
     places: &[Asked],
     asleep: &HashSet<u32>,
 ) -> Result<(), TestCaseError> {
-    let (mut bytes, mut values, mut waiting, mut on_loan, mut received) = (0, 0, 0, 0, 0);
+    let (mut bytes, mut values, mut waiting, mut received) = (0, 0, 0, 0);
+    let (mut on_loan, mut on_loan_bytes) = (0, 0);
     for (step, slots) in &table.steps {
         prop_assert!(!slots.is_empty());
         for (key, slot) in slots {
@@ -198,9 +199,17 @@ fn check(
             waiting += usize::from(slot.waiter.is_some());
             match &slot.stage {
                 Stage::Empty => prop_assert!(slot.waiter.is_some(), "a slot of nothing"),
-                Stage::Blocked(..) => prop_assert!(slot.waiter.is_none(), "it is asked for"),
+                Stage::Blocked(_, value) => {
+                    if let Some(waiter) = &slot.waiter {
+                        let accepts = table.accepts(key, value.byte_len(), waiter.give);
+                        prop_assert!(!accepts, "it is asked for");
+                    }
+                }
                 Stage::Here { value, lent } => {
-                    on_loan += usize::from(*lent);
+                    if *lent {
+                        on_loan += 1;
+                        on_loan_bytes += value.byte_len();
+                    }
                     bytes += value.byte_len();
                     values += 1;
                 }
@@ -222,6 +231,8 @@ fn check(
         (stats.bytes, stats.values, stats.waiting, table.lent),
         (bytes, values, waiting, on_loan)
     );
+    let counted = table.consumers.get("b").copied().unwrap_or_default();
+    prop_assert_eq!((table.lent_bytes, counted), (on_loan_bytes, on_loan));
     if let Some((_, key)) = table.room.first() {
         let slots = &table.steps[&key.step()];
         let Stage::Blocked(_, value) = &slots[key].stage else {
