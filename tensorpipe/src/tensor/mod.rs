@@ -254,18 +254,18 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Misuse::Rows`] for rows that are not there.
+    /// [`Misuse::Rows`] for rows that are not there; a scalar has none.
     pub fn rows(&self, range: Range<u64>) -> Result<Self, Misuse> {
-        let rows = self.shape.first().copied().unwrap_or(0);
+        let Some(&rows) = self.shape.first() else {
+            return Err(Misuse::Rows { range, rows: 0 });
+        };
         if range.start > range.end || range.end > rows {
             return Err(Misuse::Rows { range, rows });
         }
         let mut shape = self.shape.clone();
         // Fits `usize`, because the bytes of all rows do; in a tensor without elements, a row has no bytes.
         let row = self.buffer.len().checked_div(rows as usize).unwrap_or(0);
-        if let Some(first) = shape.first_mut() {
-            *first = range.end - range.start;
-        }
+        shape[0] = range.end - range.start;
         Ok(Self {
             buffer: self
                 .buffer

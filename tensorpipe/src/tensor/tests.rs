@@ -77,7 +77,9 @@ fn rows_share_the_memory() {
     #[expect(clippy::reversed_empty_ranges, reason = "the mistake under test")]
     let reversed = t.rows(2..1);
     assert!(reversed.is_err());
-    assert!(Tensor::scalar(1f32).rows(0..1).is_err());
+    for none in [0..0, 0..1] {
+        assert!(Tensor::scalar(1f32).rows(none).is_err());
+    }
     let wide = Tensor::zeros(DType::F64, [u64::MAX, 0]).unwrap();
     assert_eq!(wide.rows(7..u64::MAX).unwrap().shape(), [u64::MAX - 7, 0]);
 }

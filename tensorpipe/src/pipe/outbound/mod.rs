@@ -30,7 +30,7 @@ use crate::message::{Message, MessageTensor, Payload};
 use crate::proto::{OutgoingPart, OutgoingParts, TensorFields};
 use crate::route::Diverted;
 use crate::sync::{Arc, lock};
-use crate::tensor::Shape;
+use crate::tensor::{Shape, byte_len};
 
 /// A message to be sent, for [`EnginePipe::submit`](crate::engine::EnginePipe::submit). Its metadata is borrowed, since it is copied into
 /// the send buffer. Up to four parts take no allocation.
@@ -86,6 +86,11 @@ impl<'a> Outbound<'a> {
             target,
         };
         let source = tensor.into_buffer();
+        debug_assert_eq!(
+            byte_len(fields.dtype, &fields.shape),
+            Some(source.len() as u64),
+            "the reader would end the pipe"
+        );
         self.parts.push(OutgoingPart {
             len: source.len() as u64,
             metadata,
