@@ -76,7 +76,7 @@ impl Process {
                 }
                 Ok(len) => done += len,
                 Err(Errno::EINTR) => {}
-                Err(Errno::ESRCH) => return Err(MemoryReadError::Ended),
+                // ESRCH, too: it may run without the thread by which it is read.
                 Err(errno) => return self.runs().and(Err(MemoryReadError::Denied(errno))),
             }
         }
@@ -142,6 +142,9 @@ pub(crate) fn why(errno: Errno) -> String {
                 "a seccomp filter or a security module forbids it, or the process has changed its rights (it is not dumpable, or has capabilities that the reader lacks)"
             }
         },
+        Errno::ESRCH => {
+            "the process runs, but its main thread has ended, by which it is read; have that thread wait for the others"
+        }
         _ => "",
     };
     match reason {
@@ -239,10 +242,26 @@ mod tests {
         );
     }
 
+    /// As of a process that has lost its main thread (`pthread_exit`).
+    #[test]
+    fn who_runs_without_memory_has_not_ended() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let unused = Pid::from_raw(child.id().cast_signed());
+        child.wait().unwrap();
+        let process = Process {
+            pid: unused,
+            ..myself()
+        };
+        let from = [3_u8; 64].as_ptr().expose_provenance() as u64;
+        let read = process.read(from, &mut [0; 64]);
+        assert_eq!(read, Err(MemoryReadError::Denied(Errno::ESRCH)));
+    }
+
     #[test]
     fn refusals_say_what_to_do() {
         assert!(why(Errno::ENOSYS).contains("seccomp"));
         assert!(why(Errno::EPERM).len() > 60);
+        assert!(why(Errno::ESRCH).contains("main thread"));
         assert!(why(Errno::ENOMEM).contains("process_vm_readv"));
     }
 }

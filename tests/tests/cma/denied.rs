@@ -1,7 +1,11 @@
 //! The system does not let one end read the other's memory. Tensors arrive all the same, and the route says why.
+#![allow(unsafe_code, reason = "a thread is ended by system calls")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::Pid;
 use tensorpipe::channels::{BasicChannel, Channel, CmaChannel};
 use tensorpipe::{DeviceKind, Error, Message, Misuse, route::Degraded};
 use tensorpipe_tests::{Child, Fate, forbid, say};
@@ -98,6 +102,48 @@ fn a_reader_may_lose_its_right_later() {
         assert!(peer.pipe.stats().bytes_out > LEN as u64);
         assert!(degraded(&peer.pipe).sending().is_some());
         peer.takes(LEN, 3).await;
+    });
+}
+
+/// From now on this process runs without its main thread, as after `pthread_exit`.
+pub(crate) fn end_main_thread() {
+    extern "C" fn end(_: i32) {
+        // SAFETY: the call takes a number. Nobody joins the thread, whose stack stays.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+    let handler = SigHandler::Handler(end);
+    // SAFETY: the handler makes one system call, which is allowed there.
+    unsafe { signal(Signal::SIGUSR1, handler) }.unwrap();
+    let (main, usr1) = (Pid::this().as_raw(), Signal::SIGUSR1 as i32);
+    // SAFETY: the call takes numbers, and touches no memory. The main thread's id is the process's.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, main, main, usr1) };
+    assert_eq!(sent, 0);
+    let is_zombie = || {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        stat.rsplit(')').next().unwrap().starts_with(" Z")
+    };
+    while !is_zombie() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The kernel reads a process's memory by its main thread.
+#[test]
+fn who_has_lost_its_main_thread_sends_the_bytes() {
+    alone(async || {
+        let context = context("parent");
+        let peer = Peer::start(&context, &[]).await;
+        peer.gives(LEN, 1).await;
+        assert_eq!(peer.pipe.stats().bytes_copied, LEN as u64);
+        assert_eq!(peer.told("end main").await, "ended");
+        for seed in 2..4 {
+            peer.gives(LEN, seed).await;
+        }
+        let stats = peer.pipe.stats();
+        assert!(stats.bytes_in > 2 * LEN as u64);
+        let degraded = degraded(&peer.pipe);
+        let reason = degraded.receiving().unwrap();
+        assert!(reason.contains("its main thread has ended"), "{reason}");
     });
 }
 

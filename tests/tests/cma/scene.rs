@@ -13,7 +13,7 @@ use tensorpipe::{
 use tensorpipe_tests::{Fate, forbid};
 pub(crate) use tensorpipe_tests::{Peer, alone, check, eventually, runtime, soon};
 
-use super::denied::{forbid_asking, forbid_reading};
+use super::denied::{end_main_thread, forbid_asking, forbid_reading};
 
 /// Of cma, before basic, over tcp.
 pub(crate) fn context(name: &str) -> Context {
@@ -122,6 +122,10 @@ pub(crate) fn play() {
                 ["forbid"] => {
                     forbid_reading();
                     "forbidden".to_owned()
+                }
+                ["end", "main"] => {
+                    end_main_thread();
+                    "ended".to_owned()
                 }
                 ["route"] => pipe.route().to_string(),
                 ["descriptor"] => {

@@ -210,7 +210,10 @@ impl From<MemoryReadError> for Refusal {
                 (reason.to_owned(), false)
             }
             MemoryReadError::Denied(errno) => {
-                let lasting = matches!(errno, Errno::EPERM | Errno::ENOSYS | Errno::EACCES);
+                let lasting = matches!(
+                    errno,
+                    Errno::EPERM | Errno::ENOSYS | Errno::EACCES | Errno::ESRCH
+                );
                 (process_memory::why(errno), lasting)
             }
         };
