@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use libc::MSG_NOSIGNAL;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
 
 use super::{Acceptor, BoxFuture, Connection, Transport};
@@ -27,6 +28,9 @@ const NOT_SENT_LOW_WATER: u32 = 1 << 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 const BACKLOG: u32 = 1024;
+
+/// The most slices that one call takes: more are an error.
+const SLICES_MOST: usize = libc::UIO_MAXIOV as usize;
 
 /// Transport `tcp`: `tcp://HOST:PORT`, over IPv4 and IPv6.
 #[derive(Default)]
@@ -211,7 +215,7 @@ impl Acceptor for TcpAcceptor {
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
-        let accepted = std::task::ready!(self.listener.poll_accept(cx));
+        let accepted = ready!(self.listener.poll_accept(cx));
         Poll::Ready(match accepted {
             Ok((stream, _)) => Paced::apply(self.paced.as_ref(), &stream)
                 .and_then(|()| TcpConnection::new(stream))
@@ -315,11 +319,20 @@ impl AsyncWrite for TcpConnection {
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        // Not tokio's: `writev` raises SIGPIPE, which ends a program that does not ignore it.
+        let bufs = &bufs[..bufs.len().min(SLICES_MOST)];
+        let send = || SockRef::from(&self.stream).send_vectored_with_flags(bufs, MSG_NOSIGNAL);
+        loop {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_io(Interest::WRITABLE, send) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return Poll::Ready(sent),
+            }
+        }
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -10,6 +10,7 @@ mod calls;
 mod handshakes;
 mod open_pipes;
 mod scene;
+mod signals;
 
 /// What this binary does when a test of it starts it again.
 #[test]
@@ -19,6 +20,7 @@ fn child() {
         Some("pipe") => scene::play(),
         Some("batches") => batches::play(),
         Some("calls") => calls::play(),
+        Some("sigpipe") => signals::play(),
         Some(other) => panic!("no role {other}"),
     }
 }

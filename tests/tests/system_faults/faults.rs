@@ -276,9 +276,11 @@ pub(crate) const CALLS: &[Call] = &[
     call("getsockname", &[(libc::SYS_getsockname, None)]).fails(INET),
     call("getpeername", &[(libc::SYS_getpeername, None)]).fails(INET),
     call("shutdown", &[(libc::SYS_shutdown, None)]),
+    // Pipes that would be upgraded to `shm` stay on `tcp`, which needs the call, too.
     call("sendmsg", &[(libc::SYS_sendmsg, None)])
-        .fails(SHM)
-        .fails_late(NOTHING),
+        .fails(ALL)
+        .fails_late(&["tcp"])
+        .seen_as(GONE),
     call("recvmsg", &[(libc::SYS_recvmsg, None)])
         .fails(SHM)
         .fails_late(NOTHING)
@@ -290,10 +292,6 @@ pub(crate) const CALLS: &[Call] = &[
     call("recvfrom", &[(libc::SYS_recvfrom, None)])
         .fails(ALL)
         .fails_late(ALL)
-        .seen_as(GONE),
-    call("writev", &[(libc::SYS_writev, None)])
-        .fails(&["tcp"])
-        .fails_late(&["tcp"])
         .seen_as(GONE),
     call(
         "prctl(PR_SET_NAME)",
