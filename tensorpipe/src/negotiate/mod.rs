@@ -74,14 +74,12 @@ impl Handshaking {
         sent.await.map_err(|error| self.broken(&error))
     }
 
-    /// Waits for the peer's first bytes. `false`: the connection ended without any; an error if the transport knows why.
+    /// Waits for the peer's first bytes. `false`: the peer is gone, without any; an error for all else that ends the connection.
     async fn wait_for_first_bytes(&mut self) -> Result<bool, Error> {
         match self.read_more(PIECE).await {
             Ok(len) => Ok(len > 0),
-            Err(error) => match self.broken(&error) {
-                Error::Lost { .. } => Ok(false),
-                error => Err(error),
-            },
+            Err(error) if is_end(&error) => Ok(false),
+            Err(error) => Err(self.broken(&error)),
         }
     }
 
@@ -128,9 +126,7 @@ impl Handshaking {
 
     /// A transport may report a precise error, for example that the peer failed to authenticate.
     fn broken(&self, error: &std::io::Error) -> Error {
-        let inner = error.get_ref();
-        let said = inner.and_then(|inner| inner.downcast_ref::<Error>());
-        said.map_or_else(|| self.lost(&with_advice(error)), Error::clone)
+        said(error).map_or_else(|| self.lost(&with_advice(error)), Error::clone)
     }
 
     fn lost(&self, reason: &str) -> Error {
@@ -138,6 +134,20 @@ impl Handshaking {
             pipe: self.name.clone(),
             reason: reason.into(),
         }
+    }
+}
+
+/// What the transport itself says of an error, if it does.
+fn said(error: &std::io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Whether the peer is gone, and nothing is wrong here.
+fn is_end(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match said(error) {
+        Some(error) => matches!(error, Error::Lost { .. }),
+        None => matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof),
     }
 }
 

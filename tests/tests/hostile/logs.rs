@@ -1,11 +1,13 @@
 //! Hostile peers must not flood the log: ports are scanned all the time, and nobody reads a million lines.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
 use std::time::Duration;
 
 use tensorpipe::Context;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
@@ -13,10 +15,10 @@ use super::memory::story;
 use super::raw::SOON;
 
 thread_local! {
-    static WARNINGS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes where this thread's warnings come from.
+/// Notes this thread's warnings, with their fields.
 struct Notes;
 
 impl Subscriber for Notes {
@@ -29,15 +31,18 @@ impl Subscriber for Notes {
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn event(&self, event: &Event<'_>) {
-        let place = event.metadata().target();
-        WARNINGS.with_borrow_mut(|warnings| warnings.push(place));
+        let mut warning = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            warning.push_str(&format!("{field}={value:?} "));
+        });
+        WARNINGS.with_borrow_mut(|warnings| warnings.push(warning));
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
 }
 
-/// What is warned of while a hundred hostile peers say this, one after the other, and go.
-fn warnings_of(hostile_peers: &'static [u8]) -> usize {
+/// What is warned of on a runtime of this thread while this happens, and soon after. What it returns is kept so long.
+pub(crate) fn warnings<T>(happens: impl Future<Output = T>) -> Vec<String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -45,19 +50,28 @@ fn warnings_of(hostile_peers: &'static [u8]) -> usize {
     WARNINGS.take();
     tracing::subscriber::with_default(Notes, || {
         runtime.block_on(async {
-            let listener = Context::new().listen(["tcp://127.0.0.1:0"]).await.unwrap();
-            for _ in 0..100 {
-                let mut hostile = TcpStream::connect(listener.url().address()).await.unwrap();
-                hostile.write_all(hostile_peers).await.unwrap();
-                hostile.shutdown().await.unwrap();
-                let mut answer = Vec::new();
-                let end = hostile.read_to_end(&mut answer);
-                let _ = tokio::time::timeout(SOON, end).await.expect("the end");
-            }
+            let _kept = happens.await;
             tokio::time::sleep(Duration::from_millis(50)).await;
         });
     });
-    WARNINGS.take().len()
+    WARNINGS.take()
+}
+
+/// How often is warned while a hundred hostile peers say this, one after the other, and go.
+fn warnings_of(hostile_peers: &'static [u8]) -> usize {
+    let warnings = warnings(async {
+        let listener = Context::new().listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        for _ in 0..100 {
+            let mut hostile = TcpStream::connect(listener.url().address()).await.unwrap();
+            hostile.write_all(hostile_peers).await.unwrap();
+            hostile.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            let end = hostile.read_to_end(&mut answer);
+            let _ = tokio::time::timeout(SOON, end).await.expect("the end");
+        }
+        listener
+    });
+    warnings.len()
 }
 
 #[test]

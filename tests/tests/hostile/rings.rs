@@ -10,6 +10,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,11 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-use super::memory::Purse;
+use tensorpipe::Context;
+use tensorpipe::transports::ShmTransport;
+
+use super::logs::warnings;
+use super::memory::{Purse, story};
 use super::raw::{SOON, hello, noise, preface};
 use super::server::Target;
 use super::stream::Way;
@@ -237,6 +242,30 @@ fn an_offer_that_is_none_is_cut_off_at_once() {
     // Nothing, and gone.
     drop(HostilePeer::knock(&target.pipes));
     target.stays_unharmed();
+}
+
+/// The connector only sees the end of the connection.
+#[test]
+fn why_memory_is_not_taken_is_a_warning() {
+    let _story = story!();
+    let url = format!("shm://why {}", std::process::id());
+    let warnings = warnings(async {
+        let context = Context::builder().transports([Arc::new(ShmTransport::new()) as _]);
+        let context = context.build().unwrap();
+        let listener = context.listen([&*url]).await.unwrap();
+        // One goes without a word.
+        drop(HostilePeer::knock(&url));
+        let (socket, _purse) = HostilePeer::knock(&url);
+        let open = memory(DATA + 2 * CAPACITY, SealFlag::empty());
+        HostilePeer::offer(&socket, OFFER, &[open.as_raw_fd()]);
+        let cut = tokio::task::spawn_blocking(move || is_cut(&socket, "open memory", SOON));
+        cut.await.unwrap();
+        listener
+    });
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}");
+    };
+    assert!(warning.contains("lacks the seals"), "{warning}");
 }
 
 /// What else it brings is closed, and does not stay open at the server's cost.

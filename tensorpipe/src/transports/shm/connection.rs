@@ -111,7 +111,7 @@ impl ShmConnection {
                 Ok(unix_fds::recv(socket, &mut bytes)?)
             });
             let Ok(received) = received else { continue };
-            let unix_fds::Packet { len, fd, .. } = received?;
+            let unix_fds::Packet { len, fd, fd_lost } = received?;
             if len == 0 {
                 return Poll::Ready(Err(gone()));
             }
@@ -119,7 +119,10 @@ impl ShmConnection {
             if bytes[..len] != *OFFER {
                 return Poll::Ready(Err(nonsense("the peer speaks another protocol")));
             }
-            let fd = fd.ok_or_else(|| nonsense("the peer's shared memory is missing"))?;
+            let fd = fd.ok_or_else(|| match fd_lost {
+                true => io::Error::from_raw_os_error(libc::EMFILE),
+                false => nonsense("the peer's shared memory is missing"),
+            })?;
             let memory = ring::adopt(&fd, &CAPACITIES)
                 .map_err(|what| nonsense(&format!("the peer's shared memory: {what}")))?;
             let rings = Rings::new(memory, 1, Alarm::new(self.wakers.clone()));

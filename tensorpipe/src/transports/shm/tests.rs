@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use super::connection::{CAPACITY, ShmConnection};
 use super::doorbell::REFUSED;
 use super::*;
-use crate::sys::fork::tests::in_a_child;
+use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 use crate::transports::Connection;
 
 /// Two ends, open.
@@ -117,6 +117,26 @@ async fn a_wake_up_that_the_system_has_no_memory_for_is_made_up_for() {
         assert_eq!(REFUSED.get(), 0);
         waits.abort();
     }
+}
+
+/// The system cuts descriptors off that it has no room for.
+#[tokio::test]
+async fn memory_that_is_lost_for_want_of_descriptors_is_not_called_missing() {
+    if opens_files_anyway() {
+        return;
+    }
+    let (near, far) = UnixStream::pair().unwrap();
+    let mut far = ShmConnection::await_offer(far).unwrap();
+    let _near = ShmConnection::offer(near).unwrap();
+    // Meanwhile, the runtime sees that there is something to read.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert!(in_a_child(|| {
+        open_at_most(0);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let mut byte = [0];
+        let read = Pin::new(&mut far).poll_read(cx, &mut ReadBuf::new(&mut byte));
+        matches!(read, Poll::Ready(Err(error)) if error.raw_os_error() == Some(libc::EMFILE))
+    }));
 }
 
 /// Polled where its memory is not mapped.
