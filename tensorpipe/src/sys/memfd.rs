@@ -99,8 +99,27 @@ pub(crate) fn probe() -> Result<(), SystemError> {
 pub(crate) fn fill(fd: &OwnedFd, len: usize) -> Result<(), SystemError> {
     let refused =
         |errno: Errno| SystemError::new("fallocate", format!("{len} bytes"), errno.into());
-    let size = i64::try_from(len).map_err(|_| refused(Errno::EFBIG))?;
-    fallocate(fd, FallocateFlags::empty(), 0, size).map_err(refused)
+    let len = i64::try_from(len).map_err(|_| refused(Errno::EFBIG))?;
+    let step = |start, len| fallocate(fd, FallocateFlags::empty(), start, len);
+    in_steps(len, step).map_err(refused)
+}
+
+/// Bytes that are filled at once, in some 1 ms. Older kernels undo what an interrupted call has filled: with a profiler's timer, one call
+/// for everything might never end.
+const FILLED_AT_ONCE: i64 = HUGE_PAGE as i64;
+
+/// Calls `fill` with the start and the length of each step, again if a signal interrupts it.
+fn in_steps(len: i64, mut fill: impl FnMut(i64, i64) -> Result<(), Errno>) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < len {
+        let step = FILLED_AT_ONCE.min(len - done);
+        match fill(done, step) {
+            Ok(()) => done += step,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 /// Seals it. Writable mappings must be made before.
@@ -351,6 +370,23 @@ mod tests {
         let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let punched = fallocate(&whole, punch, 0, HUGE_PAGE as i64);
         assert_eq!(punched, Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn signals_only_repeat_a_step() {
+        let (len, mut filled, mut calls) = (2 * FILLED_AT_ONCE + 5, 0, 0);
+        let filling = in_steps(len, |start, step| {
+            calls += 1;
+            if calls % 3 > 0 {
+                return Err(Errno::EINTR);
+            }
+            assert!(start == filled && step <= FILLED_AT_ONCE);
+            filled += step;
+            Ok(())
+        });
+        assert_eq!((filling, filled, calls), (Ok(()), len, 9));
+        let fails = in_steps(len, |_, _| Err(Errno::ENOSPC));
+        assert_eq!(fails, Err(Errno::ENOSPC));
     }
 
     /// Such a system kills a process that touches a hole when no page is left.
