@@ -109,20 +109,25 @@ pub(crate) fn user() -> u32 {
 /// # Errors
 /// In words, if it does not.
 pub(crate) fn knows_users() -> Result<(), String> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    // Read once: an administrator sets it rarely, and then for the whole life of the machine.
+    let map = || std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     static UNMAPPED: OnceBox<u32> = OnceBox::new();
-    let unmapped = UNMAPPED.get_or_init(|| {
-        let number = read("/proc/sys/kernel/overflowuid").trim().parse();
-        number.unwrap_or(OVERFLOW)
-    });
-    if user() != *unmapped || maps_all(&read("/proc/self/uid_map")) {
+    if user() != unmapped(&UNMAPPED) || maps_all(&map()) {
         return Ok(());
     }
     Err(format!(
         "users cannot be told apart: this process runs as uid {}, by which its user namespace calls whomever it does not map; run it as a user that has another one there",
         user()
     ))
+}
+
+/// The kernel's number for unmapped users. Read once: an administrator sets it rarely, and then for the whole life of the machine.
+fn unmapped(known: &OnceBox<u32>) -> u32 {
+    if let Some(known) = known.get() {
+        return *known;
+    }
+    let read = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let read = read.ok().and_then(|text| text.trim().parse().ok());
+    read.map_or(OVERFLOW, |number| *known.get_or_init(|| number))
 }
 
 /// The kernel's number for unmapped users, unless the administrator has changed it.
@@ -154,6 +159,7 @@ fn parse(boot: &str) -> Option<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 
     #[test]
     fn a_place_is_told_and_compared() {
@@ -192,6 +198,20 @@ mod tests {
         for some in ["", "0 1000 1\n", "0 1000 1\n1 100000 65536\n"] {
             assert!(!maps_all(some), "{some}");
         }
+    }
+
+    #[test]
+    fn a_number_for_unmapped_users_that_was_not_read_is_not_kept() {
+        if opens_files_anyway() {
+            return;
+        }
+        let known = OnceBox::new();
+        assert!(in_a_child(|| {
+            open_at_most(0);
+            unmapped(&known) == OVERFLOW && known.get().is_none()
+        }));
+        let read = unmapped(&known);
+        assert_eq!(known.get(), Some(&read));
     }
 
     #[test]

@@ -70,10 +70,19 @@ pub(crate) fn create(name: &CStr, len: usize, huge: bool) -> Result<OwnedFd, Sys
     Ok(fd)
 }
 
-/// Whether the system may have no page for a hole. Asked once.
+/// Whether the system may have no page for a hole. Read once. While it cannot be read, such as for want of descriptors: yes.
 pub(crate) fn is_strict() -> bool {
     static STRICT: OnceBox<bool> = OnceBox::new();
-    *STRICT.get_or_init(|| overcommit().is_ok_and(|mode| forbids_overcommit(&mode)))
+    once_read(&STRICT)
+}
+
+fn once_read(strict: &OnceBox<bool>) -> bool {
+    if let Some(known) = strict.get() {
+        return *known;
+    }
+    overcommit().map_or(true, |mode| {
+        *strict.get_or_init(|| forbids_overcommit(&mode))
+    })
 }
 
 fn overcommit() -> std::io::Result<String> {
@@ -141,7 +150,7 @@ pub(crate) enum Unfit {
     )]
     SetAside,
     #[error(
-        "it has holes, for which this system may have no pages (`vm.overcommit_memory` is 2): fill them before it is passed"
+        "it has holes, for which this system may have no pages (`vm.overcommit_memory` is 2, or cannot be read): fill them before it is passed"
     )]
     Holes,
     #[error("{0}: {1}")]
@@ -315,6 +324,7 @@ pub(crate) fn collapse(mapping: &Mapping) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 
     #[test]
     fn what_is_sealed_stays_and_what_is_not_is_named() {
@@ -387,6 +397,20 @@ mod tests {
         assert_eq!((filling, filled, calls), (Ok(()), len, 9));
         let fails = in_steps(len, |_, _| Err(Errno::ENOSPC));
         assert_eq!(fails, Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn what_cannot_be_read_now_is_strict_until_it_can() {
+        if opens_files_anyway() {
+            return;
+        }
+        let known = OnceBox::new();
+        assert!(in_a_child(|| {
+            open_at_most(0);
+            once_read(&known) && known.get().is_none()
+        }));
+        assert_eq!(once_read(&known), is_strict());
+        assert!(known.get().is_some());
     }
 
     /// Such a system kills a process that touches a hole when no page is left.

@@ -1,21 +1,45 @@
 //! How much memory this process may use: the machine's, or its control group's limit if that is less.
 
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::fork::OnceBox;
 
-/// In bytes; looked up once, since it hardly ever changes. `None` if the system does not tell.
+/// In bytes; read once, since it hardly ever changes. `None` if the system does not tell. While the limit cannot be read, such as for
+/// want of descriptors, at most [`UNREAD`].
 pub(crate) fn available() -> Option<u64> {
     static AVAILABLE: OnceBox<Option<u64>> = OnceBox::new();
-    *AVAILABLE.get_or_init(|| {
-        let read = |path: &str| std::fs::read_to_string(path).ok();
-        let groups = read("/proc/self/cgroup").unwrap_or_default();
-        let mounts = read("/proc/self/mountinfo").unwrap_or_default();
-        let limit = group_limit(&groups, &mounts, read);
-        limit.into_iter().chain(machine()).min()
-    })
+    once_read(&AVAILABLE)
+}
+
+/// Taken instead of a limit that there may be, in bytes. Chosen: half of it is the default budget where the system tells nothing.
+const UNREAD: u64 = 2 << 30;
+
+fn once_read(known: &OnceBox<Option<u64>>) -> Option<u64> {
+    if let Some(known) = known.get() {
+        return *known;
+    }
+    let least = |limit: Option<u64>| limit.into_iter().chain(machine()).min();
+    match own_limit() {
+        Ok(limit) => *known.get_or_init(|| least(limit)),
+        Err(_) => least(Some(UNREAD)),
+    }
+}
+
+fn own_limit() -> io::Result<Option<u64>> {
+    let groups = read("/proc/self/cgroup")?.unwrap_or_default();
+    let mounts = read("/proc/self/mountinfo")?.unwrap_or_default();
+    group_limit(&groups, &mounts, read)
+}
+
+/// `None`: there is no such file, as in a kernel without control groups.
+fn read(path: &str) -> io::Result<Option<String>> {
+    match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
 }
 
 fn machine() -> Option<u64> {
@@ -24,7 +48,11 @@ fn machine() -> Option<u64> {
 }
 
 /// The lowest limit among this process's control groups and their ancestors, for both versions of control groups.
-fn group_limit(groups: &str, mounts: &str, read: impl Fn(&str) -> Option<String>) -> Option<u64> {
+fn group_limit(
+    groups: &str,
+    mounts: &str,
+    read: impl Fn(&str) -> io::Result<Option<String>>,
+) -> io::Result<Option<u64>> {
     let mut lowest: Option<u64> = None;
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
@@ -42,12 +70,12 @@ fn group_limit(groups: &str, mounts: &str, read: impl Fn(&str) -> Option<String>
             continue;
         };
         for folder in folders(group, mounts, version) {
-            let limit = read(&format!("{folder}/{file}"));
+            let limit = read(&format!("{folder}/{file}"))?;
             let limit = limit.and_then(|text| parse_limit(&text));
             lowest = lowest.into_iter().chain(limit).min();
         }
     }
-    lowest
+    Ok(lowest)
 }
 
 /// The folders of a group and its ancestors, the innermost first.
@@ -90,6 +118,7 @@ fn parse_limit(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::fork::tests::{in_a_child, open_at_most, opens_files_anyway};
 
     const V2: &str =
         "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -99,10 +128,11 @@ mod tests {
 32 30 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
 
     fn limit(groups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<u64> {
-        group_limit(groups, mounts, |path| {
-            let file = files.iter().find(|(name, _)| *name == path)?;
-            Some(file.1.to_owned())
-        })
+        let read = |path: &str| {
+            let file = files.iter().find(|(name, _)| *name == path);
+            Ok(file.map(|(_, text)| (*text).to_owned()))
+        };
+        group_limit(groups, mounts, read).unwrap()
     }
 
     #[test]
@@ -150,6 +180,22 @@ mod tests {
         }
         let files = [("/sys/fs/cgroup/memory.max", "-1 or so")];
         assert_eq!(limit("0::/\n", V2, &files), None);
+    }
+
+    #[test]
+    fn a_limit_that_cannot_be_read_is_no_machine_without_one() {
+        let denied = |_: &str| Err(ErrorKind::PermissionDenied.into());
+        assert!(group_limit("0::/a\n", V2, denied).is_err());
+        if opens_files_anyway() {
+            return;
+        }
+        let known = OnceBox::new();
+        assert!(in_a_child(|| {
+            open_at_most(0);
+            once_read(&known).unwrap() <= UNREAD && known.get().is_none()
+        }));
+        assert_eq!(once_read(&known), available());
+        assert!(known.get().is_some());
     }
 
     #[test]

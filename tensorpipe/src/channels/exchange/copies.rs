@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use crate::device::{BufferMut, Pool, PoolOptions};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock};
-use crate::sys::fork::OnceBox;
 
 /// The part of a pool's lendable memory that is a borrower's share: 256 MiB of 4 GiB.
 const SHARE: u64 = 16;
@@ -44,9 +43,7 @@ impl Copies {
 
     /// The most that a borrower can ever keep, in bytes.
     pub(in crate::channels) fn share() -> u64 {
-        // Cached: to learn how much memory the system has, one reads files.
-        static SHARE_OF_ALL: OnceBox<u64> = OnceBox::new();
-        *SHARE_OF_ALL.get_or_init(|| PoolOptions::default().lendable / SHARE)
+        PoolOptions::default().lendable / SHARE
     }
 
     /// Whether there is room for `len` bytes.

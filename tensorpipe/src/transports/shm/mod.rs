@@ -168,7 +168,7 @@ fn check_user(socket: &UnixStream, any_user: bool) -> io::Result<()> {
     let allowed = match (any_user, theirs == ours) {
         (true, _) if !memfd::is_strict() || is_known() => Ok(()),
         (true, _) => Err(format!(
-            "the peer may be another user (uid {theirs}), and `vm.overcommit_memory` is 2: its rings could end this process by a signal"
+            "the peer may be another user (uid {theirs}), and `vm.overcommit_memory` is 2, or cannot be read: its rings could end this process by a signal"
         )),
         (false, true) => machine::knows_users(),
         (false, false) => Err(format!(
