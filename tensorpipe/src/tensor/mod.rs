@@ -175,6 +175,10 @@ impl Tensor {
     pub fn as_slice<T: Element>(&self) -> Result<&[T], Misuse> {
         self.check_dtype::<T>()?;
         let bytes = self.as_bytes()?;
+        // These may lie anywhere.
+        if bytes.is_empty() {
+            return Ok(&[]);
+        }
         bytemuck::try_cast_slice(bytes).map_err(|_| misaligned::<T>(bytes))
     }
 
@@ -191,6 +195,9 @@ impl Tensor {
         self.check_dtype::<T>()?;
         let device = self.device();
         let bytes = self.buffer.make_mut().ok_or(Misuse::NotOnCpu(device))?;
+        if bytes.is_empty() {
+            return Ok(&mut []);
+        }
         let found = alignment_of(bytes);
         bytemuck::try_cast_slice_mut(bytes).map_err(|_| Misuse::Alignment {
             dtype: T::DTYPE,

@@ -97,6 +97,21 @@ fn an_item_needs_one_element_and_no_alignment() {
     assert!(Tensor::from(Vec::<u32>::new()).item::<u32>().is_err());
 }
 
+/// As an empty tensor of another library does, or of a file.
+#[test]
+fn no_elements_may_lie_anywhere() {
+    let bytes = Buffer::copy_from_slice(&[0; 2]);
+    let odd = |at| Tensor::from_buffer(bytes.slice(at..at), DType::F64, [3, 0]).unwrap();
+    for at in 0..3 {
+        assert_eq!(odd(at).as_slice::<f64>(), Ok(&[][..]));
+        assert_eq!(odd(at).into_vec::<f64>(), Ok(Vec::new()));
+    }
+    // It is the only handle, so it would not be copied.
+    let mut alone = Tensor::from_buffer(bytes.slice(1..1), DType::F64, [0]).unwrap();
+    drop(bytes);
+    assert_eq!(alone.make_mut::<f64>(), Ok(&mut [][..]));
+}
+
 #[test]
 fn memory_that_is_not_there_is_an_error() {
     let error = Tensor::zeros(DType::U8, [1u64 << 60]).unwrap_err();

@@ -86,6 +86,14 @@ fn the_other_library_hears_when_the_last_handle_is_gone() {
 }
 
 #[test]
+fn an_empty_one_has_no_elements() {
+    let (given, _gone) = theirs(DLDevice::CPU, [0, 3], [3, 1]);
+    let tensor = taken(given).unwrap();
+    assert_eq!(tensor.as_slice::<f32>(), Ok(&[][..]));
+    assert_eq!(tensor.into_vec::<f32>(), Ok(Vec::new()));
+}
+
+#[test]
 fn what_there_is_none_of_here_is_an_error_and_is_given_back() {
     let cases = [
         (DLDevice::CPU, [3, 2], [1, 3], "make it contiguous"),
