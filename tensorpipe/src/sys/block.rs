@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 
 use nix::errno::Errno;
 
+use super::huge_pages;
 pub(crate) use super::huge_pages::HUGE_PAGE;
-use super::huge_pages::{self, PAGE};
 use super::registrations::Registrations;
 use crate::error::SystemError;
 
@@ -39,7 +39,7 @@ pub(crate) fn resident(len: usize, touched: usize) -> usize {
         ..SMALL => len + BESIDE,
         SMALL..HUGE_PAGE => len,
         _ if touched <= len - len % HUGE_PAGE => touched.next_multiple_of(HUGE_PAGE),
-        _ => touched.next_multiple_of(PAGE).min(len),
+        _ => touched.next_multiple_of(huge_pages::page()).min(len),
     }
 }
 
