@@ -284,6 +284,13 @@ impl Memory for Returned {
 }
 
 #[cfg(test)]
+impl Borrower {
+    pub(super) fn copies(&self) -> &Copies {
+        &self.copies
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
 

@@ -7,10 +7,10 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::poll::PollFlags;
 
-use super::Exchange;
 use super::borrower::Borrower;
 use super::broker::{ANSWER_TIMEOUT, BURST, UNTOLD};
 use super::packet::{PACKET_MAX, Packet};
+use super::{Command, Exchange};
 use crate::process::Token;
 use crate::sync::Arc;
 use crate::sys::machine;
@@ -152,6 +152,8 @@ impl Client {
             let ledger = borrower.made_ledger().map_err(|_| Errno::ENOMEM)?;
             self.socket.send(&welcome.encode(), Some(ledger.fd()))?;
             self.borrower = Some(borrower);
+            // It may have come back to copies of which nobody was told while it had no connection.
+            exchange.ask(Command::Tidy);
             return Ok(());
         }
         self.say(welcome)

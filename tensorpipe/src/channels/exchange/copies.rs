@@ -12,8 +12,8 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 /// The part of a pool's lendable memory that is a borrower's share: 256 MiB of 4 GiB.
 const SHARE: u64 = 16;
 
-/// Copies are freed after being unused for so long. Chosen: as long as a connection over `shm` keeps its rings' memory.
-pub(super) const IDLE: Duration = Duration::from_secs(10);
+/// Copies are freed after being unused for so long. Chosen: as long as a connection over `shm` keeps its rings' memory. Tests wait less.
+pub(super) const IDLE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 /// How long tensors go by other channels after memory for a copy could not be had. Chosen.
 const REFUSED: Duration = Duration::from_millis(100);
@@ -91,6 +91,14 @@ impl Copies {
 }
 
 #[cfg(test)]
+impl Copies {
+    /// Bytes of its segments.
+    pub(super) fn mapped(&self) -> u64 {
+        self.pool.stats().lendable.mapped_bytes
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -102,12 +110,9 @@ mod tests {
         drop(memory);
         assert!(!copies.take(100_000).unwrap().1);
         assert!(copies.tidy());
-        assert!(
-            copies.pool.stats().lendable.mapped_bytes > 0,
-            "used a moment ago"
-        );
+        assert!(copies.mapped() > 0, "used a moment ago");
         assert!(!copies.tidy());
-        assert_eq!(copies.pool.stats().lendable.mapped_bytes, 0);
+        assert_eq!(copies.mapped(), 0);
         assert!(
             copies.take(100_000).unwrap().1,
             "somebody has to look after it again"
@@ -117,7 +122,7 @@ mod tests {
     #[test]
     fn what_a_burst_leaves_is_freed_though_others_go_on() {
         let copies = Copies::new();
-        let mapped = || copies.pool.stats().lendable.mapped_bytes;
+        let mapped = || copies.mapped();
         let burst: Vec<_> = (0..5).map(|_| copies.take(3 << 20).unwrap()).collect();
         let all = mapped();
         drop(burst);

@@ -95,6 +95,35 @@ fn a_borrower_that_leaves_with_a_loan_is_another_one_when_it_comes_back() {
     }));
 }
 
+/// Does what the broker closes its connection for.
+fn is_cut_off(socket: &PacketSocket) {
+    socket.send(b"nonsense", None).unwrap();
+    while !matches!(socket.recv(&mut [0; PACKET_MAX]), Ok(packet) if packet.len == 0) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// In a child, since here other tests' copies are looked after.
+#[test]
+fn copies_for_a_borrower_that_was_cut_off_and_came_back_are_freed() {
+    assert!(in_a_child(|| {
+        let exchange = Exchange::here();
+        let Entered { invitation, socket } = enter(&exchange);
+        let borrower = invitation.borrower().unwrap();
+        drop(borrower.take(100_000).unwrap());
+        is_cut_off(&socket);
+        // Meanwhile, nobody looks after it.
+        std::thread::sleep(IDLE + IDLE / 2);
+        assert!(borrower.copies().mapped() > 0);
+        let _socket = enter_by(&exchange, &invitation);
+        let until = Instant::now() + 5 * IDLE;
+        while borrower.copies().mapped() > 0 && Instant::now() < until {
+            std::thread::sleep(IDLE / 10);
+        }
+        borrower.copies().mapped() == 0
+    }));
+}
+
 /// It takes an offer by the account of a connection that was cut off here, comes again, and leaves again.
 #[test]
 fn a_borrower_whose_connection_was_cut_off_has_its_loans_until_it_ends() {
@@ -106,10 +135,7 @@ fn a_borrower_whose_connection_was_cut_off_has_its_loans_until_it_ends() {
         let borrower = invitation.borrower().unwrap();
         let (offer, _) = borrower.lend(&buffer).unwrap();
         let debts = Debts::map(borrower.ledger().unwrap().fd()).unwrap();
-        socket.send(b"nonsense", None).unwrap();
-        while !matches!(socket.recv(&mut [0; PACKET_MAX]), Ok(packet) if packet.len == 0) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        is_cut_off(&socket);
         assert!(debts.take(offer.entry));
         drop(enter_by(&exchange, &invitation));
         std::thread::sleep(Duration::from_millis(100));
