@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUdeviceptr};
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError, result};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DriverError, result};
 use tensorpipe::DeviceError;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::{CudaDevices, Download};
@@ -605,6 +605,18 @@ pub(crate) fn cudarcs_wait_fails() {
     makes.context().record_err(stale);
     let buffer = cuda.buffer(slice).unwrap();
     assert!(bytes_of(&cuda, &buffer, &makes) == pattern(LEN, 2));
+    // In an object of the program's for the same context.
+    let own = CudaContext::new(0).unwrap();
+    let [makes, writes, reads] = [(); 3].map(|()| own.default_stream().fork().unwrap());
+    let mut slice = makes.alloc_zeros::<u8>(LEN).unwrap();
+    let held = Hold::on(&writes);
+    writes.memcpy_htod(&pattern(LEN, 3), &mut slice).unwrap();
+    own.record_err(stale);
+    let buffer = cuda.buffer(slice).unwrap();
+    let copied = cuda.download(&buffer, &reads).unwrap();
+    std::thread::sleep(LONG);
+    drop(held);
+    assert!(filled(copied).as_bytes() == Some(&pattern(LEN, 3)[..]));
 }
 
 fn current() -> sys::CUcontext {

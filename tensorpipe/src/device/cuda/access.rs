@@ -33,10 +33,11 @@ impl CudaDevices {
         }
         let stream = slice.stream().clone();
         check(&stream, "buffer")?;
-        // Behind other streams' work on it, as far as cudarc knows of that. It keeps its errors in the context.
-        forget_error(&opened.context);
+        // Behind other streams' work on it, as far as cudarc knows of that. It keeps its errors in the context: the stream's, which may be
+        // another object than ours.
+        forget_error(stream.context());
         let address = slice.device_ptr_mut(&stream).0;
-        let waits = opened.context.check_err();
+        let waits = stream.context().check_err();
         waits.map_err(|error| failed(device, "cuStreamWaitEvent", error))?;
         let len = slice.num_bytes();
         let fence = self.fence(&stream)?;
