@@ -207,6 +207,9 @@ pub extern "C" fn cuCtxSetCurrent(context: CUcontext) -> CUresult {
     if device.is_none() && !context.is_null() {
         return CUresult::CUDA_ERROR_INVALID_CONTEXT;
     }
+    if device.is_some_and(|device| !retained().contains_key(&device)) {
+        return CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
     CURRENT.set(device);
     CUresult::CUDA_SUCCESS
 }

@@ -140,6 +140,8 @@ stories! {
     #[test]
     fn every_call_leaves_a_program_its_current_context() { slices::current_context() }
     #[test]
+    fn the_last_handle_on_something_leaves_no_context_current() { slices::no_current_context() }
+    #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     #[test]
     fn a_driver_that_is_long_in_unpinning_main_memory_holds_up_no_mapping() { runtime().block_on(late::unmapped_meanwhile()) }

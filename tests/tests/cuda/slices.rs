@@ -684,3 +684,58 @@ pub(crate) fn current_context() {
     drop(last);
     is_kept("the end of the last memory");
 }
+
+/// On a thread that has no current context, where the last handle on something goes.
+pub(crate) fn no_current_context() {
+    type Last = Box<dyn Any + Send>;
+    let on = |cuda: &CudaDevices| cuda.context(device()).unwrap().new_stream().unwrap();
+    let tensor = |cuda: &CudaDevices| {
+        let (stream, from) = (on(cuda), Buffer::from_vec(pattern(LEN, 1)));
+        let memory: Arc<dyn Memory> = cuda.allocate(device(), LEN).unwrap().into();
+        let room = BufferMut::from_memory(memory, LEN).ok().unwrap();
+        let buffer = cuda.upload(&from, room, &stream).unwrap();
+        end_of(cuda, &stream);
+        Tensor::from_buffer(buffer, DType::U8, [LEN as u64]).unwrap()
+    };
+    let cases: [(&str, &dyn Fn(CudaDevices) -> Last); 6] = [
+        ("devices with pinned memory", &|cuda| {
+            drop(cuda.pinned(device(), LEN).unwrap());
+            Box::new(cuda)
+        }),
+        ("pinned memory", &|cuda| {
+            Box::new(cuda.pinned(device(), LEN).unwrap())
+        }),
+        ("memory", &|cuda| {
+            Box::new(cuda.allocate(device(), LEN).unwrap())
+        }),
+        ("a capsule", &|cuda| {
+            Box::new(tensor(&cuda).into_dlpack_on(&cuda, &on(&cuda)).unwrap())
+        }),
+        ("a read", &|cuda| {
+            Box::new(cuda.read(tensor(&cuda).buffer(), &on(&cuda)).unwrap())
+        }),
+        ("a write that is given up", &|cuda| {
+            let room: Arc<dyn Memory> = cuda.allocate(device(), LEN).unwrap().into();
+            let room = BufferMut::from_memory(room, LEN).ok().unwrap();
+            Box::new(cuda.write(room, &on(&cuda)).unwrap())
+        }),
+    ];
+    let mut left = Vec::new();
+    for (name, make) in cases {
+        // Other handles are there as well, or not.
+        for others in [true, false] {
+            let cuda = CudaDevices::open().unwrap();
+            let kept = others.then(|| cuda.clone());
+            let last = make(cuda);
+            let ends = std::thread::spawn(move || {
+                drop(last);
+                current().is_null()
+            });
+            if !ends.join().unwrap() {
+                left.push(format!("{name}, others: {others}"));
+            }
+            drop(kept);
+        }
+    }
+    assert_eq!(left, [""; 0], "a context is current then");
+}

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::memory::CudaMemory;
-use super::{ContextGuard, CudaDevices, Opened, bind, enter, failed, forget_error, wait_for};
+use super::{ContextGuard, CudaDevices, Kept, Opened, bind, enter, failed, forget_error, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
 use crate::error::DeviceError;
 
@@ -26,7 +26,7 @@ impl CudaDevices {
         let _mine = ContextGuard::keep();
         let device = Self::device(slice.ordinal() as u32);
         let opened = self.opened(device)?;
-        if slice.context() != &opened.context {
+        if slice.context() != &*opened.context {
             let reason =
                 "the slice is of a context of its own: make it in the device's primary one";
             return Err(DeviceError::new(device, "buffer", reason));
@@ -66,7 +66,7 @@ impl CudaDevices {
         stream: &Arc<CudaStream>,
     ) -> Result<Buffer, DeviceError> {
         let opened = self.opened(Self::device(stream.context().ordinal() as u32))?;
-        if stream.context() != &opened.context {
+        if stream.context() != &*opened.context {
             let reason =
                 "the stream is of a context of its own: make it in the device's primary one";
             return Err(DeviceError::new(opened.device, "borrow", reason));
@@ -134,7 +134,7 @@ impl CudaDevices {
         Ok(DeviceRead {
             address: known.address() + buffer.offset() as u64,
             buffer: buffer.clone(),
-            stream: stream.clone(),
+            stream: Kept::new(stream.clone()),
             cuda: self.clone(),
         })
     }
@@ -162,7 +162,7 @@ impl CudaDevices {
         Ok(DeviceWrite {
             address,
             memory: Some(memory),
-            stream: stream.clone(),
+            stream: Kept::new(stream.clone()),
             cuda: self.clone(),
         })
     }
@@ -210,7 +210,7 @@ pub(super) fn foreign(device: Device) -> DeviceError {
 pub struct DeviceRead {
     address: CUdeviceptr,
     buffer: Buffer,
-    stream: Arc<CudaStream>,
+    stream: Kept<CudaStream>,
     cuda: CudaDevices,
 }
 
@@ -250,7 +250,7 @@ pub struct DeviceWrite {
     address: CUdeviceptr,
     /// `None` once it is finished.
     memory: Option<BufferMut>,
-    stream: Arc<CudaStream>,
+    stream: Kept<CudaStream>,
     cuda: CudaDevices,
 }
 

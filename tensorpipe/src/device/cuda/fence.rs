@@ -5,14 +5,13 @@
 
 use std::any::Any;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::{CudaEvent, DriverError};
 
 use super::captures::Relaxed;
-use super::{ContextGuard, failed};
+use super::{Kept, failed};
 use crate::device::{Device, Fence};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
@@ -34,8 +33,7 @@ const ALONE: Duration = Duration::from_secs(1);
 pub(super) struct CudaFence {
     owner: Owner,
     device: Device,
-    /// Dropped by hand in `drop`, with its context current; leaked in a forked child.
-    event: ManuallyDrop<Arc<Asked>>,
+    event: Kept<Asked>,
     watch: Arc<Watch>,
 }
 
@@ -50,7 +48,7 @@ impl CudaFence {
         Self {
             owner: Owner::here(),
             device,
-            event: ManuallyDrop::new(Arc::new(Asked {
+            event: Kept::new(Arc::new(Asked {
                 event,
                 ended: OnceLock::new(),
             })),
@@ -80,7 +78,7 @@ impl Fence for CudaFence {
         if self.reached().is_some() {
             return act();
         }
-        let event = Arc::clone(&self.event);
+        let event = Kept::new(self.event.clone());
         self.watch.add(Waiting {
             is_reached: Box::new(move || event.reached().is_some()),
             act,
@@ -98,19 +96,12 @@ impl Fence for CudaFence {
     }
 }
 
-#[allow(
-    unsafe_code,
-    reason = "the event is dropped while this thread's context is kept"
-)]
 impl Drop for CudaFence {
     fn drop(&mut self) {
         // As above.
         if self.owner.is_other_process() {
-            return;
+            std::mem::forget(self.event.clone());
         }
-        let _mine = ContextGuard::keep();
-        // SAFETY: nobody uses it from now on.
-        unsafe { ManuallyDrop::drop(&mut self.event) };
     }
 }
 

@@ -13,8 +13,8 @@ use cudarc::driver::{CudaContext, DriverError, sys};
 
 use super::fence::Watcher;
 use super::physical::{self, Handle};
-use super::probe;
 use super::sharing::Shared;
+use super::{Kept, probe};
 use crate::sys::drop_thread::DropThread;
 use crate::sys::segment::Segment;
 
@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Allocations of other libraries on one device.
 pub(super) struct Foreign {
-    context: Arc<CudaContext>,
+    context: Kept<CudaContext>,
     frees: Arc<DropThread>,
     known: Mutex<BTreeMap<sys::CUmemGenericAllocationHandle, Known>>,
 }
@@ -48,7 +48,7 @@ struct Known {
 impl Foreign {
     pub(super) fn new(context: &Arc<CudaContext>, frees: &Arc<DropThread>) -> Arc<Self> {
         Arc::new(Self {
-            context: context.clone(),
+            context: Kept::new(context.clone()),
             frees: frees.clone(),
             known: Mutex::default(),
         })

@@ -62,6 +62,8 @@ pub(crate) use streams::Borrowed as BorrowedStream;
 pub(crate) use windows::{Place, Windows};
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
@@ -121,27 +123,8 @@ pub(super) struct Opened {
     /// Streams for transfers.
     streams: Streams,
     /// Nothing is queued on this stream. Without it, cudarc would wait for all work of the device when it makes the first stream.
-    _first: Arc<CudaStream>,
-    context: Arc<CudaContext>,
-    /// Declared last: cudarc makes the context current to drop what is above.
-    before: Restores,
-}
-
-/// The context that was current when the drop of an [`Opened`] began.
-#[derive(Default)]
-struct Restores(Option<ContextGuard>);
-
-#[allow(unsafe_code, reason = "a context is a handle")]
-// SAFETY: it is empty until a drop begins, which ends on the same thread.
-unsafe impl Send for Restores {}
-#[allow(unsafe_code, reason = "a context is a handle")]
-// SAFETY: as above.
-unsafe impl Sync for Restores {}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        self.before.0 = Some(ContextGuard::keep());
-    }
+    _first: Kept<CudaStream>,
+    context: Kept<CudaContext>,
 }
 
 impl CudaDevices {
@@ -331,14 +314,13 @@ impl Opened {
         let frees = Arc::<DropThread>::default();
         Ok(Self {
             device,
-            _first: first.map_err(refused("cuStreamCreate"))?,
+            _first: first.map(Kept::new).map_err(refused("cuStreamCreate"))?,
             slabs: slabs.map_err(refused("cuMemGetAllocationGranularity"))?,
             exports: Exports::new(&frees),
             foreign: Foreign::new(&context, &frees),
             frees,
             streams: Streams::default(),
-            context,
-            before: Restores::default(),
+            context: Kept::new(context),
         })
     }
 }
@@ -385,6 +367,36 @@ impl Drop for ContextGuard {
     fn drop(&mut self) {
         // SAFETY: it was this thread's, or is none.
         let _ = unsafe { result::ctx::set_current(self.context) };
+    }
+}
+
+/// A handle on something of cudarc's, whose drop makes its context current. The last handle leaves this thread the context that it had.
+pub(super) struct Kept<T>(ManuallyDrop<Arc<T>>);
+
+impl<T> Kept<T> {
+    pub(super) fn new(handle: Arc<T>) -> Self {
+        Self(ManuallyDrop::new(handle))
+    }
+}
+
+impl<T> Deref for Kept<T> {
+    type Target = Arc<T>;
+
+    fn deref(&self) -> &Arc<T> {
+        &self.0
+    }
+}
+
+#[allow(unsafe_code, reason = "the handle is taken out to be dropped")]
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it from now on.
+        let handle = unsafe { ManuallyDrop::take(&mut self.0) };
+        // In a forked child, which leaks another handle, this one is not the last.
+        if let Some(last) = Arc::into_inner(handle) {
+            let _mine = ContextGuard::keep();
+            drop(last);
+        }
     }
 }
 

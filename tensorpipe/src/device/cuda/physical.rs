@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
 use super::exports::{Export, Exports};
-use super::{enter, probe, report};
+use super::{Kept, enter, probe, report};
 use crate::device::Fence;
 use crate::sys::fork::Owner;
 use crate::sys::segment::Segment;
@@ -40,7 +40,7 @@ pub(super) fn is_ours(address: sys::CUdeviceptr) -> bool {
 /// The driver's handle on physical memory. The memory returns to the device when nobody has a handle on it and no process maps it.
 pub(crate) struct Handle {
     number: sys::CUmemGenericAllocationHandle,
-    context: Arc<CudaContext>,
+    context: Kept<CudaContext>,
     owner: Owner,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Physical {
     pub(super) len: usize,
     /// What is mapped there, side by side, and the bytes of each.
     mapped: Vec<(Arc<Handle>, usize)>,
-    context: Arc<CudaContext>,
+    context: Kept<CudaContext>,
     owner: Owner,
     /// Whether other processes may map it.
     has_descriptor: bool,
@@ -99,7 +99,7 @@ impl Handle {
     fn of(context: &Arc<CudaContext>, number: sys::CUmemGenericAllocationHandle) -> Self {
         Self {
             number,
-            context: context.clone(),
+            context: Kept::new(context.clone()),
             owner: Owner::here(),
         }
     }
@@ -217,7 +217,7 @@ impl Physical {
             address,
             len,
             mapped: Vec::with_capacity(parts.len()),
-            context: context.clone(),
+            context: Kept::new(context.clone()),
             owner: Owner::here(),
             has_descriptor: false,
             export: Arc::default(),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 
-use super::{enter, report};
+use super::{Kept, enter, report};
 use crate::device::{BufferMut, Memory};
 use crate::sys::drop_thread;
 use crate::sys::fork::Owner;
@@ -42,7 +42,7 @@ struct Allocation {
     len: usize,
     owner: Owner,
     /// The driver frees it as a whole.
-    context: Arc<CudaContext>,
+    context: Kept<CudaContext>,
 }
 
 // SAFETY: it owns the memory, which is any thread's.
@@ -101,7 +101,7 @@ impl Allocation {
             start,
             len,
             owner: Owner::here(),
-            context: context.clone(),
+            context: Kept::new(context.clone()),
         })
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, DriverError, sys};
 
 use super::pinned::Pinned;
-use super::{CudaDevices, enter, failed, report};
+use super::{CudaDevices, Kept, enter, failed, report};
 use crate::device::{Device, Memory, MemoryKind};
 use crate::error::DeviceError;
 use crate::sys::drop_thread;
@@ -31,7 +31,7 @@ fn domain() -> Domain {
 struct Registration {
     start: usize,
     owner: Owner,
-    context: Arc<CudaContext>,
+    context: Kept<CudaContext>,
     /// Or the driver refused, and is not asked again: the application has registered some of the memory, or its pages cannot be
     /// pinned.
     is_registered: bool,
@@ -111,7 +111,7 @@ impl Registration {
         Ok(Self {
             start,
             owner: Owner::here(),
-            context: context.clone(),
+            context: Kept::new(context.clone()),
             is_registered: registered == sys::CUresult::CUDA_SUCCESS,
         })
     }

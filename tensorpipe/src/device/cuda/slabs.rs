@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, sys};
 
+use super::Kept;
 use super::physical::{self, Physical};
 
 /// The shortest block, in bytes: the devices' alignment.
@@ -13,7 +14,7 @@ const LEAST: usize = 512;
 
 /// Blocks of one device.
 pub(super) struct Slabs {
-    context: Arc<CudaContext>,
+    context: Kept<CudaContext>,
     /// Devices that reach this one's memory.
     peers: Vec<sys::CUdevice>,
     /// The size that physical memory is a multiple of.
@@ -50,7 +51,7 @@ impl Slabs {
     ) -> Result<Self, DriverError> {
         Ok(Self {
             granularity: physical::granularity(context)?,
-            context: context.clone(),
+            context: Kept::new(context.clone()),
             peers,
             shared: Mutex::default(),
             unused: Mutex::default(),

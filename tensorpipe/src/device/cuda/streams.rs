@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::CudaStream;
 
-use super::{ContextGuard, CudaDevices, Opened, failed, forget_error};
+use super::{ContextGuard, CudaDevices, Kept, Opened, failed, forget_error};
 use crate::device::Device;
 use crate::error::DeviceError;
 
@@ -13,11 +13,11 @@ const KEPT: usize = 16;
 
 /// A device's unused streams.
 #[derive(Default)]
-pub(super) struct Streams(Mutex<Vec<Arc<CudaStream>>>);
+pub(super) struct Streams(Mutex<Vec<Kept<CudaStream>>>);
 
 /// A stream in use. It returns for reuse once the work that is queued on it is done.
 pub(crate) struct Borrowed {
-    stream: Arc<CudaStream>,
+    stream: Kept<CudaStream>,
     opened: Arc<Opened>,
     cuda: CudaDevices,
 }
@@ -39,7 +39,7 @@ impl CudaDevices {
             None => {
                 forget_error(&opened.context);
                 let made = opened.context.new_stream();
-                made.map_err(|error| failed(device, "cuStreamCreate", error))?
+                Kept::new(made.map_err(|error| failed(device, "cuStreamCreate", error))?)
             }
         };
         Ok(Borrowed {
@@ -51,7 +51,7 @@ impl CudaDevices {
 }
 
 impl Streams {
-    fn take(&self) -> Option<Arc<CudaStream>> {
+    fn take(&self) -> Option<Kept<CudaStream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
@@ -60,7 +60,7 @@ impl Streams {
         !kept.is_empty()
     }
 
-    fn put(&self, stream: Arc<CudaStream>) {
+    fn put(&self, stream: Kept<CudaStream>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < KEPT {
             kept.push(stream);
@@ -86,7 +86,7 @@ impl Drop for Borrowed {
         let _mine = ContextGuard::keep();
         // A stream that the driver cannot give an event for is not reused.
         if let Ok(fence) = self.cuda.fence(&self.stream) {
-            let (opened, stream) = (self.opened.clone(), self.stream.clone());
+            let (opened, stream) = (self.opened.clone(), Kept::new(self.stream.clone()));
             fence.when_reached(Box::new(move || opened.streams.put(stream)));
         }
     }
