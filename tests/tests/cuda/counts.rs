@@ -52,6 +52,12 @@ pub(crate) fn counts() {
     count("context", &mut || context.synchronize().unwrap());
     let event = stream.record_event(None).unwrap();
     count("event", &mut || event.synchronize().unwrap());
+    // SAFETY: it is freed below, and nobody reads it.
+    let pinned = unsafe { result::malloc_host(64, 0) }.unwrap();
+    count("pinned", &mut || {
+        // SAFETY: made above.
+        unsafe { result::free_host(pinned) }.unwrap();
+    });
     let slice = stream.clone_htod(&bytes).unwrap();
     count("ordinary memory", &mut || {
         drop(stream.clone_dtoh(&slice).unwrap())
@@ -64,7 +70,8 @@ pub(crate) fn counts() {
 fn the_driver_counts_every_call_that_waits() {
     let driver = Driver::load();
     let child = play(&driver, "counts", &[]);
-    let calls = "alloc, to, from, within, fill, free, stream, context, event, ordinary memory";
+    let calls =
+        "alloc, to, from, within, fill, free, stream, context, event, pinned, ordinary memory";
     let once: Vec<_> = calls.split(", ").map(|call| format!("{call} 1")).collect();
     assert_eq!(child.hear("counted"), once.join(", "));
     assert_eq!(child.hear("faults"), "");

@@ -108,6 +108,22 @@ pub(crate) async fn freed() {
     nothing_went_wrong();
 }
 
+/// In freeing the pinned memory that is kept for later, when the last handle on the devices goes.
+pub(crate) fn let_go() {
+    let bench = Bench::new();
+    let cuda = CudaDevices::open().unwrap();
+    drop(cuda.pinned(device(), 100).unwrap());
+    let work = work(&bench);
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        drop(cuda);
+        done.send(())
+    });
+    let gone = is_done.recv_timeout(SOON);
+    drop(work);
+    gone.expect("its drop waits for the device");
+}
+
 /// A driver that cannot let go of something says so to nobody who wants something else.
 pub(crate) fn failing() {
     let bench = Bench::new();

@@ -148,6 +148,8 @@ stories! {
     #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }
     #[test]
+    fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_end_of_its_devices() { late::let_go() }
+    #[test]
     fn a_driver_that_lets_nothing_go_costs_nothing_else() { late::failing() }
     #[test]
     fn a_device_that_is_long_in_being_opened_holds_up_no_pool() { late::opened() }

@@ -36,6 +36,21 @@ struct Free {
     bytes: usize,
 }
 
+impl Drop for Free {
+    /// The driver waits for all work of the devices; whoever has the last handle does not.
+    fn drop(&mut self) {
+        let mut kept = std::mem::take(&mut self.by_len).into_values().flatten();
+        let Some(first) = kept.next() else { return };
+        // A forked child has no thread for it, and frees nothing.
+        let is_other_process = first.owner.is_other_process();
+        let kept: Vec<_> = std::iter::once(first).chain(kept).collect();
+        match is_other_process {
+            true => drop(kept),
+            false => drop_thread::drop_later(self.bytes, kept),
+        }
+    }
+}
+
 /// An allocation of the driver's, freed when it is dropped.
 struct Allocation {
     start: NonNull<u8>,
