@@ -1,12 +1,12 @@
 //! Captures of graphs. A thread in the default mode ends each that was begun for the whole process, by a call that is potentially unsafe.
-//! Nothing is captured.
+//! Any thread ends one by work on its stream that has to do with something outside of the graph. Nothing is captured.
 
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
 use cudarc::driver::sys::{
-    CUgraph, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUdeviceptr, CUgraph, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 use crate::devices::give;
@@ -39,6 +39,8 @@ struct Capture {
     by: ThreadId,
     mode: CUstreamCaptureMode,
     is_invalid: bool,
+    /// Memory that the graph makes.
+    made: Vec<CUdeviceptr>,
 }
 
 thread_local! {
@@ -72,6 +74,35 @@ pub(crate) fn allow(function: &str) -> Result<(), CUresult> {
     }
 }
 
+/// Whether a graph is being captured on this stream.
+pub(crate) fn is_captured(named: CUstream) -> bool {
+    captures().iter().any(|one| one.stream == named.addr())
+}
+
+/// The graph that is being captured there, if there is one, makes memory.
+pub(crate) fn makes(named: CUstream, address: CUdeviceptr) {
+    let mut captures = captures();
+    let this = captures.iter_mut().find(|one| one.stream == named.addr());
+    this.into_iter().for_each(|one| one.made.push(address));
+}
+
+/// What is not part of the graph that is being captured there ends the capture.
+pub(crate) fn ends(
+    named: CUstream,
+    error: CUresult,
+    is_part: impl Fn(&[CUdeviceptr]) -> bool,
+) -> Result<(), CUresult> {
+    let mut captures = captures();
+    let this = captures.iter_mut().find(|one| one.stream == named.addr());
+    match this.filter(|one| !is_part(&one.made)) {
+        None => Ok(()),
+        Some(one) => {
+            one.is_invalid = true;
+            Err(error)
+        }
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(
     mode: *mut CUstreamCaptureMode,
@@ -94,6 +125,7 @@ pub extern "C" fn cuStreamBeginCapture_v2(named: CUstream, mode: CUstreamCapture
         by: std::thread::current().id(),
         mode,
         is_invalid: false,
+        made: Vec::new(),
     });
     CUresult::CUDA_SUCCESS
 }

@@ -8,6 +8,7 @@ use cudarc::driver::sys::{
     CUmemoryPool, CUpointer_attribute, CUresult, CUstream,
 };
 
+use crate::captures;
 use crate::devices::{current, give};
 use crate::machine::{MACHINE, handle};
 use crate::streams::{settle, stream, synchronize};
@@ -49,7 +50,8 @@ pub unsafe extern "C" fn cuMemAllocAsync(
     may_fail!("cuMemAllocAsync");
     let made = stream(named).and_then(|stream| {
         stream.queue(|| ());
-        MACHINE.allocate(stream.device, len, Some(stream.position()))
+        let made = MACHINE.allocate(stream.device, len, Some(stream.position()));
+        made.inspect(|address| captures::makes(named, *address))
     });
     // SAFETY: the caller's promise.
     unsafe { give(out, made) }
@@ -74,6 +76,8 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
 pub extern "C" fn cuMemFreeAsync(address: CUdeviceptr, named: CUstream) -> CUresult {
     may_fail!("cuMemFreeAsync");
     status(stream(named).and_then(|stream| {
+        let refused = CUresult::CUDA_ERROR_INVALID_VALUE;
+        captures::ends(named, refused, |made| made.contains(&address))?;
         let was_released = MACHINE.block(address, |block| {
             std::mem::replace(&mut block.is_released, true)
         })?;

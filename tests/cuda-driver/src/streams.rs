@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUhostFn, CUresult, CUstream};
 
+use crate::captures;
 use crate::devices::{current, is_there};
 use crate::machine::{MACHINE, handle};
 
@@ -251,11 +253,15 @@ pub unsafe extern "C" fn cuStreamWaitEvent(
     _flags: c_uint,
 ) -> CUresult {
     may_fail!("cuStreamWaitEvent");
-    status(stream(named).map(|stream| {
+    status(stream(named).and_then(|stream| {
         // SAFETY: the caller's event is one of ours.
-        if let Some(position) = unsafe { Event::of(event) }.recorded() {
+        let event = unsafe { Event::of(event) };
+        if let Some(position) = event.recorded() {
+            let refused = CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+            captures::ends(named, refused, |_| event.is_captured.load(Relaxed))?;
             stream.push(false, Box::new(move || position.wait()));
         }
+        Ok(())
     }))
 }
 
@@ -278,7 +284,12 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     }))
 }
 
-struct Event(Mutex<Option<Position>>);
+#[derive(Default)]
+struct Event {
+    recorded: Mutex<Option<Position>>,
+    /// It was recorded while a graph was captured on its stream.
+    is_captured: AtomicBool,
+}
 
 impl Event {
     unsafe fn of<'a>(event: CUevent) -> &'a Self {
@@ -287,8 +298,8 @@ impl Event {
     }
 
     fn recorded(&self) -> Option<Position> {
-        let recorded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        recorded.clone()
+        let recorded = self.recorded.lock();
+        recorded.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -299,7 +310,7 @@ pub unsafe extern "C" fn cuEventCreate(out: *mut CUevent, _flags: c_uint) -> CUr
         return error;
     }
     // SAFETY: the caller has room for a handle.
-    unsafe { *out = handle(Arc::new(Event(Mutex::new(None)))).cast() };
+    unsafe { *out = handle(Arc::new(Event::default())).cast() };
     CUresult::CUDA_SUCCESS
 }
 
@@ -317,8 +328,9 @@ pub unsafe extern "C" fn cuEventRecord(event: CUevent, named: CUstream) -> CUres
     status(stream(named).map(|stream| {
         // SAFETY: the caller's event is one of ours.
         let event = unsafe { Event::of(event) };
-        let mut recorded = event.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *recorded = Some(stream.position());
+        let recorded = event.recorded.lock();
+        *recorded.unwrap_or_else(PoisonError::into_inner) = Some(stream.position());
+        (event.is_captured).store(captures::is_captured(named), Relaxed);
     }))
 }
 

@@ -3,14 +3,17 @@
 #![allow(unsafe_code, reason = "captures are the driver's calls")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use cudarc::driver::{CudaStream, DriverError, sys};
+use cudarc::driver::{CudaStream, DriverError, result, sys};
 use tensorpipe::conformance::pattern;
-use tensorpipe::device::Allocator;
-use tensorpipe::{Message, MessageTensor};
+use tensorpipe::device::{Allocator, Memory};
+use tensorpipe::{BufferMut, Message, MessageTensor, Tensor};
+use tensorpipe_tests::eventually;
 
 use crate::bench::{Bench, device, moved, pair};
 use crate::driver::handles;
+use crate::fixture::Hold;
 
 const LEN: usize = 3_000_000;
 
@@ -54,7 +57,7 @@ pub(crate) async fn goes_on() {
     assert!(refused.contains("end the capture"), "{refused}");
     let before = handles();
     drop(bench.cuda.allocate(device(), 5_000_000).unwrap());
-    tensorpipe_tests::eventually("it is freed", || handles() <= before).await;
+    eventually("it is freed", || handles() <= before).await;
     drop(bench.cuda.pinned(device(), 300 << 10).unwrap());
     end(&captured).unwrap();
     let mut mode = GLOBAL;
@@ -62,4 +65,51 @@ pub(crate) async fn goes_on() {
     let asked = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
     asked.result().unwrap();
     assert_eq!(mode, GLOBAL, "this thread has another mode now");
+}
+
+/// Longer than the pause between two questions whether a capture has ended.
+const LONG: Duration = Duration::from_millis(60);
+
+/// On the stream whose work is captured, what was made before that is dropped: a slice of its own, memory that it reads, and memory that
+/// it fills. The capture goes on, and all of it is there again afterwards.
+pub(crate) async fn dropped() {
+    let bench = Bench::new();
+    let (cuda, context) = (&bench.cuda, bench.cuda.context(device()).unwrap());
+    let [captured, reads] = [(); 2].map(|()| context.new_stream().unwrap());
+    let unused = || {
+        context.bind_to_thread().unwrap();
+        result::mem_get_info().unwrap().0
+    };
+    let before = unused();
+    for is_read in [false, true] {
+        let slice = captured.clone_htod(&pattern(LEN, 1)).unwrap();
+        let tensor = Tensor::from_cuda(cuda, slice, [LEN as u64]).unwrap();
+        let held = Hold::on(&reads);
+        let copied = is_read.then(|| cuda.download(tensor.buffer(), &reads).unwrap());
+        begin(&captured);
+        drop(tensor);
+        tokio::time::sleep(LONG).await;
+        end(&captured).unwrap_or_else(|error| panic!("a slice, read: {is_read}: {error:?}"));
+        drop(held);
+        eventually("the slice is freed", || unused() == before).await;
+        drop(copied);
+    }
+    let tensor = bench.tensor(device(), &pattern(LEN, 1));
+    let address = cuda.read(tensor.buffer(), &reads).unwrap().address();
+    let owner = Arc::new(());
+    let is_there = Arc::downgrade(&owner);
+    // SAFETY: the tensor is there to the end, and nobody writes to it.
+    let theirs = unsafe { cuda.borrow(owner, address, LEN, &reads) }.unwrap();
+    let read = cuda.read(&theirs, &captured).unwrap();
+    let before = handles();
+    let memory: Arc<dyn Memory> = cuda.allocate(device(), LEN).unwrap().into();
+    let room = BufferMut::from_memory(memory, LEN).ok().unwrap();
+    let write = cuda.write(room, &captured).unwrap();
+    begin(&captured);
+    drop((read, theirs, write));
+    tokio::time::sleep(LONG).await;
+    assert!(is_there.upgrade().is_some(), "its work is not queued yet");
+    end(&captured).unwrap();
+    eventually("its owner is told", || is_there.upgrade().is_none()).await;
+    eventually("the memory is freed", || handles() <= before).await;
 }

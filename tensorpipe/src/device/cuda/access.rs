@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
+use super::captures::after_capture;
 use super::memory::CudaMemory;
 use super::{ContextGuard, CudaDevices, Kept, Opened, bind, enter, failed, forget_error, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
@@ -113,7 +114,8 @@ impl CudaDevices {
     }
 
     /// The address of a buffer's bytes, for work on `stream` that reads them. That work runs behind the fence that the bytes are
-    /// ready behind. When the result is dropped, the memory is kept until everything then queued on `stream` is done.
+    /// ready behind. When the result is dropped, the memory is kept until everything then queued on `stream` is done, and no graph is
+    /// being captured there.
     ///
     /// # Errors
     /// If the memory is not of these devices, its bytes never came, `stream` is each thread's own (`CU_STREAM_PER_THREAD`), or the driver
@@ -227,15 +229,17 @@ impl Drop for DeviceRead {
         if self.cuda.is_other_process() {
             return std::mem::forget((self.buffer.clone(), self.stream.clone(), self.cuda.clone()));
         }
-        let _mine = ContextGuard::keep();
-        match self.cuda.fence(&self.stream) {
-            Ok(fence) => self.buffer.use_until(&fence),
+        let (buffer, cuda) = (self.buffer.clone(), self.cuda.clone());
+        let stream = Kept::new(self.stream.clone());
+        let fence = move || match cuda.fence(&stream) {
+            Ok(fence) => buffer.use_until(&fence),
             // Nobody knows when the work ends, so the memory is never reused.
             Err(error) => {
                 tracing::warn!(%error, "memory of a device is lost");
-                std::mem::forget(self.buffer.clone());
+                std::mem::forget(buffer);
             }
-        }
+        };
+        after_capture(&self.stream, &self.cuda.shared.watcher, fence);
     }
 }
 
@@ -330,9 +334,9 @@ impl Drop for DeviceWrite {
         if self.cuda.is_other_process() {
             return std::mem::forget((memory, self.stream.clone(), self.cuda.clone()));
         }
-        let _mine = ContextGuard::keep();
+        let (cuda, stream) = (self.cuda.clone(), Kept::new(self.stream.clone()));
         // Given up without `finish`: work may still be queued on it.
-        match (self.cuda.fence(&self.stream), memory.memory_mut()) {
+        let fence = move || match (cuda.fence(&stream), memory.memory_mut()) {
             (Ok(fence), Some(memory)) => {
                 if let Some(work) = memory.work() {
                     work.use_until(fence);
@@ -343,7 +347,8 @@ impl Drop for DeviceWrite {
                 tracing::warn!(%error, "memory of a device is lost");
                 std::mem::forget(memory);
             }
-        }
+        };
+        after_capture(&self.stream, &self.cuda.shared.watcher, fence);
     }
 }
 

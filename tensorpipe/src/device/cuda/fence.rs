@@ -132,7 +132,8 @@ fn is_end(error: DriverError) -> bool {
     )
 }
 
-/// Owns a thread that polls events. The thread ends when nobody can add any and the last one is reached.
+/// Owns a thread that polls events. The thread ends when nobody can add any and the last one is reached. Cloning clones a handle.
+#[derive(Clone)]
 pub(super) struct Watcher(Arc<Watch>);
 
 #[derive(Default)]

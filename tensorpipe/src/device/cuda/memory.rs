@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, sys};
 
+use super::captures::after_capture;
 use super::physical::Physical;
 use super::slabs::Block;
 use super::{ContextGuard, Opened, enter, failed, wait_for};
@@ -246,20 +247,28 @@ impl Drop for CudaMemory {
         let Source::Slice(slice) = source else {
             return free_behind(source, self.opened.clone(), self.work.unfinished());
         };
-        // It is freed behind the work that its own stream has queued.
-        let mut waits = self.work.unfinished().into_iter();
-        match waits.try_for_each(|fence| wait_for(slice.stream(), &*fence)) {
-            // Without memory pools, cudarc waits for all work of its stream.
-            Ok(()) if !slice.stream().context().has_async_alloc() => {
-                let opened = self.opened.clone();
-                let slice = Unused(Some(slice));
-                self.opened.frees.drop_later((slice, opened));
-            }
-            Ok(()) => drop(Unused(Some(slice))),
-            Err(error) => {
-                std::mem::forget(slice);
-                tracing::warn!(%error, "memory of a device is lost");
-            }
+        let (unfinished, opened) = (self.work.unfinished(), self.opened.clone());
+        let stream = slice.stream().clone();
+        after_capture(&stream, &self.opened.watcher, move || {
+            free_slice(slice, &unfinished, opened)
+        });
+    }
+}
+
+/// Frees a slice behind the work that its own stream has queued, and other work on it.
+fn free_slice(slice: Box<dyn Slice>, unfinished: &[Arc<dyn Fence>], opened: Arc<Opened>) {
+    let _mine = ContextGuard::keep();
+    let mut waits = unfinished.iter();
+    match waits.try_for_each(|fence| wait_for(slice.stream(), &**fence)) {
+        // Without memory pools, cudarc waits for all work of its stream.
+        Ok(()) if !slice.stream().context().has_async_alloc() => {
+            let frees = opened.frees.clone();
+            frees.drop_later((Unused(Some(slice)), opened));
+        }
+        Ok(()) => drop(Unused(Some(slice))),
+        Err(error) => {
+            std::mem::forget(slice);
+            tracing::warn!(%error, "memory of a device is lost");
         }
     }
 }

@@ -27,8 +27,8 @@
 //! The devices order the work. A copy goes to a stream of the caller's. The stream waits for the work that the source is ready behind, and
 //! for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits for a device, or leaves
 //! another context current. The driver takes a while only at first: for the first use of a device, for memory that no pool has, and for
-//! pinned memory. Do not use these calls on a stream of which a graph is being captured. Captures of other streams go on meanwhile, but open
-//! each device before them.
+//! pinned memory. Do not use these calls on a stream of which a graph is being captured; what is dropped meanwhile goes when the capture has
+//! ended. Captures of other streams go on meanwhile, but open each device before them.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have. Contexts, streams and events are
 //! cudarc's own types, so that a program's streams serve as they are.
@@ -120,6 +120,7 @@ pub(super) struct Opened {
     exports: Exports,
     foreign: Arc<Foreign>,
     frees: Arc<DropThread>,
+    watcher: Watcher,
     /// Streams for transfers.
     streams: Streams,
     /// Nothing is queued on this stream. Without it, cudarc would wait for all work of the device when it makes the first stream.
@@ -255,7 +256,7 @@ impl CudaDevices {
         if let Some(opened) = slot.get() {
             return Ok(opened);
         }
-        let opened = Arc::new(Opened::new(device)?);
+        let opened = Arc::new(Opened::new(device, &self.shared.watcher)?);
         Ok(slot.get_or_init(|| opened))
     }
 }
@@ -303,7 +304,7 @@ impl Allocator for CudaDevices {
 }
 
 impl Opened {
-    fn new(device: Device) -> Result<Self, DeviceError> {
+    fn new(device: Device, watcher: &Watcher) -> Result<Self, DeviceError> {
         let _mine = ContextGuard::keep();
         let refused = |call| move |error| failed(device, call, error);
         let context = CudaContext::new(device.index as usize);
@@ -319,6 +320,7 @@ impl Opened {
             exports: Exports::new(&frees),
             foreign: Foreign::new(&context, &frees),
             frees,
+            watcher: watcher.clone(),
             streams: Streams::default(),
             context: Kept::new(context),
         })
