@@ -2,13 +2,14 @@
 
 #![allow(unsafe_code, reason = "captures are the driver's calls")]
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use cudarc::driver::{CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 use tensorpipe::conformance::pattern;
+use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::device::{Allocator, Memory};
-use tensorpipe::{BufferMut, Message, MessageTensor, Tensor};
+use tensorpipe::{Buffer, BufferMut, DType, Message, MessageTensor, Tensor};
 use tensorpipe_tests::eventually;
 
 use crate::bench::{Bench, device, moved, pair};
@@ -112,4 +113,64 @@ pub(crate) async fn dropped() {
     end(&captured).unwrap();
     eventually("its owner is told", || is_there.upgrade().is_none()).await;
     eventually("the memory is freed", || handles() <= before).await;
+}
+
+/// Pinned main memory of another library, which tells whether the driver has freed it.
+struct Pinned {
+    start: usize,
+    context: Arc<CudaContext>,
+    freed: mpsc::Sender<Result<(), DriverError>>,
+}
+
+impl Pinned {
+    const LEN: usize = 64;
+
+    fn start(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.start)
+    }
+}
+
+impl AsRef<[u8]> for Pinned {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: so many bytes are there until it is dropped, and nobody writes there.
+        unsafe { std::slice::from_raw_parts(self.start(), Self::LEN) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.context.bind_to_thread().unwrap();
+        // SAFETY: it was made by the driver, and is used by nobody from now on.
+        let freed = unsafe { result::free_host(self.start().cast()) };
+        self.freed.send(freed).unwrap();
+    }
+}
+
+/// Another library frees its pinned memory on a thread of this crate's, while a program captures.
+pub(crate) fn pinned_of_others() {
+    let cuda = CudaDevices::open().unwrap();
+    let context = cuda.context(device()).unwrap();
+    let captured = context.new_stream().unwrap();
+    let (freed, is_freed) = mpsc::channel();
+    // SAFETY: it is filled below, and freed by its owner.
+    let start = unsafe { result::malloc_host(Pinned::LEN, sys::CU_MEMHOSTALLOC_PORTABLE) };
+    let start = start.unwrap().cast::<u8>();
+    // SAFETY: so many bytes are there.
+    unsafe { start.write_bytes(7, Pinned::LEN) };
+    let start = start.expose_provenance();
+    let owner = Pinned {
+        start,
+        context,
+        freed,
+    };
+    let tensor = Tensor::from_buffer(Buffer::from_owner(owner), DType::U8, [Pinned::LEN as u64]);
+    let given = tensor.unwrap().into_dlpack().unwrap();
+    // SAFETY: what was made above is true, and nobody writes there.
+    let tensor = unsafe { Tensor::from_dlpack(given) }.unwrap();
+    assert_eq!(tensor.as_bytes().unwrap(), [7; Pinned::LEN]);
+    begin(&captured);
+    drop(tensor);
+    let freed = is_freed.recv_timeout(Duration::from_secs(10)).unwrap();
+    end(&captured).unwrap();
+    freed.unwrap();
 }

@@ -128,6 +128,8 @@ stories! {
     #[test]
     fn a_graph_that_a_program_captures_of_the_driver_s_calls_survives_every_channel() { runtime().block_on(captured::goes_on()) }
     #[test]
+    fn pinned_memory_that_another_library_frees_ends_no_capture() { captured::pinned_of_others() }
+    #[test]
     fn what_is_dropped_while_a_driver_captures_its_stream_goes_when_the_capture_has_ended() { runtime().block_on(captured::dropped()) }
     #[test]
     fn a_piece_that_is_pinned_for_a_driver_is_no_longer_than_honest_readers_ask_for() { runtime().block_on(liars::asks_for_all()) }

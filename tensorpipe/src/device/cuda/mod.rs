@@ -362,6 +362,12 @@ impl ContextGuard {
             _relaxed: Relaxed::here(),
         }
     }
+
+    /// For code of others, which may call a driver or not. If this process has opened none, none is opened here.
+    #[cfg(feature = "dlpack")]
+    pub(crate) fn keep_if_open() -> Option<Self> {
+        probe::is_open().then(Self::keep)
+    }
 }
 
 #[allow(unsafe_code, reason = "a context is a handle")]

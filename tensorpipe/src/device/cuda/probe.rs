@@ -12,6 +12,7 @@ use std::path::Path;
 use cudarc::driver::{DriverError, result, sys};
 use libloading::Library;
 
+use crate::sync::{AtomicBool, Ordering};
 use crate::sys::fork::PerProcess;
 
 /// The driver of CUDA 12.0.
@@ -113,6 +114,18 @@ pub(super) fn devices() -> Result<usize, Unavailable> {
     FOUND.get(probe).clone()
 }
 
+/// Whether this process has opened a driver.
+fn opened() -> &'static AtomicBool {
+    static OPENED: PerProcess<AtomicBool> = PerProcess::new();
+    OPENED.get(AtomicBool::default)
+}
+
+/// Whether this process has a driver by now.
+#[cfg(feature = "dlpack")]
+pub(super) fn is_open() -> bool {
+    opened().load(Ordering::Relaxed)
+}
+
 fn probe() -> Result<usize, Unavailable> {
     let (name, library) = library()?;
     for function in FUNCTIONS {
@@ -131,6 +144,7 @@ fn probe() -> Result<usize, Unavailable> {
     let count = result::device::get_count().map_err(|error| refused("cuDeviceGetCount", error))?;
     // cudarc opens it again, so closing it here would achieve nothing.
     std::mem::forget(library);
+    opened().store(true, Ordering::Relaxed);
     match usize::try_from(count) {
         Ok(count @ 1..) => Ok(count),
         _ => Err(no_device()),

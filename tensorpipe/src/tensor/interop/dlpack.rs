@@ -16,6 +16,8 @@ use dlpark::metadata::Dynamic;
 use dlpark::versioned::Dlpack;
 
 use crate::device::Buffer;
+#[cfg(feature = "cuda")]
+use crate::device::cuda::ContextGuard;
 use crate::error::Misuse;
 use crate::sys::drop_thread;
 use crate::tensor::{DType, Shape, Tensor};
@@ -84,7 +86,7 @@ impl Tensor {
             )));
         }
         let owner = Packed {
-            tensor: Some(Capsule { _tensor: tensor }),
+            tensor: Some(Capsule(Some(tensor))),
             data: known.data,
             len: known.len,
         };
@@ -174,8 +176,15 @@ struct Packed {
     len: usize,
 }
 
-struct Capsule {
-    _tensor: Dlpack,
+/// Dropped by another library's code, which may free pinned memory: that must end no capture of a graph.
+struct Capsule(Option<Dlpack>);
+
+impl Drop for Capsule {
+    fn drop(&mut self) {
+        #[cfg(feature = "cuda")]
+        let _mine = ContextGuard::keep_if_open();
+        self.0 = None;
+    }
 }
 
 // SAFETY: a DLPack tensor is let go of on any thread.
