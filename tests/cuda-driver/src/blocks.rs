@@ -81,14 +81,16 @@ impl Machine {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes of a device that are in use.
+    /// Bytes of a device that are in use: by this process, and physical memory by all.
     pub(crate) fn used(&self, device: u32) -> u64 {
         let memory = self.memory();
-        let here = memory
+        let own = memory
             .blocks
             .values()
-            .filter(|block| block.device == device);
-        here.map(|block| block.len as u64).sum()
+            .filter(|block| block.device == device && matches!(block.bytes, Bytes::Own(_)));
+        let own: u64 = own.map(|block| block.len as u64).sum();
+        drop(memory);
+        own + crate::physical::used(device)
     }
 
     pub(crate) fn allocate(

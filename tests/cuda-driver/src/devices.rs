@@ -140,7 +140,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     may_fail!("cuMemGetInfo_v2");
-    let left = current().map(|device| MACHINE.capacity - MACHINE.used(device));
+    let left = current().map(|device| MACHINE.capacity.saturating_sub(MACHINE.used(device)));
     // SAFETY: the caller's promise.
     match unsafe { give(free, left.map(|left| left as usize)) } {
         // SAFETY: as above.

@@ -17,6 +17,7 @@
 //! | `TEST_CUDA_VERSION` | what the driver says; 12040 |
 //! | `TEST_CUDA_DELAY_US` | how late each piece of work begins; 500 |
 //! | `TEST_CUDA_MEMORY` | bytes of each device; 1 GiB |
+//! | `TEST_CUDA_SHARED` | a folder in which processes note what physical memory they have a handle on, or mapped: each sees what is used by all |
 //! | `TEST_CUDA_INIT` | a number that `cuInit` fails with |
 //! | `TEST_CUDA_PEERS` | pairs of devices of which the first reaches the second's memory, as `0-1,1-0`; none |
 //! | `TEST_CUDA_ORDER` | which of the machine's devices each is, as `1,0`: with it go its UUID and whose memory it maps; `0,1` |
@@ -117,6 +118,16 @@ impl Driver {
     /// A file for `TEST_CUDA_REPORT`, which goes with the driver.
     pub fn report(&self) -> PathBuf {
         self.place.path().join("report")
+    }
+
+    /// A folder for `TEST_CUDA_SHARED`, which goes with the driver.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn shared(&self) -> PathBuf {
+        let shared = self.place.path().join("shared");
+        std::fs::create_dir_all(&shared).expect("a folder");
+        shared
     }
 
     /// How many processes have used their devices by now.

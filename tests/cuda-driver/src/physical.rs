@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulonglong, c_void};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{
@@ -36,6 +37,68 @@ struct Physical {
     device: u32,
     /// How others may get it: a set of bits, as the driver's.
     kinds: u32,
+    /// The same in all processes.
+    number: u64,
+    /// Tells other processes that this one has it.
+    note: Option<PathBuf>,
+}
+
+impl Physical {
+    fn new(file: File, len: usize, device: u32, kinds: u32) -> std::io::Result<Self> {
+        static NOTES: AtomicU64 = AtomicU64::new(0);
+        let number = file.metadata()?.ino();
+        let note = shared().map(|shared| {
+            let (whose, process) = (MACHINE.physical(device), std::process::id());
+            let count = NOTES.fetch_add(1, Ordering::Relaxed);
+            shared.join(format!("{whose} {number} {len} {process} {count}"))
+        });
+        note.as_ref().map(File::create).transpose()?;
+        Ok(Self {
+            file,
+            len,
+            device,
+            kinds,
+            number,
+            note,
+        })
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        self.note.take().map(std::fs::remove_file);
+    }
+}
+
+/// Where processes tell each other of physical memory, if they do.
+fn shared() -> Option<PathBuf> {
+    let shared = std::env::var_os("TEST_CUDA_SHARED")?;
+    (!shared.is_empty()).then(|| shared.into())
+}
+
+/// Bytes of a device that some process has a handle on, or mapped.
+pub(crate) fn used(device: u32) -> u64 {
+    let mut all = BTreeMap::new();
+    for handle in handles().all.values() {
+        let physical = &handle.physical;
+        if physical.device == device {
+            all.insert(physical.number, physical.len as u64);
+        }
+    }
+    let notes = shared().and_then(|shared| std::fs::read_dir(shared).ok());
+    for note in notes.into_iter().flatten().flatten() {
+        let name = note.file_name().to_string_lossy().into_owned();
+        let fields: Vec<u64> = name.split(' ').flat_map(str::parse).collect();
+        let [whose, number, len, process, _] = fields[..] else {
+            continue;
+        };
+        // What a process had that was killed is free.
+        let is_there = std::fs::exists(format!("/proc/{process}")).unwrap_or(true);
+        if whose == u64::from(MACHINE.physical(device)) && is_there {
+            all.insert(number, len);
+        }
+    }
+    all.values().sum()
 }
 
 /// A handle lives while somebody has a reference to it, or it is mapped. Then its number is another one's.
@@ -145,13 +208,9 @@ pub unsafe extern "C" fn cuMemCreate(
         if MACHINE.used(device) + len as u64 > MACHINE.capacity {
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         }
-        let made = file(len, device).map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(keep(Physical {
-            file: made,
-            len,
-            device,
-            kinds,
-        }))
+        let made = file(len, device).and_then(|made| Physical::new(made, len, device, kinds));
+        made.map(keep)
+            .map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)
     });
     // SAFETY: the caller's promise.
     unsafe { give(out, made) }
@@ -360,13 +419,8 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
             true => self::file(len, device).map_err(refused)?,
             false => file,
         };
-        let kinds = kind.0;
-        Ok(keep(Physical {
-            file,
-            len,
-            device,
-            kinds,
-        }))
+        let imported = Physical::new(file, len, device, kind.0);
+        imported.map(keep).map_err(refused)
     });
     // SAFETY: the caller's promise.
     unsafe { give(out, imported) }

@@ -203,6 +203,7 @@ fn child() {
         "route" => runtime().block_on(route()),
         "calls serves" => calls::serves(),
         "ipc reads" => ipc::reads(),
+        "ipc fills" => told(&role, ipc::lending::fills),
         "ipc lends" => ipc::lends(),
         "ipc claims" => ipc::replays::claims(),
         "across" => told(&role, across::echoes),

@@ -27,8 +27,9 @@
 //! The devices order the work. A copy goes to a stream of the caller's. The stream waits for the work that the source is ready behind, and
 //! for the work that still uses the destination. The next copy waits for an event behind this one. No call here waits for a device, or leaves
 //! another context current. The driver takes a while only at first: for the first use of a device, for memory that no pool has, and for
-//! pinned memory. Do not use these calls on a stream of which a graph is being captured; what is dropped meanwhile goes when the capture has
-//! ended. Captures of other streams go on meanwhile, but open each device before them.
+//! pinned memory; on a full device up to 200 ms more, until readers let go of what was lent to them. Do not use these calls on a stream of
+//! which a graph is being captured; what is dropped meanwhile goes when the capture has ended. Captures of other streams go on meanwhile, but
+//! open each device before them.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have. Contexts, streams and events are
 //! cudarc's own types, so that a program's streams serve as they are.

@@ -17,6 +17,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use super::exports::{Export, Exports};
 use super::{Kept, enter, probe, report};
 use crate::device::Fence;
+use crate::sync::{AtomicBool, Ordering};
 use crate::sys::fork::Owner;
 use crate::sys::segment::Segment;
 
@@ -56,6 +57,8 @@ pub(crate) struct Physical {
     has_descriptor: bool,
     /// The descriptor for them, while it is lent.
     export: Arc<Export>,
+    /// There was one.
+    was_shared: AtomicBool,
 }
 
 fn location(context: &CudaContext) -> sys::CUmemLocation {
@@ -221,6 +224,7 @@ impl Physical {
             owner: Owner::here(),
             has_descriptor: false,
             export: Arc::default(),
+            was_shared: AtomicBool::new(false),
         };
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         ours.insert(address, address + len as u64);
@@ -273,6 +277,11 @@ impl Physical {
         !self.has_descriptor || self.export.is_there()
     }
 
+    /// Whether other processes may have mapped it, and may have it a little longer than this one.
+    pub(super) fn was_shared(&self) -> bool {
+        self.was_shared.load(Ordering::Relaxed)
+    }
+
     /// Part of it is lent until this fence.
     pub(super) fn lent_until(&self, loan: &Arc<dyn Fence>) {
         self.export.lent_until(loan);
@@ -297,6 +306,7 @@ impl Physical {
             let made = Segment::of_device(fd, self.len);
             made.map_err(|error| (error.to_string(), false))
         };
+        self.was_shared.store(true, Ordering::Relaxed);
         exports.of(&self.export, make)
     }
 }

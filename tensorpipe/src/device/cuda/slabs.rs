@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DriverError, sys};
 
@@ -11,6 +12,13 @@ use super::physical::{self, Physical};
 
 /// The shortest block, in bytes: the devices' alignment.
 const LEAST: usize = 512;
+
+/// How long a full device may lack memory that was lent and is unmapped here: until its readers hear of it, and their driver unmaps it.
+/// Chosen: that takes some milliseconds.
+const LATE: Duration = Duration::from_millis(200);
+
+/// How often the driver is asked again meanwhile. Chosen.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Blocks of one device.
 pub(super) struct Slabs {
@@ -27,6 +35,8 @@ pub(super) struct Slabs {
     unmapping: Mutex<()>,
     /// How many were unmapped by now.
     unmapped: AtomicU64,
+    /// Until then, other processes may still have memory that was unmapped here.
+    late_until: Mutex<Option<Instant>>,
 }
 
 /// Physical memory that is cut into blocks of one length.
@@ -57,6 +67,7 @@ impl Slabs {
             unused: Mutex::default(),
             unmapping: Mutex::default(),
             unmapped: AtomicU64::new(0),
+            late_until: Mutex::default(),
         })
     }
 
@@ -76,13 +87,23 @@ impl Slabs {
     fn physical(&self, len: usize) -> Result<Arc<Physical>, DriverError> {
         let make = || Physical::new(&self.context, len, &self.peers).map(Arc::new);
         let before = self.unmapped.load(Ordering::Relaxed);
-        make().or_else(|error| {
+        let mut made = make().or_else(|error| {
             self.unmap();
             match self.unmapped.load(Ordering::Relaxed) == before {
                 true => Err(error),
                 false => make(),
             }
-        })
+        });
+        let until = self.late_until.lock();
+        let until = *until.unwrap_or_else(PoisonError::into_inner);
+        let full = DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        while made.as_ref().is_err_and(|error| *error == full)
+            && until.is_some_and(|until| Instant::now() < until)
+        {
+            std::thread::sleep(PAUSE);
+            made = make();
+        }
+        made
     }
 
     /// Unmaps what is unused, for which the driver takes long.
@@ -93,7 +114,12 @@ impl Slabs {
         let now = std::mem::take(&mut *unused);
         drop(unused);
         let count = now.len() as u64;
+        let were_shared = now.iter().any(|physical| physical.was_shared());
         drop(now);
+        if were_shared {
+            let until = self.late_until.lock();
+            *until.unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + LATE);
+        }
         self.unmapped.fetch_add(count, Ordering::Relaxed);
     }
 

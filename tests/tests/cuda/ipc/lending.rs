@@ -10,7 +10,7 @@ use tensorpipe::conformance::device::Fixture;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::{Allocation, BufferMut, DType, Message, Place, Tensor};
-use tensorpipe_test_cuda::is_real;
+use tensorpipe_test_cuda::{Driver, is_real};
 use tensorpipe_tests::{Child, runtime};
 
 use super::{
@@ -292,6 +292,39 @@ fn whoever_counts_devices_of_the_driver_otherwise_borrows_of_the_same_ones() {
         assert_eq!(writer.pipe.stats().bytes_diverted, 0);
     });
     nothing_went_wrong();
+}
+
+/// On a device that is full but for what was lent and is back, which its reader lets go of a moment later.
+pub(crate) fn fills() {
+    const HALF: usize = 32 << 20;
+    let url = std::env::var(URL).unwrap();
+    runtime().block_on(async {
+        let writer = Writer::to(&url).await;
+        for round in 1..=2 {
+            let room = writer.pool.take(HALF).unwrap();
+            let buffer = writer.bench.fixture.write(&vec![1; HALF], room);
+            let memory = buffer.memory().clone();
+            let tensor = Tensor::from_buffer(buffer, DType::U8, [HALF as u64]).unwrap();
+            writer.pipe.write(message("keep", tensor)).await.unwrap();
+            assert_eq!(writer.pipe.stats().bytes_lent, round * HALF as u64);
+            writer.say("let go").await;
+            comes_back(&memory).await;
+            drop(memory);
+            let more = writer.pool.take(HALF / 2 * 3);
+            drop(more.unwrap_or_else(|error| panic!("in round {round}: {error}")));
+        }
+    });
+}
+
+#[test]
+fn what_was_lent_of_this_driver_s_full_device_is_there_for_the_next() {
+    let driver = Driver::load();
+    let shared = driver.shared();
+    let size = ("TEST_CUDA_MEMORY", "67108864");
+    let shared = ("TEST_CUDA_SHARED", shared.to_str().unwrap());
+    let (_reader, url) = reader(&[size, shared]);
+    let writer = crate::play(&driver, "ipc fills", &[size, shared, (URL, &url)]);
+    crate::ends_well(&writer, "ipc fills");
 }
 
 #[test]

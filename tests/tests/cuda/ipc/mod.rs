@@ -1,6 +1,6 @@
 //! One process lends device memory to another. A test controls the reader and the writer.
 
-mod lending;
+pub(crate) mod lending;
 mod proofs;
 pub(crate) mod replays;
 pub(crate) mod stalls;
