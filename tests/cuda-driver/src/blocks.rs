@@ -1,6 +1,6 @@
 //! The devices' memory: which blocks there are, and which of their bytes work may touch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
@@ -32,8 +32,8 @@ pub(crate) struct Block {
     bytes: Bytes,
     /// It is there behind this.
     since: Option<Position>,
-    /// Some device was let in.
-    pub(crate) is_reached: bool,
+    /// Devices that were let in.
+    pub(crate) reached: BTreeSet<u32>,
     /// Its release is queued.
     pub(crate) is_released: bool,
     /// It went with its device's context.
@@ -111,7 +111,7 @@ impl Machine {
             len,
             bytes: Bytes::Own(vec![GARBAGE; len]),
             since,
-            is_reached: true,
+            reached: BTreeSet::from([device]),
             is_released: false,
             is_lost: false,
         };
@@ -140,7 +140,7 @@ impl Machine {
             len,
             bytes,
             since: None,
-            is_reached: false,
+            reached: BTreeSet::new(),
             is_released: false,
             is_lost: false,
         };
@@ -219,16 +219,18 @@ impl Machine {
         block.map(drop).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)
     }
 
-    /// Work touches these bytes now: those of one block, or of several that are mapped one behind the other.
+    /// Work touches these bytes now: those of one block, or of several that are mapped one behind the other. `by` a device, but for copies
+    /// between two, which go by way of main memory if need be.
     pub(crate) fn touch(
         &self,
+        by: Option<u32>,
         address: CUdeviceptr,
         len: usize,
         what: &str,
         act: impl FnOnce(&mut [u8]),
     ) {
         let mut memory = self.memory();
-        let pieces = match memory.pieces(address, len) {
+        let pieces = match memory.pieces(by, address, len) {
             Ok(pieces) => pieces,
             Err(why) => {
                 drop(memory);
@@ -262,6 +264,7 @@ impl Memory {
     /// The blocks that so many bytes lie in, by their start, and where there; why work may not touch them.
     fn pieces(
         &self,
+        by: Option<u32>,
         address: CUdeviceptr,
         len: usize,
     ) -> Result<Vec<(CUdeviceptr, Range<usize>)>, String> {
@@ -282,8 +285,9 @@ impl Memory {
             if block.is_lost {
                 return Err(format!("the context of {address:#x} is gone"));
             }
-            if !block.is_reached {
-                return Err(format!("no device may reach {address:#x}"));
+            let by = by.unwrap_or(block.device);
+            if !block.reached.contains(&by) {
+                return Err(format!("device {by} may not reach {address:#x}"));
             }
             let here = left.min(block.len - begin);
             pieces.push((start, begin..begin + here));

@@ -168,13 +168,13 @@ unsafe fn scaled_relu(
             return;
         }
         let mut numbers = Vec::new();
-        MACHINE.touch(from, len, "a kernel's argument", |bytes| {
+        MACHINE.touch(Some(device), from, len, "a kernel's argument", |bytes| {
             let (given, _) = bytes.as_chunks();
             let given = given.iter().map(|number| f32::from_le_bytes(*number));
             numbers.extend(given.flat_map(|x| (x * factor).max(0.0).to_le_bytes()));
         });
         if numbers.len() == len {
-            MACHINE.touch(to, len, "a kernel's result", |bytes| {
+            MACHINE.touch(Some(device), to, len, "a kernel's result", |bytes| {
                 bytes.copy_from_slice(&numbers)
             });
         }

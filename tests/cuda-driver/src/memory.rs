@@ -177,9 +177,10 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     let from = Host::of(from);
     if MACHINE.is_pinned(from.0, len) {
         return status(stream(named).map(|stream| {
+            let by = Some(stream.device);
             stream.queue_copy(len, move || {
                 // SAFETY: the caller's promise.
-                MACHINE.touch(to, len, "a copy to the device", |bytes| unsafe {
+                MACHINE.touch(by, to, len, "a copy to the device", |bytes| unsafe {
                     from.read(bytes)
                 });
             });
@@ -189,8 +190,9 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     // SAFETY: the caller's promise.
     unsafe { from.read(&mut staged) };
     status(stream(named).map(|stream| {
+        let by = Some(stream.device);
         stream.queue_copy(len, move || {
-            MACHINE.touch(to, len, "a copy to the device", |bytes| {
+            MACHINE.touch(by, to, len, "a copy to the device", |bytes| {
                 bytes.copy_from_slice(&staged);
             });
         });
@@ -206,7 +208,8 @@ pub extern "C" fn cuMemsetD8Async(
 ) -> CUresult {
     may_fail!("cuMemsetD8Async");
     status(stream(named).map(|stream| {
-        stream.queue(move || MACHINE.touch(to, len, "a fill", |bytes| bytes.fill(value)));
+        let by = Some(stream.device);
+        stream.queue(move || MACHINE.touch(by, to, len, "a fill", |bytes| bytes.fill(value)));
     }))
 }
 
@@ -243,9 +246,10 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(
     let to = Host::of(to);
     at_once(|usual| {
         status(stream(usual).map(|stream| {
+            let by = Some(stream.device);
             stream.queue(move || {
                 // SAFETY: the caller's promise.
-                MACHINE.touch(from, len, "a copy to the host", |bytes| unsafe {
+                MACHINE.touch(by, from, len, "a copy to the host", |bytes| unsafe {
                     to.write(bytes)
                 });
             });
@@ -277,9 +281,10 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     let to = Host::of(to);
     status(stream(named).map(|stream| {
         MACHINE.downloads.fetch_add(1, Ordering::Relaxed);
+        let by = Some(stream.device);
         stream.queue_copy(len, move || {
             // SAFETY: the caller's promise.
-            MACHINE.touch(from, len, "a copy to the host", |bytes| unsafe {
+            MACHINE.touch(by, from, len, "a copy to the host", |bytes| unsafe {
                 to.write(bytes)
             });
             MACHINE.downloads.fetch_sub(1, Ordering::Relaxed);
@@ -386,11 +391,11 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(
     status(stream(named).map(|stream| {
         stream.queue(move || {
             let mut between = Vec::new();
-            MACHINE.touch(from, len, "a copy's source", |bytes| {
+            MACHINE.touch(None, from, len, "a copy's source", |bytes| {
                 between.extend_from_slice(bytes)
             });
             if between.len() == len {
-                MACHINE.touch(to, len, "a copy's destination", |bytes| {
+                MACHINE.touch(None, to, len, "a copy's destination", |bytes| {
                     bytes.copy_from_slice(&between)
                 });
             }

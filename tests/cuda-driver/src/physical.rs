@@ -345,8 +345,9 @@ pub unsafe extern "C" fn cuMemSetAccess(
 ) -> CUresult {
     may_fail!("cuMemSetAccess");
     // SAFETY: the caller has so many.
-    let _all = unsafe { std::slice::from_raw_parts(descriptions, count) };
-    status(MACHINE.blocks(address, len, |block| block.is_reached = true))
+    let all = unsafe { std::slice::from_raw_parts(descriptions, count) };
+    let let_in = all.iter().map(|one| one.location.id as u32);
+    status(MACHINE.blocks(address, len, |block| block.reached.extend(let_in.clone())))
 }
 
 /// What is queued on it must be done: the real one takes the pages away.

@@ -120,6 +120,8 @@ stories! {
     #[test]
     fn an_event_that_a_driver_does_not_answer_for_while_a_graph_is_captured_is_asked_again() { unanswered::asked_again() }
     #[test]
+    fn a_stream_of_another_device_of_the_driver_s_is_refused() { slices::another_device_s_stream() }
+    #[test]
     fn a_stream_that_is_each_thread_s_own_is_refused() { slices::stream_per_thread() }
     #[test]
     fn a_slice_is_taken_out_behind_work_that_another_handle_has_queued_last() { slices::taken_by_the_last() }
@@ -263,6 +265,15 @@ fn within_a_process_memory_is_handed_over() {
 fn without_registered_memory_every_pair_has_a_way_too() {
     let refuses = ("TEST_CUDA_REFUSES", "cuMemHostRegister");
     tell("every_pair_of_devices_has_a_way", &[refuses]);
+}
+
+#[test]
+fn where_devices_of_the_driver_s_reach_each_other_so_do_their_streams() {
+    let peers = ("TEST_CUDA_PEERS", "0-1,1-0");
+    tell(
+        "a_stream_of_another_device_of_the_driver_s_is_refused",
+        &[peers],
+    );
 }
 
 /// A device without room costs the message that needs it, and nothing else.

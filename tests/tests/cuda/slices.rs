@@ -739,3 +739,39 @@ pub(crate) fn no_current_context() {
     }
     assert_eq!(left, [""; 0], "a context is current then");
 }
+
+/// A stream of another device, which reaches memory of this crate's where the machine can, and no other memory.
+pub(crate) fn another_device_s_stream() {
+    let cuda = CudaDevices::open().unwrap();
+    let ([zero, ..], [one, ..]) = (streams(&cuda, 0), streams(&cuda, 1));
+    let can = std::env::var("TEST_CUDA_PEERS").is_ok_and(|peers| !peers.is_empty());
+    let pool = DevicePool::new(CudaDevices::device(0), Arc::new(cuda.clone()));
+    let room = || pool.take(LEN).unwrap();
+    let from = Buffer::from_vec(pattern(LEN, 1));
+    let ours = cuda.upload(&from, room(), &zero).unwrap();
+    let slice = zero.clone_htod(&pattern(LEN, 2)).unwrap();
+    let slice = cuda.buffer(slice).unwrap();
+    let uploaded = cuda.upload(&from, room(), &one);
+    assert_eq!(uploaded.is_ok(), can, "{uploaded:?}");
+    if let Ok(uploaded) = uploaded {
+        assert!(bytes_of(&cuda, &uploaded, &one) == pattern(LEN, 1));
+    }
+    for (buffer, can, seed) in [(&ours, can, 1), (&slice, false, 2)] {
+        let calls = [
+            ("read", cuda.read(buffer, &one).map(drop)),
+            ("download", cuda.download(buffer, &one).map(drop)),
+        ];
+        for (name, done) in calls {
+            assert_eq!(done.is_ok(), can, "{name}: {done:?}");
+            let words = done.err().map(|error| error.to_string());
+            let is_said = |words: String| words.contains("does not reach");
+            assert!(words.is_none_or(is_said), "{name}");
+        }
+        // Copies go by way of main memory.
+        let there = DevicePool::new(CudaDevices::device(1), Arc::new(cuda.clone()));
+        let copied = cuda.copy(buffer, there.take(LEN).unwrap(), &one).unwrap();
+        assert!(bytes_of(&cuda, &copied, &one) == pattern(LEN, seed));
+    }
+    let write = cuda.write(room(), &one);
+    assert_eq!(write.is_ok(), can, "{write:?}");
+}

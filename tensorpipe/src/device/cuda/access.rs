@@ -118,8 +118,8 @@ impl CudaDevices {
     /// being captured there.
     ///
     /// # Errors
-    /// If the memory is not of these devices, its bytes never came, `stream` is each thread's own (`CU_STREAM_PER_THREAD`), or the driver
-    /// refuses.
+    /// If the memory is not of these devices, its bytes never came, `stream` is each thread's own (`CU_STREAM_PER_THREAD`) or of another
+    /// device that does not reach the memory, or the driver refuses.
     pub fn read(
         &self,
         buffer: &Buffer,
@@ -130,6 +130,7 @@ impl CudaDevices {
         let known = CudaMemory::of(&**buffer.memory());
         let known = known.filter(|known| buffer.offset() + buffer.len() <= known.len());
         let known = known.ok_or_else(|| foreign(buffer.device()))?;
+        reaches(stream, known)?;
         if let Some(ready) = known.ready() {
             wait_for(stream, &*ready)?;
         }
@@ -160,7 +161,9 @@ impl CudaDevices {
             .memory_mut()
             .and_then(|memory| CudaMemory::of(memory))
             .filter(|known| !known.is_read_only());
-        let address = known.ok_or_else(|| foreign(device))?.address();
+        let known = known.ok_or_else(|| foreign(device))?;
+        reaches(stream, known)?;
+        let address = known.address();
         Ok(DeviceWrite {
             address,
             memory: Some(memory),
@@ -180,6 +183,16 @@ fn check(stream: &CudaStream, call: &'static str) -> Result<(), DeviceError> {
     let device = CudaDevices::device(stream.context().ordinal() as u32);
     let reason = "CU_STREAM_PER_THREAD is another stream on each thread: pass a stream of its own";
     Err(DeviceError::new(device, call, reason))
+}
+
+/// Refuses a stream of another device that does not reach the memory.
+pub(super) fn reaches(stream: &CudaStream, memory: &CudaMemory) -> Result<(), DeviceError> {
+    if memory.is_reached_by(stream) {
+        return Ok(());
+    }
+    let (here, ordinal) = (memory.device(), stream.context().ordinal());
+    let reason = format!("the stream's device, {ordinal}, does not reach the memory");
+    Err(DeviceError::new(here, "access", reason))
 }
 
 /// The device that memory lies on, whichever context is current.

@@ -12,7 +12,7 @@ use cudarc::driver::{CudaStream, result};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::access::foreign;
+use super::access::{foreign, reaches};
 use super::memory::CudaMemory;
 use super::{ContextGuard, CudaDevices, bind, failed};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory, MemoryKind};
@@ -36,7 +36,8 @@ impl CudaDevices {
     /// `from` is kept. Memory that is not [pinned](Self::pinned) is first copied by the CPU, within the call, to memory that is.
     ///
     /// # Errors
-    /// If the memory is of another kind, the lengths differ, the destination is shared, or the driver refuses.
+    /// If the memory is of another kind, the lengths differ, the destination is shared, `stream` is of another device that does not reach
+    /// it, or the driver refuses.
     pub fn upload(
         &self,
         from: &Buffer,
@@ -55,6 +56,9 @@ impl CudaDevices {
         if from.ready().is_some() {
             return Err(refused("the source is not ready yet: wait for its fence"));
         }
+        if let Some(to) = CudaMemory::of(to.memory()) {
+            reaches(stream, to)?;
+        }
         let pinned = self.reached(from, device, false)?;
         let bytes = pinned.as_bytes().unwrap_or_default();
         self.fill(to, &pinned, stream, |address| {
@@ -68,7 +72,7 @@ impl CudaDevices {
     /// Queues a copy between device memory of the same length, possibly on different devices.
     ///
     /// # Errors
-    /// As [`upload`](Self::upload).
+    /// As [`upload`](Self::upload), but the devices need not reach each other.
     pub fn copy(
         &self,
         from: &Buffer,
@@ -110,7 +114,8 @@ impl CudaDevices {
     /// Queues a copy of a device's memory into [pinned](Self::pinned) main memory, which comes with the result.
     ///
     /// # Errors
-    /// If the memory is not of these devices, there is no main memory for the copy, or the driver refuses.
+    /// If the memory is not of these devices, `stream` is of another device that does not reach it, there is no main memory for the copy,
+    /// or the driver refuses.
     pub fn download(
         &self,
         from: &Buffer,
@@ -128,7 +133,8 @@ impl CudaDevices {
         mut to: BufferMut,
         stream: &Arc<CudaStream>,
     ) -> Result<Download, DeviceError> {
-        let (_, at) = self.source(from, stream)?;
+        let (source, at) = self.source(from, stream)?;
+        reaches(stream, source)?;
         let device = from.device();
         let is_reached = self.make_reach(device, to.memory())?;
         let room = to.as_bytes_mut().filter(|room| room.len() == from.len());

@@ -148,6 +148,16 @@ impl CudaMemory {
         matches!(self.source, Source::Lent { .. } | Source::Foreign { .. })
     }
 
+    /// Whether work on a stream reaches it. What other devices reach of a slice, or of another library's memory, nobody says.
+    pub(super) fn is_reached_by(&self, stream: &CudaStream) -> bool {
+        let device = stream.context().cu_device();
+        match &self.source {
+            Source::Own(block) => block.physical.is_reached_by(device),
+            Source::Lent { physical, .. } => physical.is_reached_by(device),
+            _ => device == self.opened.context.cu_device(),
+        }
+    }
+
     /// The fence that its bytes are ready behind.
     pub(super) fn ready(&self) -> Option<Arc<dyn Fence>> {
         self.work.ready()

@@ -59,6 +59,8 @@ pub(crate) struct Physical {
     export: Arc<Export>,
     /// There was one.
     was_shared: AtomicBool,
+    /// Devices that reach it.
+    reached_by: Vec<sys::CUdevice>,
 }
 
 fn location(context: &CudaContext) -> sys::CUmemLocation {
@@ -225,6 +227,7 @@ impl Physical {
             has_descriptor: false,
             export: Arc::default(),
             was_shared: AtomicBool::new(false),
+            reached_by: vec![context.cu_device()],
         };
         let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
         ours.insert(address, address + len as u64);
@@ -250,13 +253,14 @@ impl Physical {
         };
         let_in(context.cu_device())?;
         for peer in peers {
-            // Copies to that device then go through main memory.
-            if let Err(error) = let_in(*peer) {
-                tracing::debug!(
+            match let_in(*peer) {
+                Ok(()) => physical.reached_by.push(*peer),
+                // Copies to that device then go through main memory.
+                Err(error) => tracing::debug!(
                     peer,
                     reason = probe::words(error),
                     "a device does not reach another"
-                );
+                ),
             }
         }
         Ok(physical)
@@ -265,6 +269,11 @@ impl Physical {
     /// Whether it belongs to this context's device.
     pub(super) fn is_of(&self, context: &CudaContext) -> bool {
         self.context.cu_ctx() == context.cu_ctx()
+    }
+
+    /// Whether work of a device may use it.
+    pub(super) fn is_reached_by(&self, device: sys::CUdevice) -> bool {
+        self.reached_by.contains(&device)
     }
 
     /// In bytes.
