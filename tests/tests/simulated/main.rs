@@ -6,6 +6,7 @@ mod clock;
 mod cuts;
 mod deadlines;
 mod deaths;
+mod hangs;
 mod partitions;
 mod real_time;
 mod rendezvous;

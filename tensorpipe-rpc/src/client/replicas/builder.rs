@@ -118,8 +118,9 @@ impl ReplicasBuilder {
     }
 
     /// A server that leaves so many calls in a row unanswered within their deadlines gets no further ones. Its connection counts as
-    /// lost ([`backoff`](Self::backoff)). When it is connected again, its first call decides. The only live server is never taken
-    /// out. Calls with streams do not count. At least 1, default 5, `u32::MAX` for never.
+    /// lost ([`backoff`](Self::backoff)). When it is connected again, its first call decides: until that is answered, it gets no
+    /// other one. The only live server is never taken out, and gets all calls. Calls with streams do not count. At least 1, default
+    /// 5, `u32::MAX` for never.
     pub fn unanswered(mut self, calls: u32) -> Self {
         self.options.unanswered = calls;
         self

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
-use crate::lock::{AtomicBool, Notify, Ordering};
+use crate::lock::{AtomicBool, AtomicUsize, Notify, Ordering};
 
 /// See the module's documentation.
 pub(super) struct Replica {
@@ -42,6 +42,8 @@ pub(in crate::client) struct Live {
     pub(super) unanswering: AtomicBool,
     /// The pipe before it was taken out for that: the first call on this one decides.
     on_trial: bool,
+    /// The calls under way that decide.
+    deciding: AtomicUsize,
 }
 
 impl Live {
@@ -51,15 +53,54 @@ impl Live {
             answered: AtomicBool::new(false),
             unanswering: AtomicBool::new(false),
             on_trial,
+            deciding: AtomicUsize::new(0),
         })
+    }
+
+    fn is_on_trial(&self) -> bool {
+        self.on_trial && !self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Whether it gets no further call before one that is under way has decided.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.is_on_trial() && self.deciding.load(Ordering::Relaxed) > 0
     }
 
     /// How many calls in a row it has left unanswered, if that reaches the limit: `most`, or one while it is on trial.
     pub(super) fn unanswered(&self, most: u32) -> Option<u32> {
-        let on_trial = self.on_trial && !self.answered.load(Ordering::Relaxed);
-        let most = if on_trial { 1 } else { most.max(1) };
+        let most = if self.is_on_trial() { 1 } else { most.max(1) };
         let late = self.connection.missed_in_a_row();
         (late >= most).then_some(late)
+    }
+}
+
+/// The replica of one call, held until that is answered. Calls that are sent once let go at once: they decide nothing, and a stream
+/// may last for ever.
+pub(in crate::client) struct Picked {
+    pub(super) number: usize,
+    pub(in crate::client) live: Arc<Live>,
+    /// The server's number for the service.
+    pub(in crate::client) service: u32,
+}
+
+impl Picked {
+    pub(super) fn new(number: usize, live: Arc<Live>, service: u32) -> Self {
+        if live.on_trial {
+            live.deciding.fetch_add(1, Ordering::Relaxed);
+        }
+        Self {
+            number,
+            live,
+            service,
+        }
+    }
+}
+
+impl Drop for Picked {
+    fn drop(&mut self) {
+        if self.live.on_trial {
+            self.live.deciding.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 

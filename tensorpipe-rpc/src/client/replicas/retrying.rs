@@ -10,7 +10,8 @@ use futures_util::FutureExt;
 use tensorpipe::ambient;
 
 use super::ReplicatedService;
-use super::table::{Pick, Picked, Shared};
+use super::replica::Picked;
+use super::table::{Pick, Shared};
 use super::verdict::{Verdict, verdict};
 use crate::call::{CancelOnDrop, Sent, StartedCall};
 use crate::caught::ignore_panic;

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use super::balance::Balance;
 use super::builder::Options;
-use super::replica::{Live, Phase, Replica};
+use super::replica::{Live, Phase, Picked, Replica};
 use crate::caught::ignore_panic;
 use crate::client::connection::Connection;
 use crate::error::{ConnectError, ReplicaError};
@@ -40,14 +40,6 @@ pub(super) struct Table {
     turn: usize,
     /// A warning said that no replica is left.
     warned_none_left: bool,
-}
-
-/// The replica of one call.
-pub(in crate::client) struct Picked {
-    pub(super) number: usize,
-    pub(in crate::client) live: Arc<Live>,
-    /// The server's number for the service.
-    pub(in crate::client) service: u32,
 }
 
 /// A replica that was taken out of the table.
@@ -134,23 +126,24 @@ impl Shared {
             let picked = {
                 let mut table = self.table();
                 // Read the loads once: they change meanwhile.
-                let loads = table.replicas.iter().map(|replica| {
-                    let (live, _) = replica.serving(service)?;
-                    let load = || match balance {
-                        Balance::LeastBusy => live.connection.calls_in_flight(),
-                        Balance::RoundRobin => 0,
+                let loads = |undecided: bool| -> Vec<_> {
+                    let load = |replica: &Replica| {
+                        let (live, _) = replica.serving(service)?;
+                        let fits = undecided || !live.is_undecided();
+                        (fits && !tried.contains(&replica.number)).then(|| match balance {
+                            Balance::LeastBusy => live.connection.calls_in_flight(),
+                            Balance::RoundRobin => 0,
+                        })
                     };
-                    (!tried.contains(&replica.number)).then(load)
-                });
-                let picked = balance.pick(table.turn, &loads.collect::<Vec<_>>());
+                    table.replicas.iter().map(load).collect()
+                };
+                let picked = balance.pick(table.turn, &loads(false));
+                // A replica that may answer nothing is better than none.
+                let picked = picked.or_else(|| balance.pick(table.turn, &loads(true)));
                 let picked = picked.and_then(|index| {
                     let replica = &table.replicas[index];
                     let (live, service) = replica.serving(service)?;
-                    Some(Picked {
-                        number: replica.number,
-                        live: live.clone(),
-                        service,
-                    })
+                    Some(Picked::new(replica.number, live.clone(), service))
                 });
                 let Some(picked) = picked else {
                     return table.without(service);
