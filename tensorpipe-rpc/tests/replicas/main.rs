@@ -15,4 +15,5 @@ mod references;
 mod runtimes;
 mod streams;
 mod suitable;
+mod turns;
 mod unwell;

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Balance {
-    /// One after another.
+    /// One after another, in each service.
     #[default]
     RoundRobin,
     /// The replica with the fewest of this client's calls under way; if several have as few, one after another. For calls of very

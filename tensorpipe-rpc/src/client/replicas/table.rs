@@ -37,7 +37,8 @@ pub(super) struct Table {
     closed: Option<ConnectError>,
     /// The services that clients have asked for. The list only grows, because a service is identified by its position.
     pub(super) schemas: Vec<&'static Schema>,
-    turn: usize,
+    /// The turn of each service. With one for all, clients that call in step would each keep to some replicas.
+    turns: Vec<usize>,
     /// A warning said that no replica is left.
     warned_none_left: bool,
 }
@@ -78,7 +79,7 @@ impl Shared {
                 next_number: 0,
                 closed: None,
                 schemas: Vec::new(),
-                turn: 0,
+                turns: Vec::new(),
                 warned_none_left: false,
             }),
             changed: Notify::new(),
@@ -99,6 +100,7 @@ impl Shared {
                 return service;
             }
             table.schemas.push(schema);
+            table.turns.push(0);
             let replicas = table.replicas.iter();
             let tasks: Vec<_> = replicas.map(|replica| replica.wake.clone()).collect();
             (table.schemas.len() - 1, tasks)
@@ -125,6 +127,7 @@ impl Shared {
         loop {
             let picked = {
                 let mut table = self.table();
+                let turn = table.turns[service];
                 // Read the loads once: they change meanwhile.
                 let loads = |undecided: bool| -> Vec<_> {
                     let load = |replica: &Replica| {
@@ -137,9 +140,9 @@ impl Shared {
                     };
                     table.replicas.iter().map(load).collect()
                 };
-                let picked = balance.pick(table.turn, &loads(false));
+                let picked = balance.pick(turn, &loads(false));
                 // A replica that may answer nothing is better than none.
-                let picked = picked.or_else(|| balance.pick(table.turn, &loads(true)));
+                let picked = picked.or_else(|| balance.pick(turn, &loads(true)));
                 let picked = picked.and_then(|index| {
                     let replica = &table.replicas[index];
                     let (live, service) = replica.serving(service)?;
@@ -148,7 +151,7 @@ impl Shared {
                 let Some(picked) = picked else {
                     return table.without(service);
                 };
-                table.turn = table.turn.wrapping_add(1);
+                table.turns[service] = turn.wrapping_add(1);
                 picked
             };
             match picked.live.connection.unavailable_reason() {
