@@ -8,6 +8,7 @@ mod deadlines;
 mod deaths;
 mod hangs;
 mod partitions;
+mod questions;
 mod real_time;
 mod rendezvous;
 mod scene;

@@ -122,6 +122,17 @@ fn after(attempts: u32, waited: Duration, error: Error) -> Error {
     }
 }
 
+/// Whether the pipe goes on, and has only not taken the question.
+fn may_be_asked_again(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Call(CallError::Overloaded(_)) => true,
+        ConnectError::Pipe(error) => {
+            !error.ends_pipe() && !matches!(error, Error::GoingAway { .. })
+        }
+        _ => false,
+    }
+}
+
 /// Binds services as clients want them, until the replica is gone. Returns why it is gone, and until when it worked. If it did not
 /// answer a bind, it has not worked since that was sent.
 async fn serve(
@@ -147,7 +158,8 @@ async fn serve(
                     shared.record_bind(number, live, Err(error));
                 }
                 // The services that it has go on. Another pipe would only add load.
-                Err(ConnectError::Call(CallError::Overloaded(_))) => {
+                Err(error) if may_be_asked_again(&error) => {
+                    shared.put_off(number, live, error);
                     put_off += 1;
                     let pause = shared.options.backoff.pause(put_off, chance());
                     again_at = Some(Instant::now() + pause);

@@ -409,6 +409,14 @@ impl Shared {
         }
     }
 
+    /// The replica could not be asked, and will be again.
+    pub(super) fn put_off(&self, number: usize, live: &Arc<Live>, error: ConnectError) {
+        let mut table = self.table();
+        if let Some(replica) = table.find_mut(number).filter(|replica| replica.is(live)) {
+            replica.last_error = Some(error);
+        }
+    }
+
     /// An attempt to connect failed. `warns` if that has gone on for a while.
     pub(super) fn failed(&self, number: usize, error: ConnectError, warns: bool) {
         let url = {
