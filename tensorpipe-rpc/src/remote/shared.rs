@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -198,9 +198,21 @@ impl<T: Send + Sync + 'static> Remote<T> {
 
 /// Whether it is neither `0.0.0.0` nor `[::]`, where each host reaches itself.
 fn names_a_host(url: &str) -> bool {
-    let address = url.parse::<Url>().ok();
-    let address = address.and_then(|url| url.address().parse::<SocketAddr>().ok());
-    !address.is_some_and(|address| address.ip().is_unspecified())
+    !ip_of(url).is_some_and(|ip| ip.is_unspecified())
+}
+
+/// Whether each host reaches itself there, and so perhaps another process than the owner.
+fn is_of_each_host(url: &str) -> bool {
+    let parsed = url.parse::<Url>();
+    let is_localhost = parsed.is_ok_and(|url| url.address().starts_with("localhost:"));
+    is_localhost
+        || ip_of(url).is_some_and(|ip| ip.is_unspecified() || ip.to_canonical().is_loopback())
+}
+
+fn ip_of(url: &str) -> Option<IpAddr> {
+    let address = url.parse::<Url>().ok()?;
+    let address = address.address().parse::<SocketAddr>().ok()?;
+    Some(address.ip())
 }
 
 impl<T: Send + Sync + 'static> Shared<T> {
@@ -212,14 +224,18 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// Connects to the owner, for as long as the context tries ([`ConnectPolicy`](tensorpipe::ConnectPolicy)), and claims the
     /// reference, which then keeps the connection open. Cancel safe, but once the owner has been asked, the token is used up.
     ///
+    /// URLs are tried in order, loopback and unspecified addresses last, until a process there knows the reference. Each process that
+    /// is asked gets the token, also one that is not the owner: on another host, a port of `127.0.0.1` is another process's. Where that
+    /// matters, allow only URLs whose servers prove who they are, such as `tls`.
+    ///
     /// The sender of the reference chooses the hosts and ports that this connects to, over the context's transports: at most 8
     /// URLs, within 30 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where). Must be awaited inside a
     /// tokio runtime, on which the connection lives.
     ///
     /// # Errors
     /// - [`CallError::Unresolved`] if it was opened before, or too late, or names too many URLs.
-    /// - [`CallError::Connection`] if the owner cannot be reached at any URL. URLs are tried in order. A context that has transport
-    ///   `tls` tries only that and transports within this machine (`shm`, not `tcp` to `localhost`); `open_where` tries others, too.
+    /// - [`CallError::Connection`] if nobody can be reached at any URL. A context that has transport `tls` tries only that and
+    ///   transports within this machine (`shm`, not `tcp` to `localhost`); `open_where` tries others, too.
     /// - Otherwise, the errors of any call.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         // Whoever wrote the URLs must not choose a connection that proves less than this context's others.
@@ -257,9 +273,10 @@ impl<T: Send + Sync + 'static> Shared<T> {
             return unresolved(format!("it names {count} URLs, at most {URLS} are tried"));
         }
         let is_allowed = |url: &&String| url.parse().map_or(true, |url| allowed(&url));
-        let urls: Vec<_> = self.urls.iter().filter(is_allowed).collect();
+        let mut urls: Vec<_> = self.urls.iter().filter(is_allowed).collect();
+        urls.sort_by_key(|url| is_of_each_host(url));
         let until = Instant::now() + REACHABLE;
-        let mut unreachable = None;
+        let (mut unreachable, mut unknown) = (None, None);
         for (i, url) in urls.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
             let share = left / (urls.len() - i) as u32;
@@ -279,18 +296,23 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 }
             };
             let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
-            return Call::of_value(&super::FETCH, made.map(StartedCall::sent)).await;
+            match Call::of_value(&super::FETCH, made.map(StartedCall::sent)).await {
+                // Perhaps this is not the owner.
+                Err(CallError::Unresolved(text)) => unknown = Some(text),
+                claimed => return claimed,
+            }
         }
-        Err(match unreachable {
-            Some(error) => CallError::Connection {
+        Err(match (unknown, unreachable) {
+            (Some(text), _) => CallError::Unresolved(text),
+            (None, Some(error)) => CallError::Connection {
                 error,
                 may_have_run: false,
             },
-            None if !self.urls.is_empty() => {
+            (None, None) if !self.urls.is_empty() => {
                 let count = self.urls.len();
                 return unresolved(format!("none of its {count} URLs is allowed here"));
             }
-            None => CallError::Unresolved("its owner listens nowhere".into()),
+            (None, None) => CallError::Unresolved("its owner listens nowhere".into()),
         })
     }
 }
@@ -436,6 +458,7 @@ mod tests {
 
     use super::super::owned::no_copy;
     use super::*;
+    use crate::server::Server;
 
     fn at(urls: impl IntoIterator<Item = String>) -> Shared<String> {
         Shared {
@@ -526,6 +549,49 @@ mod tests {
         let one = at([url]);
         let opened = one.open_where(&context, |url| url.transport() == "shm");
         assert!(words(opened.await).contains("allowed"));
+        let came = tokio::time::timeout(Duration::from_millis(50), silent.accept());
+        assert!(came.await.is_err(), "somebody has connected");
+    }
+
+    /// A server of nothing, as may listen on another host at the owner's loopback address.
+    #[tokio::test]
+    async fn another_process_at_one_of_its_urls_is_not_taken_for_its_owner() {
+        let context = Context::new();
+        let serve = || {
+            Server::builder()
+                .context(&context)
+                .listen("tcp://127.0.0.1:0")
+        };
+        let (owner, other) = (serve().await.unwrap(), serve().await.unwrap());
+        let mut shared = owner.share(&Remote::new("kept".to_owned())).unwrap();
+        shared.urls.insert(0, other.url().to_string());
+        let opened = shared.open(&context).await.unwrap();
+        assert_eq!(opened.fetch().await.unwrap(), "kept");
+        assert!(words(shared.open(&context).await).contains("claimed"));
+    }
+
+    #[tokio::test]
+    async fn where_each_host_reaches_itself_is_tried_last() {
+        let is_last = [
+            "localhost:1",
+            "127.0.0.1:1",
+            "[::1]:1",
+            "[::ffff:127.0.0.1]:1",
+            "0.0.0.0:1",
+        ];
+        assert!(is_last.map(|at| is_of_each_host(&format!("tcp://{at}"))) == [true; 5]);
+        assert!(
+            !["tcp://10.0.0.1:1", "tls://owner:1", "shm://owner"]
+                .map(is_of_each_host)
+                .contains(&true)
+        );
+        let context = Context::new();
+        let owner = Server::builder().context(&context);
+        let owner = owner.listen("memory://tried first").await.unwrap();
+        let mut shared = owner.share(&Remote::new("kept".to_owned())).unwrap();
+        let (silent, url) = silent().await;
+        shared.urls.insert(0, url);
+        shared.open(&context).await.unwrap();
         let came = tokio::time::timeout(Duration::from_millis(50), silent.accept());
         assert!(came.await.is_err(), "somebody has connected");
     }
