@@ -86,7 +86,7 @@
 //! - **Definitions** are compared when a client connects: names, signatures, types. A difference is [`ConnectError::Mismatch`], which
 //!   shows it. A method that only the client has is [`CallError::Unimplemented`]; one that only the server has is no difference. So a
 //!   service that runs is upgraded by adding methods, at its servers first. The methods' order does not matter; a type that changes in
-//!   any way does.
+//!   any way does. A method may become `#[rpc(idempotent)]`; where it no longer is, a client that would still retry it is refused.
 //! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS, anybody who can connect may call.
 //!   [`Builder::authorize`] decides who may call what. `SECURITY.md` lists the guarantees.
 //!

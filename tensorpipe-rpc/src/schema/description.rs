@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Schema, Tracer};
 
+/// Before the signature of a method whose calls may be retried although they may have run.
+pub(super) const IDEMPOTENT: &str = "#[rpc(idempotent)] ";
+
 /// A service as one end knows it. It may come from a peer, so nothing in it is trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
@@ -23,7 +26,7 @@ pub struct MethodDescription {
     pub name: String,
     /// Its id.
     pub id: u32,
-    /// Its declaration.
+    /// Its declaration, behind `#[rpc(idempotent)]` if it is that.
     pub signature: String,
     /// The structure of its types, with one line for each argument, result, type and field.
     pub structure: String,
@@ -41,10 +44,11 @@ impl Description {
                 unsuitable = Some(format!("method `{}`, {why}", method.name));
             }
             let (structure, untraced) = tracer.finish();
+            let idempotent = if method.idempotent { IDEMPOTENT } else { "" };
             MethodDescription {
                 name: method.name.to_owned(),
                 id: method.id,
-                signature: method.signature.to_owned(),
+                signature: format!("{idempotent}{}", method.signature),
                 structure,
                 untraced,
             }

@@ -160,6 +160,28 @@ fn signatures_and_missing_lines() {
     );
 }
 
+/// A client retries what its own definition allows.
+#[test]
+fn a_client_may_not_retry_what_the_server_does_not_let_run_twice() {
+    static RETRIED: Schema = Schema {
+        service: "Store",
+        methods: &[Method {
+            idempotent: true,
+            ..method("pull", "async fn pull(&self)", |tracer| {
+                tracer.returns::<()>()
+            })
+        }],
+    };
+    let (once, retried) = (NOW.describe(), RETRIED.describe());
+    compare(&retried, &retried).unwrap();
+    compare(&once, &retried).unwrap();
+    let error = compare(&retried, &once).unwrap_err();
+    assert_eq!(
+        error.differences[0].to_string(),
+        "method `pull`: the client has `#[rpc(idempotent)] async fn pull(&self)`, the server has `async fn pull(&self)`"
+    );
+}
+
 #[test]
 fn a_method_that_would_reach_another_one_is_a_difference() {
     let now = NOW.describe();
