@@ -87,6 +87,8 @@
 //!   shows it. A method that only the client has is [`CallError::Unimplemented`]; one that only the server has is no difference. So a
 //!   service that runs is upgraded by adding methods, at its servers first. The methods' order does not matter; a type that changes in
 //!   any way does. A method may become `#[rpc(idempotent)]`; where it no longer is, a client that would still retry it is refused.
+//! - **Values that references are to** are compared if they can be fetched: where a type is [`Remote<T>`](Remote) or
+//!   [`remote::Shared<T>`], or a `Vec` or an `Option` of it, and not where a reference is inside another type.
 //! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS, anybody who can connect may call.
 //!   [`Builder::authorize`] decides who may call what. `SECURITY.md` lists the guarantees.
 //!
@@ -262,7 +264,7 @@ pub mod __private {
     pub use crate::stream::{CallStream, Streaming, reply_results, reply_values};
     #[cfg(feature = "tarpc")]
     pub use crate::tarpc::private as tarpc;
-    pub use crate::value::{CallValue, Known, Unknown, WithoutTensors};
+    pub use crate::value::{CallValue, Known, Refers, Unknown, WithoutTensors};
     pub use futures_util::Stream;
     pub use tensorpipe::{Context, Device, DeviceKind};
 }

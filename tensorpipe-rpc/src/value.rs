@@ -8,6 +8,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tensorpipe::Payload;
 
+use crate::remote::{Remote, Shared};
+use crate::schema::Tracer;
+
 /// A type that may be an argument or a result of a call: serde can encode and decode it, it can move between tasks, and it owns
 /// what it holds. Derive `serde::Serialize` and `serde::Deserialize` for your own types.
 pub trait CallValue: Serialize + DeserializeOwned + Send + 'static {
@@ -36,15 +39,47 @@ impl<T: WithoutTensors> Known<T> {
     pub const HOLDS_NO_TENSOR: bool = true;
 }
 
+impl<T: Refers> Known<T>
+where
+    T::To: Serialize + DeserializeOwned,
+{
+    /// Shows a tracer what can be fetched.
+    pub const REFERENT: fn(&mut Tracer, &'static str) = Tracer::referent::<T::To>;
+}
+
 /// See [`Known`].
 pub trait Unknown {
     /// The type is no `Result`.
     const IS_RESULT: bool = false;
     /// The type may hold tensors.
     const HOLDS_NO_TENSOR: bool = false;
+    /// The type refers to nothing that can be fetched, as far as this can tell.
+    const REFERENT: fn(&mut Tracer, &'static str) = |_, _| {};
 }
 
 impl<T> Unknown for Known<T> {}
+
+/// A reference, or an `Option` or a `Vec` of references.
+pub trait Refers {
+    /// What it refers to.
+    type To;
+}
+
+impl<T> Refers for Remote<T> {
+    type To = T;
+}
+
+impl<T> Refers for Shared<T> {
+    type To = T;
+}
+
+impl<T: Refers> Refers for Option<T> {
+    type To = T::To;
+}
+
+impl<T: Refers> Refers for Vec<T> {
+    type To = T::To;
+}
 
 /// A type that never holds a tensor, whatever its value. Users' types do not count: their `Deserialize` may read a tensor,
 /// depending on bytes before it.

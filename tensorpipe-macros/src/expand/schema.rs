@@ -32,6 +32,10 @@ use syn::{Attribute, Type};
 //                 tracer.argument::<String>("text");
 //                 tracer.returns::<Tensor>();
 //                 tracer.error::<Refused>();
+//                 use Unknown as _;
+//                 Known::<String>::REFERENT(tracer, "argument text");
+//                 Known::<Tensor>::REFERENT(tracer, "returns");
+//                 Known::<Refused>::REFERENT(tracer, "error");
 //             },
 //         }],
 //     };
@@ -121,6 +125,16 @@ fn method(service: &str, method: &Method<'_>, private: &TokenStream) -> TokenStr
     let placed = method.placed_types().map(|ty| holds_tensors(ty, private));
     let answers = answers(&method.outcome, private);
     let (returns, errors) = answers.split_at(1);
+    let places = ["returns".to_owned(), "error".to_owned()];
+    let answered = places.into_iter().zip(method.outcome.types());
+    let given = method
+        .arguments()
+        .map(|Argument { ident, ty, .. }| (ident, *ty));
+    let given = given.chain(method.stream());
+    let given = given.map(|(ident, ty)| (format!("argument {}", ident.unraw()), ty));
+    let referents = given
+        .chain(answered)
+        .map(|(place, ty)| quote!(#private::Known::<#ty>::REFERENT(#tracer, #place);));
     quote! {
         #(#cfgs)*
         #private::Method {
@@ -143,6 +157,8 @@ fn method(service: &str, method: &Method<'_>, private: &TokenStream) -> TokenStr
                 #stream
                 #(#tracer.returns::<#returns>();)*
                 #(#tracer.error::<#errors>();)*
+                use #private::Unknown as _;
+                #(#referents)*
             },
         }
     }

@@ -44,6 +44,12 @@ impl Tracer {
         self.root::<T>("error".to_owned());
     }
 
+    /// The type of the value that a reference is to. No call need be able to carry it: perhaps nobody fetches it.
+    pub fn referent<T: Serialize + DeserializeOwned>(&mut self, place: &'static str) {
+        let shape = self.trace_type::<T>().ok();
+        self.roots.push((format!("{place}, fetched"), shape));
+    }
+
     fn root<T: Serialize + DeserializeOwned>(&mut self, place: String) {
         let shape = match self.trace_type::<T>() {
             Ok(shape) => Some(shape),

@@ -1,9 +1,10 @@
 //! Several services and clients, and services that do not match their clients.
 
+use serde::{Deserialize, Serialize};
 use tensorpipe::Tensor;
-use tensorpipe_rpc::{CallError, ConnectError, Connection, Server, tensor_service};
+use tensorpipe_rpc::{CallError, ConnectError, Connection, Remote, Server, tensor_service};
 
-use super::lab::{Bench, LabClient, LabService, over_each, tcp, tensor};
+use super::lab::{Bench, LabClient, LabService, over_each, serve, tcp, tensor};
 
 #[tensor_service]
 trait Adder {
@@ -97,6 +98,58 @@ async fn a_method_that_the_server_lacks_is_unimplemented_whatever_its_size() {
         );
     }
     assert_eq!(client.old().await.unwrap(), 1);
+}
+
+/// Whoever fetches it would read one field as the other.
+#[tokio::test]
+async fn another_definition_of_what_a_reference_is_to_is_refused() {
+    let context = tcp().build().unwrap();
+    let server = serve(&context, kept::ShelfService::new(kept::Box2 { w: 1, h: 2 })).await;
+    let kept = kept::ShelfClient::connect_with(&context, server.url()).await;
+    let found = kept.unwrap().find().await.unwrap().fetch().await;
+    assert_eq!(found.unwrap().h, 2);
+    let turned = turned::ShelfClient::connect_with(&context, server.url()).await;
+    let said = turned.unwrap_err().to_string();
+    assert!(
+        said.contains("struct Box2: the client has `h: u32`, the server has `w: u32`"),
+        "{said}"
+    );
+}
+
+mod kept {
+    use super::*;
+
+    #[derive(Clone, Debug, Serialize, Deserialize)]
+    pub(super) struct Box2 {
+        pub(super) w: u32,
+        pub(super) h: u32,
+    }
+
+    #[tensor_service]
+    pub(super) trait Shelf {
+        async fn find(&self) -> Remote<Box2>;
+    }
+
+    impl Shelf for Box2 {
+        async fn find(&self) -> Remote<Self> {
+            Remote::new(self.clone())
+        }
+    }
+}
+
+mod turned {
+    use super::*;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    pub(super) struct Box2 {
+        h: u32,
+        w: u32,
+    }
+
+    #[tensor_service]
+    pub(super) trait Shelf {
+        async fn find(&self) -> Remote<Box2>;
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::super::*;
+use crate::remote::{self, Remote};
+use crate::value::{Known, Unknown as _};
 
 #[test]
 fn ids_are_fnv1a() {
@@ -179,6 +181,39 @@ fn a_client_may_not_retry_what_the_server_does_not_let_run_twice() {
     assert_eq!(
         error.differences[0].to_string(),
         "method `pull`: the client has `#[rpc(idempotent)] async fn pull(&self)`, the server has `async fn pull(&self)`"
+    );
+}
+
+fn structure(visit: fn(&mut Tracer)) -> String {
+    let mut tracer = Tracer::new();
+    visit(&mut tracer);
+    assert_eq!(tracer.unsuitable, None);
+    tracer.finish().0
+}
+
+macro_rules! referent {
+    ($ty:ty) => {
+        structure(|tracer| Known::<$ty>::REFERENT(tracer, "returns"))
+    };
+}
+
+#[test]
+fn what_is_referred_to_is_described_if_it_travels() {
+    struct Fixed;
+
+    let options = "returns, fetched: Options\nstruct Options\n  depth: u32\n  name: str\n";
+    assert_eq!(referent!(Remote<versions::Options>), options);
+    assert_eq!(referent!(Vec<Remote<versions::Options>>), options);
+    assert_eq!(
+        referent!(Option<remote::Shared<versions::Options>>),
+        options
+    );
+    assert_eq!(referent!(Remote<Fixed>), "");
+    assert_eq!(referent!(versions::Options), "");
+    let dynamic = referent!(Remote<serde_json::Value>);
+    assert_eq!(
+        dynamic, "returns, fetched: untraced\n",
+        "no call need carry it"
     );
 }
 
