@@ -49,6 +49,21 @@ pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
+/// The test `child` of a binary: does what belongs to the role in which [`Child::start`] started it.
+#[macro_export]
+macro_rules! child {
+    ($($role:literal => $play:expr,)*) => {
+        #[test]
+        fn child() {
+            match $crate::role().as_deref() {
+                None => {}
+                $(Some($role) => $play,)*
+                Some(other) => panic!("no role {other}"),
+            }
+        }
+    };
+}
+
 /// Reports a line to the parent. It starts on a new line, since the harness may have printed part of one.
 pub fn say(key: &str, value: impl Display) {
     let mut out = std::io::stdout().lock();

@@ -8,14 +8,8 @@ mod liars;
 mod moving;
 mod scene;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("peer") => scene::play(),
-        Some("reader") => halfway::play(),
-        Some("asker") => denied::play_asker(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "peer" => scene::play(),
+    "reader" => halfway::play(),
+    "asker" => denied::play_asker(),
 }

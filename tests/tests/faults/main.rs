@@ -12,15 +12,9 @@ mod open_pipes;
 mod scene;
 mod signals;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("pipe") => scene::play(),
-        Some("batches") => batches::play(),
-        Some("calls") => calls::play(),
-        Some("sigpipe") => signals::play(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "pipe" => scene::play(),
+    "batches" => batches::play(),
+    "calls" => calls::play(),
+    "sigpipe" => signals::play(),
 }

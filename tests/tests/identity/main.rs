@@ -8,13 +8,7 @@ mod sessions;
 mod tls;
 mod tokens;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("keeper") => processes::play_keeper(),
-        Some("visitor") => processes::play_visitor(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "keeper" => processes::play_keeper(),
+    "visitor" => processes::play_visitor(),
 }

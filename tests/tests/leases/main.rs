@@ -12,17 +12,11 @@ mod rewritten;
 mod scene;
 mod sharing;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("peer") => scene::play(),
-        Some("unmapped") => denied::play_unmapped(),
-        Some("short of files") => denied::play_short_of_files(),
-        Some("server") => calls::play(),
-        Some("reads") => rewritten::serve(),
-        Some("answers") => rewritten::answer(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "peer" => scene::play(),
+    "unmapped" => denied::play_unmapped(),
+    "short of files" => denied::play_short_of_files(),
+    "server" => calls::play(),
+    "reads" => rewritten::serve(),
+    "answers" => rewritten::answer(),
 }

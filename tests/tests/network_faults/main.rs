@@ -6,14 +6,8 @@ mod calls;
 mod link;
 mod rows;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("server") => calls::play_server(),
-        Some("client") => calls::play_client(),
-        Some("replicas") => calls::play_replicas(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "server" => calls::play_server(),
+    "client" => calls::play_client(),
+    "replicas" => calls::play_replicas(),
 }

@@ -29,17 +29,11 @@ use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
 use tensorpipe_tests::{eventually, soon};
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("polled") => polled::play(),
-        Some("idle") => idle::play(),
-        Some("without files") => blocking::play_without_files(),
-        Some("without threads") => blocking::play_without_threads(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "polled" => polled::play(),
+    "idle" => idle::play(),
+    "without files" => blocking::play_without_files(),
+    "without threads" => blocking::play_without_threads(),
 }
 
 /// A context as between two machines: bytes go through the kernel.

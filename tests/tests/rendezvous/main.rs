@@ -7,12 +7,6 @@ mod gone;
 mod passing;
 mod scene;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("stage") => scene::play(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "stage" => scene::play(),
 }

@@ -7,13 +7,7 @@ mod deaths;
 mod scene;
 mod stuck;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("server") => scene::play(),
-        Some("client") => callers::call(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "server" => scene::play(),
+    "client" => callers::call(),
 }

@@ -10,17 +10,11 @@ mod streams;
 mod unsent;
 mod works;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("server") => works::serve(),
-        Some("reader") => streams::read(),
-        Some("feeder") => streams::feed(),
-        Some("blocker") => blocked::serve(),
-        Some("holder") => references::hold(),
-        Some("called") => back::be_called(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "server" => works::serve(),
+    "reader" => streams::read(),
+    "feeder" => streams::feed(),
+    "blocker" => blocked::serve(),
+    "holder" => references::hold(),
+    "called" => back::be_called(),
 }

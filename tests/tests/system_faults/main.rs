@@ -11,17 +11,11 @@ mod scene;
 mod under_load;
 mod vm;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("scene") => scene::play(),
-        Some("writer") => pairs::play(),
-        Some("reader") => pairs::play_reader(),
-        Some("small") => group::play(),
-        Some("survivor") => under_load::play_survivor(),
-        Some("struck") => under_load::play_struck(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "scene" => scene::play(),
+    "writer" => pairs::play(),
+    "reader" => pairs::play_reader(),
+    "small" => group::play(),
+    "survivor" => under_load::play_survivor(),
+    "struck" => under_load::play_struck(),
 }

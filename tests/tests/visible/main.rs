@@ -10,13 +10,7 @@ mod spans;
 mod streams;
 mod times;
 
-/// What this binary does when a test of it starts it again.
-#[test]
-fn child() {
-    match tensorpipe_tests::role().as_deref() {
-        None => {}
-        Some("server") => scene::play(),
-        Some("relay") => spans::play(),
-        Some(other) => panic!("no role {other}"),
-    }
+tensorpipe_tests::child! {
+    "server" => scene::play(),
+    "relay" => spans::play(),
 }
