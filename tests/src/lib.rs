@@ -19,6 +19,6 @@ pub use cost::{
 pub use counting::Counting;
 pub use double::{Double, Over, Says};
 pub use filter::{Fate, Made, Use, allow_only, forbid, watch};
-pub use peer::{Peer, check, pair};
+pub use peer::{Peer, check, over, pair};
 pub use table::{Judged, judge, judge_at_once, tidy};
 pub use waiting::{alone, eventually, runtime, soon};

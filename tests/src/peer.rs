@@ -2,10 +2,20 @@
 //!
 //! A message's metadata carries a command in words, and the next message carries the answer. Each test binary defines its commands.
 
+use std::sync::Arc;
+
+use tensorpipe::channels::BasicChannel;
 use tensorpipe::conformance::{assert_same, pattern};
-use tensorpipe::{Context, Message, Pipe, Tensor};
+use tensorpipe::transports::Transport;
+use tensorpipe::{Context, ContextBuilder, Message, Pipe, Tensor};
 
 use crate::{Child, soon};
+
+/// A context over these transports, and no channel but `basic`.
+pub fn over(transports: Vec<Arc<dyn Transport>>) -> ContextBuilder {
+    let builder = Context::builder().transports(transports);
+    builder.channels([Arc::new(BasicChannel::new()) as _])
+}
 
 /// The two ends of a pipe: first the end that connects, then the end that listens at `url` and accepts.
 ///

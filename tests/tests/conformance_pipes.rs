@@ -9,25 +9,17 @@ use tensorpipe::channels::{BasicChannel, Channel, XthChannel};
 use tensorpipe::transports::{
     MemoryTransport, Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport, Transport,
 };
+use tensorpipe_tests::over;
 
 fn context(transport: impl Transport, channel: impl Channel) -> Context {
-    let transport: Arc<dyn Transport> = Arc::new(transport);
-    let channel: Arc<dyn Channel> = Arc::new(channel);
-    let builder = Context::builder()
-        .transports([transport])
-        .channels([channel]);
-    builder.build().unwrap()
+    let builder = over(vec![Arc::new(transport)]);
+    builder.channels([Arc::new(channel) as _]).build().unwrap()
 }
 
 /// As between two processes of one machine: begins on tcp, is upgraded to shm.
 fn two_processes() -> Context {
-    let transports: [Arc<dyn Transport>; 2] =
-        [Arc::new(ShmTransport::new()), Arc::new(TcpTransport::new())];
-    let channel: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    let builder = Context::builder()
-        .transports(transports)
-        .channels([channel]);
-    builder.build().unwrap()
+    let tcp = over(vec![Arc::new(TcpTransport::new())]);
+    tcp.prefer_transport(ShmTransport::new()).build().unwrap()
 }
 
 /// Names of shm are the machine's.
@@ -50,13 +42,8 @@ fn tls() -> Context {
         let key = Pem::bytes(made.signing_key.serialize_pem());
         TlsTransport::new(TlsConfig::new().certificate(pem(), key).trust(pem())).unwrap()
     });
-    let channel: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    let transport: Arc<dyn Transport> = Arc::new(MADE.clone());
-    let builder = Context::builder()
-        .transports([transport])
-        .channels([channel])
-        .token("conformance", [7; 16]);
-    builder.build().unwrap()
+    let builder = over(vec![Arc::new(MADE.clone())]);
+    builder.token("conformance", [7; 16]).build().unwrap()
 }
 
 tensorpipe::pipe_conformance!(tls_basic, tls, "tls://127.0.0.1:0");

@@ -4,21 +4,17 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
-use tensorpipe::transports::{TcpTransport, Transport};
+use tensorpipe::transports::TcpTransport;
 use tensorpipe::{Context, Message, Payload, Pipe, PipeStats, Tensor};
 use tensorpipe_rpc::{Server, tensor_service};
-use tensorpipe_tests::{Counting, pair};
+use tensorpipe_tests::{Counting, over, pair};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::new();
 
 fn over_tcp() -> Context {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    let builder = Context::builder().transports(transports).channels(channels);
-    builder.build().unwrap()
+    over(vec![Arc::new(TcpTransport::new())]).build().unwrap()
 }
 
 /// One message; what both ends did for it, and how many allocations that took.

@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use tensorpipe::transports::{ShmTransport, TcpTransport};
 use tensorpipe::{Allocation, BufferMut, Context, DType, Message, Pipe, Place, Tensor};
-use tensorpipe_tests::pair;
+use tensorpipe_tests::{over, pair};
 
 const LEN: usize = (4 << 30) + 1;
 
@@ -47,19 +46,13 @@ fn check_giant(bytes: &[u8]) {
 }
 
 fn over_tcp() -> Context {
-    over([Arc::new(TcpTransport::new())])
+    over(vec![Arc::new(TcpTransport::new())]).build().unwrap()
 }
 
 /// Begins on tcp, is upgraded to rings of 128 KiB in shared memory.
 fn over_shm() -> Context {
-    let tcp: Arc<dyn Transport> = Arc::new(TcpTransport::new());
-    over([Arc::new(ShmTransport::new()), tcp])
-}
-
-fn over<const N: usize>(transports: [Arc<dyn Transport>; N]) -> Context {
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    let builder = Context::builder().transports(transports).channels(channels);
-    builder.build().unwrap()
+    let tcp = over(vec![Arc::new(TcpTransport::new())]);
+    tcp.prefer_transport(ShmTransport::new()).build().unwrap()
 }
 
 #[tokio::test]

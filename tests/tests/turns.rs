@@ -11,10 +11,9 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{Acceptor, BoxFuture, Connection, TcpTransport, Transport};
 use tensorpipe::{Context, DType, Error, Message, Misuse, Pipe, Tensor};
-use tensorpipe_tests::{eventually, soon};
+use tensorpipe_tests::{eventually, over, soon};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const LEN: u64 = 96 << 20;
@@ -171,12 +170,7 @@ impl Transport for KeenTransport {
 }
 
 fn context(transport: impl Transport) -> Context {
-    let transport: Arc<dyn Transport> = Arc::new(transport);
-    let channel: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    let builder = Context::builder()
-        .transports([transport])
-        .channels([channel]);
-    builder.build().unwrap()
+    over(vec![Arc::new(transport)]).build().unwrap()
 }
 
 /// The other end, which keeps up: on a thread and a runtime of its own. Returns where it listens.

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{Context, Error, Listener, Message, Payload, Pipe, Tensor, Timeouts};
-use tensorpipe_tests::{Over, descriptors, runtime, say};
+use tensorpipe_tests::{Over, descriptors, over, runtime, say};
 
 /// Within this the survivor knows: a killed process closes its sockets, so nothing has to time out.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
@@ -89,13 +88,8 @@ pub(crate) fn context(way: Way) -> Context {
 }
 
 pub(crate) fn context_with(way: Way, timeouts: Timeouts) -> Context {
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    Context::builder()
-        .transports(way.transports())
-        .channels(channels)
-        .timeouts(timeouts)
-        .build()
-        .unwrap()
+    let builder = over(way.transports()).timeouts(timeouts);
+    builder.build().unwrap()
 }
 
 /// A message with everything: a payload in its frame, and a tensor that waits for a go-ahead.

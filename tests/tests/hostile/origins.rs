@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorpipe::channels::{BasicChannel, Channel};
-use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Misuse, Timeouts};
+use tensorpipe::channels::BasicChannel;
+use tensorpipe::transports::{ShmTransport, TcpTransport};
+use tensorpipe::{ConnectPolicy, ContextBuilder, Limits, Misuse, Timeouts};
 use tensorpipe_rpc::Server;
-use tensorpipe_tests::{Child, Double, NOBODY, can_start_by, runtime, say, soon};
+use tensorpipe_tests::{Child, Double, NOBODY, can_start_by, over, runtime, say, soon};
 
 use super::memory::Account;
 use super::raw::{ANSWER, HELLO, Raw, frame, limits, preface, text};
@@ -28,12 +28,10 @@ const LONG: Duration = Duration::from_secs(300);
 const VISITS: usize = 20;
 
 fn builder(way: Way) -> ContextBuilder {
-    let transport: Arc<dyn Transport> = match way {
+    over(vec![match way {
         Way::Tcp => Arc::new(TcpTransport::new()),
         Way::Shm => Arc::new(ShmTransport::new().any_user()),
-    };
-    let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    Context::builder().transports([transport]).channels([basic])
+    }])
 }
 
 /// A channel with a connection of its own, for which its listener waits.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::{Context, Limits, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{Server, tensor_service};
-use tensorpipe_tests::{Child, is_sanitized, resident, runtime, say, soon};
+use tensorpipe_tests::{Child, is_sanitized, over, resident, runtime, say, soon};
 
 use super::memory::{self, Account, Purse};
 use super::raw::SOON;
@@ -51,14 +50,8 @@ pub(crate) fn context(timeouts: Timeouts, limits: Limits) -> Context {
 }
 
 pub(crate) fn context_over(way: Way, timeouts: Timeouts, limits: Limits) -> Context {
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    Context::builder()
-        .transports([way.transport()])
-        .channels(channels)
-        .timeouts(timeouts)
-        .limits(limits)
-        .build()
-        .unwrap()
+    let builder = over(vec![way.transport()]).timeouts(timeouts);
+    builder.limits(limits).build().unwrap()
 }
 
 pub(crate) fn play() {

@@ -27,7 +27,7 @@ use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
-use tensorpipe_tests::{eventually, soon};
+use tensorpipe_tests::{eventually, over, soon};
 
 tensorpipe_tests::child! {
     "polled" => polled::play(),
@@ -38,19 +38,13 @@ tensorpipe_tests::child! {
 
 /// A context as between two machines: bytes go through the kernel.
 fn over_tcp() -> ContextBuilder {
-    let transports: [Arc<dyn Transport>; 1] = [Arc::new(TcpTransport::new())];
-    let channels: [Arc<dyn Channel>; 1] = [Arc::new(BasicChannel::new())];
-    Context::builder()
-        .transports(transports)
-        .channels(channels)
-        .connect_policy(ConnectPolicy::retrying_for(Duration::from_secs(20)))
+    let patient = ConnectPolicy::retrying_for(Duration::from_secs(20));
+    over(vec![Arc::new(TcpTransport::new())]).connect_policy(patient)
 }
 
 /// A context as between two processes of one machine: pipes are upgraded to shared memory.
 fn over_shm() -> ContextBuilder {
-    let transports: [Arc<dyn Transport>; 2] =
-        [Arc::new(ShmTransport::new()), Arc::new(TcpTransport::new())];
-    over_tcp().transports(transports)
+    over_tcp().prefer_transport(ShmTransport::new())
 }
 
 /// So many messages there, and each of them back.

@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
-use tensorpipe::channels::{BasicChannel, Channel, MptChannel, Pays, Threshold};
+use tensorpipe::channels::{MptChannel, Pays, Threshold};
 use tensorpipe::testing::{self, Network};
-use tensorpipe::transports::Transport;
 use tensorpipe::{ConnectPolicy, Context, Error, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{
     CallError, ConnectError, Connection, Replicas, Server, Streaming, tensor_service,
 };
-use tensorpipe_tests::Over;
+use tensorpipe_tests::{Over, over};
 use tokio::time::{Instant, sleep};
 
 use crate::scene::{millis, tensor};
@@ -381,7 +380,6 @@ fn a_call_over_replicas_that_die_one_after_the_other_ends_at_its_deadline() {
 fn upgrading(network: &Network, name: &str) -> Context {
     let transport = || network.host(name).transport();
     let fast = Over::new("fast", transport()).at_side("server:7");
-    let transports: [Arc<dyn Transport>; 2] = [Arc::new(fast), Arc::new(transport())];
     let mut timeouts = Timeouts::default();
     timeouts.handshake = DEADLINE;
     // Nobody else ends what the connector bounds.
@@ -389,9 +387,9 @@ fn upgrading(network: &Network, name: &str) -> Context {
     if name == "server" {
         (timeouts.handshake, timeouts.greeting) = (6 * BIND, 6 * BIND);
     }
-    let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    let context = Context::builder().name(name).timeouts(timeouts);
-    let context = context.transports(transports).channels([basic]);
+    let context = over(vec![Arc::new(fast), Arc::new(transport())])
+        .name(name)
+        .timeouts(timeouts);
     context
         .connect_policy(ConnectPolicy::once())
         .build()

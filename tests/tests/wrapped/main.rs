@@ -9,12 +9,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tensorpipe::channels::{BasicChannel, Channel, ChannelFault, LaneIo, OpId, Want};
-use tensorpipe::transports::Transport;
 use tensorpipe::{
     ConnectPolicy, Context, ContextBuilder, Error, Message, Pipe, ResetCode, Timeouts,
 };
 use tensorpipe_rpc::Server;
-use tensorpipe_tests::{Double, Says};
+use tensorpipe_tests::{Double, Says, over};
 use tokio::time::sleep;
 
 use identities::{DoorClient, DoorService, Porter};
@@ -29,11 +28,7 @@ fn context_with(manners: &Manners) -> Context {
 }
 
 fn builder_with(manners: &Manners) -> ContextBuilder {
-    let transport: Arc<dyn Transport> = Arc::new(veiled(manners.clone()));
-    let channel: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-    Context::builder()
-        .transports([transport])
-        .channels([channel])
+    over(vec![Arc::new(veiled(manners.clone()))])
 }
 
 tensorpipe::pipe_conformance!(pipes, context, "veiled://127.0.0.1:0");
