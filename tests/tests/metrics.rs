@@ -4,14 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use futures_util::stream;
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    with_local_recorder,
 };
-use tensorpipe::{Context, DType, Limits, Message, Tensor};
+use tensorpipe::{Context, DType, Limits, Message, PipeStats, Tensor};
 use tensorpipe_rpc::replicas::{Backoff, ReplicaState, ReplicaStatus};
 use tensorpipe_rpc::service::Service;
 use tensorpipe_rpc::{Remote, Replicas, Server, Stream, Streaming, tensor_service};
@@ -289,40 +290,87 @@ fn a_call_whose_stream_breaks_before_all_of_it_is_here_is_not_run() {
     });
 }
 
+/// A recorder of its own counts what this thread does.
+#[test]
+fn a_pipe_that_has_ended_is_not_open_though_its_client_is_there() {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    let book = Book::default();
+    with_local_recorder(&book, || {
+        runtime.block_on(async {
+            let open = || book.value("tensorpipe_pipes_open");
+            let server = Server::builder().service(CountedService::new(Plain));
+            let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+            let client = CountedClient::connect(server.url().to_string());
+            let client = soon("a client", client).await.unwrap();
+            assert_eq!(open(), 2.0);
+            let tensor = Tensor::zeros(DType::U8, [1 << 20]).unwrap();
+            soon("a call", client.echo(tensor)).await.unwrap();
+            let mut pipes = server.pipes();
+            pipes.push(client.connection().pipe().clone());
+            assert_eq!(pipes.len(), 2);
+            soon("the end", server.shutdown()).await;
+            eventually("both are closed", || open() == 0.0).await;
+            // Their goodbyes are part of it.
+            let all = |of: fn(&PipeStats) -> u64| {
+                let stats = pipes.iter().map(|pipe| of(&pipe.stats()));
+                stats.sum::<u64>() as f64
+            };
+            eventually("all is counted", || {
+                book.value("tensorpipe_pipe_bytes_in") == all(|stats| stats.bytes_in)
+                    && book.value("tensorpipe_pipe_bytes_out") == all(|stats| stats.bytes_out)
+            })
+            .await;
+            drop(client);
+            assert_eq!(open(), 0.0);
+        });
+    });
+}
+
+/// That of the process.
+static BOOK: Book = Book(Mutex::new(BTreeMap::new()));
+
 /// Once for the process.
 fn record() {
     static RECORDED: Once = Once::new();
-    RECORDED.call_once(|| metrics::set_global_recorder(Book).unwrap());
+    RECORDED.call_once(|| metrics::set_global_recorder(&BOOK).unwrap());
 }
 
-fn book() -> &'static Mutex<BTreeMap<String, Arc<AtomicU64>>> {
-    static BOOK: OnceLock<Mutex<BTreeMap<String, Arc<AtomicU64>>>> = OnceLock::new();
-    BOOK.get_or_init(Mutex::default)
-}
-
-fn entry(key: &str) -> Arc<AtomicU64> {
-    book()
-        .lock()
-        .unwrap()
-        .entry(key.to_owned())
-        .or_default()
-        .clone()
-}
-
-/// Of a counter, a gauge, or how often a histogram was given something: by its name and labels.
 fn value(key: &str) -> f64 {
-    let is_gauge = ["in_flight", "open", "held"]
-        .iter()
-        .any(|what| key.contains(what));
-    let bits = entry(key).load(Ordering::SeqCst);
-    if is_gauge {
-        f64::from_bits(bits)
-    } else {
-        bits as f64
+    BOOK.value(key)
+}
+
+/// Counters, gauges, and how often a histogram was given something: by their names and labels.
+#[derive(Default)]
+struct Book(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+impl Book {
+    fn entry(&self, key: &str) -> Arc<AtomicU64> {
+        let mut book = self.0.lock().unwrap();
+        book.entry(key.to_owned()).or_default().clone()
+    }
+
+    fn value(&self, key: &str) -> f64 {
+        let is_gauge = ["in_flight", "open", "held"]
+            .iter()
+            .any(|what| key.contains(what));
+        let bits = self.entry(key).load(Ordering::SeqCst);
+        if is_gauge {
+            f64::from_bits(bits)
+        } else {
+            bits as f64
+        }
+    }
+
+    fn named(&self, key: &Key) -> Arc<AtomicU64> {
+        let mut labels: Vec<_> = key
+            .labels()
+            .map(|label| format!(" {}={}", label.key(), label.value()))
+            .collect();
+        labels.sort();
+        self.entry(&format!("{}{}", key.name(), labels.concat()))
     }
 }
-
-struct Book;
 
 struct Count(Arc<AtomicU64>);
 
@@ -330,15 +378,6 @@ impl HistogramFn for Count {
     fn record(&self, _: f64) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
-}
-
-fn named(key: &Key) -> Arc<AtomicU64> {
-    let mut labels: Vec<_> = key
-        .labels()
-        .map(|label| format!(" {}={}", label.key(), label.value()))
-        .collect();
-    labels.sort();
-    entry(&format!("{}{}", key.name(), labels.concat()))
 }
 
 impl Recorder for Book {
@@ -349,14 +388,14 @@ impl Recorder for Book {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(named(key))
+        Counter::from_arc(self.named(key))
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(named(key))
+        Gauge::from_arc(self.named(key))
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::from_arc(Arc::new(Count(named(key))))
+        Histogram::from_arc(Arc::new(Count(self.named(key))))
     }
 }

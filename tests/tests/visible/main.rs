@@ -4,7 +4,6 @@
 
 mod copies;
 mod failures;
-mod pipes;
 mod scene;
 mod spans;
 mod streams;
