@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use candle_core::{Device, Tensor};
+use fastrand::Rng;
 use serde_json::{Map, Value, json};
 
 /// Numbers in an embedding.
@@ -34,7 +35,7 @@ pub fn write(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(place)?;
     fs::write(directory.join("config.json"), config().to_string()).with_context(place)?;
     fs::write(directory.join("tokenizer.json"), tokenizer()).with_context(place)?;
-    let weights = weights(&mut Numbers(1))?;
+    let weights = weights(Rng::with_seed(1))?;
     candle_core::safetensors::save(&weights, directory.join("model.safetensors"))
         .with_context(place)
 }
@@ -90,10 +91,10 @@ pub fn tokenizer() -> String {
     .to_string()
 }
 
-fn weights(numbers: &mut Numbers) -> Result<HashMap<String, Tensor>> {
+fn weights(mut random: Rng) -> Result<HashMap<String, Tensor>> {
     let mut weights = HashMap::new();
     let mut add = |name: String, shape: &[usize], around: f32| -> Result<()> {
-        let values = (0..shape.iter().product()).map(|_| around + numbers.next());
+        let values = (0..shape.iter().product()).map(|_| around + random.f32() - 0.5);
         let tensor = Tensor::from_iter(values, &Device::Cpu)?.reshape(shape)?;
         weights.insert(name, tensor);
         Ok(())
@@ -126,17 +127,4 @@ fn weights(numbers: &mut Numbers) -> Result<HashMap<String, Tensor>> {
         add(format!("{norm}.LayerNorm.bias"), &[DIMENSION], 0.0)?;
     }
     Ok(weights)
-}
-
-/// A fixed sequence of pseudo-random numbers from -0.5 to 0.5 (a linear congruential generator with Knuth's constants).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> f32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-    }
 }

@@ -2,33 +2,34 @@
 
 use std::time::Duration;
 
-use super::common::Numbers;
+use fastrand::Rng;
+
 use super::lab::{Both, LabClient, over_each, tensor};
 
 /// As often a small one as a large one.
-fn len(numbers: &mut Numbers) -> usize {
-    let exponent = numbers.below(18);
-    numbers.below(2 << exponent) as usize
+fn len(random: &mut Rng) -> usize {
+    let exponent = random.u8(..18);
+    random.usize(..2 << exponent)
 }
 
 async fn calls(client: LabClient, task: u64, count: u64) {
-    let mut numbers = Numbers(0x9e37_79b9 + task * 7919);
+    let mut random = Rng::with_seed(task);
     for _ in 0..count {
-        match numbers.next() % 8 {
+        match random.u8(..8) {
             0..=2 => {
-                let text = "x".repeat(len(&mut numbers).min(50_000));
+                let text = "x".repeat(len(&mut random).min(50_000));
                 assert_eq!(client.echo(&text).await.unwrap(), text);
             }
             3 | 4 => {
-                let sent = tensor(len(&mut numbers), numbers.next() as u8);
+                let sent = tensor(len(&mut random), random.u8(..));
                 let back = client.bounce(&sent).await.unwrap();
                 assert!(back.as_bytes().unwrap() == sent.as_bytes().unwrap());
             }
             5 => assert_eq!(client.sleep(task % 3).await.unwrap(), task % 3),
-            6 => drop(client.bounce(tensor(len(&mut numbers), 1))),
+            6 => drop(client.bounce(tensor(len(&mut random), 1))),
             _ => {
-                let call = client.bounce(tensor(len(&mut numbers), 1));
-                let bound = Duration::from_micros(numbers.next() % 2000);
+                let call = client.bounce(tensor(len(&mut random), 1));
+                let bound = Duration::from_micros(random.u64(..2000));
                 let _ = tokio::time::timeout(bound, call).await;
             }
         }

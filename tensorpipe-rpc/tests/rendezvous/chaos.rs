@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use futures_util::future::join_all;
 use tensorpipe::Tensor;
 use tensorpipe_rpc::rendezvous::{Limits, RecvError, Rendezvous, SendError, Value};
 
-use crate::common::Numbers;
 use crate::remote::{Both, over_each};
 
 const TASKS: u64 = 4;
@@ -20,18 +20,22 @@ fn value(number: u64) -> Value {
     Tensor::from(vec![number as u8; len]).into()
 }
 
+fn micros(below: u64, random: &mut Rng) -> Duration {
+    Duration::from_micros(random.u64(..below))
+}
+
 /// Sends every value of a task, however often it has to.
 async fn produce(front: Rendezvous, task: u64) {
-    let mut numbers = Numbers(1 + task);
+    let mut random = Rng::with_seed(1 + task);
     for number in 0..VALUES {
         let key = front.key_to("back", &number.to_string(), task).unwrap();
         loop {
-            let sending = match numbers.below(3) {
-                0 => front.send_within(&key, value(number), numbers.micros(3000)),
+            let sending = match random.u8(..3) {
+                0 => front.send_within(&key, value(number), micros(3000, &mut random)),
                 _ => front.send_or_wait(&key, value(number)),
             };
-            let sent = match numbers.below(3) {
-                0 => tokio::time::timeout(numbers.micros(3000), sending).await,
+            let sent = match random.u8(..3) {
+                0 => tokio::time::timeout(micros(3000, &mut random), sending).await,
                 _ => Ok(sending.await),
             };
             match sent {
@@ -47,11 +51,11 @@ async fn produce(front: Rendezvous, task: u64) {
 
 /// Receives every value of a task, in another order, however often it has to ask.
 async fn consume(back: Rendezvous, task: u64, asked: Arc<AtomicU64>) {
-    let mut numbers = Numbers(100 + task);
+    let mut random = Rng::with_seed(100 + task);
     let mut left: Vec<u64> = (0..VALUES).collect();
     while !left.is_empty() {
         // Not far ahead of its producer, and not in its order.
-        let at = numbers.below(4.min(left.len() as u64)) as usize;
+        let at = random.usize(..left.len().min(4));
         let number = left[at];
         asked.fetch_add(1, Ordering::Relaxed);
         let key = match back.key_from("front", &number.to_string(), task).await {
@@ -59,12 +63,12 @@ async fn consume(back: Rendezvous, task: u64, asked: Arc<AtomicU64>) {
             Err(RecvError::Unreachable { .. } | RecvError::Absent { .. }) => continue,
             Err(error) => panic!("{error}"),
         };
-        let recv = match numbers.below(3) {
-            0 => back.recv_within(&key, numbers.micros(5000)),
+        let recv = match random.u8(..3) {
+            0 => back.recv_within(&key, micros(5000, &mut random)),
             _ => back.recv_within(&key, Duration::from_millis(100)),
         };
-        let received = match numbers.below(3) {
-            0 => tokio::time::timeout(numbers.micros(3000), recv).await,
+        let received = match random.u8(..3) {
+            0 => tokio::time::timeout(micros(3000, &mut random), recv).await,
             _ => Ok(recv.await),
         };
         match received {
@@ -88,10 +92,10 @@ async fn consume(back: Rendezvous, task: u64, asked: Arc<AtomicU64>) {
 
 /// Breaks connections, at either end.
 async fn disturb(both: &Both, over: &AtomicBool) {
-    let mut numbers = Numbers(7);
+    let mut random = Rng::with_seed(7);
     while !over.load(Ordering::Relaxed) {
-        tokio::time::sleep(Duration::from_millis(1) + numbers.micros(9_000)).await;
-        let pipes = match numbers.below(2) {
+        tokio::time::sleep(Duration::from_millis(1) + micros(9_000, &mut random)).await;
+        let pipes = match random.u8(..2) {
             0 => both.server.pipes(),
             _ => {
                 let connection = both.back.connection("front");

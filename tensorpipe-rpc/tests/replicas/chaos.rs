@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use tensorpipe_rpc::{
     CallError, ServerLimits,
     replicas::{Balance, ReplicaState},
 };
 
-use super::common::Numbers;
 use super::lab::{Ledger, Site, WorkClient, client_of, replicas_of, soon, states, until};
 
 /// What became of the calls.
@@ -59,11 +59,11 @@ async fn load(
     }
 }
 
-async fn disturb(sites: &mut [Site], ledger: &Ledger, numbers: &mut Numbers) {
+async fn disturb(sites: &mut [Site], ledger: &Ledger, random: &mut Rng) {
     for name in 100..130 {
-        let index = numbers.next() as usize % sites.len();
+        let index = random.usize(..sites.len());
         let site = &mut sites[index];
-        match numbers.next() % 4 {
+        match random.u8(..4) {
             0 => {
                 if let Some(server) = site.server.take() {
                     soon(server.shutdown()).await;
@@ -73,7 +73,7 @@ async fn disturb(sites: &mut [Site], ledger: &Ledger, numbers: &mut Numbers) {
             2 => site.proxy.mend(),
             _ => site.proxy.cut(),
         }
-        tokio::time::sleep(Duration::from_millis(numbers.next() % 20)).await;
+        tokio::time::sleep(Duration::from_millis(random.u64(..20))).await;
     }
 }
 
@@ -95,8 +95,7 @@ async fn under_chaos(seed: u64, balance: Balance) {
             tokio::spawn(load(hurried.clone(), ledger.clone(), ids, over, ends))
         })
         .collect();
-    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    disturb(&mut sites, &ledger, &mut numbers).await;
+    disturb(&mut sites, &ledger, &mut Rng::with_seed(seed)).await;
 
     // Peace: everybody is there again, and every call is answered.
     for (index, site) in sites.iter_mut().enumerate() {

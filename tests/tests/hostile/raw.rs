@@ -148,15 +148,10 @@ pub(crate) fn reason(kind: u8, message: u64, code: u8, why: &[u8]) -> Vec<u8> {
 }
 
 /// Bytes that look random and are the same each time.
-pub(crate) fn noise(mut seed: u64, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|_| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed >> 24) as u8
-        })
-        .collect()
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut noise = vec![0; len];
+    fastrand::Rng::with_seed(seed).fill(&mut noise);
+    noise
 }
 
 /// One frame that came in.

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nix::sched::{CloneFlags, unshare};
 
 /// What becomes of packets; the directions are that from the client and that to it.
@@ -141,7 +142,7 @@ impl Link {
         let carrier = Carrier {
             devices: [client.device, server.device],
             account: link.account.clone(),
-            dice: Dice(seed | 1 << 32),
+            dice: Rng::with_seed(seed),
             ports: Vec::new(),
             bytes: 0,
         };
@@ -221,23 +222,11 @@ impl End {
     }
 }
 
-/// From a seed, the same each time (xorshift).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides.max(1)
-    }
-}
-
 /// Carries packets.
 struct Carrier {
     devices: [File; 2],
     account: Arc<Account>,
-    dice: Dice,
+    dice: Rng,
     /// The client's, in the order in which they came.
     ports: Vec<[u8; 2]>,
     /// That have come from the client and were not cut.
@@ -267,12 +256,12 @@ impl Carrier {
                         self.account.did(deed);
                         continue;
                     }
-                    let repeats = self.dice.roll(1000) < weather.repeated;
+                    let repeats = self.dice.u64(..1000) < weather.repeated;
                     if repeats {
                         self.account.did(Deed::Repeats);
                     }
                     for _ in 0..1 + u64::from(repeats) {
-                        let micros = self.dice.roll(2 * weather.delay.as_micros() as u64);
+                        let micros = self.dice.u64(..=2 * weather.delay.as_micros() as u64);
                         let due = now + Duration::from_micros(micros);
                         number += 1;
                         late.push(Reverse((due, number, 1 - from, packet.to_vec())));
@@ -335,7 +324,7 @@ impl Carrier {
         if of_tcp.is_some() {
             return of_tcp;
         }
-        if self.dice.roll(1000) < weather.lost {
+        if self.dice.u64(..1000) < weather.lost {
             return Some(Deed::Loses);
         }
         if weather

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use fastrand::Rng;
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -83,30 +84,8 @@ impl Strikes {
     }
 }
 
-/// From a seed, the same each time (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut roll = self.0;
-        roll = (roll ^ (roll >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        roll = (roll ^ (roll >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (roll ^ (roll >> 31)) % sides
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.roll(from.len() as u64) as usize]
-    }
-
-    fn up_to(&mut self, most: Duration) -> Duration {
-        Duration::from_micros(self.roll(most.as_micros() as u64))
-    }
-
-    /// One of its own, for whoever rolls at times that no seed decides.
-    fn another(&mut self) -> Self {
-        Self(self.roll(u64::MAX))
-    }
+fn up_to(millis: u64, dice: &mut Rng) -> Duration {
+    Duration::from_micros(dice.u64(..1000 * millis))
 }
 
 /// What calls carry: made once, since it takes long.
@@ -176,7 +155,7 @@ impl Ends {
     async fn callers(
         &self,
         urls: &str,
-        dice: &mut Dice,
+        dice: &mut Rng,
         account: &Arc<Account>,
     ) -> Result<Vec<Caller>, String> {
         let mut callers = Vec::new();
@@ -191,7 +170,7 @@ impl Ends {
                     part,
                     context: context.clone(),
                     client: client.clone(),
-                    dice: dice.another(),
+                    dice: dice.fork(),
                     account: account.clone(),
                 };
                 caller.has_an_answer().await?;
@@ -218,7 +197,7 @@ struct Caller {
     part: &'static str,
     context: Context,
     client: EchoClient,
-    dice: Dice,
+    dice: Rng,
     account: Arc<Account>,
 }
 
@@ -246,13 +225,13 @@ impl Caller {
 
     /// How the connection has ended, if so.
     async fn call_once(&mut self) -> Option<Error> {
-        let content = &CONTENTS[self.dice.roll(CONTENTS.len() as u64) as usize];
-        let tensor = match self.dice.roll(3) {
+        let content = self.dice.choice(&*CONTENTS).unwrap();
+        let tensor = match self.dice.u8(..3) {
             0 => pooled_of(&self.context, content).unwrap(),
             1 => Tensor::from_vec(content.clone(), [LARGE as u64]).unwrap(),
             _ => Tensor::from_vec(content[..SMALL].to_vec(), [SMALL as u64]).unwrap(),
         };
-        let deadline = self.dice.pick(&DEADLINES);
+        let deadline = self.dice.choice(DEADLINES).unwrap();
         let client = self.client.with_deadline(deadline);
         let (begun, lag_before, account) = (Instant::now(), lag(), &self.account);
         let ended = timeout(BOUND, client.echo(&tensor).into_future()).await;
@@ -306,16 +285,17 @@ struct Forking {
 }
 
 impl Forking {
-    fn start(mut dice: Dice) -> Self {
+    fn start(mut dice: Rng) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let until = is_over.clone();
         let fork = move || {
             let mut children: Vec<Pid> = Vec::new();
             while !until.load(Ordering::Relaxed) {
-                std::thread::sleep(dice.up_to(Duration::from_millis(60)));
-                let lives = match dice.roll(2) {
-                    0 => Duration::ZERO,
-                    _ => dice.up_to(Duration::from_millis(300)),
+                std::thread::sleep(up_to(60, &mut dice));
+                let lives = if dice.bool() {
+                    up_to(300, &mut dice)
+                } else {
+                    Duration::ZERO
                 };
                 children.push(fork_once(lives));
                 children.retain(|child| !has_ended(*child, Some(WaitPidFlag::WNOHANG)));
@@ -373,12 +353,12 @@ fn variable(name: &str) -> String {
 /// The peer: serves and calls the survivor, until its end.
 pub(crate) fn play_struck() {
     let strikes = Strikes::of(&variable("TEST_STRIKES"));
-    let mut dice = Dice(variable("TEST_SEED").parse().unwrap());
+    let mut dice = Rng::with_seed(variable("TEST_SEED").parse().unwrap());
     measure_lag();
     runtime().block_on(async {
         let (ends, account) = (Ends::open().await, Arc::new(Account::default()));
         say("urls", ends.urls());
-        let _forking = strikes.forks.then(|| Forking::start(dice.another()));
+        let _forking = strikes.forks.then(|| Forking::start(dice.fork()));
         let urls = variable("TEST_URLS");
         let callers = ends.callers(&urls, &mut dice, &account).await;
         say("served", "");
@@ -402,7 +382,7 @@ pub(crate) fn play_struck() {
 pub(crate) fn play_survivor() {
     let strikes = Strikes::of(&variable("TEST_STRIKES"));
     let rounds: usize = variable("TEST_ROUNDS").parse().unwrap();
-    let mut dice = Dice(variable("TEST_SEED").parse().unwrap());
+    let mut dice = Rng::with_seed(variable("TEST_SEED").parse().unwrap());
     measure_lag();
     // What a process keeps once it has done all of this.
     live(Strikes::of(""), 0, &mut dice);
@@ -442,7 +422,7 @@ fn mapped() -> usize {
     segments.count()
 }
 
-fn live(strikes: Strikes, rounds: usize, dice: &mut Dice) {
+fn live(strikes: Strikes, rounds: usize, dice: &mut Rng) {
     runtime().block_on(async {
         let (ends, account) = (Ends::open().await, Arc::new(Account::default()));
         for _ in 0..rounds {
@@ -470,10 +450,10 @@ fn live(strikes: Strikes, rounds: usize, dice: &mut Dice) {
 }
 
 /// A peer from its beginning to its end.
-async fn round(ends: &Ends, strikes: Strikes, dice: &mut Dice, account: &Arc<Account>) {
+async fn round(ends: &Ends, strikes: Strikes, dice: &mut Rng, account: &Arc<Account>) {
     account.is_over.store(false, Ordering::SeqCst);
     let words = if strikes.forks { "forks" } else { "" };
-    let seed = dice.roll(u64::MAX).to_string();
+    let seed = dice.u64(..).to_string();
     let variables = [
         ("TEST_URLS", &*ends.urls()),
         ("TEST_STRIKES", words),
@@ -485,7 +465,7 @@ async fn round(ends: &Ends, strikes: Strikes, dice: &mut Dice, account: &Arc<Acc
         (child, urls)
     })
     .await;
-    let forking = strikes.forks.then(|| Forking::start(dice.another()));
+    let forking = strikes.forks.then(|| Forking::start(dice.fork()));
     let mut child = if strikes.is_early {
         early_end(ends, &urls, child, dice, account).await
     } else {
@@ -512,12 +492,12 @@ async fn early_end(
     ends: &Ends,
     urls: &str,
     mut child: Child,
-    dice: &mut Dice,
+    dice: &mut Rng,
     account: &Arc<Account>,
 ) -> Child {
     // Half of them before there is a connection.
-    let most = dice.pick(&[5, 100]);
-    let moment = dice.up_to(Duration::from_millis(most));
+    let most = dice.choice([5, 100]).unwrap();
+    let moment = up_to(most, dice);
     let killing = beside(move || {
         std::thread::sleep(moment);
         child.kill();
@@ -539,7 +519,7 @@ async fn late_end(
     urls: &str,
     child: Child,
     strikes: Strikes,
-    dice: &mut Dice,
+    dice: &mut Rng,
     account: &Arc<Account>,
 ) -> Child {
     let callers = ends.callers(urls, dice, account).await.unwrap();
@@ -549,7 +529,7 @@ async fn late_end(
     })
     .await;
     let mut calls = Caller::start(callers);
-    let (mut moments, over) = (dice.another(), account.clone());
+    let (mut moments, over) = (dice.fork(), account.clone());
     let child = beside(move || {
         let mut child = child;
         strike(&mut child, strikes, &mut moments, &over);
@@ -578,8 +558,8 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
 }
 
 /// Stops the peer and lets it go on a few times, then brings it to its end.
-fn strike(child: &mut Child, strikes: Strikes, dice: &mut Dice, account: &Account) {
-    let mut wait = |most| std::thread::sleep(dice.up_to(Duration::from_millis(most)));
+fn strike(child: &mut Child, strikes: Strikes, dice: &mut Rng, account: &Account) {
+    let mut wait = |most| std::thread::sleep(up_to(most, dice));
     if strikes.stops {
         for _ in 0..3 {
             wait(100);
@@ -590,7 +570,7 @@ fn strike(child: &mut Child, strikes: Strikes, dice: &mut Dice, account: &Accoun
     }
     wait(200);
     // Now and then it is killed while it stands still.
-    if strikes.stops && dice.roll(3) == 0 {
+    if strikes.stops && dice.u8(..3) == 0 {
         child.suspend();
     }
     account.is_over.store(true, Ordering::SeqCst);

@@ -3,35 +3,35 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use tensorpipe::Tensor;
 use tensorpipe_rpc::CallError;
 
 use super::model::{ERROR, ModelClient, PANIC, SCALAR, SHORT, are, over_each, rows};
-use crate::common::Numbers;
 
 const CALLS: u64 = 150;
 
 /// One call, however it ends. Whether it had its rows.
-async fn call(client: &ModelClient, numbers: &mut Numbers, value: f32) -> bool {
-    let (count, factor) = (numbers.below(6), 2.0 + numbers.below(2) as f32);
-    let poison = [ERROR, PANIC, SHORT, SCALAR].get(numbers.below(40) as usize);
+async fn call(client: &ModelClient, random: &mut Rng, value: f32) -> bool {
+    let (count, factor) = (random.u64(..6), 2.0 + f32::from(random.u8(..2)));
+    let poison = [ERROR, PANIC, SHORT, SCALAR].get(random.usize(..40));
     let x = rows(count, *poison.unwrap_or(&value));
-    let within = match numbers.below(6) {
-        0 => Some(Duration::from_millis(1 + numbers.below(6))),
+    let within = match random.u8(..6) {
+        0 => Some(Duration::from_millis(random.u64(1..=6))),
         _ => None,
     };
     let client = match within {
         Some(within) => client.with_deadline(within),
         None => client.clone(),
     };
-    let smooth = numbers.below(2) == 0;
+    let smooth = random.bool();
     let call = match smooth {
         true => client.smooth(x, factor),
         false => client.rough(x, factor),
     };
-    let ended = match numbers.below(6) {
+    let ended = match random.u8(..6) {
         0 => {
-            let leaves = Duration::from_micros(numbers.below(4000));
+            let leaves = Duration::from_micros(random.u64(..4000));
             match tokio::time::timeout(leaves, call).await {
                 Ok(ended) => ended,
                 Err(_) => return false,
@@ -78,11 +78,11 @@ async fn whoever_gets_rows_gets_its_own_and_nothing_is_left() {
             (0..3).map(move |j| {
                 let (client, seed) = (client.clone(), 1 + 97 * (3 * i as u64 + j));
                 tokio::spawn(async move {
-                    let mut numbers = Numbers(seed);
+                    let mut random = Rng::with_seed(seed);
                     let mut answered = 0;
                     for number in 0..CALLS {
                         let value = (1 + 1000 * seed + number) as f32;
-                        answered += u64::from(call(&client, &mut numbers, value).await);
+                        answered += u64::from(call(&client, &mut random, value).await);
                     }
                     answered
                 })
