@@ -62,7 +62,11 @@ fn exists(path: &str) -> Result<(), String> {
         .iter()
         .rev()
         .take_while(|line| line.starts_with('#') || line.starts_with("//"));
-    if above.any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test")) {
+    // Of the rows of this macro, each is a test.
+    let mut before = lines[..at].iter().rev().take_while(|line| **line != "}");
+    let is_row = before.any(|line| *line == "stories! {");
+    if is_row || above.any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"))
+    {
         Ok(())
     } else {
         Err(format!("`{name}` in {} is not a test", file.display()))

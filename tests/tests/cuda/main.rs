@@ -37,7 +37,7 @@ use fixture::CudaFixture;
 
 /// Tests whose story a child tells, on whose devices nothing goes wrong. The child's role is the test's name.
 macro_rules! stories {
-    ($(#[test] fn $test:ident() { $story:expr })*) => {
+    ($(fn $test:ident() { $story:expr })*) => {
         $(#[test] fn $test() { tell(stringify!($test), &[]); })*
 
         /// The story of this name.
@@ -51,121 +51,63 @@ macro_rules! stories {
 }
 
 stories! {
-    #[test]
     fn every_pair_of_devices_has_a_way() { runtime().block_on(channels::every_pair_has_a_way()) }
-    #[test]
     fn nobody_waits_for_a_device() { runtime().block_on(channels::nobody_waits()) }
-    #[test]
     fn nobody_waits_for_a_program_s_work_at_the_first_transfer() { runtime().block_on(channels::nobody_waits_at_first()) }
-    #[test]
     fn a_tensor_goes_to_main_memory_in_pieces_as_the_driver_counts() { runtime().block_on(channels::pieces_to_main_memory()) }
-    #[test]
     fn what_has_not_come_from_a_device_takes_no_budget() { runtime().block_on(channels::what_has_not_come_takes_no_budget()) }
-    #[test]
     fn a_late_source_holds_up_nobody() { runtime().block_on(channels::a_late_source_holds_up_nobody()) }
-    #[test]
     fn a_device_that_stands_still_takes_little_main_memory() { runtime().block_on(channels::a_device_that_stands_still_takes_little()) }
-    #[test]
     fn a_call_of_the_driver_that_fails_costs_one_message_and_what_comes_next_goes() { runtime().block_on(channels::calls_fail()) }
-    #[test]
     fn what_the_cpu_copies_of_pieces_holds_up_nobody() { runtime().block_on(pieces::are_placed_without_the_lock()) }
-    #[test]
     fn pieces_that_a_channel_mixes_up_are_no_tensor() { runtime().block_on(pieces::that_are_mixed_up_are_refused()) }
-    #[test]
     fn a_piece_that_a_channel_asks_for_late_comes() { runtime().block_on(pieces::that_are_asked_for_late_come()) }
-    #[test]
     fn main_memory_of_an_ordinary_peer_reaches_devices() { runtime().block_on(channels::with_an_ordinary_peer()) }
-    #[test]
     fn what_is_required_goes_so_or_not_at_all() { runtime().block_on(channels::required()) }
-    #[test]
     fn a_slice_is_a_tensor_and_a_slice_again() { slices::there_and_back() }
-    #[test]
     fn tensors_of_other_libraries_come_and_go_by_dlpack() { slices::by_dlpack() }
-    #[test]
     fn a_tensor_that_is_dropped_is_freed_behind_its_work() { slices::dropped_under_work() }
-    #[test]
     fn memory_is_filled_and_read_by_work_of_ones_own() { slices::filled_by_hand() }
-    #[test]
     fn work_of_ones_own_reads_what_is_there() { slices::read_by_hand() }
-    #[test]
     fn memory_that_is_given_up_is_used_again_behind_its_work() { slices::given_up() }
-    #[test]
     fn main_memory_is_kept_until_it_is_copied() { slices::sources_are_kept() }
-    #[test]
     fn a_copy_to_another_device_waits_for_its_source() { slices::copied_to_another_device() }
-    #[test]
     fn a_callback_that_panics_takes_nobody_along() { slices::a_callback_panics() }
-    #[test]
     fn memory_of_another_device_is_not_borrowed_from_this_driver_s() { slices::borrowed_by_device() }
-    #[test]
     fn what_is_on_devices_outlives_every_handle_on_them() { slices::outlive_their_devices() }
-    #[test]
     fn a_reader_that_gives_no_proof_gets_tensors_another_way() { ipc::stalls::gives_no_proof() }
-    #[test]
     fn a_proof_that_is_heard_of_when_it_is_withdrawn_keeps_no_tensor_back() { ipc::stalls::hears_late() }
-    #[test]
     fn an_offer_of_memory_that_was_freed_is_none_of_what_lies_there_now() { ipc::replays::freed() }
-    #[test]
     fn allocations_are_counted_before_one_is_passed_on() { foreign::counted_first() }
-    #[test]
     fn a_driver_that_is_long_in_passing_memory_on_locks_no_pipe() { foreign::passed_on_late() }
-    #[test]
     fn a_driver_that_is_long_in_releasing_memory_holds_up_no_event() { foreign::released_late() }
-    #[test]
     fn an_owner_that_is_long_in_going_holds_up_no_event() { foreign::owner_goes_late() }
-    #[test]
     fn an_owner_s_code_runs_on_a_thread_that_may_wait() { foreign::owner_goes_elsewhere() }
-    #[test]
     fn a_lasting_error_that_the_driver_has_for_an_event_ends_its_waits_and_its_memory_is_lost() { unanswered::waits_end() }
-    #[test]
     fn an_event_that_a_driver_does_not_answer_for_while_a_graph_is_captured_is_asked_again() { unanswered::asked_again() }
-    #[test]
     fn a_stream_of_another_device_of_the_driver_s_is_refused() { slices::another_device_s_stream() }
-    #[test]
     fn a_stream_that_is_each_thread_s_own_is_refused() { slices::stream_per_thread() }
-    #[test]
     fn a_slice_is_taken_out_behind_work_that_another_handle_has_queued_last() { slices::taken_by_the_last() }
-    #[test]
     fn a_wait_of_cudarc_s_that_the_driver_refuses_makes_no_tensor_and_no_slice() { slices::cudarcs_wait_fails() }
-    #[test]
     fn a_graph_that_a_program_captures_of_the_driver_s_calls_survives_every_channel() { runtime().block_on(captured::goes_on()) }
-    #[test]
     fn pinned_memory_that_another_library_frees_ends_no_capture() { captured::pinned_of_others() }
-    #[test]
     fn what_is_dropped_while_a_driver_captures_its_stream_goes_when_the_capture_has_ended() { runtime().block_on(captured::dropped()) }
-    #[test]
     fn a_piece_that_is_pinned_for_a_driver_is_no_longer_than_honest_readers_ask_for() { runtime().block_on(liars::asks_for_all()) }
-    #[test]
     fn a_driver_pins_whole_pages_for_long_main_memory() { late::rounded() }
-    #[test]
     fn a_driver_that_is_long_in_making_memory_for_a_tensor_locks_no_pipe() { late::made_for_a_tensor() }
-    #[test]
     fn a_driver_that_is_long_in_unmapping_memory_holds_up_no_event() { late::unmapped() }
-    #[test]
     fn a_driver_s_descriptors_of_what_was_lent_are_closed_when_there_are_many() { runtime().block_on(lent::closed()) }
-    #[test]
     fn every_call_leaves_a_program_its_current_context() { slices::current_context() }
-    #[test]
     fn the_last_handle_on_something_leaves_no_context_current() { slices::no_current_context() }
-    #[test]
     fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
-    #[test]
     fn a_driver_that_is_long_in_unpinning_main_memory_holds_up_no_mapping() { runtime().block_on(late::unmapped_meanwhile()) }
-    #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }
-    #[test]
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_end_of_its_devices() { late::let_go() }
-    #[test]
     fn a_driver_that_lets_nothing_go_costs_nothing_else() { late::failing() }
-    #[test]
     fn a_device_that_is_long_in_being_opened_holds_up_no_pool() { late::opened() }
-    #[test]
     fn a_driver_that_is_long_in_making_memory_holds_up_no_event() { late::made() }
-    #[test]
     fn where_nothing_is_taken_any_more_nothing_is_fetched() { runtime().block_on(liars::fetched_no_more()) }
-    #[test]
     fn what_is_borrowed_is_copied_before_it_is_lent_on() { foreign::borrowed_goes_on() }
-    #[test]
     fn other_streams_of_a_slice_are_waited_for_and_wait() { slices::two_streams_of_cudarcs() }
 }
 
