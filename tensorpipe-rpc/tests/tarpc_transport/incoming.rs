@@ -55,9 +55,20 @@ async fn a_listener_is_a_stream_of_transports_with_a_bound_for_each_host() {
         }
         let third = connect(context.connect(&url).await.unwrap());
         soon(third.greet(context::current())).await.unwrap_err();
-        for client in clients {
+        for client in &clients {
             assert_eq!(client.greet(context::current()).await.unwrap(), 7);
         }
+        // A place is free again when its client leaves.
+        clients.pop();
+        soon(async {
+            loop {
+                let again = connect(context.connect(&url).await.unwrap());
+                if again.greet(context::current()).await.is_ok() {
+                    break;
+                }
+            }
+        })
+        .await;
     }
 }
 

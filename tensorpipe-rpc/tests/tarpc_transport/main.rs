@@ -7,7 +7,6 @@ mod common;
 mod hostile;
 mod incoming;
 mod messages;
-mod scenarios;
 mod semantics;
 mod service;
 mod wrapped;

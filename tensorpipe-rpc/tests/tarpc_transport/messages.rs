@@ -7,7 +7,7 @@ use futures_util::{FutureExt, SinkExt, StreamExt};
 use tarpc::server::{BaseChannel, Channel};
 use tarpc::{ClientMessage, Request, Response, context, trace};
 use tensorpipe::{Pipe, Tensor};
-use tensorpipe_rpc::tarpc::{MAX_WRITING, PipeTransport, TransportError, transport};
+use tensorpipe_rpc::tarpc::{Incoming, MAX_WRITING, PipeTransport, TransportError, transport};
 
 use super::{over_each, soon};
 
@@ -275,4 +275,13 @@ async fn what_is_sent_after_closing_is_an_error_and_does_not_arrive() {
         assert_eq!(client.next().await.unwrap().unwrap().request_id, 7);
     })
     .await;
+}
+
+/// What is in a message does not decide whether a transport is `Sync`.
+#[test]
+fn a_transport_is_send_and_sync_whatever_it_carries() {
+    fn assert_send_and_sync<T: Send + Sync + Unpin>() {}
+    type NotSync = std::cell::Cell<u32>;
+    assert_send_and_sync::<PipeTransport<Response<NotSync>, ClientMessage<NotSync>>>();
+    assert_send_and_sync::<Incoming<ClientMessage<NotSync>, Response<NotSync>>>();
 }

@@ -1,16 +1,14 @@
-//! tarpc's own features work on this transport: hooks, limits for channels, and requests whose handler or serde code
-//! panics.
+//! On this transport: tarpc's hooks, and requests whose handler or serde code panics.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt, stream};
+use futures_util::StreamExt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tarpc::client::{self, RpcError};
 use tarpc::context::{self, Context};
-use tarpc::server::incoming::{Incoming, spawn_incoming};
 use tarpc::server::request_hook::{AfterRequest, BeforeRequest, RequestHook};
 use tarpc::server::{BaseChannel, Channel};
 use tarpc::{ClientMessage, Response, ServerError};
@@ -136,47 +134,6 @@ async fn hooks_see_every_request_may_refuse_it_and_may_shorten_its_time() {
         let left = client.left(within_ms(60_000)).await.unwrap();
         assert!(left <= Duration::from_secs(2), "{left:?}");
         assert_eq!(ended.load(Ordering::SeqCst), 3);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_listener_of_pipes_keeps_to_its_bound_of_channels() {
-    let context = tcp().build().unwrap();
-    let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
-    let url = listener.url().to_string();
-    let accepted = stream::unfold(listener, async |listener| {
-        let pipe = listener.accept().await.ok()?;
-        let served: Served = transport(pipe);
-        Some((BaseChannel::with_defaults(served), listener))
-    });
-    let channels = accepted
-        .boxed()
-        .max_channels_per_key(1, |channel| {
-            channel.transport().pipe().peer_name().to_owned()
-        })
-        .max_concurrent_requests_per_channel(4)
-        .execute(Server.serve());
-    tokio::spawn(spawn_incoming(channels));
-    let of = |name: &str| tcp().name(name).build().unwrap();
-    let (anna, bert) = (of("anna"), of("bert"));
-    let first = connect(anna.connect(&url).await.unwrap());
-    first.left(context::current()).await.unwrap();
-    // Another one of hers is dropped, one of his is not.
-    let second = connect(anna.connect(&url).await.unwrap());
-    soon(second.left(context::current())).await.unwrap_err();
-    let his = connect(bert.connect(&url).await.unwrap());
-    his.left(context::current()).await.unwrap();
-    first.left(context::current()).await.unwrap();
-    // Her place is free again when she leaves.
-    drop(first);
-    soon(async {
-        loop {
-            let again = connect(anna.connect(&url).await.unwrap());
-            if again.left(context::current()).await.is_ok() {
-                break;
-            }
-        }
     })
     .await;
 }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
+use tarpc::client::stub::load_balance::RoundRobin;
+use tarpc::client::stub::retry::Retry;
 use tarpc::client::{self, RpcError};
 use tarpc::context::{self, Context};
 use tarpc::server::{BaseChannel, Channel};
@@ -143,6 +145,20 @@ async fn values_and_tensors_of_every_size_come_back() {
         );
         let refused = client.named(context::current(), HashMap::new()).await;
         assert_eq!(refused.unwrap().unwrap_err(), "nothing to sort");
+    })
+    .await;
+}
+
+/// Whose requests are shared, to be sent again.
+#[tokio::test]
+async fn tarpcs_stubs_stand_on_the_transport() {
+    over_each(async |client, server| {
+        serve(server, Worker::default());
+        let channel = client::new(client::Config::default(), transport(client)).spawn();
+        let balanced = RoundRobin::new(vec![channel]);
+        let retried = Retry::new(balanced, |_: &Result<_, RpcError>, attempts| attempts < 3);
+        let client = WorkClient::from(retried);
+        assert_eq!(client.add(context::current(), 1, 2).await.unwrap(), 3);
     })
     .await;
 }
