@@ -27,67 +27,26 @@ fn a_call_through_a_partition_that_heals_before_its_deadline_succeeds() {
     });
 }
 
-/// The server hears of the call and has done it; the answer is what the partition holds.
-#[test]
-fn a_deadline_passes_on_the_virtual_clock() {
-    let begun = Instant::now();
-    testing::run(1, async |network| {
-        // Nobody gives the silent link up before.
-        let mut timeouts = Timeouts::default();
-        timeouts.silence = None;
-        let (_server, client) = pair_with(&network, timeouts).await;
-        let client = client.with_deadline(millis(3_600_000));
-        network.link("server", "client").stall();
-        let before = network.elapsed();
-        let error = client.scale(tensor(3), 2.0).await.unwrap_err();
-        assert!(matches!(error, CallError::Deadline { .. }), "{error}");
-        let took = network.elapsed() - before;
-        assert!(
-            (millis(3_600_000)..millis(3_601_000)).contains(&took),
-            "{took:?}"
-        );
-    });
-    // An hour, in what a busy machine needs.
-    assert!(begun.elapsed() < millis(30_000));
-}
-
+/// An hour of it passes in less than half a minute.
 #[test]
 fn keep_alive_gives_a_stalled_link_up_after_its_silence() {
+    let (begun, hour) = (Instant::now(), millis(3_600_000));
     for stalled in [("client", "server"), ("server", "client")] {
         testing::run(1, async |network| {
             let mut timeouts = Timeouts::default();
-            timeouts.silence = Some(millis(180_000));
+            timeouts.silence = Some(hour);
             let (server, client) = pair_with(&network, timeouts).await;
-            let client = client.with_deadline(millis(3_600_000));
+            let client = client.with_deadline(3 * hour);
             network.link(stalled.0, stalled.1).stall();
             let before = network.elapsed();
-            let error = client.nap(3_000_000).await.unwrap_err();
+            let error = client.nap(7_200_000).await.unwrap_err();
             assert!(matches!(error, CallError::Connection { .. }), "{error}");
             let took = network.elapsed() - before;
-            assert!(took <= millis(180_000), "{stalled:?}: {took:?}");
+            assert!(took > hour / 2 && took <= hour, "{stalled:?}: {took:?}");
             drop(server);
         });
     }
-}
-
-/// Also what only connects: it waits as if the listener were slow, and gets through.
-#[test]
-fn a_connection_is_made_once_the_partition_heals() {
-    testing::run(1, async |network| {
-        let server = network.host("server").context().build().unwrap();
-        let client = network.host("client").context().build().unwrap();
-        let listener = server.listen(["sim://server:0"]).await.unwrap();
-        network.partition("client", "server");
-        let healing = async {
-            tokio::time::sleep(millis(5_000)).await;
-            network.heal("client", "server");
-        };
-        let connecting = client.connect(listener.url());
-        let (connected, accepted, ()) = tokio::join!(connecting, listener.accept(), healing);
-        connected.unwrap();
-        accepted.unwrap();
-        assert_eq!(network.elapsed(), millis(5_000));
-    });
+    assert!(begun.elapsed() < millis(30_000));
 }
 
 /// Nobody watches over the peer, and `mpt` over its connections: chunks that are not confirmed end the pipe.

@@ -44,7 +44,11 @@ impl Scaler for Cpu {
 
 /// Serves at port 1 of `host`.
 pub(crate) async fn serve(host: &Host) -> Server {
-    let context = host.context().build().unwrap();
+    serve_with(host, Timeouts::default()).await
+}
+
+async fn serve_with(host: &Host, timeouts: Timeouts) -> Server {
+    let context = host.context().timeouts(timeouts).build().unwrap();
     let server = Server::builder().context(&context);
     let server = server.service(ScalerService::new(Cpu));
     server.listen(host.url(1)).await.unwrap()
@@ -55,9 +59,9 @@ pub(crate) async fn pair(network: &Network) -> (Server, ScalerClient) {
     pair_with(network, Timeouts::default()).await
 }
 
-/// The same, where the client's context has these.
+/// The same, where both contexts have these.
 pub(crate) async fn pair_with(network: &Network, timeouts: Timeouts) -> (Server, ScalerClient) {
-    let server = serve(&network.host("server")).await;
+    let server = serve_with(&network.host("server"), timeouts.clone()).await;
     let context = network.host("client").context();
     let context = context.timeouts(timeouts).build().unwrap();
     let client = ScalerClient::connect_with(&context, server.url()).await;
