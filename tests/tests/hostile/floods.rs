@@ -211,7 +211,7 @@ fn a_tensor_of_64_gib_that_never_comes_takes_no_memory() {
 /// Long heads, of which the first bytes come.
 #[test]
 fn large_heads_that_never_come_take_no_memory() {
-    let body = message_body(&[7; 1_000_000], &[], &[], b"");
+    let body = message_body(&[7; 1_000_000], &[], b"");
     unharmed_when_warm(|target| {
         let mut open: Vec<Raw> = std::iter::repeat_with(|| {
             let mut raw = Raw::open(&target.pipes);

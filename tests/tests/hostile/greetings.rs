@@ -1,103 +1,40 @@
 //! What hostile peers say first.
 
 use super::raw::{
-    ANSWER, FIN, HELLO, HELLO as HELLO_KIND, MESSAGE, PING, REJECT, Raw, SOON, frame, header,
-    hello, hello_body, message, noise, preface, tensor, text,
+    ANSWER, FIN, HELLO, HELLO as HELLO_KIND, MESSAGE, REJECT, Raw, SOON, frame, header, hello,
+    hello_body, message, noise, preface, tensor, text,
 };
 use super::server::{Target, unharmed};
 use super::stream::Way;
 
-/// Each of these is cut off, without waiting for the bound on handshakes.
+/// Each is cut off without waiting for the bound on handshakes: `tensorpipe/src/proto/tests/handshake.rs` has more.
 #[test]
 fn nonsense_is_cut_off_at_once() {
     for way in Way::ALL {
         let target = Target::start_with(way, &[("TEST_HANDSHAKE", "60000")]);
-        let hello_with = |body: Vec<u8>| [preface(), frame(HELLO, &body)].concat();
-        let whole = hello_body(&["tcp"], &["basic"]);
-        let at = |needle: &[u8]| {
-            whole
-                .windows(needle.len())
-                .position(|window| window == needle)
-                .unwrap()
-        };
-        let changed = |at: usize, bytes: &[u8]| {
-            let mut body = whole.clone();
-            body[at..at + bytes.len()].copy_from_slice(bytes);
-            hello_with(body)
-        };
-        // Limits begin behind purpose, name and process.
-        let limits = 1 + 2 + 8 + 16;
-        let cases: Vec<(&str, Vec<u8>)> = vec![
+        let tls = [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &noise(1, 500)].concat();
+        let behind_preface = |frame: Vec<u8>| [preface(), frame].concat();
+        let cases: [(&str, Vec<u8>); 8] = [
             ("one byte that C++ dies of", vec![0xb8]),
             (
                 "an HTTP request",
                 b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
             ),
-            (
-                "an HTTP/2 preface",
-                b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-            ),
-            (
-                "a TLS hello",
-                [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &noise(1, 500)].concat(),
-            ),
-            ("an SSH greeting", b"SSH-2.0-OpenSSH_9.6\r\n".to_vec()),
+            ("a TLS hello", tls),
             (
                 "a length prefix of 2^62",
                 [&(1u64 << 62).to_le_bytes()[..], &[0xb8; 100]].concat(),
             ),
-            ("zeros", vec![0; 5000]),
-            (
-                "a preface whose line ends were translated",
-                b"\x93TPIPE\n\n\x01\0\x01\0".to_vec(),
-            ),
             (
                 "a frame of 4 GiB",
-                [preface(), header(HELLO, u32::MAX, b"x")].concat(),
-            ),
-            (
-                "a frame one byte too long",
-                [preface(), header(HELLO, (32 << 10) + 1, &noise(2, 4000))].concat(),
+                behind_preface(header(HELLO, u32::MAX, b"x")),
             ),
             (
                 "a message instead of a hello",
-                [preface(), message(b"hi", &[], b"")].concat(),
+                behind_preface(message(b"hi", &[], b"")),
             ),
-            (
-                "an answer instead of a hello",
-                [preface(), frame(ANSWER, &whole)].concat(),
-            ),
-            (
-                "a rejection instead of a hello",
-                [preface(), frame(REJECT, b"\0\0\0")].concat(),
-            ),
-            (
-                "a kind that nobody knows",
-                [preface(), frame(200, b"")].concat(),
-            ),
-            ("a ping", [preface(), frame(PING, &[0; 8])].concat()),
-            ("an empty hello", hello_with(Vec::new())),
-            ("a purpose that means nothing", changed(0, &[9])),
-            ("a name that is not UTF-8", changed(3, &[0xff, 0xfe])),
-            ("a name longer than the frame", changed(1, &[0xff, 0xff])),
-            ("limits cut short", changed(limits, &67u16.to_le_bytes())),
-            (
-                "limits under which nothing can be sent",
-                changed(limits + 2, &[0; 4]),
-            ),
-            (
-                "more transports than there are",
-                changed(at(b"tcp") - 3, &[255]),
-            ),
-            (
-                "more channels than there are",
-                changed(at(b"basic") - 3, &[255]),
-            ),
-            (
-                "more devices than there are",
-                changed(at(b"basic") + 6, &[255]),
-            ),
-            ("half a token", hello_with(vec![1, 2, 3])),
+            ("a kind that nobody knows", behind_preface(frame(200, b""))),
+            ("an empty hello", behind_preface(frame(HELLO, b""))),
         ];
         for (what, bytes) in cases {
             let mut raw = Raw::connect(&target.pipes);

@@ -20,7 +20,6 @@ pub(crate) const FLUSH: u8 = 22;
 pub(crate) const FLUSHED: u8 = 23;
 pub(crate) const PING: u8 = 24;
 pub(crate) const PONG: u8 = 25;
-pub(crate) const GOAWAY: u8 = 26;
 pub(crate) const FIN: u8 = 27;
 pub(crate) const FIN_ACK: u8 = 28;
 pub(crate) const CHANNEL: u8 = 29;
@@ -89,14 +88,7 @@ pub(crate) fn hello() -> Vec<u8> {
     [preface(), frame(HELLO, &hello_body(&["tcp"], &["basic"]))].concat()
 }
 
-/// A part of a MESSAGE: its flags (1 eager) and channel, the rest of its fields.
-pub(crate) fn payload(flags: u8, channel: u8, len: u64) -> Vec<u8> {
-    let mut out = vec![flags, channel];
-    out.extend_from_slice(&len.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
-    out
-}
-
+/// A tensor of a MESSAGE: its flags (1 eager) and channel, the rest of its fields.
 pub(crate) fn tensor(flags: u8, channel: u8, dtype: u8, shape: &[u64]) -> Vec<u8> {
     let mut out = vec![flags, channel, dtype, shape.len() as u8];
     shape
@@ -108,17 +100,11 @@ pub(crate) fn tensor(flags: u8, channel: u8, dtype: u8, shape: &[u64]) -> Vec<u8
     out
 }
 
-/// The body of a MESSAGE.
-pub(crate) fn message_body(
-    metadata: &[u8],
-    payloads: &[Vec<u8>],
-    tensors: &[Vec<u8>],
-    content: &[u8],
-) -> Vec<u8> {
+/// The body of a MESSAGE without payloads.
+pub(crate) fn message_body(metadata: &[u8], tensors: &[Vec<u8>], content: &[u8]) -> Vec<u8> {
     let mut fields = (metadata.len() as u32).to_le_bytes().to_vec();
-    fields.extend_from_slice(&(payloads.len() as u16).to_le_bytes());
+    fields.extend_from_slice(&[0; 2]);
     fields.extend_from_slice(&(tensors.len() as u16).to_le_bytes());
-    fields.extend(payloads.concat());
     fields.extend(tensors.concat());
     let mut out = (fields.len() as u32).to_le_bytes().to_vec();
     out.extend(fields);
@@ -128,7 +114,7 @@ pub(crate) fn message_body(
 }
 
 pub(crate) fn message(metadata: &[u8], tensors: &[Vec<u8>], content: &[u8]) -> Vec<u8> {
-    frame(MESSAGE, &message_body(metadata, &[], tensors, content))
+    frame(MESSAGE, &message_body(metadata, tensors, content))
 }
 
 pub(crate) fn data(message: u64, part: u16, content: &[u8]) -> Vec<u8> {

@@ -1,9 +1,8 @@
 //! Hostile bytes on an open pipe.
 
 use super::raw::{
-    CHANNEL, DATA, FIN, FIN_ACK, FLUSH, FLUSHED, GOAWAY, GRANT, HELLO, MESSAGE, PONG, REFUSE,
-    RESET, Raw, SOON, STAY, WINDOW, data, frame, header, message, message_body, payload, reason,
-    tensor,
+    CHANNEL, DATA, FIN_ACK, FLUSH, FLUSHED, GRANT, HELLO, MESSAGE, REFUSE, RESET, Raw, SOON,
+    WINDOW, data, frame, header, message, reason, tensor,
 };
 use super::server::{Target, unharmed};
 use super::stream::Way;
@@ -16,173 +15,30 @@ fn grant(message: u64) -> Vec<u8> {
     frame(GRANT, &[number(message), vec![0, 0]].concat())
 }
 
+/// One of each kind of frame: `tensorpipe/src/proto/tests/hostile.rs` has the rest.
 #[test]
 fn every_fault_ends_its_pipe_and_no_other() {
     for way in Way::ALL {
         let target = Target::start_with(way, &[("TEST_HANDSHAKE", "60000")]);
-        let with = |payloads: &[Vec<u8>], tensors: &[Vec<u8>], content: &[u8]| {
-            frame(MESSAGE, &message_body(b"", payloads, tensors, content))
-        };
-        let mut metadata_of_4_gib = message_body(b"", &[], &[], b"");
-        metadata_of_4_gib[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-        let mut parts_of_65535 = message_body(b"", &[], &[], b"");
-        parts_of_65535[8..12].copy_from_slice(&[255; 4]);
-        let mut fields_of_4_gib = message_body(b"", &[], &[], b"");
-        fields_of_4_gib[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        let mut bad_text = reason(RESET, 0, 0, b"??");
-        let len = bad_text.len();
-        bad_text[len - 2..].copy_from_slice(&[0xff, 0xfe]);
-        let cases: Vec<(&str, Vec<u8>)> = vec![
+        let of = |tensor| message(b"", &[tensor], b"");
+        let word = frame(CHANNEL, &[number(0), vec![0, 0, 0, 0, 1]].concat());
+        let cases: [(&str, Vec<u8>); 13] = [
             ("a kind that nobody knows", frame(99, b"x")),
             ("a hello on an open pipe", frame(HELLO, &[0; 40])),
-            ("a stay on an open pipe", frame(STAY, &[0; 2])),
-            ("a message of 4 GiB", header(MESSAGE, u32::MAX, &[])),
             ("data of 4 GiB", header(DATA, u32::MAX, &[])),
-            ("a control frame of 16 MiB", header(PONG, 16 << 20, &[])),
-            ("an empty message frame", frame(MESSAGE, b"")),
-            (
-                "fields longer than the frame",
-                frame(MESSAGE, &fields_of_4_gib),
-            ),
-            ("metadata of 4 GiB", frame(MESSAGE, &metadata_of_4_gib)),
-            (
-                "metadata over the limit",
-                header(MESSAGE, (1 << 20) + 200, &{
-                    let mut body = message_body(b"", &[], &[], b"");
-                    body[4..8].copy_from_slice(&((1 << 20) + 1u32).to_le_bytes());
-                    body
-                }),
-            ),
-            (
-                "65535 payloads and tensors in 12 bytes",
-                frame(MESSAGE, &parts_of_65535),
-            ),
-            (
-                "more parts than allowed",
-                with(&vec![payload(1, 0, 0); 4097], &[], b""),
-            ),
-            (
-                "a payload of 2^63",
-                with(&[payload(0, 0, 1 << 63)], &[], b""),
-            ),
-            (
-                "a tensor of 2^63",
-                with(&[], &[tensor(0, 0, 0, &[1 << 63])], b""),
-            ),
-            (
-                "a shape that overflows",
-                with(
-                    &[],
-                    &[tensor(0, 0, 11, &[u64::MAX, u64::MAX, u64::MAX])],
-                    b"",
-                ),
-            ),
-            (
-                "a message whose sum overflows",
-                with(&vec![payload(0, 0, 8 << 30); 17], &[], b""),
-            ),
-            (
-                "33 dimensions",
-                with(&[], &[tensor(1, 0, 0, &[1; 33])], b"x"),
-            ),
-            (
-                "an unknown element type",
-                with(&[], &[tensor(1, 0, 200, &[1])], b"x"),
-            ),
-            (
-                "an unknown channel",
-                with(&[], &[tensor(0, 7, 0, &[1])], b""),
-            ),
-            ("unknown flags", with(&[], &[tensor(0xf8, 0, 0, &[1])], b"")),
-            (
-                "an eager part of another length",
-                with(&[payload(1, 0, 100)], &[], b"short"),
-            ),
-            (
-                "more bytes than parts",
-                with(&[payload(1, 0, 2)], &[], b"longer than said"),
-            ),
-            (
-                "an eager part over the limit",
-                header(MESSAGE, 26 + (64 << 10) + 1, &{
-                    message_body(b"", &[payload(1, 0, (64 << 10) + 1)], &[], b"")
-                }),
-            ),
-            (
-                "an empty part that waits",
-                with(&[payload(0, 0, 0)], &[], b""),
-            ),
-            (
-                "data ahead beyond the window",
-                with(&[payload(2, 0, (256 << 10) + 1)], &[], b""),
-            ),
-            (
-                "small parts ahead, which cost more than their bytes",
-                with(&vec![payload(2, 0, 1); 1100], &[], b""),
-            ),
+            ("a tensor of 2^63", of(tensor(0, 0, 0, &[1 << 63]))),
             ("data of no message", data(0, 0, b"x")),
-            ("data of a message far ahead", data(u64::MAX, 0, b"x")),
-            ("data cut short", frame(DATA, &[0; 11])),
-            (
-                "data of an eager part",
-                [with(&[payload(1, 0, 2)], &[], b"ab"), data(0, 0, b"c")].concat(),
-            ),
-            (
-                "data of a part that is not there",
-                [
-                    with(&[], &[tensor(0, 0, 0, &[5000])], b""),
-                    data(0, 9, b"c"),
-                ]
-                .concat(),
-            ),
             ("a go-ahead for nothing", grant(0)),
-            (
-                "a go-ahead cut short",
-                frame(GRANT, &[number(0), vec![255, 255]].concat()),
-            ),
             ("a refusal of nothing", reason(REFUSE, 0, 3, b"no")),
-            (
-                "a refusal of the last number",
-                reason(REFUSE, u64::MAX, 3, b"no"),
-            ),
-            ("a reset of a message far ahead", reason(RESET, 5, 1, b"no")),
-            (
-                "a reset of the last number",
-                reason(RESET, u64::MAX, 1, b"no"),
-            ),
-            ("a reset cut short", frame(RESET, &number(0))),
-            ("a reset that is not UTF-8", bad_text),
-            ("an answer to no refusal", {
-                let mut frame = reason(RESET, 0, 1, b"");
-                frame[5] = 4;
-                frame
-            }),
+            ("a reset of what is far ahead", reason(RESET, 5, 1, b"no")),
             ("a flush of nothing", frame(FLUSH, &number(0))),
-            (
-                "a flush of the last number",
-                frame(FLUSH, &number(u64::MAX)),
-            ),
             ("an answer to no flush", frame(FLUSHED, &number(0))),
-            (
-                "a going away from what was not sent",
-                frame(GOAWAY, &[number(9), vec![0, 0]].concat()),
-            ),
             ("an answer to no goodbye", frame(FIN_ACK, b"")),
-            ("two goodbyes", [frame(FIN, b""), frame(FIN, b"")].concat()),
-            (
-                "a message after the goodbye",
-                [frame(FIN, b""), message(b"more", &[], b"")].concat(),
-            ),
             ("a window cut short", frame(WINDOW, &number(1))),
             (
-                "a channel's word about nothing",
-                frame(CHANNEL, &[number(0), vec![0, 0, 0, 0, 1]].concat()),
+                "a word to a channel that has none",
+                [of(tensor(0, 0, 0, &[5000])), word].concat(),
             ),
-            ("a channel's word to a channel that has none", {
-                let mut bytes = with(&[], &[tensor(0, 0, 0, &[5000])], b"");
-                bytes.extend(frame(CHANNEL, &[number(0), vec![0, 0, 0, 0, 1]].concat()));
-                bytes
-            }),
         ];
         for (what, bytes) in cases {
             let mut raw = Raw::open(&target.pipes);

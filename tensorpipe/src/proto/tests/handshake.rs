@@ -6,6 +6,7 @@ use crate::error::PeerFault;
 use crate::proto::handshake::{ClientHandshake, FirstFrame, Reply, ServerHandshake, select};
 use crate::proto::sim::frames::frame;
 use crate::proto::sim::{End, Pair, answer, hello, limits, message, reject};
+use crate::proto::wire::frame::HEADER_LEN;
 use crate::proto::wire::hello::{
     Brochure, CHANNEL_DEVICES_MAX, ChannelOffer, ChosenChannel, DEVICES_MAX, HANDSHAKE_MAX,
     OFFERS_MAX, Purpose, Reject, TransportOffer, put_stay,
@@ -140,6 +141,7 @@ fn hostile_peers_are_recognised_by_their_first_byte() {
         &b"GET / HTTP/1.1"[..],
         b"\x16\x03\x01",
         b"SSH-2.0",
+        b"PRI * HTTP/2.0",
         b"\0",
         b"\x93TPIPE\n",
     ] {
@@ -174,7 +176,7 @@ fn a_frame_that_does_not_belong_or_is_too_long_ends_it() {
     let limit = HANDSHAKE_MAX as usize;
     let long = "a HELLO frame of 32769 bytes exceeds the limit of 32768";
     assert_eq!(said(1, 0, limit + 1), long);
-    for kind in [16, 4, 5] {
+    for kind in [2, 3, 4, 5, 16, 24] {
         assert!(said(kind, 0, 0).ends_with("instead of HELLO"));
     }
     assert!(said(99, 1, 0).ends_with("during the handshake"));
@@ -198,6 +200,25 @@ fn limits_under_which_nothing_could_be_sent_are_refused() {
     least.window_bytes = u64::from(least.frame_max());
     let hello = hello("a", least, Brochure::default());
     ServerHandshake::default().handle(&hello).unwrap();
+}
+
+#[test]
+fn fields_of_a_hello_mean_nothing() {
+    let whole = hello("ab", limits(), Brochure::default());
+    let purpose = preface().len() + HEADER_LEN;
+    let name = purpose + 1;
+    let limits = name + 2 + 2 + 16;
+    for (at, bytes, expected) in [
+        (purpose, [9, 2], "a purpose that is neither"),
+        (name, [0xff; 2], "is cut short"),
+        (name + 2, [0xff, 0xfe], "text that is not UTF-8"),
+        (limits, [67, 0], "is cut short"),
+    ] {
+        let mut changed = whole.clone();
+        changed[at..at + 2].copy_from_slice(&bytes);
+        let said = hear(&changed).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 // What a hostile peer's HELLO may cost, and what becomes of the words in it.

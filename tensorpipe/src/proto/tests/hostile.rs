@@ -57,6 +57,10 @@ fn messages_that_were_never_sent_are_named() {
     unknown(&control([Control::Flushed(9)]), "FLUSHED", 9);
     unknown(&control([Control::Flush(4)]), "FLUSH", 4);
     unknown(&control([reset(5, false)]), "RESET", 5);
+    let last = u64::MAX;
+    unknown(&control([refuse(last)]), "REFUSE", last);
+    unknown(&control([Control::Flush(last)]), "FLUSH", last);
+    unknown(&control([reset(last, false)]), "RESET", last);
     let text = String::new();
     unknown(&control([Control::GoAway { next: 2, text }]), "GOAWAY", 2);
     for (message, part) in [(4, 0), (0, 0), (1, 1)] {
@@ -68,7 +72,7 @@ fn messages_that_were_never_sent_are_named() {
 
 #[test]
 fn data_comes_that_was_not_asked_for() {
-    for (message, part) in [(9, 0), (2, 0), (1, 1), (0, 0), (3, 1)] {
+    for (message, part) in [(9, 0), (2, 0), (1, 1), (0, 0), (3, 1), (u64::MAX, 0)] {
         unknown(&chunk(message, part, 10), "DATA", message);
     }
     // A chunk may still be on its way when its message is refused, but not behind the writer's answer to that.
@@ -124,6 +128,13 @@ fn credit_is_exceeded() {
     );
     let ahead = head(&[(1, bulk(0, true))]);
     says(&ahead, "it sent bytes ahead beyond its credit of 0");
+    // However small parts are.
+    let mut some = limits();
+    some.window_ahead = 300;
+    let mut pair = Pair::with(limits(), some, None).told();
+    pair.tell(&head(&[(1, bulk(0, true)); 2]));
+    let expected = "it sent bytes ahead beyond its credit of 300";
+    assert_eq!(pair.b.complaint(), expected);
 
     let mut small = limits();
     small.window_messages = 100;
@@ -148,6 +159,9 @@ fn messages_are_larger_than_allowed() {
     says(&five, "a message's eager parts of 320");
     let many = head(&[(0, Carriage::Eager); 17]);
     says(&many, "payloads and tensors of 17");
+    let mut counts = head(&[]);
+    counts[16..20].fill(0xff);
+    says(&counts, "payloads and tensors of 131070");
     let mut metadata = head(&[]);
     metadata[12..16].copy_from_slice(&5000u32.to_le_bytes());
     says(&metadata, "metadata of 5000");
@@ -211,9 +225,20 @@ fn fields_mean_nothing() {
     let mut overflow = tensor(DType::F32, &[0, 0]);
     overflow[fields + 4..][..16].fill(0xff);
     malformed(&overflow, "a shape whose size overflows");
-    let mut longer = head(&[(3, Carriage::Eager)]);
-    longer[0] += 1;
-    malformed(&longer, "eager parts that do not fill the frame");
+    let mut large = tensor(DType::U8, &[0]);
+    large[fields + 4..][..8].fill(0xff);
+    says(&large, &format!("a tensor of {} exceeds", u64::MAX));
+    let mut flags = tensor(DType::U8, &[0]);
+    flags[fields] = 0xf8;
+    malformed(&flags, "a part that travels in an unknown way");
+    for len in [2, 4] {
+        let mut other = head(&[(3, Carriage::Eager)]);
+        other[0] = head(&[(len, Carriage::Eager)])[0];
+        malformed(&other, "eager parts that do not fill the frame");
+    }
+    let mut longer = head(&[]);
+    longer[8..12].fill(0xff);
+    says(&longer, "a MESSAGE frame is cut short");
     let mut text = control([refuse(0)]);
     text[8 + 8 + 1 + 2] = 0xff;
     says(&text, "a REFUSE frame holds text that is not UTF-8");
