@@ -62,7 +62,7 @@ enum Command {
     Compare(compare::Compare),
     /// Measure what this project aims at, and say what is met: one table for a report.
     Targets(targets::Targets),
-    /// Print the table of a run of compare or targets, and draw it, from its lines of JSON.
+    /// Print the table of a run of compare, and draw it, from its lines of JSON.
     Report(chart::Report),
     /// Measure what gathering the calls of many clients is worth: a method with a fixed cost for each run, batched and not.
     Batch(batch::Batch),

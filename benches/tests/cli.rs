@@ -227,42 +227,28 @@ fn systems_are_compared_each_its_own_way() {
 
 #[test]
 fn a_report_is_a_table_and_a_chart() {
-    for line in [
-        "compare --runs 1 --cases echo --systems tokio,tarpc",
-        "targets --quick --rows echo",
-    ] {
-        let output = bench(&format!("{line} --seconds 0 --json"));
-        let file = std::env::temp_dir().join(format!("tp-bench-report-{}", std::process::id()));
-        let svg = file.with_extension("svg");
-        std::fs::write(&file, output.stdout).expect("a file");
-        let is_compared = line.starts_with("compare");
-        let readme = file.with_extension("md");
-        std::fs::write(
-            &readme,
-            "a\n<!-- tp-bench report -->\nold\n<!-- end -->\nb\n",
-        )
-        .expect("a file");
-        let report = format!("report {} --svg {}", file.display(), svg.display());
-        let table = match is_compared {
-            true => stdout(&format!("{report} --readme {}", readme.display())),
-            false => stdout(&report),
-        };
-        let read = std::fs::read_to_string(&readme).expect("a file");
-        let figures = "a\n<!-- tp-bench report -->\n| | tokio | tarpc |\n|---|---:|---:|\n| echo, ";
-        assert_eq!(read.starts_with(figures), is_compared, "{read}");
-        assert_eq!(read.contains("old"), !is_compared, "{read}");
-        assert!(
-            table.starts_with("| case ") || table.contains("| rpc echo, shm"),
-            "{table}"
-        );
-        let chart = std::fs::read_to_string(&svg).expect("a chart");
-        assert!(
-            chart.starts_with("<svg") && chart.matches("<rect").count() > 2,
-            "{chart}"
-        );
-        for path in [file, svg, readme] {
-            std::fs::remove_file(path).expect("it is there");
-        }
+    let output = bench("compare --runs 1 --cases echo --systems tokio,tarpc --seconds 0 --json");
+    let file = std::env::temp_dir().join(format!("tp-bench-report-{}", std::process::id()));
+    let (svg, readme) = (file.with_extension("svg"), file.with_extension("md"));
+    std::fs::write(&file, output.stdout).expect("a file");
+    let marked = "a\n<!-- tp-bench report -->\nold\n<!-- end -->\nb\n";
+    std::fs::write(&readme, marked).expect("a file");
+    let (from, to) = (file.display(), svg.display());
+    let table = stdout(&format!(
+        "report {from} --svg {to} --readme {}",
+        readme.display()
+    ));
+    assert!(table.starts_with("| case "), "{table}");
+    let read = std::fs::read_to_string(&readme).expect("a file");
+    let figures = "a\n<!-- tp-bench report -->\n| | tokio | tarpc |\n|---|---:|---:|\n| echo, ";
+    assert!(read.starts_with(figures) && !read.contains("old"), "{read}");
+    let chart = std::fs::read_to_string(&svg).expect("a chart");
+    assert!(
+        chart.starts_with("<svg") && chart.matches("<rect").count() > 2,
+        "{chart}"
+    );
+    for path in [file, svg, readme] {
+        std::fs::remove_file(path).expect("it is there");
     }
 }
 

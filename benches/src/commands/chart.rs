@@ -1,14 +1,13 @@
-//! `tp-bench report`: the table of a run as Markdown, and its bars as SVG, from what `compare --json` or `targets --json` printed.
-//! What `compare` measured also fits into a README: one line of a table for each work, one column for each system.
+//! `tp-bench report`: the table of a run as Markdown, and its bars as SVG, from what `compare --json` printed. It also fits into
+//! a README: one line of a table for each work, one column for each system.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use super::targets::{self, Line};
 use crate::report;
 use crate::size::Size;
 
@@ -19,7 +18,7 @@ pub(crate) struct Report {
     /// Where the chart goes; without it there is none.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// A file whose lines from `<!-- tp-bench report -->` to `<!-- end -->` become the medians of each system, for `compare`'s rows.
+    /// A file whose lines from `<!-- tp-bench report -->` to `<!-- end -->` become the medians of each system.
     #[arg(long)]
     readme: Option<PathBuf>,
 }
@@ -33,29 +32,14 @@ pub(crate) fn run(arguments: &Report) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let rows = text.lines().map(serde_json::from_str);
     let rows = rows.collect::<Result<Vec<Value>, _>>()?;
-    let has_aims = rows.first().is_some_and(|row| !row["aimed_at"].is_null());
-    let (table, groups) = match has_aims {
-        true => {
-            let lines = rows.into_iter().map(serde_json::from_value);
-            let lines = lines.collect::<Result<Vec<Line>, _>>()?;
-            (
-                targets::table(&lines),
-                lines.iter().filter_map(Line::bars).collect(),
-            )
-        }
-        false => (report::table(FIELDS, &rows), compared(&rows)?),
-    };
+    let groups = compared(&rows)?;
     if let Some(readme) = &arguments.readme {
-        ensure!(
-            !has_aims,
-            "--readme needs rows of `compare`: those of `targets` name no systems"
-        );
         let name = || readme.display().to_string();
         let text = std::fs::read_to_string(readme).with_context(name)?;
         let text = replace(&text, &medians(&groups)).with_context(name)?;
         std::fs::write(readme, text).with_context(name)?;
     }
-    report::say(table);
+    report::say(report::table(FIELDS, &rows));
     if let Some(svg) = &arguments.svg {
         std::fs::write(svg, chart(&groups)).with_context(|| svg.display().to_string())?;
     }

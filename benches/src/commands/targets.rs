@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::connections::{IdleRow, measure_idle};
 use super::once;
@@ -115,8 +115,8 @@ enum Bound {
 }
 
 /// A measured line.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Line {
+#[derive(Clone, Debug, Serialize)]
+struct Line {
     row: String,
     work: String,
     system: String,
@@ -129,7 +129,7 @@ pub(super) struct Line {
 }
 
 /// Medians over the runs, in the line's unit.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Figures {
     ours: f64,
     best: f64,
@@ -436,23 +436,9 @@ fn amount(unit: &str, number: f64) -> String {
 }
 
 /// Lines for people.
-pub(super) fn table(lines: &[Line]) -> String {
+fn table(lines: &[Line]) -> String {
     let lines: Vec<_> = lines.iter().map(words).collect();
     report::table(FIELDS, &lines)
-}
-
-impl Line {
-    /// Names and microseconds for a chart; `None` for lines that measure no time.
-    pub(super) fn bars(&self) -> Option<(String, Vec<(String, f64)>)> {
-        let Self { current, multi, .. } = self;
-        let bars = vec![
-            (format!("{}, current", self.system), current.ours),
-            (format!("{}, multi", self.system), multi.ours),
-            (format!("{}, current", self.baseline), current.baseline),
-            (format!("{}, multi", self.baseline), multi.baseline),
-        ];
-        (self.unit == "us").then(|| (self.row.clone(), bars))
-    }
 }
 
 fn words(line: &Line) -> serde_json::Value {
