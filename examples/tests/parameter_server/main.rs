@@ -10,6 +10,8 @@ use nix::sys::signal::Signal;
 
 use crate::run::{Run, json, signal};
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_parameter_server");
+
 /// More steps than a test waits for.
 const ENDLESS: &str = "100000000";
 
