@@ -10,7 +10,7 @@ use tensorpipe::engine::{EnginePipe, Handler, Held};
 use tensorpipe::{Error, Incoming, Limits, Message, MessageStats, Pipe, ResetCode, Timeouts};
 
 use super::memory::story;
-use super::raw::{MESSAGE, RESET, Raw, SOON, frame, message, message_body, payload, reason};
+use super::raw::{RESET, Raw, SOON, message, reason, tensor};
 use super::server::context_over;
 use super::stream::Way;
 
@@ -185,9 +185,11 @@ fn messages_that_are_taken_back_do_not_pile_up_before_a_busy_handler() {
 fn metadata_of_parts_does_not_pile_up_before_a_busy_handler() {
     let _story = story!();
     let said = vec![7; 64 * KIB];
-    let mut part = payload(1, 0, 0);
-    part[10..].copy_from_slice(&(said.len() as u32).to_le_bytes());
-    let message = frame(MESSAGE, &message_body(b"", &[part], &[], &said));
+    // Of no elements.
+    let mut part = tensor(1, 0, 8, &[0]);
+    let at = part.len() - 4;
+    part[at..].copy_from_slice(&(said.len() as u32).to_le_bytes());
+    let message = message(b"", &[part], &said);
     let mut scene = busy(Way::Tcp, "parts", Timeouts::default());
     let (pieces, rest) = flood(&mut scene.raw, |i| {
         [&message[..], &reason(RESET, i + 1, 1, b"")].concat()
