@@ -298,7 +298,19 @@ impl Engine {
         }
     }
 
-    fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body, held: Option<Held>) {
+    fn run(self: &Arc<Self>, id: u64, admitted: Admitted, body: Body, held: Option<Held>) {
+        // Another call's handler may be driving the pipe here.
+        let context = admitted.context.clone();
+        context.within(|| self.run_within(id, admitted, body, held));
+    }
+
+    fn run_within(
+        self: &Arc<Self>,
+        id: u64,
+        mut admitted: Admitted,
+        body: Body,
+        held: Option<Held>,
+    ) {
         let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
             return;
         };
@@ -316,7 +328,6 @@ impl Engine {
             context.inner.held.keep(held);
         }
         let speed = &served.speed[method];
-        let within = admitted.context.clone();
         let make = || {
             let handler = served.service.call(method, arguments, context);
             match admitted.context.inner.handler_trace.is_some() {
@@ -325,10 +336,9 @@ impl Engine {
             }
         };
         let made = match body_refers {
-            false => catch_panic(|| within.within(make)),
+            false => catch_panic(make),
             true => {
-                let (made, missed) =
-                    decoding(self.clone(), None, || catch_panic(|| within.within(make)));
+                let (made, missed) = decoding(self.clone(), None, || catch_panic(make));
                 if missed {
                     self.fail_admitted(&admitted, FailureCode::Unresolved, UNRESOLVED);
                     return drop_quietly(made.ok(), A_HANDLER);
@@ -348,7 +358,6 @@ impl Engine {
             let begun = admitted.begun.unwrap_or_else(ambient::now);
             let mut cx = Context::from_waker(Waker::noop());
             // Most handlers are ready at the first poll. A future that wraps the handler would cost one more allocation.
-            let within = admitted.context.clone();
             let poll = || {
                 let Some(running) = &mut handler else {
                     return Poll::Pending;
@@ -359,7 +368,7 @@ impl Engine {
                 }
                 polled
             };
-            let polled = catch_panic(|| speed.watched.watch(|| within.within(poll)));
+            let polled = catch_panic(|| speed.watched.watch(poll));
             let ended = ambient::now();
             let took = ended - begun;
             speed.measured(took);
