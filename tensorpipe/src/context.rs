@@ -243,22 +243,26 @@ impl Context {
     /// # Errors
     /// The first error of a pipe that had not ended before, and did not end by a goodbye: perhaps its peer has not got everything.
     pub async fn close(&self) -> Result<(), Error> {
-        let first = !self.inner.closed.swap(true, Ordering::SeqCst);
+        let mut pipes = Vec::new();
+        {
+            let mut known = lock(&self.inner.pipes);
+            // Under the lock: of two calls at once, the one that comes first also looks first.
+            let first = !self.inner.closed.swap(true, Ordering::SeqCst);
+            known.retain(|core| {
+                let Some(core) = core.upgrade() else {
+                    return false;
+                };
+                let pipe = Pipe::new(core);
+                let counts = !first || !pipe.has_ended();
+                pipes.push((pipe, counts));
+                counts
+            });
+        }
         for tasks in lock(&self.inner.listeners).drain(..) {
             if let Some(tasks) = tasks.upgrade() {
                 tasks.stop();
             }
         }
-        let mut pipes = Vec::new();
-        lock(&self.inner.pipes).retain(|core| {
-            let Some(core) = core.upgrade() else {
-                return false;
-            };
-            let pipe = Pipe::new(core);
-            let counts = !first || !pipe.has_ended();
-            pipes.push((pipe, counts));
-            counts
-        });
         for (pipe, _) in &pipes {
             pipe.core().close_within(self.inner.timeouts.linger);
         }

@@ -237,8 +237,15 @@ impl Io {
                 });
             }
             // What receiving made us say (grants, windows, answers) goes out before we wait.
-            if !received && !self.send(common)? && self.work.is_empty() {
-                return Ok(Round::Idle);
+            if !received {
+                match self.send(common) {
+                    Ok(false) if self.work.is_empty() => return Ok(Round::Idle),
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.failed = Some(error);
+                        return self.read_the_rest(common);
+                    }
+                }
             }
             self.settle(lock(&common.shared));
         }
@@ -254,13 +261,19 @@ impl Io {
             connection.set_polled(true);
         }
         let received = self.receive(common);
-        if common.deliveries_due() > 0 {
-            return Ok(Round::DeliverAndContinue);
-        }
         if let Some(connection) = &mut self.connection {
             connection.set_polled(false);
         }
-        match (received?, self.failed.take()) {
+        let received = received?;
+        if common.deliveries_due() > 0 {
+            return Ok(Round::DeliverAndContinue);
+        }
+        match (received, self.failed.take()) {
+            // Whoever calls the handler has the rest read later.
+            (false, failed) if common.has_too_many_deliveries() => {
+                self.failed = failed;
+                Ok(Round::Idle)
+            }
             (false, Some(failed)) => Err(self.closed(common).unwrap_or(failed)),
             (_, failed) => {
                 self.failed = failed;
