@@ -27,6 +27,7 @@ use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use super::fork::OnceBox;
 use super::huge_pages::HUGE_PAGE;
+use super::is_short;
 use super::probe::Probe;
 use crate::error::SystemError;
 
@@ -80,9 +81,13 @@ fn once_read(strict: &OnceBox<bool>) -> bool {
     if let Some(known) = strict.get() {
         return *known;
     }
-    overcommit().map_or(true, |mode| {
-        *strict.get_or_init(|| forbids_overcommit(&mode))
-    })
+    let keep = |is_strict| *strict.get_or_init(|| is_strict);
+    match overcommit() {
+        Ok(mode) => keep(forbids_overcommit(&mode)),
+        Err(error) if is_short(&error) => true,
+        // A sandbox without `/proc/sys`: by default no system is.
+        Err(_) => keep(false),
+    }
 }
 
 fn overcommit() -> std::io::Result<String> {

@@ -1,11 +1,12 @@
 //! How much memory this process may use: the machine's, or its control group's limit if that is less.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::fork::OnceBox;
+use super::is_short;
 
 /// In bytes; read once, since it hardly ever changes. `None` if the system does not tell. While the limit cannot be read, such as for
 /// want of descriptors, at most [`UNREAD`].
@@ -34,11 +35,12 @@ fn own_limit() -> io::Result<Option<u64>> {
     group_limit(&groups, &mounts, read)
 }
 
-/// `None`: there is no such file, as in a kernel without control groups.
+/// `None`: there is no such file, as in a kernel without control groups, or this process may never read it.
 fn read(path: &str) -> io::Result<Option<String>> {
-    match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        read => read.map(Some),
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if is_short(&error) => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_cannot_be_read_is_no_machine_without_one() {
-        let denied = |_: &str| Err(ErrorKind::PermissionDenied.into());
+        let denied = |_: &str| Err(io::Error::from_raw_os_error(libc::EMFILE));
         assert!(group_limit("0::/a\n", V2, denied).is_err());
         if opens_files_anyway() {
             return;

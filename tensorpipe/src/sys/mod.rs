@@ -20,3 +20,11 @@ pub(crate) mod segment;
 pub(crate) mod unix_fds;
 pub(crate) mod waiting;
 pub(crate) mod workers;
+
+/// Whether a file may be readable at another time: there was no descriptor for it, or no memory.
+fn is_short(error: &std::io::Error) -> bool {
+    let short = [libc::EMFILE, libc::ENFILE, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|errno| short.contains(&errno))
+}
