@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tensorpipe::Payload;
 
 use crate::remote::{Remote, Shared};
@@ -39,9 +39,10 @@ impl<T: WithoutTensors> Known<T> {
     pub const HOLDS_NO_TENSOR: bool = true;
 }
 
+// `DeserializeOwned` would choose this also for types that can only be read from `'static` bytes, and then fail.
 impl<T: Refers> Known<T>
 where
-    T::To: Serialize + DeserializeOwned,
+    T::To: Serialize + Deserialize<'static>,
 {
     /// Shows a tracer what can be fetched.
     pub const REFERENT: fn(&mut Tracer, &'static str) = Tracer::referent::<T::To>;

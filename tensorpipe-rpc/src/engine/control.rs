@@ -37,6 +37,8 @@ const LONGEST: usize = REPLY_HEADER + BODY;
 #[derive(Default)]
 pub(super) struct Deferred {
     messages: VecDeque<Control>,
+    /// How many of them are no releases.
+    others: usize,
     /// A task waits for the pipe to move.
     waiting: bool,
 }
@@ -70,6 +72,10 @@ impl Control {
         };
         Self { bytes, len, when }
     }
+
+    fn is_release(&self) -> bool {
+        self.when == When::NextDrive
+    }
 }
 
 impl Engine {
@@ -78,7 +84,7 @@ impl Engine {
         let control = Control::new(kind, call, body);
         // Those that nobody waits for leave half of the queue to calls.
         let has_room = || self.pipe.unwritten() < self.half_of_queue();
-        let may_go = control.when != When::NextDrive || has_room();
+        let may_go = !control.is_release() || has_room();
         if !may_go || !self.send_control_now(control) {
             self.defer_control(control);
         }
@@ -133,9 +139,10 @@ impl Engine {
     fn defer_control(&self, control: Control) {
         let waiting = {
             let mut state = lock(&self.later);
-            if state.messages.len() >= MOST && control.when != When::NextDrive {
+            if !control.is_release() && state.others >= MOST {
                 None
             } else {
+                state.others += usize::from(!control.is_release());
                 state.messages.push_back(control);
                 Some(std::mem::replace(&mut state.waiting, true))
             }
@@ -163,11 +170,14 @@ impl Engine {
                     state.waiting = false;
                     return false;
                 };
+                state.others -= usize::from(!control.is_release());
                 control
             };
             let most = AT_ONCE.min(self.half_of_queue());
             if self.pipe.unwritten() >= most || !self.send_control_now(control) {
-                lock(&self.later).messages.push_front(control);
+                let mut state = lock(&self.later);
+                state.others += usize::from(!control.is_release());
+                state.messages.push_front(control);
                 return true;
             }
         }

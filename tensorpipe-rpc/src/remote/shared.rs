@@ -93,6 +93,9 @@ const URLS: usize = 8;
 /// How long all URLs together are tried.
 const REACHABLE: Duration = Duration::from_secs(30);
 
+/// How long URLs are tried after a process has said that it does not know the reference.
+const REACHABLE_STILL: Duration = Duration::from_secs(3);
+
 /// How long a reference that was shared can be claimed.
 const CLAIMABLE: Duration = Duration::from_secs(60);
 
@@ -275,7 +278,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
         let is_allowed = |url: &&String| url.parse().map_or(true, |url| allowed(&url));
         let mut urls: Vec<_> = self.urls.iter().filter(is_allowed).collect();
         urls.sort_by_key(|url| is_of_each_host(url));
-        let until = Instant::now() + REACHABLE;
+        let mut until = Instant::now() + REACHABLE;
         let (mut unreachable, mut unknown) = (None, None);
         for (i, url) in urls.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
@@ -297,8 +300,15 @@ impl<T: Send + Sync + 'static> Shared<T> {
             };
             let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
             match Call::of_value(&super::FETCH, made.map(StartedCall::sent)).await {
-                // Perhaps this is not the owner.
-                Err(CallError::Unresolved(text)) => unknown = Some(text),
+                // Perhaps this is not the owner. If it is, the others need not be waited for long.
+                Err(CallError::Unresolved(text)) => {
+                    unknown.get_or_insert(text);
+                    until = until.min(Instant::now() + REACHABLE_STILL);
+                }
+                Err(CallError::Connection {
+                    error,
+                    may_have_run: false,
+                }) => _ = unreachable.get_or_insert(error),
                 claimed => return claimed,
             }
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::{any::TypeId, fmt};
 
 use serde::Serialize;
-use serde::de::{self, DeserializeOwned};
+use serde::de::{self, Deserialize, DeserializeOwned};
 
 use super::probe::Probe;
 use super::shape::{Body, Definition, Shape};
@@ -141,8 +141,11 @@ impl Default for Trace {
     }
 }
 
+/// What a value is checked for.
+pub(super) type Check<T> = fn(&T) -> Result<(), Stop>;
+
 /// Fails if what was written cannot be read. A type that panics is the encoder's to report.
-fn check_reading<T: Serialize + DeserializeOwned>(value: &T) -> Result<(), Stop> {
+pub(super) fn check_reading<T: Serialize + DeserializeOwned>(value: &T) -> Result<(), Stop> {
     match catch_panic(|| read_fault(value)) {
         Ok(Some(fault)) => Err(Stop::Unreadable(fault)),
         Ok(None) | Err(_) => Ok(()),
@@ -150,19 +153,20 @@ fn check_reading<T: Serialize + DeserializeOwned>(value: &T) -> Result<(), Stop>
 }
 
 impl Trace {
-    /// Finds the shape of `T`.
-    pub(super) fn walk<T: Serialize + DeserializeOwned>(
+    /// Finds the shape of `T`, and has its values checked.
+    pub(super) fn walk<T: Deserialize<'static>>(
         &mut self,
         seed: Seed,
+        check: Check<T>,
     ) -> Result<Shape, Stop> {
         self.seed = seed;
         loop {
             let mut shape = Shape::Open;
             match self.step::<T>(&mut shape, 0) {
                 Ok(value) => {
-                    check_reading(&value)?;
+                    check(&value)?;
                     if !self.open {
-                        break self.walk_smallest::<T>().map(|()| shape);
+                        break self.walk_smallest(check).map(|()| shape);
                     }
                 }
                 Err(Stop::Cut) => {}
@@ -172,14 +176,18 @@ impl Trace {
     }
 
     /// The smallest value, in which options and sequences are empty, may be written differently.
-    fn walk_smallest<T: Serialize + DeserializeOwned>(&mut self) -> Result<(), Stop> {
+    fn walk_smallest<T: Deserialize<'static>>(&mut self, check: Check<T>) -> Result<(), Stop> {
         match self.step::<T>(&mut Shape::Open, 1) {
-            Ok(value) => check_reading(&value),
+            Ok(value) => check(&value),
             Err(_) => Ok(()),
         }
     }
 
-    fn step<T: DeserializeOwned>(&mut self, shape: &mut Shape, minimal: u32) -> Result<T, Stop> {
+    fn step<T: Deserialize<'static>>(
+        &mut self,
+        shape: &mut Shape,
+        minimal: u32,
+    ) -> Result<T, Stop> {
         self.path.clear();
         self.minimal = minimal;
         self.open = false;

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::shape::{Names, Shape};
-use super::trace::{SEEDS, Stop, Trace};
+use super::trace::{Check, SEEDS, Stop, Trace, check_reading};
 use crate::caught::catch_panic;
 
 /// Collects the structure of one method's types.
@@ -44,14 +44,15 @@ impl Tracer {
         self.root::<T>("error".to_owned());
     }
 
-    /// The type of the value that a reference is to. No call need be able to carry it: perhaps nobody fetches it.
-    pub fn referent<T: Serialize + DeserializeOwned>(&mut self, place: &'static str) {
-        let shape = self.trace_type::<T>().ok();
-        self.roots.push((format!("{place}, fetched"), shape));
+    /// The type of the value that a reference is to. No call need be able to carry it: perhaps nobody fetches it, or nobody can.
+    pub fn referent<T: Deserialize<'static>>(&mut self, place: &'static str) {
+        if let Ok(shape) = self.trace_type::<T>(|_| Ok(())) {
+            self.roots.push((format!("{place}, fetched"), Some(shape)));
+        }
     }
 
     fn root<T: Serialize + DeserializeOwned>(&mut self, place: String) {
-        let shape = match self.trace_type::<T>() {
+        let shape = match self.trace_type::<T>(check_reading) {
             Ok(shape) => Some(shape),
             Err(stop) => {
                 let text = format!("{place}: `{}` {stop}", std::any::type_name::<T>());
@@ -66,11 +67,11 @@ impl Tracer {
     }
 
     /// Traces a type with each seed in turn: a type that checks its input may accept one seed and not another.
-    fn trace_type<T: Serialize + DeserializeOwned>(&mut self) -> Result<Shape, Stop> {
+    fn trace_type<T: Deserialize<'static>>(&mut self, check: Check<T>) -> Result<Shape, Stop> {
         let known = self.trace.known();
         let mut first = None;
         for seed in SEEDS {
-            let walk = || self.trace.walk::<T>(seed);
+            let walk = || self.trace.walk(seed, check);
             let stop = match catch_panic(walk) {
                 Ok(Ok(shape)) => return Ok(shape),
                 Ok(Err(stop)) => stop,

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tensorpipe::{ConnectPolicy, Context, Error, Misuse};
+use tensorpipe::{ConnectPolicy, Context, Error, Misuse, ResetCode};
 use tokio::time::Instant;
 
 use super::absence::Absence;
@@ -126,9 +126,8 @@ fn after(attempts: u32, waited: Duration, error: Error) -> Error {
 fn may_be_asked_again(error: &ConnectError) -> bool {
     match error {
         ConnectError::Call(CallError::Overloaded(_)) => true,
-        ConnectError::Pipe(error) => {
-            !error.ends_pipe() && !matches!(error, Error::GoingAway { .. })
-        }
+        ConnectError::Pipe(Error::Misuse(Misuse::TooManyWrites(_))) => true,
+        ConnectError::Pipe(Error::Refused { code, .. }) => *code == ResetCode::Refused,
         _ => false,
     }
 }

@@ -63,7 +63,9 @@ impl Live {
 
     /// Whether it gets no further call before one that is under way has decided.
     pub(super) fn is_undecided(&self) -> bool {
-        self.is_on_trial() && self.deciding.load(Ordering::Relaxed) > 0
+        let decides = || self.deciding.load(Ordering::Relaxed) > 0;
+        // The call may have its answer, and nobody looks.
+        self.is_on_trial() && decides() && self.connection.calls_in_flight() > 0
     }
 
     /// How many calls in a row it has left unanswered, if that reaches the limit: `most`, or one while it is on trial.
