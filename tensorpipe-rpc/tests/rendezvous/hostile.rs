@@ -16,9 +16,12 @@ use crate::{soon, until};
 /// The service of a rendezvous, written down again: the two ends compare it.
 #[tensor_service]
 pub(crate) trait TensorRendezvous {
+    #[rpc(idempotent)]
     async fn hello(&self, from: Hello) -> Hello;
     async fn pull(&self, key: String) -> Pulled;
+    #[rpc(idempotent)]
     async fn received(&self, receipts: Vec<Receipt>) -> ();
+    #[rpc(idempotent)]
     async fn abort(&self, by: Hello, reason: String) -> ();
 }
 
