@@ -171,7 +171,7 @@ fn adapter(service: &Service<'_>, args: &Args) -> TokenStream {
                 &self,
                 _: ::core::primitive::usize,
                 _: #private::Arguments,
-                _: #private::CallContext,
+                _: &#private::CallContext,
             ) -> #private::HandlerFuture {
                 ::core::unreachable!()
             }

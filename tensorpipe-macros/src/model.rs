@@ -207,6 +207,12 @@ impl<'a> Method<'a> {
         self.stream().is_some() || self.outcome.is_stream()
     }
 
+    /// Whether the handler needs the call's context.
+    pub(crate) fn takes_context(&self) -> bool {
+        let is_context = |input: &Input<'_>| matches!(input, Input::Context { .. });
+        self.streams() || self.inputs.iter().any(is_context)
+    }
+
     /// All attributes but our own `#[rpc]` and `#[tensor]`.
     pub(crate) fn attrs(&self) -> Vec<&'a Attribute> {
         let attrs = self.syntax.attrs.iter();

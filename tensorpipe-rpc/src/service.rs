@@ -26,7 +26,7 @@ pub type HandlerFuture = Pin<Box<dyn Future<Output = Reply> + Send>>;
 ///         self.0.schema()
 ///     }
 ///
-///     fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture {
+///     fn call(&self, method: usize, arguments: Arguments, context: &CallContext) -> HandlerFuture {
 ///         let handling = self.0.call(method, arguments, context);
 ///         Box::pin(async move {
 ///             let reply: Reply = handling.await;
@@ -45,7 +45,7 @@ pub trait Service: Send + Sync + 'static {
     fn schema(&self) -> &'static Schema;
 
     /// Handles a call of the method at this position of the schema.
-    fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture;
+    fn call(&self, method: usize, arguments: Arguments, context: &CallContext) -> HandlerFuture;
 }
 
 /// The reply to a call whose arguments cannot be decoded. The arguments `taken` so far are dropped here. If a caller dropped them

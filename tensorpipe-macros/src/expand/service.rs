@@ -35,7 +35,7 @@ impl<'a> Adapter<'a> {
     //     pub struct EmbedderService<S> { service: Arc<S> }
     //     impl<S: Embedder> Service for EmbedderService<S> {
     //         fn schema(&self) -> &'static Schema { EmbedderClient::SCHEMA }
-    //         fn call(&self, method: usize, mut arguments: Arguments, context: CallContext) -> HandlerFuture {
+    //         fn call(&self, method: usize, mut arguments: Arguments, context: &CallContext) -> HandlerFuture {
     //             match method {
     //                 0 => {
     //                     let text = match arguments.take::<String>("text") {
@@ -43,6 +43,7 @@ impl<'a> Adapter<'a> {
     //                         Err(error) => return bad_arguments(error, ()),
     //                     };
     //                     if let Err(error) = arguments.finish() { return bad_arguments(error, (text,)); }
+    //                     let context = CallContext::clone(context);
     //                     let service = Arc::clone(&self.service);
     //                     Box::pin(async move {
     //                         Reply::result::<Tensor, Refused>(S::embed(&*service, text, &context).await)
@@ -65,7 +66,7 @@ impl<'a> Adapter<'a> {
                     &self,
                     #method: ::core::primitive::usize,
                     mut #arguments: #private::Arguments,
-                    #context: #private::CallContext,
+                    #context: &#private::CallContext,
                 ) -> #private::HandlerFuture {
                     match #method {
                         #(#arms)*
@@ -229,6 +230,8 @@ impl<'a> Adapter<'a> {
             },
         };
         let key = batched.then(|| quote!(let mut #key = #private::BatchKey::default();));
+        let owned = (batched || method.takes_context())
+            .then(|| quote!(let #context = ::core::clone::Clone::clone(#context);));
         quote! {
             #(#cfgs)*
             #pattern => {
@@ -237,6 +240,7 @@ impl<'a> Adapter<'a> {
                 if let ::core::result::Result::Err(#error) = #arguments.finish() {
                     return #private::bad_arguments(#error, (#(#taken,)*));
                 }
+                #owned
                 let #service = ::std::sync::Arc::clone(&self.service);
                 #handled
             }

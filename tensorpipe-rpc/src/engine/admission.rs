@@ -62,18 +62,24 @@ impl Admitted {
     }
 }
 
+/// Where the calls of one connection are counted.
+pub(super) struct Counts {
+    pub(super) server: Arc<ServerShared>,
+    /// Calls that are admitted and not about to be answered.
+    pub(super) quota: Arc<ConnectionQuota>,
+}
+
 /// Counts a call. The limits count it until it is about to be answered; a shutdown waits until the answer is on its way.
 struct Busy {
-    server: Arc<ServerShared>,
-    quota: Arc<ConnectionQuota>,
+    counts: Arc<Counts>,
     has_left: Cell<bool>,
 }
 
 impl Busy {
     fn leave(&self) {
         if !self.has_left.replace(true) {
-            self.quota.leave();
-            self.server.calls.leave();
+            self.counts.quota.leave();
+            self.counts.server.calls.leave();
         }
     }
 }
@@ -81,7 +87,7 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.leave();
-        self.server.call_ended();
+        self.counts.server.call_ended();
     }
 }
 
@@ -98,12 +104,11 @@ impl Serving {
         header: &Header,
         metadata: &[u8],
     ) -> Result<Admitted, (FailureCode, String)> {
-        let server = &self.server;
-        let busy = self.quota.begin();
+        let Counts { server, quota } = &*self.counts;
+        let busy = quota.begin();
         server.calls.begin();
         let busy_guard = Busy {
-            server: server.clone(),
-            quota: self.quota.clone(),
+            counts: self.counts.clone(),
             has_left: Cell::new(false),
         };
         // Counted before the check: either the shutdown sees this call, or this call sees the shutdown.
@@ -126,7 +131,7 @@ impl Serving {
             );
             return Err((FailureCode::Overloaded, text));
         }
-        if let Err(text) = server.has_room_for(&self.quota, busy) {
+        if let Err(text) = server.has_room_for(quota, busy) {
             return Err((FailureCode::Overloaded, text));
         }
         let longest = u64::try_from(limits.longest_call.as_micros()).unwrap_or(u64::MAX);

@@ -9,7 +9,7 @@ use tensorpipe::ambient;
 use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{Device, Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
-use super::admission::{Admitted, MethodIndex};
+use super::admission::{Admitted, Counts, MethodIndex};
 use super::running::{A_HANDLER, Running};
 use super::streams::{StreamTable, UnreadBudget};
 use super::{Body, Engine, to_body, unread_of};
@@ -38,8 +38,7 @@ pub(crate) struct Serving {
     pub(super) id: u64,
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
-    /// Counts the connection's calls that are admitted and not about to be answered.
-    pub(super) quota: Arc<ConnectionQuota>,
+    pub(super) counts: Arc<Counts>,
     pub(super) streams: Arc<StreamTable>,
     /// The budget that it shares with the engine.
     pub(super) unread: Arc<UnreadBudget>,
@@ -79,11 +78,14 @@ impl Serving {
     ) -> Self {
         Self {
             unread: unread_of(pipe, &server.limits),
+            counts: Arc::new(Counts {
+                server: server.clone(),
+                quota,
+            }),
             server,
             id,
             caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
-            quota,
             streams: Arc::default(),
         }
     }
@@ -137,9 +139,6 @@ impl Engine {
                 self.reply_failure(header.call, code, text);
             }
             Ok(mut admitted) => {
-                if self.method(&admitted).is_some_and(|method| method.promises) {
-                    admitted.pending = Some(self.owned.begin(header.call));
-                }
                 if incoming.is_whole() {
                     let transfer = match &admitted.context.inner.handler_trace {
                         Some(_) => incoming.stats(),
@@ -150,6 +149,7 @@ impl Engine {
                     }
                     return;
                 }
+                self.promise(&mut admitted);
                 let deadline = admitted.context.deadline();
                 let call = (header, admitted, self.clone());
                 serving.table().receiving.insert(id, call);
@@ -288,8 +288,17 @@ impl Engine {
         });
     }
 
+    /// Registers a call that is not answered before the next message comes: that may be a call that waits for its result.
+    fn promise(&self, admitted: &mut Admitted) {
+        if admitted.pending.is_none() && self.method(admitted).is_some_and(|method| method.promises)
+        {
+            admitted.pending = Some(self.owned.begin(admitted.call));
+        }
+    }
+
     /// Lists a call that waits, or runs on a task of its own, so that a cancel finds it.
     pub(super) fn list(self: &Arc<Self>, id: u64, admitted: &mut Admitted) {
+        self.promise(admitted);
         if let (Some(serving), None) = (&self.serving, &admitted.listed) {
             let context = admitted.context.clone();
             serving.table().running.insert(id, context);
@@ -322,7 +331,7 @@ impl Engine {
         let served = &serving.server.services[service];
         let body_refers = body.references;
         let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
-        let context = admitted.context.clone();
+        let context = &admitted.context;
         let was_held = held.is_some();
         if was_held {
             context.inner.held.keep(held);
@@ -330,8 +339,8 @@ impl Engine {
         let speed = &served.speed[method];
         let make = || {
             let handler = served.service.call(method, arguments, context);
-            match admitted.context.inner.handler_trace.is_some() {
-                true => instrument(admitted.context.clone(), handler),
+            match context.inner.handler_trace.is_some() {
+                true => instrument(context.clone(), handler),
                 false => handler,
             }
         };
@@ -348,7 +357,7 @@ impl Engine {
         };
         if was_held {
             // A batched handler has taken it out by now. For any other the count ends here: the handler owns the arguments.
-            admitted.context.inner.held.keep(None);
+            context.inner.held.keep(None);
         }
         let mut handler = match made {
             Ok(handler) => Some(handler),

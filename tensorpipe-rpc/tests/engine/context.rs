@@ -108,7 +108,7 @@ impl<S: Service> Service for Eager<S> {
         self.0.schema()
     }
 
-    fn call(&self, method: usize, arguments: Arguments, context: CallContext) -> HandlerFuture {
+    fn call(&self, method: usize, arguments: Arguments, context: &CallContext) -> HandlerFuture {
         let current = CallContext::current().expect("this is part of a call");
         assert_eq!(current.deadline(), context.deadline());
         self.0.call(method, arguments, context)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensorpipe_rpc::CallError;
 
 use super::house::*;
-use crate::lab::until;
+use crate::lab::{tensor, until};
 
 #[tokio::test]
 async fn a_chain_of_calls_leaves_at_once_and_its_middle_never_comes_here() {
@@ -45,6 +45,18 @@ async fn a_call_waits_for_those_that_it_was_given_however_long_they_take() {
         let (one, three) = (one.await.unwrap(), three.await.unwrap());
         assert_eq!(one.fetch().await.unwrap() + 2, three.fetch().await.unwrap());
         drop((one, two, three));
+        house.is_empty().await;
+    })
+    .await;
+}
+
+/// Its tensor comes after the call that was given its result.
+#[tokio::test]
+async fn a_call_waits_for_one_of_which_not_all_has_come() {
+    over_each(async |house| {
+        let kept = house.client.keep(&tensor(64 << 20, 1));
+        assert_eq!(house.client.length(&kept).await.unwrap(), 64 << 20);
+        drop(kept);
         house.is_empty().await;
     })
     .await;
