@@ -203,6 +203,7 @@ impl Engine {
         outbound: &mut Outbound<'_>,
         waits: bool,
     ) -> Result<(), Error> {
+        self.send_releases(When::NextDrive);
         let under_way = self.calls.insert(slot);
         // A call that takes the result of another one is seldom the last of its chain.
         let when = if waits {

@@ -1,7 +1,6 @@
 //! Control messages: a header and a few bytes that say something about a call, or that an answer found no room. They are not answered.
 //!
-//! None is lost while the pipe lives. When its queue is full, as after many references were dropped at once, they wait here until
-//! the queue moves.
+//! None is lost while the pipe lives. When its queue is full they wait here until the queue moves.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -16,10 +15,11 @@ use crate::codec::{Encoded, REPLY_HEADER};
 use crate::header::{Header, Kind};
 use crate::lock::lock;
 use crate::observe::should_log;
+use crate::remote::Release;
 use crate::scratch;
 
-/// The most control messages that may wait, without releases: of those there are no more than references that this end held.
-pub(super) const MOST: usize = 1 << 20;
+/// The most control messages that may wait.
+const MOST: usize = 1 << 20;
 
 /// With so many messages in the pipe's queue, deferred control messages go on waiting, so that others have room.
 const AT_ONCE: usize = 1024;
@@ -33,19 +33,22 @@ const BODY: usize = 16;
 /// The longest control message.
 const LONGEST: usize = REPLY_HEADER + BODY;
 
-/// Control messages for which the pipe had no room.
+/// What is sent later.
 #[derive(Default)]
 pub(super) struct Deferred {
+    /// Control messages for which the pipe had no room.
     messages: VecDeque<Control>,
-    /// How many of them are no releases.
-    others: usize,
+    /// Releases that have not left. There are no more of them than references that this end held.
+    pub(super) releases: Vec<Release>,
+    /// Somebody is going to send them.
+    pub(super) collects: bool,
     /// A task waits for the pipe to move.
     waiting: bool,
 }
 
 #[cfg(test)]
 impl Deferred {
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn messages(&self) -> usize {
         self.messages.len()
     }
 }
@@ -54,7 +57,6 @@ impl Deferred {
 struct Control {
     bytes: [u8; LONGEST],
     len: usize,
-    when: When,
 }
 
 impl Control {
@@ -65,16 +67,11 @@ impl Control {
         let len = bytes.iter_mut().zip(all).map(|(to, from)| *to = *from);
         let len = len.count();
         scratch::keep(header);
-        // The peer may free a released value at leisure: nobody waits for that.
-        let when = match kind {
-            Kind::Release => When::NextDrive,
-            _ => When::Now,
-        };
-        Self { bytes, len, when }
+        Self { bytes, len }
     }
 
-    fn is_release(&self) -> bool {
-        self.when == When::NextDrive
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }
 
@@ -82,10 +79,7 @@ impl Engine {
     /// Says something about a call, with at most 16 bytes.
     pub(crate) fn send_control(&self, kind: Kind, call: u64, body: &[u8]) {
         let control = Control::new(kind, call, body);
-        // Those that nobody waits for leave half of the queue to calls.
-        let has_room = || self.pipe.unwritten() < self.half_of_queue();
-        let may_go = !control.is_release() || has_room();
-        if !may_go || !self.send_control_now(control) {
+        if !self.send_control_now(control.bytes(), When::Now) {
             self.defer_control(control);
         }
     }
@@ -102,15 +96,12 @@ impl Engine {
         )))
     }
 
-    /// Returns `false` if the pipe has no room for it.
-    fn send_control_now(&self, control: Control) -> bool {
-        let bytes = &control.bytes[..control.len];
+    /// Sends a control message. Returns `false` if the pipe has no room for it.
+    pub(super) fn send_control_now(&self, bytes: &[u8], when: When) -> bool {
         let sent = match self.pipe.peer_limits().metadata as usize >= bytes.len() {
             true => {
                 let mut outbound = Outbound::new(bytes);
-                self.pipe
-                    .submit(&mut outbound, control.when, |_| ())
-                    .map(drop)
+                self.pipe.submit(&mut outbound, when, |_| ()).map(drop)
             }
             false => {
                 let encoded = Encoded {
@@ -132,30 +123,26 @@ impl Engine {
         }
     }
 
-    fn half_of_queue(&self) -> usize {
-        self.pipe.queued_writes().div_ceil(2)
+    fn defer_control(&self, control: Control) {
+        let is_deferred = {
+            let mut later = lock(&self.later);
+            let has_room = later.messages.len() < MOST;
+            if has_room {
+                later.messages.push_back(control);
+            }
+            has_room
+        };
+        if is_deferred {
+            self.send_later();
+        } else if should_log(("lost", "control message", "")) {
+            let pipe = self.pipe.name();
+            ignore_panic(|| tracing::warn!(pipe, "too many control messages wait to be written"));
+        }
     }
 
-    fn defer_control(&self, control: Control) {
-        let waiting = {
-            let mut state = lock(&self.later);
-            if !control.is_release() && state.others >= MOST {
-                None
-            } else {
-                state.others += usize::from(!control.is_release());
-                state.messages.push_back(control);
-                Some(std::mem::replace(&mut state.waiting, true))
-            }
-        };
-        let Some(waiting) = waiting else {
-            if should_log(("lost", "control message", "")) {
-                let pipe = self.pipe.name();
-                ignore_panic(|| {
-                    tracing::warn!(pipe, "too many control messages wait to be written")
-                });
-            }
-            return;
-        };
+    /// Has a task send what waits, once the pipe has room.
+    pub(super) fn send_later(&self) {
+        let waiting = std::mem::replace(&mut lock(&self.later).waiting, true);
         if !waiting {
             self.pipe.runtime().spawn(send_late(self.me.clone()));
         }
@@ -163,21 +150,25 @@ impl Engine {
 
     /// Sends what waits, as far as there is room. Returns whether something is left.
     fn send_waiting(&self) -> bool {
+        let most = AT_ONCE.min(self.pipe.queued_writes().div_ceil(2));
         loop {
             let control = {
-                let mut state = lock(&self.later);
-                let Some(control) = state.messages.pop_front() else {
-                    state.waiting = false;
+                let mut later = lock(&self.later);
+                let control = later.messages.pop_front();
+                if control.is_none() && later.releases.is_empty() {
+                    later.waiting = false;
                     return false;
-                };
-                state.others -= usize::from(!control.is_release());
+                }
                 control
             };
-            let most = AT_ONCE.min(self.half_of_queue());
-            if self.pipe.unwritten() >= most || !self.send_control_now(control) {
-                let mut state = lock(&self.later);
-                state.others += usize::from(!control.is_release());
-                state.messages.push_front(control);
+            let Some(control) = control else {
+                match self.send_collected(When::Now) {
+                    true => continue,
+                    false => return true,
+                }
+            };
+            if self.pipe.unwritten() >= most || !self.send_control_now(control.bytes(), When::Now) {
+                lock(&self.later).messages.push_front(control);
                 return true;
             }
         }

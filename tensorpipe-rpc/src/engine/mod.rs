@@ -31,6 +31,7 @@ mod oneshot;
 #[cfg(test)]
 mod races;
 mod references;
+mod releases;
 mod replying;
 mod running;
 mod serving;
@@ -51,6 +52,7 @@ pub(crate) use slot::CallSlot;
 pub(crate) use streams::{Batch, CallStreams, Received, SendCredit, UnreadBudget};
 
 use std::any::Any;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -90,6 +92,8 @@ pub(crate) struct Engine {
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
     later: Mutex<control::Deferred>,
+    /// Whether releases are collected.
+    collects: AtomicBool,
     me: Weak<Self>,
 }
 
@@ -110,6 +114,7 @@ impl Engine {
             unread,
             me: me.clone(),
             later: Mutex::default(),
+            collects: AtomicBool::new(false),
             calls: Arc::default(),
             serving,
             bound: Mutex::default(),
@@ -327,10 +332,17 @@ impl Handler for Receiver {
             return;
         };
         engine.calls.nudge();
+        engine.send_releases(When::Now);
         let before = lock(&self.nudged).replace(ambient::now());
         // Whose time was up by the nudge before has had since then to find an answer that is here.
         if let Some(by) = before {
             engine.fail_due(by);
+        }
+    }
+
+    fn asked(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.send_releases(When::Now);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Races between threads, replayed one step after another in each order. References in a reply that nobody takes are released, an
 //! ended call leaves nothing behind, and a caller with its answer may make the next call.
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,7 +13,6 @@ use tensorpipe::{
     Context, DType, Device, Error, Limits, Message, MessageStats, Pipe, ResetCode, Tensor,
 };
 
-use super::control::MOST;
 use super::streams::{CallStreams, Tally};
 use super::table::Reading;
 use super::{CallSlot, Engine, Outcome, Received, Request};
@@ -174,19 +174,25 @@ impl Asked {
         self.engine.cancel(&self.slot);
     }
 
-    async fn said(&self) -> Header {
+    /// The header of what the peer reads next, and the body.
+    async fn said(&self) -> (Header, Vec<u8>) {
         let said = soon(self.peer.read()).await.unwrap();
         let header = Header::decode(&said.metadata).unwrap();
-        assert_eq!(said.metadata.len(), header.body_at, "it has a body");
-        header
+        (header, said.metadata[header.body_at..].to_vec())
     }
 
     /// The peer reads a release of all references that it gave away.
     async fn gives_back(&self) {
-        let header = self.said().await;
+        let (header, body) = self.said().await;
         assert_eq!((header.kind, header.call), (Kind::Release, self.slot.id));
+        assert_eq!(body, released(self.slot.id, u32::MAX));
         assert_eq!(self.engine.calls.under_way(), 0);
     }
+}
+
+/// How a release travels.
+fn released(call: u64, index: u32) -> Vec<u8> {
+    [&call.to_le_bytes()[..], &index.to_le_bytes()].concat()
 }
 
 fn gone() -> Option<Error> {
@@ -283,7 +289,7 @@ async fn nothing_is_given_back_of_a_reply_without_references() {
         asked.is_dropped();
         // The next message that the peer reads is not a release.
         asked.engine.send_control(Kind::Draining, 0, &[]);
-        assert_eq!(asked.said().await.kind, Kind::Draining);
+        assert_eq!(asked.said().await.0.kind, Kind::Draining);
     }
 }
 
@@ -365,14 +371,59 @@ async fn many_refused_calls_are_found_without_a_search_for_each() {
     refuse(&asked.slot);
 }
 
-/// However many references are dropped at once.
+/// A call may need the room of what was released before it.
+#[tokio::test]
+async fn what_is_released_before_a_call_arrives_before_it() {
+    let asked = Asked::new().await;
+    (1..=100).for_each(|call| asked.engine.release(call, Some(0)));
+    asked.engine.call(request(&asked.engine, &FETCH));
+    let mut seen = 0;
+    loop {
+        let (header, body) = asked.said().await;
+        if header.kind != Kind::Release {
+            break;
+        }
+        seen += body.len() / released(0, 0).len();
+    }
+    assert_eq!(seen, 100);
+}
+
+/// However many references are dropped at once, they leave calls half of the queue, and each is released once.
 #[tokio::test]
 async fn no_release_is_lost_while_the_peer_does_not_read() {
-    let (engine, _peer) = serving(1).await;
-    for call in 0..MOST as u64 + (1 << 16) {
-        engine.release(call, Some(0));
+    const MANY: u64 = 10_000;
+    let mut limits = Limits::default();
+    limits.queued_writes = 8;
+    limits.window_messages = 4;
+    let context = Context::builder().limits(limits).build().unwrap();
+    let (near, peer) = pair_of(&context).await;
+    let engine = Engine::start(near, None).unwrap();
+    for call in 0..MANY {
+        engine.release(call, Some(3));
     }
-    assert!(lock(&engine.later).len() > MOST);
+    let waits = || lock(&engine.later).releases.len();
+    let begun = Instant::now();
+    while engine.pipe.unwritten() < 4 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nothing leaves");
+        tokio::task::yield_now().await;
+    }
+    assert!(waits() > 9000, "{} wait for the peer", waits());
+    // A call still has room.
+    let slot = engine.call(request(&engine, &FETCH));
+    assert!(slot.message().is_some());
+    let mut seen = HashSet::new();
+    while seen.len() < MANY as usize {
+        let said = soon(peer.read()).await.unwrap();
+        let header = Header::decode(&said.metadata).unwrap();
+        if header.kind == Kind::Release {
+            for release in said.metadata[header.body_at..].chunks(12) {
+                let call = u64::from_le_bytes(release[..8].try_into().unwrap());
+                assert_eq!(release, released(call, 3));
+                assert!(seen.insert(call), "{call} is released twice");
+            }
+        }
+    }
+    assert_eq!(waits(), 0);
 }
 
 /// Its queue stays full, and each flush of it fails at once.
@@ -390,7 +441,7 @@ fn control_messages_to_a_peer_that_leaves_do_not_keep_a_thread_busy() {
         let (near, peer) = pair_of(&context).await;
         (Engine::start(near, None).unwrap(), peer)
     });
-    while lock(&engine.later).len() == 0 {
+    while lock(&engine.later).messages() == 0 {
         engine.send_control(Kind::Draining, 0, &[]);
     }
     peer.go_away("it does not read");

@@ -1,9 +1,8 @@
-//! References in calls and replies: given away, fetched, shared with a third process and released.
+//! References in calls and replies: given away, fetched, and shared with a third process.
 
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
-use tensorpipe::Incoming;
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
 
@@ -51,34 +50,6 @@ impl Engine {
             required: None,
         });
         Ok((self.clone(), slot))
-    }
-
-    /// This end no longer refers to what the reply to `call` brought, or will bring: reference `index`, or all of them.
-    pub(crate) fn release(&self, call: u64, index: Option<u32>) {
-        if self.is_inherited() {
-            return;
-        }
-        if let Some(slot) = self.calls.find(call)
-            && slot.is_orphan()
-        {
-            // The call was under way for this reference alone.
-            self.cancel(&slot);
-        }
-        let body = index.map(u32::to_le_bytes);
-        let body = body.as_ref().map_or(&[][..], |index| index);
-        self.send_control(Kind::Release, call, body);
-    }
-
-    /// The peer has released one reference that a call gave it, or all of them.
-    pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
-        let body = incoming.metadata().get(header.body_at..);
-        let index = match (body, body.and_then(<[u8]>::first_chunk)) {
-            (Some([]), _) => None,
-            (_, Some(index)) => Some(u32::from_le_bytes(*index)),
-            (_, None) => return incoming.refuse("a release is cut short"),
-        };
-        let _ = incoming.accept();
-        self.owned.release(header.call, index);
     }
 
     /// Answers with a copy of what a reference refers to.
@@ -163,6 +134,7 @@ impl Engine {
         let call = admitted.call;
         self.reply(admitted, Reply::reference(call, referent));
     }
+
     /// Runs `go_on` for a call when the calls that it waits for have ended.
     pub(super) fn when_ended(
         self: &Arc<Self>,

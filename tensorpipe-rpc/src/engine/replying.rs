@@ -14,6 +14,7 @@ use crate::error::no_place;
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
 use crate::observe::{ServerStats, failed_without_span, of_failure};
 use crate::placement::{naming, tensor_of};
+use crate::remote::Release;
 use crate::schema::{self, Description, Method};
 
 /// How a call ended whose time was up.
@@ -110,7 +111,7 @@ impl Engine {
         let sent = self.send_reply(encoded, header_len);
         self.meter.read(&self.pipe);
         if gives && sent.is_err() {
-            self.owned.release(call, None);
+            self.owned.release([Release { call, index: None }]);
         }
         let Err(error) = sent else {
             if let Some(trace) = &admitted.context.inner.handler_trace {

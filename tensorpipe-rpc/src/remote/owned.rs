@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
@@ -47,6 +48,13 @@ impl Referent {
     pub(crate) fn fetched(&self) -> Option<Reply> {
         (self.copy)(&*self.value)
     }
+}
+
+/// What an end refers to no more: the value at this index of the reply to a call, or all of its values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Release {
+    pub(crate) call: u64,
+    pub(crate) index: Option<u32>,
 }
 
 /// Values that are given to the peer, each at its index. Most replies give one.
@@ -158,12 +166,14 @@ impl Owned {
                 drop_values(exports);
                 return true;
             }
-            if table.count + left > limit || table.values.contains_key(&call) {
-                Some(exports)
-            } else {
-                table.count += left;
-                table.values.insert(call, Given::new(exports, left));
-                None
+            let count = table.count + left;
+            match table.values.entry(call) {
+                Entry::Vacant(vacant) if count <= limit => {
+                    vacant.insert(Given::new(exports, left));
+                    table.count = count;
+                    None
+                }
+                _ => Some(exports),
             }
         };
         if refused.is_none() {
@@ -183,24 +193,28 @@ impl Owned {
         self.find(Id { call, index })
     }
 
-    /// The peer releases what the reply to `call` gave away: one value, or all.
-    pub(crate) fn release(&self, call: u64, index: Option<u32>) {
-        let (released, count) = {
+    /// The peer releases what replies to these calls gave away: of each one value, or all.
+    pub(crate) fn release(&self, releases: impl IntoIterator<Item = Release>) {
+        let mut released = SmallVec::<[Exports; 1]>::new();
+        let mut count = 0;
+        {
             let mut table = lock(&self.table);
-            if let Some(promised) = table.pending.get_mut(&call) {
-                promised.unwanted = true;
-            }
-            let Some(given) = table.values.get_mut(&call) else {
-                return;
-            };
-            let released = given.take(index);
-            let count = released.iter().flatten().count();
-            if given.left == 0 {
-                table.values.remove(&call);
+            for Release { call, index } in releases {
+                if let Some(promised) = table.pending.get_mut(&call) {
+                    promised.unwanted = true;
+                }
+                let Entry::Occupied(mut given) = table.values.entry(call) else {
+                    continue;
+                };
+                let values = given.get_mut().take(index);
+                if given.get().left == 0 {
+                    given.remove();
+                }
+                count += values.iter().flatten().count();
+                released.push(values);
             }
             table.count -= count;
-            (released, count)
-        };
+        }
         metrics::references_released(count);
         drop_values(released);
     }
@@ -282,17 +296,21 @@ mod tests {
     fn one_of_many_values_does_not_keep_the_room_of_all() {
         const MANY: u32 = 1000;
         let owned = Owned::default();
+        let release = |index| {
+            let index = Some(index);
+            owned.release([Release { call: 7, index }]);
+        };
         assert!(owned.give(7, referents(MANY as usize), usize::MAX));
         // Twice each: a peer may release what it has released.
         for index in (0..MANY - 1).chain(0..MANY - 1) {
-            owned.release(7, Some(index));
+            release(index);
             assert!(owned.find_at(7, index).is_none());
         }
         assert_eq!(owned.count(), 1);
         assert!(lock(&owned.table).values[&7].values.capacity() < 10);
         assert!(owned.find_at(7, MANY).is_none());
         assert!(owned.find_at(7, MANY - 1).is_some());
-        owned.release(7, Some(MANY - 1));
+        release(MANY - 1);
         assert!(lock(&owned.table).values.is_empty());
     }
 }

@@ -58,6 +58,7 @@ impl Background {
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let this = self;
         let _home = RuntimeGuard::of(Some(this.core.id));
+        this.core.tell_asked();
         let driver = &this.core.driver;
         if driver.drive_in_background(&this.core, &mut this.polls, cx.waker()) {
             // Timeouts can wait for the next poll.

@@ -55,6 +55,8 @@ pub(crate) struct Core {
     handler: Mutex<Option<Arc<dyn Deliver>>>,
     /// A hint that needs no lock: `false` means that no message is unwritten.
     may_be_unwritten: AtomicBool,
+    /// The engine has asked for [`Deliver::asked`].
+    asked: AtomicBool,
 }
 
 /// Receives what the pipe pushes; implemented for every `Handler`.
@@ -63,6 +65,9 @@ pub(super) trait Deliver: Send + Sync {
 
     /// As [`Handler::stalled`](super::engine::Handler::stalled).
     fn stalled(&self);
+
+    /// As [`Handler::asked`](super::engine::Handler::asked).
+    fn asked(&self);
 }
 
 /// What a [`Core`] is made of.
@@ -129,6 +134,7 @@ impl Core {
             runtime: parts.runtime,
             handler: Mutex::new(None),
             may_be_unwritten: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
         }
     }
 
@@ -274,6 +280,30 @@ impl Core {
         let handler = try_lock(&self.handler).and_then(|handler| handler.clone());
         if let Some(handler) = handler {
             handler.stalled();
+        }
+    }
+
+    /// Has the background task tell the handler that it was asked.
+    pub(super) fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.driver.wakers.wake_background();
+    }
+
+    /// Tells the handler if it was asked. Only the background task calls it.
+    pub(super) fn tell_asked(self: &Arc<Self>) {
+        if !self.asked.load(Ordering::Relaxed) || !self.asked.swap(false, Ordering::Acquire) {
+            return;
+        }
+        match try_lock(&self.handler).map(|handler| handler.clone()) {
+            Some(Some(handler)) => {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler.asked())) {
+                    self.handler_panicked(&*panic);
+                }
+            }
+            // The pipe has ended.
+            Some(None) => {}
+            // Another thread calls it just now.
+            None => self.ask(),
         }
     }
 

@@ -130,6 +130,11 @@ pub trait EnginePipe: sealed::Sealed {
         Held::new(&self.pipe().core().budget, bytes)
     }
 
+    /// Has the pipe's background task call [`Handler::asked`] soon.
+    fn ask(&self) {
+        self.pipe().core().ask();
+    }
+
     /// The allocators of the pipe's context.
     fn allocators(&self) -> &Allocators {
         &self.pipe().core().allocators
@@ -198,6 +203,9 @@ pub trait Handler: Send + Sync + 'static {
     /// beside another method. Does nothing by default.
     fn stalled(&self) {}
 
+    /// The engine has [asked](EnginePipe::ask) for this. Called on the pipe's runtime, perhaps beside another method. Does nothing by default.
+    fn asked(&self) {}
+
     /// The pipe has ended. Nothing follows.
     fn closed(&self, error: &Error);
 }
@@ -220,6 +228,10 @@ impl<H: Handler> Deliver for H {
 
     fn stalled(&self) {
         Handler::stalled(self);
+    }
+
+    fn asked(&self) {
+        Handler::asked(self);
     }
 }
 

@@ -412,3 +412,58 @@ async fn a_pipe_has_one_handler() {
     soon("the end", server.ended()).await;
     server.set_handler(first).unwrap_err();
 }
+
+/// Is called by the pipe's task when it was asked for, and holds up a message until it may go on.
+struct Asked {
+    asked: AtomicUsize,
+    inside: AtomicBool,
+    gate: Mutex<()>,
+}
+
+impl Handler for Asked {
+    fn incoming(&self, _: Incoming) {
+        self.inside.store(true, Ordering::SeqCst);
+        drop(self.gate.lock());
+    }
+    fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
+    fn asked(&self) {
+        if self.asked.fetch_add(1, Ordering::SeqCst) == 2 {
+            panic!("over the third");
+        }
+    }
+    fn closed(&self, _: &Error) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn what_an_engine_asks_for_comes_once_its_handler_has_returned() {
+    let context = over_tcp().build().unwrap();
+    let (client, server) = pair(&context, &context).await;
+    let handler = Arc::new(Asked {
+        asked: AtomicUsize::new(0),
+        inside: AtomicBool::new(false),
+        gate: Mutex::default(),
+    });
+    server.set_handler(handler.clone()).unwrap();
+    let asked = |many| {
+        let handler = &handler;
+        move || handler.asked.load(Ordering::SeqCst) == many
+    };
+    pause(50).await;
+    assert!(asked(0)(), "nobody has asked");
+    server.ask();
+    eventually("the pipe's task", asked(1)).await;
+    let closed = handler.gate.lock().unwrap();
+    client.send(message(0, 10)).unwrap();
+    let is_inside = || handler.inside.load(Ordering::SeqCst);
+    while !is_inside() {
+        std::thread::yield_now();
+    }
+    server.ask();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(asked(1)(), "the handler is called just now");
+    drop(closed);
+    eventually("the rest", asked(2)).await;
+    server.ask();
+    let error = soon("the end", server.ended()).await;
+    assert!(error.to_string().contains("panicked: over the third"));
+}

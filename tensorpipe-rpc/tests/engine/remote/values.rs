@@ -434,3 +434,38 @@ async fn a_call_does_not_wait_for_itself_and_what_is_not_there_yet_is_waited_for
     drop(pipe);
     house.is_empty().await;
 }
+
+/// A list of releases is taken as a whole, or not at all.
+#[tokio::test]
+async fn a_message_releases_what_it_lists_and_one_that_is_cut_short_nothing() {
+    const RELEASE: u8 = 16;
+    const ALL: u32 = u32::MAX;
+    let build = || tcp().build().unwrap();
+    let house = House::new(build(), build(), ServerLimits::default()).await;
+    let pipe = build().connect(house.server.url().to_string()).await;
+    let pipe = pipe.unwrap();
+    let attic = AtticService::new(Keeper::default());
+    for call in 1..4 {
+        // Each gives away 3.
+        pipe.send(raw_call_of(&attic, "several", call, &[3]))
+            .unwrap();
+        soon(pipe.read()).await.unwrap();
+    }
+    assert_eq!(house.server.references(), 9);
+    let release = |call: u64, index: u32| [&call.to_le_bytes()[..], &index.to_le_bytes()].concat();
+    let some = [release(1, 2), release(2, ALL), release(9, 0), release(1, 2)].concat();
+    let send = async |body: &[u8]| {
+        pipe.write(message(RELEASE, 0, 1, body)).await.unwrap();
+        // The answer to a later message shows that this one was looked at.
+        pipe.send(raw_call_of(&attic, "none", 5, &[])).unwrap();
+        soon(pipe.read()).await.unwrap();
+    };
+    for cut in [0, 1, 11, 13, some.len() - 1] {
+        send(&some[..cut]).await;
+        assert_eq!(house.server.references(), 9, "{cut} bytes");
+    }
+    send(&some).await;
+    assert_eq!(house.server.references(), 5);
+    send(&[release(3, ALL), release(1, 0), release(1, 1)].concat()).await;
+    house.is_empty().await;
+}
