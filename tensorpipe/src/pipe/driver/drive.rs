@@ -132,8 +132,8 @@ impl<W> Driver<W> {
         }
     }
 
-    /// Kicks, and works until nobody has kicked any more. `deliver` runs after each round, without the lock. Returns whether
-    /// it yields with work or deliveries left: the caller sees to it that somebody comes back.
+    /// Works for a round, and until nobody has kicked any more; while another thread works, kicks. `deliver` runs after each round, without
+    /// the lock. Returns whether it yields with work or deliveries left: the caller sees to it that somebody comes back.
     #[must_use]
     fn rounds(
         &self,
@@ -141,16 +141,17 @@ impl<W> Driver<W> {
         mut deliver: impl FnMut() -> Rest,
         is_slice_over: impl Fn() -> bool,
     ) -> bool {
-        // Before the kick: a wake-up from here on counts again. One that the kick's round may have missed must not count as acted on.
+        // Before the round: a wake-up from here on counts again. One that the round may have missed must not count as acted on.
         self.wakers.driving();
         runtime::count_drive();
-        self.kick();
         let mut is_last = false;
         for _ in 0..ROUNDS {
-            let Some(mut work) = self.hold() else {
+            let Some(mut work) = self.hold_or_kick() else {
                 return false;
             };
-            let mut ended = Round::Idle;
+            // The round is for the kicks so far, too. One that this does not see yet is seen below, or by the last check.
+            self.take_kick();
+            let mut ended = round(&mut work);
             while ended == Round::Idle && self.take_kick() {
                 ended = round(&mut work);
             }
@@ -167,8 +168,7 @@ impl<W> Driver<W> {
                 }
                 Round::Yield => break,
                 _ if is_last => break,
-                Round::DeliverAndContinue => self.kick(),
-                Round::Idle | Round::Deliver => {}
+                _ => {}
             }
             // What has come is answered first: else its answers would leave in two writes.
             is_last = is_slice_over();
@@ -187,6 +187,14 @@ impl<W> Driver<W> {
     /// Tells the thread that drives already, or the one that drives next, that there is work.
     pub(in crate::pipe) fn kick(&self) {
         self.kicked.swap(true, Ordering::SeqCst);
+    }
+
+    /// The work, for a round; `None` while another thread has it, which then sees a kick.
+    fn hold_or_kick(&self) -> Option<MutexGuard<'_, W>> {
+        self.hold().or_else(|| {
+            self.kick();
+            self.hold()
+        })
     }
 
     /// As [`Driver::kick`], for the thread that holds the work: cheap if there is a kick already. Kicks are taken only with the work held.

@@ -220,9 +220,11 @@ impl Wakers {
         drop(background);
     }
 
-    /// Called first by a thread that is about to drive.
+    /// Called first by a thread that is about to drive. A load is cheaper than an exchange. What it may miss, the woken task acts on.
     pub(super) fn driving(&self) {
-        self.notified.swap(false, Ordering::SeqCst);
+        if self.notified.load(Ordering::Relaxed) {
+            self.notified.swap(false, Ordering::SeqCst);
+        }
     }
 
     /// Wakes somebody to drive.
