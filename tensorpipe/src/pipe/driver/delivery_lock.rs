@@ -54,7 +54,7 @@ impl DeliveryLock {
             let Some(guard) = self.try_hold() else {
                 return Rest::None;
             };
-            while !has_enough() && next() {}
+            while !has_enough() && is_left() && next() {}
             drop(guard);
             // One that came in between the last check and the line above must not be left behind.
         }
