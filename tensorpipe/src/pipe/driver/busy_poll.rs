@@ -282,7 +282,9 @@ impl<W> Driver<W> {
         if !*polls {
             return false;
         }
-        polling.polls.fetch_add(1, Ordering::Relaxed);
+        // One task polls at a time: no exchange is needed.
+        let polls_so_far = polling.polls.load(Ordering::Relaxed);
+        polling.polls.store(polls_so_far + 1, Ordering::Relaxed);
         // Polls that saw bytes, and left them for more to come, were not in vain: the bytes are read soon, and tell how long it took.
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
