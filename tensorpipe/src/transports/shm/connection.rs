@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, Read};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -52,6 +52,8 @@ pub(super) struct ShmConnection {
     /// The last write found no room.
     is_full: bool,
     wakers: Arc<Wakers>,
+    /// Wakes both: what the socket is given.
+    waker: Waker,
     doorbell: Doorbell,
     peer: PeerAddr,
 }
@@ -95,14 +97,15 @@ impl ShmConnection {
             polled: false,
             is_full: false,
             doorbell: Doorbell::new(Alarm::new(wakers.clone())),
+            waker: wakers.clone().into(),
             wakers,
         })
     }
 
     /// Takes the connector's memory, if it has come.
     fn poll_open(&mut self, cx: &Context<'_>, direction: Direction) -> Poll<io::Result<()>> {
-        let waker = self.wakers.set(direction, cx.waker());
-        let mut cx = Context::from_waker(&waker);
+        self.wakers.set(direction, cx.waker());
+        let mut cx = Context::from_waker(&self.waker);
         while let State::ExpectOffer = self.state {
             let mut ready = ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut bytes = [0; OFFER.len()];
@@ -167,8 +170,8 @@ impl ShmConnection {
             return Poll::Pending;
         }
         *reads += 1;
-        let waker = self.wakers.set(direction, cx.waker());
-        let mut cx = Context::from_waker(&waker);
+        self.wakers.set(direction, cx.waker());
+        let mut cx = Context::from_waker(&self.waker);
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(&mut cx))?;
             let mut wakes = [0; WAKES];

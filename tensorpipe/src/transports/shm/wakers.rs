@@ -16,14 +16,13 @@ pub(super) enum Direction {
 pub(super) struct Wakers(Mutex<[Option<Waker>; 2]>);
 
 impl Wakers {
-    /// Stores who waits for a direction; returns a waker that wakes both.
-    pub(super) fn set(self: &Arc<Self>, direction: Direction, waker: &Waker) -> Waker {
+    /// Stores who waits for a direction.
+    pub(super) fn set(&self, direction: Direction, waker: &Waker) {
         let slot = &mut lock(&self.0)[direction as usize];
         match slot {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-        self.clone().into()
     }
 
     pub(super) fn wake_other(&self, direction: Direction) {
