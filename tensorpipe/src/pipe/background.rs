@@ -56,31 +56,38 @@ impl Future for Background {
 
 impl Background {
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let this = self;
-        let _home = RuntimeGuard::of(Some(this.core.id));
-        this.core.tell_asked();
-        let driver = &this.core.driver;
-        if driver.drive_in_background(&this.core, &mut this.polls, cx.waker()) {
+        let core = &self.core;
+        let _home = RuntimeGuard::of(Some(core.id));
+        let driver = &core.driver;
+        if driver.drive_in_background(core, &mut self.polls, cx.waker()) {
             // Timeouts can wait for the next poll.
             return Poll::Pending;
         }
-        let core = this.core.clone();
-        let driver = &core.driver;
         loop {
-            this.finish_closing();
-            if lock(&core.shared).is_over() {
-                return this.poll_shutdown(cx);
-            }
             let now = ambient::now();
             // The timer has expired, which this poll may be for.
-            if this.wake_at.take_if(|set| *set <= now).is_some() && driver.wakers.is_ticking() {
-                driver.tick(&core);
+            if self.wake_at.take_if(|set| *set <= now).is_some() && driver.wakers.is_ticking() {
+                driver.tick(core);
             }
-            let next = core.next_timeout();
+            let (is_over, closed, next) = {
+                let shared = lock(&core.shared);
+                (
+                    shared.is_over(),
+                    shared.closed_in_full(),
+                    shared.next_timeout(),
+                )
+            };
+            if is_over {
+                return self.poll_shutdown(cx);
+            }
+            if let Some(closed) = closed {
+                core.fail(closed);
+                continue;
+            }
             if next.is_some_and(|next| next <= now) {
                 if driver.has_yielded() {
                     // Bytes that have come by now count before a timeout is judged.
-                    driver.drive_now(&core);
+                    driver.drive_now(core);
                 }
                 core.handle_timeout(now);
                 core.drive();
@@ -91,16 +98,16 @@ impl Background {
                 return Poll::Pending;
             };
             // A sleep that ends early is cheaper than one that is set anew with each message.
-            if this.wake_at.is_none_or(|set| set > wake_at) {
-                this.wake_at = Some(wake_at);
-                this.sleep.as_mut().reset(wake_at.into());
+            if self.wake_at.is_none_or(|set| set > wake_at) {
+                self.wake_at = Some(wake_at);
+                self.sleep.as_mut().reset(wake_at.into());
             }
-            if this.sleep.as_mut().poll(cx).is_pending() {
+            if self.sleep.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-            this.wake_at = None;
+            self.wake_at = None;
             if driver.wakers.is_ticking() {
-                driver.tick(&core);
+                driver.tick(core);
             }
         }
     }
@@ -122,19 +129,6 @@ impl Background {
             if self.sleep.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
-        }
-    }
-
-    /// Ends a pipe that is closing once the peer has everything.
-    fn finish_closing(&self) {
-        let core = &self.core;
-        let closed = {
-            let shared = lock(&core.shared);
-            let done = shared.linger_until.is_some() && shared.state.is_fin_acked();
-            done.then(|| shared.closed(false))
-        };
-        if let Some(closed) = closed {
-            core.fail(closed);
         }
     }
 }

@@ -352,16 +352,6 @@ impl Core {
         });
     }
 
-    /// When the background task has to act next.
-    pub(super) fn next_timeout(&self) -> Option<Instant> {
-        let shared = lock(&self.shared);
-        let keep_alive = shared.state.next_timeout();
-        [keep_alive, shared.linger_until, shared.ahead.next_check()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
     pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
         let (silent, lingered, linger) = {
             let mut shared = lock(&self.shared);

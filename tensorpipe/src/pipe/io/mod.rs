@@ -399,7 +399,7 @@ impl Io {
     fn closed(&self, common: &Common) -> Option<Error> {
         let shared = lock(&common.shared);
         // Where both close at once, the peer may be gone right after it said that it has everything.
-        let by_us = shared.linger_until.is_some() && shared.state.is_fin_acked();
-        (by_us || shared.state.is_fin_received()).then(|| shared.closed(!by_us))
+        let by_peer = || (shared.state.is_fin_received()).then(|| shared.closed(true));
+        shared.closed_in_full().or_else(by_peer)
     }
 }

@@ -351,6 +351,21 @@ impl Shared {
         ended.map_or(Ok(()), |ended| Err(ended.clone()))
     }
 
+    /// When the background task has to act next.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let keep_alive = self.state.next_timeout();
+        [keep_alive, self.linger_until, self.ahead.next_check()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// How a pipe that is closing ends, once the peer has everything.
+    pub(super) fn closed_in_full(&self) -> Option<Error> {
+        let done = self.linger_until.is_some() && self.state.is_fin_acked();
+        done.then(|| self.closed(false))
+    }
+
     /// Whether the connection is of no more use.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_some()
