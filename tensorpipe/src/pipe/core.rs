@@ -51,12 +51,21 @@ pub(crate) struct Core {
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    /// The handler that messages are pushed to: from `push_to` until it has been told that the pipe ended. Locked while it is called.
-    handler: Mutex<Option<Arc<dyn Deliver>>>,
+    /// Locked while the handler is called.
+    calls: Mutex<Calls>,
     /// A hint that needs no lock: `false` means that no message is unwritten.
     may_be_unwritten: AtomicBool,
     /// The engine has asked for [`Deliver::asked`].
     asked: AtomicBool,
+}
+
+/// The calls of the handler.
+#[derive(Default)]
+struct Calls {
+    /// What messages are pushed to: from `push_to` until it has been told that the pipe ended.
+    handler: Option<Arc<dyn Deliver>>,
+    /// Taken off the queue. Empty between calls, with memory for the queue to reuse.
+    next: VecDeque<Delivery>,
 }
 
 /// Receives what the pipe pushes; implemented for every `Handler`.
@@ -132,7 +141,7 @@ impl Core {
             timeouts: parts.timeouts,
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
-            handler: Mutex::new(None),
+            calls: Mutex::default(),
             may_be_unwritten: AtomicBool::new(false),
             asked: AtomicBool::new(false),
         }
@@ -222,13 +231,14 @@ impl Core {
         let at_home = runtime::is_home(self.id);
         let enters = !at_home && self.driver.listens() && runtime::is_available();
         let given_so_far = Cell::new(0);
-        let (mut next, mut gone) = (VecDeque::new(), None);
+        let mut gone = None;
         let give = || {
-            // The lock is not held during the handler's calls, which use the pipe.
+            let Calls { handler, next } = &mut *lock(&self.calls);
+            // This lock is not held during the handler's calls, which use the pipe.
             let goes_on = {
                 let mut shared = lock(&self.shared);
                 let were_too_many = self.deliveries.is_too_much();
-                shared.deliveries.take(&mut next);
+                shared.deliveries.take(next);
                 were_too_many && !self.deliveries.is_too_much()
             };
             if goes_on {
@@ -237,7 +247,6 @@ impl Core {
             if next.is_empty() {
                 return false;
             }
-            let mut handler = lock(&self.handler);
             // Whichever thread drives, the handler spawns tasks and timers on the pipe's runtime.
             let _runtime = enters.then(|| (self.runtime.enter(), runtime::RuntimeGuard::of(None)));
             given_so_far.set(given_so_far.get() + next.len() as u32);
@@ -245,7 +254,7 @@ impl Core {
             while let Some(delivery) = next.pop_front() {
                 self.deliveries.set_taken(next.len());
                 let is_last = matches!(delivery, Delivery::Closed(_));
-                if let Some(called) = &*handler {
+                if let Some(called) = handler {
                     let give = || called.give(self, delivery);
                     // A panic of the handler must not hit the driving task, which may be somebody else's code.
                     if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
@@ -277,7 +286,7 @@ impl Core {
         if !lock(&self.shared).has_handler {
             return;
         }
-        let handler = try_lock(&self.handler).and_then(|handler| handler.clone());
+        let handler = try_lock(&self.calls).and_then(|calls| calls.handler.clone());
         if let Some(handler) = handler {
             handler.stalled();
         }
@@ -314,19 +323,19 @@ impl Core {
         listens: bool,
     ) -> Result<(), Misuse> {
         // If it is locked, a handler is being called right now.
-        let place = try_lock(&self.handler).filter(|_| !lock(&self.shared).has_handler);
-        let Some(mut place) = place else {
+        let calls = try_lock(&self.calls).filter(|_| !lock(&self.shared).has_handler);
+        let Some(mut calls) = calls else {
             return Err(Misuse::Other(format!(
                 "pipe {} has a handler already",
                 self.name
             )));
         };
-        *place = Some(handler);
+        calls.handler = Some(handler);
         if listens {
             self.driver.listen();
         }
         lock(&self.shared).start_pushing();
-        drop(place);
+        drop(calls);
         self.drive();
         Ok(())
     }
