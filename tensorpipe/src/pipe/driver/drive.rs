@@ -216,21 +216,20 @@ impl<W> Driver<W> {
     }
 
     /// Polls up to `times` times whether there is something to do, or a kick; does none of it. `false` while another thread has the work,
-    /// and finds what there is.
+    /// and finds what there is. Holds the work all the while, since to let go of it costs more than a poll: a thread that writes meanwhile
+    /// leaves a kick, which the next poll sees. Measured: letting go after each poll, an empty echo over shm takes 1.03 times as long;
+    /// `tp-bench rpc --case echo --size 0 --transport shm --pin`.
     pub(super) fn poll_work(&self, times: u32, mut poll: impl FnMut(&mut W) -> bool) -> bool {
+        let Some(mut work) = self.hold() else {
+            return false;
+        };
         for _ in 0..times {
-            if self.kicked.load(Ordering::Relaxed) {
+            if self.kicked.load(Ordering::Relaxed) || poll(&mut work) {
                 return true;
             }
-            let Some(mut work) = self.hold() else {
-                return false;
-            };
-            if poll(&mut work) {
-                return true;
-            }
-            drop(work);
             std::hint::spin_loop();
         }
+        drop(work);
         // A thread that found the lock held by this one has left a kick, and relies on this check.
         self.is_kicked()
     }
