@@ -68,7 +68,7 @@ pub(crate) enum Kind {
     Draining,
     /// Asks for a copy of a reference's value.
     Fetch,
-    /// Releases references that the reply to a call gave away.
+    /// Releases references that replies to calls gave away.
     Release,
     /// Asks for a token with which a third process can claim a reference.
     Share,

@@ -38,10 +38,10 @@ const LONGEST: usize = REPLY_HEADER + BODY;
 pub(super) struct Deferred {
     /// Control messages for which the pipe had no room.
     messages: VecDeque<Control>,
-    /// Releases that have not left. There are no more of them than references that this end held.
-    pub(super) releases: Vec<Release>,
-    /// Somebody is going to send them.
-    pub(super) collects: bool,
+    /// Releases that have not left, the oldest first. There are no more of them than references that this end held.
+    pub(super) releases: VecDeque<Release>,
+    /// How many were removed from it so far.
+    pub(super) removed: u64,
     /// A task waits for the pipe to move.
     waiting: bool,
 }

@@ -92,7 +92,7 @@ pub(crate) struct Engine {
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
     later: Mutex<control::Deferred>,
-    /// Whether releases are collected.
+    /// Whether releases are collected. Changed under the lock of `later`.
     collects: AtomicBool,
     me: Weak<Self>,
 }

@@ -1,8 +1,8 @@
 //! Releases: an end tells the owner of values which of them it refers to no more.
 //!
 //! Nobody waits for that. The first release is queued for the pipe's next drive. Those that follow are collected, and leave together: before
-//! the next call, which may need their room at the owner, or when the pipe's background task runs. If the pipe's queue is half full, they
-//! wait beside deferred control messages.
+//! the next call, which may need their room at the owner, or when the pipe is driven. If the pipe's queue is half full, they wait until it
+//! moves. A release may be sent twice: the second changes nothing.
 
 use std::sync::atomic::Ordering;
 
@@ -39,30 +39,31 @@ impl Engine {
             self.cancel(&slot);
         }
         let release = Release { call, index };
-        {
+        let is_first = {
             let mut later = lock(&self.later);
-            if later.collects {
-                return later.releases.push(release);
+            let collects = self.collects.swap(true, Ordering::Relaxed);
+            if collects {
+                later.releases.push_back(release);
             }
-            later.collects = true;
+            let waits = later.releases.len();
+            if waits > 1 {
+                return;
+            }
+            !collects
+        };
+        if !is_first {
+            return self.pipe.ask();
         }
-        self.collects.store(true, Ordering::Relaxed);
         if !self.send_list(&[release], When::NextDrive) {
-            lock(&self.later).releases.push(release);
+            lock(&self.later).releases.push_back(release);
             self.send_later();
         }
-        self.pipe.ask();
     }
 
     /// Sends the collected releases, as far as the pipe has room. The rest leaves when it has.
     pub(super) fn send_releases(&self, when: When) {
-        // A hint that needs no lock. What it misses leaves with the pipe's background task.
-        if !self.collects.load(Ordering::Relaxed) {
-            return;
-        }
-        self.collects.store(false, Ordering::Relaxed);
-        lock(&self.later).collects = false;
-        if !self.send_collected(when) {
+        // Set and cleared under the lock: whoever knows of a release that was collected sees it here.
+        if self.collects.load(Ordering::Relaxed) && !self.send_collected(when) {
             self.send_later();
         }
     }
@@ -72,27 +73,29 @@ impl Engine {
         let room = self.pipe.peer_limits().metadata as usize;
         let most = (room.saturating_sub(REPLY_HEADER) / LEN).clamp(1, MOST);
         loop {
-            let releases = self.take_releases(most);
-            if releases.is_empty() {
-                return true;
-            }
+            let (releases, removed) = {
+                let later = lock(&self.later);
+                let first = later.releases.iter().take(most).copied();
+                let first: SmallVec<[Release; MOST]> = first.collect();
+                if first.is_empty() {
+                    self.collects.store(false, Ordering::Relaxed);
+                    return true;
+                }
+                (first, later.removed)
+            };
+            // They stay in the list until they are sent, so that no call of another thread overtakes them. That thread may send them, too.
             if !self.send_list(&releases, when) {
-                lock(&self.later).releases.extend(releases);
                 return false;
             }
+            let mut later = lock(&self.later);
+            let by_others = usize::try_from(later.removed - removed).unwrap_or(usize::MAX);
+            let sent = releases.len().saturating_sub(by_others);
+            later.removed += sent as u64;
+            later.releases.drain(..sent);
+            if later.releases.is_empty() {
+                later.releases.shrink_to(MOST);
+            }
         }
-    }
-
-    /// Takes at most so many of the collected releases, the newest.
-    fn take_releases(&self, most: usize) -> SmallVec<[Release; MOST]> {
-        let mut later = lock(&self.later);
-        let releases = &mut later.releases;
-        let taken = releases.drain(releases.len().saturating_sub(most)..);
-        let taken = taken.collect();
-        if releases.is_empty() {
-            releases.shrink_to(MOST);
-        }
-        taken
     }
 
     /// Sends a message of releases, at least one. Returns `false` if the pipe has no room for it.
@@ -115,8 +118,8 @@ impl Engine {
     pub(super) fn release_arrives(&self, header: Header, incoming: Incoming) {
         let body = incoming.metadata().get(header.body_at..).unwrap_or(&[]);
         let (releases, rest) = body.as_chunks::<LEN>();
-        if releases.is_empty() || !rest.is_empty() {
-            return incoming.refuse("a release is cut short");
+        if releases.is_empty() || releases.len() > MOST || !rest.is_empty() {
+            return incoming.refuse("a message of releases has one to 64 of them");
         }
         self.owned.release(releases.iter().map(decode));
         let _ = incoming.accept();

@@ -296,7 +296,7 @@ impl Engine {
         }
     }
 
-    /// Lists a call that waits, or runs on a task of its own, so that a cancel finds it.
+    /// Lists a call that waits, or runs on a task of its own, so that a cancel finds it, and a call that waits for its result.
     pub(super) fn list(self: &Arc<Self>, id: u64, admitted: &mut Admitted) {
         self.promise(admitted);
         if let (Some(serving), None) = (&self.serving, &admitted.listed) {

@@ -163,7 +163,7 @@ impl Owned {
             if unwanted || table.closed {
                 // The peer has released them already, or is gone.
                 drop(table);
-                drop_values(exports);
+                exports.into_iter().for_each(drop_value);
                 return true;
             }
             let count = table.count + left;
@@ -176,10 +176,14 @@ impl Owned {
                 _ => Some(exports),
             }
         };
-        if refused.is_none() {
-            metrics::references_given(left);
+        match refused {
+            None => metrics::references_given(left),
+            Some(exports) => {
+                exports.into_iter().for_each(drop_value);
+                return false;
+            }
         }
-        refused.map(drop_values).is_none()
+        true
     }
 
     pub(super) fn find(&self, id: Id) -> Option<Referent> {
@@ -195,8 +199,7 @@ impl Owned {
 
     /// The peer releases what replies to these calls gave away: of each one value, or all.
     pub(crate) fn release(&self, releases: impl IntoIterator<Item = Release>) {
-        let mut released = SmallVec::<[Exports; 1]>::new();
-        let mut count = 0;
+        let mut released = Exports::new();
         {
             let mut table = lock(&self.table);
             for Release { call, index } in releases {
@@ -206,17 +209,21 @@ impl Owned {
                 let Entry::Occupied(mut given) = table.values.entry(call) else {
                     continue;
                 };
-                let values = given.get_mut().take(index);
+                released.extend(
+                    given
+                        .get_mut()
+                        .take(index)
+                        .into_iter()
+                        .filter(Option::is_some),
+                );
                 if given.get().left == 0 {
                     given.remove();
                 }
-                count += values.iter().flatten().count();
-                released.push(values);
             }
-            table.count -= count;
+            table.count -= released.len();
         }
-        metrics::references_released(count);
-        drop_values(released);
+        metrics::references_released(released.len());
+        released.into_iter().for_each(drop_value);
     }
 
     /// The connection has ended: drops all values, and ends all waits.
@@ -234,7 +241,8 @@ impl Owned {
         for promised in pending.values() {
             promised.end();
         }
-        drop_values(values);
+        let values = values.into_values().flat_map(|given| given.values);
+        values.for_each(drop_value);
     }
 
     /// Registers a call that begins, and whose result later calls may refer to.
@@ -278,9 +286,9 @@ impl Drop for Pending {
     }
 }
 
-/// Drops values. A panic of such a drop is logged and goes no further.
-pub(super) fn drop_values<T>(values: T) {
-    drop_quietly(values, "a value that was referred to");
+/// Drops a value. A panic of the drop is logged and goes no further. Of two values in one, the second panic would end the process.
+pub(super) fn drop_value<T>(value: T) {
+    drop_quietly(value, "a value that was referred to");
 }
 
 #[cfg(test)]
@@ -312,5 +320,29 @@ mod tests {
         assert!(owned.find_at(7, MANY - 1).is_some());
         release(MANY - 1);
         assert!(lock(&owned.table).values.is_empty());
+    }
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("by design");
+        }
+    }
+
+    /// A second panic while the first unwinds would end the process.
+    #[test]
+    fn values_whose_drops_panic_are_dropped_one_by_one() {
+        let bombs = || (0..3).map(|_| Some(Referent::new(&Arc::new(Bomb), no_copy)));
+        let owned = Owned::default();
+        for call in 0..4 {
+            // `new` drops a handle of each, and this the last.
+            let bombs: Exports = bombs().collect();
+            assert!(owned.give(call, bombs, 9) == (call < 3));
+        }
+        let release = |call, index| Release { call, index };
+        owned.release([release(0, None), release(1, Some(1)), release(1, Some(2))]);
+        owned.close();
+        assert_eq!(owned.count(), 0);
+        assert!(owned.give(5, bombs().collect(), 9), "nobody wants them");
     }
 }

@@ -13,7 +13,7 @@ use tensorpipe::{Context, Misuse, Url};
 use tokio::runtime::Handle as Runtime;
 use tokio::time::Instant;
 
-use super::owned::{Referent, drop_values};
+use super::owned::{Referent, drop_value};
 use super::{Location, Remote};
 use crate::call::{Call, StartedCall};
 use crate::client::Connection;
@@ -431,7 +431,7 @@ impl Grants {
             table.swept = !table.granted.is_empty();
             (passed, table.swept)
         };
-        drop_values(passed);
+        passed.into_iter().for_each(drop_value);
         left
     }
 }

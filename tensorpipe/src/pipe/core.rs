@@ -218,7 +218,8 @@ impl Core {
 
     /// Calls the handler for what has arrived, a slice of it at most.
     fn call_handler(self: &Arc<Self>) -> Rest {
-        if self.deliveries.count() == 0 {
+        let is_left = || self.deliveries.count() > 0 || self.asked.load(Ordering::SeqCst);
+        if !is_left() {
             self.driver.record_batch(0);
             return Rest::None;
         }
@@ -244,7 +245,9 @@ impl Core {
             if goes_on {
                 self.driver.wakers.notify();
             }
-            if next.is_empty() {
+            let asked =
+                self.asked.load(Ordering::Relaxed) && self.asked.swap(false, Ordering::SeqCst);
+            if next.is_empty() && !asked {
                 return false;
             }
             // Whichever thread drives, the handler spawns tasks and timers on the pipe's runtime.
@@ -255,20 +258,18 @@ impl Core {
                 self.deliveries.set_taken(next.len());
                 let is_last = matches!(delivery, Delivery::Closed(_));
                 if let Some(called) = handler {
-                    let give = || called.give(self, delivery);
-                    // A panic of the handler must not hit the driving task, which may be somebody else's code.
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(give)) {
-                        self.handler_panicked(&*panic);
-                    }
+                    self.catch(|| called.give(self, delivery));
                 }
                 if is_last {
                     // The handler may own this pipe, so it is dropped after the locks are released.
                     gone = handler.take();
                 }
             }
+            if let (Some(called), true) = (handler, asked) {
+                self.catch(|| called.asked());
+            }
             true
         };
-        let is_left = || self.deliveries.count() > 0;
         let has_enough = || given_so_far.get() >= MESSAGES_OF_SLICE;
         let rest = self.driver.delivery.deliver(give, is_left, has_enough);
         self.driver.record_batch(given_so_far.get());
@@ -292,28 +293,10 @@ impl Core {
         }
     }
 
-    /// Has the background task tell the handler that it was asked.
+    /// Has the handler called, like for a message that has come.
     pub(super) fn ask(&self) {
-        self.asked.store(true, Ordering::Release);
+        self.asked.swap(true, Ordering::SeqCst);
         self.driver.wakers.wake_background();
-    }
-
-    /// Tells the handler if it was asked. Only the background task calls it.
-    pub(super) fn tell_asked(self: &Arc<Self>) {
-        if !self.asked.load(Ordering::Relaxed) || !self.asked.swap(false, Ordering::Acquire) {
-            return;
-        }
-        match try_lock(&self.handler).map(|handler| handler.clone()) {
-            Some(Some(handler)) => {
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler.asked())) {
-                    self.handler_panicked(&*panic);
-                }
-            }
-            // The pipe has ended.
-            Some(None) => {}
-            // Another thread calls it just now.
-            None => self.ask(),
-        }
     }
 
     /// From now on messages are pushed to `handler`, queued ones first. `listens`: it expects messages at any time.
@@ -348,6 +331,13 @@ impl Core {
         self.driver.wakers.wake_background();
         // No more come behind the end.
         while self.call_handler() == Rest::ForLater {}
+    }
+
+    /// Calls the handler. A panic of it must not hit the driving task, which may be somebody else's code.
+    fn catch(self: &Arc<Self>, call: impl FnOnce()) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
+            self.handler_panicked(&*panic);
+        }
     }
 
     /// The message given to the handler may be lost, so the pipe ends.

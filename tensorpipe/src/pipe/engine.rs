@@ -130,7 +130,7 @@ pub trait EnginePipe: sealed::Sealed {
         Held::new(&self.pipe().core().budget, bytes)
     }
 
-    /// Has the pipe's background task call [`Handler::asked`] soon.
+    /// Has [`Handler::asked`] called soon, by whoever drives: the pipe's background task, if nobody else does.
     fn ask(&self) {
         self.pipe().core().ask();
     }
@@ -203,7 +203,7 @@ pub trait Handler: Send + Sync + 'static {
     /// beside another method. Does nothing by default.
     fn stalled(&self) {}
 
-    /// The engine has [asked](EnginePipe::ask) for this. Called on the pipe's runtime, perhaps beside another method. Does nothing by default.
+    /// The engine has [asked](EnginePipe::ask) for this. Does nothing by default.
     fn asked(&self) {}
 
     /// The pipe has ended. Nothing follows.
