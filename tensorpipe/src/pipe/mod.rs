@@ -26,7 +26,7 @@
 //! | 9 | `Core::deliver`, `Core::call_handler`, `DeliveryLock::deliver` | in order, without the pipe's lock |
 //! | 10 | `Deliver::give`, `Handler::incoming` | the call's header |
 //! | 11 | `Engine::call_arrives` or `reply_arrives` | admitted, or found |
-//! | 12 | `Incoming::accept` | the message, its credit noted |
+//! | 12 | `Incoming::accept` | the message; its credit goes back |
 //!
 //! A message of metadata alone takes the same steps. If a message cannot be sent now, `PipeState::write` queues it, and the driver's
 //! next pass sends it (`Io::take_frames`). A part that waits for its reader begins with the reader's GRANT (`Shared::process`).

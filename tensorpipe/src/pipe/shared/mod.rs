@@ -2,8 +2,7 @@
 //!
 //! All messages arrive by one path. The protocol reports a head and, for each part, whether its bytes are in the receive buffer, come
 //! later, or are offered by their channel. The lane is asked for an offered part; if it has the memory, the message is complete. Each time
-//! the lock is taken, the handler gets up to eight messages. The credit of the messages that it accepts goes back when it has returned. A
-//! `Descriptor` is made only when somebody asks for one.
+//! the lock is taken, the handler gets up to eight messages. A `Descriptor` is made only when somebody asks for one.
 
 mod ahead;
 mod arrival;
