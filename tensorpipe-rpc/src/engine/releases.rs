@@ -44,10 +44,10 @@ impl Engine {
             let collects = self.collects.swap(true, Ordering::Relaxed);
             if collects {
                 later.releases.push_back(release);
-            }
-            let waits = later.releases.len();
-            if waits > 1 {
-                return;
+                if later.releases.len() > 1 {
+                    // Whoever collected the first of them has asked.
+                    return;
+                }
             }
             !collects
         };
@@ -55,14 +55,18 @@ impl Engine {
             return self.pipe.ask();
         }
         if !self.send_list(&[release], When::NextDrive) {
-            lock(&self.later).releases.push_back(release);
+            let mut later = lock(&self.later);
+            later.releases.push_back(release);
+            // Another thread may have found the list empty meanwhile.
+            self.collects.store(true, Ordering::Relaxed);
+            drop(later);
             self.send_later();
         }
     }
 
     /// Sends the collected releases, as far as the pipe has room. The rest leaves when it has.
     pub(super) fn send_releases(&self, when: When) {
-        // Set and cleared under the lock: whoever knows of a release that was collected sees it here.
+        // Changed under the lock, and true while any wait: whoever knows of one sees it here.
         if self.collects.load(Ordering::Relaxed) && !self.send_collected(when) {
             self.send_later();
         }

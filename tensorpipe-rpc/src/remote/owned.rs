@@ -140,8 +140,7 @@ pub(crate) struct Pending {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        let count = lock(&self.table).count;
-        metrics::references_released(count);
+        self.close();
     }
 }
 

@@ -34,6 +34,9 @@ pub(super) type Waiter = driver::Waiter<Arc<Core>>;
 /// Stands in for an endless linger, which the clock cannot represent.
 const FAR: Duration = Duration::from_secs(1 << 32);
 
+/// For so many deliveries memory is kept between calls of the handler.
+const NEXT_KEPT: usize = 64;
+
 /// The number of this process's next pipe.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
@@ -212,7 +215,8 @@ impl Core {
     /// Whether deliveries are left to the background task, because this thread cannot enter a runtime any more. Without that task nobody
     /// else would deliver, so then they are not.
     fn leaves_deliveries(&self) -> bool {
-        let waits = self.deliveries.count() > 0 && self.driver.listens();
+        let is_left = self.deliveries.count() > 0 || self.asked.load(Ordering::SeqCst);
+        let waits = is_left && self.driver.listens();
         waits && !runtime::is_available() && self.driver.wakers.has_background()
     }
 
@@ -235,6 +239,8 @@ impl Core {
         let mut gone = None;
         let give = || {
             let Calls { handler, next } = &mut *lock(&self.calls);
+            // What a panic has left.
+            next.clear();
             // This lock is not held during the handler's calls, which use the pipe.
             let goes_on = {
                 let mut shared = lock(&self.shared);
@@ -252,7 +258,7 @@ impl Core {
             }
             // Whichever thread drives, the handler spawns tasks and timers on the pipe's runtime.
             let _runtime = enters.then(|| (self.runtime.enter(), runtime::RuntimeGuard::of(None)));
-            given_so_far.set(given_so_far.get() + next.len() as u32);
+            given_so_far.set(given_so_far.get() + next.len() as u32 + u32::from(asked));
             self.counters.count_deliveries(next.len());
             while let Some(delivery) = next.pop_front() {
                 self.deliveries.set_taken(next.len());
@@ -267,6 +273,9 @@ impl Core {
             }
             if let (Some(called), true) = (handler, asked) {
                 self.catch(|| called.asked());
+            }
+            if next.capacity() > NEXT_KEPT {
+                *next = VecDeque::new();
             }
             true
         };
@@ -296,6 +305,8 @@ impl Core {
     /// Has the handler called, like for a message that has come.
     pub(super) fn ask(&self) {
         self.asked.swap(true, Ordering::SeqCst);
+        // A task that polls sees the kick.
+        self.driver.kick();
         self.driver.wakers.wake_background();
     }
 

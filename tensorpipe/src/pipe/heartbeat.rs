@@ -332,12 +332,12 @@ fn warn_of_stalled(core: &Core, time: Duration) {
 }
 
 impl Core {
-    /// Tells the peer that this process lives, unless somebody drives just now. The rest of a drive, with wakers and the handler,
-    /// is left to the background task.
+    /// Tells the peer that this process lives. A thread that drives or polls just now sends it. The rest of a drive, with wakers and the
+    /// handler, is left to the background task.
     fn send_keep_alive(self: &Arc<Self>) {
-        if let Some(mut io) = self.driver.hold() {
+        lock(&self.shared).state.send_keep_alive();
+        if let Some(mut io) = self.driver.hold_or_kick() {
             let mut shared = lock(&self.shared);
-            shared.state.send_keep_alive();
             io.take_frames(&mut shared);
             drop(shared);
             io.send_gathered(self);

@@ -54,7 +54,7 @@ async fn a_call_waits_for_those_that_it_was_given_however_long_they_take() {
 #[tokio::test]
 async fn a_call_waits_for_one_of_which_not_all_has_come() {
     over_each(async |house| {
-        let kept = house.client.keep(&tensor(64 << 20, 1));
+        let kept = house.client.keep(tensor(64 << 20, 1));
         assert_eq!(house.client.length(&kept).await.unwrap(), 64 << 20);
         drop(kept);
         house.is_empty().await;

@@ -190,7 +190,7 @@ impl<W> Driver<W> {
     }
 
     /// The work, for a round; `None` while another thread has it, which then sees a kick.
-    fn hold_or_kick(&self) -> Option<MutexGuard<'_, W>> {
+    pub(in crate::pipe) fn hold_or_kick(&self) -> Option<MutexGuard<'_, W>> {
         self.hold().or_else(|| {
             self.kick();
             self.hold()

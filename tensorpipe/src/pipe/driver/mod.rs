@@ -26,6 +26,7 @@
 //! | `Asleep` | a task writes, and finds the peer awake | `Woken`, the background task, which polls | `Driver::is_to_poll_for_peer` |
 //! | `Driving` | nothing to do, polling is on | `Polling`, by whoever waits | `Driver::poll_again` |
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
+//! | `Polling` | another thread has work | `Driving`, by the poller | `Driver::poll_work` |
 //! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |
 //! | `Polling` | in vain for too long, or crowded | `Asleep` | `Driver::stop_polling` |
 //! | `Polling` | the poller leaves, others wait | `Woken`, the background task, once for all that leave | `Driver::deregister` |
