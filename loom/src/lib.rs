@@ -9,7 +9,7 @@
 //! | pipe | no kick, delivery or wake is lost; while polling is on, somebody polls for whoever waits; whoever writes a message that leaves in part hears when the rest has |
 //! | ring | bytes arrive whole, and whoever sleeps at it is woken; memory that its writer gives back is touched by nobody else; an end that dies between any two steps leaves the ring valid |
 //! | leases | nobody is handed memory to write that another process may still read; all of it comes back, once, also from a borrower that dies between any two steps |
-//! | calls | an outcome goes to exactly one, and wakes the one that awaits it; whatever ends a call, nothing of it stays in the table, and a reply that nobody takes is given back once; a call with a stream ends with its last item; a stream's sender that waits for room, or for its end, is woken; so is its reader, also by a message for which there was no room; what streams took of their connection comes back |
+//! | calls | an outcome goes to exactly one, and wakes the one that awaits it; whatever ends a call, nothing of it stays in the table, and a reply that nobody takes is given back once; a call with a stream ends with its last item; a stream's sender that waits for room, or for its end, is woken; so is its reader, also by a message for which there was no room; what streams took of their connection comes back; no release is lost, nor overtaken by a call that its thread makes later |
 //! | replicas | a call that waits hears of a replica that comes, and that none ever will; whoever has something for a replica's task wakes it; who has gone takes nobody else with it |
 //!
 //! A model has no clock and no tokio, so the sources' clock, tuned numbers, runtime and `Notify` have stand-ins here. Flags that hand over

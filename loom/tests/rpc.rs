@@ -1,6 +1,6 @@
 //! Runs the models of calls: a test each.
 
-use tensorpipe_loom::rpc::{calls, ends, items, streams};
+use tensorpipe_loom::rpc::{calls, ends, items, releases, streams};
 
 tensorpipe_loom::models! {
     calls: whoever_awaits_an_answer_is_woken, one_of_two_outcomes_is_the_call_s, an_outcome_that_nobody_takes_goes_back;
@@ -10,6 +10,7 @@ tensorpipe_loom::models! {
         an_answer_that_stalls_is_given_up,
         a_call_over_a_lost_connection_fails,
         an_answer_that_breaks_off_leaves_nothing;
+    releases: none_is_lost_where_there_is_no_room, a_call_overtakes_no_release_that_its_thread_has_made;
     streams: a_sender_that_waits_for_room_is_woken, room_is_made_by_two_threads, a_sender_that_nobody_reads_ends;
     items: a_reader_that_waits_for_items_is_woken,
         a_reader_that_waits_reads_what_was_kept,

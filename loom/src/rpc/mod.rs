@@ -1,7 +1,9 @@
-//! A call, reduced to the hand-overs between its threads. `oneshot`, `slot`, `table`, `credits`, `held`, `inbox` and `unread` are
+//! A call, reduced to the hand-overs between its threads. `collected`, `oneshot`, `slot`, `table`, `credits`, `held`, `inbox` and `unread` are
 //! the real files of `tensorpipe-rpc/src/engine/`.
 
 pub mod calls;
+#[path = "../../../tensorpipe-rpc/src/engine/collected.rs"]
+mod collected;
 #[path = "../../../tensorpipe-rpc/src/engine/streams/credits.rs"]
 mod credits;
 pub mod ends;
@@ -17,6 +19,7 @@ mod inbox;
 pub mod items;
 #[path = "../../../tensorpipe-rpc/src/engine/oneshot.rs"]
 mod oneshot;
+pub mod releases;
 #[allow(dead_code, reason = "calls without streams are modelled")]
 #[path = "../../../tensorpipe-rpc/src/engine/slot.rs"]
 mod slot;

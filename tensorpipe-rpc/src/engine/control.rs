@@ -15,7 +15,6 @@ use crate::codec::{Encoded, REPLY_HEADER};
 use crate::header::{Header, Kind};
 use crate::lock::lock;
 use crate::observe::should_log;
-use crate::remote::Release;
 use crate::scratch;
 
 /// The most control messages that may wait.
@@ -38,10 +37,6 @@ const LONGEST: usize = REPLY_HEADER + BODY;
 pub(super) struct Deferred {
     /// Control messages for which the pipe had no room.
     messages: VecDeque<Control>,
-    /// Releases that have not left, the oldest first. There are no more of them than references that this end held.
-    pub(super) releases: VecDeque<Release>,
-    /// How many were removed from it so far.
-    pub(super) removed: u64,
     /// A task waits for the pipe to move.
     waiting: bool,
 }
@@ -155,7 +150,7 @@ impl Engine {
             let control = {
                 let mut later = lock(&self.later);
                 let control = later.messages.pop_front();
-                if control.is_none() && later.releases.is_empty() {
+                if control.is_none() && !self.releases.has_some() {
                     later.waiting = false;
                     return false;
                 }

@@ -22,6 +22,7 @@
 mod admission;
 mod calling;
 mod calls;
+mod collected;
 mod control;
 mod deadlines;
 mod envelope;
@@ -52,7 +53,6 @@ pub(crate) use slot::CallSlot;
 pub(crate) use streams::{Batch, CallStreams, Received, SendCredit, UnreadBudget};
 
 use std::any::Any;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -70,8 +70,9 @@ use crate::limits::ServerLimits;
 use crate::lock::lock;
 use crate::observe::metrics::Meter;
 use crate::observe::should_log;
-use crate::remote::Owned;
+use crate::remote::{Owned, Release};
 use crate::schema::Schema;
+use collected::Collected;
 use table::{Calls, Reading};
 
 /// See the module's documentation. Dropping the last handle closes the pipe in good order.
@@ -92,8 +93,8 @@ pub(crate) struct Engine {
     pub(crate) owned: Arc<Owned>,
     meter: Meter,
     later: Mutex<control::Deferred>,
-    /// Whether releases are collected. Changed under the lock of `later`.
-    collects: AtomicBool,
+    /// Releases that have not left: no more than the references that this end held.
+    releases: Collected<Release>,
     me: Weak<Self>,
 }
 
@@ -114,7 +115,7 @@ impl Engine {
             unread,
             me: me.clone(),
             later: Mutex::default(),
-            collects: AtomicBool::new(false),
+            releases: Collected::default(),
             calls: Arc::default(),
             serving,
             bound: Mutex::default(),

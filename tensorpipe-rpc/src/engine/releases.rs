@@ -4,16 +4,14 @@
 //! the next call, which may need their room at the owner, or when the pipe is driven. If the pipe's queue is half full, they wait until it
 //! moves. A release may be sent twice: the second changes nothing.
 
-use std::sync::atomic::Ordering;
-
 use smallvec::SmallVec;
 use tensorpipe::Incoming;
 use tensorpipe::engine::{EnginePipe, When};
 
 use super::Engine;
+use super::collected::Added;
 use crate::codec::REPLY_HEADER;
 use crate::header::{Header, Kind};
-use crate::lock::lock;
 use crate::remote::Release;
 use crate::scratch;
 
@@ -39,35 +37,20 @@ impl Engine {
             self.cancel(&slot);
         }
         let release = Release { call, index };
-        let is_first = {
-            let mut later = lock(&self.later);
-            let collects = self.collects.swap(true, Ordering::Relaxed);
-            if collects {
-                later.releases.push_back(release);
-                if later.releases.len() > 1 {
-                    // Whoever collected the first of them has asked.
-                    return;
-                }
+        match self.releases.add(release) {
+            Added::SendNow if self.send_list(&[release], When::NextDrive) => {}
+            Added::SendNow => {
+                self.releases.keep(release);
+                self.send_later();
             }
-            !collects
-        };
-        if !is_first {
-            return self.pipe.ask();
-        }
-        if !self.send_list(&[release], When::NextDrive) {
-            let mut later = lock(&self.later);
-            later.releases.push_back(release);
-            // Another thread may have found the list empty meanwhile.
-            self.collects.store(true, Ordering::Relaxed);
-            drop(later);
-            self.send_later();
+            Added::Ask => self.pipe.ask(),
+            Added::Asked => {}
         }
     }
 
     /// Sends the collected releases, as far as the pipe has room. The rest leaves when it has.
     pub(super) fn send_releases(&self, when: When) {
-        // Changed under the lock, and true while any wait: whoever knows of one sees it here.
-        if self.collects.load(Ordering::Relaxed) && !self.send_collected(when) {
+        if self.releases.has_some() && !self.send_collected(when) {
             self.send_later();
         }
     }
@@ -77,28 +60,15 @@ impl Engine {
         let room = self.pipe.peer_limits().metadata as usize;
         let most = (room.saturating_sub(REPLY_HEADER) / LEN).clamp(1, MOST);
         loop {
-            let (releases, removed) = {
-                let later = lock(&self.later);
-                let first = later.releases.iter().take(most).copied();
-                let first: SmallVec<[Release; MOST]> = first.collect();
-                if first.is_empty() {
-                    self.collects.store(false, Ordering::Relaxed);
-                    return true;
-                }
-                (first, later.removed)
-            };
-            // They stay in the list until they are sent, so that no call of another thread overtakes them. That thread may send them, too.
-            if !self.send_list(&releases, when) {
+            let mut first = SmallVec::<[Release; MOST]>::new();
+            let removed = self.releases.first(most, &mut first);
+            if first.is_empty() {
+                return true;
+            }
+            if !self.send_list(&first, when) {
                 return false;
             }
-            let mut later = lock(&self.later);
-            let by_others = usize::try_from(later.removed - removed).unwrap_or(usize::MAX);
-            let sent = releases.len().saturating_sub(by_others);
-            later.removed += sent as u64;
-            later.releases.drain(..sent);
-            if later.releases.is_empty() {
-                later.releases.shrink_to(MOST);
-            }
+            self.releases.remove(first.len(), removed);
         }
     }
 
