@@ -2,14 +2,13 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use smallvec::smallvec;
 
 use super::encoder::{Encoded, Encoder};
 use super::error::{DecodeError, EncodeError, Subject};
 use crate::context::within_call;
 use crate::header::FailureCode;
 use crate::observe::ServerStats;
-use crate::remote::{EncodedReferences, IN_ERROR, MINE, RESULT, Referent};
+use crate::remote::{EncodedReferences, Exports, IN_ERROR, MINE, RESULT, Referent};
 use crate::scratch;
 
 /// Bytes kept free at the front of a reply's metadata for the header of the call.
@@ -67,7 +66,7 @@ impl Reply {
             Self::encode::<(u8, u64, u32)>(Subject::Reply, &(MINE, call, RESULT), Returned::Value);
         if let Returned::Value(encoded) = &mut reply.outcome {
             encoded.references = Some(Box::new(EncodedReferences {
-                exports: smallvec![Some(referent)],
+                exports: Exports::one(referent),
                 ..EncodedReferences::default()
             }));
         }

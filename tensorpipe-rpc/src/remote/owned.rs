@@ -18,6 +18,8 @@ use crate::observe::metrics;
 
 type Value = dyn Any + Send + Sync;
 
+pub(super) const TOO_MANY: &str = "too many references";
+
 /// A value that the other end may refer to.
 #[derive(Clone, Debug)]
 pub(crate) struct Referent {
@@ -57,8 +59,31 @@ pub(crate) struct Release {
     pub(crate) index: Option<u32>,
 }
 
-/// Values that are given to the peer, each at its index. Most replies give one.
-pub(crate) type Exports = SmallVec<[Option<Referent>; 1]>;
+/// Values that are given to the peer, each at its index. Most replies give one. They are dropped one by one: of two drops that panic
+/// in one, the second would end the process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Exports(SmallVec<[Option<Referent>; 1]>);
+
+impl Exports {
+    pub(crate) fn one(referent: Referent) -> Self {
+        Self(smallvec![Some(referent)])
+    }
+
+    /// Adds a value at the next index, which is `first` or above. Returns the index.
+    pub(super) fn push(&mut self, first: u32, referent: Referent) -> Result<u32, &'static str> {
+        let index = u32::try_from(self.0.len()).map_err(|_| TOO_MANY)?;
+        let index = index.max(first);
+        self.0.resize(index as usize, None);
+        self.0.push(Some(referent));
+        Ok(index)
+    }
+}
+
+impl Drop for Exports {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(drop_value);
+    }
+}
 
 /// The values that one connection's peer refers to.
 #[derive(Default)]
@@ -86,9 +111,9 @@ struct Given {
 }
 
 impl Given {
-    fn new(exports: Exports, left: usize) -> Self {
-        let values = (0..).zip(exports).filter(|(_, value)| value.is_some());
-        let values = values.collect();
+    fn new(mut exports: Exports, left: usize) -> Self {
+        let values = (0..).zip(exports.0.drain(..));
+        let values = values.filter(|(_, value)| value.is_some()).collect();
         Self { values, left }
     }
 
@@ -101,7 +126,7 @@ impl Given {
         let Some(index) = index else {
             self.left = 0;
             let values = std::mem::take(&mut self.values);
-            return values.into_iter().map(|(_, value)| value).collect();
+            return Exports(values.into_iter().map(|(_, value)| value).collect());
         };
         let taken = self.at(index).and_then(|at| self.values[at].1.take());
         self.left -= usize::from(taken.is_some());
@@ -110,7 +135,7 @@ impl Given {
             self.values.retain(|(_, value)| value.is_some());
             self.values.shrink_to_fit();
         }
-        smallvec![taken]
+        Exports(smallvec![taken])
     }
 }
 
@@ -152,7 +177,7 @@ impl Owned {
 
     /// Registers the values that the reply to `call` gives away. Returns `false` if there is no room for so many.
     pub(crate) fn give(&self, call: u64, exports: Exports, limit: usize) -> bool {
-        let left = exports.iter().flatten().count();
+        let left = exports.0.iter().flatten().count();
         let refused = {
             let mut table = lock(&self.table);
             let unwanted = table
@@ -162,7 +187,6 @@ impl Owned {
             if unwanted || table.closed {
                 // The peer has released them already, or is gone.
                 drop(table);
-                exports.into_iter().for_each(drop_value);
                 return true;
             }
             let count = table.count + left;
@@ -175,14 +199,10 @@ impl Owned {
                 _ => Some(exports),
             }
         };
-        match refused {
-            None => metrics::references_given(left),
-            Some(exports) => {
-                exports.into_iter().for_each(drop_value);
-                return false;
-            }
+        if refused.is_none() {
+            metrics::references_given(left);
         }
-        true
+        refused.is_none()
     }
 
     pub(super) fn find(&self, id: Id) -> Option<Referent> {
@@ -198,7 +218,7 @@ impl Owned {
 
     /// The peer releases what replies to these calls gave away: of each one value, or all.
     pub(crate) fn release(&self, releases: impl IntoIterator<Item = Release>) {
-        let mut released = Exports::new();
+        let mut released = Exports::default();
         {
             let mut table = lock(&self.table);
             for Release { call, index } in releases {
@@ -208,21 +228,15 @@ impl Owned {
                 let Entry::Occupied(mut given) = table.values.entry(call) else {
                     continue;
                 };
-                released.extend(
-                    given
-                        .get_mut()
-                        .take(index)
-                        .into_iter()
-                        .filter(Option::is_some),
-                );
+                let mut taken = given.get_mut().take(index);
+                released.0.extend(taken.0.drain(..).filter(Option::is_some));
                 if given.get().left == 0 {
                     given.remove();
                 }
             }
-            table.count -= released.len();
+            table.count -= released.0.len();
         }
-        metrics::references_released(released.len());
-        released.into_iter().for_each(drop_value);
+        metrics::references_released(released.0.len());
     }
 
     /// The connection has ended: drops all values, and ends all waits.
@@ -296,7 +310,7 @@ mod tests {
 
     fn referents(many: usize) -> Exports {
         let referent = Referent::new(&Arc::new(()), no_copy);
-        std::iter::repeat_n(Some(referent), many).collect()
+        Exports(std::iter::repeat_n(Some(referent), many).collect())
     }
 
     #[test]
@@ -331,17 +345,25 @@ mod tests {
     /// A second panic while the first unwinds would end the process.
     #[test]
     fn values_whose_drops_panic_are_dropped_one_by_one() {
-        let bombs = || (0..3).map(|_| Some(Referent::new(&Arc::new(Bomb), no_copy)));
+        let bombs = || {
+            let mut bombs = Exports::default();
+            for index in 0..3 {
+                // `new` is lent a handle of each, which is dropped here.
+                let bomb = Referent::new(&Arc::new(Bomb), no_copy);
+                assert_eq!(bombs.push(0, bomb), Ok(index));
+            }
+            bombs
+        };
         let owned = Owned::default();
         for call in 0..4 {
-            // `new` drops a handle of each, and this the last.
-            let bombs: Exports = bombs().collect();
-            assert!(owned.give(call, bombs, 9) == (call < 3));
+            assert!(owned.give(call, bombs(), 9) == (call < 3));
         }
         let release = |call, index| Release { call, index };
         owned.release([release(0, None), release(1, Some(1)), release(1, Some(2))]);
         owned.close();
         assert_eq!(owned.count(), 0);
-        assert!(owned.give(5, bombs().collect(), 9), "nobody wants them");
+        assert!(owned.give(5, bombs(), 9), "nobody wants them");
+        // The reply that was to give them is not sent.
+        drop(bombs());
     }
 }

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Id;
 use super::handle::Handle;
-use super::owned::{Exports, Owned, Referent};
+use super::owned::{Exports, Owned, Referent, TOO_MANY};
 use crate::engine::Engine;
 
 thread_local! {
@@ -71,7 +71,7 @@ pub(crate) struct Copied(Vec<Found>);
 
 impl Copied {
     fn add(&mut self, found: Found) -> Result<Id, &'static str> {
-        let index = index_after(&self.0)?;
+        let index = u32::try_from(self.0.len()).map_err(|_| TOO_MANY)?;
         self.0.push(found);
         Ok(Id { call: 0, index })
     }
@@ -80,11 +80,6 @@ impl Copied {
         let found = self.0.get(id.index as usize);
         found.cloned().ok_or(UNRESOLVED)
     }
-}
-
-/// The index of the next reference.
-fn index_after<T>(references: &[T]) -> Result<u32, &'static str> {
-    u32::try_from(references.len()).map_err(|_| "too many references")
 }
 
 /// A decoded reference.
@@ -177,12 +172,7 @@ pub(super) fn export(referent: Referent) -> Result<Id, &'static str> {
     SCOPE.with(|slot| match &mut *slot.borrow_mut() {
         Scope::Encoding(encoding) if let Some(first) = encoding.first => {
             let exports = &mut encoding.references().exports;
-            if exports.is_empty() {
-                exports.resize(first.index as usize, None);
-            }
-            let index = index_after(exports)?;
-            exports.push(Some(referent));
-            let call = first.call;
+            let (call, index) = (first.call, exports.push(first.index, referent)?);
             Ok(Id { call, index })
         }
         Scope::Encoding(_) => Err(
