@@ -15,7 +15,7 @@ use super::credit_ahead::Credit;
 use super::driver::tuning::MESSAGES_OF_SLICE;
 use super::driver::{self, BusyPoll, Driven, Driver, Readiness, Rest, Round, runtime, wake_all};
 use super::io::{Common, Io};
-use super::shared::{Delivery, Shared, SharedParts};
+use super::shared::{Delivery, Shared, SharedParts, ShutdownState};
 use super::stats::Counters;
 use crate::address::SettledPeer;
 use crate::ambient;
@@ -287,7 +287,8 @@ impl Core {
     }
 
     /// Tells those who wait for the pipe elsewhere that its runtime does not run.
-    pub(super) fn tell_stalled(&self) {
+    pub(super) fn tell_stalled(self: &Arc<Self>) {
+        self.close_in_time();
         self.driver.poll_anyway();
         self.driver.wakers.wake_waiting();
         // The runtime may have a thread that sleeps: the task that was asked may be what blocks another one.
@@ -363,26 +364,35 @@ impl Core {
     }
 
     pub(super) fn handle_timeout(self: &Arc<Self>, now: Instant) {
-        let (silent, lingered, linger) = {
+        let ended = {
             let mut shared = lock(&self.shared);
             let silent = shared.state.handle_timeout(now).err();
             shared.tidy_ahead(now);
-            (
-                silent,
-                shared.linger_until.is_some_and(|until| now >= until),
-                shared.linger,
-            )
+            let pipe = self.name.clone();
+            let silent = silent.map(|silence| Error::Silent { pipe, silence });
+            silent.or_else(|| shared.lingered(now))
         };
-        if let Some(silence) = silent {
-            self.fail(Error::Silent {
-                pipe: self.name.clone(),
-                silence,
-            });
-        } else if lingered {
-            self.fail(Error::Undelivered {
-                pipe: self.name.clone(),
-                linger,
-            });
+        if let Some(error) = ended {
+            self.fail(error);
+        }
+    }
+
+    /// Keeps the bounds of a close while the pipe's runtime does not run. Its silence is not judged: that runtime's sockets do not tell
+    /// what has come.
+    fn close_in_time(self: &Arc<Self>) {
+        let now = ambient::now();
+        let (ended, shutdown) = {
+            let shared = lock(&self.shared);
+            let ended = (shared.closed_in_full()).or_else(|| shared.lingered(now));
+            (ended.filter(|_| !shared.is_over()), shared.shutdown)
+        };
+        if let Some(error) = ended {
+            self.fail(error);
+            // Lets go of the connection.
+            self.drive();
+        }
+        if matches!(shutdown, ShutdownState::Until(until) if until <= now) {
+            self.update(Shared::shutdown_done);
         }
     }
 

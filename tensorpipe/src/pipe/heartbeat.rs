@@ -6,7 +6,7 @@
 //!
 //! - wakes a task of each runtime with a pipe. A sleeping thread of the runtime runs it, and goes on to wait for sockets and timers. If it
 //!   has not run by the next round, the runtime is stalled: then those who wait for the pipe on other runtimes are woken, and go on without
-//!   its sockets and timers;
+//!   its sockets and timers. A pipe that is closing ends by its bound;
 //! - tells of handlers that keep their threads (`polls`);
 //! - tells the peer of a pipe that is silent for too long that the process lives, for [`Timeouts::blocked`](crate::Timeouts::blocked) at
 //!   most. A stopped process does not.
@@ -152,7 +152,7 @@ impl Round {
         }
         let first = self.first.get(&id).and_then(Weak::upgrade);
         let first = first.unwrap_or_else(|| core.clone());
-        // One that is over has no task any more.
+        // One that is over may have no task any more.
         let is_over = lock(&first.shared).is_over();
         let to_ask = if is_over { core } else { &first };
         let asked = to_ask.driver.wakers.ask_background(now);
@@ -266,16 +266,19 @@ impl Watched {
         let Some(core) = self.core.upgrade() else {
             return false;
         };
-        let goes_on = !lock(&core.shared).is_over();
-        if goes_on {
-            self.look(&core, now, round);
+        let (is_gone, is_over) = {
+            let shared = lock(&core.shared);
+            (shared.is_gone(), shared.is_over())
+        };
+        if !is_gone {
+            self.look(&core, is_over, now, round);
         }
         let_go(core);
-        goes_on
+        !is_gone
     }
 
-    fn look(&mut self, core: &Arc<Core>, now: Instant, round: &mut Round) {
-        if self.has_written(core, now) {
+    fn look(&mut self, core: &Arc<Core>, is_over: bool, now: Instant, round: &mut Round) {
+        if is_over || self.has_written(core, now) {
             self.blocked = None;
         } else if now.saturating_duration_since(self.since) >= self.silent() {
             let blocked = *self.blocked.get_or_insert(self.since);
@@ -410,6 +413,23 @@ mod tests {
         let later = begin + HEARTBEAT_LONGEST;
         while core.driver.wakers.ask_background(later) != later {
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Another thread keeps the connection for ever.
+    #[test]
+    fn the_goodbye_of_a_pipe_whose_runtime_does_not_run_is_bounded() {
+        let mut stalled = tokio::runtime::Builder::new_current_thread();
+        let stalled = stalled.enable_all().build().unwrap();
+        let (client, _server) = stalled.block_on(memory_pair());
+        let core = client.core();
+        let _kept = core.driver.hold().unwrap();
+        core.fail(core.lost("by design"));
+        let by = Instant::now() + Duration::from_secs(20);
+        while !lock(&core.shared).is_gone() {
+            assert!(Instant::now() < by, "whoever closes it waits for ever");
+            core.tell_stalled();
+            thread::sleep(Duration::from_millis(1));
         }
     }
 

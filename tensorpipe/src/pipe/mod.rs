@@ -315,7 +315,7 @@ impl Pipe {
 
     /// Delivers written messages, ends the pipe, and shuts its connection down ([`poll_shutdown`](tokio::io::AsyncWrite::poll_shutdown)).
     /// Operations that still read or write get [`Error::Closed`]. Takes [`Timeouts::linger`](crate::Timeouts::linger) at most, and a second
-    /// for the shutdown, as long as the runtime runs on which the pipe was made: that keeps the time. A pipe that closes already keeps the
+    /// for the shutdown; a few seconds more while nobody runs the runtime on which the pipe was made. A pipe that closes already keeps the
     /// bound that it has.
     ///
     /// # Errors

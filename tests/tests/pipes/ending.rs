@@ -68,6 +68,26 @@ async fn a_close_of_a_context_that_is_given_up_goes_on_and_the_next_one_says_how
     }
 }
 
+/// The runtime of a pipe keeps the time of its close. One of a single thread that nobody runs does not.
+#[test]
+fn a_close_ends_in_time_although_the_runtime_of_its_pipe_does_not_run() {
+    let stalled = current_thread();
+    let timeouts = timeouts(|timeouts| {
+        timeouts.linger = Duration::from_millis(300);
+        timeouts.silence = Some(Duration::from_secs(1));
+    });
+    let context = over_shm().timeouts(timeouts).build().unwrap();
+    let (client, server) = stalled.block_on(pair(&context, &context));
+    current_thread().block_on(async {
+        client.send(message(1, 8 << 20)).unwrap();
+        let error = soon("close", client.close()).await.unwrap_err();
+        assert!(matches!(error, Error::Undelivered { .. }), "{error}");
+        // Its peer has everything that it wrote, and hears of the end.
+        soon("the other close", server.close()).await.ok();
+        soon("the context's", context.close()).await.ok();
+    });
+}
+
 /// A pipe whose other end lives in this runtime, and dies with it.
 async fn mortal(context: &Context, theirs: &Runtime) -> (Pipe, Pipe) {
     let peer = over_tcp().build().unwrap();

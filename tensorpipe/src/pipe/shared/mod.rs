@@ -365,9 +365,21 @@ impl Shared {
         done.then(|| self.closed(false))
     }
 
+    /// How a pipe that is closing ends, once its time is up.
+    pub(super) fn lingered(&self, now: Instant) -> Option<Error> {
+        let is_up = self.linger_until.is_some_and(|until| now >= until);
+        let (pipe, linger) = (self.name.clone(), self.linger);
+        is_up.then_some(Error::Undelivered { pipe, linger })
+    }
+
     /// Whether the connection is of no more use.
     pub(super) fn is_over(&self) -> bool {
         self.ended.is_some()
+    }
+
+    /// Whether the connection is gone, too.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_over() && self.shutdown == ShutdownState::Done
     }
 
     /// Ends the pipe, once: every pending operation gets `error`, every later one will.
