@@ -212,18 +212,21 @@ impl Core {
         self.driver.delivery.is_held_here()
     }
 
+    /// Whether the handler is to be called.
+    fn has_calls(&self) -> bool {
+        self.deliveries.count() > 0 || self.asked.load(Ordering::SeqCst)
+    }
+
     /// Whether deliveries are left to the background task, because this thread cannot enter a runtime any more. Without that task nobody
     /// else would deliver, so then they are not.
     fn leaves_deliveries(&self) -> bool {
-        let is_left = self.deliveries.count() > 0 || self.asked.load(Ordering::SeqCst);
-        let waits = is_left && self.driver.listens();
+        let waits = self.has_calls() && self.driver.listens();
         waits && !runtime::is_available() && self.driver.wakers.has_background()
     }
 
     /// Calls the handler for what has arrived, a slice of it at most.
     fn call_handler(self: &Arc<Self>) -> Rest {
-        let is_left = || self.deliveries.count() > 0 || self.asked.load(Ordering::SeqCst);
-        if !is_left() {
+        if !self.has_calls() {
             self.driver.record_batch(0);
             return Rest::None;
         }
@@ -280,7 +283,10 @@ impl Core {
             true
         };
         let has_enough = || given_so_far.get() >= MESSAGES_OF_SLICE;
-        let rest = self.driver.delivery.deliver(give, is_left, has_enough);
+        let rest = self
+            .driver
+            .delivery
+            .deliver(give, || self.has_calls(), has_enough);
         self.driver.record_batch(given_so_far.get());
         drop(gone);
         rest
