@@ -132,18 +132,14 @@ impl Wakers {
             }
         };
         drop(old);
-        if let Some(background) = ticking {
-            wake(background);
-        }
+        wake_all(ticking);
         id
     }
 
     /// Polling is on, so nothing wakes a task from now on: the background task's tick watches the poller, too.
     pub(super) fn keep_ticking(&self) {
         let ticking = lock(&self.roles).start_ticking();
-        if let Some(background) = ticking {
-            wake(background);
-        }
+        wake_all(ticking);
     }
 
     /// The operation is awaited no more. Returns whether others are.
@@ -241,12 +237,8 @@ impl Wakers {
                 None => (roles.background.clone(), None),
             }
         };
-        if let Some(waker) = waker {
-            wake(waker);
-        }
-        if let Some(background) = ticking {
-            wake(background);
-        }
+        wake_all(waker);
+        wake_all(ticking);
     }
 
     /// A task will be woken soon. If that never happens (the runtime is blocked), the background task's tick finds out.
@@ -279,9 +271,7 @@ impl Wakers {
 
     pub(in crate::pipe) fn wake_background(&self) {
         let waker = lock(&self.roles).background.clone();
-        if let Some(waker) = waker {
-            wake(waker);
-        }
+        wake_all(waker);
     }
 
     /// Wakes the background task. Returns when this woke it first without its having run since.
@@ -295,7 +285,7 @@ impl Wakers {
     /// Wakes all operations that have registered.
     pub(in crate::pipe) fn wake_waiting(&self) {
         let waiting = lock(&self.roles).waiting.clone();
-        wake_all(waiting.into_iter().map(|(_, waker)| waker).collect());
+        wake_all(waiting.into_iter().map(|(_, waker)| waker));
     }
 
     /// Whether there is a background task.
@@ -326,7 +316,7 @@ impl Wakers {
 
 /// Wakes all of them, without a lock. One that panics does not keep the others asleep.
 #[inline]
-pub(in crate::pipe) fn wake_all(wakes: Vec<Waker>) {
+pub(in crate::pipe) fn wake_all(wakes: impl IntoIterator<Item = Waker>) {
     wakes.into_iter().for_each(wake);
 }
 
