@@ -69,22 +69,6 @@ fn what_was_read_until_the_answer_came_is_told_behind_it() {
 }
 
 #[test]
-fn beyond_the_credit_the_go_ahead_is_needed_again() {
-    let mut pair = pair(10_000);
-    for _ in 0..6 {
-        pair.a.write(&message("4k").tensor(4000));
-    }
-    pair.run();
-    assert_eq!(pair.a.written, [0, 1]);
-    (0..6).for_each(|message| pair.read(message));
-    assert_eq!(pair.b.delivered.len(), 6);
-    pair.send(&message("4k").tensor(4000));
-    assert_eq!(pair.a.written.len(), 7, "the credit came back");
-    pair.b.read(6);
-    pair.settle();
-}
-
-#[test]
 fn what_is_skipped_or_refused_is_thrown_away_as_it_comes() {
     let mut pair = pair(100_000).rate(1000);
     let sent = message("one").tensor(20_000).tensor(3000);

@@ -44,24 +44,6 @@ fn one_message_that_is_never_read_does_not_pile_up_what_was_handed_over_behind_i
     pair.settle();
 }
 
-#[test]
-fn bytes_in_flight_are_bounded() {
-    let mut pair = Pair::lazy();
-    for _ in 0..20 {
-        pair.a.write(&message(&"m".repeat(4000)));
-    }
-    for read in 0..20 {
-        pair.run();
-        let outstanding = pair.b.pipe.receive_window.outstanding();
-        assert!(outstanding.bytes <= 16 << 10);
-        let left = 20 - read;
-        assert!((left.min(3)..=left.min(4)).contains(&outstanding.messages));
-        pair.b.read(read);
-    }
-    pair.settle();
-    assert_eq!(pair.b.delivered.len(), 20);
-}
-
 /// WIRE.md says what a message takes. Both ends count the same, to the last byte.
 #[test]
 fn what_rides_and_what_names_parts_takes_credit() {

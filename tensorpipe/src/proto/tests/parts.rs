@@ -31,26 +31,6 @@ fn every_kind_of_part_arrives_as_it_was() {
 }
 
 #[test]
-fn a_small_message_is_one_frame() {
-    let mut pair = Pair::new();
-    pair.a.write(&message("small").payload(10).tensor(20));
-    pair.settle();
-    assert_eq!(pair.a.frames.len(), 1);
-    assert!(pair.b.frames.is_empty(), "nothing needs an answer");
-}
-
-#[test]
-fn parts_ride_only_as_far_as_the_reader_allows() {
-    // 256 bytes may ride in one message: four parts of 64.
-    let many = (0..6).fold(message("many"), |message, _| message.payload(64));
-    let mut pair = Pair::new();
-    pair.a.write(&many);
-    pair.settle();
-    assert_eq!(pair.a.parts_started(), [4, 5]);
-    assert_eq!(pair.b.contents(), [many.parts()]);
-}
-
-#[test]
 fn a_message_that_the_peer_would_not_take_is_not_sent() {
     let mut pair = Pair::new();
     let too_many = (0..17).fold(message(""), |message, _| message.payload(1));
