@@ -3,13 +3,11 @@
 use crate::error::ResetCode;
 use crate::proto::OpId;
 use crate::proto::sim::frames::control;
-use crate::proto::sim::{Pair, limits, message};
+use crate::proto::sim::{Pair, message};
 use crate::proto::wire::frame::{Control, Kind};
 
 fn pair(window_ahead: u64) -> Pair {
-    let mut reader = limits();
-    reader.window_ahead = window_ahead;
-    Pair::with(limits(), reader, None).told()
+    Pair::reader(|limits| limits.window_ahead = window_ahead).told()
 }
 
 #[test]

@@ -98,9 +98,7 @@ fn a_small_message_too_is_refused_with_a_reason() {
 #[test]
 fn refused_messages_keep_their_credit_until_the_writer_has_heard() {
     let mut pair = slow();
-    for _ in 0..20 {
-        pair.a.write(&message("no").tensor(100));
-    }
+    pair.a.write_times(20, &message("no").tensor(100));
     pair.run();
     for message in 0..8 {
         pair.b.refuse(message, CODE);
