@@ -3,14 +3,8 @@
 use std::time::Instant;
 
 use tensorpipe::Error;
-use tokio::runtime::Runtime;
 
 use super::*;
-
-fn current_thread() -> Runtime {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_all().build().unwrap()
-}
 
 fn impatient() -> Context {
     let timeouts = timeouts(|timeouts| timeouts.linger = Duration::from_millis(300));

@@ -30,12 +30,22 @@ use tensorpipe::{
     ConnectPolicy, Context, ContextBuilder, Incoming, Limits, Message, Pipe, Tensor, Timeouts,
 };
 use tensorpipe_tests::{eventually, over, soon};
+use tokio::runtime::Runtime;
 
 tensorpipe_tests::child! {
     "polled" => polled::play(),
     "idle" => idle::play(),
+    "echo" => processes::play_echo(),
+    "last words" => processes::play_last_words(),
+    "without descriptors" => processes::play_without_descriptors(),
+    "without descriptors for shm" => processes::play_without_descriptors_for_shm(),
     "without files" => blocking::play_without_files(),
     "without threads" => blocking::play_without_threads(),
+}
+
+fn current_thread() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
 }
 
 /// A context as between two machines: bytes go through the kernel.
