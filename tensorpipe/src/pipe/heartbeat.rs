@@ -357,14 +357,12 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::task::Wake;
     use std::thread::{self, ThreadId};
 
     use super::*;
     use crate::engine::{EnginePipe, Handler, Held};
-    use crate::pipe::tests::memory_pair;
+    use crate::pipe::tests::{Woken, memory_pair};
     use crate::pipe::{Incoming, MessageStats};
-    use crate::sync::{AtomicBool, Ordering};
     use crate::{Error, Message};
 
     #[tokio::test]
@@ -495,26 +493,16 @@ mod tests {
     /// The background task may be on the very runtime that is blocked.
     #[tokio::test]
     async fn whoever_found_it_busy_with_the_connection_is_woken_to_do_its_own_work() {
-        #[derive(Default)]
-        struct Woken(AtomicBool);
-        impl Wake for Woken {
-            fn wake(self: Arc<Self>) {
-                self.0.store(true, Ordering::SeqCst);
-            }
-        }
         let (client, _server) = memory_pair().await;
         let core = client.core();
-        let (woken, mut slot) = (Arc::new(Woken::default()), None);
-        core.driver
-            .wakers
-            .register(&mut slot, &woken.clone().into());
-        let is_woken = || woken.0.load(Ordering::SeqCst);
+        let ((woken, waker), mut slot) = (Woken::new(), None);
+        core.driver.wakers.register(&mut slot, &waker);
         core.send_keep_alive();
-        assert!(!is_woken(), "nobody has work");
+        assert_eq!(woken.count(), 0, "nobody has work");
         core.driver.kick();
         core.send_keep_alive();
         let by = Instant::now() + Duration::from_secs(20);
-        while !is_woken() {
+        while woken.count() == 0 {
             assert!(Instant::now() < by, "what it has to do is forgotten");
             thread::sleep(Duration::from_millis(1));
         }

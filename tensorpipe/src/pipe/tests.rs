@@ -4,6 +4,9 @@ use std::pin::pin;
 use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use super::driver::tuning::{
+    CREDIT_KEPT, RECEIVE_BUFFER, RECEIVE_BUFFER_IDLE, RECEIVE_BUFFER_KEPT,
+};
 use super::shared::Reading;
 use super::*;
 use crate::engine::{EnginePipe, Handler};
@@ -53,12 +56,42 @@ pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
     bounded.await.expect("it hangs")
 }
 
+async fn until(is_so: impl Fn() -> bool) {
+    let reached = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon(reached).await;
+}
+
 async fn says_and_hears(client: &Pipe, server: &Pipe) {
     let both = async {
         client.write(Message::new("still here")).await.unwrap();
         server.read().await.unwrap();
     };
     soon(both).await;
+}
+
+/// Counts how often its waker is woken.
+#[derive(Debug, Default)]
+pub(super) struct Woken(AtomicUsize);
+
+impl Woken {
+    pub(super) fn new() -> (Arc<Self>, Waker) {
+        let woken = Arc::new(Self::default());
+        (woken.clone(), woken.into())
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 fn hold(core: &Core) -> MutexGuard<'_, Shared> {
@@ -174,12 +207,7 @@ async fn no_thread_calls_the_handler_for_as_long_as_others_bring_messages() {
     client.send(Message::new("the first")).unwrap();
     server.core().drive();
     assert!((1..MANY / 2).contains(&called()), "{}", called());
-    let all = async {
-        while called() < MANY {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    soon(all).await;
+    until(|| called() == MANY).await;
     other.join().unwrap();
 }
 
@@ -242,13 +270,6 @@ async fn whoever_reads_what_was_taken_back_hears_that_wherever_it_should_go() {
     }
 }
 
-/// A waker that nobody waits for.
-struct Nobody;
-
-impl Wake for Nobody {
-    fn wake(self: Arc<Self>) {}
-}
-
 #[tokio::test]
 async fn of_what_is_awaited_no_more_nothing_is_kept() {
     let (client, server) = streaming().await;
@@ -258,8 +279,7 @@ async fn of_what_is_awaited_no_more_nothing_is_kept() {
     drop(write);
     assert!(hold(core).writes.is_empty());
     server.read().await.unwrap();
-    let nobody = Arc::new(Nobody);
-    let waker = Waker::from(nobody.clone());
+    let (nobody, waker) = Woken::new();
     let sleeps = async {
         let mut ended = pin!(client.ended());
         while hold(core).waiting.is_empty() {
@@ -268,8 +288,7 @@ async fn of_what_is_awaited_no_more_nothing_is_kept() {
             tokio::task::yield_now().await;
         }
     };
-    let sleeps = tokio::time::timeout(Duration::from_secs(20), sleeps);
-    sleeps.await.expect("it polls for ever");
+    soon(sleeps).await;
     drop(waker);
     assert_eq!(Arc::strong_count(&nobody), 1);
 }
@@ -277,26 +296,17 @@ async fn of_what_is_awaited_no_more_nothing_is_kept() {
 #[tokio::test]
 async fn of_a_message_that_came_ahead_and_was_taken_back_nothing_is_kept() {
     let (client, server) = streaming().await;
-    let until = async |reached: &dyn Fn(&Shared) -> bool| {
-        let reached = async {
-            while !reached(&hold(server.core())) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let reached = tokio::time::timeout(Duration::from_secs(20), reached);
-        reached.await.expect("it does not come");
-    };
+    let shared = || hold(server.core());
     let id = client.send(of(100 << 10)).unwrap();
-    until(&|shared| shared.reads.values().any(Reading::has_come)).await;
+    until(|| shared().reads.values().any(Reading::has_come)).await;
     client.reset(id, ResetCode::Cancelled, "enough");
-    until(&|shared| shared.arrived.is_empty()).await;
-    assert!(hold(server.core()).reads.is_empty());
+    until(|| shared().arrived.is_empty()).await;
+    assert!(shared().reads.is_empty());
 }
 
 /// The buffer grows with what comes, and gives its memory back when little has come for long.
 #[tokio::test]
 async fn the_receive_buffer_of_a_quiet_pipe_is_small() {
-    use super::driver::tuning::{RECEIVE_BUFFER, RECEIVE_BUFFER_IDLE, RECEIVE_BUFFER_KEPT};
     let (client, server) = tcp_pair().await;
     // On a busy machine another thread may have the connection for a moment.
     let io = || loop {
@@ -379,9 +389,8 @@ async fn a_message_earns_credit_if_it_can_go_ahead_with_it() {
 /// An idle pipe loses the credit that it has earned, and can earn it again.
 #[tokio::test]
 async fn credit_ahead_comes_back_from_an_idle_pipe() {
-    use super::driver::tuning::CREDIT_KEPT;
     let (client, server) = streaming().await;
-    let ahead = || lock(&server.core().shared).state.ahead();
+    let ahead = || hold(server.core()).state.ahead();
     let start = ahead().window;
     let mut now = Instant::now();
     for _ in 0..2 {
@@ -390,8 +399,8 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         for _ in 0..2 {
             assert_eq!(ahead().window, 2 * (LARGE + 256));
             assert!(hold(server.core()).ahead.next_check().is_some());
-            now = (now + CREDIT_KEPT).max(Instant::now() + CREDIT_KEPT);
-            lock(&server.core().shared).tidy_ahead(now);
+            now = now.max(Instant::now()) + CREDIT_KEPT;
+            hold(server.core()).tidy_ahead(now);
             server.core().drive();
         }
         says_and_hears(&client, &server).await;
@@ -402,7 +411,7 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
         };
         soon(came_back).await;
         assert_eq!(ahead().window, start);
-        let mut shared = lock(&server.core().shared);
+        let mut shared = hold(server.core());
         assert_eq!(shared.ahead.credit().bytes(), start, "nor does the context");
         shared.tidy_ahead(now + CREDIT_KEPT);
         assert!(
@@ -415,9 +424,8 @@ async fn credit_ahead_comes_back_from_an_idle_pipe() {
 /// Credit of messages that came ahead is not given back before they are read: neither to the pipe nor to others of its context.
 #[tokio::test]
 async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
-    use super::driver::tuning::CREDIT_KEPT;
     let (client, server) = streaming().await;
-    let ahead = || lock(&server.core().shared).state.ahead();
+    let ahead = || hold(server.core()).state.ahead();
     let start = ahead().window;
     earns(&client, &server).await;
     client.write(of(LARGE)).await.unwrap();
@@ -425,20 +433,18 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
     let taken_back = async {
         while ahead().unfinished < LARGE || ahead().window > start {
             now += CREDIT_KEPT;
-            lock(&server.core().shared).tidy_ahead(now);
+            hold(server.core()).tidy_ahead(now);
             server.core().drive();
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        // The peer has got RECALL, and has answered.
-        while ahead().promised > LARGE + 256 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     soon(taken_back).await;
-    let credit = || lock(&server.core().shared).ahead.credit().bytes();
+    // The peer has got RECALL, and has answered.
+    until(|| ahead().promised <= LARGE + 256).await;
     let come_back = |now| {
-        lock(&server.core().shared).tidy_ahead(now);
-        credit()
+        let mut shared = hold(server.core());
+        shared.tidy_ahead(now);
+        shared.ahead.credit().bytes()
     };
     assert_eq!(come_back(now + CREDIT_KEPT), LARGE + 256);
     server.read().await.unwrap();
@@ -446,23 +452,17 @@ async fn credit_ahead_that_is_in_use_comes_back_when_it_was_read() {
         come_back(now + 2 * CREDIT_KEPT + Duration::from_secs(30)),
         start
     );
-    assert!(lock(&server.core().shared).ahead.next_check().is_none());
+    assert!(hold(server.core()).ahead.next_check().is_none());
 }
 
 /// The same for one that has finished, and sends nothing more ahead.
 #[tokio::test]
 async fn credit_ahead_of_a_peer_that_has_finished_comes_back_when_all_was_read() {
-    use super::driver::tuning::CREDIT_KEPT;
     let (client, server) = streaming().await;
     earns(&client, &server).await;
     client.write(of(LARGE)).await.unwrap();
     client.finish();
-    let finished = async {
-        while !hold(server.core()).state.is_fin_received() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    soon(finished).await;
+    until(|| hold(server.core()).state.is_fin_received()).await;
     let credit_after = |checks: u32| {
         let mut shared = hold(server.core());
         shared.tidy_ahead(Instant::now() + checks * CREDIT_KEPT);

@@ -150,7 +150,7 @@ impl<S: Clone, D> PipeState<S, D> {
     /// A lane of this side has answered about an incoming part. If that leaves the part open, the peer's lane may send about it again.
     pub(super) fn answered(&mut self, op: OpId) {
         let part = self.incoming.part_mut(op);
-        if let Some(part) = part.filter(|part| !part.expected) {
+        if let Some(part) = part.filter(|part| part.find(op.whole()).is_none()) {
             part.lane_frame_seen = false;
         }
     }

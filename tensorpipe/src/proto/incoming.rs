@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::flow::{AHEAD_PART, AtOnce};
 use super::outgoing::credit_of;
@@ -25,18 +26,15 @@ pub(crate) enum Disposition {
     Refused,
 }
 
-/// `D` is the driver's handle on the memory that a part goes into.
+/// A part of a message that did not come whole.
 #[derive(Debug)]
 pub(super) struct InPart<D> {
     pub(super) len: u64,
     pub(super) carriage: Carriage,
     /// Bytes received on the pipe's own connection.
     pub(super) got: u64,
-    /// Whether bytes on the pipe's own connection may come for it.
-    pub(super) expected: bool,
-    pub(super) dest: Option<D>,
-    /// Pieces of it that a lane waits for on the pipe's own connection.
-    pub(super) pieces: Vec<InPiece<D>>,
+    /// What may come of it on the pipe's own connection: all of it, or the pieces that its lane waits for.
+    pub(super) expected: SmallVec<[InPiece<D>; 1]>,
     /// What still comes of it is thrown away.
     pub(super) unwanted: bool,
     /// The writer's lane has sent a frame about it: on a channel that sends at once it may do so once.
@@ -44,9 +42,10 @@ pub(super) struct InPart<D> {
     pub(super) done: bool,
 }
 
-/// A piece of a part whose lane has others carry pieces.
+/// A part, or a piece of one. `D` is the driver's handle on the memory that it goes into.
 #[derive(Debug)]
 pub(super) struct InPiece<D> {
+    /// As in [`OpId`].
     pub(super) piece: u16,
     pub(super) len: u64,
     pub(super) got: u64,
@@ -54,13 +53,10 @@ pub(super) struct InPiece<D> {
 }
 
 impl<D> InPart<D> {
-    /// How many bytes of `op`, which is this part or a piece of it, have come, and how many will; `None` if none may come.
-    pub(super) fn coming(&self, op: OpId) -> Option<(u64, u64)> {
-        if op.piece == 0 {
-            return self.expected.then_some((self.got, self.len));
-        }
-        let piece = self.pieces.iter().find(|piece| piece.piece == op.piece);
-        piece.map(|piece| (piece.got, piece.len))
+    /// Where `op`, which is this part or a piece of it, stands in `expected`.
+    pub(super) fn find(&self, op: OpId) -> Option<usize> {
+        let mut expected = self.expected.iter();
+        expected.position(|piece| piece.piece == op.piece)
     }
 
     /// Its bytes come in the frame of its message.
@@ -70,10 +66,21 @@ impl<D> InPart<D> {
 
     /// Returns how many of its bytes have come.
     pub(super) fn unwant(&mut self) -> u64 {
-        self.dest = None;
-        self.pieces.iter_mut().for_each(|piece| piece.dest = None);
+        self.expected.iter_mut().for_each(|piece| piece.dest = None);
         self.unwanted = true;
         self.got
+    }
+}
+
+impl<D> InPiece<D> {
+    pub(super) fn new(piece: u16, len: u64, dest: Option<D>) -> Self {
+        let got = 0;
+        Self {
+            piece,
+            len,
+            got,
+            dest,
+        }
     }
 }
 
@@ -105,13 +112,12 @@ impl<D> InMessage<D> {
     pub(super) fn expect_parts(&mut self, head: &Head, at_once: AtOnce) {
         let part = |(i, carriage)| {
             let len = head.part_len(i);
+            let ahead = comes_ahead(&carriage, at_once).then(|| InPiece::new(0, len, None));
             InPart {
                 len,
                 carriage,
                 got: 0,
-                expected: comes_ahead(&carriage, at_once),
-                dest: None,
-                pieces: Vec::new(),
+                expected: ahead.into_iter().collect(),
                 unwanted: false,
                 lane_frame_seen: false,
                 done: len == 0,
@@ -155,8 +161,7 @@ impl<D> InMessage<D> {
     /// Gives up all memory of message `number`. Channels that may be at work on its parts hear of it.
     pub(super) fn abandon<S>(&mut self, number: u64, events: &mut VecDeque<Event<S, D>>) {
         for (i, part) in (0..).zip(&mut self.parts) {
-            part.dest = None;
-            part.pieces.clear();
+            part.expected.clear();
             let Carriage::Bulk { channel, ahead } = part.carriage else {
                 continue;
             };

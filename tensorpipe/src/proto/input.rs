@@ -216,8 +216,8 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(part) = self.incoming.part(op) else {
             return Err(Kind::Data.unknown(op.message));
         };
-        let (got, len) = match part.coming(op) {
-            Some(coming) => coming,
+        let (got, len) = match part.find(op) {
+            Some(at) => (part.expected[at].got, part.expected[at].len),
             // It was on its way when it was refused.
             None if !self.is_wanted(op) => (part.got, part.len),
             None => return Err(Kind::Data.unknown(op.message)),

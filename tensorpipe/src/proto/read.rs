@@ -128,17 +128,9 @@ impl<S: Clone, D> PipeState<S, D> {
         let Some(part) = part.filter(|part| !part.done) else {
             return false;
         };
-        let dest = Some(dest);
-        if op.piece == 0 {
-            part.expected = true;
-            part.dest = dest;
-        } else {
-            part.pieces.push(InPiece {
-                piece: op.piece,
-                len,
-                got: 0,
-                dest,
-            });
+        match part.find(op) {
+            Some(at) => part.expected[at].dest = Some(dest),
+            None => part.expected.push(InPiece::new(op.piece, len, Some(dest))),
         }
         true
     }
@@ -185,11 +177,8 @@ impl<S: Clone, D> PipeState<S, D> {
     /// The memory of a part, to write received bytes into, and how many it has. `None`: throw them away.
     pub(crate) fn take_dest(&mut self, op: OpId) -> Option<(D, u64)> {
         let part = self.incoming.part_mut(op)?;
-        if op.piece == 0 {
-            return Some((part.dest.take()?, part.got));
-        }
-        let mut pieces = part.pieces.iter_mut();
-        let piece = pieces.find(|piece| piece.piece == op.piece)?;
+        let at = part.find(op)?;
+        let piece = &mut part.expected[at];
         Some((piece.dest.take()?, piece.got))
     }
 
@@ -223,7 +212,7 @@ impl<S: Clone, D> PipeState<S, D> {
         let message = self.incoming.get_mut(message);
         let parts = message.into_iter().flat_map(|message| &mut message.parts);
         let eager = parts.enumerate().filter(|(_, part)| part.rides());
-        let filled = eager.filter_map(|(i, part)| Some((i as u16, part.dest.take()?)));
+        let filled = eager.filter_map(|(i, part)| Some((i as u16, part.expected.pop()?.dest?)));
         filled.collect()
     }
 
@@ -232,7 +221,8 @@ impl<S: Clone, D> PipeState<S, D> {
         let incoming = self.incoming.get_mut(message);
         let parts = incoming.into_iter().flat_map(|message| &mut message.parts);
         for part in parts.filter(|part| part.rides()) {
-            part.dest = Some(memory(part.len));
+            let dest = Some(memory(part.len));
+            part.expected.push(InPiece::new(0, part.len, dest));
         }
         self.next_eager(message, 0);
     }
@@ -244,33 +234,26 @@ impl<S: Clone, D> PipeState<S, D> {
         let refused = !message.is_wanted();
         let part = &mut message.parts[usize::from(op.part)];
         part.got += len;
-        let dest = dest.filter(|_| !part.unwanted);
         if refused || part.unwanted {
             self.dropped += len;
         }
-        if op.piece > 0 {
-            let at = part.pieces.iter().position(|piece| piece.piece == op.piece);
-            let Some(at) = at.filter(|_| !refused) else {
-                return;
-            };
-            let piece = &mut part.pieces[at];
-            piece.got += len;
-            piece.dest = dest;
-            if piece.got == piece.len {
-                let dest = part.pieces.swap_remove(at).dest;
-                self.events.push_back(Event::StreamReceived { op, dest });
-            }
+        let Some(at) = part.find(op).filter(|_| !refused) else {
+            return;
+        };
+        let piece = &mut part.expected[at];
+        piece.got += len;
+        piece.dest = dest.filter(|_| !part.unwanted);
+        if piece.got < piece.len || part.carriage == Carriage::Eager {
             return;
         }
-        if !refused {
-            part.dest = dest;
-        }
-        if part.got == part.len && part.carriage != Carriage::Eager && !refused {
-            let dest = part.dest.take();
+        let dest = piece.dest.take();
+        if op.piece == 0 {
             // Thrown away as it came: nobody waits for it.
             part.done |= dest.is_none();
-            self.events.push_back(Event::StreamReceived { op, dest });
+        } else {
+            part.expected.swap_remove(at);
         }
+        self.events.push_back(Event::StreamReceived { op, dest });
     }
 
     /// Expects the first non-empty eager part from `part` on. If there is none, the frame of the message is over: returns the message.

@@ -103,6 +103,13 @@ impl Pair {
         Self::new().told()
     }
 
+    /// Two open pipes, where `b` takes what these limits say.
+    pub(crate) fn reader(change: impl FnOnce(&mut WireLimits)) -> Self {
+        let mut reader = limits();
+        change(&mut reader);
+        Self::with(limits(), reader, None)
+    }
+
     /// `b` reads only what it is told to.
     pub(crate) fn told(mut self) -> Self {
         self.b.lazy = true;

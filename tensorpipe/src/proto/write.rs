@@ -38,24 +38,23 @@ impl<S: Clone, D> PipeState<S, D> {
         let leaves = room.is_some() && self.is_next() && self.send_window.take(credit);
         let number = self.outgoing.next;
         self.outgoing.next += 1;
-        let Some(Room { out, segments }) = room.filter(|_| leaves) else {
-            let mut frame = Vec::new();
-            let parts = outgoing::put(metadata, parts, self.at_once, &mut frame);
-            let queued = Stage::Queued(frame, credit);
-            self.outgoing.keep(number, queued, parts, false);
-            let (sent, pending) = (false, true);
-            return Ok(Written {
-                number,
-                sent,
-                pending,
-            });
+        let (sent, pending) = match room.filter(|_| leaves) {
+            None => {
+                let mut frame = Vec::new();
+                let parts = outgoing::put(metadata, parts, self.at_once, &mut frame);
+                let queued = Stage::Queued(frame, credit);
+                self.outgoing.keep(number, queued, parts, false);
+                (false, true)
+            }
+            Some(Room { out, segments }) => {
+                self.outgoing.next_sent = self.outgoing.next;
+                let start = out.len();
+                let parts = outgoing::put(metadata, parts, self.at_once, out);
+                let out = &mut out[start..];
+                let pending = !parts.is_empty() && self.send_parts(number, parts, out, segments);
+                (true, pending)
+            }
         };
-        self.outgoing.next_sent = self.outgoing.next;
-        let start = out.len();
-        let parts = outgoing::put(metadata, parts, self.at_once, out);
-        let pending =
-            !parts.is_empty() && self.send_parts(number, parts, &mut out[start..], segments);
-        let sent = true;
         Ok(Written {
             number,
             sent,

@@ -13,7 +13,7 @@ use super::*;
 async fn into_own_memory(client: &Pipe, server: &Pipe, len: usize) -> u64 {
     let before = server.stats().bytes_copied;
     client.send(message(1, len)).unwrap();
-    let incoming = soon("a message", server.read_descriptor()).await.unwrap();
+    let incoming = head(server).await;
     let mut places = Allocation::default();
     places
         .tensors
@@ -69,8 +69,7 @@ impl Handler for Notes {
 async fn a_handler_hears_how_each_message_came() {
     const LARGE: usize = 3 << 20;
     let small = 100;
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         let notes = Arc::new(Notes::default());
         server.set_handler(notes.clone()).unwrap();
         let both = message(1, small).tensor(message(2, LARGE).tensors.remove(0).tensor);
@@ -117,7 +116,7 @@ async fn a_message_that_waits_for_credit_has_not_begun_to_leave() {
     let left = told.load(Ordering::SeqCst);
     assert!(left < SENT as usize, "{left}");
     for number in 0..SENT {
-        check(&soon("a message", server.read()).await.unwrap(), number, 8);
+        comes(&server, number, 8).await;
     }
     eventually("all of them", || {
         told.load(Ordering::SeqCst) == SENT as usize

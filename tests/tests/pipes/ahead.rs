@@ -13,9 +13,7 @@ async fn unread(client: &Pipe, server: &Pipe, number: u64, len: usize, leaves: b
     // What was read before gives its credit back, and nothing else goes back that it would ride with.
     pause(20).await;
     let mut write = client.write(message(number, len));
-    let incoming = soon("a descriptor", server.read_descriptor())
-        .await
-        .unwrap();
+    let incoming = head(server).await;
     if leaves {
         soon("a write that needs no reader", &mut write)
             .await
@@ -58,10 +56,7 @@ async fn a_pipe_has_some_and_earns_more_by_using_it() {
 
 #[tokio::test]
 async fn who_grants_none_is_asked_for_everything() {
-    let context = over_tcp()
-        .limits(limits(|limits| limits.window_ahead = 0))
-        .build()
-        .unwrap();
+    let context = limited(|limits| limits.window_ahead = 0);
     let (client, server) = pair(&context, &over_tcp().build().unwrap()).await;
     for number in 1..4 {
         waits(&server, &client, number, 100 << 10).await;
@@ -72,10 +67,7 @@ async fn who_grants_none_is_asked_for_everything() {
 /// What is granted to all pipes of one host is bounded: who comes later waits for its reader, and nothing else.
 #[tokio::test]
 async fn all_pipes_together_have_a_share_of_the_budget() {
-    let server = over_tcp()
-        .limits(limits(|limits| limits.receive_budget = 16 << 20))
-        .build()
-        .unwrap();
+    let server = limited(|limits| limits.receive_budget = 16 << 20);
     let client = over_tcp().build().unwrap();
     let mut pipes = Vec::new();
     for _ in 0..6 {
@@ -104,10 +96,7 @@ async fn what_is_not_wanted_is_dropped_as_it_comes() {
     let (client, server) = tcp_pair().await;
     for number in 1..20 {
         let write = client.write(message(number, 200 << 10));
-        soon("a descriptor", server.read_descriptor())
-            .await
-            .unwrap()
-            .refuse("not today");
+        head(&server).await.refuse("not today");
         let ended = soon("the write", write).await;
         assert!(
             matches!(ended, Ok(()) | Err(Error::Refused { .. })),
@@ -129,13 +118,12 @@ async fn what_came_ahead_can_be_read_when_its_writer_is_gone() {
                 .await
                 .unwrap();
         }
-        let held = soon("a descriptor", server.read_descriptor());
-        let held = held.await.unwrap();
+        let held = head(&server).await;
         soon("the close", client.close()).await.unwrap();
         soon("the end", server.ended()).await;
         let read = soon("a held one", held.read()).await.unwrap();
         check(&read, 1, 70_000);
-        check(&soon("a read", server.read()).await.unwrap(), 2, 70_000);
+        comes(&server, 2, 70_000).await;
         let into = Allocation {
             tensors: vec![Place::Into(server.pool().take(70_000))],
             ..Allocation::default()
@@ -152,30 +140,22 @@ async fn what_came_ahead_can_be_read_when_its_writer_is_gone() {
 #[tokio::test]
 async fn what_waits_unread_takes_nothing_of_the_budget() {
     const BUDGET: usize = 16 << 20;
-    let server = over_tcp()
-        .limits(limits(|limits| limits.receive_budget = BUDGET as u64))
-        .build()
-        .unwrap();
+    let server = limited(|limits| limits.receive_budget = BUDGET as u64);
     let (client, server) = pair(&over_tcp().build().unwrap(), &server).await;
     let large = client.write(message(1, BUDGET));
     let ahead = client.write(message(2, 200 << 10));
-    let incoming = soon("a descriptor", server.read_descriptor())
-        .await
-        .unwrap();
+    let incoming = head(&server).await;
     soon("the one behind", ahead).await.unwrap();
     let read = soon("the large one", incoming.read()).await.unwrap();
     check(&read, 1, BUDGET);
     soon("its write", large).await.unwrap();
-    check(&soon("a read", server.read()).await.unwrap(), 2, 200 << 10);
+    comes(&server, 2, 200 << 10).await;
 }
 
 /// Where calls that wait have used up the budget, what came ahead is read all the same, and the pipe goes on.
 #[tokio::test]
 async fn where_the_budget_is_used_up_messages_pass() {
-    let server = over_tcp()
-        .limits(limits(|limits| limits.receive_budget = 16 << 20))
-        .build()
-        .unwrap();
+    let server = limited(|limits| limits.receive_budget = 16 << 20);
     let (client, server) = pair(&over_tcp().build().unwrap(), &server).await;
     leaves(&client, &server, 1, 200 << 10).await;
     let held = server.hold(16 << 20).unwrap();

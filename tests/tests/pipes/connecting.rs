@@ -212,6 +212,12 @@ async fn the_route_is_told_in_words() {
     let words = "xth, lease, cma: the listening side does not have it";
     assert!(route.contains(words), "{route}");
     exchange(&mixed, &other, 1, 100_000).await;
+    let (plain, _other) = pair(&plain, &Context::new()).await;
+    let route = plain.route().to_string();
+    for missing in ["memory", "shm"] {
+        let words = format!("not transport {missing}: the connecting side does not have it");
+        assert!(route.contains(&words), "{route}");
+    }
 }
 
 #[tokio::test]

@@ -25,8 +25,7 @@ const LEN: usize = 2_000_000;
 
 #[tokio::test]
 async fn a_dropped_read_descriptor_loses_no_message() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         for times in 0..20u64 {
             let write = client.write(message(times, LEN));
             let incoming = match polled(server.read_descriptor(), times as usize).await {
@@ -43,13 +42,10 @@ async fn a_dropped_read_descriptor_loses_no_message() {
 
 #[tokio::test]
 async fn a_dropped_read_gives_up_its_message_and_no_other() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |context, client, server| {
         for times in 0..20u64 {
             let dropped = client.write(message(1000, LEN));
-            let incoming = soon("the descriptor", server.read_descriptor())
-                .await
-                .unwrap();
+            let incoming = head(&server).await;
             if let Some(read) = polled(incoming.read(), times as usize).await {
                 check(&read.unwrap(), 1000, LEN);
             }
@@ -57,10 +53,7 @@ async fn a_dropped_read_gives_up_its_message_and_no_other() {
             exchange(&server, &client, times, 10).await;
             drop(soon("the dropped one's write", dropped).await);
         }
-        eventually("memory back", || {
-            context.pool().stats().outstanding_bytes == 0
-        })
-        .await;
+        memory_is_back(&context).await;
     })
     .await;
 }
@@ -87,25 +80,20 @@ async fn the_writer_of_a_dropped_read_hears_of_it_where_much_is_still_to_come() 
 
 #[tokio::test]
 async fn a_dropped_write_still_writes() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |context, client, server| {
         for times in 0..20u64 {
             let write = polled(client.write(message(times, LEN)), times as usize);
             let (_, read) = soon("the message", async { tokio::join!(write, server.read()) }).await;
             check(&read.unwrap(), times, LEN);
         }
-        eventually("memory back", || {
-            context.pool().stats().outstanding_bytes == 0
-        })
-        .await;
+        memory_is_back(&context).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_cancelled_write_leaves_the_pipe_going() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |context, client, server| {
         for times in 0..20u64 {
             let mut write = client.write(message(1000, LEN));
             let reader = server.clone();
@@ -130,10 +118,7 @@ async fn a_cancelled_write_leaves_the_pipe_going() {
                 }
             }
         }
-        eventually("memory back", || {
-            context.pool().stats().outstanding_bytes == 0
-        })
-        .await;
+        memory_is_back(&context).await;
     })
     .await;
 }
@@ -163,24 +148,20 @@ async fn a_dropped_flush_or_accept_or_connect_leaves_nothing_stuck() {
     for times in 0..20 {
         client.send(message(times, 100)).unwrap();
         drop(polled(client.flush(), times as usize).await);
-        check(&soon("a read", server.read()).await.unwrap(), times, 100);
+        comes(&server, times, 100).await;
         soon("a flush", client.flush()).await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_dropped_close_still_delivers() {
-    every_way(async |context| {
+    every_way(async |context, _, _| {
         for times in 0..12 {
             let (client, server) = pair(&context, &context).await;
             client.send(message(7, LEN)).unwrap();
             drop(polled(client.close(), times).await);
             drop(client);
-            check(
-                &soon("the last message", server.read()).await.unwrap(),
-                7,
-                LEN,
-            );
+            comes(&server, 7, LEN).await;
             let end = soon("the end", server.read()).await.unwrap_err();
             assert!(end.to_string().contains("closed by the peer"), "{end}");
         }
@@ -225,8 +206,7 @@ impl std::task::Wake for Panics {
 
 #[tokio::test]
 async fn a_waker_that_panics_keeps_nobody_else_asleep() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         let waiting: Vec<_> = (0..8)
             .map(|_| {
                 let server = server.clone();
@@ -285,8 +265,7 @@ impl Drop for Spiteful {
 /// The last handle is dropped by whichever thread has written the bytes, in the middle of that.
 #[tokio::test]
 async fn memory_that_panics_as_it_is_dropped_costs_its_pipe_nothing() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         for (times, len) in [100, 100_000, LEN].into_iter().enumerate() {
             for times in [times as u64, 10 + times as u64] {
                 let memory = Buffer::from_owner(Spiteful(vec![7; len]));
@@ -303,7 +282,7 @@ async fn memory_that_panics_as_it_is_dropped_costs_its_pipe_nothing() {
                         .iter()
                         .all(|byte| *byte == 7)
                 );
-                check(&soon("the next", server.read()).await.unwrap(), times, len);
+                comes(&server, times, len).await;
                 drop(odd);
                 for write in writes {
                     soon("a write", write).await.unwrap();
@@ -311,7 +290,7 @@ async fn memory_that_panics_as_it_is_dropped_costs_its_pipe_nothing() {
             }
         }
         client.send(message(99, 10)).unwrap();
-        check(&soon("the last", server.read()).await.unwrap(), 99, 10);
+        comes(&server, 99, 10).await;
     })
     .await;
 }

@@ -89,11 +89,10 @@ impl Handler for Answers {
 
 #[tokio::test]
 async fn a_handler_answers_from_inside() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         client.send(message(0, 10)).unwrap();
         let handler = Answers::new(&server, None);
-        check(&soon("an answer", client.read()).await.unwrap(), 0, 10);
+        comes(&client, 0, 10).await;
         for number in 1..60 {
             let len = if number % 3 == 0 { 300_000 } else { 50 };
             let (written, read) = soon("a round trip", async {
@@ -115,11 +114,11 @@ async fn a_handler_hears_of_resets_refusals_and_departures() {
     let (client, server) = tcp_pair().await;
     let handler = Answers::new(&server, None);
     let large = client.send(message(1, 100)).unwrap();
-    let answer = soon("the answer", client.read_descriptor()).await.unwrap();
+    let answer = head(&client).await;
     client.reset(large, ResetCode::Deadline, "too late");
     answer.refuse("not wanted any more");
     let second = client.send(message(2, 3 << 20)).unwrap();
-    let answer = soon("the answer", client.read_descriptor()).await.unwrap();
+    let answer = head(&client).await;
     answer.refuse("too large");
     client.go_away("done");
     eventually("all three", || handler.told.lock().unwrap().len() == 4).await;
@@ -192,7 +191,7 @@ async fn a_handler_that_blocks_does_not_lock_its_pipe() {
     let (took, server) = soon("the others", others).await.unwrap();
     assert!(took < Duration::from_millis(400), "{took:?}");
     for number in [9, 1, 2] {
-        check(&soon("a message", client.read()).await.unwrap(), number, 10);
+        comes(&client, number, 10).await;
     }
     drop(server);
 }
@@ -212,8 +211,7 @@ impl Handler for Panics {
 
 #[tokio::test]
 async fn a_handler_that_panics_ends_its_pipe_and_harms_nobody_else() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |context, client, server| {
         let (other, far) = pair(&context, &context).await;
         let handler = Arc::new(Panics(AtomicUsize::new(0)));
         server.set_handler(handler.clone()).unwrap();

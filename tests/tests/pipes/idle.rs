@@ -12,10 +12,7 @@ const WATCHED: Duration = Duration::from_secs(2);
 
 /// The child: nothing else runs in it.
 pub(crate) fn play() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.unwrap().block_on(async {
+    current_thread().block_on(async {
         let context = over_shm().build().unwrap();
         let mut pipes = Vec::new();
         for number in 0..PIPES as u64 {

@@ -10,9 +10,7 @@ use super::*;
 /// Nobody polls: neither the write nor anything else of the writer's.
 #[tokio::test]
 async fn a_write_that_nobody_polls_has_left() {
-    for context in [over_tcp(), over_shm()] {
-        let context = context.build().unwrap();
-        let (client, server) = pair(&context, &context).await;
+    for (client, server) in both_pairs().await {
         client.write(Message::new("settled")).await.unwrap();
         soon("the first", server.read()).await.unwrap();
         let before = client.stats().writes;
@@ -35,9 +33,7 @@ async fn a_write_that_nobody_polls_has_left() {
 #[tokio::test]
 async fn one_that_left_halfway_and_those_behind_it_come_whole_and_in_order() {
     const MESSAGES: u64 = 400;
-    for context in [over_tcp(), over_shm()] {
-        let context = context.build().unwrap();
-        let (client, server) = pair(&context, &context).await;
+    for (client, server) in both_pairs().await {
         let body = |number: u64| pattern(10_000 + number as usize * 7 % 6000, number);
         let writes: Vec<_> = (0..MESSAGES)
             .map(|number| {
@@ -67,9 +63,7 @@ async fn one_that_left_halfway_and_those_behind_it_come_whole_and_in_order() {
 #[tokio::test]
 async fn one_that_left_halfway_is_unwritten_until_the_rest_has_left() {
     const LEN: u64 = 50_000;
-    for context in [over_tcp(), over_shm()] {
-        let context = context.build().unwrap();
-        let (client, server) = pair(&context, &context).await;
+    for (client, server) in both_pairs().await {
         let mut before = client.stats().bytes_out;
         let half = loop {
             let payload = Payload::new(vec![7; LEN as usize]);
@@ -96,14 +90,11 @@ async fn one_that_left_halfway_is_unwritten_until_the_rest_has_left() {
 /// Its RESET was here when it was read, and whoever reads it hears what that said.
 #[tokio::test]
 async fn one_that_was_taken_back_before_it_is_read_says_why() {
-    for context in [over_tcp(), over_shm()] {
-        let context = context.build().unwrap();
-        let (client, server) = pair(&context, &context).await;
+    for (client, server) in both_pairs().await {
         for number in 0..4 {
             // More than a pipe has credit ahead for: it waits for the go-ahead.
             let id = client.send(message(number, 9 << 20)).unwrap();
-            let incoming = soon("the descriptor", server.read_descriptor());
-            let incoming = incoming.await.unwrap();
+            let incoming = head(&server).await;
             client.reset(id, ResetCode::Failed, "the cable is cut");
             // Behind the RESET.
             exchange(&client, &server, number, 100).await;
@@ -125,9 +116,7 @@ async fn one_that_was_taken_back_before_it_is_read_says_why() {
 /// A peer that is gone is found out by the message that would leave at once, and both the write and the pipe say so.
 #[tokio::test]
 async fn a_message_to_a_peer_that_is_gone_fails_like_any_other() {
-    for context in [over_tcp(), over_shm()] {
-        let context = context.build().unwrap();
-        let (client, server) = pair(&context, &context).await;
+    for (client, server) in both_pairs().await {
         client.write(Message::new("hello")).await.unwrap();
         soon("the first", server.read()).await.unwrap();
         server.close().await.unwrap();
@@ -235,9 +224,7 @@ async fn none_of_several_threads_leaves_its_message_behind() {
 /// The goodbye does not overtake the rest of a message, and the write of that one ends well.
 #[tokio::test]
 async fn closing_waits_for_the_rest_of_one_that_left_halfway() {
-    for context in [over_tcp(), over_shm()] {
-        let context = context.build().unwrap();
-        let (client, server) = pair(&context, &context).await;
+    for (client, server) in both_pairs().await {
         let mut sent = 0;
         let half = loop {
             let payload = Payload::new(pattern(50_000, sent));

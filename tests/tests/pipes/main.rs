@@ -26,14 +26,26 @@ use std::time::Duration;
 use tensorpipe::channels::{BasicChannel, Channel};
 use tensorpipe::conformance::{assert_same, pattern};
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Message, Pipe, Tensor, Timeouts};
+use tensorpipe::{
+    ConnectPolicy, Context, ContextBuilder, Incoming, Limits, Message, Pipe, Tensor, Timeouts,
+};
 use tensorpipe_tests::{eventually, over, soon};
+use tokio::runtime::Runtime;
 
 tensorpipe_tests::child! {
     "polled" => polled::play(),
     "idle" => idle::play(),
+    "echo" => processes::play_echo(),
+    "last words" => processes::play_last_words(),
+    "without descriptors" => processes::play_without_descriptors(),
+    "without descriptors for shm" => processes::play_without_descriptors_for_shm(),
     "without files" => blocking::play_without_files(),
     "without threads" => blocking::play_without_threads(),
+}
+
+fn current_thread() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().unwrap()
 }
 
 /// A context as between two machines: bytes go through the kernel.
@@ -74,11 +86,25 @@ async fn tcp_pair() -> (Pipe, Pipe) {
     pair(&context, &context).await
 }
 
-/// Runs a test where tensors go through the kernel, through rings in shared memory, and where they are handed over.
-async fn every_way(test: impl AsyncFn(Context)) {
-    test(over_tcp().build().unwrap()).await;
-    test(over_shm().build().unwrap()).await;
-    test(Context::new()).await;
+/// The two ends of a pipe through the kernel, and of one through rings in shared memory.
+async fn both_pairs() -> [(Pipe, Pipe); 2] {
+    let context = over_shm().build().unwrap();
+    [tcp_pair().await, pair(&context, &context).await]
+}
+
+/// Runs a test where tensors go through the kernel, through rings in shared memory, and where they are handed over: with a context, and the
+/// two ends of a pipe of its own.
+async fn every_way(test: impl AsyncFn(Context, Pipe, Pipe)) {
+    let [tcp, shm] = [over_tcp(), over_shm()].map(|context| context.build().unwrap());
+    for context in [tcp, shm, Context::new()] {
+        let (client, server) = pair(&context, &context).await;
+        test(context, client, server).await;
+    }
+}
+
+/// A context as between two machines, with these limits.
+fn limited(change: impl FnOnce(&mut Limits)) -> Context {
+    over_tcp().limits(limits(change)).build().unwrap()
 }
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
@@ -106,6 +132,16 @@ fn check(message: &Message, number: u64, len: usize) {
     assert_same(bytes, &pattern(len, number), "the tensor");
 }
 
+/// The next message is this one.
+async fn comes(to: &Pipe, number: u64, len: usize) {
+    check(&soon("a message", to.read()).await.unwrap(), number, len);
+}
+
+/// The next message, of which only the head is here.
+async fn head(to: &Pipe) -> Incoming {
+    soon("a descriptor", to.read_descriptor()).await.unwrap()
+}
+
 async fn exchange(from: &Pipe, to: &Pipe, number: u64, len: usize) {
     let (written, read) = soon("an exchange", async {
         tokio::join!(from.write(message(number, len)), to.read())
@@ -113,6 +149,12 @@ async fn exchange(from: &Pipe, to: &Pipe, number: u64, len: usize) {
     .await;
     written.unwrap();
     check(&read.unwrap(), number, len);
+}
+
+/// All memory that was taken of its pool comes back.
+async fn memory_is_back(context: &Context) {
+    let is_back = || context.pool().stats().outstanding_bytes == 0;
+    eventually("memory back", is_back).await;
 }
 
 async fn pause(millis: u64) {

@@ -19,10 +19,7 @@ const CHILDREN: usize = 8;
 
 /// The child.
 pub(crate) fn play() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.unwrap().block_on(async {
+    current_thread().block_on(async {
         let context = over_shm().build().unwrap();
         let (client, server) = pair(&context, &context).await;
         assert_eq!(client.route().transport, "shm");

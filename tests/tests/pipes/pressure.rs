@@ -39,11 +39,7 @@ async fn a_slow_reader_slows_its_writer_and_nobody_else() {
     let held = reading.pool().stats().outstanding_bytes;
     assert!(held <= 6 << 20, "{held} bytes are held");
     for number in 0..1000 {
-        check(
-            &soon("a read", slow_server.read()).await.unwrap(),
-            number,
-            SMALL,
-        );
+        comes(&slow_server, number, SMALL).await;
     }
     soon("the writer", writer).await.unwrap();
 }
@@ -60,11 +56,7 @@ async fn large_tensors_wait_at_the_writer() {
     assert_eq!(reading.pool().stats().outstanding_bytes, 0);
     assert!(client.stats().bytes_out < 64 << 10, "{:?}", client.stats());
     for number in 0..20 {
-        check(
-            &soon("a read", server.read()).await.unwrap(),
-            number,
-            3 << 20,
-        );
+        comes(&server, number, 3 << 20).await;
     }
     for write in writes {
         soon("a write", write).await.unwrap();
@@ -73,8 +65,7 @@ async fn large_tensors_wait_at_the_writer() {
 
 #[tokio::test]
 async fn many_writes_before_reads_keep_their_order() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         for number in 0..3000 {
             client
                 .send(message(number, (number % 50) as usize * 3000))
@@ -152,11 +143,7 @@ async fn a_queue_of_writes_is_bounded() {
         "{refused}"
     );
     for number in 0..10 {
-        check(
-            &soon("a read", server.read()).await.unwrap(),
-            number,
-            1 << 20,
-        );
+        comes(&server, number, 1 << 20).await;
     }
     for write in writes {
         soon("a write", write).await.unwrap();

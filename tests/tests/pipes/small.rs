@@ -44,8 +44,7 @@ impl Handler for Picky {
 
 #[tokio::test]
 async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         let handler = Arc::new(Picky::default());
         server.set_handler(handler.clone()).unwrap();
         client.send(Message::new("one")).unwrap();
@@ -78,8 +77,7 @@ async fn a_handler_takes_refuses_drops_or_keeps_a_small_message() {
 #[tokio::test]
 async fn small_messages_keep_their_order_and_give_their_credit_back() {
     const MANY: u64 = 5000;
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         let handler = Arc::new(Picky::default());
         server.set_handler(handler.clone()).unwrap();
         let mut numbers = Vec::new();
@@ -116,8 +114,7 @@ async fn small_messages_keep_their_order_and_give_their_credit_back() {
 /// Nothing else happens on the pipe, and nobody awaits anything.
 #[tokio::test]
 async fn what_leaves_soon_leaves_though_nobody_waits() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |_, client, server| {
         for round in 0..3u8 {
             for one in 0..=round {
                 client

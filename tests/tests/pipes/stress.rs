@@ -5,8 +5,7 @@ use super::*;
 /// Writers and readers on clones of both ends of one pipe, in both directions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_tasks_on_one_pipe() {
-    every_way(async |context| {
-        let (client, server) = pair(&context, &context).await;
+    every_way(async |context, client, server| {
         let mut tasks = tokio::task::JoinSet::new();
         const TASKS: u64 = 4;
         const EACH: u64 = 100;
@@ -50,10 +49,7 @@ async fn many_tasks_on_one_pipe() {
         .await
         .0
         .unwrap();
-        eventually("memory back", || {
-            context.pool().stats().outstanding_bytes == 0
-        })
-        .await;
+        memory_is_back(&context).await;
     })
     .await;
 }
@@ -61,7 +57,7 @@ async fn many_tasks_on_one_pipe() {
 /// Pipes come and go while others work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_pipes_come_and_go() {
-    every_way(async |context| {
+    every_way(async |context, _, _| {
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
         let accepting = tokio::spawn(async move {
@@ -97,10 +93,7 @@ async fn many_pipes_come_and_go() {
         }
         soon("the clients", clients.join_all()).await;
         soon("the echoes", accepting).await.unwrap();
-        eventually("memory back", || {
-            context.pool().stats().outstanding_bytes == 0
-        })
-        .await;
+        memory_is_back(&context).await;
     })
     .await;
 }

@@ -11,7 +11,7 @@ use tensorpipe::{ConnectPolicy, Context, Error, Message, Tensor, Timeouts};
 use tensorpipe_rpc::{
     CallError, ConnectError, Connection, Replicas, Server, Streaming, tensor_service,
 };
-use tensorpipe_tests::{Over, over};
+use tensorpipe_tests::{Over, over, pair};
 use tokio::time::{Instant, sleep};
 
 use crate::scene::{millis, tensor};
@@ -493,9 +493,7 @@ fn closing_through_a_partition_delivers_everything_or_says_that_it_has_not() {
         testing::run(1, async |network| {
             let context = |name| network.host(name).context().build().unwrap();
             let (server, client) = (context("server"), context("client"));
-            let listener = server.listen(["sim://server:1"]).await.unwrap();
-            let connected = tokio::join!(client.connect(listener.url()), listener.accept());
-            let (pipe, accepted) = (connected.0.unwrap(), connected.1.unwrap());
+            let (pipe, accepted) = pair(&client, &server, "sim://server:1").await;
             delay(&network, &["server"], DELAY);
             for number in 0..100 {
                 let message = Message::new(format!("{number}"));

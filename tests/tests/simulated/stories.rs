@@ -5,17 +5,10 @@ use std::time::Duration;
 
 use tensorpipe::testing::{self, Network};
 use tensorpipe::transports::{TcpTransport, Transport};
-use tensorpipe::{Error, Message, Pipe};
+use tensorpipe::{Error, Message};
+use tensorpipe_tests::pair;
 
 use crate::scene::millis;
-
-/// A client's pipe to a server, at both ends.
-async fn pair(network: &Network) -> Result<(Pipe, Pipe), Error> {
-    let (server, client) = (network.host("server"), network.host("client"));
-    let listener = server.context().build()?.listen([server.url(1)]).await?;
-    let context = client.context().build()?;
-    tokio::try_join!(context.connect(server.url(1)), listener.accept())
-}
 
 #[test]
 fn a_network_that_outlives_its_story_still_knows_how_long_that_was() {
@@ -34,7 +27,9 @@ fn a_network_that_outlives_its_story_still_knows_how_long_that_was() {
 #[test]
 fn a_link_may_delay_for_ever() {
     testing::run(1, async |network| {
-        let (pipe, accepted) = pair(&network).await?;
+        let context = |name| network.host(name).context().build();
+        let (client, server) = (context("client")?, context("server")?);
+        let (pipe, accepted) = pair(&client, &server, "sim://server:1").await;
         network
             .link("client", "server")
             .delay(Duration::MAX)

@@ -246,61 +246,35 @@ mod tests {
     use super::*;
     use crate::sync::lock;
 
-    fn driver() -> Driver<usize> {
-        Driver::new(BusyPoll::new(false, false), |_| 0)
-    }
-
-    #[test]
-    fn work_without_end_is_left_to_others_after_a_while() {
-        let driver = driver();
+    /// Rounds that end like this, the last one for ever: how many there are, whether there is more, with a kick for it, and whether
+    /// whoever polls next lets others come first.
+    fn drives(ends: &[Round], is_slice_over: bool) -> (usize, bool, bool) {
+        let driver = Driver::new(BusyPoll::new(false, false), |_| 0);
         let mut delivered = 0;
         let round = |rounds: &mut usize| {
             *rounds += 1;
-            Round::DeliverAndContinue
+            *ends.get(*rounds - 1).unwrap_or(&ends[0])
         };
         let deliver = || {
             delivered += 1;
             Rest::None
         };
-        assert!(driver.rounds(round, deliver, || false));
-        assert_eq!((*lock(&driver.work), delivered), (ROUNDS, ROUNDS));
+        let is_left = driver.rounds(round, deliver, || is_slice_over);
+        assert_eq!(driver.is_kicked(), is_left, "what is left is forgotten");
+        assert_eq!(*lock(&driver.work), delivered);
+        (delivered, is_left, driver.yielded.load(Ordering::SeqCst))
     }
 
     #[test]
-    fn a_round_that_has_enough_is_the_last_and_leaves_a_kick() {
-        let driver = driver();
-        let round = |rounds: &mut usize| {
-            *rounds += 1;
-            Round::Yield
-        };
-        assert!(driver.rounds(round, || Rest::None, || false));
-        assert_eq!(*lock(&driver.work), 1);
-        assert!(driver.is_kicked(), "what is left is forgotten");
-    }
-
-    #[test]
-    fn behind_a_slice_that_is_over_one_round_more_answers_what_has_come() {
-        let driver = driver();
-        let round = |rounds: &mut usize| {
-            *rounds += 1;
-            Round::DeliverAndContinue
-        };
-        assert!(driver.rounds(round, || Rest::None, || true));
-        assert_eq!(*lock(&driver.work), 2);
-        assert!(driver.is_kicked(), "what is left is forgotten");
-    }
-
-    #[test]
-    fn where_that_round_leaves_nothing_whoever_polls_next_lets_others_come_first() {
-        let driver = driver();
-        for (first, yields) in [(Round::DeliverAndContinue, true), (Round::Idle, false)] {
-            *lock(&driver.work) = 0;
-            let round = |rounds: &mut usize| {
-                *rounds += 1;
-                if *rounds == 1 { first } else { Round::Idle }
-            };
-            assert!(!driver.rounds(round, || Rest::None, || true));
-            assert_eq!(driver.yielded.swap(false, Ordering::SeqCst), yields);
-        }
+    fn what_is_left_after_a_while_is_left_to_others() {
+        use Round::{DeliverAndContinue, Idle, Yield};
+        let endless = [DeliverAndContinue];
+        assert_eq!(drives(&endless, false), (ROUNDS, true, false));
+        assert_eq!(drives(&[Yield], false), (1, true, false));
+        // Behind a slice that is over, one round more answers what has come.
+        assert_eq!(drives(&endless, true), (2, true, false));
+        let all_answered = [DeliverAndContinue, Idle];
+        assert_eq!(drives(&all_answered, true), (2, false, true));
+        assert_eq!(drives(&[Idle], true), (1, false, false));
     }
 }

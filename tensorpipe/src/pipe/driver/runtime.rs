@@ -190,6 +190,14 @@ mod tests {
         (client, server, told)
     }
 
+    /// A message of the first one's is here, and this thread has yielded the second one.
+    async fn yielded() -> (Pipe, Pipe, UnboundedReceiver<Told>) {
+        let (client, server, told) = pair().await;
+        client.send(Message::new("here")).unwrap();
+        yield_pipe(&server.core().driver.wakers);
+        (client, server, told)
+    }
+
     /// Drives its pipe when it is dropped.
     struct Drives(Pipe);
 
@@ -210,10 +218,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_thread_has_yielded_waits_for_its_sockets_and_for_no_other_thread() {
-        let (client, server, mut told) = pair().await;
-        client.send(Message::new("here")).unwrap();
+        let (_client, server, mut told) = yielded().await;
         let core = server.core();
-        yield_pipe(&core.driver.wakers);
         core.drive();
         assert!(core.driver.is_kicked() && told.try_recv().is_err());
         let other = core.clone();
@@ -227,10 +233,8 @@ mod tests {
     /// A task that polls again and again by itself keeps its thread from the sockets.
     #[tokio::test]
     async fn what_has_yielded_is_left_alone_only_so_often() {
-        let (client, server, mut told) = pair().await;
-        client.send(Message::new("here")).unwrap();
+        let (_client, server, mut told) = yielded().await;
         let core = server.core();
-        yield_pipe(&core.driver.wakers);
         for _ in 0..LEFT_ALONE {
             core.drive();
             assert!(told.try_recv().is_err());
@@ -241,10 +245,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_has_yielded_is_driven_by_whoever_finds_it_forgotten() {
-        let (client, server, mut told) = pair().await;
-        client.send(Message::new("here")).unwrap();
+        let (_client, server, mut told) = yielded().await;
         let core = server.core();
-        yield_pipe(&core.driver.wakers);
         core.driver.wakers.owe_wake();
         core.driver.tick(core);
         assert_eq!(told.try_recv().unwrap(), ("a message", true));
@@ -253,9 +255,8 @@ mod tests {
     /// The closing frames leave at once.
     #[tokio::test]
     async fn what_has_yielded_is_driven_by_whoever_closes_it() {
-        let (_client, server, _told) = pair().await;
+        let (_client, server, _told) = yielded().await;
         let core = server.core();
-        yield_pipe(&core.driver.wakers);
         core.start_closing(Duration::from_secs(1));
         assert!(!core.driver.is_kicked() && !lock(&core.shared).state.has_control());
     }
@@ -263,10 +264,8 @@ mod tests {
     /// The background task runs before the sockets are polled.
     #[tokio::test]
     async fn what_has_yielded_is_driven_before_a_timer_is_judged() {
-        let (client, server, mut told) = pair().await;
-        client.send(Message::new("here")).unwrap();
+        let (_client, server, mut told) = yielded().await;
         let core = server.core();
-        yield_pipe(&core.driver.wakers);
         lock(&core.shared).linger_until = Some(ambient::now());
         core.driver.wakers.wake_background();
         assert_eq!(next(&mut told).await.0, "a message");

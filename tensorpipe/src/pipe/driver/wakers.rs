@@ -132,18 +132,14 @@ impl Wakers {
             }
         };
         drop(old);
-        if let Some(background) = ticking {
-            wake(background);
-        }
+        wake_all(ticking);
         id
     }
 
     /// Polling is on, so nothing wakes a task from now on: the background task's tick watches the poller, too.
     pub(super) fn keep_ticking(&self) {
         let ticking = lock(&self.roles).start_ticking();
-        if let Some(background) = ticking {
-            wake(background);
-        }
+        wake_all(ticking);
     }
 
     /// The operation is awaited no more. Returns whether others are.
@@ -241,12 +237,8 @@ impl Wakers {
                 None => (roles.background.clone(), None),
             }
         };
-        if let Some(waker) = waker {
-            wake(waker);
-        }
-        if let Some(background) = ticking {
-            wake(background);
-        }
+        wake_all(waker);
+        wake_all(ticking);
     }
 
     /// A task will be woken soon. If that never happens (the runtime is blocked), the background task's tick finds out.
@@ -279,9 +271,7 @@ impl Wakers {
 
     pub(in crate::pipe) fn wake_background(&self) {
         let waker = lock(&self.roles).background.clone();
-        if let Some(waker) = waker {
-            wake(waker);
-        }
+        wake_all(waker);
     }
 
     /// Wakes the background task. Returns when this woke it first without its having run since.
@@ -295,7 +285,7 @@ impl Wakers {
     /// Wakes all operations that have registered.
     pub(in crate::pipe) fn wake_waiting(&self) {
         let waiting = lock(&self.roles).waiting.clone();
-        wake_all(waiting.into_iter().map(|(_, waker)| waker).collect());
+        wake_all(waiting.into_iter().map(|(_, waker)| waker));
     }
 
     /// Whether there is a background task.
@@ -326,7 +316,7 @@ impl Wakers {
 
 /// Wakes all of them, without a lock. One that panics does not keep the others asleep.
 #[inline]
-pub(in crate::pipe) fn wake_all(wakes: Vec<Waker>) {
+pub(in crate::pipe) fn wake_all(wakes: impl IntoIterator<Item = Waker>) {
     wakes.into_iter().for_each(wake);
 }
 
@@ -358,56 +348,41 @@ impl Drop for Yielded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::AtomicU64;
-
-    #[derive(Default)]
-    struct Counter(AtomicU64);
-
-    impl Wake for Counter {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn waker() -> (Arc<Counter>, Waker) {
-        let counter = Arc::new(Counter::default());
-        (counter.clone(), counter.into())
-    }
+    use crate::pipe::tests::Woken;
 
     #[test]
     fn the_last_awaited_operation_is_woken_and_hands_on_what_it_did_not_act_on() {
         let wakers = Wakers::default();
-        let ((background, b), (first, f), (second, s)) = (waker(), waker(), waker());
-        let count = |c: &Counter| c.0.load(Ordering::SeqCst);
+        let [(background, b), (first, f), (second, s)] = [(); 3].map(|()| Woken::new());
         wakers.set_background(&b);
         wakers.notify();
-        assert_eq!(count(&background), 1);
+        assert_eq!(background.count(), 1);
         wakers.driving();
         let (mut one, mut two) = (None, None);
         wakers.register(&mut one, &f);
         assert_eq!(
-            count(&background),
+            background.count(),
             2,
             "it starts checking for forgotten futures"
         );
         wakers.register(&mut two, &s);
         wakers.notify();
-        assert_eq!((count(&first), count(&second)), (0, 1));
+        assert_eq!((first.count(), second.count()), (0, 1));
         wakers.deregister(&mut two);
-        assert_eq!(count(&first), 1, "the second left without driving");
+        assert_eq!(first.count(), 1, "the second left without driving");
         wakers.driving();
         wakers.deregister(&mut one);
-        assert_eq!(count(&background), 2, "the first drove");
+        assert_eq!(background.count(), 2, "the first drove");
         wakers.notify();
-        assert_eq!(count(&background), 3);
+        assert_eq!(background.count(), 3);
     }
 
     /// The newer one has driven before the wake-up, and relies on it.
     #[test]
     fn an_operation_that_was_woken_hands_that_on_also_past_a_newer_one() {
         let wakers = Wakers::default();
-        let ((first, f), (second, s), (third, t)) = (waker(), waker(), waker());
-        let woken = || [&first, &second, &third].map(|c| c.0.load(Ordering::SeqCst));
+        let [(first, f), (second, s), (third, t)] = [(); 3].map(|()| Woken::new());
+        let woken = || [&first, &second, &third].map(|woken| woken.count());
         let (mut one, mut two, mut three) = (None, None, None);
         wakers.register(&mut one, &f);
         wakers.notify();
@@ -423,8 +398,8 @@ mod tests {
     #[test]
     fn an_operation_that_was_woken_and_forgotten_is_passed_over_and_no_newer_one() {
         let wakers = Wakers::default();
-        let ((forgotten, f), (newer, n)) = (waker(), waker());
-        let woken = || [&forgotten, &newer].map(|c| c.0.load(Ordering::SeqCst));
+        let ((forgotten, f), (newer, n)) = (Woken::new(), Woken::new());
+        let woken = || [forgotten.count(), newer.count()];
         let (mut one, mut two) = (None, None);
         wakers.register(&mut one, &f);
         wakers.notify();
@@ -441,7 +416,7 @@ mod tests {
     #[test]
     fn an_operation_that_was_passed_over_and_is_awaited_again_is_found_when_it_leaves() {
         let wakers = Wakers::default();
-        let (woken, w) = waker();
+        let (woken, w) = Woken::new();
         let (mut first, mut newer) = (None, [None; 4]);
         wakers.register(&mut first, &w);
         wakers.notify();
@@ -463,21 +438,20 @@ mod tests {
     #[test]
     fn an_operation_that_has_moved_to_another_task_is_woken_there() {
         let wakers = Wakers::default();
-        let ((before, b), (now, n)) = (waker(), waker());
+        let ((before, b), (now, n)) = (Woken::new(), Woken::new());
         let mut moved = None;
         wakers.register(&mut moved, &b);
         wakers.register(&mut moved, &n);
         wakers.notify();
-        let count = |c: &Counter| c.0.load(Ordering::SeqCst);
-        assert_eq!((count(&before), count(&now)), (0, 1));
+        assert_eq!((before.count(), now.count()), (0, 1));
     }
 
     #[test]
     fn the_background_task_looks_again_while_operations_register_or_a_wake_is_owed() {
         let wakers = Wakers::default();
-        let ((_, w), mut slot) = (waker(), None);
+        let mut slot = None;
         for _ in 0..3 {
-            wakers.register(&mut slot, &w);
+            wakers.register(&mut slot, Waker::noop());
             assert!(!wakers.tick() && wakers.is_ticking());
         }
         assert!(!wakers.tick() && !wakers.is_ticking());

@@ -235,6 +235,13 @@ impl End {
         number
     }
 
+    /// Writes a message so many times.
+    pub(crate) fn write_times(&mut self, times: u32, message: &Msg) {
+        for _ in 0..times {
+            self.write(message);
+        }
+    }
+
     pub(crate) fn read(&mut self, message: u64) {
         self.read_but(message, &[]);
     }

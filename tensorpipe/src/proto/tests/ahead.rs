@@ -3,13 +3,11 @@
 use crate::error::ResetCode;
 use crate::proto::OpId;
 use crate::proto::sim::frames::control;
-use crate::proto::sim::{Pair, limits, message};
+use crate::proto::sim::{Pair, message};
 use crate::proto::wire::frame::{Control, Kind};
 
 fn pair(window_ahead: u64) -> Pair {
-    let mut reader = limits();
-    reader.window_ahead = window_ahead;
-    Pair::with(limits(), reader, None).told()
+    Pair::reader(|limits| limits.window_ahead = window_ahead).told()
 }
 
 #[test]
@@ -66,22 +64,6 @@ fn what_was_read_until_the_answer_came_is_told_behind_it() {
         (read..2).for_each(|message| pair.b.read(message));
         pair.settle();
     }
-}
-
-#[test]
-fn beyond_the_credit_the_go_ahead_is_needed_again() {
-    let mut pair = pair(10_000);
-    for _ in 0..6 {
-        pair.a.write(&message("4k").tensor(4000));
-    }
-    pair.run();
-    assert_eq!(pair.a.written, [0, 1]);
-    (0..6).for_each(|message| pair.read(message));
-    assert_eq!(pair.b.delivered.len(), 6);
-    pair.send(&message("4k").tensor(4000));
-    assert_eq!(pair.a.written.len(), 7, "the credit came back");
-    pair.b.read(6);
-    pair.settle();
 }
 
 #[test]

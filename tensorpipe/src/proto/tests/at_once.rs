@@ -218,9 +218,7 @@ fn what_comes_late_of_a_message_that_is_given_up_is_dropped() {
         if at_once {
             pair = pair.at_once();
         }
-        for _ in 0..3 {
-            pair.a.write(&four());
-        }
+        pair.a.write_times(3, &four());
         pair.run_for(6);
         (0..3).for_each(|message| pair.b.read(message));
         pair.run_for(12);

@@ -2,14 +2,12 @@
 
 use crate::error::ResetCode;
 use crate::proto::OpId;
-use crate::proto::sim::{Pair, limits, message};
+use crate::proto::sim::{Pair, message};
 
 #[test]
 fn fin_follows_everything_that_was_written() {
     let mut pair = Pair::lazy();
-    for _ in 0..20 {
-        pair.a.write(&message("m").tensor(3000));
-    }
+    pair.a.write_times(20, &message("m").tensor(3000));
     pair.a.write(&message("hole"));
     pair.a.reset(20);
     pair.a.pipe.close();
@@ -103,15 +101,12 @@ fn a_message_that_is_being_read_goes_on() {
 
 #[test]
 fn ignored_messages_get_no_memory_whatever_they_carry() {
-    let mut reader = limits();
-    reader.window_ahead = 1 << 20;
     for split in [1, 50, usize::MAX] {
-        let mut pair = Pair::with(limits(), reader, None);
+        let mut pair = Pair::reader(|limits| limits.window_ahead = 1 << 20);
         pair.b.split = split;
         pair.b.pipe.go_away("");
-        for _ in 0..30 {
-            pair.a.write(&message("m").payload(60).tensor(2000));
-        }
+        pair.a
+            .write_times(30, &message("m").payload(60).tensor(2000));
         pair.settle();
         assert_eq!(pair.a.refused.len(), 30);
         assert!(pair.b.ready.is_empty() && pair.b.delivered.is_empty());

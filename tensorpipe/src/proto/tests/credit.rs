@@ -44,24 +44,6 @@ fn one_message_that_is_never_read_does_not_pile_up_what_was_handed_over_behind_i
     pair.settle();
 }
 
-#[test]
-fn bytes_in_flight_are_bounded() {
-    let mut pair = Pair::lazy();
-    for _ in 0..20 {
-        pair.a.write(&message(&"m".repeat(4000)));
-    }
-    for read in 0..20 {
-        pair.run();
-        let outstanding = pair.b.pipe.receive_window.outstanding();
-        assert!(outstanding.bytes <= 16 << 10);
-        let left = 20 - read;
-        assert!((left.min(3)..=left.min(4)).contains(&outstanding.messages));
-        pair.b.read(read);
-    }
-    pair.settle();
-    assert_eq!(pair.b.delivered.len(), 20);
-}
-
 /// WIRE.md says what a message takes. Both ends count the same, to the last byte.
 #[test]
 fn what_rides_and_what_names_parts_takes_credit() {
@@ -81,12 +63,9 @@ fn what_rides_and_what_names_parts_takes_credit() {
     assert_eq!(outstanding.bytes, expected);
     // Three more fit exactly, and a fourth does not.
     let each = 64 + 64 + 100 + 2 + 64 * 3;
-    let mut reader = limits();
-    reader.window_bytes = 3 * each;
-    let mut pair = Pair::with(limits(), reader, None).told();
-    for _ in 0..4 {
-        pair.a.write(&message(&metadata).payload(64).payload(64));
-    }
+    let mut pair = Pair::reader(|limits| limits.window_bytes = 3 * each).told();
+    pair.a
+        .write_times(4, &message(&metadata).payload(64).payload(64));
     pair.run();
     assert_eq!(pair.b.pipe.receive_window.outstanding().bytes, 3 * each);
     assert_eq!(pair.b.ready, [0, 1, 2]);
@@ -123,7 +102,7 @@ fn wide() -> (Pair, Msg) {
 #[test]
 fn a_reader_that_lets_all_it_has_begin_at_once_is_not_blamed_for_how_much_that_is() {
     let (mut pair, many) = wide();
-    (0..20).for_each(|_| _ = pair.a.write(&many));
+    pair.a.write_times(20, &many);
     pair.run();
     (0..20).for_each(|message| pair.b.read(message));
     // The go-aheads come in one piece, and the link takes a thousandth of what they set off.
@@ -141,7 +120,7 @@ fn a_reader_that_lets_all_it_has_begin_at_once_is_not_blamed_for_how_much_that_i
 #[test]
 fn a_writer_is_not_blamed_for_the_answers_about_all_that_it_may_send() {
     let (mut pair, many) = wide();
-    (0..20).for_each(|_| _ = pair.a.write(&many));
+    pair.a.write_times(20, &many);
     pair.run();
     pair.b_to_a.stalled = true;
     for message in 0..20 {

@@ -1,6 +1,6 @@
 //! A huge tensor starves nobody.
 
-use crate::proto::sim::{Pair, limits, message};
+use crate::proto::sim::{Pair, message};
 use crate::proto::wire::frame::{Control, Kind};
 
 /// A pair with a megabyte under way over a link that takes one chunk a tick.
@@ -63,10 +63,11 @@ fn two_streams_take_turns() {
 #[test]
 fn small_messages_do_not_starve_bulk_either() {
     // Not for want of credit.
-    let mut wide = limits();
-    wide.window_messages = 1000;
-    wide.window_bytes = 1 << 24;
-    let mut pair = Pair::with(limits(), wide, None).rate(4000);
+    let mut pair = Pair::reader(|limits| {
+        limits.window_messages = 1000;
+        limits.window_bytes = 1 << 24;
+    })
+    .rate(4000);
     pair.a.write(&message("bulk").tensor(20_000));
     pair.run_for(2);
     // An endless supply of messages.

@@ -6,9 +6,7 @@ use crate::proto::wire::frame::Kind;
 
 fn three() -> Pair {
     let mut pair = Pair::lazy();
-    for _ in 0..3 {
-        pair.a.write(&message("m").tensor(100));
-    }
+    pair.a.write_times(3, &message("m").tensor(100));
     pair.a.pipe.flush(2);
     pair.run();
     pair
@@ -74,9 +72,7 @@ fn of_a_hole_it_is_answered_when_what_is_before_was_read() {
 #[test]
 fn it_is_not_asked_before_its_message_has_left() {
     let mut pair = Pair::lazy();
-    for _ in 0..10 {
-        pair.a.write(&message("m"));
-    }
+    pair.a.write_times(10, &message("m"));
     pair.a.pipe.flush(9);
     pair.run();
     assert_eq!(pair.b.fault, None);

@@ -18,9 +18,7 @@ pub(super) fn scene() -> Pair {
     let mut pair = Pair::lazy();
     pair.a.lazy = true;
     pair.a.write(&message("eager").payload(10));
-    for _ in 0..3 {
-        pair.a.write(&message("bulk").tensor(5000));
-    }
+    pair.a.write_times(3, &message("bulk").tensor(5000));
     pair.b.write(&message("answer").tensor(5000));
     pair.run();
     pair.b.read(1);
@@ -129,20 +127,19 @@ fn credit_is_exceeded() {
     let ahead = head(&[(1, bulk(0, true))]);
     says(&ahead, "it sent bytes ahead beyond its credit of 0");
     // However small parts are.
-    let mut some = limits();
-    some.window_ahead = 300;
-    let mut pair = Pair::with(limits(), some, None).told();
+    let mut pair = Pair::reader(|limits| limits.window_ahead = 300).told();
     pair.tell(&head(&[(1, bulk(0, true)); 2]));
     let expected = "it sent bytes ahead beyond its credit of 300";
     assert_eq!(pair.b.complaint(), expected);
 
-    let mut small = limits();
-    small.window_messages = 100;
-    small.window_bytes = u64::from(small.frame_max());
-    let mut pair = Pair::with(limits(), small, None).told();
+    let limit = u64::from(limits().frame_max());
+    let mut pair = Pair::reader(|limits| {
+        limits.window_messages = 100;
+        limits.window_bytes = limit;
+    })
+    .told();
     let large = whole(&[(64, Carriage::Eager), (64, Carriage::Eager)]);
     (0..40).for_each(|_| pair.tell(&large));
-    let limit = small.window_bytes;
     let expected = format!("it sent message bytes beyond its credit of {limit}");
     assert_eq!(pair.b.complaint(), expected);
 }
@@ -183,11 +180,10 @@ fn messages_are_larger_than_allowed() {
 
 #[test]
 fn lengths_that_add_up_to_more_than_can_be_counted() {
-    let mut endless = limits();
-    endless.payload = u64::MAX;
-    endless.message = u64::MAX;
-    endless.window_ahead = u64::MAX;
-    let mut pair = Pair::with(limits(), endless, None);
+    let mut pair = Pair::reader(|endless| {
+        (endless.payload, endless.message) = (u64::MAX, u64::MAX);
+        endless.window_ahead = u64::MAX;
+    });
     pair.tell(&head(&[(1 << 63, bulk(0, true)); 2]));
     let said = pair.b.complaint();
     assert!(said.starts_with("a message of"), "{said}");
@@ -347,9 +343,7 @@ fn however_many_ask_one_answer_is_for_all() {
 #[test]
 fn what_is_no_news_is_told_once() {
     let mut pair = Pair::new();
-    for _ in 0..3 {
-        pair.b.write(&message("m"));
-    }
+    pair.b.write_times(3, &message("m"));
     pair.run();
     for next in [3, 3, 2, 3] {
         let text = String::new();

@@ -31,56 +31,30 @@ fn every_kind_of_part_arrives_as_it_was() {
 }
 
 #[test]
-fn a_small_message_is_one_frame() {
-    let mut pair = Pair::new();
-    pair.a.write(&message("small").payload(10).tensor(20));
-    pair.settle();
-    assert_eq!(pair.a.frames.len(), 1);
-    assert!(pair.b.frames.is_empty(), "nothing needs an answer");
-}
-
-#[test]
-fn parts_ride_only_as_far_as_the_reader_allows() {
-    // 256 bytes may ride in one message: four parts of 64.
-    let many = (0..6).fold(message("many"), |message, _| message.payload(64));
-    let mut pair = Pair::new();
-    pair.a.write(&many);
-    pair.settle();
-    assert_eq!(pair.a.parts_started(), [4, 5]);
-    assert_eq!(pair.b.contents(), [many.parts()]);
-}
-
-#[test]
 fn a_message_that_the_peer_would_not_take_is_not_sent() {
     let mut pair = Pair::new();
-    let too_many = (0..17).fold(message(""), |message, _| message.payload(1));
-    for message in [
-        message(&"m".repeat(4100)),
-        too_many,
-        message("").payload((1 << 20) + 1),
-    ] {
-        let mut parts = message.outgoing(pair.a.pipe.peer_limits());
-        let refused = pair.a.pipe.write(&message.metadata, &mut parts, None);
-        refused.unwrap_err();
-    }
+    let peer = *pair.a.pipe.peer_limits();
+    let mut is_refused = |metadata: &str, mut parts, what: &str| {
+        let refused = pair.a.pipe.write(metadata.as_bytes(), &mut parts, None);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(what), "{refused}");
+    };
+    let many = |count, len| {
+        let many = (0..count).fold(message(""), |message, _| message.payload(len));
+        many.outgoing(&peer)
+    };
+    is_refused(&"m".repeat(4100), many(0, 0), "metadata of 4100");
+    is_refused("", many(17, 1), "number of payloads and tensors of 17");
+    is_refused("", many(1, (1 << 20) + 1), "a payload of 1048577");
     // Each of these is small enough for the frame, but not all of them together.
-    let many = (0..5).fold(message(""), |message, _| message.payload(64));
-    let mut parts = many.outgoing(pair.a.pipe.peer_limits());
+    let mut parts = many(5, 64);
     parts[4].channel = None;
-    let refused = pair.a.pipe.write(b"", &mut parts, None).unwrap_err();
-    assert!(
-        refused.to_string().contains("what rides of 320"),
-        "{refused}"
-    );
-    parts[4].channel = Some(0);
+    is_refused("", parts, "what rides of 320");
+    let mut parts = many(5, 64);
     for part in &mut parts {
         part.metadata = vec![0; 1000].into();
     }
-    let refused = pair.a.pipe.write(b"", &mut parts, None).unwrap_err();
-    assert!(
-        refused.to_string().contains("metadata of 5000"),
-        "{refused}"
-    );
+    is_refused("", parts, "metadata of 5000");
     pair.settle();
     assert!(pair.a.frames.is_empty());
 }

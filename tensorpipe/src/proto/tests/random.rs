@@ -224,14 +224,10 @@ proptest! {
         split in 1usize..200,
         lazy: bool,
     ) {
-        let mut reader = limits();
-        reader.window_ahead = 1000;
-        let mut pair = Pair::with(limits(), reader, None);
+        let mut pair = Pair::reader(|limits| limits.window_ahead = 1000);
         pair.b.split = split;
         pair.b.lazy = lazy;
-        for _ in 0..3 {
-            pair.b.write(&message("m").tensor(3000));
-        }
+        pair.b.write_times(3, &message("m").tensor(3000));
         // `a` says what we make up; `b`'s answers go nowhere.
         for bytes in frames {
             pair.step();

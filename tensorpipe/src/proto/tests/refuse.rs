@@ -2,7 +2,7 @@
 
 use crate::error::ResetCode;
 use crate::proto::OpId;
-use crate::proto::sim::{Pair, limits, message};
+use crate::proto::sim::{Pair, message};
 use crate::proto::wire::frame::Kind;
 
 const CODE: ResetCode = ResetCode::Refused;
@@ -98,9 +98,7 @@ fn a_small_message_too_is_refused_with_a_reason() {
 #[test]
 fn refused_messages_keep_their_credit_until_the_writer_has_heard() {
     let mut pair = slow();
-    for _ in 0..20 {
-        pair.a.write(&message("no").tensor(100));
-    }
+    pair.a.write_times(20, &message("no").tensor(100));
     pair.run();
     for message in 0..8 {
         pair.b.refuse(message, CODE);
@@ -136,24 +134,6 @@ fn a_message_without_bulk_is_skipped_without_a_word() {
     pair.settle();
     assert_eq!(pair.a.written, [0]);
     assert!(pair.a.refused.is_empty() && pair.b.frames.is_empty());
-}
-
-#[test]
-fn a_reader_may_skip_as_many_parts_as_a_message_can_have() {
-    let mut limits = limits();
-    limits.parts = u16::MAX;
-    limits.metadata = 1 << 20;
-    limits.window_bytes = 1 << 26;
-    let mut pair = Pair::with(limits, limits, None).told();
-    let mut sent = message("many");
-    sent.payloads = vec![vec![1; 65]; 10_000];
-    pair.send(&sent);
-    let all: Vec<u16> = (0..10_000).collect();
-    pair.b.read_but(0, &all);
-    pair.settle();
-    assert_eq!(pair.b.contents(), [vec![None; 10_000]]);
-    assert_eq!(pair.a.written, [0], "for the writer it is handed over");
-    assert!(pair.a.started.is_empty());
 }
 
 #[test]

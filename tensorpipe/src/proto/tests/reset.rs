@@ -32,9 +32,7 @@ fn a_hole_needs_no_credit() {
         pair.a.write(&message("hole"));
         pair.a.reset(hole);
     }
-    for _ in 0..12 {
-        pair.a.write(&message("m"));
-    }
+    pair.a.write_times(12, &message("m"));
     pair.run();
     assert_eq!(pair.b.ready, (20..28).collect::<Vec<_>>());
     (28..32).for_each(|waiting| pair.a.reset(waiting));
