@@ -160,7 +160,7 @@ impl Rendezvous {
     }
 
     /// Sets a producer's URL: that of a server that serves its [`Rendezvous::service`]. The producer need not run yet. Replaces an
-    /// earlier URL.
+    /// earlier URL. It is known until it is [removed](Self::remove_peer).
     ///
     /// # Errors
     /// If the name cannot stand in a key.
@@ -168,6 +168,13 @@ impl Rendezvous {
         check(Part::Producer, name)?;
         self.shared.peers.add(name.into(), url.as_ref().into());
         Ok(())
+    }
+
+    /// Forgets a producer, for a set of processes that come and go under names of their own: a known one takes some 10 KiB, gone or not. Later
+    /// receives from it are errors ([`RecvError::UnknownPeer`]). Those under way end as they would have, then its connection closes. Values
+    /// whose arrival could not be confirmed by then, as it was out of reach, stay with it. Returns whether it was known.
+    pub fn remove_peer(&self, name: &str) -> bool {
+        self.shared.peers.remove(name)
     }
 
     /// The name of this process.

@@ -70,6 +70,13 @@ impl Peers {
         peer.receipts.resume();
     }
 
+    /// Forgets a producer. Whoever receives from it has a handle of its own. Returns whether it was known.
+    pub(super) fn remove(&self, name: &str) -> bool {
+        // Dropped without the lock: its connection is, too.
+        let removed = self.known().remove(name);
+        removed.is_some()
+    }
+
     pub(super) fn find(&self, name: &str) -> Result<Arc<Peer>, RecvError> {
         let found = self.known().get(name).cloned();
         found.ok_or_else(|| RecvError::UnknownPeer {

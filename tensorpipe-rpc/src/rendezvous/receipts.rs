@@ -6,7 +6,8 @@
 //! Invariant: a receipt is in the list, or in a call that is awaited, until the producer has it or another incarnation has replaced
 //! it. Receipts of a broken connection go over the next one, which is made for them if the producer can be reached. Otherwise a
 //! broken network would fill a producer with values that nobody asks for again. A receipt that a producer cannot decode is not
-//! repeated. Once the receiving rendezvous is gone, a producer that takes no receipts is tried only a few times more.
+//! repeated. Once the receiving rendezvous is gone, a producer that takes no receipts is tried only a few times more. One that takes none and
+//! lends all the same is at fault: above [`KEPT`], its further receipts are dropped.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::key::Key;
+use super::limits::LENT;
 use super::peers::{Link, Peer};
 use super::service::{Receipt, TensorRendezvousClient};
 use crate::call::Call;
@@ -32,6 +34,9 @@ const LAST: u32 = 5;
 /// How many receipts one message has at most: no more than any peer takes in one.
 const RECEIPTS_AT_ONCE: usize = 512;
 
+/// How many receipts are kept for one producer. That lends [`LENT`] values before it is told of any, and what others already wait for.
+const KEPT: usize = 4 * LENT;
+
 /// The receipts for one producer. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Receipts {
@@ -43,10 +48,16 @@ pub(super) struct Receipts {
 
 #[derive(Debug, Default)]
 struct Unsent {
-    /// Keys with the numbers of their loans. No more than the producer lends.
+    /// Keys with the numbers of their loans.
     keys: Vec<(Key, u64)>,
     /// A task is sending receipts.
     sending: bool,
+}
+
+/// Adds receipts to others, as far as they are kept.
+fn keep(keys: &mut Vec<(Key, u64)>, more: &mut Vec<(Key, u64)>) {
+    keys.append(more);
+    keys.truncate(KEPT);
 }
 
 impl Receipts {
@@ -99,7 +110,12 @@ impl Receipts {
 
     /// The value of this key is here; `loan` is the number of its loan.
     pub(super) fn give(&self, client: &TensorRendezvousClient, key: Key, loan: u64) {
-        lock(&self.unsent).keys.push((key, loan));
+        {
+            let mut unsent = lock(&self.unsent);
+            if unsent.keys.len() < KEPT {
+                unsent.keys.push((key, loan));
+            }
+        }
         self.begin(client);
     }
 
@@ -163,7 +179,7 @@ impl Receipts {
             }
             {
                 let mut unsent = lock(&self.unsent);
-                keys.append(&mut unsent.keys);
+                keep(&mut keys, &mut unsent.keys);
                 if keys.is_empty() {
                     unsent.sending = false;
                     return;
@@ -199,7 +215,7 @@ impl Receipts {
     fn put_back(&self, mut keys: Vec<(Key, u64)>, tried: &Weak<Peer>) {
         {
             let mut unsent = lock(&self.unsent);
-            unsent.keys.append(&mut keys);
+            keep(&mut unsent.keys, &mut keys);
             unsent.sending = false;
         }
         // If a connection was made meanwhile, or another URL was set, this task was still running then.
@@ -239,4 +255,49 @@ fn send_batch(client: &TensorRendezvousClient, keys: &[(Key, u64)]) -> Call<()> 
         loan: *loan,
     });
     client.received(receipts.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorpipe::Context;
+
+    use super::super::service::{Hello, Pulled, TensorRendezvous, TensorRendezvousService};
+    use super::*;
+    use crate::context::CallContext;
+    use crate::server::Server;
+
+    /// Lends for ever, and never takes a receipt.
+    struct Deaf;
+
+    impl TensorRendezvous for Deaf {
+        async fn hello(&self, from: Hello, _: &CallContext) -> Hello {
+            from
+        }
+        async fn pull(&self, _: String) -> Pulled {
+            std::future::pending().await
+        }
+        async fn received(&self, _: Vec<Receipt>, _: &CallContext) {
+            std::future::pending().await
+        }
+        async fn abort(&self, _: Hello, _: String, _: &CallContext) {}
+    }
+
+    #[tokio::test]
+    async fn receipts_that_a_producer_never_takes_are_not_kept_without_end() {
+        let context = Context::builder().build().unwrap();
+        let server = Server::builder().context(&context);
+        let server = server.service(TensorRendezvousService::new(Deaf));
+        let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+        let client = TensorRendezvousClient::connect_with(&context, server.url());
+        let client = client.await.unwrap();
+        let receipts = Receipts::new(&Handle::current());
+        let key = Key::new("front", 7, "back", "a", 1).unwrap();
+        for loan in 0..2 * KEPT as u64 {
+            receipts.give(&client, key.clone(), loan);
+        }
+        let kept = || lock(&receipts.unsent).keys.len();
+        assert_eq!(kept(), KEPT);
+        receipts.put_back(vec![(key, 0); KEPT], &Weak::new());
+        assert_eq!(kept(), KEPT);
+    }
 }

@@ -332,3 +332,25 @@ async fn a_receive_says_the_bound_that_it_was_given_however_long_its_producer_to
         other => panic!("{other:?}"),
     }
 }
+
+/// Processes that come and go under new names must not take memory for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_that_is_removed_is_let_go() {
+    over_each(Limits::default(), async |both| {
+        let key = both.key("here", 1);
+        both.front.send(&key, Value::dead()).unwrap();
+        assert!(both.back.recv(&key).await.unwrap().is_dead);
+        let late = both.key("late", 1);
+        let waits = both.back.recv(&late);
+        until(|| both.front.stats().waiting == 1).await;
+        assert!(both.back.remove_peer("front"));
+        assert!(!both.back.remove_peer("front"));
+        let error = both.back.recv(&both.key("later", 1)).await.unwrap_err();
+        assert!(matches!(error, RecvError::UnknownPeer { .. }), "{error}");
+        both.front.send(&late, Value::dead()).unwrap();
+        assert!(waits.await.unwrap().is_dead);
+        until(|| both.server.pipes().is_empty()).await;
+        both.is_clean().await;
+    })
+    .await;
+}

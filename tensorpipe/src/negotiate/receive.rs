@@ -125,7 +125,7 @@ pub(crate) async fn receive(
         Ok(Some(established)) => match establish(context, established) {
             // If nobody accepts any more, the pipe is dropped and closes.
             Ok(pipe) => drop(listener_state.pipes.send(pipe)),
-            Err(error) => tracing::warn!(peer = %ends, %error, "a pipe could not be opened"),
+            Err(error) => listener_state.warnings.unopened(&ends, &error),
         },
         Ok(None) => {}
         Err(error) => listener_state.warnings.failed(&ends, &error),
@@ -139,6 +139,7 @@ struct Warnings {
     late: LogLimit,
     unproven: LogLimit,
     faulty: LogLimit,
+    unopened: LogLimit,
     other: LogLimit,
 }
 
@@ -151,6 +152,12 @@ impl Warnings {
                 more,
                 "a connection has not begun a handshake in time"
             );
+        }
+    }
+
+    fn unopened(&self, peer: &str, error: &Error) {
+        if let Some(more) = self.unopened.admits() {
+            tracing::warn!(peer, %error, more, "a pipe could not be opened");
         }
     }
 

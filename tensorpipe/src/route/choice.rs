@@ -5,7 +5,7 @@
 
 mod words;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
@@ -102,14 +102,14 @@ struct Row {
     /// From main memory to main memory.
     rides: bool,
     /// In the order in which they are asked.
-    candidates: Vec<Candidate>,
+    candidates: Arc<Vec<Candidate>>,
     /// Whether the context requires some of them: then none is a last resort.
     is_strict: bool,
     /// The least size for which any of them is better than the frame.
     pays_from: u64,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
     /// Its number on the pipe.
     channel: u8,
@@ -144,6 +144,9 @@ impl Table {
     ) -> Self {
         let main = MemoryKind::MAIN.map(|memory| Row::new(Device::CPU, memory, Device::CPU));
         let mut rows = Vec::from(main);
+        // The peer may name hundreds of devices, so rows are not searched one by one.
+        let place = |(at, row): (usize, &Row)| ((row.source, row.memory, row.target), at);
+        let mut places: HashMap<_, _> = rows.iter().enumerate().map(place).collect();
         for (channel, served) in served.iter().enumerate() {
             for (source, target) in served.pairs {
                 let about = required.iter().filter(|one| one.is_about(*source, *target));
@@ -165,13 +168,17 @@ impl Table {
                     else {
                         continue;
                     };
-                    let at = rows
-                        .iter()
-                        .position(|row| row.is(*source, *memory, *target));
-                    let at = at.unwrap_or_else(|| {
-                        rows.push(Row::new(*source, *memory, *target));
-                        rows.len() - 1
-                    });
+                    let at = *places
+                        .entry((*source, *memory, *target))
+                        .or_insert_with(|| {
+                            rows.push(Row::new(*source, *memory, *target));
+                            rows.len() - 1
+                        });
+                    let mut known = rows[at].candidates.iter();
+                    if known.any(|known| usize::from(known.channel) == channel) {
+                        // The peer names a device twice.
+                        continue;
+                    }
                     let moves_bytes = (served.moves_bytes)(*memory);
                     let candidate = Candidate {
                         channel: channel as u8,
@@ -185,12 +192,26 @@ impl Table {
                 }
             }
         }
+        share_candidates(&mut rows);
+        rows.shrink_to_fit();
         Self { rows, frame }
     }
 
     fn row(&self, source: Device, memory: MemoryKind, target: Device) -> Option<&Row> {
         let mut rows = self.rows.iter();
         rows.find(|row| row.is(source, memory, target))
+    }
+}
+
+/// Rows of the same candidates share them: a peer that names hundreds of devices of one sort must not cost as many lists.
+fn share_candidates(rows: &mut [Row]) {
+    for at in 1..rows.len() {
+        let (before, rest) = rows.split_at_mut(at);
+        // Of one source and target there is a row for each kind of memory.
+        let mut near = before.iter().rev().take(MemoryKind::MAIN.len());
+        if let Some(same) = near.find(|row| row.candidates == rest[0].candidates) {
+            rest[0].candidates = same.candidates.clone();
+        }
     }
 }
 
@@ -201,7 +222,7 @@ impl Row {
             memory,
             target,
             rides: source.is_cpu() && target.is_cpu(),
-            candidates: Vec::new(),
+            candidates: Arc::default(),
             is_strict: false,
             pays_from: u64::MAX,
         }
@@ -215,7 +236,7 @@ impl Row {
         let passes = |before: &&Candidate| !moves_bytes && !before.stays;
         let passed = self.candidates.iter().rev().take_while(passes).count();
         let at = self.candidates.len() - passed;
-        self.candidates.insert(at, candidate);
+        Arc::make_mut(&mut self.candidates).insert(at, candidate);
     }
 
     fn is(&self, source: Device, memory: MemoryKind, target: Device) -> bool {
@@ -230,7 +251,7 @@ impl Row {
             return Some(PartRoute::Frame);
         }
         let mut soonest: Option<(u64, u8)> = None;
-        for candidate in &self.candidates {
+        for candidate in &*self.candidates {
             let (channel, pays) = (candidate.channel, candidate.pays());
             let is_out = self.is_strict && candidate.degraded.sending().is_some();
             if is_out || !carries(channel) {

@@ -174,3 +174,38 @@ fn a_channel_that_wants_many_connections_is_not_chosen() {
         raw.send(&frame(FIN, b""));
     });
 }
+
+/// A pipe's table of channels has a place for each device that is said to reach this one, other names or the same one.
+#[test]
+fn a_brochure_of_many_devices_costs_no_more_than_its_bytes_pay_for() {
+    const PEERS: usize = 100;
+    unharmed(|target| {
+        for many_names in [true, false] {
+            let mut body = hello_body(&["tcp"], &[]);
+            *body.last_mut().unwrap() = 1;
+            body.extend(text(b"basic"));
+            body.extend([0, 255]);
+            for index in 0..255u32 {
+                match many_names {
+                    true => body.extend([&b"\x01d"[..], &index.to_le_bytes()].concat()),
+                    false => body.push(0),
+                }
+                body.extend(text(b"any"));
+            }
+            let hello = [preface(), frame(HELLO, &body)].concat();
+            let before = target.resident();
+            let peers: Vec<_> = (0..PEERS)
+                .map(|_| {
+                    let mut raw = Raw::connect(&target.pipes);
+                    raw.send(&hello);
+                    raw.expect_preface();
+                    assert_eq!(raw.frame().expect("an answer").kind, ANSWER);
+                    raw
+                })
+                .collect();
+            let each = target.resident().saturating_sub(before) / PEERS as u64;
+            println!("{} KiB for each HELLO of {} bytes", each >> 10, hello.len());
+            drop(peers);
+        }
+    });
+}

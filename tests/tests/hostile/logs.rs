@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Debug;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use tensorpipe::Context;
@@ -12,7 +13,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::memory::story;
-use super::raw::SOON;
+use super::raw::{HELLO, SOON, frame, hello_body, preface, text};
 
 thread_local! {
     static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -58,7 +59,7 @@ pub(crate) fn warnings<T>(happens: impl Future<Output = T>) -> Vec<String> {
 }
 
 /// How often is warned while a hundred hostile peers say this, one after the other, and go.
-fn warnings_of(hostile_peers: &'static [u8]) -> usize {
+fn warnings_of(hostile_peers: &[u8]) -> usize {
     let warnings = warnings(async {
         let listener = Context::new().listen(["tcp://127.0.0.1:0"]).await.unwrap();
         for _ in 0..100 {
@@ -85,5 +86,37 @@ fn a_hundred_hostile_peers_with_the_same_fault_are_a_few_warnings() {
     let _story = story!();
     // Five in ten seconds, on a machine that is slow.
     let warnings = warnings_of(b"GET / HTTP/1.1\r\n\r\n");
+    assert!((1..=20).contains(&warnings), "{warnings}");
+}
+
+/// Of a process at this place that lends, as anybody on this machine may say.
+fn lends_here() -> Vec<u8> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).unwrap();
+    let network = std::fs::metadata("/proc/self/ns/net").unwrap();
+    let mut place = vec![1];
+    place.extend(boot.to_be_bytes());
+    place.extend(network.dev().to_le_bytes());
+    place.extend(network.ino().to_le_bytes());
+    place.extend(nix::unistd::geteuid().as_raw().to_le_bytes());
+    place.extend([0x11; 16]);
+    place.extend(format!("tensorpipe-{:032x}", 1).into_bytes());
+    place
+}
+
+/// A channel is chosen for one of its devices, and cannot be opened for what it says of another.
+#[test]
+fn a_hundred_pipes_that_cannot_be_opened_are_a_few_warnings() {
+    let _story = story!();
+    let mut body = hello_body(&["tcp"], &[]);
+    *body.last_mut().unwrap() = 1;
+    body.extend(text(b"lease"));
+    body.extend([0, 2]);
+    for descriptor in [&b"\0I cannot"[..], &lends_here()] {
+        body.push(0);
+        body.extend(text(descriptor));
+    }
+    let hello = [preface(), frame(HELLO, &body)].concat();
+    let warnings = warnings_of(&hello);
     assert!((1..=20).contains(&warnings), "{warnings}");
 }

@@ -4,6 +4,7 @@
 //! in that `poll`, and every answer that it waits for has a deadline. The kernel identifies a client by its socket: the broker turns away
 //! other users, and learns from a client's pidfd when its process has ended.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,11 @@ use crate::sys::unix_fds::PacketSocket;
 use crate::sys::waiting::poll_all;
 use crate::sys::workers::panics;
 
-/// Connections of borrowers at once: one for each process.
+/// Connections of borrowers at once.
 const CLIENTS: usize = 1024;
+
+/// The most of one process. It needs one, and has another while that is replaced. Each takes two descriptors.
+const OF_ONE: usize = 32;
 
 /// The most connections that have not identified themselves. An honest peer does so at once, so this many are never slow at the same time.
 const UNIDENTIFIED: usize = 32;
@@ -136,6 +140,7 @@ impl Broker {
             panics(|| stays = (!said || call.listen().is_ok()) && call.expire(Instant::now()));
             stays
         });
+        watched.extend(self.turn_away_extra());
         watched
             .into_iter()
             .for_each(|client| self.keep_watch(client));
@@ -218,6 +223,30 @@ impl Broker {
         if borrower.has_loans() && !known.any(|known| Arc::ptr_eq(known, borrower)) {
             borrower.ended();
         }
+    }
+
+    /// A process that comes again and again loses its oldest connections: it must not take the places of others.
+    fn turn_away_extra(&mut self) -> Vec<Watched> {
+        let mut extra = Vec::new();
+        if self.clients.len() <= OF_ONE {
+            return extra;
+        }
+        let mut counts = HashMap::<_, usize>::new();
+        for client in self.clients.iter().filter(|one| !one.is_unidentified()) {
+            *counts.entry(client.who).or_default() += 1;
+        }
+        // Oldest first.
+        self.clients.retain_mut(|client| {
+            let count = counts.get_mut(&client.who);
+            let Some(count) = count.filter(|count| **count > OF_ONE && !client.is_unidentified())
+            else {
+                return true;
+            };
+            *count -= 1;
+            extra.extend(client.watch());
+            false
+        });
+        extra
     }
 
     /// A process that connects and is turned away repeatedly still takes only one descriptor.

@@ -29,7 +29,7 @@ pub(super) struct Watched {
 pub(super) struct Client {
     pub(super) socket: PacketSocket,
     pub(super) process: Arc<OwnedFd>,
-    who: ProcessIdentity,
+    pub(super) who: ProcessIdentity,
     /// `None` until the process has identified itself.
     pub(super) borrower: Option<Arc<Borrower>>,
     /// Answers and retired segments that the process was not told of yet, because its socket was full.

@@ -333,6 +333,30 @@ fn hostile_peers_are_few_and_keep_nobody_out() {
     }));
 }
 
+/// It would take all places, and the descriptors of this process. In a child, as above.
+#[test]
+fn a_borrower_that_comes_again_and_again_has_few_connections() {
+    assert!(in_a_child(|| {
+        let exchange = Exchange::here();
+        let invitation = exchange.invite(None).unwrap();
+        let before = watches();
+        let all = [(); 4 * OF_ONE].map(|()| enter_by(&exchange, &invitation));
+        let most = watches() - before;
+        // Its last connection is good.
+        let unknown = [0x79; 16];
+        let fetch = Packet::Fetch(unknown).encode();
+        all[4 * OF_ONE - 1].send(&fetch, None).unwrap();
+        let heard = std::iter::repeat_with(|| {
+            std::thread::sleep(Duration::from_millis(1));
+            let mut bytes = [0; PACKET_MAX];
+            let len = all[4 * OF_ONE - 1].recv(&mut bytes).ok()?.len;
+            Some(Packet::decode(&bytes[..len]))
+        });
+        let heard = heard.take(5000).flatten().next();
+        heard == Some(Some(Packet::None(unknown))) && most <= OF_ONE + 1
+    }));
+}
+
 /// A subscriber that panics at each event.
 struct Panics;
 
