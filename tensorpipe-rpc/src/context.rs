@@ -47,7 +47,7 @@ pub(crate) struct Inner {
     pub(crate) trace: TraceContext,
     pub(crate) caller: Arc<Caller>,
     pub(crate) cancel: CancelState,
-    /// The call's part of the receive budget, while its handler is being made.
+    /// The call's parts of the receive budget.
     pub(crate) held: HeldSlot,
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
@@ -137,18 +137,40 @@ pub(crate) struct CancelState {
 
 /// See [`Inner::held`].
 #[derive(Default)]
-pub(crate) struct HeldSlot(Mutex<Option<Held>>);
+pub(crate) struct HeldSlot(Mutex<HeldParts>);
+
+#[derive(Default)]
+struct HeldParts {
+    /// That of its message, while its handler is being made.
+    message: Option<Held>,
+    /// Those of its arguments, until it has ended.
+    arguments: Vec<Held>,
+}
 
 impl HeldSlot {
-    /// Replaces the content. The old content is dropped outside the lock.
+    /// Replaces the message's part. The old one is dropped outside the lock.
     pub(crate) fn keep(&self, held: Option<Held>) {
-        let before = std::mem::replace(&mut *lock(&self.0), held);
+        let before = std::mem::replace(&mut lock(&self.0).message, held);
         drop(before);
     }
 
     fn take(&self) -> Option<Held> {
-        lock(&self.0).take()
+        lock(&self.0).message.take()
     }
+}
+
+/// Counts memory that arguments of the call that is being made are about to take, in the receive budget and until the call has ended.
+pub(crate) fn count_decoded(bytes: u64) -> Result<(), Error> {
+    let Some(context) = CallContext::current() else {
+        return Ok(());
+    };
+    // Without an engine the connection has ended, and with it the call.
+    if let Some(engine) = context.inner.caller.engine() {
+        let mut held = engine.pipe.hold(bytes)?;
+        held.wait()?;
+        lock(&context.inner.held.0).arguments.push(held);
+    }
+    Ok(())
 }
 
 impl CallContext {

@@ -19,6 +19,8 @@ pub struct Arguments {
     tensors: Vec<Option<Tensor>>,
     /// The device on which tensors that are taken must be, if there is one.
     device: Option<Device>,
+    /// What they take is counted for the call that is being made.
+    counts: bool,
 }
 
 impl Arguments {
@@ -30,7 +32,14 @@ impl Arguments {
             payloads: payloads.into_iter().map(Some).collect(),
             tensors: tensors.into_iter().map(Some).collect(),
             device: None,
+            counts: false,
         }
+    }
+
+    /// Counts the memory that they take in the receive budget, until the call that is being made has ended.
+    pub(crate) fn counting(mut self) -> Self {
+        self.counts = true;
+        self
     }
 
     /// Decodes the next argument.
@@ -106,6 +115,9 @@ impl Arguments {
             &mut self.payloads,
         )
         .with_device(self.device);
+        if self.counts {
+            reader = reader.counting();
+        }
         match T::deserialize(&mut reader) {
             Ok(value) => {
                 self.read = self.metadata.len() - reader.left();

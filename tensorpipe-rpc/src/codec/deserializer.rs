@@ -1,8 +1,9 @@
 //! postcard's deserializer, with tensors put back, and with limits on all that a peer's bytes could blow up.
 //!
 //! postcard reads every leaf; this layer follows the nesting. A length is accepted only if enough bytes are left for its elements.
-//! Elements without bytes, and the memory of all elements and of what is in a `Box`, have a budget. Depth is bounded, both by levels and by the stack that
-//! they take.
+//! Elements without bytes, and the memory of all elements and of what is in a `Box`, have a budget. A call's arguments may be many times as
+//! large as their bytes, and stay until it ends, so their memory counts in the pipe's budget, too. Depth is bounded, both by levels and by
+//! the stack that they take.
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
 use tensorpipe::tensor::lift::{self, Lifted};
@@ -10,7 +11,11 @@ use tensorpipe::{Device, Payload, Tensor};
 
 use super::access::{Elements, Fields, Variant};
 use super::error::Fault;
-use super::{MAX_DEPTH, MAX_EMPTY, MAX_STACK, MEMORY_FACTOR, MEMORY_FLOOR};
+use super::{MAX_DEPTH, MAX_EMPTY, MAX_STACK, MEMORY_FACTOR, MEMORY_FLOOR, MEMORY_UNCOUNTED};
+use crate::context::count_decoded;
+
+/// The least memory that is counted at once, in bytes.
+const COUNTED: u64 = 1 << 20;
 
 /// The source of a value, and what is left of its budgets.
 pub(super) struct Reader<'de, 'p> {
@@ -22,6 +27,10 @@ pub(super) struct Reader<'de, 'p> {
     stack: usize,
     empty_left: u32,
     memory_left: u64,
+    /// Memory that it may take, too, once that is counted.
+    countable: u64,
+    /// Memory that is counted.
+    counted: u64,
     /// How much of the memory around the next value is charged already, and may be that value's.
     around: u64,
     /// The next value is all of an element.
@@ -52,6 +61,8 @@ impl<'de, 'p> Reader<'de, 'p> {
             depth: 0,
             stack: stack(),
             empty_left: MAX_EMPTY,
+            countable: 0,
+            counted: 0,
             around: 0,
             is_element: false,
             device: None,
@@ -62,6 +73,14 @@ impl<'de, 'p> Reader<'de, 'p> {
     #[inline]
     pub(super) fn with_device(mut self, device: Option<Device>) -> Self {
         self.device = device;
+        self
+    }
+
+    /// Counts what it takes beyond a little for the call that is being made.
+    #[inline]
+    pub(super) fn counting(mut self) -> Self {
+        let uncounted = MEMORY_UNCOUNTED + self.rest.len() as u64;
+        (self.memory_left, self.countable) = (uncounted, self.memory_left - uncounted);
         self
     }
 
@@ -135,8 +154,23 @@ impl<'de, 'p> Reader<'de, 'p> {
 
     #[inline]
     fn charge(&mut self, size: u64) -> Result<(), Fault> {
-        let left = self.memory_left.checked_sub(size);
-        self.memory_left = left.ok_or(Fault::TooMuchMemory)?;
+        match self.memory_left.checked_sub(size) {
+            Some(left) => self.memory_left = left,
+            None => self.charge_counted(size)?,
+        }
+        Ok(())
+    }
+
+    /// Counts memory before it is taken: each time half as much again, so that a large value needs few steps.
+    #[cold]
+    fn charge_counted(&mut self, size: u64) -> Result<(), Fault> {
+        let more = size.max(COUNTED).max(self.counted / 2).min(self.countable);
+        let left = (self.memory_left + more).checked_sub(size);
+        let left = left.ok_or(Fault::TooMuchMemory)?;
+        count_decoded(more).map_err(|error| Fault::OutOfMemory(error.to_string()))?;
+        self.countable -= more;
+        self.counted += more;
+        self.memory_left = left;
         Ok(())
     }
 

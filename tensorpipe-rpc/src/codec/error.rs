@@ -190,6 +190,9 @@ pub enum Fault {
         "its elements take far more memory than its bytes; box what is large and mostly absent"
     )]
     TooMuchMemory,
+    /// The receive budget has no room for the elements' memory.
+    #[error("{0}")]
+    OutOfMemory(String),
     /// More than `u32::MAX` tensors or payloads.
     #[error(
         "it holds more than {} tensors or payloads; send several calls",

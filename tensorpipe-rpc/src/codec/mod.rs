@@ -51,5 +51,9 @@ pub const MEMORY_FLOOR: u64 = 256 << 20;
 /// How much more it may take per encoded byte.
 pub const MEMORY_FACTOR: u64 = 32;
 
+/// How much of that an argument may take, beside as many bytes as its encoding has, before it counts in
+/// [`Limits::receive_budget`](tensorpipe::Limits::receive_budget).
+pub const MEMORY_UNCOUNTED: u64 = 64 << 10;
+
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::encoder::{Encoded, Encoder};
-use super::error::{DecodeError, EncodeError, Subject};
+use super::error::{DecodeError, EncodeError, Fault, Subject};
 use crate::context::within_call;
 use crate::header::FailureCode;
 use crate::observe::ServerStats;
@@ -90,7 +90,10 @@ impl Reply {
 
     /// The reply to a call whose arguments cannot be decoded.
     pub fn bad_arguments(error: DecodeError) -> Self {
-        Self::ended(Returned::BadArguments(error))
+        match error.fault() {
+            Fault::OutOfMemory(_) => Self::failed(FailureCode::Overloaded, error.to_string()),
+            _ => Self::ended(Returned::BadArguments(error)),
+        }
     }
 
     /// The reply to a call of a method that the service does not have at this position of its schema.

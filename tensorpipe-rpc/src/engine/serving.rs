@@ -31,6 +31,9 @@ const REPLIES_BEYOND: usize = 64;
 /// The longest description of a service that is read, in bytes. Its connection waits while it is decoded and compared.
 const BIND_MAX: u64 = 4 << 20;
 
+/// Longer bodies, in bytes, are decoded on another thread: by this one other connections would wait for milliseconds.
+const DECODED_HERE: usize = 1 << 20;
+
 /// What one connection of a server handles.
 pub(crate) struct Serving {
     pub(super) server: Arc<ServerShared>,
@@ -307,7 +310,18 @@ impl Engine {
         }
     }
 
-    fn run(self: &Arc<Self>, id: u64, admitted: Admitted, body: Body, held: Option<Held>) {
+    fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body, held: Option<Held>) {
+        if body.metadata.len() <= DECODED_HERE {
+            return self.run_here(id, admitted, body, held);
+        }
+        self.list(id, &mut admitted);
+        admitted.begun = None;
+        let engine = self.clone();
+        self.pipe
+            .spawn_blocking(move || engine.run_here(id, admitted, body, held));
+    }
+
+    fn run_here(self: &Arc<Self>, id: u64, admitted: Admitted, body: Body, held: Option<Held>) {
         // Another call's handler may be driving the pipe here.
         let context = admitted.context.clone();
         context.within(|| self.run_within(id, admitted, body, held));
@@ -330,7 +344,7 @@ impl Engine {
         let MethodIndex { service, method } = target;
         let served = &serving.server.services[service];
         let body_refers = body.references;
-        let arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
+        let arguments = Arguments::new(body.metadata, body.payloads, body.tensors).counting();
         let context = &admitted.context;
         let was_held = held.is_some();
         if was_held {

@@ -1,6 +1,7 @@
 //! The call engine, one topic a file. Every test runs over tcp and over memory.
 #![allow(missing_docs, reason = "a test")]
 
+mod arguments;
 mod batch;
 mod busy_pipe;
 mod callbacks;

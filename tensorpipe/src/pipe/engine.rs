@@ -20,6 +20,7 @@ use crate::error::{Error, Misuse, ResetCode};
 use crate::message::Message;
 use crate::route::Route;
 use crate::sync::{Arc, lock};
+use crate::sys::workers;
 
 mod sealed {
     #[expect(unnameable_types, reason = "nobody else implements `EnginePipe`")]
@@ -143,6 +144,11 @@ pub trait EnginePipe: sealed::Sealed {
     /// The runtime that the pipe was made on. Its background task there drives the pipe when nobody awaits an operation.
     fn runtime(&self) -> &tokio::runtime::Handle {
         &self.pipe().core().runtime
+    }
+
+    /// Runs `work` on another thread, within the pipe's runtime; on that runtime itself where the system refuses a thread.
+    fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        workers::run(&self.pipe().core().runtime, work);
     }
 
     /// The default bound on closing: [`Timeouts::linger`](crate::Timeouts::linger) of the pipe's context.
