@@ -218,7 +218,7 @@ impl CallError {
             Self::Deadline { method, .. } | Self::Panicked { method, .. } => {
                 *method = format!("{service}::{name}").into();
             }
-            Self::Unimplemented(what) => *what = format!("method `{name}` ({what})").into(),
+            Self::Unimplemented(what) => *what = format!("method `{service}::{name}`").into(),
             _ => {}
         }
         self
