@@ -69,7 +69,7 @@ fn a_message_that_the_peer_would_not_take_is_not_sent() {
     parts[4].channel = None;
     let refused = pair.a.pipe.write(b"", &mut parts, None).unwrap_err();
     assert!(
-        refused.to_string().contains("what rides of 320"),
+        refused.to_string().contains("320 bytes of eager parts"),
         "{refused}"
     );
     parts[4].channel = Some(0);
@@ -78,7 +78,7 @@ fn a_message_that_the_peer_would_not_take_is_not_sent() {
     }
     let refused = pair.a.pipe.write(b"", &mut parts, None).unwrap_err();
     assert!(
-        refused.to_string().contains("metadata of 5000"),
+        refused.to_string().contains("5000 bytes of metadata"),
         "{refused}"
     );
     pair.settle();
