@@ -14,8 +14,8 @@ use std::collections::{HashMap, HashSet};
 use syn::ext::IdentExt;
 use syn::visit::{self, Visit};
 use syn::{
-    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeReference,
-    TypeTraitObject,
+    Ident, Lifetime, Path, ReceiverKind, ReturnType, Safety, Type, TypeImplTrait, TypeParamBound,
+    TypeReference, TypeTraitObject,
 };
 
 /// Reports every mistake, and marks the methods that have one.
@@ -200,7 +200,7 @@ fn output(method: &Method<'_>, errors: &mut Errors) {
         _ => &**ty,
     };
     if result_arguments(ty).is_some_and(|arguments| arguments.len() != 2) {
-        let message = "the error type is hidden in this alias: write `Result<T, E>` out";
+        let message = "the error type is hidden in this alias: write `Result<T, E>` out, with `ServiceError` for any error";
         return errors.at(ty, message);
     }
     Owned::check("result", ty, !sig.generics.params.is_empty(), errors);
@@ -377,8 +377,12 @@ impl<'ast> Visit<'ast> for Owned<'_> {
     }
 
     fn visit_type_trait_object(&mut self, ty: &'ast TypeTraitObject) {
+        let instead = match is_error(ty) {
+            true => "an enum, or `ServiceError` for any error,",
+            false => "an enum",
+        };
         let message = format!(
-            "both processes must know the type of a call's {}: use an enum instead of `dyn Trait`",
+            "both processes must know the type of a call's {}: use {instead} instead of `dyn Trait`",
             self.role
         );
         self.errors.at(ty, message);
@@ -396,4 +400,16 @@ impl<'ast> Visit<'ast> for Owned<'_> {
             _ => visit::visit_path(self, path),
         }
     }
+}
+
+/// Whether the type is written `dyn Error`, perhaps with a path and further bounds.
+fn is_error(ty: &TypeTraitObject) -> bool {
+    ty.bounds.iter().any(|bound| match bound {
+        TypeParamBound::Trait(bound) => bound
+            .path
+            .segments
+            .last()
+            .is_some_and(|last| last.ident == "Error"),
+        _ => false,
+    })
 }

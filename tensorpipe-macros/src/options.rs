@@ -3,6 +3,7 @@
 use crate::report::Errors;
 use proc_macro2::Span;
 use syn::meta::ParseNestedMeta;
+use syn::parse::Parse;
 use syn::spanned::Spanned;
 use syn::{Attribute, LitInt, LitStr, Token};
 
@@ -113,23 +114,25 @@ fn once<T>(
 
 /// A number, at least 1.
 fn number(meta: &ParseNestedMeta<'_>, what: &str) -> syn::Result<u32> {
-    let literal: LitInt = meta.value()?.parse()?;
+    let message = format!("{what} are a number from 1 to {}", u32::MAX);
+    let literal: LitInt = literal(meta, &message)?;
     match literal.base10_parse() {
         Ok(number @ 1..) => Ok(number),
-        _ => {
-            let message = format!("{what} are a number from 1 to {}", u32::MAX);
-            Err(syn::Error::new(literal.span(), message))
-        }
+        _ => Err(syn::Error::new(literal.span(), message)),
     }
 }
 
 fn wait(meta: &ParseNestedMeta<'_>) -> syn::Result<u64> {
-    let literal: LitStr = meta.value()?.parse()?;
-    nanoseconds(&literal.value()).ok_or_else(|| {
-        let message =
-            "this is no time of at most an hour: write, for example, \"500us\", \"2ms\" or \"1s\"";
-        syn::Error::new(literal.span(), message)
-    })
+    let message =
+        "this is no time of at most an hour: write, for example, \"500us\", \"2ms\" or \"1s\"";
+    let literal: LitStr = literal(meta, message)?;
+    nanoseconds(&literal.value()).ok_or_else(|| syn::Error::new(literal.span(), message))
+}
+
+/// The value of an option. `message` says what it may be: syn would say "expected string literal" alone.
+fn literal<L: Parse>(meta: &ParseNestedMeta<'_>, message: &str) -> syn::Result<L> {
+    let parsed: syn::Result<L> = meta.value()?.parse();
+    parsed.map_err(|error| syn::Error::new(error.span(), message))
 }
 
 /// `"2ms"` in nanoseconds.

@@ -114,7 +114,9 @@ fn device(meta: &ParseNestedMeta<'_>) -> syn::Result<DeviceName> {
     let value = meta
         .value()
         .map_err(|_| meta.error(format!("on which device: {EXAMPLE}")))?;
-    let literal: LitStr = value.parse()?;
+    let parsed: syn::Result<LitStr> = value.parse();
+    let literal = parsed
+        .map_err(|error| syn::Error::new(error.span(), format!("a device is a text: {EXAMPLE}")))?;
     DeviceName::parse(&literal.value()).ok_or_else(|| {
         let message = format!(
             "`{}` is not a device: write a lower-case kind of at most 15 characters and an index, as in \"cuda:0\"; main memory is \"cpu:0\"",

@@ -51,7 +51,8 @@ pub enum CallError<E = Infallible> {
     ShuttingDown,
     /// An argument cannot be sent, so nothing was sent.
     Encode(EncodeError),
-    /// The server could not decode the arguments; the method did not run. The text is the server's.
+    /// The server cannot use the arguments: it cannot decode them, or cannot join them to a batch. The method did not run. The text is
+    /// the server's.
     BadArguments(Arc<str>),
     /// The method ran, but the server could not send its result. The text is the server's.
     BadReply(Arc<str>),
@@ -218,7 +219,7 @@ impl CallError {
             Self::Deadline { method, .. } | Self::Panicked { method, .. } => {
                 *method = format!("{service}::{name}").into();
             }
-            Self::Unimplemented(what) => *what = format!("method `{name}` ({what})").into(),
+            Self::Unimplemented(what) => *what = format!("method `{service}::{name}`").into(),
             _ => {}
         }
         self
@@ -299,7 +300,9 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
                 "the server is shutting down; the method did not run, call another server",
             ),
             Self::Encode(error) => error.fmt(f),
-            Self::BadArguments(reason) => write!(f, "the server could not read the call: {reason}"),
+            Self::BadArguments(reason) => {
+                write!(f, "the server cannot use the arguments: {reason}")
+            }
             Self::BadReply(reason) => write!(
                 f,
                 "the method ran, but its result could not be sent: {reason}"
@@ -378,12 +381,15 @@ fn ran(may_have_run: bool) -> &'static str {
     }
 }
 
-/// Lists each replica with its last error.
+/// Lists each replica with its last error. Several are numbered, since an error may have commas and semicolons of its own.
 fn none_of(replicas: &[ReplicaError]) -> impl fmt::Display {
     fmt::from_fn(move |f| {
         f.write_str("no server can be called")?;
         for (i, ReplicaError { url, error }) in replicas.iter().enumerate() {
-            f.write_str(if i == 0 { ": " } else { ", " })?;
+            f.write_str(if i == 0 { ": " } else { "; " })?;
+            if replicas.len() > 1 {
+                write!(f, "({}) ", i + 1)?;
+            }
             match error {
                 // This error names the URL itself.
                 Some(ConnectError::Pipe(error @ tensorpipe::Error::Connect { .. })) => {

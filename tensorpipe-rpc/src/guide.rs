@@ -5,6 +5,7 @@
 //! | types of one's own, errors, deadlines, cancel | [here](#a-service) |
 //! | a client that reconnects, several servers | [here](#a-client-that-reconnects), [`Replicas`](crate::Replicas) |
 //! | a server that calls its client | [`Connection::builder`](crate::Connection::builder) |
+//! | calls from plain threads | [here](#calls-from-plain-threads) |
 //! | who calls, and who may | [here](#who-calls), [`Builder::authorize`](crate::Builder::authorize) |
 //! | tensors on GPUs and other devices | [here](#tensors-on-devices), [`DeviceMap`](crate::DeviceMap), [`device::cuda`](tensorpipe::device) |
 //! | no copies | [here](#tensors-that-are-lent), [`LeaseChannel`](tensorpipe::channels::LeaseChannel) |
@@ -166,6 +167,44 @@
 //!   says.
 //! - **The live servers,** and the route to each, are in [`Replicas::status`](crate::Replicas::status). `client.connection()` stays
 //!   the connection to the first server found.
+//!
+//! # Calls from plain threads
+//!
+//! A program without an async `main` keeps a runtime and waits on it. (`tensorpipe::blocking` has pipes for such programs, not calls.)
+//!
+//! ```
+//! use tensorpipe_rpc::{Server, tensor_service};
+//!
+//! #[tensor_service]
+//! trait Adder {
+//!     async fn add(&self, a: u64, b: u64) -> u64;
+//! }
+//!
+//! struct Sum;
+//!
+//! impl Adder for Sum {
+//!     async fn add(&self, a: u64, b: u64) -> u64 {
+//!         a + b
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+//! let server = runtime.block_on(Server::builder().service(AdderService::new(Sum)).listen("tcp://127.0.0.1:0"))?;
+//! let client = runtime.block_on(AdderClient::connect(server.url()))?;
+//!
+//! let (first, second) = (client.add(1, 2), client.add(3, 4)); // both are on their way
+//! assert_eq!((runtime.block_on(first)?, runtime.block_on(second)?), (3, 7));
+//! // Any thread may call.
+//! let (client, handle) = (client.clone(), runtime.handle().clone());
+//! let other = std::thread::spawn(move || handle.block_on(client.add(5, 6)));
+//! assert_eq!(other.join().unwrap()?, 11);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Not a runtime of `current_thread`: it runs within `block_on` only. Its pipes rest between two calls, and their peers give them up after
+//! [`Timeouts::blocked`](tensorpipe::Timeouts::blocked) (60 s).
 //!
 //! # Who calls
 //!

@@ -92,9 +92,9 @@
 //! - **Trust.** Without a [token](tensorpipe::ContextBuilder::token) or TLS, anybody who can connect may call.
 //!   [`Builder::authorize`] decides who may call what. `SECURITY.md` lists the guarantees.
 //!
-//! A handler that computes for long without an await holds up its thread, and perhaps all pipes of its runtime, for up to 2.5 s even
-//! where other threads are idle: use `spawn_blocking`. If one does so for a second, the server logs a warning that names the method once
-//! it goes on. While all threads are blocked, another one says so. When a runtime is blocked for
+//! Use `spawn_blocking` for long computations. A handler that computes without an await holds up its thread, and perhaps all pipes of its
+//! runtime: for up to 2.5 s even where other threads are idle. A warning names the method after five seconds, or at its next await if that comes
+//! after one. While all threads are blocked, another warning says so. When a runtime is blocked for
 //! [`tensorpipe::Timeouts::blocked`] (60 s), its peers give it up.
 //!
 //! # More than a call

@@ -6,8 +6,8 @@ use crate::error::Misuse;
 use crate::proto::wire::hello::WireLimits;
 use crate::sys;
 
-/// What this side is prepared to receive, and how much it holds at once. The defaults are safe to expose to untrusted peers:
-/// memory grows with bytes that have come in, never with what a peer announces.
+/// What this side is prepared to receive, and how much it holds at once. Memory grows with bytes that have come in, never with what a
+/// peer announces. By default it may grow to half of the machine's: see [`Limits::receive_budget`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

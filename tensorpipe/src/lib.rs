@@ -134,7 +134,7 @@
 //! | pipes of a listener | 4096 | [`Limits::pipes`] |
 //! | lendable memory of a pool | 4 GiB, or half of the process's; 512 segments | [`PoolOptions::lendable`]; fixed |
 //! | loans of one process to another | 4096, then copies | fixed: [`LeaseChannel`](channels::LeaseChannel) |
-//! | copies of ordinary memory that one reader keeps | 256 MiB, then other channels | fixed: [`LeaseChannel`](channels::LeaseChannel) |
+//! | copies of ordinary memory that one reader keeps | 256 MiB, or a 32nd of the process's memory; then other channels | fixed: [`LeaseChannel`](channels::LeaseChannel) |
 //! | a peer that says nothing | 10 s | [`Timeouts::silence`] |
 //! | a handshake | 10 s | [`Timeouts::handshake`] |
 //! | a handshake of TLS; the certificates that are shown | 32 KiB; 12 KiB | fixed |

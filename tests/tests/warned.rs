@@ -43,6 +43,14 @@ impl Serialize for Secret {
     }
 }
 
+/// As a later version defines it.
+mod newer {
+    #[tensorpipe_rpc::tensor_service]
+    pub(super) trait Fragile {
+        async fn added(&self) -> u64;
+    }
+}
+
 #[tensor_service]
 trait Elsewhere {
     async fn there(&self) -> u64;
@@ -237,6 +245,33 @@ fn a_server_tells_of_calls_that_it_refuses() {
         "calls of this connection are under way",
     ];
     assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
+}
+
+#[test]
+fn both_ends_tell_of_a_method_that_the_server_lacks() {
+    collect();
+    runtime().block_on(async {
+        let server = Server::builder().service(FragileService::new(Panics));
+        let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
+        let url = server.url().to_string();
+        let client = newer::FragileClient::connect(url).await.unwrap();
+        let error = soon("a call", client.added()).await.unwrap_err();
+        assert!(matches!(error, CallError::Unimplemented(_)), "{error}");
+    });
+    for words in [
+        [
+            "rpc.call",
+            "the server has no method of `Fragile` with the id 0x",
+            "it is older than this client",
+        ],
+        [
+            "a call is refused",
+            "no method of `Fragile` with the id 0x",
+            "the client is newer than this server",
+        ],
+    ] {
+        assert_eq!(said(&words).len(), 1, "{:?}", said(&[]));
+    }
 }
 
 #[test]

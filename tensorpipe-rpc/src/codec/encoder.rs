@@ -14,6 +14,10 @@ use crate::remote::EncodedReferences;
 
 /// A value that can be given to a stub for a parameter of type `T`: a `T`, a reference to one, and for strings and vectors also
 /// their borrowed forms.
+#[diagnostic::on_unimplemented(
+    message = "a parameter of type `{T}` does not take `{Self}`",
+    label = "give a `{T}` or a `&{T}`"
+)]
 pub trait Argument<T> {
     /// Appends this value, in the encoding of a `T`.
     ///

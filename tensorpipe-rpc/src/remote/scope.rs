@@ -269,5 +269,5 @@ pub(super) fn own(id: Id) -> Result<Found, &'static str> {
 }
 
 /// The error about a reference without a value.
-pub(crate) const UNRESOLVED: &str =
-    "the value that it refers to is not there: the call that was to make it failed";
+pub(crate) const UNRESOLVED: &str = "the value that it refers to is not there: either the call that was to make it failed, and its own \
+    error says why, or its owner has released it";

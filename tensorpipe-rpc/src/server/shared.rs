@@ -252,6 +252,12 @@ impl ServerShared {
         // Those that are denied are logged as such.
         let is_news = !matches!(code, FailureCode::Denied | FailureCode::ShuttingDown);
         if is_news && let Some(more) = self.refused.admits() {
+            let reason = match code {
+                FailureCode::Unimplemented => {
+                    &format!("no {reason} is here: the client is newer than this server")
+                }
+                _ => reason,
+            };
             ignore_panic(|| tracing::warn!(%caller, reason, more, "a call is refused"));
         }
     }
@@ -292,7 +298,7 @@ impl ServerShared {
                 let name = served.service.schema().service;
                 Err((
                     FailureCode::Unimplemented,
-                    format!("of `{name}`, with the id {method:#010x}"),
+                    format!("method of `{name}` with the id {method:#010x}"),
                 ))
             }
         }

@@ -136,6 +136,19 @@ async fn who_waits_for_the_first_server_does_not_wait_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn several_servers_that_are_not_there_are_told_apart() {
+    let (_, builder) = nowhere();
+    let builder = builder.url("nowhere://there").connect_attempts(1);
+    let said = builder.connect().await.unwrap_err().to_string();
+    for words in [
+        ": (1) no pipe to nowhere://here",
+        "; (2) no pipe to nowhere://there",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_goes_on_when_the_last_handle_is_gone() {
     let (nowhere, builder) = nowhere();
     let connect = builder.connect();

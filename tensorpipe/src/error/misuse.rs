@@ -152,18 +152,18 @@ pub enum Misuse {
         /// The shape given.
         shape: Vec<u64>,
     },
-    /// A message exceeds a limit that this side or the peer has set.
-    #[error("{what} of {found} exceeds the limit of {limit}; raise `Limits::{field}` on {side}")]
+    /// A message exceeds a limit of the end that would receive it.
+    #[error("{found} {what} exceed the limit of {limit}; raise `Limits::{field}` at {side}")]
     TooLarge {
-        /// Which part of the message.
+        /// What is counted: bytes or parts, and of what.
         what: &'static str,
-        /// Its size, in bytes or items.
+        /// How many there are.
         found: u64,
-        /// The limit.
+        /// How many there may be.
         limit: u64,
         /// The field of [`Limits`](crate::Limits).
         field: &'static str,
-        /// Whose limit it is: `this side` or `the peer`.
+        /// Whose limit it is: `the receiving end`. A reply's sender tells it to the receiver, where `the peer` would be the wrong one.
         side: &'static str,
     },
     /// A shape has more dimensions than a tensor can have.

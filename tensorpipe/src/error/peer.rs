@@ -126,7 +126,7 @@ pub enum PeerFault {
     },
     /// It did not prove that it has the secret: it has another secret under this name, or is somebody else.
     #[error(
-        "it did not prove that it has {what}; give both ends the same, and look who answers at that address"
+        "it did not prove that it has {what}; give both ends the same, and look who is at that address"
     )]
     Unproven {
         /// The name of the secret.

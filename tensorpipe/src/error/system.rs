@@ -63,6 +63,12 @@ impl std::fmt::Display for SystemError {
                 "; raise the limit of processes (`ulimit -u`, or the container's)"
             );
         }
+        if self.call == "listen" && self.source.raw_os_error() == Some(libc::EADDRNOTAVAIL) {
+            return write!(
+                f,
+                "; this machine does not have that address: take one that it has, or `0.0.0.0` or `[::]` for all"
+            );
+        }
         write!(f, "{}", advice(&self.source))
     }
 }
@@ -121,6 +127,7 @@ mod tests {
             ("connect", libc::EPERM, false, "this user may not"),
             ("connect", libc::EPERM, false, "a sandbox"),
             ("connect", libc::ECONNREFUSED, false, "start the server"),
+            ("listen", libc::EADDRNOTAVAIL, false, "`0.0.0.0`"),
             ("clone", libc::EAGAIN, false, "ulimit -u"),
             ("mmap", libc::ENOMEM, false, "ulimit -v"),
         ] {

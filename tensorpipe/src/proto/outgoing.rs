@@ -219,25 +219,25 @@ pub(super) fn check<S>(
     let (mut eager, mut total) = (0u64, 0u64);
     for part in parts {
         let (what, limit, field) = match part.tensor {
-            None => ("a payload", peer.payload, "payload"),
-            Some(_) => ("a tensor", peer.tensor, "tensor"),
+            None => ("bytes of a payload", peer.payload, "payload"),
+            Some(_) => ("bytes of a tensor", peer.tensor, "tensor"),
         };
         fits(what, part.len, limit, field)?;
         metas += part.metadata.len();
         total = total.saturating_add(part.len);
         if part.channel.is_none() {
             let limit = u64::from(peer.eager_part);
-            fits("a part that rides", part.len, limit, "eager_part")?;
+            fits("bytes of an eager part", part.len, limit, "eager_part")?;
             eager += part.len;
         }
     }
     let limit = u64::from(peer.metadata);
-    fits("metadata", metas as u64, limit, "metadata")?;
-    let what = "number of payloads and tensors";
+    fits("bytes of metadata", metas as u64, limit, "metadata")?;
+    let what = "payloads and tensors of a message";
     fits(what, parts.len() as u64, u64::from(peer.parts), "parts")?;
-    fits("a message", total, peer.message, "message")?;
+    fits("bytes of a message", total, peer.message, "message")?;
     let limit = u64::from(peer.eager_message);
-    fits("what rides", eager, limit, "eager_message")?;
+    fits("bytes of eager parts", eager, limit, "eager_message")?;
     Ok(eager + credit_of(metas, parts.len()))
 }
 
@@ -249,6 +249,6 @@ fn too_large(what: &'static str, found: u64, limit: u64, field: &'static str) ->
         found,
         limit,
         field,
-        side: "the peer",
+        side: "the receiving end",
     }
 }

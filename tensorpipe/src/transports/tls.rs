@@ -85,7 +85,8 @@ impl Now {
     /// The settings for a handshake that begins now, and the name that the listener must prove.
     fn connects(&self, address: &str) -> Result<(Connects, ServerName<'static>), Error> {
         let client = self.sides.connects.clone().ok_or_else(|| {
-            let text = "nobody is trusted who could be connected to; see `TlsConfig::trust`";
+            let text =
+                "this end trusts no listener: give it the roots of some by `TlsConfig::trust`";
             Misuse::Other(text.to_owned())
         })?;
         let name = self.config.expected()?;
@@ -191,7 +192,7 @@ impl Transport for TlsTransport {
         Box::pin(async move {
             if lock(&self.now).sides.listens.is_none() {
                 let text =
-                    "there is no certificate to show to who connects; see `TlsConfig::certificate`";
+                    "a listener shows a certificate: give it one by `TlsConfig::certificate`";
                 return Err(Misuse::Other(text.to_owned()).into());
             }
             Ok(Box::new(TlsAcceptor {

@@ -218,6 +218,9 @@ fn whoever_is_not_believed_hears_why_at_once() {
         let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         params.not_after = date_time_ymd(2020, 1, 1);
         let expired = ca.vouches_for(params);
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let itself = ca.vouches_for(params);
         let trusts = || TlsConfig::new().trust(ca.pem());
         for (shown, trusting, words) in [
             (
@@ -231,6 +234,11 @@ fn whoever_is_not_believed_hears_why_at_once() {
                 "`TlsConfig::server_name`",
             ),
             (&expired, trusts(), "a new one is due"),
+            (
+                &itself,
+                trusts(),
+                "have the CA issue another one for its holder",
+            ),
         ] {
             let listens = stays(shows(TlsConfig::new(), shown)).build().unwrap();
             let connects = stays(trusting).build().unwrap();
@@ -253,6 +261,21 @@ fn whoever_is_not_believed_hears_why_at_once() {
             assert!(!transient, "{error}");
             assert!(error.to_string().contains("certificate"), "{error}");
         }
+    });
+}
+
+#[test]
+fn an_end_that_lacks_a_certificate_or_roots_hears_how_to_give_them() {
+    runtime().block_on(async {
+        let ca = Ca::new("a CA");
+        let server = shows(TlsConfig::new(), &ca.names(&["127.0.0.1"]));
+        let [shows_alone, trusts_alone] = [server, TlsConfig::new().trust(ca.pem())];
+        let listens = stays(shows_alone).build().unwrap();
+        let error = meet(&listens, &listens).await.unwrap_err().to_string();
+        assert!(error.contains("by `TlsConfig::trust`"), "{error}");
+        let connects = stays(trusts_alone).build().unwrap();
+        let error = connects.listen(AT).await.unwrap_err().to_string();
+        assert!(error.contains("by `TlsConfig::certificate`"), "{error}");
     });
 }
 

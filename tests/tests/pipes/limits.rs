@@ -42,7 +42,7 @@ async fn what_the_reader_does_not_take_is_refused_at_the_writer() {
             .unwrap_err();
         match &error {
             Error::Misuse(Misuse::TooLarge { field, side, .. }) => {
-                assert_eq!((*field, *side), (name, "the peer"));
+                assert_eq!((*field, *side), (name, "the receiving end"));
             }
             other => panic!("{other}"),
         }

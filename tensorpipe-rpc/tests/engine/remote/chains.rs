@@ -71,6 +71,10 @@ async fn a_call_that_fails_fails_those_that_were_given_its_result() {
         for call in [sum, next] {
             let error = call.await.unwrap_err();
             assert!(matches!(error, CallError::Unresolved(_)), "{error}");
+            assert!(
+                error.to_string().contains("its own error says why"),
+                "{error}"
+            );
             assert!(!error.may_have_run());
         }
         match failed.await.unwrap_err() {

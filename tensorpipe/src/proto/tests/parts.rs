@@ -43,18 +43,18 @@ fn a_message_that_the_peer_would_not_take_is_not_sent() {
         let many = (0..count).fold(message(""), |message, _| message.payload(len));
         many.outgoing(&peer)
     };
-    is_refused(&"m".repeat(4100), many(0, 0), "metadata of 4100");
-    is_refused("", many(17, 1), "number of payloads and tensors of 17");
-    is_refused("", many(1, (1 << 20) + 1), "a payload of 1048577");
+    is_refused(&"m".repeat(4100), many(0, 0), "4100 bytes of metadata");
+    is_refused("", many(17, 1), "17 payloads and tensors");
+    is_refused("", many(1, (1 << 20) + 1), "1048577 bytes of a payload");
     // Each of these is small enough for the frame, but not all of them together.
     let mut parts = many(5, 64);
     parts[4].channel = None;
-    is_refused("", parts, "what rides of 320");
+    is_refused("", parts, "320 bytes of eager parts");
     let mut parts = many(5, 64);
     for part in &mut parts {
         part.metadata = vec![0; 1000].into();
     }
-    is_refused("", parts, "metadata of 5000");
+    is_refused("", parts, "5000 bytes of metadata");
     pair.settle();
     assert!(pair.a.frames.is_empty());
 }

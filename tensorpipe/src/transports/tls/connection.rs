@@ -180,7 +180,7 @@ pub(super) fn failed(peer: &str, error: &io::Error) -> Error {
             "; a handshake has 32 KiB for it, with the certificates"
         }
         rustls::Error::InvalidCertificate(error) if is_of_ca(error) => {
-            "; it is that of a CA itself: have the CA issue another one for the server"
+            "; it is that of a CA itself: have the CA issue another one for its holder"
         }
         rustls::Error::InvalidMessage(_) => "; perhaps it speaks no TLS: then it is `tcp`",
         _ => "",
