@@ -49,7 +49,10 @@ fn waits_end_with_it() {
         assert!(matches!(send, Err(SendError::Full { .. })), "{send:?}");
     }
     let there = other.block_on(async { soon(here.incarnation_of("there")).await });
-    assert!(matches!(there, Err(RecvError::Absent { .. })), "{there:?}");
+    assert!(
+        matches!(there, Err(RecvError::Unreachable { .. })),
+        "{there:?}"
+    );
 }
 
 #[test]
