@@ -171,6 +171,7 @@ mod server;
 pub mod service;
 mod service_error;
 pub mod stream;
+mod task;
 mod timer;
 mod value;
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use self::handshake_slots::HandshakeSlots;
@@ -15,7 +14,7 @@ use crate::address::Url;
 use crate::context::Inner;
 use crate::error::{Error, Misuse};
 use crate::log_limit::LogLimit;
-use crate::negotiate::{self, Door, ListenerState};
+use crate::negotiate::{self, Arrived, Door, ListenerState};
 use crate::pipe::Pipe;
 use crate::sync::{AtomicBool, Mutex, lock};
 use crate::sys::fork::Owner;
@@ -31,7 +30,7 @@ const IN_VAIN: u32 = 4096;
 #[must_use = "dropping a listener stops it"]
 pub struct Listener {
     urls: Vec<Url>,
-    pipes: tokio::sync::Mutex<mpsc::UnboundedReceiver<Pipe>>,
+    pipes: Arrived,
     tasks: Arc<Tasks>,
 }
 
@@ -109,12 +108,12 @@ impl Listener {
                 }
             }
         }
-        let (sender, pipes) = mpsc::unbounded_channel();
+        let (arriving, pipes) = negotiate::arrivals();
         let tasks = Arc::new(Tasks::default());
         let listener_state = Arc::new(ListenerState::new(
             context.clone(),
             upgrade_addresses,
-            sender,
+            arriving,
         ));
         for (way, acceptor) in acceptors {
             let acceptor = Arc::new(Mutex::new(Some(acceptor)));
@@ -124,7 +123,7 @@ impl Listener {
         context.add_listener(&tasks);
         Ok(Self {
             urls: bound,
-            pipes: tokio::sync::Mutex::new(pipes),
+            pipes,
             tasks,
         })
     }
@@ -145,12 +144,7 @@ impl Listener {
     /// [`Misuse::Other`] once its context has been closed.
     pub async fn accept(&self) -> Result<Pipe, Error> {
         let closed = || Misuse::Other("the context of this listener has been closed".to_owned());
-        self.pipes
-            .lock()
-            .await
-            .recv()
-            .await
-            .ok_or_else(|| closed().into())
+        self.pipes.next().await.ok_or_else(|| closed().into())
     }
 
     /// Stops listening: its addresses are free when this returns. Pipes that were accepted go on.

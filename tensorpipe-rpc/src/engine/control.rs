@@ -177,12 +177,14 @@ async fn send_late(engine: Weak<Engine>) {
             return;
         };
         // If a slow reader holds the flush up, the queue may still have got room.
-        if let Ok(Err(_)) = tokio::time::timeout(RETRY, flush).await {
-            // A peer that is going away fails each flush at once, and its queue stays full until the pipe ends.
-            tokio::time::sleep(RETRY).await;
-        }
+        let flushed = tokio::time::timeout(RETRY, flush).await;
         if !engine.upgrade().is_some_and(|engine| engine.send_waiting()) {
             return;
+        }
+        if flushed.is_ok() {
+            // The next flush may end at once, and nothing moves while this task does not wait. A peer that has read the messages in the
+            // queue need not have their tensors, and one that is going away fails each flush.
+            tokio::time::sleep(RETRY).await;
         }
     }
 }

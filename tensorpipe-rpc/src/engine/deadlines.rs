@@ -1,13 +1,20 @@
 //! The watcher of deadlines: one task for a whole connection.
 //!
 //! It checks them at `check_at` or before, which is never later than the first deadline in the tables.
+//!
+//! A thread of tokio's keeps the task that it has woken last to itself. Whoever makes a call wakes the watcher, and may block its thread
+//! next: then no call of the connection would hear of its deadline. So something else is woken behind the watcher.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use tensorpipe::ResetCode;
 use tensorpipe::ambient;
 use tensorpipe::engine::EnginePipe;
+use tokio::runtime::Handle;
 
 use super::table::Calls;
 use super::{CallSlot, Engine};
@@ -22,7 +29,7 @@ impl Calls {
         runtime.spawn(async move {
             // Holds the engine only while it checks, so this task does not keep a connection open.
             while let Some(check_at) = check_deadlines(&engine) {
-                let told = calls.earlier.notified();
+                let told = woken_anywhere(calls.earlier.notified());
                 match check_at {
                     None => told.await,
                     Some(at) => drop(tokio::time::timeout_at(at.into(), told).await),
@@ -37,6 +44,28 @@ impl Calls {
         let earlier = self.table().check_by(at);
         if earlier {
             self.earlier.notify_one();
+        }
+    }
+}
+
+/// As `work`, whose task any thread of its runtime may run once it is woken.
+async fn woken_anywhere<T>(work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    let poll = |cx: &mut Context<'_>| {
+        let waker = Arc::new(Anywhere(cx.waker().clone())).into();
+        work.as_mut().poll(&mut Context::from_waker(&waker))
+    };
+    poll_fn(poll).await
+}
+
+/// Wakes a task, then an empty one, which takes the place of the last.
+struct Anywhere(Waker);
+
+impl Wake for Anywhere {
+    fn wake(self: Arc<Self>) {
+        self.0.wake_by_ref();
+        if let Ok(here) = Handle::try_current() {
+            here.spawn(async {});
         }
     }
 }

@@ -14,9 +14,10 @@ use super::key::Key;
 use super::local::Local;
 use super::receipts::{Receipts, is_same};
 use super::service::{Hello, TensorRendezvousClient, words};
-use crate::error::ConnectError;
+use crate::error::{CallError, ConnectError};
 use crate::lock::lock;
 use crate::placement::DeviceMap;
+use crate::task::OwnedTask;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -57,6 +58,7 @@ impl Peers {
                 name: name.clone(),
                 url,
                 context: self.context.clone(),
+                runtime: self.runtime.clone(),
                 devices: self.devices.clone(),
                 me: self.local.hello_to(&name),
                 link: Mutex::default(),
@@ -97,6 +99,7 @@ pub(super) struct Peer {
     pub(super) name: Arc<str>,
     url: Arc<str>,
     context: Context,
+    runtime: Handle,
     devices: Option<DeviceMap>,
     /// What this process says to it.
     me: Hello,
@@ -119,10 +122,24 @@ impl Peer {
 
     /// The connection, made if there is none. Waits for a producer that does not listen yet, as [`Context::connect`] does. Cancel
     /// safe.
-    pub(super) async fn connected(&self) -> Result<Arc<Link>, RecvError> {
+    pub(super) async fn connected(self: &Arc<Self>) -> Result<Arc<Link>, RecvError> {
         if let Some(link) = self.linked() {
             return Ok(link);
         }
+        // On a task: this future may be polled no more, and others must not wait for its lock then.
+        let connecting = OwnedTask::spawn(&self.runtime, self.clone().connected_in_turn());
+        let connected = connecting.await;
+        connected.unwrap_or_else(|_| {
+            let why = CallError::Other("the runtime has ended".into());
+            Err(RecvError::Unreachable {
+                producer: self.name.clone(),
+                error: ConnectError::Call(why),
+            })
+        })
+    }
+
+    /// Connects, unless another task does.
+    async fn connected_in_turn(self: Arc<Self>) -> Result<Arc<Link>, RecvError> {
         let _connecting = self.connecting.lock().await;
         if let Some(link) = self.linked() {
             return Ok(link);
@@ -131,7 +148,7 @@ impl Peer {
         let before = self.link().replace(link.clone());
         drop(before);
         self.receipts
-            .connected(self, &link.client, link.incarnation);
+            .connected(&self, &link.client, link.incarnation);
         Ok(link)
     }
 

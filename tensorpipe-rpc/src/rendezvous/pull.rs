@@ -6,7 +6,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
 use super::bound::Bound;
 use super::error::{Aborted, RecvError};
@@ -16,6 +15,7 @@ use super::service::{Pulled, Refusal, words};
 use super::value::Value;
 use crate::call::Call;
 use crate::error::{CallError, ConnectError};
+use crate::task::OwnedTask;
 
 /// A pull call, under way or to be made once the producer is connected. Dropping it cancels it: the value stays there.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Pull {
 #[derive(Debug)]
 enum State {
     Calling(Arc<Link>, Call<Pulled>),
-    Connecting(JoinHandle<Result<Arrived, RecvError>>),
+    Connecting(OwnedTask<Result<Arrived, RecvError>>),
 }
 
 /// A value, the number of its loan, and the link for its receipt.
@@ -41,11 +41,11 @@ impl Pull {
         let state = match peer.linked() {
             Some(link) => match call(&peer, &link, key, bound) {
                 Ok(call) => State::Calling(link, call),
-                Err(error) => State::Connecting(runtime.spawn(async { Err(error) })),
+                Err(error) => State::Connecting(OwnedTask::spawn(runtime, async { Err(error) })),
             },
             None => {
                 let connecting = connect(peer.clone(), key.clone(), bound.again());
-                State::Connecting(runtime.spawn(connecting))
+                State::Connecting(OwnedTask::spawn(runtime, connecting))
             }
         };
         let after = bound.after;
@@ -73,14 +73,6 @@ impl Pull {
                 }
             },
         })
-    }
-}
-
-impl Drop for Pull {
-    fn drop(&mut self) {
-        if let State::Connecting(task) = &self.state {
-            task.abort();
-        }
     }
 }
 

@@ -354,3 +354,19 @@ async fn a_producer_that_is_removed_is_let_go() {
     })
     .await;
 }
+
+/// As in a `select!` whose loser is kept for later.
+#[tokio::test]
+async fn who_asks_for_a_key_and_polls_no_more_keeps_nobody_from_the_producer() {
+    let Both {
+        front,
+        back,
+        server: _server,
+    } = both(Context::builder, Limits::default()).await;
+    let mut forgotten = std::pin::pin!(back.key_from("front", "first", 1));
+    assert!(futures_util::poll!(&mut forgotten).is_pending());
+    let key = soon(back.key_from("front", "second", 1)).await.unwrap();
+    front.send(&key, bytes(3)).unwrap();
+    soon(back.recv(&key)).await.unwrap();
+    soon(forgotten).await.unwrap();
+}

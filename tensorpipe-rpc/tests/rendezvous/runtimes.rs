@@ -1,10 +1,10 @@
-//! The runtime of a rendezvous ends before it does.
+//! The runtime of a rendezvous ends before it does, or nobody runs it.
 
 use std::time::Duration;
 
 use tensorpipe::{DType, Tensor};
 use tensorpipe_rpc::rendezvous::{Limits, RecvError, Rendezvous, SendError};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{soon, until};
 
@@ -49,5 +49,22 @@ fn waits_end_with_it() {
         assert!(matches!(send, Err(SendError::Full { .. })), "{send:?}");
     }
     let there = other.block_on(async { soon(here.incarnation_of("there")).await });
-    assert!(matches!(there, Err(RecvError::Absent { .. })), "{there:?}");
+    assert!(
+        matches!(there, Err(RecvError::Unreachable { .. })),
+        "{there:?}"
+    );
+}
+
+#[test]
+fn bounds_hold_while_nobody_runs_it() {
+    let idle = Builder::new_current_thread().enable_all().build().unwrap();
+    let here = idle.block_on(async { Rendezvous::new("here").unwrap() });
+    let key = here.key_to("here", "never sent", 1).unwrap();
+    let wait = || async { soon(here.recv_within(&key, Duration::from_millis(20))).await };
+    let other = Runtime::new().unwrap();
+    let received = other.block_on(wait());
+    assert!(
+        matches!(received, Err(RecvError::Deadline { .. })),
+        "{received:?}"
+    );
 }

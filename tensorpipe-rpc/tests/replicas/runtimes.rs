@@ -1,9 +1,9 @@
-//! The runtime on which replicas were connected ends before they do.
+//! The runtime on which replicas were connected ends before they do, or nobody runs it.
 
 use std::time::Duration;
 
 use tensorpipe_rpc::ConnectError;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 use super::lab::{
     Ledger, WorkClient, all_gone, assert_unavailable, client_of, replicas_of, sites, soon,
@@ -48,4 +48,15 @@ fn calls_that_wait_for_a_server_end_with_it() {
         let error = other.block_on(async { soon(call).await.unwrap() });
         assert_unavailable(&error.unwrap_err(), false);
     }
+}
+
+#[test]
+fn a_call_that_waits_for_a_server_has_its_deadline_while_nobody_runs_it() {
+    let idle = Builder::new_current_thread().enable_all().build().unwrap();
+    let ledger = Ledger::default();
+    let (_sites, client, _replicas) = idle.block_on(all_gone(2, &ledger));
+    let client = client.with_deadline(Duration::from_millis(200));
+    let other = Runtime::new().unwrap();
+    let call = other.block_on(async { soon(client.who(1)).await });
+    assert_unavailable(&call.unwrap_err(), false);
 }

@@ -11,6 +11,7 @@
 //! A pipe is upgraded only to transports with a `upgrade_address`. No built-in transport leads out of the machine this way, so a listener
 //! cannot make its peers connect to hosts of its choice.
 
+mod arrivals;
 mod choose;
 mod connect;
 mod establish;
@@ -20,6 +21,7 @@ mod proving;
 mod receive;
 mod ticket;
 
+pub(crate) use arrivals::{Arrived, arrivals};
 pub(crate) use connect::connect;
 pub(crate) use receive::{Door, ListenerState, receive, turn_away};
 

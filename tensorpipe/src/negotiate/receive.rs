@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::arrivals::Arriving;
 use super::choose::choose;
 use super::connect::stayed;
 use super::establish::{Established, OpenChannel, establish};
@@ -21,7 +22,6 @@ use crate::context::{Inner, within_handshake};
 use crate::error::{Error, Misuse, PeerFault};
 use crate::keys::{JoinKind, PipeKey};
 use crate::log_limit::LogLimit;
-use crate::pipe::Pipe;
 use crate::process::process_id;
 use crate::proto::handshake::{FirstFrame, ServerHandshake};
 use crate::proto::wire::hello::{Answer, ChosenChannel, Purpose, Reject, Token};
@@ -37,7 +37,7 @@ pub(crate) struct ListenerState {
     /// Who waits for a connection with which token. Each token works once.
     pub(super) expected: Mutex<HashMap<Token, Waiting>>,
     places: Arc<Semaphore>,
-    pipes: mpsc::UnboundedSender<Pipe>,
+    pipes: Arriving,
     warnings: Warnings,
 }
 
@@ -45,7 +45,7 @@ impl ListenerState {
     pub(crate) fn new(
         context: Arc<Inner>,
         upgrade_addresses: Vec<(&'static str, Result<String, String>)>,
-        pipes: mpsc::UnboundedSender<Pipe>,
+        pipes: Arriving,
     ) -> Self {
         let places = Arc::new(Semaphore::new(context.limits.pipes));
         Self {
@@ -123,8 +123,7 @@ pub(crate) async fn receive(
         .saturating_sub(ambient::since(begun));
     match within_handshake(left, what, handshake).await {
         Ok(Some(established)) => match establish(context, established) {
-            // If nobody accepts any more, the pipe is dropped and closes.
-            Ok(pipe) => drop(listener_state.pipes.send(pipe)),
+            Ok(pipe) => listener_state.pipes.push(pipe),
             Err(error) => listener_state.warnings.unopened(&ends, &error),
         },
         Ok(None) => {}

@@ -166,7 +166,6 @@ mod tests {
     use std::sync::Arc;
 
     use tokio::io::duplex;
-    use tokio::sync::mpsc;
 
     use super::*;
     use crate::context::Context;
@@ -175,7 +174,7 @@ mod tests {
     const PEER: PeerAddr = PeerAddr::SameProcess;
 
     fn listener_state() -> Arc<ListenerState> {
-        let (pipes, _) = mpsc::unbounded_channel();
+        let (pipes, _) = super::super::arrivals();
         Arc::new(ListenerState::new(Context::new().inner, Vec::new(), pipes))
     }
 

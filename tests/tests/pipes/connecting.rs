@@ -1,5 +1,6 @@
 //! Where pipes begin: addresses of every sort, listeners that are late, full of holes, or not there.
 
+use std::pin::pin;
 use std::time::Instant;
 
 use tensorpipe::channels::{Lane, Link};
@@ -316,5 +317,44 @@ async fn devices_that_no_frame_can_name_are_refused_with_a_reason() {
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("use fewer devices or channels"), "{error}");
         assert!(error.contains(frame), "{error}");
+    }
+}
+
+/// As in a `select!` whose loser is kept for later.
+#[tokio::test]
+async fn an_accept_that_is_polled_no_more_keeps_no_pipe_from_others() {
+    let context = Context::new();
+    let listener = context.listen(["memory://accepts"]).await.unwrap();
+    let connect = || context.connect(listener.url());
+    for waits in [false, true] {
+        let (mut forgotten, mut other) = (pin!(listener.accept()), pin!(listener.accept()));
+        assert!(futures_util::poll!(&mut forgotten).is_pending());
+        assert!(!waits || futures_util::poll!(&mut other).is_pending());
+        let first = (
+            connect().await.unwrap(),
+            soon("a pipe", other).await.unwrap(),
+        );
+        let second = (
+            connect().await.unwrap(),
+            soon("a later one", forgotten).await.unwrap(),
+        );
+        for (client, server) in [first, second] {
+            exchange(&client, &server, 1, 100).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_who_accept_from_a_context_that_is_closed_hear_of_it() {
+    let context = Context::new();
+    let listener = context.listen(["memory://closed"]).await.unwrap();
+    let (mut first, mut second) = (pin!(listener.accept()), pin!(listener.accept()));
+    assert!(futures_util::poll!(&mut first).is_pending());
+    assert!(futures_util::poll!(&mut second).is_pending());
+    context.close().await.unwrap();
+    let accepts = [second, first, pin!(listener.accept())];
+    for accept in accepts {
+        let error = soon("the end", accept).await.unwrap_err().to_string();
+        assert!(error.contains("has been closed"), "{error}");
     }
 }

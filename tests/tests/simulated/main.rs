@@ -6,6 +6,7 @@ mod clock;
 mod cuts;
 mod deadlines;
 mod deaths;
+mod full;
 mod hangs;
 mod partitions;
 mod questions;
