@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use tensorpipe_rpc::{CallContext, CallError, tensor_service};
+use tensorpipe::Timeouts;
+use tensorpipe_rpc::{CallContext, CallError, Connection, tensor_service};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 use super::common::soon;
-use super::lab::{serve, tcp, until};
+use super::lab::{Bench, LabClient, LabService, serve, tcp, until};
+use super::wrong_use::block_on;
 
 #[tensor_service]
 trait Keeps {
@@ -96,4 +98,63 @@ async fn a_deadline_is_kept_while_the_maker_of_another_call_blocks_its_thread() 
     let late = soon(blocks).await.unwrap();
     assert!(matches!(late, Err(CallError::Deadline { .. })), "{late:?}");
     drop(end);
+}
+
+#[tensor_service]
+trait Blocks {
+    async fn meet(&self, cx: &CallContext) -> Result<(), String>;
+    /// Blocks its thread on a call to its caller, if it is to. Whether that call was late.
+    async fn block(&self, blocks: bool) -> bool;
+}
+
+#[derive(Default)]
+struct Blocker(Mutex<Option<LabClient>>);
+
+impl Blocks for Blocker {
+    async fn meet(&self, cx: &CallContext) -> Result<(), String> {
+        let connection = cx.connection().ok_or("the caller is gone")?;
+        let client = LabClient::on(&connection).await;
+        *self.0.lock().unwrap() = Some(client.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    async fn block(&self, blocks: bool) -> bool {
+        if !blocks {
+            return false;
+        }
+        let client = self.0.lock().unwrap().clone().unwrap();
+        let call = client.with_deadline(Duration::from_millis(300)).hold();
+        matches!(block_on(call), Err(CallError::Deadline { .. }))
+    }
+}
+
+/// The thread that runs the handler is to give it the answer.
+#[test]
+fn a_handler_that_blocks_on_its_own_connection_hears_of_its_deadline() {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let mut timeouts = Timeouts::default();
+    timeouts.silence = Some(Duration::from_secs(1));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let far = tcp().timeouts(timeouts).build().unwrap();
+            let server = serve(&far, BlocksService::new(Blocker::default())).await;
+            tell.send(server.url().to_string()).unwrap();
+            server.wait().await;
+        });
+    });
+    let url = told.recv().unwrap();
+    Runtime::new().unwrap().block_on(async {
+        let near = tcp().build().unwrap();
+        let connection = Connection::builder().context(&near);
+        let connection = connection.service(LabService::new(Bench::default()));
+        let connection = connection.connect(url).await.unwrap();
+        let client = BlocksClient::on(&connection).await.unwrap();
+        client.meet().await.unwrap();
+        // Until it is polled on the task that drives.
+        for _ in 0..100 {
+            assert!(!client.block(false).await.unwrap());
+        }
+        assert!(soon(client.block(true)).await.unwrap());
+    });
 }

@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) runtime: Handle,
     /// Locked while the handler is called.
     calls: Mutex<Calls>,
+    /// The handler, for whoever tells it of a stalled runtime: what blocks that may be a call of it.
+    told: Mutex<Option<Arc<dyn Deliver>>>,
     /// A hint that needs no lock: `false` means that no message is unwritten.
     may_be_unwritten: AtomicBool,
     /// The engine has asked for [`Deliver::asked`].
@@ -145,6 +147,7 @@ impl Core {
             queued_writes: parts.queued_writes,
             runtime: parts.runtime,
             calls: Mutex::default(),
+            told: Mutex::default(),
             may_be_unwritten: AtomicBool::new(false),
             asked: AtomicBool::new(false),
         }
@@ -271,7 +274,7 @@ impl Core {
                 }
                 if is_last {
                     // The handler may own this pipe, so it is dropped after the locks are released.
-                    gone = handler.take();
+                    gone = handler.take().zip(lock(&self.told).take());
                 }
             }
             if let (Some(called), true) = (handler, asked) {
@@ -299,11 +302,7 @@ impl Core {
         self.driver.wakers.wake_waiting();
         // The runtime may have a thread that sleeps: the task that was asked may be what blocks another one.
         self.driver.wakers.wake_background();
-        // Without a handler the lock is left to whoever sets one.
-        if !lock(&self.shared).has_handler {
-            return;
-        }
-        let handler = try_lock(&self.calls).and_then(|calls| calls.handler.clone());
+        let handler = lock(&self.told).clone();
         if let Some(handler) = handler {
             handler.stalled();
         }
@@ -331,7 +330,8 @@ impl Core {
                 self.name
             )));
         };
-        calls.handler = Some(handler);
+        calls.handler = Some(handler.clone());
+        *lock(&self.told) = Some(handler);
         if listens {
             self.driver.listen();
         }
