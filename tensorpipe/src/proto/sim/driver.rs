@@ -202,7 +202,7 @@ impl End {
         for (part, bytes) in self.pipe.take_parts(message) {
             in_hand.parts[usize::from(part)] = Some(bytes);
         }
-        if self.pipe.comes_ahead(message) {
+        if self.pipe.comes_ahead(message) && !self.app.is_full {
             for part in &in_hand.missing {
                 if self.pipe.bulk_channel(message, *part) == Some((0, true)) {
                     let op = OpId::incoming(message, *part);

@@ -71,6 +71,8 @@ pub(crate) struct Application {
     pub(crate) through: bool,
     /// It reads only what it is told to, not whatever is offered.
     pub(crate) lazy: bool,
+    /// It has no memory for what comes ahead.
+    pub(crate) is_full: bool,
     /// A channel's frame about a part does not complete the part.
     pub(crate) lanes_wait: bool,
     /// Channel 1 has connections of its own.

@@ -103,6 +103,19 @@ fn where_there_is_no_memory_it_is_thrown_away_as_it_comes() {
     assert_eq!(pair.a.refused, [], "all has come: it is simply done with");
 }
 
+/// It comes before this end has said so.
+#[test]
+fn the_writer_is_not_blamed_for_what_comes_where_there_is_no_memory() {
+    let mut pair = pair(10_000);
+    (pair.b.is_full, pair.b.lazy) = (true, true);
+    pair.send(&message("ahead").tensor(5000));
+    assert_eq!(pair.b.complaint(), "");
+    pair.b.pipe.discard_parts(0);
+    pair.read(0);
+    pair.settle();
+    assert_eq!(pair.b.contents(), [[None]]);
+}
+
 /// Half of the part has come and was read by nobody, and the other half still comes.
 #[test]
 fn a_part_that_is_skipped_while_it_comes_is_thrown_away() {
