@@ -7,6 +7,7 @@ mod shared;
 use std::fmt;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Listener, Misuse, Pipe, PipeStats, Url, ambient};
 use tokio::runtime::Handle;
@@ -238,6 +239,10 @@ impl Server {
     fn stop_listening(&self) {
         self.accept.abort();
         self.listener.close();
+        // Nobody will serve what was not accepted by now: its peer is not to wait until all calls have ended.
+        while let Some(Ok(pipe)) = self.listener.accept().now_or_never() {
+            drop(pipe);
+        }
     }
 }
 
@@ -251,5 +256,29 @@ impl Drop for Server {
         let engines = self.shared.drain();
         let connections = std::mem::take(&mut *self.shared.connections());
         drop((engines, connections));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tensorpipe::Context;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pipe_that_was_not_accepted_ends_when_a_shutdown_begins() {
+        let server = Server::builder().listen("tcp://127.0.0.1:0").await.unwrap();
+        server.accept.abort();
+        let pipe = Context::new().connect(server.url()).await.unwrap();
+        // It stands in the queue by then.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        // A call under way, for which the shutdown waits.
+        server.shared.calls.begin();
+        let shutdown = tokio::spawn(server.shutdown());
+        let ended = tokio::time::timeout(Duration::from_secs(20), pipe.ended()).await;
+        ended.expect("it waits for the calls of others");
+        shutdown.abort();
     }
 }
