@@ -27,12 +27,9 @@ fn text(len: usize) -> String {
 fn limit<E>(error: &CallError<E>) -> &'static str {
     match error {
         CallError::Connection {
-            error: Error::Misuse(Misuse::TooLarge { field, side, .. }),
+            error: Error::Misuse(Misuse::TooLarge { field, .. }),
             may_have_run: false,
-        } => {
-            assert_eq!(*side, "the peer");
-            field
-        }
+        } => field,
         _ => "",
     }
 }

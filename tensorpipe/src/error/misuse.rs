@@ -153,7 +153,9 @@ pub enum Misuse {
         shape: Vec<u64>,
     },
     /// A message exceeds a limit of the end that would receive it.
-    #[error("{found} {what} exceed the limit of {limit}; raise `Limits::{field}` at {side}")]
+    #[error(
+        "{found} {what} exceed the limit of {limit}; raise `Limits::{field}` at the receiving end"
+    )]
     TooLarge {
         /// What is counted: bytes or parts, and of what.
         what: &'static str,
@@ -163,8 +165,6 @@ pub enum Misuse {
         limit: u64,
         /// The field of [`Limits`](crate::Limits).
         field: &'static str,
-        /// Whose limit it is: `the receiving end`. A reply's sender tells it to the receiver, where `the peer` would be the wrong one.
-        side: &'static str,
     },
     /// A shape has more dimensions than a tensor can have.
     #[error(

@@ -249,6 +249,5 @@ fn too_large(what: &'static str, found: u64, limit: u64, field: &'static str) ->
         found,
         limit,
         field,
-        side: "the receiving end",
     }
 }

@@ -153,6 +153,14 @@ fn host(address: &str) -> Result<ServerName<'static>, Misuse> {
     })
 }
 
+/// The address `bound`, with the host that was asked for if that is a name: a certificate may be for that alone.
+fn named(asked: &str, bound: String) -> String {
+    match (host(asked), asked.rsplit_once(':'), bound.rsplit_once(':')) {
+        (Ok(ServerName::DnsName(_)), Some((name, _)), Some((_, port))) => format!("{name}:{port}"),
+        _ => bound,
+    }
+}
+
 impl Transport for TlsTransport {
     fn name(&self) -> &'static str {
         "tls"
@@ -195,8 +203,10 @@ impl Transport for TlsTransport {
                     "a listener shows a certificate: give it one by `TlsConfig::certificate`";
                 return Err(Misuse::Other(text.to_owned()).into());
             }
+            let tcp = self.tcp.listen(address).await?;
             Ok(Box::new(TlsAcceptor {
-                tcp: self.tcp.listen(address).await?,
+                address: named(address, tcp.address()),
+                tcp,
                 now: self.now.clone(),
             }) as Box<dyn Acceptor>)
         })
@@ -204,13 +214,14 @@ impl Transport for TlsTransport {
 }
 
 struct TlsAcceptor {
+    address: String,
     tcp: Box<dyn Acceptor>,
     now: Arc<Mutex<Now>>,
 }
 
 impl Acceptor for TlsAcceptor {
     fn address(&self) -> String {
-        self.tcp.address()
+        self.address.clone()
     }
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {

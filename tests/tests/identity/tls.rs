@@ -118,6 +118,22 @@ fn names(pipe: &Pipe) -> Vec<CertificateName> {
     identity.map_or_else(Vec::new, |known| known.names().to_vec())
 }
 
+/// Most certificates are for names.
+#[test]
+fn the_url_of_a_listener_names_the_host_that_it_was_given() {
+    runtime().block_on(async {
+        let ca = Ca::new("a CA");
+        let own = ca.names(&["localhost"]);
+        let listens = stays(shows(TlsConfig::new(), &own)).build().unwrap();
+        let connects = stays(TlsConfig::new().trust(ca.pem())).build().unwrap();
+        let listener = listens.listen(["tls://localhost:0"]).await.unwrap();
+        assert!(listener.url().address().starts_with("localhost:"));
+        soon("a pipe", connects.connect(listener.url()))
+            .await
+            .unwrap();
+    });
+}
+
 #[test]
 fn a_connector_knows_its_listener_and_with_clients_each_knows_the_other() {
     runtime().block_on(async {
