@@ -297,8 +297,8 @@ impl Core {
 
     /// Tells those who wait for the pipe elsewhere that its runtime does not run.
     pub(super) fn tell_stalled(self: &Arc<Self>) {
-        self.close_in_time();
         self.driver.poll_anyway();
+        self.close_in_time();
         self.driver.wakers.wake_waiting();
         // The runtime may have a thread that sleeps: the task that was asked may be what blocks another one.
         self.driver.wakers.wake_background();
@@ -387,18 +387,35 @@ impl Core {
     /// what has come.
     fn close_in_time(self: &Arc<Self>) {
         let now = ambient::now();
+        if lock(&self.shared).lingered(now).is_some() {
+            // What has come by now counts before that is judged. Once the pipe has ended, this lets go of its connection.
+            self.driver.drive_now(self);
+        }
         let (ended, shutdown) = {
             let shared = lock(&self.shared);
-            let ended = (shared.closed_in_full()).or_else(|| shared.lingered(now));
+            let lingered = || shared.lingered(now).map(|_| self.unattended(shared.linger));
+            let ended = shared.closed_in_full().or_else(lingered);
             (ended.filter(|_| !shared.is_over()), shared.shutdown)
         };
         if let Some(error) = ended {
             self.fail(error);
-            // Lets go of the connection.
             self.drive();
         }
         if matches!(shutdown, ShutdownState::Until(until) if until <= now) {
+            // Drops the connection.
+            self.drive();
             self.update(Shared::shutdown_done);
+        }
+    }
+
+    /// How a pipe ends whose close took too long while its runtime did not run. That may be the reason, or the peer.
+    fn unattended(&self, linger: Duration) -> Error {
+        Error::Ended {
+            pipe: self.name.clone(),
+            reason: format!(
+                "within {linger:?} of its closing the peer did not confirm all that was written, and the runtime that it was made on does not run: something blocks its thread, or nobody runs it"
+            )
+            .into(),
         }
     }
 

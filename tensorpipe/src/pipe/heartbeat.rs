@@ -12,8 +12,8 @@
 //!   most. A stopped process does not.
 //!
 //! Invariant: while the process runs and `blocked` has not passed, no pipe is silent for 3/4 of its bound. A healthy one never
-//! is for 5/8: its peer asks after half of that bound. The thread runs nobody else's code but a connection's: another one tells handlers
-//! that their runtime is stalled, wakes whoever waits, logs, and drops the last of a pipe.
+//! is for 5/8: its peer asks after half of that bound. The thread runs nobody else's code but a connection's: another one, if the system
+//! gives one, tells handlers that their runtime is stalled, or that their pipe has ended, wakes whoever waits, logs, and drops the last of a pipe.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -412,6 +412,22 @@ mod tests {
         while core.driver.wakers.ask_background(later) != later {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[test]
+    fn a_close_that_the_peer_has_confirmed_is_in_good_order_although_it_took_too_long() {
+        let mut stalled = tokio::runtime::Builder::new_current_thread();
+        let stalled = stalled.enable_all().build().unwrap();
+        let (client, server) = stalled.block_on(memory_pair());
+        let core = client.core();
+        core.close_within(Duration::ZERO);
+        // The confirmation is here then, and nobody has read it.
+        server.core().drive();
+        assert!(lock(&core.shared).ended.is_none());
+        core.tell_stalled();
+        let ended = lock(&core.shared).ended.clone().unwrap();
+        let in_good_order = matches!(ended, Error::Closed { by_peer: false, .. });
+        assert!(in_good_order, "{ended}");
     }
 
     /// Another thread keeps the connection for ever.

@@ -75,7 +75,7 @@ fn a_close_ends_in_time_although_the_runtime_of_its_pipe_does_not_run() {
     current_thread().block_on(async {
         client.send(message(1, 8 << 20)).unwrap();
         let error = soon("close", client.close()).await.unwrap_err();
-        assert!(matches!(error, Error::Undelivered { .. }), "{error}");
+        assert!(error.to_string().contains("runtime"), "{error}");
         // Its peer has everything that it wrote, and hears of the end.
         soon("the other close", server.close()).await.ok();
         soon("the context's", context.close()).await.ok();

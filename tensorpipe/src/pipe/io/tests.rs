@@ -2,13 +2,15 @@
 
 use std::io;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
+use crate::pipe::Pipe;
 use crate::pipe::driver::tuning::RECEIVE_BUFFER;
 use crate::pipe::tests::{memory_pair, soon};
+use crate::sync::Arc;
 
 impl Io {
     /// Bytes of room for frames.
@@ -53,16 +55,16 @@ fn beside_a_backlog_without_end_what_has_left_leaves_memory() {
     assert!(most <= 4 * RECEIVE_BUFFER, "{most} bytes for 3000");
 }
 
-/// Somebody's own connection, with a mistake.
-struct Panics(Box<dyn Connection>);
+/// Somebody's own connection: a write panics. With something to hold, its goodbye does not end.
+struct Faulty(Box<dyn Connection>, Option<Arc<()>>);
 
-impl Connection for Panics {
+impl Connection for Faulty {
     fn endpoints(&self) -> String {
         self.0.endpoints()
     }
 }
 
-impl AsyncRead for Panics {
+impl AsyncRead for Faulty {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -72,7 +74,7 @@ impl AsyncRead for Panics {
     }
 }
 
-impl AsyncWrite for Panics {
+impl AsyncWrite for Faulty {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
         panic!("by design");
     }
@@ -82,8 +84,17 @@ impl AsyncWrite for Panics {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0).poll_shutdown(cx)
+        match self.1 {
+            Some(_) => Poll::Pending,
+            None => Pin::new(&mut *self.0).poll_shutdown(cx),
+        }
     }
+}
+
+fn spoil(pipe: &Pipe, holds: Option<Arc<()>>) {
+    let mut io = pipe.core().driver.hold().unwrap();
+    let inner = io.connection.take().unwrap();
+    io.connection = Some(Box::new(Faulty(inner, holds)));
 }
 
 /// On the pipe's own task, which the panic ends: a second one, while that is dropped, would end the process.
@@ -91,11 +102,7 @@ impl AsyncWrite for Panics {
 async fn a_connection_that_panics_ends_its_pipe_which_says_so() {
     let (client, server) = memory_pair().await;
     let core = client.core();
-    {
-        let mut io = core.driver.hold().unwrap();
-        let inner = io.connection.take().unwrap();
-        io.connection = Some(Box::new(Panics(inner)));
-    }
+    spoil(&client, None);
     lock(&core.shared).finish();
     core.driver.wakers.wake_background();
     let ended = async {
@@ -108,4 +115,23 @@ async fn a_connection_that_panics_ends_its_pipe_which_says_so() {
     assert!(error.to_string().contains("panicked"), "{error}");
     soon(server.ended()).await;
     soon(client.close()).await.unwrap_err();
+}
+
+/// Nobody looks after the pipe once its connection's time is up.
+#[test]
+fn a_connection_whose_goodbye_does_not_end_is_dropped_also_where_nobody_runs_its_runtime() {
+    let mut stalled = tokio::runtime::Builder::new_current_thread();
+    let stalled = stalled.enable_all().build().unwrap();
+    let (client, _server) = stalled.block_on(memory_pair());
+    let (core, held) = (client.core(), Arc::new(()));
+    spoil(&client, Some(held.clone()));
+    core.fail(core.lost("by design"));
+    core.drive();
+    let by = Instant::now() + Duration::from_secs(20);
+    while !lock(&core.shared).is_gone() {
+        assert!(Instant::now() < by, "whoever closes it waits for ever");
+        core.tell_stalled();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(Arc::strong_count(&held), 1, "it stays open");
 }
