@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::task::AtomicWaker;
 use tensorpipe::ambient;
 use tensorpipe::device::Allocators;
-use tensorpipe::engine::{EnginePipe, Held};
+use tensorpipe::engine::{EnginePipe, Held, NoRoom};
 use tensorpipe::{
     Device, Error, Identity, Misuse, Peer, Pipe, Pool, Route, Tensor,
     device::{DevicePool, MemoryKind},
@@ -137,7 +137,11 @@ pub(crate) struct CancelState {
 
 /// See [`Inner::held`].
 #[derive(Default)]
-pub(crate) struct HeldSlot(Mutex<HeldParts>);
+pub(crate) struct HeldSlot {
+    parts: Mutex<HeldParts>,
+    /// There are parts of its arguments.
+    has_arguments: AtomicBool,
+}
 
 #[derive(Default)]
 struct HeldParts {
@@ -150,27 +154,40 @@ struct HeldParts {
 impl HeldSlot {
     /// Replaces the message's part. The old one is dropped outside the lock.
     pub(crate) fn keep(&self, held: Option<Held>) {
-        let before = std::mem::replace(&mut lock(&self.0).message, held);
+        let before = std::mem::replace(&mut lock(&self.parts).message, held);
         drop(before);
     }
 
     fn take(&self) -> Option<Held> {
-        lock(&self.0).message.take()
+        lock(&self.parts).message.take()
+    }
+
+    /// The call has ended; its context may live on.
+    pub(crate) fn end(&self) {
+        if self.has_arguments.load(Ordering::Acquire) {
+            drop(std::mem::take(&mut lock(&self.parts).arguments));
+        }
     }
 }
 
 /// Counts memory that arguments of the call that is being made are about to take, in the receive budget and until the call has ended.
-pub(crate) fn count_decoded(bytes: u64) -> Result<(), Error> {
+/// Where there is no room for `most`, `least` will do. Returns how many bytes it has counted.
+pub(crate) fn count_decoded(most: u64, least: u64) -> Result<u64, NoRoom> {
     let Some(context) = CallContext::current() else {
-        return Ok(());
+        return Ok(most);
     };
     // Without an engine the connection has ended, and with it the call.
-    if let Some(engine) = context.inner.caller.engine() {
-        let mut held = engine.pipe.hold(bytes)?;
-        held.wait()?;
-        lock(&context.inner.held.0).arguments.push(held);
-    }
-    Ok(())
+    let Some(engine) = context.inner.caller.engine() else {
+        return Ok(most);
+    };
+    let slot = &context.inner.held;
+    let mut parts = lock(&slot.parts);
+    let own = parts.arguments.iter().map(Held::bytes).sum();
+    let held = engine.pipe.hold_derived(most, least, own)?;
+    let bytes = held.bytes();
+    parts.arguments.push(held);
+    slot.has_arguments.store(true, Ordering::Release);
+    Ok(bytes)
 }
 
 impl CallContext {

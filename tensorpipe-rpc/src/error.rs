@@ -72,7 +72,7 @@ pub enum CallError<E = Infallible> {
         /// Whether the method may have run on a replica that was lost.
         may_have_run: bool,
     },
-    /// An argument refers to a value that does not exist: the call that was to make it failed, or its owner has released it. The
+    /// An argument refers to a value that does not exist: the call that was to make it failed, or its holder has released it. The
     /// method did not run. The text is the server's.
     Unresolved(Arc<str>),
     /// A tensor cannot be where the caller wants it: by a `#[tensor(device = "…")]`, a [`DeviceMap`](crate::DeviceMap) or

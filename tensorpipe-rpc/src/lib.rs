@@ -131,7 +131,7 @@
 //! | depth of a value; stack to decode it | 128 levels; 1 MiB | fixed: [`codec::MAX_DEPTH`], [`codec::MAX_STACK`] |
 //! | elements without bytes in a message | 2^20 | fixed: [`codec::MAX_EMPTY`] |
 //! | memory of a decoded value | 256 MiB and 32 bytes for each encoded byte | fixed: [`codec::MEMORY_FLOOR`], [`codec::MEMORY_FACTOR`] |
-//! | of that, a call's arguments beyond 64 KiB and their encoded bytes, until it ends | as calls that wait | [`tensorpipe::Limits::receive_budget`] |
+//! | of that, a call's arguments beyond 64 KiB and their encoded bytes, until it ends | half of the receive budget, for all calls | [`tensorpipe::Limits::receive_budget`] |
 //! | sizes of tensors, payloads, messages | | [`tensorpipe::Limits`] |
 //!
 //! # Features

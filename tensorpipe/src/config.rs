@@ -42,7 +42,7 @@ pub struct Limits {
     ///
     /// - Pages count as their first bytes come, pages of 2 MiB in tensors from that size on. Shorter memory counts whole.
     /// - Calls that are complete, and wait for a batch, a reference or their handler, go on counting. So does what their arguments take in
-    ///   memory beyond 64 KiB and their encoded bytes, while they run. Those that wait for others, and arguments, may take half of the budget.
+    ///   memory beyond 64 KiB and their encoded bytes, while they run. Those that wait for others may take half of the budget, arguments too.
     /// - Not counted: what is read into memory of the caller's, and what a program keeps of messages that it has read. What comes
     ///   ahead ([`Limits::window_ahead`]) has a share of its own.
     /// - The messages that one pipe is reading may announce no more than this.

@@ -192,7 +192,7 @@ pub mod transports;
 pub mod engine {
     pub use crate::pipe::engine::{Awaiting, EnginePipe, Handler};
     pub use crate::pipe::polls::Polled;
-    pub use crate::pipe::{Held, Outbound, Submitted, When};
+    pub use crate::pipe::{Held, NoRoom, Outbound, Submitted, When};
 }
 
 /// For `tensorpipe-rpc`; not covered by the version's promises.

@@ -6,6 +6,7 @@
 //! the stack that they take.
 
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Visitor};
+use tensorpipe::engine::NoRoom;
 use tensorpipe::tensor::lift::{self, Lifted};
 use tensorpipe::{Device, Payload, Tensor};
 
@@ -164,13 +165,16 @@ impl<'de, 'p> Reader<'de, 'p> {
     /// Counts memory before it is taken: each time half as much again, so that a large value needs few steps.
     #[cold]
     fn charge_counted(&mut self, size: u64) -> Result<(), Fault> {
-        let more = size.max(COUNTED).max(self.counted / 2).min(self.countable);
-        let left = (self.memory_left + more).checked_sub(size);
-        let left = left.ok_or(Fault::TooMuchMemory)?;
-        count_decoded(more).map_err(|error| Fault::OutOfMemory(error.to_string()))?;
-        self.countable -= more;
-        self.counted += more;
-        self.memory_left = left;
+        let least = size - self.memory_left;
+        if least > self.countable {
+            return Err(Fault::TooMuchMemory);
+        }
+        let most = size.max(COUNTED).max(self.counted / 2).min(self.countable);
+        let counted = count_decoded(most, least)
+            .map_err(|NoRoom { others, reason }| Fault::OutOfMemory { others, reason })?;
+        self.countable -= counted;
+        self.counted += counted;
+        self.memory_left = self.memory_left + counted - size;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! A [`Fault`] says what is wrong. [`EncodeError`] and [`DecodeError`] add the value and the method.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{de, ser};
 use tensorpipe::Device;
@@ -191,8 +192,13 @@ pub enum Fault {
     )]
     TooMuchMemory,
     /// The receive budget has no room for the elements' memory.
-    #[error("{0}")]
-    OutOfMemory(String),
+    #[error("{reason}")]
+    OutOfMemory {
+        /// Others have a part of what is missing: later there may be room.
+        others: bool,
+        /// In words.
+        reason: Arc<str>,
+    },
     /// More than `u32::MAX` tensors or payloads.
     #[error(
         "it holds more than {} tensors or payloads; send several calls",

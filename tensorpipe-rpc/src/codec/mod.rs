@@ -52,7 +52,8 @@ pub const MEMORY_FLOOR: u64 = 256 << 20;
 pub const MEMORY_FACTOR: u64 = 32;
 
 /// How much of that an argument may take, beside as many bytes as its encoding has, before it counts in
-/// [`Limits::receive_budget`](tensorpipe::Limits::receive_budget).
+/// [`Limits::receive_budget`](tensorpipe::Limits::receive_budget). Items of streams and messages of tarpc do not count: a method that
+/// keeps them bounds them itself.
 pub const MEMORY_UNCOUNTED: u64 = 64 << 10;
 
 #[cfg(test)]

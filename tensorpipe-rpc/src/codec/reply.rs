@@ -91,7 +91,9 @@ impl Reply {
     /// The reply to a call whose arguments cannot be decoded.
     pub fn bad_arguments(error: DecodeError) -> Self {
         match error.fault() {
-            Fault::OutOfMemory(_) => Self::failed(FailureCode::Overloaded, error.to_string()),
+            Fault::OutOfMemory { others: true, .. } => {
+                Self::failed(FailureCode::Overloaded, error.to_string())
+            }
             _ => Self::ended(Returned::BadArguments(error)),
         }
     }

@@ -48,6 +48,7 @@ impl Admitted {
     /// `false` if it has an answer already, because its stream broke.
     pub(super) fn begin_answer(&self) -> bool {
         self.busy.leave();
+        self.context.inner.held.end();
         let streams = &self.context.inner.streams;
         streams
             .as_ref()
@@ -88,6 +89,12 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.leave();
         self.counts.server.call_ended();
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.context.inner.held.end();
     }
 }
 

@@ -154,11 +154,7 @@ impl Engine {
             };
             tokio::select! {
                 biased;
-                () = context.cancelled() => {
-                    if !context.inner.cancel.is_set() {
-                        engine.reply_deadline_exceeded(&admitted);
-                    }
-                }
+                () = context.cancelled() => engine.late_or_given_up(&admitted),
                 () = ended => go_on(&engine, admitted),
             }
         });

@@ -41,6 +41,8 @@ pub(crate) struct Serving {
     pub(super) id: u64,
     pub(super) caller: Arc<Caller>,
     table: Mutex<Table>,
+    /// Held while a large body is decoded.
+    decoding: Arc<tokio::sync::Mutex<()>>,
     pub(super) counts: Arc<Counts>,
     pub(super) streams: Arc<StreamTable>,
     /// The budget that it shares with the engine.
@@ -89,6 +91,7 @@ impl Serving {
             id,
             caller: Arc::new(Caller::new(pipe)),
             table: Mutex::default(),
+            decoding: Arc::default(),
             streams: Arc::default(),
         }
     }
@@ -314,11 +317,35 @@ impl Engine {
         if body.metadata.len() <= DECODED_HERE {
             return self.run_here(id, admitted, body, held);
         }
+        let Some(serving) = &self.serving else { return };
         self.list(id, &mut admitted);
         admitted.begun = None;
+        // One body of a connection at a time, so that a peer has one thread at most, and a server as many as there are cores.
+        let (turn, threads) = (serving.decoding.clone(), serving.server.decoding.clone());
         let engine = self.clone();
-        self.pipe
-            .spawn_blocking(move || engine.run_here(id, admitted, body, held));
+        self.pipe.runtime().spawn(async move {
+            let context = admitted.context.clone();
+            let turns = async { (turn.lock_owned().await, threads.acquire_owned().await) };
+            tokio::select! {
+                biased;
+                () = context.cancelled() => engine.late_or_given_up(&admitted),
+                turns = turns => {
+                    let decodes = engine.clone();
+                    engine.pipe.spawn_blocking(move || {
+                        decodes.run_here(id, admitted, body, held);
+                        drop(turns);
+                    });
+                }
+            }
+        });
+    }
+
+    /// Ends a call that waits no more: it was cancelled, or its time is up.
+    pub(super) fn late_or_given_up(&self, admitted: &Admitted) {
+        match admitted.context.inner.cancel.is_set() {
+            true => self.given_up(admitted),
+            false => self.reply_deadline_exceeded(admitted),
+        }
     }
 
     fn run_here(self: &Arc<Self>, id: u64, admitted: Admitted, body: Body, held: Option<Held>) {

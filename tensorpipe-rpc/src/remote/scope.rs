@@ -270,4 +270,4 @@ pub(super) fn own(id: Id) -> Result<Found, &'static str> {
 
 /// The error about a reference without a value.
 pub(crate) const UNRESOLVED: &str = "the value that it refers to is not there: either the call that was to make it failed, and its own \
-    error says why, or its owner has released it";
+    error says why, or its holder has released it";

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tensorpipe::log_limit::LogLimit;
 use tensorpipe::{Misuse, Peer, Pipe, PipeStats};
 use tokio::runtime::Handle as Runtime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::call_count::CallCount;
 use super::quotas::{CallQuotas, ConnectionQuota};
@@ -47,11 +47,17 @@ pub(crate) struct ServerShared {
     quotas: CallQuotas,
     pub(crate) calls: CallCount,
     draining: AtomicBool,
+    /// Threads that may decode large bodies.
+    pub(crate) decoding: Arc<Semaphore>,
     /// The URLs that it listens at.
     pub(crate) urls: OnceLock<Vec<String>>,
     /// References that were shared, and not claimed yet.
     pub(crate) grants: Arc<Grants>,
     pub(super) ended: Notify,
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl ServerShared {
@@ -106,6 +112,7 @@ impl ServerShared {
             undecided: LogLimit::new(),
             calls: CallCount::default(),
             draining: AtomicBool::new(false),
+            decoding: Arc::new(Semaphore::new(cores())),
             urls: OnceLock::new(),
             grants: Arc::default(),
             ended: Notify::new(),
@@ -253,9 +260,9 @@ impl ServerShared {
         let is_news = !matches!(code, FailureCode::Denied | FailureCode::ShuttingDown);
         if is_news && let Some(more) = self.refused.admits() {
             let reason = match code {
-                FailureCode::Unimplemented => {
-                    &format!("no {reason} is here: the client is newer than this server")
-                }
+                FailureCode::Unimplemented => &format!(
+                    "no {reason} is here: the client was built with a method that this server lacks"
+                ),
                 _ => reason,
             };
             ignore_panic(|| tracing::warn!(%caller, reason, more, "a call is refused"));

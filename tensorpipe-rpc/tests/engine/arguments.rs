@@ -1,11 +1,13 @@
 //! Arguments that take far more memory than their bytes, or long to decode.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tensorpipe::Limits;
-use tensorpipe_rpc::{CallError, Server, tensor_service};
+use tensorpipe::{DType, Limits, Tensor};
+use tensorpipe_rpc::{CallContext, CallError, Server, tensor_service};
 use tokio::sync::Semaphore;
 
 use super::lab::{tcp, until};
@@ -26,10 +28,45 @@ impl<'de> Deserialize<'de> for DecodedOn {
     }
 }
 
+/// How many are being decoded, beside the thread of the test.
+static DECODING: AtomicUsize = AtomicUsize::new(0);
+
+/// The most at once.
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+struct Slow;
+
+impl Serialize for Slow {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
+impl<'de> Deserialize<'de> for Slow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <()>::deserialize(deserializer)?;
+        if thread::current().name() == Some("tp-work") {
+            MOST.fetch_max(
+                DECODING.fetch_add(1, Ordering::SeqCst) + 1,
+                Ordering::SeqCst,
+            );
+            thread::sleep(Duration::from_millis(20));
+            DECODING.fetch_sub(1, Ordering::SeqCst);
+        }
+        Ok(Self)
+    }
+}
+
 #[tensor_service]
 trait Keeps {
     /// Keeps its argument until it may end.
     async fn keep(&self, words: Vec<String>) -> u64;
+    async fn count(&self, words: Vec<String>) -> u64;
+    /// Keeps its context for ever.
+    async fn keep_context(&self, words: Vec<String>, cx: &CallContext) -> u64;
+    async fn slow(&self, slow: Slow, beside: Vec<u8>) -> ();
+    #[rpc(batch(max_size = 8, max_wait = "1ms"))]
+    async fn joined(&self, words: Vec<String>, rows: Tensor) -> Tensor;
     /// Whether it was decoded on the thread of this test.
     async fn is_decoded_here(&self, on: DecodedOn, beside: Vec<u8>) -> bool;
 }
@@ -37,12 +74,30 @@ trait Keeps {
 struct Keeper {
     may_end: Arc<Semaphore>,
     here: ThreadId,
+    contexts: Mutex<Vec<CallContext>>,
 }
 
 impl Keeps for Keeper {
     async fn keep(&self, words: Vec<String>) -> u64 {
         self.may_end.acquire().await.unwrap().forget();
         words.len() as u64
+    }
+
+    async fn count(&self, words: Vec<String>) -> u64 {
+        words.len() as u64
+    }
+
+    async fn keep_context(&self, words: Vec<String>, cx: &CallContext) -> u64 {
+        self.contexts.lock().unwrap().push(cx.clone());
+        words.len() as u64
+    }
+
+    async fn slow(&self, _slow: Slow, beside: Vec<u8>) {
+        drop(beside);
+    }
+
+    async fn joined(&self, _words: Vec<String>, rows: Tensor) -> Tensor {
+        rows
     }
 
     async fn is_decoded_here(&self, on: DecodedOn, beside: Vec<u8>) -> bool {
@@ -58,6 +113,7 @@ async fn keeper(receive_budget: u64) -> (Server, Arc<Semaphore>, KeepsClient) {
     let keeper = Keeper {
         may_end: may_end.clone(),
         here: thread::current().id(),
+        contexts: Mutex::default(),
     };
     let far = tcp().limits(limits).build().unwrap();
     let server = Server::builder().context(&far);
@@ -98,4 +154,55 @@ async fn a_large_body_is_decoded_on_another_thread() {
         let is_here = client.is_decoded_here(on, vec![1; bytes]).await;
         assert_eq!(is_here.unwrap(), here, "{bytes}");
     }
+}
+
+#[tokio::test]
+async fn a_context_that_outlives_its_call_keeps_nothing_counted() {
+    let (_server, _, client) = keeper(32 << 20).await;
+    for _ in 0..3 {
+        let words = vec![String::new(); 400_000];
+        assert_eq!(client.keep_context(words).await.unwrap(), 400_000);
+    }
+}
+
+/// Half of the budget is 22 MiB.
+#[tokio::test]
+async fn arguments_take_half_of_the_budget_and_no_more() {
+    let (_server, _, client) = keeper(44 << 20).await;
+    let most = vec![String::new(); 850_000];
+    assert_eq!(client.count(most).await.unwrap(), 850_000);
+    let refused = client
+        .count(vec![String::new(); 1_040_000])
+        .await
+        .unwrap_err();
+    // Nobody else has any: to call again is of no use.
+    assert!(matches!(refused, CallError::BadArguments(_)), "{refused}");
+    assert!(refused.to_string().contains("receive_budget"), "{refused}");
+}
+
+/// The call's rows wait for its batch alone, and take more than half.
+#[tokio::test]
+async fn arguments_do_not_count_as_what_waits() {
+    let (_server, _, client) = keeper(32 << 20).await;
+    for words in [0, 10_000] {
+        let rows = Tensor::zeros(DType::U8, [1, 20 << 20]).unwrap();
+        let joined = client.joined(vec![String::new(); words], rows).await;
+        joined.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_connection_has_one_large_body_decoded_at_a_time() {
+    let (server, _, client) = keeper(Limits::default().receive_budget).await;
+    let beside = || vec![1; (1 << 20) + 9];
+    let late = client.with_deadline(Duration::from_millis(1));
+    let late = tokio::spawn(late.slow(Slow, beside()));
+    let calls = [(); 20].map(|()| tokio::spawn(client.slow(Slow, beside())));
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    let late = late.await.unwrap();
+    assert!(matches!(late, Err(CallError::Deadline { .. })), "{late:?}");
+    assert_eq!(MOST.load(Ordering::SeqCst), 1);
+    until(|| server.calls_in_flight() == 0).await;
 }

@@ -20,6 +20,8 @@ pub(crate) struct Budget {
     taken: AtomicU64,
     /// The part of `taken` that belongs to messages which wait for something else than their bytes.
     waiting: AtomicU64,
+    /// The part of `taken` that belongs to what an engine has made of messages.
+    derived: AtomicU64,
     announced: AtomicU64,
 }
 
@@ -29,6 +31,7 @@ impl Budget {
             limit,
             taken: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            derived: AtomicU64::new(0),
             announced: AtomicU64::new(0),
         })
     }
@@ -159,6 +162,8 @@ impl Drop for Reservation {
 pub struct Held {
     reservation: Reservation,
     waits: bool,
+    /// How much of [`Budget::derived`] is its own.
+    derived: u64,
 }
 
 impl Held {
@@ -168,6 +173,45 @@ impl Held {
             Ok(()) => Ok(reservation.into()),
             Err(reason) => Err(out_of_memory(bytes, reason)),
         }
+    }
+
+    /// For what is made of a message, which has `own` bytes so far: half of the budget at most for all messages. Takes `most` bytes, or
+    /// what there is if that is `least` or more.
+    pub(super) fn derived(
+        budget: &Arc<Budget>,
+        most: u64,
+        least: u64,
+        own: u64,
+    ) -> Result<Self, NoRoom> {
+        let limit = budget.limit / 2;
+        let fits = |now: u64| most.min(limit.saturating_sub(now));
+        let more = |now: u64| (fits(now) >= least).then(|| now + fits(now));
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let before = budget.derived.fetch_update(set, fetch, more);
+        let before = before.map_err(|taken| NoRoom {
+            others: taken > own,
+            reason: format!(
+                "what calls under way hold beyond their bytes takes {taken} of {limit} bytes, half of `Limits::receive_budget`; raise it, or send less at once"
+            )
+            .into(),
+        })?;
+        // From here on its drop gives that back.
+        let mut held = Self {
+            reservation: Reservation::new(budget),
+            derived: fits(before),
+            waits: false,
+        };
+        let grown = held.reservation.grow(held.derived);
+        grown.map_err(|reason| NoRoom {
+            others: true,
+            reason: reason.into(),
+        })?;
+        Ok(held)
+    }
+
+    /// How many bytes it has taken.
+    pub fn bytes(&self) -> u64 {
+        self.reservation.bytes
     }
 
     /// The message waits for more than its own bytes, maybe for long. All such messages take at most half of the budget, or a single one
@@ -202,18 +246,31 @@ impl Held {
 
 impl From<Reservation> for Held {
     fn from(reservation: Reservation) -> Self {
-        let waits = false;
-        Self { reservation, waits }
+        Self {
+            reservation,
+            waits: false,
+            derived: 0,
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
+        let Reservation { budget, bytes } = &self.reservation;
         if self.waits {
-            let Reservation { budget, bytes } = &self.reservation;
             budget.waiting.fetch_sub(*bytes, Ordering::AcqRel);
         }
+        budget.derived.fetch_sub(self.derived, Ordering::AcqRel);
     }
+}
+
+/// Why memory cannot be held.
+#[derive(Clone, Debug)]
+pub struct NoRoom {
+    /// Others have a part of what is missing: later there may be room.
+    pub others: bool,
+    /// In words.
+    pub reason: Arc<str>,
 }
 
 pub(super) fn out_of_memory(bytes: u64, reason: String) -> Error {
@@ -293,6 +350,24 @@ mod tests {
         drop(second);
         assert_eq!(budget.waiting.load(Ordering::Acquire), 0);
         Held::new(&budget, 100 * M).unwrap();
+    }
+
+    #[test]
+    fn what_is_made_of_messages_takes_half_of_it_and_says_whether_others_have_that() {
+        let budget = Budget::new(100);
+        let first = Held::derived(&budget, 30, 1, 0).unwrap();
+        let rest = Held::derived(&budget, 30, 1, 30).unwrap();
+        assert_eq!((first.bytes(), rest.bytes()), (30, 20), "what there is");
+        assert!(!Held::derived(&budget, 30, 1, 50).unwrap_err().others);
+        assert!(Held::derived(&budget, 30, 1, 30).unwrap_err().others);
+        drop(rest);
+        let all = Held::new(&budget, 70).unwrap();
+        // Half of it is not taken, but all is.
+        assert!(Held::derived(&budget, 10, 1, 30).unwrap_err().others);
+        drop(all);
+        drop((first, Held::derived(&budget, 20, 20, 30).unwrap()));
+        assert_eq!(budget.derived.load(Ordering::Acquire), 0);
+        Held::new(&budget, 100).unwrap();
     }
 
     #[test]

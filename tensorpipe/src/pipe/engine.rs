@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use super::budget::Held;
+use super::budget::{Held, NoRoom};
 use super::core::{Core, Deliver};
 use super::driver::{Holds, Waiter};
 use super::inbound::{self, Incoming};
@@ -129,6 +129,15 @@ pub trait EnginePipe: sealed::Sealed {
     /// [`Error::OutOfMemory`] where there is no room.
     fn hold(&self, bytes: u64) -> Result<Held, Error> {
         Held::new(&self.pipe().core().budget, bytes)
+    }
+
+    /// As [`hold`](Self::hold), for what the engine makes of a message, such as decoded values: `most` bytes, or as many as there are, but
+    /// `least` at least. `own` of them it holds for this message already. All such memory takes at most half of the budget.
+    ///
+    /// # Errors
+    /// [`NoRoom`] where there is none.
+    fn hold_derived(&self, most: u64, least: u64, own: u64) -> Result<Held, NoRoom> {
+        Held::derived(&self.pipe().core().budget, most, least, own)
     }
 
     /// Has [`Handler::asked`] called soon, by whoever drives: the pipe's background task, if nobody else does.
