@@ -66,7 +66,10 @@ async fn story(network: Network) {
 #[test]
 fn who_hears_that_there_was_no_room_for_its_reply_keeps_no_thread_busy() {
     let (tell, told) = mpsc::channel();
-    std::thread::spawn(move || tell.send(testing::run(1, story)));
+    std::thread::spawn(move || {
+        testing::run(1, story);
+        tell.send(())
+    });
     // Otherwise a thread that spins would hang this test.
     let told = told.recv_timeout(Duration::from_secs(60));
     told.expect("the story does not go on");
