@@ -50,7 +50,7 @@ pub fn random_u64() -> u64 {
 
 /// Whether the clock of this runtime is virtual: it takes no notice of what threads of the real time do.
 #[inline]
-pub(crate) fn is_virtual(runtime: &Handle) -> bool {
+pub fn is_virtual(runtime: &Handle) -> bool {
     #[cfg(feature = "testing")]
     return simulated::is_virtual(runtime);
     #[cfg(not(feature = "testing"))]

@@ -314,7 +314,8 @@ impl Engine {
     }
 
     fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body, held: Option<Held>) {
-        if body.metadata.len() <= DECODED_HERE {
+        // In a simulation all follows from its seed, which other threads do not know.
+        if body.metadata.len() <= DECODED_HERE || ambient::is_virtual(self.pipe.runtime()) {
             return self.run_here(id, admitted, body, held);
         }
         let Some(serving) = &self.serving else { return };
