@@ -316,7 +316,7 @@ impl Engine {
     fn run(self: &Arc<Self>, id: u64, mut admitted: Admitted, body: Body, held: Option<Held>) {
         // In a simulation all follows from its seed, which other threads do not know.
         if body.metadata.len() <= DECODED_HERE || ambient::is_virtual(self.pipe.runtime()) {
-            return self.run_here(id, admitted, body, held);
+            return self.run_here(id, admitted, body, held, ());
         }
         let Some(serving) = &self.serving else { return };
         self.list(id, &mut admitted);
@@ -333,8 +333,7 @@ impl Engine {
                 turns = turns => {
                     let decodes = engine.clone();
                     engine.pipe.spawn_blocking(move || {
-                        decodes.run_here(id, admitted, body, held);
-                        drop(turns);
+                        decodes.run_here(id, admitted, body, held, turns);
                     });
                 }
             }
@@ -349,10 +348,18 @@ impl Engine {
         }
     }
 
-    fn run_here(self: &Arc<Self>, id: u64, admitted: Admitted, body: Body, held: Option<Held>) {
+    /// `turns` are given back once the arguments are decoded: the handler may block.
+    fn run_here(
+        self: &Arc<Self>,
+        id: u64,
+        admitted: Admitted,
+        body: Body,
+        held: Option<Held>,
+        turns: impl Sized,
+    ) {
         // Another call's handler may be driving the pipe here.
         let context = admitted.context.clone();
-        context.within(|| self.run_within(id, admitted, body, held));
+        context.within(|| self.run_within(id, admitted, body, held, turns));
     }
 
     fn run_within(
@@ -361,6 +368,7 @@ impl Engine {
         mut admitted: Admitted,
         body: Body,
         held: Option<Held>,
+        turns: impl Sized,
     ) {
         let (Some(serving), Some(target)) = (&self.serving, admitted.target) else {
             return;
@@ -397,6 +405,7 @@ impl Engine {
                 made
             }
         };
+        drop(turns);
         if was_held {
             // A batched handler has taken it out by now. For any other the count ends here: the handler owns the arguments.
             context.inner.held.keep(None);

@@ -65,6 +65,8 @@ trait Keeps {
     /// Keeps its context for ever.
     async fn keep_context(&self, words: Vec<String>, cx: &CallContext) -> u64;
     async fn slow(&self, slow: Slow, beside: Vec<u8>) -> ();
+    /// Blocks its thread, if it is to, until it may end.
+    async fn block(&self, blocks: bool, beside: Vec<u8>) -> ();
     #[rpc(batch(max_size = 8, max_wait = "1ms"))]
     async fn joined(&self, words: Vec<String>, rows: Tensor) -> Tensor;
     /// Whether it was decoded on the thread of this test.
@@ -94,6 +96,12 @@ impl Keeps for Keeper {
 
     async fn slow(&self, _slow: Slow, beside: Vec<u8>) {
         drop(beside);
+    }
+
+    async fn block(&self, blocks: bool, _beside: Vec<u8>) {
+        while blocks && self.may_end.available_permits() == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     async fn joined(&self, _words: Vec<String>, rows: Tensor) -> Tensor {
@@ -205,4 +213,21 @@ async fn a_connection_has_one_large_body_decoded_at_a_time() {
     assert!(matches!(late, Err(CallError::Deadline { .. })), "{late:?}");
     assert_eq!(MOST.load(Ordering::SeqCst), 1);
     until(|| server.calls_in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_handler_that_blocks_keeps_no_other_large_body_from_being_decoded() {
+    let (server, may_end, client) = keeper(Limits::default().receive_budget).await;
+    // Until it is polled where it is made.
+    for _ in 0..200 {
+        client.block(false, Vec::new()).await.unwrap();
+    }
+    let beside = || vec![1; (1 << 20) + 9];
+    let blocks = tokio::spawn(client.block(true, beside()));
+    until(|| server.calls_in_flight() == 1).await;
+    let client = client.with_deadline(Duration::from_secs(20));
+    let other = client.block(false, beside()).await;
+    may_end.add_permits(1);
+    other.unwrap();
+    blocks.await.unwrap().unwrap();
 }
