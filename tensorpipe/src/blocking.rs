@@ -302,6 +302,11 @@ impl Incoming {
     pub fn refuse(self, reason: &str) {
         self.0.refuse(reason);
     }
+
+    /// As [`crate::Incoming::refuse_overloaded`].
+    pub fn refuse_overloaded(self, reason: &str) {
+        self.0.refuse_overloaded(reason);
+    }
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ impl Calls {
         };
         let error = match code {
             ResetCode::Closing => CallError::ShuttingDown,
+            ResetCode::Overloaded => CallError::Overloaded(reason.into()),
             ResetCode::Deadline => {
                 self.missed_deadline(&slot);
                 CallError::late(slot.taken(ambient::now()), true)

@@ -250,7 +250,7 @@ impl Handler for Receiver {
             {
                 // A failure reply would add to the backlog. A refused message keeps its credit until the peer has read the refusal,
                 // which bounds this.
-                incoming.refuse("too many replies wait to be read by their caller");
+                incoming.refuse_overloaded("too many replies wait to be read by their caller");
             }
             Kind::Call | Kind::Bind | Kind::Fetch | Kind::Share | Kind::Claim => {
                 engine.call_arrives(header, incoming);

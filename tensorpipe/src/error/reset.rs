@@ -16,6 +16,8 @@ pub enum ResetCode {
     Closing,
     /// The channel or the memory failed.
     Failed,
+    /// The application has too much to do; it may take the message later.
+    Overloaded,
     /// A code of a later version.
     Other(u8),
 }
@@ -29,6 +31,7 @@ impl ResetCode {
             Self::Refused => 3,
             Self::Closing => 4,
             Self::Failed => 5,
+            Self::Overloaded => 6,
             Self::Other(code) => code,
         }
     }
@@ -41,6 +44,7 @@ impl ResetCode {
             3 => Self::Refused,
             4 => Self::Closing,
             5 => Self::Failed,
+            6 => Self::Overloaded,
             other => Self::Other(other),
         }
     }
@@ -55,6 +59,7 @@ impl std::fmt::Display for ResetCode {
             Self::Refused => f.write_str("refused"),
             Self::Closing => f.write_str("the other end is closing"),
             Self::Failed => f.write_str("the transfer failed"),
+            Self::Overloaded => f.write_str("it has too much to do"),
             Self::Other(code) => write!(f, "reason {code}"),
         }
     }

@@ -45,11 +45,15 @@ async fn story(network: Network) {
     }
     let calls = join_all((0..QUEUE + 2).map(|_| client.give()));
     let faults = async {
+        sleep(millis(1)).await;
+        let further = client.give();
         // The calls are there, and what their replies wait for is not.
-        sleep(millis(3)).await;
+        sleep(millis(2)).await;
         network.link("client", "server").stall();
         sleep(Duration::from_secs(1)).await;
         network.heal("client", "server");
+        let error = further.await.unwrap_err();
+        assert!(matches!(error, CallError::Overloaded(_)), "{error}");
     };
     let (answers, ()) = tokio::join!(calls, faults);
     let given = answers.iter().filter(|answer| answer.is_ok()).count();

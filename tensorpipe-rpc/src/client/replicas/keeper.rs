@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tensorpipe::{ConnectPolicy, Context, Error, Misuse, ResetCode};
+use tensorpipe::{ConnectPolicy, Context, Error, Misuse};
 use tokio::time::Instant;
 
 use super::absence::Absence;
@@ -124,12 +124,11 @@ fn after(attempts: u32, waited: Duration, error: Error) -> Error {
 
 /// Whether the pipe goes on, and has only not taken the question.
 fn may_be_asked_again(error: &ConnectError) -> bool {
-    match error {
-        ConnectError::Call(CallError::Overloaded(_)) => true,
-        ConnectError::Pipe(Error::Misuse(Misuse::TooManyWrites(_))) => true,
-        ConnectError::Pipe(Error::Refused { code, .. }) => *code == ResetCode::Refused,
-        _ => false,
-    }
+    matches!(
+        error,
+        ConnectError::Call(CallError::Overloaded(_))
+            | ConnectError::Pipe(Error::Misuse(Misuse::TooManyWrites(_)))
+    )
 }
 
 /// Binds services as clients want them, until the replica is gone. Returns why it is gone, and until when it worked. If it did not

@@ -203,6 +203,12 @@ impl Incoming {
         self.decline(ResetCode::Refused, reason);
     }
 
+    /// Does not read it, because there is too much to do here: the writer gets [`Error::Refused`] with [`ResetCode::Overloaded`], and may send
+    /// it again later.
+    pub fn refuse_overloaded(mut self, reason: &str) {
+        self.decline(ResetCode::Overloaded, reason);
+    }
+
     pub(super) fn decline(&mut self, code: ResetCode, reason: &str) {
         if let Some(arrival) = self.arrival.take() {
             self.core.update(|shared, wakes| {
