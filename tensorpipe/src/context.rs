@@ -19,7 +19,7 @@ use crate::error::{Error, Misuse, seconds};
 use crate::keys::Tokens;
 use crate::listener::Listener;
 use crate::negotiate;
-use crate::pipe::{Budget, Core, CreditAhead, Pipe};
+use crate::pipe::{Budget, BudgetStats, Core, CreditAhead, Pipe};
 use crate::route::{Refusal, Requirement, Threshold};
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
 use crate::sys::fork::PerProcess;
@@ -107,6 +107,11 @@ impl Context {
     /// Its pool: received tensors come from it, and tensors made in it are warm memory.
     pub fn pool(&self) -> &Pool {
         self.inner.pool()
+    }
+
+    /// What its pipes take of [`Limits::receive_budget`] now.
+    pub fn receive_budget(&self) -> BudgetStats {
+        self.inner.budget.stats()
     }
 
     /// The context's memory on `device`: main memory from its [pool](Context::pool), other memory from the allocator that it was

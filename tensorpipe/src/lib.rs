@@ -210,7 +210,8 @@ pub use error::{DeviceError, Error, Misuse, PeerFault, ResetCode, SystemError};
 pub use listener::Listener;
 pub use message::{Allocation, Message, MessageTensor, Payload, Place};
 pub use pipe::{
-    Flush, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read, ReadError, ReadInto, Write,
+    BudgetStats, Flush, Incoming, MessageStats, PeerLimits, Pipe, PipeStats, Read, ReadError,
+    ReadInto, Write,
 };
 pub use route::Route;
 pub use tensor::{DType, Element, IntoShape, Shape, Tensor};

@@ -37,6 +37,35 @@ impl Budget {
     }
 }
 
+/// What is taken of [`Limits::receive_budget`](crate::Limits::receive_budget) at a moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BudgetStats {
+    /// The budget.
+    pub limit: u64,
+    /// All that is taken.
+    pub taken: u64,
+    /// The part of it that belongs to calls which are complete and wait for something else.
+    pub waiting: u64,
+    /// The part of it that decoded arguments of calls take beyond their bytes.
+    pub decoded: u64,
+    /// Memory that messages under way announce. Only what comes of it is taken.
+    pub announced: u64,
+}
+
+impl Budget {
+    pub(crate) fn stats(&self) -> BudgetStats {
+        let now = |counter: &AtomicU64| counter.load(Ordering::Acquire);
+        BudgetStats {
+            limit: self.limit,
+            taken: now(&self.taken),
+            waiting: now(&self.waiting),
+            decoded: now(&self.derived),
+            announced: now(&self.announced),
+        }
+    }
+}
+
 /// Adds `bytes` to `counter`. If that would be more than `limit`, the error is the present value.
 fn add(counter: &AtomicU64, bytes: u64, limit: u64) -> Result<(), u64> {
     let more = |now: u64| now.checked_add(bytes).filter(|now| *now <= limit);

@@ -64,7 +64,7 @@ mod tests;
 
 pub(crate) use self::background::spawn_background;
 pub(crate) use self::budget::Budget;
-pub use self::budget::{Held, NoRoom};
+pub use self::budget::{BudgetStats, Held, NoRoom};
 pub(crate) use self::core::{Core, CoreParts};
 pub(crate) use self::credit_ahead::{Credit, CreditAhead};
 pub use self::inbound::{Incoming, Read, ReadError, ReadInto};

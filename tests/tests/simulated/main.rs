@@ -15,3 +15,4 @@ mod rendezvous;
 mod scene;
 mod seeds;
 mod stories;
+mod weather;

@@ -1,0 +1,291 @@
+//! Servers, the hosts of clients, and what happens to both and to the links between them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fastrand::Rng;
+use tensorpipe::channels::{
+    BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, Pays, Threshold,
+};
+use tensorpipe::testing::Network;
+use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Timeouts};
+use tensorpipe_rpc::{Server, ServerLimits};
+use tokio::time::sleep;
+
+use super::errands::{Errand, ErrandsService};
+use super::{holds_nothing, in_time, one_of};
+use crate::scene::millis;
+
+/// What happens while clients act. Each has what those before it have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weather {
+    Calm,
+    /// Limits are small.
+    Narrow,
+    /// Links stall.
+    Stalls,
+    /// Connections are cut or closed.
+    Cuts,
+    /// Servers shut down or die, and come back.
+    Deaths,
+}
+
+impl Weather {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Calm,
+        Self::Narrow,
+        Self::Stalls,
+        Self::Cuts,
+        Self::Deaths,
+    ];
+
+    /// Mostly leaves it as it is.
+    fn vary<T: Copy>(self, rng: &mut Rng, field: &mut T, of: &[T]) {
+        if self > Self::Calm && rng.u8(..4) == 0 {
+            *field = one_of(rng, of);
+        }
+    }
+
+    fn limits(self, rng: &mut Rng) -> Limits {
+        let mut limits = Limits::default();
+        self.vary(rng, &mut limits.queued_writes, &[2, 4, 16]);
+        self.vary(rng, &mut limits.window_messages, &[1, 2, 8]);
+        self.vary(rng, &mut limits.chunk, &[1024, 8 << 10]);
+        self.vary(rng, &mut limits.metadata, &[1 << 10, 16 << 10]);
+        self.vary(rng, &mut limits.eager_part, &[0, 100, 4 << 10]);
+        self.vary(rng, &mut limits.eager_message, &[0, 1 << 10, 16 << 10]);
+        self.vary(rng, &mut limits.window_ahead, &[0, 16 << 10, 1 << 20]);
+        self.vary(rng, &mut limits.receive_budget, &[2 << 20, 8 << 20]);
+        limits
+    }
+
+    fn server_limits(self, rng: &mut Rng) -> ServerLimits {
+        let mut limits = ServerLimits::default();
+        self.vary(rng, &mut limits.calls, &[2, 8]);
+        self.vary(rng, &mut limits.calls_per_connection, &[1, 4]);
+        self.vary(rng, &mut limits.references, &[1, 8]);
+        self.vary(rng, &mut limits.unread_items, &[0, 16 << 20]);
+        self.vary(rng, &mut limits.longest_call, &[millis(200)]);
+        limits.drain = one_of(rng, &[millis(10), millis(1000), millis(30_000)]);
+        limits
+    }
+}
+
+/// What carries the pipes.
+#[derive(Clone, Debug)]
+pub(super) enum Ground {
+    /// On a virtual clock.
+    Simulated(Network),
+    Tcp,
+    Shm,
+}
+
+/// A server, while it runs. Another one takes its place.
+pub(super) struct Site {
+    name: String,
+    /// Where it listened first, or listens next.
+    url: Mutex<String>,
+    server: Mutex<Option<(Server, Context)>>,
+}
+
+impl Site {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Server, &Context) -> T) -> T {
+        let server = self.server.lock().unwrap();
+        let (server, context) = server.as_ref().expect("it runs");
+        look(server, context)
+    }
+
+    pub(super) fn take(&self) -> Option<(Server, Context)> {
+        self.server.lock().unwrap().take()
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.url.lock().unwrap().clone()
+    }
+}
+
+pub(super) struct World {
+    ground: Ground,
+    pub(super) weather: Weather,
+    pub(super) timeouts: Timeouts,
+    pub(super) limits: ServerLimits,
+    pub(super) sites: Vec<Site>,
+    pub(super) clients: Vec<String>,
+    mpt: Option<u8>,
+}
+
+impl World {
+    pub(super) fn new(ground: Ground, weather: Weather, seed: u64, rng: &mut Rng) -> Self {
+        let mut timeouts = Timeouts::default();
+        weather.vary(rng, &mut timeouts.silence, &[Some(millis(1000))]);
+        weather.vary(rng, &mut timeouts.linger, &[millis(500)]);
+        let site = |number| {
+            let name = format!("server{number}");
+            let url = match ground {
+                Ground::Simulated(_) => format!("sim://{name}:1"),
+                Ground::Tcp => "tcp://127.0.0.1:0".to_owned(),
+                Ground::Shm => format!("shm://weather-{}-{seed}-{name}", std::process::id()),
+            };
+            Site {
+                name,
+                url: Mutex::new(url),
+                server: Mutex::default(),
+            }
+        };
+        let world = Self {
+            weather,
+            timeouts,
+            limits: weather.server_limits(rng),
+            sites: (0..rng.usize(1..3)).map(site).collect(),
+            clients: (0..rng.usize(1..4)).map(|n| format!("client{n}")).collect(),
+            mpt: (rng.u8(..4) == 0).then(|| rng.u8(1..4)),
+            ground,
+        };
+        if let Ground::Simulated(network) = &world.ground {
+            for (from, to) in world.pairs() {
+                network.host(&from);
+                network.host(&to);
+                for link in [network.link(&from, &to), network.link(&to, &from)] {
+                    link.delay(millis(one_of(rng, &[0, 1, 5, 40])));
+                    link.jitter(millis(one_of(rng, &[0, 0, 3, 20])));
+                }
+            }
+        }
+        world
+    }
+
+    fn pairs(&self) -> Vec<(String, String)> {
+        let of = |client: &String| {
+            self.sites
+                .iter()
+                .map(|site| (client.clone(), site.name.clone()))
+                .collect::<Vec<_>>()
+        };
+        self.clients.iter().flat_map(of).collect()
+    }
+
+    /// A context of this host.
+    pub(super) fn context(&self, name: &str, rng: &mut Rng) -> Context {
+        let real = |transport: Arc<dyn Transport>, rng: &mut Rng| -> ContextBuilder {
+            let context = Context::builder().name(name).transports([transport]);
+            let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
+            match rng.u8(..4) {
+                // Those of one process, too.
+                0 => context,
+                1 => context.channels([Arc::new(LeaseChannel::new()) as _, basic]),
+                2 => context.channels([Arc::new(CmaChannel::new()) as _, basic]),
+                _ => context.channels([basic]),
+            }
+        };
+        let context = match &self.ground {
+            Ground::Simulated(network) => network.host(name).context(),
+            Ground::Tcp => real(Arc::new(TcpTransport::new()), rng),
+            Ground::Shm => real(Arc::new(ShmTransport::new()), rng),
+        };
+        let mut context = context
+            .limits(self.weather.limits(rng))
+            .timeouts(self.timeouts.clone())
+            .connect_policy(ConnectPolicy::retrying_for(millis(2000)));
+        if let Some(connections) = self.mpt {
+            let mpt = MptChannel::new().connections(connections).unwrap();
+            let threshold = Threshold::new(Pays::From(100 << 10));
+            context = context.prefer_channel(mpt).threshold("mpt", threshold);
+        }
+        context.build().unwrap()
+    }
+
+    pub(super) async fn serve(&self, site: &Site, rng: &mut Rng) {
+        let context = self.context(&site.name, rng);
+        let server = Server::builder().context(&context);
+        let server = server.limits(self.limits.clone());
+        let server = server.service(ErrandsService::new(Errand(context.pool().clone())));
+        let server = server.listen(site.url()).await.unwrap();
+        *site.url.lock().unwrap() = server.url().to_string();
+        *site.server.lock().unwrap() = Some((server, context));
+    }
+
+    /// How long a server may take to shut down.
+    pub(super) fn shutdown(&self) -> Duration {
+        self.limits.drain + self.timeouts.linger + millis(1000)
+    }
+
+    /// Does something every now and then.
+    pub(super) async fn strikes(&self, mut rng: Rng) {
+        let rng = &mut rng;
+        let most = match self.weather {
+            Weather::Calm | Weather::Narrow => 0,
+            Weather::Stalls => 2,
+            Weather::Cuts => 4,
+            Weather::Deaths => 6,
+        };
+        loop {
+            sleep(millis(rng.u64(1..300))).await;
+            let site = &self.sites[rng.usize(..self.sites.len())];
+            let (mut from, mut to) = (&*self.clients[rng.usize(..self.clients.len())], &*site.name);
+            if rng.bool() {
+                (from, to) = (to, from);
+            }
+            match (rng.u8(..=most), &self.ground) {
+                (1, Ground::Simulated(network)) => {
+                    network.link(from, to).stall();
+                    sleep(millis(rng.u64(1..3000))).await;
+                    network.link(from, to).heal();
+                }
+                (2, Ground::Simulated(network)) => {
+                    network.partition(from, to);
+                    let up_to = one_of(rng, &[100, 3000, 15_000]);
+                    sleep(millis(rng.u64(1..up_to))).await;
+                    network.heal(from, to);
+                }
+                (3, Ground::Simulated(network)) => {
+                    let up_to = one_of(rng, &[100, 10_000, 1_000_000]);
+                    network.link(from, to).cut_after(rng.u64(..up_to));
+                }
+                (4, _) => {
+                    let pipes = site.with(|server, _| server.pipes());
+                    if let Some(pipe) = rng.choice(pipes) {
+                        tokio::spawn(async move { pipe.close().await });
+                    }
+                }
+                (5, _) => {
+                    let (server, context) = site.take().unwrap();
+                    let ends = self.shutdown();
+                    let ends = tokio::spawn(async move {
+                        in_time("a shutdown", ends, server.shutdown()).await;
+                        holds_nothing(&context).await;
+                    });
+                    sleep(millis(rng.u64(1..1000))).await;
+                    self.serve(site, rng).await;
+                    if rng.bool() {
+                        ends.await.unwrap();
+                    }
+                }
+                (6, Ground::Simulated(network)) => {
+                    network.crash(&site.name);
+                    let dead = site.take();
+                    sleep(millis(rng.u64(1..1000))).await;
+                    self.serve(site, rng).await;
+                    drop(dead);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The sky clears up.
+    pub(super) async fn clears(&self, rng: &mut Rng) {
+        if let Ground::Simulated(network) = &self.ground {
+            for (from, to) in self.pairs() {
+                network.heal(&from, &to);
+                network.link(&from, &to).cut_after(u64::MAX);
+                network.link(&to, &from).cut_after(u64::MAX);
+            }
+        }
+        for site in &self.sites {
+            if site.server.lock().unwrap().is_none() {
+                self.serve(site, rng).await;
+            }
+        }
+    }
+}
