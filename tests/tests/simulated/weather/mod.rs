@@ -9,6 +9,7 @@
 //! `WEATHER=1000..2000 cargo test -p tensorpipe-tests --test simulated weather -- --nocapture` runs other seeds than those of a usual run.
 
 mod errands;
+mod pipes;
 mod world;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -52,6 +53,14 @@ struct Log {
 }
 
 impl Log {
+    fn new(ground: &Ground, seen: Seen) -> Self {
+        let network = match ground {
+            Ground::Simulated(network) => Some(network.clone()),
+            _ => None,
+        };
+        Self { seen, network }
+    }
+
     fn count(&self, kind: &str) {
         *self
             .seen
@@ -98,17 +107,17 @@ async fn in_time<T>(what: &str, within: Duration, work: impl Future<Output = T>)
 }
 
 /// Neither tensors nor loans nor a part of the budget. Copies for others stay for some seconds.
-async fn holds_nothing(context: &Context) {
+async fn holds_nothing(context: &Context, within: Duration) {
     let held = || {
         let stats = context.pool().stats();
         stats.outstanding_bytes + stats.lendable.outstanding_bytes + stats.lendable.lent_bytes
     };
-    until("tensors are held", millis(1000), || held() == 0).await;
+    until("tensors are held", within, || held() == 0).await;
     let taken = || {
         let stats = context.receive_budget();
         stats.taken + stats.waiting + stats.decoded + stats.announced
     };
-    until("a budget is taken", millis(1000), || taken() == 0).await;
+    until("a budget is taken", within, || taken() == 0).await;
 }
 
 /// A client, on one connection or on replicas.
@@ -276,11 +285,7 @@ async fn one_act(client: &ErrandsClient, pool: &Pool, weather: Weather, log: &Lo
 async fn story(ground: Ground, seed: u64, seen: Seen) {
     let rng = &mut Rng::with_seed(seed);
     let weather = one_of(rng, &Weather::ALL);
-    let network = match &ground {
-        Ground::Simulated(network) => Some(network.clone()),
-        _ => None,
-    };
-    let log = Log { seen, network };
+    let log = Log::new(&ground, seen);
     let world = World::new(ground, weather, seed, rng);
     println!(
         "seed {seed}: {weather:?}, {} servers, {} clients",
@@ -334,10 +339,10 @@ async fn story(ground: Ground, seed: u64, seen: Seen) {
             let free = || site.with(|server, _| server.references() == 0);
             until("a server is referred to", millis(1000), free).await;
             let context = site.with(|_, context| context.clone());
-            holds_nothing(&context).await;
+            holds_nothing(&context, millis(1000)).await;
         }
         for context in &contexts {
-            holds_nothing(context).await;
+            holds_nothing(context, millis(1000)).await;
         }
         // Some say goodbye, others are dropped.
         for Visitor { client, on, .. } in visitors {
@@ -356,10 +361,10 @@ async fn story(ground: Ground, seed: u64, seen: Seen) {
     for site in &world.sites {
         let (server, context) = site.take().unwrap();
         in_time("a shutdown", world.shutdown(), server.shutdown()).await;
-        holds_nothing(&context).await;
+        holds_nothing(&context, millis(1000)).await;
     }
     for context in &contexts {
-        holds_nothing(context).await;
+        holds_nothing(context, millis(1000)).await;
         let bound = world.timeouts.linger + millis(1000);
         let _ = in_time("closing a context", bound, context.close()).await;
     }
@@ -416,7 +421,7 @@ fn runs(seeds: std::ops::Range<u64>, at_a_time: usize, story: fn(u64, Seen)) {
 }
 
 #[test]
-fn whatever_the_weather_acts_end_in_time_and_leave_nothing() {
+fn acts_end_in_time_and_leave_nothing() {
     runs(seeds(SEEDS), 1, |seed, seen| {
         testing::run(seed, async |network: Network| {
             let _shows = Shows(network.clone());
@@ -425,19 +430,40 @@ fn whatever_the_weather_acts_end_in_time_and_leave_nothing() {
     });
 }
 
-/// In real time there are no links to be cut; but several threads, and memory that is lent.
 #[test]
-fn the_same_in_real_time() {
+fn pipes_carry_what_they_can_and_keep_nothing() {
+    runs(seeds(SEEDS), 1, |seed, seen| {
+        testing::run(seed, async |network: Network| {
+            let _shows = Shows(network.clone());
+            pipes::story(Ground::Simulated(network), seed, seen).await;
+        });
+    });
+}
+
+/// In real time there are no links to be cut; but several threads, and memory that is lent.
+fn in_real_time<S: Future<Output = ()>>(story: fn(Ground, u64, Seen) -> S, seed: u64, seen: Seen) {
+    let mut builder = match seed % 3 {
+        0 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    let ground = match seed % 2 {
+        0 => Ground::Tcp,
+        _ => Ground::Shm,
+    };
+    let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(story(ground, seed, seen));
+}
+
+#[test]
+fn acts_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        let mut builder = match seed % 3 {
-            0 => Builder::new_current_thread(),
-            _ => Builder::new_multi_thread(),
-        };
-        let ground = match seed % 2 {
-            0 => Ground::Tcp,
-            _ => Ground::Shm,
-        };
-        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(story(ground, seed, seen));
+        in_real_time(story, seed, seen)
+    });
+}
+
+#[test]
+fn pipes_in_real_time() {
+    runs(seeds(REAL_SEEDS), 4, |seed, seen| {
+        in_real_time(pipes::story, seed, seen)
     });
 }

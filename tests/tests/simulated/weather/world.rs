@@ -9,7 +9,7 @@ use tensorpipe::channels::{
 };
 use tensorpipe::testing::Network;
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
-use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Timeouts};
+use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Pool, PoolOptions, Timeouts};
 use tensorpipe_rpc::{Server, ServerLimits};
 use tokio::time::sleep;
 
@@ -113,6 +113,8 @@ pub(super) struct World {
     pub(super) sites: Vec<Site>,
     pub(super) clients: Vec<String>,
     mpt: Option<u8>,
+    /// Both ends are in one process, and use channels as if they were not.
+    as_processes: bool,
 }
 
 impl World {
@@ -140,6 +142,7 @@ impl World {
             sites: (0..rng.usize(1..3)).map(site).collect(),
             clients: (0..rng.usize(1..4)).map(|n| format!("client{n}")).collect(),
             mpt: (rng.u8(..4) == 0).then(|| rng.u8(1..4)),
+            as_processes: rng.u8(..4) > 0,
             ground,
         };
         if let Ground::Simulated(network) = &world.ground {
@@ -170,12 +173,18 @@ impl World {
         let real = |transport: Arc<dyn Transport>, rng: &mut Rng| -> ContextBuilder {
             let context = Context::builder().name(name).transports([transport]);
             let basic: Arc<dyn Channel> = Arc::new(BasicChannel::new());
-            match rng.u8(..4) {
-                // Those of one process, too.
-                0 => context,
-                1 => context.channels([Arc::new(LeaseChannel::new()) as _, basic]),
-                2 => context.channels([Arc::new(CmaChannel::new()) as _, basic]),
-                _ => context.channels([basic]),
+            let cma: Arc<dyn Channel> = Arc::new(CmaChannel::also_within_process());
+            let mut pool = PoolOptions::default();
+            self.weather.vary(rng, &mut pool.retain, &[0, 1 << 20]);
+            self.weather.vary(rng, &mut pool.lendable, &[0, 4 << 20]);
+            let context = context.pool(Pool::new(pool));
+            let lease = || Arc::new(LeaseChannel::also_within_process()) as _;
+            match (self.as_processes, rng.u8(..4)) {
+                (_, 0) => context.channels([basic]),
+                (false, _) => context,
+                (true, 1) => context.channels([cma, basic]),
+                (true, 2) => context.channels([lease(), basic]),
+                (true, _) => context.channels([lease(), cma, basic]),
             }
         };
         let context = match &self.ground {
@@ -211,14 +220,28 @@ impl World {
     }
 
     /// Does something every now and then.
-    pub(super) async fn strikes(&self, mut rng: Rng) {
-        let rng = &mut rng;
+    pub(super) async fn strikes(&self, rng: Rng) {
         let most = match self.weather {
             Weather::Calm | Weather::Narrow => 0,
             Weather::Stalls => 2,
             Weather::Cuts => 4,
             Weather::Deaths => 6,
         };
+        self.strikes_up_to(most, rng).await;
+    }
+
+    /// The same, with links alone.
+    pub(super) async fn strikes_links(&self, rng: Rng) {
+        let most = match self.weather {
+            Weather::Calm | Weather::Narrow => 0,
+            Weather::Stalls => 2,
+            Weather::Cuts | Weather::Deaths => 3,
+        };
+        self.strikes_up_to(most, rng).await;
+    }
+
+    async fn strikes_up_to(&self, most: u8, mut rng: Rng) {
+        let rng = &mut rng;
         loop {
             sleep(millis(rng.u64(1..300))).await;
             let site = &self.sites[rng.usize(..self.sites.len())];
@@ -253,7 +276,7 @@ impl World {
                     let ends = self.shutdown();
                     let ends = tokio::spawn(async move {
                         in_time("a shutdown", ends, server.shutdown()).await;
-                        holds_nothing(&context).await;
+                        holds_nothing(&context, millis(1000)).await;
                     });
                     sleep(millis(rng.u64(1..1000))).await;
                     self.serve(site, rng).await;
@@ -275,16 +298,20 @@ impl World {
 
     /// The sky clears up.
     pub(super) async fn clears(&self, rng: &mut Rng) {
+        self.clears_links();
+        for site in &self.sites {
+            if site.server.lock().unwrap().is_none() {
+                self.serve(site, rng).await;
+            }
+        }
+    }
+
+    pub(super) fn clears_links(&self) {
         if let Ground::Simulated(network) = &self.ground {
             for (from, to) in self.pairs() {
                 network.heal(&from, &to);
                 network.link(&from, &to).cut_after(u64::MAX);
                 network.link(&to, &from).cut_after(u64::MAX);
-            }
-        }
-        for site in &self.sites {
-            if site.server.lock().unwrap().is_none() {
-                self.serve(site, rng).await;
             }
         }
     }

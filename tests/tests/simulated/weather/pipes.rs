@@ -1,0 +1,302 @@
+//! Bare pipes: messages of any shape, written, taken back, read, skipped and refused in every way.
+
+use std::collections::BTreeSet;
+
+use fastrand::Rng;
+use tensorpipe::{
+    Allocation, BufferMut, Context, DType, Incoming, Message, Payload, Pipe, Place, Pool, Tensor,
+};
+use tokio::time::{sleep, timeout};
+
+use super::world::{Ground, Weather, World};
+use super::{Log, Seen, holds_nothing, in_time, one_of};
+use crate::scene::millis;
+
+/// All of it follows from its number, which stands at its beginning.
+fn message(number: u64, pool: &Pool) -> Message {
+    let rng = &mut Rng::with_seed(number);
+    let length = |rng: &mut Rng| {
+        let up_to = one_of(rng, &[0, 100, 4 << 10, 100 << 10, 600 << 10]);
+        rng.usize(..=up_to)
+    };
+    let mut metadata = number.to_le_bytes().to_vec();
+    metadata.resize(8 + rng.usize(..200), number as u8);
+    let mut message = Message::new(metadata);
+    for part in 0..rng.u64(..5) {
+        let byte = (number + part) as u8;
+        let bytes = vec![byte; length(rng)];
+        message = match rng.u8(..3) {
+            0 => message.payload(Payload::new(bytes).with_metadata(vec![byte; rng.usize(..20)])),
+            1 => message.tensor(Tensor::from(bytes)),
+            _ => {
+                let mut tensor = pool.tensor(DType::U8, [bytes.len() as u64]).unwrap();
+                tensor.make_mut::<u8>().unwrap().copy_from_slice(&bytes);
+                message.tensor(tensor)
+            }
+        };
+    }
+    message
+}
+
+fn number(metadata: &[u8]) -> u64 {
+    u64::from_le_bytes(metadata[..8].try_into().unwrap())
+}
+
+/// The message is what its number says, but for parts that were skipped.
+fn check(found: &Message, skipped: bool) {
+    let expected = message(number(&found.metadata), &Pool::default());
+    assert_eq!(found.metadata, expected.metadata);
+    assert_eq!(found.payloads.len(), expected.payloads.len());
+    assert_eq!(found.tensors.len(), expected.tensors.len());
+    let payloads = found.payloads.iter().zip(&expected.payloads);
+    let payloads = payloads.map(|(a, b)| (a.as_bytes(), b.as_bytes()));
+    let tensors = found.tensors.iter().zip(&expected.tensors);
+    let tensors = tensors.map(|(a, b)| {
+        let [a, b] = [a, b].map(|one| one.tensor.as_bytes().unwrap());
+        (a, b)
+    });
+    for (found, expected) in payloads.chain(tensors) {
+        let is_skipped = skipped && found.is_empty();
+        assert!(is_skipped || found == expected, "other bytes");
+    }
+}
+
+/// What a writer knows of its messages.
+#[derive(Default)]
+struct Written {
+    /// Those that it did not take back.
+    certain: BTreeSet<u64>,
+}
+
+async fn writes(pipe: Pipe, pool: Pool, first: u64, mut rng: Rng) -> Written {
+    let mut written = Written::default();
+    for number in first..first + rng.u64(..40) {
+        let write = pipe.write(message(number, &pool));
+        if write.id().is_none() {
+            let error = write.await.unwrap_err();
+            if error.ends_pipe() {
+                return written;
+            }
+            continue;
+        }
+        match rng.u8(..6) {
+            0 => {
+                sleep(millis(rng.u64(..3))).await;
+                write.cancel();
+            }
+            way => {
+                written.certain.insert(number);
+                match way {
+                    1 | 2 => drop(write),
+                    3 => drop(timeout(millis(rng.u64(..30)), write).await),
+                    _ => match write.await {
+                        Err(error) if error.ends_pipe() => return written,
+                        _ => {}
+                    },
+                }
+            }
+        }
+        match rng.u8(..10) {
+            0 => drop(timeout(millis(rng.u64(..30)), pipe.flush()).await),
+            1 => sleep(millis(rng.u64(..100))).await,
+            2 if pipe.flush().await.is_err() => return written,
+            _ => {}
+        }
+    }
+    if rng.bool() && pipe.flush().await.is_err() {
+        return written;
+    }
+    pipe.finish();
+    written
+}
+
+/// Decides about a message. Returns whether the pipe goes on.
+async fn decides(incoming: Incoming, pool: Pool, calm: bool, mut rng: Rng) {
+    let rng = &mut rng;
+    let descriptor = incoming.descriptor().clone();
+    match rng.u8(..12) {
+        0 => incoming.skip(),
+        1 => incoming.refuse("not wanted"),
+        2 => incoming.refuse_overloaded("not now"),
+        3 => drop(timeout(millis(rng.u64(..30)), incoming.read()).await),
+        4..=6 => {
+            let place = |bytes: u64, rng: &mut Rng| match rng.u8(..3) {
+                0 => Place::Skip,
+                1 => Place::Pool,
+                _ => Place::Into(match rng.bool() {
+                    true => BufferMut::from_vec(vec![0; bytes as usize]),
+                    false => pool.try_take(bytes as usize).unwrap(),
+                }),
+            };
+            let mut allocation = Allocation::default();
+            for payload in &descriptor.payloads {
+                allocation.payloads.push(place(payload.len, rng));
+            }
+            for tensor in &descriptor.tensors {
+                allocation.tensors.push(place(tensor.byte_len(), rng));
+            }
+            let read = incoming.read_into(allocation);
+            if rng.u8(..4) == 0 {
+                drop(timeout(millis(rng.u64(..30)), read).await);
+                return;
+            }
+            match read.await {
+                Ok(message) => check(&message, true),
+                Err(failed) => assert!(!calm || !failed.error.ends_pipe(), "{}", failed.error),
+            }
+        }
+        _ => match incoming.read().await {
+            Ok(message) => check(&message, false),
+            Err(error) => assert!(!calm || !error.ends_pipe(), "{error}"),
+        },
+    }
+}
+
+/// Reads until there is nothing more. Returns the numbers of what has come.
+async fn reads(pipe: Pipe, pool: Pool, calm: bool, mut rng: Rng) -> BTreeSet<u64> {
+    let mut seen = BTreeSet::new();
+    let mut undecided = Vec::new();
+    let mut deciding = Vec::new();
+    loop {
+        // Cancel safe.
+        let incoming = match timeout(millis(rng.u64(1..50)), pipe.read_descriptor()).await {
+            Ok(Ok(incoming)) => incoming,
+            Ok(Err(_)) => break,
+            Err(_) => {
+                // Credit may be used up.
+                for incoming in undecided.drain(..) {
+                    decides(incoming, pool.clone(), calm, rng.fork()).await;
+                }
+                continue;
+            }
+        };
+        let number = number(incoming.metadata());
+        let last = seen.last().copied();
+        assert!(
+            last.is_none_or(|last| last < number),
+            "{number} behind {last:?}"
+        );
+        seen.insert(number);
+        match rng.u8(..6) {
+            0 => undecided.push(incoming),
+            1 | 2 => {
+                let (pool, rng) = (pool.clone(), rng.fork());
+                deciding.push(tokio::spawn(decides(incoming, pool, calm, rng)));
+            }
+            _ => decides(incoming, pool.clone(), calm, rng.fork()).await,
+        }
+        if rng.u8(..10) == 0 {
+            sleep(millis(rng.u64(..100))).await;
+        }
+    }
+    drop(undecided);
+    for decision in deciding {
+        if let Err(error) = decision.await {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+    seen
+}
+
+/// Both directions of a pipe, until its end.
+async fn converses(ends: [Pipe; 2], pools: [Pool; 2], weather: Weather, log: Log, mut rng: Rng) {
+    let calm = weather < Weather::Stalls;
+    let [a, b] = [0, 1].map(|end| {
+        let (pipe, pool) = (ends[end].clone(), pools[end].clone());
+        let first = [1, 1000][end];
+        let writing = tokio::spawn(writes(pipe.clone(), pool.clone(), first, rng.fork()));
+        let reading = tokio::spawn(reads(pipe, pool, calm, rng.fork()));
+        (writing, reading)
+    });
+    if weather >= Weather::Cuts && rng.u8(..3) == 0 {
+        sleep(millis(rng.u64(..1000))).await;
+        match rng.bool() {
+            true => drop(ends[0].close_within(millis(rng.u64(..200))).await),
+            false => drop(ends[1].close().await),
+        }
+    }
+    let ended = async {
+        let ended = tokio::try_join!(a.0, a.1, b.0, b.1);
+        ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    };
+    let (written_a, seen_a, written_b, seen_b) =
+        in_time("a conversation", millis(600_000), ended).await;
+    let mut came = 0;
+    for (written, seen) in [(written_a, seen_b), (written_b, seen_a)] {
+        came += seen.len();
+        if calm {
+            let lost: Vec<_> = written.certain.difference(&seen).collect();
+            assert!(lost.is_empty(), "{lost:?} have not come");
+        }
+    }
+    log.count("conversations");
+    for _ in 0..came {
+        log.count("messages");
+    }
+    let [a, b] = ends;
+    if rng.bool() {
+        let closed = in_time("closing", millis(12_000), async {
+            tokio::join!(a.close(), b.close())
+        })
+        .await;
+        if calm {
+            assert!(closed.0.is_ok() || closed.1.is_ok(), "{closed:?}");
+        }
+    }
+}
+
+async fn connect(world: &World, contexts: [&Context; 2]) -> Option<[Pipe; 2]> {
+    let [near, far] = contexts;
+    let site = &world.sites[0];
+    let Ok(listener) = far.listen([site.url()]).await else {
+        return None;
+    };
+    let both = async { tokio::join!(near.connect(listener.url()), listener.accept()) };
+    match timeout(millis(60_000), both).await {
+        Ok((Ok(a), Ok(b))) => Some([a, b]),
+        _ => None,
+    }
+}
+
+/// Some pipes, one after the other and side by side.
+pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
+    let rng = &mut Rng::with_seed(seed);
+    let weather = one_of(rng, &Weather::ALL);
+    let log = Log::new(&ground, seen);
+    let world = World::new(ground, weather, seed, rng);
+    println!("seed {seed}: {weather:?}");
+    let near = world.context(&world.clients[0], rng);
+    let far = world.context("server0", rng);
+    for _ in 0..rng.usize(1..4) {
+        let mut talks = Vec::new();
+        for _ in 0..rng.usize(1..4) {
+            let Some(ends) = connect(&world, [&near, &far]).await else {
+                assert!(weather >= Weather::Stalls, "no pipe");
+                log.count("not connected");
+                continue;
+            };
+            let pools = [near.pool().clone(), far.pool().clone()];
+            talks.push(tokio::spawn(converses(
+                ends,
+                pools,
+                weather,
+                log.clone(),
+                rng.fork(),
+            )));
+        }
+        let talks = futures_util::future::join_all(talks);
+        let ended = tokio::select! {
+            biased;
+            ended = talks => ended,
+            () = world.strikes_links(rng.fork()) => unreachable!("without end"),
+        };
+        for ended in ended {
+            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        }
+        world.clears_links();
+        for context in [&near, &far] {
+            // Pipes that were dropped say goodbye first.
+            holds_nothing(context, world.timeouts.linger + millis(2000)).await;
+        }
+    }
+}
