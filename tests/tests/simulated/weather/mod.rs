@@ -9,6 +9,7 @@
 //! `WEATHER=1000..2000 cargo test -p tensorpipe-tests --test simulated weather -- --nocapture` runs other seeds than those of a usual run.
 
 mod errands;
+mod meetings;
 mod pipes;
 mod world;
 
@@ -440,6 +441,16 @@ fn pipes_carry_what_they_can_and_keep_nothing() {
     });
 }
 
+#[test]
+fn values_meet_those_who_ask_for_them() {
+    runs(seeds(SEEDS), 1, |seed, seen| {
+        testing::run(seed, async |network: Network| {
+            let _shows = Shows(network.clone());
+            meetings::story(Ground::Simulated(network), seed, seen).await;
+        });
+    });
+}
+
 /// In real time there are no links to be cut; but several threads, and memory that is lent.
 fn in_real_time<S: Future<Output = ()>>(story: fn(Ground, u64, Seen) -> S, seed: u64, seen: Seen) {
     let mut builder = match seed % 3 {
@@ -465,5 +476,12 @@ fn acts_in_real_time() {
 fn pipes_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
         in_real_time(pipes::story, seed, seen)
+    });
+}
+
+#[test]
+fn meetings_in_real_time() {
+    runs(seeds(REAL_SEEDS), 4, |seed, seen| {
+        in_real_time(meetings::story, seed, seen)
     });
 }
