@@ -27,7 +27,7 @@ pub enum CallError<E = Infallible> {
     /// The server does not let this caller call the method ([`Builder::authorize`](crate::Builder::authorize)); it did not run. The
     /// text is the server's, and names the identity under which it saw the caller.
     Denied(Arc<str>),
-    /// The server has no such method: it is older than this client.
+    /// The server has no such method: it was built with another version of the service.
     Unimplemented(Arc<str>),
     /// Time was up for a call, or for the whole of a stream: 60 s, or what the client's `with_deadline` says. The method may have
     /// run, unless there was no time from the beginning. If no replica was live in that time, the error is
@@ -257,7 +257,10 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
             }
             Self::Denied(reason) => write!(f, "permission denied: {reason}"),
             Self::Unimplemented(what) => {
-                write!(f, "the server has no {what}; it is older than this client")
+                write!(
+                    f,
+                    "the server has no {what}; it was built with another version of the service"
+                )
             }
             Self::Deadline {
                 may_have_run: false,

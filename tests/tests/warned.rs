@@ -262,7 +262,7 @@ fn both_ends_tell_of_a_method_that_the_server_lacks() {
         [
             "rpc.call",
             "the server has no method of `Fragile` with the id 0x",
-            "it is older than this client",
+            "it was built with another version of the service",
         ],
         [
             "a call is refused",
