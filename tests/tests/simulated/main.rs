@@ -15,4 +15,3 @@ mod rendezvous;
 mod scene;
 mod seeds;
 mod stories;
-mod weather;

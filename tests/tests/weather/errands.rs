@@ -9,7 +9,7 @@ use tensorpipe::{DType, Pool, Tensor};
 use tensorpipe_rpc::{CallContext, CallError, Remote, Streaming, tensor_service};
 use tokio::time::sleep;
 
-use crate::scene::millis;
+use crate::millis;
 
 /// Bytes in the body and in a tensor, which all follow from the number.
 #[derive(Clone, Debug, Serialize, Deserialize)]

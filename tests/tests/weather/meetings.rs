@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::world::{Ground, Weather, World};
 use super::{LATE, Log, Seen, holds_nothing, in_time, one_of, slack, until};
-use crate::scene::millis;
+use crate::millis;
 
 const PRODUCER: &str = "server0";
 
@@ -101,7 +101,7 @@ pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
     let backs = world.clients.iter().map(|name| {
         let context = world.context(name, rng);
         let back = Rendezvous::builder(name).context(&context);
-        let back = back.peer(PRODUCER, server.url().to_string());
+        let back = back.peer(PRODUCER, server.url());
         (context, back.build().unwrap())
     });
     let backs: Vec<_> = backs.collect();

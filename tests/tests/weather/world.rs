@@ -11,11 +11,13 @@ use tensorpipe::testing::Network;
 use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Pool, PoolOptions, Timeouts};
 use tensorpipe_rpc::{Server, ServerLimits};
+use tensorpipe_tests::{Child, say};
+use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use super::errands::{Errand, ErrandsService};
+use super::millis;
 use super::{holds_nothing, in_time, one_of};
-use crate::scene::millis;
 
 /// What happens while clients act. Each has what those before it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,8 +79,25 @@ impl Weather {
 pub(super) enum Ground {
     /// On a virtual clock.
     Simulated(Network),
+    /// In this process.
+    Here(Wire),
+    /// Each server is a process.
+    Processes(Wire),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wire {
     Tcp,
     Shm,
+}
+
+impl Wire {
+    pub(super) fn of(seed: u64) -> Self {
+        match seed % 2 {
+            0 => Self::Tcp,
+            _ => Self::Shm,
+        }
+    }
 }
 
 /// A server, while it runs. Another one takes its place.
@@ -86,18 +105,34 @@ pub(super) struct Site {
     name: String,
     /// Where it listened first, or listens next.
     url: Mutex<String>,
-    server: Mutex<Option<(Server, Context)>>,
+    life: Mutex<Option<Life>>,
+}
+
+pub(super) enum Life {
+    Here(Server, Context),
+    Process(Child),
 }
 
 impl Site {
-    pub(super) fn with<T>(&self, look: impl FnOnce(&Server, &Context) -> T) -> T {
-        let server = self.server.lock().unwrap();
-        let (server, context) = server.as_ref().expect("it runs");
-        look(server, context)
+    /// Looks at a server of this process. `None` if it is another one's.
+    pub(super) fn with<T>(&self, look: impl FnOnce(&Server, &Context) -> T) -> Option<T> {
+        match self.life.lock().unwrap().as_ref().expect("it runs") {
+            Life::Here(server, context) => Some(look(server, context)),
+            Life::Process(_) => None,
+        }
     }
 
-    pub(super) fn take(&self) -> Option<(Server, Context)> {
-        self.server.lock().unwrap().take()
+    pub(super) fn take(&self) -> Option<Life> {
+        self.life.lock().unwrap().take()
+    }
+
+    /// Stops its process, if it is one, until the guard is dropped.
+    fn suspend(&self) -> Option<Suspended<'_>> {
+        match self.life.lock().unwrap().as_ref() {
+            Some(Life::Process(child)) => child.suspend(),
+            _ => return None,
+        }
+        Some(Suspended(self))
     }
 
     pub(super) fn url(&self) -> String {
@@ -105,7 +140,18 @@ impl Site {
     }
 }
 
+struct Suspended<'a>(&'a Site);
+
+impl Drop for Suspended<'_> {
+    fn drop(&mut self) {
+        if let Some(Life::Process(child)) = self.0.life.lock().unwrap().as_ref() {
+            child.resume();
+        }
+    }
+}
+
 pub(super) struct World {
+    seed: u64,
     ground: Ground,
     pub(super) weather: Weather,
     pub(super) timeouts: Timeouts,
@@ -126,16 +172,21 @@ impl World {
             let name = format!("server{number}");
             let url = match ground {
                 Ground::Simulated(_) => format!("sim://{name}:1"),
-                Ground::Tcp => "tcp://127.0.0.1:0".to_owned(),
-                Ground::Shm => format!("shm://weather-{}-{seed}-{name}", std::process::id()),
+                Ground::Here(Wire::Tcp) | Ground::Processes(Wire::Tcp) => {
+                    "tcp://127.0.0.1:0".to_owned()
+                }
+                Ground::Here(Wire::Shm) | Ground::Processes(Wire::Shm) => {
+                    format!("shm://weather-{}-{seed}-{name}", std::process::id())
+                }
             };
             Site {
                 name,
                 url: Mutex::new(url),
-                server: Mutex::default(),
+                life: Mutex::default(),
             }
         };
         let world = Self {
+            seed,
             weather,
             timeouts,
             limits: weather.server_limits(rng),
@@ -189,8 +240,12 @@ impl World {
         };
         let context = match &self.ground {
             Ground::Simulated(network) => network.host(name).context(),
-            Ground::Tcp => real(Arc::new(TcpTransport::new()), rng),
-            Ground::Shm => real(Arc::new(ShmTransport::new()), rng),
+            Ground::Here(Wire::Tcp) | Ground::Processes(Wire::Tcp) => {
+                real(Arc::new(TcpTransport::new()), rng)
+            }
+            Ground::Here(Wire::Shm) | Ground::Processes(Wire::Shm) => {
+                real(Arc::new(ShmTransport::new()), rng)
+            }
         };
         let mut context = context
             .limits(self.weather.limits(rng))
@@ -205,13 +260,39 @@ impl World {
     }
 
     pub(super) async fn serve(&self, site: &Site, rng: &mut Rng) {
+        let life = match &self.ground {
+            Ground::Processes(wire) => {
+                let number = self.sites.iter().position(|one| one.name == site.name);
+                let variables = [
+                    ("SEED", self.seed.to_string()),
+                    ("LIFE", rng.u64(..).to_string()),
+                    ("SITE", number.unwrap().to_string()),
+                    ("WIRE", (*wire as u64).to_string()),
+                    ("URL", site.url()),
+                ];
+                let start = move || {
+                    let variables = variables.each_ref().map(|(name, value)| (*name, &**value));
+                    let child = Child::start("server", &variables);
+                    let url = child.hear("url");
+                    (child, url)
+                };
+                let (child, url) = tokio::task::spawn_blocking(start).await.unwrap();
+                *site.url.lock().unwrap() = url;
+                Life::Process(child)
+            }
+            _ => self.serve_here(site, rng).await,
+        };
+        *site.life.lock().unwrap() = Some(life);
+    }
+
+    async fn serve_here(&self, site: &Site, rng: &mut Rng) -> Life {
         let context = self.context(&site.name, rng);
         let server = Server::builder().context(&context);
         let server = server.limits(self.limits.clone());
         let server = server.service(ErrandsService::new(Errand(context.pool().clone())));
         let server = server.listen(site.url()).await.unwrap();
         *site.url.lock().unwrap() = server.url().to_string();
-        *site.server.lock().unwrap() = Some((server, context));
+        Life::Here(server, context)
     }
 
     /// How long a server may take to shut down.
@@ -265,14 +346,25 @@ impl World {
                     let up_to = one_of(rng, &[100, 10_000, 1_000_000]);
                     network.link(from, to).cut_after(rng.u64(..up_to));
                 }
+                (1 | 2, Ground::Processes(_)) => {
+                    let _suspended = site.suspend();
+                    sleep(millis(rng.u64(1..1500))).await;
+                }
                 (4, _) => {
                     let pipes = site.with(|server, _| server.pipes());
-                    if let Some(pipe) = rng.choice(pipes) {
+                    if let Some(pipe) = rng.choice(pipes.unwrap_or_default()) {
                         tokio::spawn(async move { pipe.close().await });
                     }
                 }
+                (5 | 6, Ground::Processes(_)) => {
+                    drop(site.take());
+                    sleep(millis(rng.u64(1..1000))).await;
+                    self.serve(site, rng).await;
+                }
                 (5, _) => {
-                    let (server, context) = site.take().unwrap();
+                    let Some(Life::Here(server, context)) = site.take() else {
+                        continue;
+                    };
                     let ends = self.shutdown();
                     let ends = tokio::spawn(async move {
                         in_time("a shutdown", ends, server.shutdown()).await;
@@ -300,7 +392,7 @@ impl World {
     pub(super) async fn clears(&self, rng: &mut Rng) {
         self.clears_links();
         for site in &self.sites {
-            if site.server.lock().unwrap().is_none() {
+            if site.life.lock().unwrap().is_none() {
                 self.serve(site, rng).await;
             }
         }
@@ -315,4 +407,26 @@ impl World {
             }
         }
     }
+}
+
+/// The process of a server: draws the same world, and a life of its own.
+pub(super) fn serves() {
+    let number = |name| std::env::var(name).unwrap().parse::<u64>().unwrap();
+    let (seed, rng) = (number("SEED"), &mut Rng::with_seed(number("SEED")));
+    let weather = one_of(rng, &Weather::ALL);
+    let wire = Wire::of(number("WIRE"));
+    let world = World::new(Ground::Processes(wire), weather, seed, rng);
+    let site = &world.sites[number("SITE") as usize];
+    *site.url.lock().unwrap() = std::env::var("URL").unwrap();
+    let rng = &mut Rng::with_seed(number("LIFE"));
+    let mut builder = match rng.bool() {
+        true => Builder::new_current_thread(),
+        false => Builder::new_multi_thread(),
+    };
+    let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let _life = world.serve_here(site, rng).await;
+        say("url", site.url());
+        std::future::pending::<()>().await;
+    });
 }

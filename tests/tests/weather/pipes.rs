@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::world::{Ground, Weather, World};
 use super::{Log, Seen, holds_nothing, in_time, one_of};
-use crate::scene::millis;
+use crate::millis;
 
 /// All of it follows from its number, which stands at its beginning.
 fn message(number: u64, pool: &Pool) -> Message {

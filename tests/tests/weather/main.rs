@@ -6,7 +6,8 @@
 //! - Closing and shutting down end in time.
 //! - The clock moves on: no task keeps its thread busy.
 //!
-//! `WEATHER=1000..2000 cargo test -p tensorpipe-tests --test simulated weather -- --nocapture` runs other seeds than those of a usual run.
+//! `WEATHER=1000..2000 cargo test -p tensorpipe-tests --test weather -- --nocapture` runs other seeds than those of a usual run.
+#![allow(missing_docs, reason = "a test")]
 
 mod errands;
 mod meetings;
@@ -28,8 +29,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::errands::{ACTS, Errand, ErrandsClient, ErrandsService, Parcel, act, longest};
-use self::world::{Ground, Weather, World};
-use crate::scene::millis;
+use self::world::{Ground, Life, Weather, Wire, World};
 
 /// The seeds of a usual run.
 const SEEDS: std::ops::Range<u64> = 0..100;
@@ -42,6 +42,14 @@ const LATE: Duration = Duration::from_millis(10);
 
 /// In real time, for a story: otherwise a thread that spins would hang the test.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+tensorpipe_tests::child! {
+    "server" => world::serves(),
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
 
 /// How often what has happened, by kind.
 type Seen = Arc<Mutex<BTreeMap<String, u64>>>;
@@ -331,15 +339,23 @@ async fn story(ground: Ground, seed: u64, seen: Seen) {
                     server.calls_in_flight() == 0 && !queued
                 })
             };
-            until("a server is at work", millis(30_000), at_rest).await;
+            until("a server is at work", millis(30_000), || {
+                at_rest().unwrap_or(true)
+            })
+            .await;
         }
         for visitor in &visitors {
             visitor.is_well(&world).await;
         }
         for site in &world.sites {
+            let Some(context) = site.with(|_, context| context.clone()) else {
+                continue;
+            };
             let free = || site.with(|server, _| server.references() == 0);
-            until("a server is referred to", millis(1000), free).await;
-            let context = site.with(|_, context| context.clone());
+            until("a server is referred to", millis(1000), || {
+                free() == Some(true)
+            })
+            .await;
             holds_nothing(&context, millis(1000)).await;
         }
         for context in &contexts {
@@ -356,13 +372,17 @@ async fn story(ground: Ground, seed: u64, seen: Seen) {
         }
         for site in &world.sites {
             let empty = || site.with(|server, _| server.pipes().is_empty());
-            until("a server keeps pipes", millis(60_000), empty).await;
+            until("a server keeps pipes", millis(60_000), || {
+                empty().unwrap_or(true)
+            })
+            .await;
         }
     }
     for site in &world.sites {
-        let (server, context) = site.take().unwrap();
-        in_time("a shutdown", world.shutdown(), server.shutdown()).await;
-        holds_nothing(&context, millis(1000)).await;
+        if let Some(Life::Here(server, context)) = site.take() {
+            in_time("a shutdown", world.shutdown(), server.shutdown()).await;
+            holds_nothing(&context, millis(1000)).await;
+        }
     }
     for context in &contexts {
         holds_nothing(context, millis(1000)).await;
@@ -452,36 +472,43 @@ fn values_meet_those_who_ask_for_them() {
 }
 
 /// In real time there are no links to be cut; but several threads, and memory that is lent.
-fn in_real_time<S: Future<Output = ()>>(story: fn(Ground, u64, Seen) -> S, seed: u64, seen: Seen) {
+fn in_real_time(seed: u64, story: impl Future<Output = ()>) {
     let mut builder = match seed % 3 {
         0 => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
     };
-    let ground = match seed % 2 {
-        0 => Ground::Tcp,
-        _ => Ground::Shm,
-    };
     let runtime = builder.worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(story(ground, seed, seen));
+    runtime.block_on(story);
 }
 
 #[test]
 fn acts_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(story, seed, seen)
+        in_real_time(seed, story(Ground::Here(Wire::of(seed)), seed, seen));
+    });
+}
+
+/// Processes stop and go on, and are killed.
+#[test]
+fn acts_between_processes() {
+    runs(seeds(REAL_SEEDS), 4, |seed, seen| {
+        in_real_time(seed, story(Ground::Processes(Wire::of(seed)), seed, seen));
     });
 }
 
 #[test]
 fn pipes_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(pipes::story, seed, seen)
+        in_real_time(seed, pipes::story(Ground::Here(Wire::of(seed)), seed, seen));
     });
 }
 
 #[test]
 fn meetings_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(meetings::story, seed, seen)
+        in_real_time(
+            seed,
+            meetings::story(Ground::Here(Wire::of(seed)), seed, seen),
+        );
     });
 }
