@@ -49,7 +49,11 @@ impl Parcel {
             let up_to = [0, 100, 4 << 10, 100 << 10, 1 << 20][rng.usize(..kinds)];
             rng.usize(..=up_to)
         };
-        let words = length(rng, 3);
+        // Some bodies are large enough to be decoded on another thread.
+        let words = match rng.u8(..200) {
+            0 => rng.usize(1 << 20..2 << 20),
+            _ => length(rng, 3),
+        };
         Self::new(rng.u64(..), words, length(rng, 5), pool)
     }
 
@@ -219,7 +223,11 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
             }
         }
         "burst" => {
-            let many = [rng.usize(..20), rng.usize(..100)][rng.usize(..2)];
+            let many = match parcel.words.len() {
+                // To decode these takes long.
+                100_000.. => 2,
+                _ => [rng.usize(..20), rng.usize(..100)][rng.usize(..2)],
+            };
             let calls: Vec<_> = (0..many).map(|_| client.echo(&parcel)).collect();
             for call in calls {
                 is(&call.await.map_err(told)?, &parcel);

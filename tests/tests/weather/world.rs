@@ -54,7 +54,7 @@ impl Weather {
         self.vary(rng, &mut limits.queued_writes, &[2, 4, 16]);
         self.vary(rng, &mut limits.window_messages, &[1, 2, 8]);
         self.vary(rng, &mut limits.chunk, &[1024, 8 << 10]);
-        self.vary(rng, &mut limits.metadata, &[1 << 10, 16 << 10]);
+        self.vary(rng, &mut limits.metadata, &[1 << 10, 16 << 10, 2 << 20]);
         self.vary(rng, &mut limits.eager_part, &[0, 100, 4 << 10]);
         self.vary(rng, &mut limits.eager_message, &[0, 1 << 10, 16 << 10]);
         self.vary(rng, &mut limits.window_ahead, &[0, 16 << 10, 1 << 20]);
