@@ -12,6 +12,7 @@
 mod errands;
 mod meetings;
 mod pipes;
+mod proxy;
 mod world;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,7 +30,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::errands::{ACTS, Errand, ErrandsClient, ErrandsService, Parcel, act, longest};
-use self::world::{Ground, Life, Weather, Wire, World};
+use self::world::{Ground, Life, Weather, World};
 
 /// The seeds of a usual run.
 const SEEDS: std::ops::Range<u64> = 0..100;
@@ -168,7 +169,7 @@ impl Visitor {
     ) -> Result<Self, ConnectError> {
         let (within, pool) = (millis(60_000), context.pool().clone());
         if rng.u8(..4) == 0 {
-            let urls = world.sites.iter().map(|site| site.url());
+            let urls = world.sites.iter().map(|site| site.front());
             let replicas = Replicas::builder().context(context).urls(urls).connect();
             let replicas = in_time("connecting", within, replicas).await?;
             let client = in_time("asking", within, ErrandsClient::on(&replicas)).await?;
@@ -179,7 +180,7 @@ impl Visitor {
         let connection = Connection::builder()
             .context(context)
             .service(ErrandsService::new(Errand(pool.clone())))
-            .connect(world.sites[site].url());
+            .connect(world.sites[site].front());
         let connection = in_time("connecting", within, connection).await?;
         let client = in_time("asking", within, ErrandsClient::on(&connection)).await?;
         let on = On::Connection(connection);
@@ -471,7 +472,7 @@ fn values_meet_those_who_ask_for_them() {
     });
 }
 
-/// In real time there are no links to be cut; but several threads, and memory that is lent.
+/// Several threads, memory that is lent, and tcp through a proxy.
 fn in_real_time(seed: u64, story: impl Future<Output = ()>) {
     let mut builder = match seed % 3 {
         0 => Builder::new_current_thread(),
@@ -484,7 +485,7 @@ fn in_real_time(seed: u64, story: impl Future<Output = ()>) {
 #[test]
 fn acts_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, story(Ground::Here(Wire::of(seed)), seed, seen));
+        in_real_time(seed, story(Ground::here(seed), seed, seen));
     });
 }
 
@@ -492,23 +493,20 @@ fn acts_in_real_time() {
 #[test]
 fn acts_between_processes() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, story(Ground::Processes(Wire::of(seed)), seed, seen));
+        in_real_time(seed, story(Ground::processes(seed), seed, seen));
     });
 }
 
 #[test]
 fn pipes_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, pipes::story(Ground::Here(Wire::of(seed)), seed, seen));
+        in_real_time(seed, pipes::story(Ground::here(seed), seed, seen));
     });
 }
 
 #[test]
 fn meetings_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(
-            seed,
-            meetings::story(Ground::Here(Wire::of(seed)), seed, seen),
-        );
+        in_real_time(seed, meetings::story(Ground::here(seed), seed, seen));
     });
 }

@@ -245,13 +245,14 @@ async fn converses(ends: [Pipe; 2], pools: [Pool; 2], weather: Weather, log: Log
     }
 }
 
-async fn connect(world: &World, contexts: [&Context; 2]) -> Option<[Pipe; 2]> {
+async fn connect(world: &World, contexts: [&Context; 2], rng: &mut Rng) -> Option<[Pipe; 2]> {
     let [near, far] = contexts;
     let site = &world.sites[0];
     let Ok(listener) = far.listen([site.url()]).await else {
         return None;
     };
-    let both = async { tokio::join!(near.connect(listener.url()), listener.accept()) };
+    let url = world.before(site, &listener.url().to_string(), rng).await;
+    let both = async { tokio::join!(near.connect(url), listener.accept()) };
     match timeout(millis(60_000), both).await {
         Ok((Ok(a), Ok(b))) => Some([a, b]),
         _ => None,
@@ -270,7 +271,7 @@ pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
     for _ in 0..rng.usize(1..4) {
         let mut talks = Vec::new();
         for _ in 0..rng.usize(1..4) {
-            let Some(ends) = connect(&world, [&near, &far]).await else {
+            let Some(ends) = connect(&world, [&near, &far], rng).await else {
                 assert!(weather >= Weather::Stalls, "no pipe");
                 log.count("not connected");
                 continue;

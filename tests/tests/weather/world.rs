@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use super::errands::{Errand, ErrandsService};
 use super::millis;
+use super::proxy::{Passes, Proxy};
 use super::{holds_nothing, in_time, one_of};
 
 /// What happens while clients act. Each has what those before it have.
@@ -89,13 +90,30 @@ pub(super) enum Ground {
 pub(super) enum Wire {
     Tcp,
     Shm,
+    /// Tcp, through a proxy that stalls and cuts.
+    Proxied,
 }
 
-impl Wire {
-    pub(super) fn of(seed: u64) -> Self {
-        match seed % 2 {
-            0 => Self::Tcp,
-            _ => Self::Shm,
+impl Ground {
+    /// In this process, in real time.
+    pub(super) fn here(seed: u64) -> Self {
+        Self::Here(match seed % 2 {
+            0 => Wire::Proxied,
+            _ => Wire::Shm,
+        })
+    }
+
+    pub(super) fn processes(seed: u64) -> Self {
+        Self::Processes(match seed % 2 {
+            0 => Wire::Tcp,
+            _ => Wire::Shm,
+        })
+    }
+
+    fn wire(&self) -> Option<Wire> {
+        match self {
+            Self::Simulated(_) => None,
+            Self::Here(wire) | Self::Processes(wire) => Some(*wire),
         }
     }
 }
@@ -106,6 +124,8 @@ pub(super) struct Site {
     /// Where it listened first, or listens next.
     url: Mutex<String>,
     life: Mutex<Option<Life>>,
+    /// What its clients connect to in its place.
+    proxies: Mutex<Vec<Proxy>>,
 }
 
 pub(super) enum Life {
@@ -137,6 +157,20 @@ impl Site {
 
     pub(super) fn url(&self) -> String {
         self.url.lock().unwrap().clone()
+    }
+
+    /// What a client of its server connects to.
+    pub(super) fn front(&self) -> String {
+        match self.proxies.lock().unwrap().first() {
+            Some(proxy) => format!("tcp://{}", proxy.address()),
+            None => self.url(),
+        }
+    }
+
+    fn lets_pass(&self, passes: Passes) {
+        for proxy in &*self.proxies.lock().unwrap() {
+            proxy.lets_pass(passes);
+        }
     }
 }
 
@@ -170,19 +204,16 @@ impl World {
         weather.vary(rng, &mut timeouts.linger, &[millis(500)]);
         let site = |number| {
             let name = format!("server{number}");
-            let url = match ground {
-                Ground::Simulated(_) => format!("sim://{name}:1"),
-                Ground::Here(Wire::Tcp) | Ground::Processes(Wire::Tcp) => {
-                    "tcp://127.0.0.1:0".to_owned()
-                }
-                Ground::Here(Wire::Shm) | Ground::Processes(Wire::Shm) => {
-                    format!("shm://weather-{}-{seed}-{name}", std::process::id())
-                }
+            let url = match ground.wire() {
+                None => format!("sim://{name}:1"),
+                Some(Wire::Shm) => format!("shm://weather-{}-{seed}-{name}", std::process::id()),
+                Some(Wire::Tcp | Wire::Proxied) => "tcp://127.0.0.1:0".to_owned(),
             };
             Site {
                 name,
                 url: Mutex::new(url),
                 life: Mutex::default(),
+                proxies: Mutex::default(),
             }
         };
         let world = Self {
@@ -240,12 +271,10 @@ impl World {
         };
         let context = match &self.ground {
             Ground::Simulated(network) => network.host(name).context(),
-            Ground::Here(Wire::Tcp) | Ground::Processes(Wire::Tcp) => {
-                real(Arc::new(TcpTransport::new()), rng)
-            }
-            Ground::Here(Wire::Shm) | Ground::Processes(Wire::Shm) => {
-                real(Arc::new(ShmTransport::new()), rng)
-            }
+            ground => match ground.wire() {
+                Some(Wire::Shm) => real(Arc::new(ShmTransport::new()), rng),
+                _ => real(Arc::new(TcpTransport::new()), rng),
+            },
         };
         let mut context = context
             .limits(self.weather.limits(rng))
@@ -260,6 +289,7 @@ impl World {
     }
 
     pub(super) async fn serve(&self, site: &Site, rng: &mut Rng) {
+        let is_first = site.proxies.lock().unwrap().is_empty();
         let life = match &self.ground {
             Ground::Processes(wire) => {
                 let number = self.sites.iter().position(|one| one.name == site.name);
@@ -283,6 +313,21 @@ impl World {
             _ => self.serve_here(site, rng).await,
         };
         *site.life.lock().unwrap() = Some(life);
+        if is_first {
+            self.before(site, &site.url(), rng).await;
+        }
+    }
+
+    /// Where clients find who listens at this URL.
+    pub(super) async fn before(&self, site: &Site, url: &str, rng: &mut Rng) -> String {
+        let Some(Wire::Proxied) = self.ground.wire() else {
+            return url.to_owned();
+        };
+        let server = url.strip_prefix("tcp://").unwrap().to_owned();
+        let proxy = Proxy::before(server, rng.fork()).await;
+        let url = format!("tcp://{}", proxy.address());
+        site.proxies.lock().unwrap().push(proxy);
+        url
     }
 
     async fn serve_here(&self, site: &Site, rng: &mut Rng) -> Life {
@@ -346,6 +391,17 @@ impl World {
                     let up_to = one_of(rng, &[100, 10_000, 1_000_000]);
                     network.link(from, to).cut_after(rng.u64(..up_to));
                 }
+                (1 | 2, Ground::Here(_)) => {
+                    let passes = [Passes::Upward, Passes::Downward, Passes::Nothing];
+                    site.lets_pass(one_of(rng, &passes));
+                    sleep(millis(rng.u64(1..1500))).await;
+                    site.lets_pass(Passes::All);
+                }
+                (3, Ground::Here(_)) => {
+                    for proxy in &*site.proxies.lock().unwrap() {
+                        proxy.cuts();
+                    }
+                }
                 (1 | 2, Ground::Processes(_)) => {
                     let _suspended = site.suspend();
                     sleep(millis(rng.u64(1..1500))).await;
@@ -399,6 +455,9 @@ impl World {
     }
 
     pub(super) fn clears_links(&self) {
+        for site in &self.sites {
+            site.lets_pass(Passes::All);
+        }
         if let Ground::Simulated(network) = &self.ground {
             for (from, to) in self.pairs() {
                 network.heal(&from, &to);
@@ -414,8 +473,7 @@ pub(super) fn serves() {
     let number = |name| std::env::var(name).unwrap().parse::<u64>().unwrap();
     let (seed, rng) = (number("SEED"), &mut Rng::with_seed(number("SEED")));
     let weather = one_of(rng, &Weather::ALL);
-    let wire = Wire::of(number("WIRE"));
-    let world = World::new(Ground::Processes(wire), weather, seed, rng);
+    let world = World::new(Ground::processes(number("WIRE")), weather, seed, rng);
     let site = &world.sites[number("SITE") as usize];
     *site.url.lock().unwrap() = std::env::var("URL").unwrap();
     let rng = &mut Rng::with_seed(number("LIFE"));
