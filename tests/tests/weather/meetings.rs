@@ -98,8 +98,8 @@ pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
     let front = front.build().unwrap();
     let server = Server::builder().context(&context).service(front.service());
     let server = server.listen(world.sites[0].url()).await.unwrap();
-    let url = server.url().to_string();
-    let url = world.before(&world.sites[0], &url, rng).await;
+    let url = server.url().as_ref();
+    let url = world.before(&world.sites[0], url, rng).await;
     let backs = world.clients.iter().map(|name| {
         let context = world.context(name, rng);
         let back = Rendezvous::builder(name).context(&context);

@@ -251,7 +251,7 @@ async fn connect(world: &World, contexts: [&Context; 2], rng: &mut Rng) -> Optio
     let Ok(listener) = far.listen([site.url()]).await else {
         return None;
     };
-    let url = world.before(site, &listener.url().to_string(), rng).await;
+    let url = world.before(site, listener.url().as_ref(), rng).await;
     let both = async { tokio::join!(near.connect(url), listener.accept()) };
     match timeout(millis(60_000), both).await {
         Ok((Ok(a), Ok(b))) => Some([a, b]),
