@@ -261,6 +261,31 @@ impl Visitor {
     }
 }
 
+/// A visit on a runtime of its own, which ends in the middle of it.
+async fn visit_for_a_while(world: Arc<World>, context: Context, log: Log, mut rng: Rng) {
+    let visit = move || {
+        let mut builder = match rng.bool() {
+            true => Builder::new_current_thread(),
+            false => Builder::new_multi_thread(),
+        };
+        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+        let ends = millis(rng.u64(..1000));
+        let is_abrupt = rng.bool();
+        let visit = async {
+            if let Ok(visitor) = Visitor::connect(&world, &context, &mut rng).await {
+                visitor.acts(world.weather, &log, &mut rng).await;
+            }
+        };
+        let _ = runtime.block_on(async { timeout(ends, visit).await });
+        match is_abrupt {
+            true => runtime.shutdown_background(),
+            false => drop(runtime),
+        }
+        log.count("runtimes ended");
+    };
+    tokio::task::spawn_blocking(visit).await.unwrap();
+}
+
 async fn one_act(client: &ErrandsClient, pool: &Pool, weather: Weather, log: &Log, rng: &mut Rng) {
     let number = rng.usize(..ACTS.len());
     let deadline = match weather {
@@ -296,7 +321,7 @@ async fn story(ground: Ground, seed: u64, seen: Seen) {
     let rng = &mut Rng::with_seed(seed);
     let weather = one_of(rng, &Weather::ALL);
     let log = Log::new(&ground, seen);
-    let world = World::new(ground, weather, seed, rng);
+    let world = Arc::new(World::new(ground, weather, seed, rng));
     println!(
         "seed {seed}: {weather:?}, {} servers, {} clients",
         world.sites.len(),
@@ -311,6 +336,10 @@ async fn story(ground: Ground, seed: u64, seen: Seen) {
         let visits = contexts.iter().map(|context| {
             let (world, log, mut rng) = (&world, &log, rng.fork());
             async move {
+                if world.is_real() && rng.u8(..4) == 0 {
+                    visit_for_a_while(world.clone(), context.clone(), log.clone(), rng).await;
+                    return None;
+                }
                 match Visitor::connect(world, context, &mut rng).await {
                     Ok(visitor) => {
                         visitor.acts(weather, log, &mut rng).await;

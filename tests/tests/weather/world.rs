@@ -240,6 +240,11 @@ impl World {
         world
     }
 
+    /// Whether time is real.
+    pub(super) fn is_real(&self) -> bool {
+        self.ground.wire().is_some()
+    }
+
     fn pairs(&self) -> Vec<(String, String)> {
         let of = |client: &String| {
             self.sites
