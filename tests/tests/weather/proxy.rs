@@ -16,17 +16,19 @@ pub(super) enum Passes {
 }
 
 pub(super) struct Proxy {
-    address: String,
+    url: String,
     passes: watch::Sender<Passes>,
     /// Changes when its connections are cut.
     cuts: watch::Sender<u64>,
 }
 
 impl Proxy {
-    /// Stands before the server at this address.
-    pub(super) async fn before(server: String, mut rng: Rng) -> Self {
+    /// Stands before the server at this URL.
+    pub(super) async fn before(url: &str, mut rng: Rng) -> Self {
+        let (scheme, server) = url.split_once("://").unwrap();
+        let server = server.to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
         let (passes, passing) = watch::channel(Passes::All);
         let (cuts, cutting) = watch::channel(0);
         tokio::spawn(async move {
@@ -61,15 +63,11 @@ impl Proxy {
                 });
             }
         });
-        Self {
-            address,
-            passes,
-            cuts,
-        }
+        Self { url, passes, cuts }
     }
 
-    pub(super) fn address(&self) -> &str {
-        &self.address
+    pub(super) fn url(&self) -> &str {
+        &self.url
     }
 
     pub(super) fn lets_pass(&self, passes: Passes) {

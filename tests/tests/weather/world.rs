@@ -1,6 +1,6 @@
 //! Servers, the hosts of clients, and what happens to both and to the links between them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -8,7 +8,7 @@ use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, Pays, Threshold,
 };
 use tensorpipe::testing::Network;
-use tensorpipe::transports::{ShmTransport, TcpTransport, Transport};
+use tensorpipe::transports::{Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Pool, PoolOptions, Timeouts};
 use tensorpipe_rpc::{Server, ServerLimits};
 use tensorpipe_tests::{Child, say};
@@ -92,13 +92,41 @@ pub(super) enum Wire {
     Shm,
     /// Tcp, through a proxy that stalls and cuts.
     Proxied,
+    /// The same with TLS.
+    ProxiedTls,
+}
+
+impl Wire {
+    fn is_proxied(self) -> bool {
+        matches!(self, Self::Proxied | Self::ProxiedTls)
+    }
+
+    fn transport(self) -> Arc<dyn Transport> {
+        match self {
+            Self::Tcp | Self::Proxied => Arc::new(TcpTransport::new()),
+            Self::Shm => Arc::new(ShmTransport::new()),
+            Self::ProxiedTls => {
+                static CERTIFICATE: LazyLock<[String; 2]> = LazyLock::new(|| {
+                    let names = ["127.0.0.1".to_owned()];
+                    let own = rcgen::generate_simple_self_signed(names).unwrap();
+                    [own.cert.pem(), own.signing_key.serialize_pem()]
+                });
+                let [chain, key] = CERTIFICATE.each_ref().map(|pem| Pem::bytes(pem.as_str()));
+                let config = TlsConfig::new()
+                    .certificate(chain.clone(), key)
+                    .trust(chain);
+                Arc::new(TlsTransport::new(config).unwrap())
+            }
+        }
+    }
 }
 
 impl Ground {
     /// In this process, in real time.
     pub(super) fn here(seed: u64) -> Self {
-        Self::Here(match seed % 2 {
+        Self::Here(match seed % 4 {
             0 => Wire::Proxied,
+            1 => Wire::ProxiedTls,
             _ => Wire::Shm,
         })
     }
@@ -162,7 +190,7 @@ impl Site {
     /// What a client of its server connects to.
     pub(super) fn front(&self) -> String {
         match self.proxies.lock().unwrap().first() {
-            Some(proxy) => format!("tcp://{}", proxy.address()),
+            Some(proxy) => proxy.url().to_owned(),
             None => self.url(),
         }
     }
@@ -207,6 +235,7 @@ impl World {
             let url = match ground.wire() {
                 None => format!("sim://{name}:1"),
                 Some(Wire::Shm) => format!("shm://weather-{}-{seed}-{name}", std::process::id()),
+                Some(Wire::ProxiedTls) => "tls://127.0.0.1:0".to_owned(),
                 Some(Wire::Tcp | Wire::Proxied) => "tcp://127.0.0.1:0".to_owned(),
             };
             Site {
@@ -276,10 +305,7 @@ impl World {
         };
         let context = match &self.ground {
             Ground::Simulated(network) => network.host(name).context(),
-            ground => match ground.wire() {
-                Some(Wire::Shm) => real(Arc::new(ShmTransport::new()), rng),
-                _ => real(Arc::new(TcpTransport::new()), rng),
-            },
+            Ground::Here(wire) | Ground::Processes(wire) => real(wire.transport(), rng),
         };
         let mut context = context
             .limits(self.weather.limits(rng))
@@ -325,12 +351,11 @@ impl World {
 
     /// Where clients find who listens at this URL.
     pub(super) async fn before(&self, site: &Site, url: &str, rng: &mut Rng) -> String {
-        let Some(Wire::Proxied) = self.ground.wire() else {
+        if !self.ground.wire().is_some_and(Wire::is_proxied) {
             return url.to_owned();
-        };
-        let server = url.strip_prefix("tcp://").unwrap().to_owned();
-        let proxy = Proxy::before(server, rng.fork()).await;
-        let url = format!("tcp://{}", proxy.address());
+        }
+        let proxy = Proxy::before(url, rng.fork()).await;
+        let url = proxy.url().to_owned();
         site.proxies.lock().unwrap().push(proxy);
         url
     }
