@@ -49,7 +49,7 @@ pub struct Limits {
     /// - Beyond it, the message that wants more is given up. Its read fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory), and its
     ///   writer is told; a call is refused as overloaded.
     ///
-    /// Lower it where untrusted peers may connect.
+    /// Lower it where untrusted peers may connect. [`Context::receive_budget`](crate::Context::receive_budget) says what is taken.
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,
