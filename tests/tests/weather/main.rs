@@ -9,7 +9,13 @@
 //! `WEATHER=1000..2000 cargo test -p tensorpipe-tests --test weather -- --nocapture` runs other seeds than those of a usual run.
 #![allow(missing_docs, reason = "a test")]
 
+#[allow(dead_code, reason = "stories of devices count more")]
+#[path = "../cuda/driver.rs"]
+mod driver;
 mod errands;
+#[allow(dead_code, reason = "others hold streams up")]
+#[path = "../cuda/fixture.rs"]
+mod fixture;
 mod meetings;
 mod pipes;
 mod proxy;
@@ -539,4 +545,13 @@ fn meetings_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
         in_real_time(seed, meetings::story(Ground::here(seed), seed, seen));
     });
+}
+
+/// Tensors of pipes on the devices of the driver for tests, which sees what is done wrong there.
+#[test]
+fn pipes_of_gpus() {
+    runs(seeds(REAL_SEEDS), 4, |seed, seen| {
+        in_real_time(seed, pipes::story(Ground::gpus(seed), seed, seen));
+    });
+    driver::nothing_went_wrong();
 }

@@ -1,10 +1,14 @@
 //! Bare pipes: messages of any shape, written, taken back, read, skipped and refused in every way.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use fastrand::Rng;
+use tensorpipe::conformance::device::Fixture;
+use tensorpipe::device::DevicePool;
 use tensorpipe::{
-    Allocation, BufferMut, Context, DType, Incoming, Message, Payload, Pipe, Place, Pool, Tensor,
+    Allocation, Buffer, BufferMut, Context, DType, Device, Incoming, Message, MessageTensor,
+    Payload, Pipe, Place, Pool, Tensor,
 };
 use tokio::time::{sleep, timeout};
 
@@ -12,8 +16,75 @@ use super::world::{Ground, Weather, World};
 use super::{Log, Seen, holds_nothing, in_time, one_of};
 use crate::millis;
 
+/// Where tensors are made, and how those on devices are read.
+#[derive(Clone)]
+struct Memories {
+    pool: Pool,
+    devices: Vec<DevicePool>,
+    fixture: Option<Arc<dyn Fixture>>,
+}
+
+impl Memories {
+    fn of(context: &Context, fixture: Option<Arc<dyn Fixture>>) -> Self {
+        let devices = fixture.iter().flat_map(|fixture| {
+            let devices = fixture.allocator().devices().into_iter();
+            devices.map(|device| context.allocator(device).unwrap())
+        });
+        Self {
+            pool: context.pool().clone(),
+            devices: devices.collect(),
+            fixture,
+        }
+    }
+
+    /// Main memory alone.
+    fn plain() -> Self {
+        Self {
+            pool: Pool::default(),
+            devices: Vec::new(),
+            fixture: None,
+        }
+    }
+
+    /// On one of the devices, if there are any.
+    fn on_device(&self, bytes: Vec<u8>, rng: &mut Rng) -> MessageTensor {
+        let (at, target) = (rng.usize(..), rng.usize(..));
+        let (Some(fixture), Some(pool)) = (
+            &self.fixture,
+            self.devices.get(at % self.devices.len().max(1)),
+        ) else {
+            return Tensor::from(bytes).into();
+        };
+        let (len, device) = (bytes.len(), pool.device());
+        let buffer = match len {
+            0 => Buffer::empty(device),
+            _ => fixture.write(&bytes, pool.take(len).unwrap()),
+        };
+        let tensor = Tensor::from_buffer(buffer, DType::U8, [len as u64]).unwrap();
+        let tensor = MessageTensor::from(tensor);
+        match target % 4 {
+            0 => tensor.to_device(self.devices[target / 4 % self.devices.len()].device()),
+            1 => tensor.to_device(Device::CPU),
+            _ => tensor,
+        }
+    }
+
+    /// Its bytes, wherever it is.
+    async fn bytes(&self, tensor: &Tensor) -> Vec<u8> {
+        let buffer = tensor.buffer();
+        if let Some(bytes) = buffer.as_bytes() {
+            return bytes.to_vec();
+        }
+        let Some(fixture) = self.fixture.as_ref().filter(|_| !buffer.is_empty()) else {
+            return Vec::new();
+        };
+        let read = fixture.read(buffer);
+        tokio::task::spawn_blocking(read).await.unwrap()
+    }
+}
+
 /// All of it follows from its number, which stands at its beginning.
-fn message(number: u64, pool: &Pool) -> Message {
+fn message(number: u64, memories: &Memories) -> Message {
     let rng = &mut Rng::with_seed(number);
     let length = |rng: &mut Rng| {
         let up_to = one_of(rng, &[0, 100, 4 << 10, 100 << 10, 600 << 10]);
@@ -25,11 +96,15 @@ fn message(number: u64, pool: &Pool) -> Message {
     for part in 0..rng.u64(..5) {
         let byte = (number + part) as u8;
         let bytes = vec![byte; length(rng)];
-        message = match rng.u8(..3) {
+        message = match rng.u8(..5) {
             0 => message.payload(Payload::new(bytes).with_metadata(vec![byte; rng.usize(..20)])),
             1 => message.tensor(Tensor::from(bytes)),
+            2 | 3 => message.tensor(memories.on_device(bytes, rng)),
             _ => {
-                let mut tensor = pool.tensor(DType::U8, [bytes.len() as u64]).unwrap();
+                let mut tensor = memories
+                    .pool
+                    .tensor(DType::U8, [bytes.len() as u64])
+                    .unwrap();
                 tensor.make_mut::<u8>().unwrap().copy_from_slice(&bytes);
                 message.tensor(tensor)
             }
@@ -43,21 +118,21 @@ fn number(metadata: &[u8]) -> u64 {
 }
 
 /// The message is what its number says, but for parts that were skipped.
-fn check(found: &Message, skipped: bool) {
-    let expected = message(number(&found.metadata), &Pool::default());
+async fn check(found: &Message, memories: &Memories, skipped: bool) {
+    let expected = message(number(&found.metadata), &Memories::plain());
     assert_eq!(found.metadata, expected.metadata);
     assert_eq!(found.payloads.len(), expected.payloads.len());
     assert_eq!(found.tensors.len(), expected.tensors.len());
-    let payloads = found.payloads.iter().zip(&expected.payloads);
-    let payloads = payloads.map(|(a, b)| (a.as_bytes(), b.as_bytes()));
-    let tensors = found.tensors.iter().zip(&expected.tensors);
-    let tensors = tensors.map(|(a, b)| {
-        let [a, b] = [a, b].map(|one| one.tensor.as_bytes().unwrap());
-        (a, b)
-    });
-    for (found, expected) in payloads.chain(tensors) {
+    let is_right = |found: &[u8], expected: &[u8]| {
         let is_skipped = skipped && found.is_empty();
         assert!(is_skipped || found == expected, "other bytes");
+    };
+    for (found, expected) in found.payloads.iter().zip(&expected.payloads) {
+        is_right(found.as_bytes(), expected.as_bytes());
+    }
+    for (found, expected) in found.tensors.iter().zip(&expected.tensors) {
+        let found = memories.bytes(&found.tensor).await;
+        is_right(&found, expected.tensor.as_bytes().unwrap());
     }
 }
 
@@ -68,10 +143,10 @@ struct Written {
     certain: BTreeSet<u64>,
 }
 
-async fn writes(pipe: Pipe, pool: Pool, first: u64, mut rng: Rng) -> Written {
+async fn writes(pipe: Pipe, memories: Memories, first: u64, mut rng: Rng) -> Written {
     let mut written = Written::default();
     for number in first..first + rng.u64(..40) {
-        let write = pipe.write(message(number, &pool));
+        let write = pipe.write(message(number, &memories));
         if write.id().is_none() {
             let error = write.await.unwrap_err();
             if error.ends_pipe() {
@@ -111,7 +186,7 @@ async fn writes(pipe: Pipe, pool: Pool, first: u64, mut rng: Rng) -> Written {
 }
 
 /// Decides about a message. Returns whether the pipe goes on.
-async fn decides(incoming: Incoming, pool: Pool, calm: bool, mut rng: Rng) {
+async fn decides(incoming: Incoming, memories: Memories, calm: bool, mut rng: Rng) {
     let rng = &mut rng;
     let descriptor = incoming.descriptor().clone();
     match rng.u8(..12) {
@@ -120,12 +195,19 @@ async fn decides(incoming: Incoming, pool: Pool, calm: bool, mut rng: Rng) {
         2 => incoming.refuse_overloaded("not now"),
         3 => drop(timeout(millis(rng.u64(..30)), incoming.read()).await),
         4..=6 => {
-            let place = |bytes: u64, rng: &mut Rng| match rng.u8(..3) {
+            let place = |bytes: u64, rng: &mut Rng| match rng.u8(..4) {
                 0 => Place::Skip,
                 1 => Place::Pool,
+                2 if !memories.devices.is_empty() => {
+                    let pool = &memories.devices[rng.usize(..memories.devices.len())];
+                    match (rng.bool(), pool.take(bytes as usize)) {
+                        (true, Ok(memory)) => Place::Into(memory),
+                        _ => Place::On(pool.device()),
+                    }
+                }
                 _ => Place::Into(match rng.bool() {
                     true => BufferMut::from_vec(vec![0; bytes as usize]),
-                    false => pool.try_take(bytes as usize).unwrap(),
+                    false => memories.pool.try_take(bytes as usize).unwrap(),
                 }),
             };
             let mut allocation = Allocation::default();
@@ -141,19 +223,19 @@ async fn decides(incoming: Incoming, pool: Pool, calm: bool, mut rng: Rng) {
                 return;
             }
             match read.await {
-                Ok(message) => check(&message, true),
+                Ok(message) => check(&message, &memories, true).await,
                 Err(failed) => assert!(!calm || !failed.error.ends_pipe(), "{}", failed.error),
             }
         }
         _ => match incoming.read().await {
-            Ok(message) => check(&message, false),
+            Ok(message) => check(&message, &memories, false).await,
             Err(error) => assert!(!calm || !error.ends_pipe(), "{error}"),
         },
     }
 }
 
 /// Reads until there is nothing more. Returns the numbers of what has come.
-async fn reads(pipe: Pipe, pool: Pool, calm: bool, mut rng: Rng) -> BTreeSet<u64> {
+async fn reads(pipe: Pipe, memories: Memories, calm: bool, mut rng: Rng) -> BTreeSet<u64> {
     let mut seen = BTreeSet::new();
     let mut undecided = Vec::new();
     let mut deciding = Vec::new();
@@ -165,7 +247,7 @@ async fn reads(pipe: Pipe, pool: Pool, calm: bool, mut rng: Rng) -> BTreeSet<u64
             Err(_) => {
                 // Credit may be used up.
                 for incoming in undecided.drain(..) {
-                    decides(incoming, pool.clone(), calm, rng.fork()).await;
+                    decides(incoming, memories.clone(), calm, rng.fork()).await;
                 }
                 continue;
             }
@@ -180,10 +262,10 @@ async fn reads(pipe: Pipe, pool: Pool, calm: bool, mut rng: Rng) -> BTreeSet<u64
         match rng.u8(..6) {
             0 => undecided.push(incoming),
             1 | 2 => {
-                let (pool, rng) = (pool.clone(), rng.fork());
-                deciding.push(tokio::spawn(decides(incoming, pool, calm, rng)));
+                let (memories, rng) = (memories.clone(), rng.fork());
+                deciding.push(tokio::spawn(decides(incoming, memories, calm, rng)));
             }
-            _ => decides(incoming, pool.clone(), calm, rng.fork()).await,
+            _ => decides(incoming, memories.clone(), calm, rng.fork()).await,
         }
         if rng.u8(..10) == 0 {
             sleep(millis(rng.u64(..100))).await;
@@ -199,13 +281,19 @@ async fn reads(pipe: Pipe, pool: Pool, calm: bool, mut rng: Rng) -> BTreeSet<u64
 }
 
 /// Both directions of a pipe, until its end.
-async fn converses(ends: [Pipe; 2], pools: [Pool; 2], weather: Weather, log: Log, mut rng: Rng) {
+async fn converses(
+    ends: [Pipe; 2],
+    memories: [Memories; 2],
+    weather: Weather,
+    log: Log,
+    mut rng: Rng,
+) {
     let calm = weather < Weather::Stalls;
     let [a, b] = [0, 1].map(|end| {
-        let (pipe, pool) = (ends[end].clone(), pools[end].clone());
+        let (pipe, memories) = (ends[end].clone(), memories[end].clone());
         let first = [1, 1000][end];
-        let writing = tokio::spawn(writes(pipe.clone(), pool.clone(), first, rng.fork()));
-        let reading = tokio::spawn(reads(pipe, pool, calm, rng.fork()));
+        let writing = tokio::spawn(writes(pipe.clone(), memories.clone(), first, rng.fork()));
+        let reading = tokio::spawn(reads(pipe, memories, calm, rng.fork()));
         (writing, reading)
     });
     if weather >= Weather::Cuts && rng.u8(..3) == 0 {
@@ -276,10 +364,10 @@ pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
                 log.count("not connected");
                 continue;
             };
-            let pools = [near.pool().clone(), far.pool().clone()];
+            let memories = [&near, &far].map(|context| Memories::of(context, world.fixture()));
             talks.push(tokio::spawn(converses(
                 ends,
-                pools,
+                memories,
                 weather,
                 log.clone(),
                 rng.fork(),

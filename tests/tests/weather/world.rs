@@ -7,15 +7,19 @@ use fastrand::Rng;
 use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, Pays, Threshold,
 };
+use tensorpipe::conformance::device::Fixture;
+use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::testing::Network;
 use tensorpipe::transports::{Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport, Transport};
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Pool, PoolOptions, Timeouts};
 use tensorpipe_rpc::{Server, ServerLimits};
+use tensorpipe_test_cuda::Driver;
 use tensorpipe_tests::{Child, say};
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use super::errands::{Errand, ErrandsService};
+use super::fixture::CudaFixture;
 use super::millis;
 use super::proxy::{Passes, Proxy};
 use super::{holds_nothing, in_time, one_of};
@@ -82,6 +86,8 @@ pub(super) enum Ground {
     Simulated(Network),
     /// In this process.
     Here(Wire),
+    /// The same with the GPUs of the driver for tests.
+    Gpus(Wire),
     /// Each server is a process.
     Processes(Wire),
 }
@@ -131,6 +137,13 @@ impl Ground {
         })
     }
 
+    pub(super) fn gpus(seed: u64) -> Self {
+        match Self::here(seed) {
+            Self::Here(wire) => Self::Gpus(wire),
+            other => other,
+        }
+    }
+
     pub(super) fn processes(seed: u64) -> Self {
         Self::Processes(match seed % 2 {
             0 => Wire::Tcp,
@@ -141,7 +154,7 @@ impl Ground {
     fn wire(&self) -> Option<Wire> {
         match self {
             Self::Simulated(_) => None,
-            Self::Here(wire) | Self::Processes(wire) => Some(*wire),
+            Self::Here(wire) | Self::Gpus(wire) | Self::Processes(wire) => Some(*wire),
         }
     }
 }
@@ -212,6 +225,20 @@ impl Drop for Suspended<'_> {
     }
 }
 
+struct Gpus {
+    cuda: CudaDevices,
+    streams: Arc<CudaFixture>,
+}
+
+impl Gpus {
+    fn new() -> Self {
+        Driver::here();
+        let cuda = CudaDevices::open().unwrap();
+        let streams = Arc::new(CudaFixture::on(&cuda));
+        Self { cuda, streams }
+    }
+}
+
 pub(super) struct World {
     seed: u64,
     ground: Ground,
@@ -220,6 +247,7 @@ pub(super) struct World {
     pub(super) limits: ServerLimits,
     pub(super) sites: Vec<Site>,
     pub(super) clients: Vec<String>,
+    gpus: Option<Gpus>,
     mpt: Option<u8>,
     /// Both ends are in one process, and use channels as if they were not.
     as_processes: bool,
@@ -254,6 +282,7 @@ impl World {
             clients: (0..rng.usize(1..4)).map(|n| format!("client{n}")).collect(),
             mpt: (rng.u8(..4) == 0).then(|| rng.u8(1..4)),
             as_processes: rng.u8(..4) > 0,
+            gpus: matches!(ground, Ground::Gpus(_)).then(Gpus::new),
             ground,
         };
         if let Ground::Simulated(network) = &world.ground {
@@ -305,7 +334,9 @@ impl World {
         };
         let context = match &self.ground {
             Ground::Simulated(network) => network.host(name).context(),
-            Ground::Here(wire) | Ground::Processes(wire) => real(wire.transport(), rng),
+            Ground::Here(wire) | Ground::Gpus(wire) | Ground::Processes(wire) => {
+                real(wire.transport(), rng)
+            }
         };
         let mut context = context
             .limits(self.weather.limits(rng))
@@ -316,7 +347,15 @@ impl World {
             let threshold = Threshold::new(Pays::From(100 << 10));
             context = context.prefer_channel(mpt).threshold("mpt", threshold);
         }
+        if let Some(gpus) = &self.gpus {
+            context = context.cuda(&gpus.cuda);
+        }
         context.build().unwrap()
+    }
+
+    /// How tensors on its devices are written and read.
+    pub(super) fn fixture(&self) -> Option<Arc<dyn Fixture>> {
+        Some(self.gpus.as_ref()?.streams.clone())
     }
 
     pub(super) async fn serve(&self, site: &Site, rng: &mut Rng) {
@@ -421,13 +460,13 @@ impl World {
                     let up_to = one_of(rng, &[100, 10_000, 1_000_000]);
                     network.link(from, to).cut_after(rng.u64(..up_to));
                 }
-                (1 | 2, Ground::Here(_)) => {
+                (1 | 2, Ground::Here(_) | Ground::Gpus(_)) => {
                     let passes = [Passes::Upward, Passes::Downward, Passes::Nothing];
                     site.lets_pass(one_of(rng, &passes));
                     sleep(millis(rng.u64(1..1500))).await;
                     site.lets_pass(Passes::All);
                 }
-                (3, Ground::Here(_)) => {
+                (3, Ground::Here(_) | Ground::Gpus(_)) => {
                     for proxy in &*site.proxies.lock().unwrap() {
                         proxy.cuts();
                     }
