@@ -5,10 +5,11 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use tensorpipe::{DType, Pool, Tensor};
+use tensorpipe::{DType, Tensor};
 use tensorpipe_rpc::{CallContext, CallError, Remote, Streaming, tensor_service};
 use tokio::time::sleep;
 
+use super::memories::Memories;
 use crate::millis;
 
 /// Bytes in the body and in a tensor, which all follow from the number.
@@ -20,16 +21,14 @@ pub(super) struct Parcel {
 }
 
 impl Parcel {
-    /// In memory of the pool, or in ordinary memory.
-    fn new(number: u64, words: usize, bytes: usize, pool: &Pool) -> Self {
-        let byte = number as u8;
-        let tensor = match number % 2 {
-            0 => {
-                let mut tensor = pool.tensor(DType::U8, [bytes as u64]).unwrap();
-                tensor.make_mut::<u8>().unwrap().fill(byte);
-                tensor
-            }
-            _ => Tensor::from(vec![byte; bytes]),
+    /// In memory of each kind.
+    fn new(number: u64, words: usize, bytes: usize, memories: &Memories) -> Self {
+        let (byte, kind) = (number as u8, number / 256);
+        let bytes = vec![byte; bytes];
+        let tensor = match kind % 3 {
+            0 => memories.pooled(&bytes),
+            1 => memories.on_device(kind as usize / 3, &bytes),
+            _ => Tensor::from(bytes),
         };
         let words = vec![byte; words];
         Self {
@@ -39,12 +38,12 @@ impl Parcel {
         }
     }
 
-    pub(super) fn of(bytes: usize, pool: &Pool) -> Self {
-        Self::new(7, 0, bytes, pool)
+    pub(super) fn of(bytes: usize, memories: &Memories) -> Self {
+        Self::new(7, 0, bytes, memories)
     }
 
     /// Mostly small.
-    pub(super) fn draw(rng: &mut Rng, pool: &Pool) -> Self {
+    pub(super) fn draw(rng: &mut Rng, memories: &Memories) -> Self {
         let length = |rng: &mut Rng, kinds: usize| {
             let up_to = [0, 100, 4 << 10, 100 << 10, 1 << 20][rng.usize(..kinds)];
             rng.usize(..=up_to)
@@ -54,19 +53,19 @@ impl Parcel {
             0 => rng.usize(1 << 20..2 << 20),
             _ => length(rng, 3),
         };
-        Self::new(rng.u64(..), words, length(rng, 5), pool)
+        Self::new(rng.u64(..), words, length(rng, 5), memories)
     }
 
     /// Those of a stream.
-    fn drawn(seed: u64, many: u64, pool: &Pool) -> impl Iterator<Item = Self> + use<> {
-        let pool = pool.clone();
+    fn drawn(seed: u64, many: u64, memories: &Memories) -> impl Iterator<Item = Self> + use<> {
+        let memories = memories.clone();
         let mut rng = Rng::with_seed(seed);
-        (0..many).map(move |_| Self::draw(&mut rng, &pool))
+        (0..many).map(move |_| Self::draw(&mut rng, &memories))
     }
 
-    fn next(&self, pool: &Pool) -> Self {
+    fn next(&self, memories: &Memories) -> Self {
         let number = self.number.wrapping_add(1);
-        Self::new(number, self.words.len(), self.tensor.byte_len(), pool)
+        Self::new(number, self.words.len(), self.tensor.byte_len(), memories)
     }
 }
 
@@ -92,7 +91,7 @@ pub(super) trait Errands {
 }
 
 #[derive(Clone)]
-pub(super) struct Errand(pub(super) Pool);
+pub(super) struct Errand(pub(super) Memories);
 
 async fn paused(parcel: Parcel, pause: u64) -> Parcel {
     if pause > 0 {
@@ -173,10 +172,10 @@ fn told<E: std::fmt::Debug>(error: CallError<E>) -> String {
     format!("{error:?}")
 }
 
-fn is(found: &Parcel, expected: &Parcel) {
+async fn is(found: &Parcel, expected: &Parcel, memories: &Memories) {
     let right = found.number == expected.number
         && found.words == expected.words
-        && found.tensor.as_bytes().unwrap() == expected.tensor.as_bytes().unwrap();
+        && memories.bytes(&found.tensor).await == memories.bytes(&expected.tensor).await;
     assert!(
         right,
         "parcel {} of {} and {} bytes came for {} of {} and {}",
@@ -211,15 +210,20 @@ pub(super) fn longest(act: usize, deadline: Duration) -> Duration {
 }
 
 /// Performs an act. A result that comes must be right, or this panics.
-pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut rng: Rng) -> Ended {
+pub(super) async fn act(
+    number: usize,
+    client: ErrandsClient,
+    memories: &Memories,
+    mut rng: Rng,
+) -> Ended {
     let rng = &mut rng;
-    let parcel = Parcel::draw(rng, pool);
+    let parcel = Parcel::draw(rng, memories);
     let mut rests = true;
     match ACTS[number] {
         "echo" => {
             let calls = (0..rng.usize(1..5)).map(|_| client.echo(&parcel));
             for call in calls.collect::<Vec<_>>() {
-                is(&call.await.map_err(told)?, &parcel);
+                is(&call.await.map_err(told)?, &parcel, memories).await;
             }
         }
         "burst" => {
@@ -230,17 +234,17 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
             };
             let calls: Vec<_> = (0..many).map(|_| client.echo(&parcel)).collect();
             for call in calls {
-                is(&call.await.map_err(told)?, &parcel);
+                is(&call.await.map_err(told)?, &parcel, memories).await;
             }
         }
         "fail" => match client.fail(&parcel).await {
             Ok(()) => panic!("it fails on purpose"),
-            Err(CallError::Service(back)) => is(&back, &parcel),
+            Err(CallError::Service(back)) => is(&back, &parcel, memories).await,
             Err(error) => return Err(told(error)),
         },
         "nap" => {
             let slept = client.nap(rng.u64(..300), &parcel);
-            is(&slept.await.map_err(told)?, &parcel);
+            is(&slept.await.map_err(told)?, &parcel, memories).await;
         }
         "insist" => client.insist(rng.u64(..300)).await.map_err(told)?,
         "joined" => {
@@ -256,9 +260,9 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
             let pause = [0, rng.u64(..10)][rng.usize(..2)];
             let mut came = client.pour(seed, many, pause);
             let until = all_or_some(rng, many);
-            for expected in Parcel::drawn(seed, many, pool).take(until) {
+            for expected in Parcel::drawn(seed, many, memories).take(until) {
                 let parcel = came.next().await.expect("a stream ended early");
-                is(&parcel.map_err(told)?, &expected);
+                is(&parcel.map_err(told)?, &expected, memories).await;
                 rest(rng, &mut rests).await;
             }
             if until as u64 == many {
@@ -272,7 +276,7 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
         "sip" => {
             let (seed, many) = (rng.u64(..), rng.u64(..20));
             let pause = [0, rng.u64(..10)][rng.usize(..2)];
-            let parcels = stream::iter(Parcel::drawn(seed, many, pool))
+            let parcels = stream::iter(Parcel::drawn(seed, many, memories))
                 .then(move |parcel| paused(parcel, pause));
             let most = all_or_some(rng, many) as u64;
             let taken = client.sip(parcels, most).await.map_err(told)?;
@@ -280,11 +284,11 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
         }
         "through" => {
             let (seed, many) = (rng.u64(..), rng.u64(..12));
-            let mut came = client.through(stream::iter(Parcel::drawn(seed, many, pool)));
+            let mut came = client.through(stream::iter(Parcel::drawn(seed, many, memories)));
             let until = all_or_some(rng, many);
-            for expected in Parcel::drawn(seed, many, pool).take(until) {
+            for expected in Parcel::drawn(seed, many, memories).take(until) {
                 let parcel = came.next().await.expect("a stream ended early");
-                is(&parcel.map_err(told)?, &expected);
+                is(&parcel.map_err(told)?, &expected, memories).await;
                 rest(rng, &mut rests).await;
             }
         }
@@ -293,7 +297,7 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
             let other = kept.clone();
             drop(kept);
             rest(rng, &mut rests).await;
-            is(&other.fetch().await.map_err(told)?, &parcel);
+            is(&other.fetch().await.map_err(told)?, &parcel, memories).await;
             drop(other.fetch());
         }
         "chain" => {
@@ -302,7 +306,7 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
             for _ in 0..rng.u64(..8) {
                 let pause = [0, rng.u64(..20)][rng.usize(..2)];
                 let next = client.next(&last, pause);
-                expected = expected.next(pool);
+                expected = expected.next(memories);
                 let before = std::mem::replace(&mut last, next);
                 if rng.bool() {
                     others.push(before);
@@ -312,7 +316,7 @@ pub(super) async fn act(number: usize, client: ErrandsClient, pool: &Pool, mut r
             if rng.bool() {
                 others.clear();
             }
-            is(&last.fetch().await.map_err(told)?, &expected);
+            is(&last.fetch().await.map_err(told)?, &expected, memories).await;
             for other in others {
                 other.await.map_err(told)?;
             }

@@ -17,6 +17,7 @@ mod errands;
 #[path = "../cuda/fixture.rs"]
 mod fixture;
 mod meetings;
+mod memories;
 mod pipes;
 mod proxy;
 mod world;
@@ -30,12 +31,13 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::future::join_all;
 use tensorpipe::testing::{self, Network};
-use tensorpipe::{Context, Pool, ambient};
+use tensorpipe::{Context, ambient};
 use tensorpipe_rpc::{CallError, ConnectError, Connection, Replicas};
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::errands::{ACTS, Errand, ErrandsClient, ErrandsService, Parcel, act, longest};
+use self::memories::Memories;
 use self::world::{Ground, Life, Weather, World};
 
 /// The seeds of a usual run.
@@ -140,7 +142,7 @@ async fn holds_nothing(context: &Context, within: Duration) {
 struct Visitor {
     client: ErrandsClient,
     on: On,
-    pool: Pool,
+    memories: Memories,
 }
 
 enum On {
@@ -173,35 +175,44 @@ impl Visitor {
         context: &Context,
         rng: &mut Rng,
     ) -> Result<Self, ConnectError> {
-        let (within, pool) = (millis(60_000), context.pool().clone());
+        let within = millis(60_000);
+        let memories = Memories::of(context, world.fixture());
         if rng.u8(..4) == 0 {
             let urls = world.sites.iter().map(|site| site.front());
             let replicas = Replicas::builder().context(context).urls(urls).connect();
             let replicas = in_time("connecting", within, replicas).await?;
             let client = in_time("asking", within, ErrandsClient::on(&replicas)).await?;
             let on = On::Replicas(replicas);
-            return Ok(Self { client, on, pool });
+            return Ok(Self {
+                client,
+                on,
+                memories,
+            });
         }
         let site = rng.usize(..world.sites.len());
         let connection = Connection::builder()
             .context(context)
-            .service(ErrandsService::new(Errand(pool.clone())))
+            .service(ErrandsService::new(Errand(memories.clone())))
             .connect(world.sites[site].front());
         let connection = in_time("connecting", within, connection).await?;
         let client = in_time("asking", within, ErrandsClient::on(&connection)).await?;
         let on = On::Connection(connection);
-        Ok(Self { client, on, pool })
+        Ok(Self {
+            client,
+            on,
+            memories,
+        })
     }
 
     /// Some acts, several at a time.
     async fn acts(&self, weather: Weather, log: &Log, rng: &mut Rng) {
         let mut tasks = Vec::new();
         for _ in 0..rng.usize(1..8) {
-            let (client, pool) = (self.client.clone(), self.pool.clone());
+            let (client, memories) = (self.client.clone(), self.memories.clone());
             let (log, mut rng) = (log.clone(), rng.fork());
             tasks.push(tokio::spawn(async move {
                 for _ in 0..rng.usize(1..6) {
-                    one_act(&client, &pool, weather, &log, &mut rng).await;
+                    one_act(&client, &memories, weather, &log, &mut rng).await;
                 }
             }));
         }
@@ -239,7 +250,7 @@ impl Visitor {
             if weather > Weather::Calm {
                 sleep(millis(200)).await;
             }
-            match client.echo(Parcel::of(bytes, &self.pool)).await {
+            match client.echo(Parcel::of(bytes, &self.memories)).await {
                 Ok(_) => {}
                 Err(CallError::Deadline { after, .. }) if after < millis(1000) => {
                     assert_eq!(world.limits.longest_call, millis(200));
@@ -293,7 +304,13 @@ async fn visit_for_a_while(world: Arc<World>, context: Context, log: Log, mut rn
     tokio::task::spawn_blocking(visit).await.unwrap();
 }
 
-async fn one_act(client: &ErrandsClient, pool: &Pool, weather: Weather, log: &Log, rng: &mut Rng) {
+async fn one_act(
+    client: &ErrandsClient,
+    memories: &Memories,
+    weather: Weather,
+    log: &Log,
+    rng: &mut Rng,
+) {
     let number = rng.usize(..ACTS.len());
     let deadline = match weather {
         Weather::Calm => millis(1_000_000),
@@ -301,7 +318,7 @@ async fn one_act(client: &ErrandsClient, pool: &Pool, weather: Weather, log: &Lo
     };
     let (name, id) = (ACTS[number], rng.u16(..));
     log.note(format!("act {id}: {name} within {deadline:?}"));
-    let act = act(number, client.with_deadline(deadline), pool, rng.fork());
+    let act = act(number, client.with_deadline(deadline), memories, rng.fork());
     if rng.u8(..5) == 0 {
         let up_to = one_of(rng, &[2, 50, 500]);
         let _ = timeout(millis(rng.u64(..up_to)), act).await;
@@ -547,11 +564,15 @@ fn meetings_in_real_time() {
     });
 }
 
-/// Tensors of pipes on the devices of the driver for tests, which sees what is done wrong there.
+/// Tensors on the devices of the driver for tests, which sees what is done wrong there.
 #[test]
-fn pipes_of_gpus() {
+fn acts_and_pipes_of_gpus() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, pipes::story(Ground::gpus(seed), seed, seen));
+        let ground = || Ground::gpus(seed);
+        in_real_time(seed, async move {
+            pipes::story(ground(), seed, seen.clone()).await;
+            story(ground(), seed, seen).await;
+        });
     });
     driver::nothing_went_wrong();
 }

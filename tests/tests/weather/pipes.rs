@@ -1,87 +1,17 @@
 //! Bare pipes: messages of any shape, written, taken back, read, skipped and refused in every way.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use fastrand::Rng;
-use tensorpipe::conformance::device::Fixture;
-use tensorpipe::device::DevicePool;
 use tensorpipe::{
-    Allocation, Buffer, BufferMut, Context, DType, Device, Incoming, Message, MessageTensor,
-    Payload, Pipe, Place, Pool, Tensor,
+    Allocation, BufferMut, Context, Incoming, Message, MessageTensor, Payload, Pipe, Place, Tensor,
 };
 use tokio::time::{sleep, timeout};
 
+use super::memories::Memories;
 use super::world::{Ground, Weather, World};
 use super::{Log, Seen, holds_nothing, in_time, one_of};
 use crate::millis;
-
-/// Where tensors are made, and how those on devices are read.
-#[derive(Clone)]
-struct Memories {
-    pool: Pool,
-    devices: Vec<DevicePool>,
-    fixture: Option<Arc<dyn Fixture>>,
-}
-
-impl Memories {
-    fn of(context: &Context, fixture: Option<Arc<dyn Fixture>>) -> Self {
-        let devices = fixture.iter().flat_map(|fixture| {
-            let devices = fixture.allocator().devices().into_iter();
-            devices.map(|device| context.allocator(device).unwrap())
-        });
-        Self {
-            pool: context.pool().clone(),
-            devices: devices.collect(),
-            fixture,
-        }
-    }
-
-    /// Main memory alone.
-    fn plain() -> Self {
-        Self {
-            pool: Pool::default(),
-            devices: Vec::new(),
-            fixture: None,
-        }
-    }
-
-    /// On one of the devices, if there are any.
-    fn on_device(&self, bytes: Vec<u8>, rng: &mut Rng) -> MessageTensor {
-        let (at, target) = (rng.usize(..), rng.usize(..));
-        let (Some(fixture), Some(pool)) = (
-            &self.fixture,
-            self.devices.get(at % self.devices.len().max(1)),
-        ) else {
-            return Tensor::from(bytes).into();
-        };
-        let (len, device) = (bytes.len(), pool.device());
-        let buffer = match len {
-            0 => Buffer::empty(device),
-            _ => fixture.write(&bytes, pool.take(len).unwrap()),
-        };
-        let tensor = Tensor::from_buffer(buffer, DType::U8, [len as u64]).unwrap();
-        let tensor = MessageTensor::from(tensor);
-        match target % 4 {
-            0 => tensor.to_device(self.devices[target / 4 % self.devices.len()].device()),
-            1 => tensor.to_device(Device::CPU),
-            _ => tensor,
-        }
-    }
-
-    /// Its bytes, wherever it is.
-    async fn bytes(&self, tensor: &Tensor) -> Vec<u8> {
-        let buffer = tensor.buffer();
-        if let Some(bytes) = buffer.as_bytes() {
-            return bytes.to_vec();
-        }
-        let Some(fixture) = self.fixture.as_ref().filter(|_| !buffer.is_empty()) else {
-            return Vec::new();
-        };
-        let read = fixture.read(buffer);
-        tokio::task::spawn_blocking(read).await.unwrap()
-    }
-}
 
 /// All of it follows from its number, which stands at its beginning.
 fn message(number: u64, memories: &Memories) -> Message {
@@ -99,15 +29,15 @@ fn message(number: u64, memories: &Memories) -> Message {
         message = match rng.u8(..5) {
             0 => message.payload(Payload::new(bytes).with_metadata(vec![byte; rng.usize(..20)])),
             1 => message.tensor(Tensor::from(bytes)),
-            2 | 3 => message.tensor(memories.on_device(bytes, rng)),
-            _ => {
-                let mut tensor = memories
-                    .pool
-                    .tensor(DType::U8, [bytes.len() as u64])
-                    .unwrap();
-                tensor.make_mut::<u8>().unwrap().copy_from_slice(&bytes);
-                message.tensor(tensor)
+            2 | 3 => {
+                let (at, target) = (rng.usize(..), rng.usize(..));
+                let tensor = MessageTensor::from(memories.on_device(at, &bytes));
+                message.tensor(match memories.target(target) {
+                    Some(device) => tensor.to_device(device),
+                    None => tensor,
+                })
             }
+            _ => message.tensor(memories.pooled(&bytes)),
         };
     }
     message

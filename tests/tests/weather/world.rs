@@ -20,6 +20,7 @@ use tokio::time::sleep;
 
 use super::errands::{Errand, ErrandsService};
 use super::fixture::CudaFixture;
+use super::memories::Memories;
 use super::millis;
 use super::proxy::{Passes, Proxy};
 use super::{holds_nothing, in_time, one_of};
@@ -403,7 +404,10 @@ impl World {
         let context = self.context(&site.name, rng);
         let server = Server::builder().context(&context);
         let server = server.limits(self.limits.clone());
-        let server = server.service(ErrandsService::new(Errand(context.pool().clone())));
+        let server = server.service(ErrandsService::new(Errand(Memories::of(
+            &context,
+            self.fixture(),
+        ))));
         let server = server.listen(site.url()).await.unwrap();
         *site.url.lock().unwrap() = server.url().to_string();
         Life::Here(server, context)
