@@ -432,6 +432,7 @@ async fn story(ground: Ground, seed: u64, seen: Seen) {
             .await;
         }
     }
+    world.has_shut_down().await;
     for site in &world.sites {
         if let Some(Life::Here(server, context)) = site.take() {
             in_time("a shutdown", world.shutdown(), server.shutdown()).await;

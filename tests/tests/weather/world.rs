@@ -16,6 +16,7 @@ use tensorpipe_rpc::{Server, ServerLimits};
 use tensorpipe_test_cuda::Driver;
 use tensorpipe_tests::{Child, say};
 use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::errands::{Errand, ErrandsService};
@@ -249,6 +250,8 @@ pub(super) struct World {
     pub(super) sites: Vec<Site>,
     pub(super) clients: Vec<String>,
     gpus: Option<Gpus>,
+    /// Servers that shut down.
+    ending: Mutex<Vec<JoinHandle<()>>>,
     mpt: Option<u8>,
     /// Both ends are in one process, and use channels as if they were not.
     as_processes: bool,
@@ -285,6 +288,7 @@ impl World {
             as_processes: rng.u8(..4) > 0,
             gpus: matches!(ground, Ground::Gpus(_)).then(Gpus::new),
             ground,
+            ending: Mutex::default(),
         };
         if let Ground::Simulated(network) = &world.ground {
             for (from, to) in world.pairs() {
@@ -413,6 +417,14 @@ impl World {
         Life::Here(server, context)
     }
 
+    /// Waits for the servers that shut down.
+    pub(super) async fn has_shut_down(&self) {
+        let ending = std::mem::take(&mut *self.ending.lock().unwrap());
+        for ends in ending {
+            ends.await.unwrap();
+        }
+    }
+
     /// How long a server may take to shut down.
     pub(super) fn shutdown(&self) -> Duration {
         self.limits.drain + self.timeouts.linger + millis(1000)
@@ -499,11 +511,9 @@ impl World {
                         in_time("a shutdown", ends, server.shutdown()).await;
                         holds_nothing(&context, millis(1000)).await;
                     });
+                    self.ending.lock().unwrap().push(ends);
                     sleep(millis(rng.u64(1..1000))).await;
                     self.serve(site, rng).await;
-                    if rng.bool() {
-                        ends.await.unwrap();
-                    }
                 }
                 (6, Ground::Simulated(network)) => {
                     network.crash(&site.name);
