@@ -93,7 +93,7 @@ async fn a_method_that_the_server_lacks_is_unimplemented_whatever_its_size() {
         let said = error.to_string();
         assert!(!error.may_have_run(), "{said}");
         assert!(
-            said.contains("no method `Growing::brand_new`; it is older"),
+            said.contains("no method `Growing::brand_new`; it was built"),
             "{said}"
         );
     }
