@@ -1,5 +1,6 @@
 //! Servers, the hosts of clients, and what happens to both and to the links between them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -266,7 +267,12 @@ impl World {
             let name = format!("server{number}");
             let url = match ground.wire() {
                 None => format!("sim://{name}:1"),
-                Some(Wire::Shm) => format!("shm://weather-{}-{seed}-{name}", std::process::id()),
+                Some(Wire::Shm) => {
+                    // Other stories of this process have the same seed.
+                    static STORIES: AtomicU64 = AtomicU64::new(0);
+                    let story = STORIES.fetch_add(1, Ordering::Relaxed);
+                    format!("shm://weather-{}-{story}-{name}", std::process::id())
+                }
                 Some(Wire::ProxiedTls) => "tls://127.0.0.1:0".to_owned(),
                 Some(Wire::Tcp | Wire::Proxied) => "tcp://127.0.0.1:0".to_owned(),
             };
