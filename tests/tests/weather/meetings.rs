@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use futures_util::future::join_all;
 use tensorpipe::Tensor;
 use tensorpipe_rpc::Server;
 use tensorpipe_rpc::rendezvous::{Key, Limits, RecvError, Rendezvous, SendError};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::world::{Ground, Weather, World};
-use super::{LATE, Log, Seen, holds_nothing, in_time, one_of, slack, until};
+use super::bounds::{LATE, all_end, holds_nothing, in_time, slack, struck, until};
+use super::places::Ground;
+use super::world::{Weather, World};
+use super::{Log, Seen, one_of};
 use crate::millis;
 
 const PRODUCER: &str = "server0";
@@ -132,15 +133,8 @@ pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
                 }));
             }
         }
-        let all = in_time("meetings", Duration::from_secs(3600), join_all(meetings));
-        let ended = tokio::select! {
-            biased;
-            ended = all => ended,
-            () = world.strikes_links(rng.fork()) => unreachable!("without end"),
-        };
-        for ended in ended {
-            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        }
+        let all = in_time("meetings", Duration::from_secs(3600), all_end(meetings));
+        struck(world.strikes_links(rng.fork()), all).await;
         world.clears_links();
         // The last receipts come, by other connections if need be.
         until("values are kept", millis(60_000), || {

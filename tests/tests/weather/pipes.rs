@@ -8,9 +8,11 @@ use tensorpipe::{
 };
 use tokio::time::{sleep, timeout};
 
+use super::bounds::{all_end, holds_nothing, in_time, struck};
 use super::memories::Memories;
-use super::world::{Ground, Weather, World};
-use super::{Log, Seen, holds_nothing, in_time, one_of};
+use super::places::Ground;
+use super::world::{Weather, World};
+use super::{Log, Seen, one_of};
 use crate::millis;
 
 /// All of it follows from its number, which stands at its beginning.
@@ -66,15 +68,9 @@ async fn check(found: &Message, memories: &Memories, skipped: bool) {
     }
 }
 
-/// What a writer knows of its messages.
-#[derive(Default)]
-struct Written {
-    /// Those that it did not take back.
-    certain: BTreeSet<u64>,
-}
-
-async fn writes(pipe: Pipe, memories: Memories, first: u64, mut rng: Rng) -> Written {
-    let mut written = Written::default();
+/// Writes messages. Returns the numbers of those that it has not taken back.
+async fn writes(pipe: Pipe, memories: Memories, first: u64, mut rng: Rng) -> BTreeSet<u64> {
+    let mut written = BTreeSet::new();
     for number in first..first + rng.u64(..40) {
         let write = pipe.write(message(number, &memories));
         if write.id().is_none() {
@@ -90,7 +86,7 @@ async fn writes(pipe: Pipe, memories: Memories, first: u64, mut rng: Rng) -> Wri
                 write.cancel();
             }
             way => {
-                written.certain.insert(number);
+                written.insert(number);
                 match way {
                     1 | 2 => drop(write),
                     3 => drop(timeout(millis(rng.u64(..30)), write).await),
@@ -115,7 +111,7 @@ async fn writes(pipe: Pipe, memories: Memories, first: u64, mut rng: Rng) -> Wri
     written
 }
 
-/// Decides about a message. Returns whether the pipe goes on.
+/// Decides about a message.
 async fn decides(incoming: Incoming, memories: Memories, calm: bool, mut rng: Rng) {
     let rng = &mut rng;
     let descriptor = incoming.descriptor().clone();
@@ -202,11 +198,7 @@ async fn reads(pipe: Pipe, memories: Memories, calm: bool, mut rng: Rng) -> BTre
         }
     }
     drop(undecided);
-    for decision in deciding {
-        if let Err(error) = decision.await {
-            std::panic::resume_unwind(error.into_panic());
-        }
-    }
+    all_end(deciding).await;
     seen
 }
 
@@ -243,7 +235,7 @@ async fn converses(
     for (written, seen) in [(written_a, seen_b), (written_b, seen_a)] {
         came += seen.len();
         if calm {
-            let lost: Vec<_> = written.certain.difference(&seen).collect();
+            let lost: Vec<_> = written.difference(&seen).collect();
             assert!(lost.is_empty(), "{lost:?} have not come");
         }
     }
@@ -303,15 +295,7 @@ pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
                 rng.fork(),
             )));
         }
-        let talks = futures_util::future::join_all(talks);
-        let ended = tokio::select! {
-            biased;
-            ended = talks => ended,
-            () = world.strikes_links(rng.fork()) => unreachable!("without end"),
-        };
-        for ended in ended {
-            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        }
+        struck(world.strikes_links(rng.fork()), all_end(talks)).await;
         world.clears_links();
         for context in [&near, &far] {
             // Pipes that were dropped say goodbye first.

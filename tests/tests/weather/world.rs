@@ -1,7 +1,7 @@
-//! Servers, the hosts of clients, and what happens to both and to the links between them.
+//! What a seed draws: limits, servers and hosts, and what happens to them and to the links between them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -9,23 +9,20 @@ use tensorpipe::channels::{
     BasicChannel, Channel, CmaChannel, LeaseChannel, MptChannel, Pays, Threshold,
 };
 use tensorpipe::conformance::device::Fixture;
-use tensorpipe::device::cuda::CudaDevices;
-use tensorpipe::testing::Network;
-use tensorpipe::transports::{Pem, ShmTransport, TcpTransport, TlsConfig, TlsTransport, Transport};
+use tensorpipe::transports::Transport;
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Pool, PoolOptions, Timeouts};
 use tensorpipe_rpc::{Server, ServerLimits};
-use tensorpipe_test_cuda::Driver;
 use tensorpipe_tests::{Child, say};
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::errands::{Errand, ErrandsService};
-use super::fixture::CudaFixture;
-use super::memories::Memories;
-use super::millis;
-use super::proxy::{Passes, Proxy};
-use super::{holds_nothing, in_time, one_of};
+use crate::bounds::{all_end, holds_nothing, in_time};
+use crate::errands::{Errand, ErrandsService};
+use crate::memories::Memories;
+use crate::places::{Gpus, Ground, Life, Site, Wire};
+use crate::proxy::{Passes, Proxy};
+use crate::{millis, one_of};
 
 /// What happens while clients act. Each has what those before it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,166 +76,6 @@ impl Weather {
         self.vary(rng, &mut limits.longest_call, &[millis(200)]);
         limits.drain = one_of(rng, &[millis(10), millis(1000), millis(30_000)]);
         limits
-    }
-}
-
-/// What carries the pipes.
-#[derive(Clone, Debug)]
-pub(super) enum Ground {
-    /// On a virtual clock.
-    Simulated(Network),
-    /// In this process.
-    Here(Wire),
-    /// The same with the GPUs of the driver for tests.
-    Gpus(Wire),
-    /// Each server is a process.
-    Processes(Wire),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Wire {
-    Tcp,
-    Shm,
-    /// Tcp, through a proxy that stalls and cuts.
-    Proxied,
-    /// The same with TLS.
-    ProxiedTls,
-}
-
-impl Wire {
-    fn is_proxied(self) -> bool {
-        matches!(self, Self::Proxied | Self::ProxiedTls)
-    }
-
-    fn transport(self) -> Arc<dyn Transport> {
-        match self {
-            Self::Tcp | Self::Proxied => Arc::new(TcpTransport::new()),
-            Self::Shm => Arc::new(ShmTransport::new()),
-            Self::ProxiedTls => {
-                static CERTIFICATE: LazyLock<[String; 2]> = LazyLock::new(|| {
-                    let names = ["127.0.0.1".to_owned()];
-                    let own = rcgen::generate_simple_self_signed(names).unwrap();
-                    [own.cert.pem(), own.signing_key.serialize_pem()]
-                });
-                let [chain, key] = CERTIFICATE.each_ref().map(|pem| Pem::bytes(pem.as_str()));
-                let config = TlsConfig::new()
-                    .certificate(chain.clone(), key)
-                    .trust(chain);
-                Arc::new(TlsTransport::new(config).unwrap())
-            }
-        }
-    }
-}
-
-impl Ground {
-    /// In this process, in real time.
-    pub(super) fn here(seed: u64) -> Self {
-        Self::Here(match seed % 4 {
-            0 => Wire::Proxied,
-            1 => Wire::ProxiedTls,
-            _ => Wire::Shm,
-        })
-    }
-
-    pub(super) fn gpus(seed: u64) -> Self {
-        match Self::here(seed) {
-            Self::Here(wire) => Self::Gpus(wire),
-            other => other,
-        }
-    }
-
-    pub(super) fn processes(seed: u64) -> Self {
-        Self::Processes(match seed % 2 {
-            0 => Wire::Tcp,
-            _ => Wire::Shm,
-        })
-    }
-
-    fn wire(&self) -> Option<Wire> {
-        match self {
-            Self::Simulated(_) => None,
-            Self::Here(wire) | Self::Gpus(wire) | Self::Processes(wire) => Some(*wire),
-        }
-    }
-}
-
-/// A server, while it runs. Another one takes its place.
-pub(super) struct Site {
-    name: String,
-    /// Where it listened first, or listens next.
-    url: Mutex<String>,
-    life: Mutex<Option<Life>>,
-    /// What its clients connect to in its place.
-    proxies: Mutex<Vec<Proxy>>,
-}
-
-pub(super) enum Life {
-    Here(Server, Context),
-    Process(Child),
-}
-
-impl Site {
-    /// Looks at a server of this process. `None` if it is another one's.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&Server, &Context) -> T) -> Option<T> {
-        match self.life.lock().unwrap().as_ref().expect("it runs") {
-            Life::Here(server, context) => Some(look(server, context)),
-            Life::Process(_) => None,
-        }
-    }
-
-    pub(super) fn take(&self) -> Option<Life> {
-        self.life.lock().unwrap().take()
-    }
-
-    /// Stops its process, if it is one, until the guard is dropped.
-    fn suspend(&self) -> Option<Suspended<'_>> {
-        match self.life.lock().unwrap().as_ref() {
-            Some(Life::Process(child)) => child.suspend(),
-            _ => return None,
-        }
-        Some(Suspended(self))
-    }
-
-    pub(super) fn url(&self) -> String {
-        self.url.lock().unwrap().clone()
-    }
-
-    /// What a client of its server connects to.
-    pub(super) fn front(&self) -> String {
-        match self.proxies.lock().unwrap().first() {
-            Some(proxy) => proxy.url().to_owned(),
-            None => self.url(),
-        }
-    }
-
-    fn lets_pass(&self, passes: Passes) {
-        for proxy in &*self.proxies.lock().unwrap() {
-            proxy.lets_pass(passes);
-        }
-    }
-}
-
-struct Suspended<'a>(&'a Site);
-
-impl Drop for Suspended<'_> {
-    fn drop(&mut self) {
-        if let Some(Life::Process(child)) = self.0.life.lock().unwrap().as_ref() {
-            child.resume();
-        }
-    }
-}
-
-struct Gpus {
-    cuda: CudaDevices,
-    streams: Arc<CudaFixture>,
-}
-
-impl Gpus {
-    fn new() -> Self {
-        Driver::here();
-        let cuda = CudaDevices::open().unwrap();
-        let streams = Arc::new(CudaFixture::on(&cuda));
-        Self { cuda, streams }
     }
 }
 
@@ -426,9 +263,7 @@ impl World {
     /// Waits for the servers that shut down.
     pub(super) async fn has_shut_down(&self) {
         let ending = std::mem::take(&mut *self.ending.lock().unwrap());
-        for ends in ending {
-            ends.await.unwrap();
-        }
+        all_end(ending).await;
     }
 
     /// How long a server may take to shut down.
