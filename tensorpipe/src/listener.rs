@@ -147,7 +147,8 @@ impl Listener {
         self.pipes.next().await.ok_or_else(|| closed().into())
     }
 
-    /// Stops listening: its addresses are free when this returns. Pipes that were accepted go on.
+    /// Stops listening: its addresses are free when this returns, unless this process is starting another one, which holds them until it
+    /// runs its program. Pipes that were accepted go on.
     pub fn close(&self) {
         self.tasks.stop();
     }

@@ -1,9 +1,10 @@
 //! Bounds on waits, and what must be held no more.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tensorpipe::{Context, ambient};
+use tensorpipe::{Context, Error, ambient};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -35,6 +36,24 @@ pub(super) async fn in_time<T>(what: &str, within: Duration, work: impl Future<O
     let within = within + slack();
     let ended = timeout(within, work).await;
     ended.unwrap_or_else(|_| panic!("{what} goes on after {within:?}"))
+}
+
+/// Listens, also where the address is still in use. In real time another process may have it for a moment: one that is being killed, or one
+/// that was forked from this one and does not run its program yet.
+pub(super) async fn listens<T>(
+    mut listen: impl AsyncFnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let begun = Instant::now();
+    loop {
+        match listen().await {
+            Err(Error::System(error))
+                if error.source.kind() == ErrorKind::AddrInUse && begun.elapsed() < slack() =>
+            {
+                sleep(millis(10)).await;
+            }
+            listened => return listened,
+        }
+    }
 }
 
 /// Does `work` while things happen, which never end.

@@ -8,7 +8,7 @@ use tensorpipe_rpc::Server;
 use tensorpipe_rpc::rendezvous::{Key, Limits, RecvError, Rendezvous, SendError};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::bounds::{LATE, all_end, holds_nothing, in_time, slack, struck, until};
+use super::bounds::{LATE, all_end, holds_nothing, in_time, listens, slack, struck, until};
 use super::places::Ground;
 use super::world::{Weather, World};
 use super::{Log, Seen, one_of};
@@ -97,8 +97,11 @@ pub(super) async fn story(ground: Ground, seed: u64, seen: Seen) {
         .context(&context)
         .limits(limits);
     let front = front.build().unwrap();
-    let server = Server::builder().context(&context).service(front.service());
-    let server = server.listen(world.sites[0].url()).await.unwrap();
+    let listen = async || {
+        let server = Server::builder().context(&context).service(front.service());
+        server.listen(world.sites[0].url()).await
+    };
+    let server = listens(listen).await.unwrap();
     let url = server.url().as_ref();
     let url = world.before(&world.sites[0], url, rng).await;
     let backs = world.clients.iter().map(|name| {

@@ -1,5 +1,6 @@
 //! Where tensors are made, and how those on devices are read.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use tensorpipe::conformance::device::Fixture;
@@ -70,7 +71,7 @@ impl Memories {
             .flatten()
     }
 
-    /// Its bytes, wherever it is.
+    /// Its bytes, wherever it is. Without end if the runtime ends.
     pub(super) async fn bytes(&self, tensor: &Tensor) -> Vec<u8> {
         let buffer = tensor.buffer();
         if let Some(bytes) = buffer.as_bytes() {
@@ -80,6 +81,9 @@ impl Memories {
             return Vec::new();
         };
         let read = fixture.read(buffer);
-        tokio::task::spawn_blocking(read).await.unwrap()
+        match tokio::task::spawn_blocking(read).await {
+            Err(error) if error.is_cancelled() => pending().await,
+            read => read.unwrap(),
+        }
     }
 }

@@ -8,7 +8,7 @@ use tensorpipe::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::bounds::{all_end, holds_nothing, in_time, struck};
+use super::bounds::{all_end, holds_nothing, in_time, listens, struck};
 use super::memories::Memories;
 use super::places::Ground;
 use super::world::{Weather, World};
@@ -258,9 +258,8 @@ async fn converses(
 async fn connect(world: &World, contexts: [&Context; 2], rng: &mut Rng) -> Option<[Pipe; 2]> {
     let [near, far] = contexts;
     let site = &world.sites[0];
-    let Ok(listener) = far.listen([site.url()]).await else {
-        return None;
-    };
+    let listener = listens(async || far.listen([site.url()]).await).await;
+    let listener = listener.unwrap();
     let url = world.before(site, listener.url().as_ref(), rng).await;
     let both = async { tokio::join!(near.connect(url), listener.accept()) };
     match timeout(millis(60_000), both).await {

@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::bounds::{all_end, holds_nothing, in_time};
+use crate::bounds::{all_end, holds_nothing, in_time, listens};
 use crate::errands::{Errand, ErrandsService};
 use crate::memories::Memories;
 use crate::places::{Gpus, Ground, Life, Site, Wire};
@@ -249,13 +249,14 @@ impl World {
 
     async fn serve_here(&self, site: &Site, rng: &mut Rng) -> Life {
         let context = self.context(&site.name, rng);
-        let server = Server::builder().context(&context);
-        let server = server.limits(self.limits.clone());
-        let server = server.service(ErrandsService::new(Errand(Memories::of(
-            &context,
-            self.fixture(),
-        ))));
-        let server = server.listen(site.url()).await.unwrap();
+        let memories = Memories::of(&context, self.fixture());
+        let listen = async || {
+            let server = Server::builder().context(&context);
+            let server = server.limits(self.limits.clone());
+            let server = server.service(ErrandsService::new(Errand(memories.clone())));
+            server.listen(site.url()).await
+        };
+        let server = listens(listen).await.unwrap();
         *site.url.lock().unwrap() = server.url().to_string();
         Life::Here(server, context)
     }
