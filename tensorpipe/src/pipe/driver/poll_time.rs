@@ -7,7 +7,8 @@
 //!
 //! Several pipes on one thread poll in turn. A wait costs only its share of that time: it may be long while other pipes are busy. A thread
 //! that drives one pipe after the other has no time to sleep, and polling each of them once in a while costs less than a wake-up. So a
-//! server of many clients that call all the time polls all of them, however long each waits.
+//! server of many clients that call all the time polls all of them, however long each waits. Over tcp it polls none: to ask each of many
+//! sockets is more work than to be told by the system which of them have news.
 //!
 //! Both ends may be wrong together. If cores wake slowly, each end sees long sleeps, and polls in vain while the other end sleeps: a call
 //! takes two wake-ups, though both ends have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use super::runtime::ThreadCounts;
 use super::tuning::{
     BUSY_SLICE, PAID_IN_A_ROW, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP,
-    SIGNS_MOST, SLOW_WAKES, SLOW_WAKES_MOST, TICK,
+    SIGNS_MOST, SLOW_WAKES, SLOW_WAKES_MOST, SOCKETS_POLLED, TICK,
 };
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(super) struct PollTime {
     has_paid: bool,
     /// How often in a row polling has paid since a try for slow wake-ups paid; 0 without such a try.
     paid_since_long: u32,
-    /// The peer sees it when this end polls, and polls then.
+    /// The peer sees it when this end polls, and polls then. Otherwise polls are system calls.
     peer_sees: bool,
     short_sleeps: Signs,
     /// Sleeps that two slow wake-ups would explain.
@@ -114,6 +115,12 @@ impl Begun {
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
+    /// Whether the wait's thread drove many others for each poll of this pipe.
+    fn is_crowded(&self, counts: ThreadCounts) -> bool {
+        let others = (counts.driven).saturating_sub(self.counts.driven + self.polled);
+        counts.thread == self.counts.thread && others > SOCKETS_POLLED * (self.polled + 1)
+    }
+
     /// Whether the wait's thread had no time to sleep, and would have polled this pipe once for each time that it drove another.
     fn was_busy(&self, now: Instant, counts: ThreadCounts) -> bool {
         let driven = counts.driven.saturating_sub(self.counts.driven);
@@ -164,7 +171,8 @@ impl PollTime {
         }
         let at = now();
         let begun = begun.unwrap_or_else(|| Begun::new(at, counts));
-        if begun.share(at, counts) < self.limit {
+        let is_crowded = !self.peer_sees && begun.is_crowded(counts);
+        if begun.share(at, counts) < self.limit && !is_crowded {
             self.wait = Wait::Polling(0, Some(begun));
             return true;
         }
@@ -197,7 +205,8 @@ impl PollTime {
                 }
             }
             Wait::Sleeping(begun) => {
-                if self.limit < POLL_LONGEST {
+                let is_crowded = !self.peer_sees && begun.is_crowded(counts);
+                if self.limit < POLL_LONGEST && !is_crowded {
                     let now = now();
                     let slept = now.saturating_duration_since(begun.at);
                     self.slept(slept, begun.was_busy(now, counts));
@@ -318,6 +327,23 @@ mod tests {
         let polled = poll_in_vain(&mut time, &mut clock, 99);
         assert!(polled > 90 * POLL_LONGEST, "{polled:?}");
         assert!(polled < 110 * POLL_LONGEST, "{polled:?}");
+    }
+
+    /// Where polls are system calls: a thread of few pipes polls them, one of many is told which of them have news.
+    #[test]
+    fn sockets_are_polled_among_few_others() {
+        for (others, pays) in [(3, true), (20, false)] {
+            let (mut time, mut clock) = (PollTime::new(false), Clock::new());
+            let polled = poll_in_vain(&mut time, &mut clock, others);
+            assert_eq!(polled > POLL_LONGEST, pays, "{others}: {polled:?}");
+            answer_after(&mut time, &mut clock, 1);
+            for _ in 0..5 {
+                time.sleeps(clock.counts, || clock.now);
+                clock.poll(others);
+                answer_after(&mut time, &mut clock, 10);
+            }
+            assert_eq!(time.pays(), pays, "{others}");
+        }
     }
 
     /// What another thread has counted says nothing.
