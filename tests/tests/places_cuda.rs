@@ -6,6 +6,7 @@ mod asked;
 #[allow(dead_code, reason = "stories of devices count more")]
 #[path = "cuda/driver.rs"]
 mod driver;
+#[allow(dead_code, reason = "one stream is held at a time")]
 #[path = "cuda/fixture.rs"]
 mod fixture;
 #[path = "places/gpus.rs"]

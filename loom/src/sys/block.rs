@@ -1,14 +1,13 @@
 //! Stand-in for ordinary memory, which no model uses.
 
-use super::registrations::Registrations;
 use crate::error::SystemError;
 
 #[derive(Debug)]
-pub(crate) struct Block(Vec<u8>, Registrations);
+pub(crate) struct Block(Vec<u8>);
 
 impl Block {
     pub(crate) fn zeroed(len: usize) -> Self {
-        Self(vec![0; len], Registrations::default())
+        Self(vec![0; len])
     }
 
     pub(crate) fn try_zeroed(len: usize) -> Result<Self, SystemError> {
@@ -17,10 +16,6 @@ impl Block {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    pub(crate) fn registrations(&self) -> &Registrations {
-        &self.1
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{BufferMut, Device, MemoryKind, QueuedWork};
 use crate::sys::block::Block;
-use crate::sys::registrations::{Registrable, Registrations};
+use crate::sys::registrations::Registrable;
 
 /// Memory of a device, kept alive by whoever holds it.
 ///
@@ -57,7 +57,8 @@ pub trait Memory: Send + Sync + 'static {
     fn work(&self) -> Option<&QueuedWork> {
         None
     }
-    /// The allocation that it lies in, if a device or network card may register it. `None`, the default: the bytes have to be copied.
+    /// The allocation that it lies in, if a device or network card may register it. `None`, the default, and for memory that a program has
+    /// given away: the bytes have to be copied. Registering memory takes as long, and to end that, a driver may wait for its device.
     fn registrable(&self) -> Option<Registrable<'_>> {
         None
     }
@@ -71,9 +72,6 @@ pub trait Memory: Send + Sync + 'static {
 impl Memory for Block {
     fn is_private(&self) -> bool {
         true
-    }
-    fn registrable(&self) -> Option<Registrable<'_>> {
-        Some(Registrable::whole(self.registrations(), self.len()))
     }
     fn len(&self) -> usize {
         self.len()
@@ -115,17 +113,13 @@ impl Memory for Nothing {
 
 /// Memory that its owner allocated, kept alive by owning the owner. Not private: it may be a mapped file.
 pub(super) struct Foreign<O: AsRef<[u8]> + Send + 'static> {
-    registrations: Registrations,
     /// `None` only while dropping.
     owner: Option<O>,
 }
 
 impl<O: AsRef<[u8]> + Send + 'static> Foreign<O> {
     pub(super) fn new(owner: O) -> Self {
-        Self {
-            registrations: Registrations::default(),
-            owner: Some(owner),
-        }
+        Self { owner: Some(owner) }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -136,10 +130,7 @@ impl<O: AsRef<[u8]> + Send + 'static> Foreign<O> {
 impl<O: AsRef<[u8]> + Send + 'static> Drop for Foreign<O> {
     fn drop(&mut self) {
         // The last handle may be dropped in the middle of a pipe's work, which goes on.
-        let end = || {
-            let len = self.bytes().len();
-            self.registrations.end_before(len, self.owner.take());
-        };
+        let end = || drop(self.owner.take());
         if catch_unwind(AssertUnwindSafe(end)).is_err() {
             tracing::warn!("the owner of some memory panicked as it was dropped");
         }
@@ -153,70 +144,40 @@ impl<O: AsRef<[u8]> + Send + Sync + 'static> Memory for Foreign<O> {
     fn as_bytes(&self) -> Option<&[u8]> {
         Some(self.bytes())
     }
-    fn registrable(&self) -> Option<Registrable<'_>> {
-        Some(Registrable::whole(&self.registrations, self.len()))
-    }
     fn as_any(&self) -> &dyn Any {
         match &self.owner {
             Some(owner) => owner,
-            None => &self.registrations,
+            none => none,
         }
     }
     fn as_any_mut(&mut self) -> &mut dyn Any {
-        // The caller may change the owner, and so move its memory.
-        self.registrations.clear();
         match &mut self.owner {
             Some(owner) => owner,
-            None => &mut self.registrations,
+            none => none,
         }
     }
 }
 
 /// A vector of numbers, kept with its type so that it can be handed back.
-pub(super) struct Numbers<T: Send + 'static> {
-    registrations: Registrations,
-    vec: Vec<T>,
-}
-
-impl<T: Send + 'static> Numbers<T> {
-    pub(super) fn new(vec: Vec<T>) -> Self {
-        Self {
-            registrations: Registrations::default(),
-            vec,
-        }
-    }
-}
-
-impl<T: Send + 'static> Drop for Numbers<T> {
-    fn drop(&mut self) {
-        let len = size_of_val(self.vec.as_slice());
-        self.registrations
-            .end_before(len, std::mem::take(&mut self.vec));
-    }
-}
+pub(super) struct Numbers<T: Send + 'static>(pub(super) Vec<T>);
 
 impl<T: bytemuck::Pod + Send + Sync> Memory for Numbers<T> {
     fn is_private(&self) -> bool {
         true
     }
     fn len(&self) -> usize {
-        size_of_val(self.vec.as_slice())
+        size_of_val(self.0.as_slice())
     }
     fn as_bytes(&self) -> Option<&[u8]> {
-        Some(bytemuck::cast_slice(&self.vec))
+        Some(bytemuck::cast_slice(&self.0))
     }
     fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        Some(bytemuck::cast_slice_mut(&mut self.vec))
-    }
-    fn registrable(&self) -> Option<Registrable<'_>> {
-        Some(Registrable::whole(&self.registrations, self.len()))
+        Some(bytemuck::cast_slice_mut(&mut self.0))
     }
     fn as_any(&self) -> &dyn Any {
-        &self.vec
+        &self.0
     }
     fn as_any_mut(&mut self) -> &mut dyn Any {
-        // The caller may change the vector, and so move its elements.
-        self.registrations.clear();
-        &mut self.vec
+        &mut self.0
     }
 }

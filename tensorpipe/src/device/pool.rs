@@ -300,7 +300,8 @@ impl Memory for PooledBlock {
         self.block.as_ref().map_or(0, Block::len)
     }
     fn registrable(&self) -> Option<Registrable<'_>> {
-        self.block.as_ref()?.registrable()
+        let block = self.block.as_ref()?;
+        Some(Registrable::whole(block.registrations(), block.len()))
     }
     fn as_bytes(&self) -> Option<&[u8]> {
         self.block.as_ref().map(Block::bytes)

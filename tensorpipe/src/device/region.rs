@@ -49,7 +49,7 @@ impl Buffer {
 
     /// Takes over a vector, without a copy.
     pub fn from_vec<T: bytemuck::Pod + Send + Sync>(vec: Vec<T>) -> Self {
-        Self::new(Arc::new(Numbers::new(vec)))
+        Self::new(Arc::new(Numbers(vec)))
     }
 
     /// Copies `bytes` into fresh aligned memory.
@@ -210,7 +210,7 @@ impl BufferMut {
 
     /// Takes over a vector without a copy. Its content may be overwritten.
     pub fn from_vec<T: bytemuck::Pod + Send + Sync>(vec: Vec<T>) -> Self {
-        let memory: Arc<dyn Memory> = Arc::new(Numbers::new(vec));
+        let memory: Arc<dyn Memory> = Arc::new(Numbers(vec));
         Self {
             len: memory.len(),
             memory,

@@ -27,6 +27,7 @@
 //! | `TEST_CUDA_FAILS` | `NAME:NTH:CODE`: call number NTH of that function, from 1 on, fails with that error. With `NTH+`, later calls fail, too. `testCudaFails` says so later |
 //! | `TEST_CUDA_SWAPS` | the same of `cuMemExportToShareableHandle` and `cuMemImportFromShareableHandle`: they pass and open other memory |
 //! | `TEST_CUDA_LOSES` | a length: copies of so many bytes between main memory and a device are not made, and an event right behind one fails |
+//! | `TEST_CUDA_LOCKS` | 1: what real drivers may do, too: while main memory is unpinned, most other calls wait, and one host function runs at a time; 0 |
 //! | `TEST_CUDA_REPORT` | a file to which each process adds a line with its number when it begins, and one for each fault and each wait, as they happen |
 
 #![allow(

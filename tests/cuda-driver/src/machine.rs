@@ -10,6 +10,19 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use cudarc::driver::sys::CUresult;
 
 use crate::blocks::Memory;
+use crate::streams::is_settled;
+
+/// Calls that need no lock of the driver's.
+const WITHOUT_LOCK: [&str; 8] = [
+    "cuInit",
+    "cuGetErrorString",
+    "cuDeviceGet",
+    "cuCtxSetCurrent",
+    "cuCtxGetCurrent",
+    "cuEventQuery",
+    "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode",
+];
 
 /// The one there is.
 pub(crate) static MACHINE: LazyLock<Machine> = LazyLock::new(Machine::new);
@@ -26,6 +39,8 @@ pub(crate) struct Machine {
     pub(crate) dma_bufs: i32,
     /// Whether devices have memory pools.
     pub(crate) pools: i32,
+    /// Whether calls wait while another one unpins main memory, and one host function runs at a time.
+    pub(crate) locks: bool,
     /// Functions that it does not support, by name.
     refused: String,
     /// A call that fails.
@@ -119,6 +134,7 @@ impl Machine {
                 .collect(),
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
             pools: variable("TEST_CUDA_POOLS", 1),
+            locks: variable("TEST_CUDA_LOCKS", 0) > 0,
             refused: variable("TEST_CUDA_REFUSES", String::new()),
             failing: Mutex::new(Failing::parse(&variable("TEST_CUDA_FAILS", String::new()))),
             held: Mutex::default(),
@@ -141,6 +157,9 @@ impl Machine {
 
     /// Whether a call of this function fails, and with what.
     pub(crate) fn fails(&self, function: &str) -> Result<(), CUresult> {
+        if self.locks && !WITHOUT_LOCK.contains(&function) {
+            is_settled();
+        }
         let named = |name: &str| name == function || Some(name) == function.strip_suffix("_v2");
         let mut held = self.held();
         while named(&held.0) {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{
     CU_MEMHOSTREGISTER_READ_ONLY, CUcontext, CUdeviceptr, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUpointer_attribute, CUresult, CUstream,
+    CUmemoryPool, CUmemorytype, CUpointer_attribute, CUresult, CUstream,
 };
 
 use crate::captures;
@@ -123,7 +123,8 @@ pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     CUresult::CUDA_SUCCESS
 }
 
-/// One thing is known of memory: its device, whichever context is this thread's.
+/// Two things are known of memory, whichever context is this thread's: its device, and whether it is that device's. Main memory that was
+/// pinned has one, too: for which it was.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuPointerGetAttribute(
     out: *mut c_void,
@@ -131,13 +132,22 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
     address: CUdeviceptr,
 ) -> CUresult {
     may_fail!("cuPointerGetAttribute");
-    if attribute != CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL {
-        return CUresult::CUDA_ERROR_NOT_SUPPORTED;
-    }
-    let found = MACHINE.device_of(address);
-    let found = found.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE);
+    let found = match MACHINE.device_of(address) {
+        Some(device) => Ok((device, CUmemorytype::CU_MEMORYTYPE_DEVICE)),
+        None if MACHINE.is_pinned(address as usize, 1) => Ok((0, CUmemorytype::CU_MEMORYTYPE_HOST)),
+        None => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    };
+    let said = match attribute {
+        CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
+            found.map(|(device, _)| device as c_int)
+        }
+        CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE => {
+            found.map(|(_, kind)| kind as c_int)
+        }
+        _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+    };
     // SAFETY: the caller has room for a number.
-    unsafe { give(out.cast::<c_int>(), found.map(|device| device as c_int)) }
+    unsafe { give(out.cast::<c_int>(), said) }
 }
 
 /// Memory of the process, as an address that may go to a stream's thread.

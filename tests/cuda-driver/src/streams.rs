@@ -159,6 +159,22 @@ pub(crate) fn synchronize(device: u32) {
     here.for_each(|stream| stream.position().wait());
 }
 
+/// How many wait for all work.
+static SETTLING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+fn settling() -> MutexGuard<'static, usize> {
+    SETTLING.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until nobody waits for all work.
+pub(crate) fn is_settled() {
+    let mut settling = settling();
+    while *settling > 0 {
+        let woken = SETTLING.1.wait(settling);
+        settling = woken.unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
 /// Waits for all work on all devices, as a real driver does before it unpins main memory (seen on an H200 with driver 580). It is counted,
 /// but for the thread that is there to wait.
 pub(crate) fn settle() {
@@ -169,7 +185,10 @@ pub(crate) fn settle() {
         MACHINE.waited();
     }
     let positions = streams().iter().map(Stream::position).collect::<Vec<_>>();
+    *settling() += 1;
     positions.iter().for_each(Position::wait);
+    *settling() -= 1;
+    SETTLING.1.notify_all();
 }
 
 /// What C calls `CU_STREAM_PER_THREAD`.
@@ -275,9 +294,12 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     let Some(function) = function else {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
     };
+    static ONE: Mutex<()> = Mutex::new(());
     let data = data.expose_provenance();
     status(stream(named).map(|stream| {
         stream.queue(move || {
+            let one = || ONE.lock().unwrap_or_else(PoisonError::into_inner);
+            let _one = MACHINE.locks.then(one);
             // SAFETY: the caller's function takes the caller's data, once, on a thread of the driver's.
             unsafe { function(std::ptr::with_exposed_provenance_mut(data)) }
         });

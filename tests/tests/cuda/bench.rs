@@ -16,7 +16,7 @@ use tensorpipe::{
 use tensorpipe_test_cuda::Driver;
 use tensorpipe_tests::{Double, Says};
 
-use crate::driver::nothing_went_wrong;
+use crate::driver::{nothing_went_wrong, rests};
 use crate::fixture::CudaFixture;
 
 /// The last one, of two where the driver is the one for tests: so that who knows the first one only is found out.
@@ -94,6 +94,7 @@ pub(crate) fn channel(name: &str, cuda: &CudaDevices) -> Arc<dyn Channel> {
 }
 
 pub(crate) fn subject(name: &'static str) -> Subject {
+    rests();
     let bench = Bench::new();
     let [a, b, c, d, e] = [(); 5].map(|()| bench.clone());
     let subject = Subject::on(

@@ -3,12 +3,21 @@
 #![allow(unsafe_code, reason = "functions of a library, by their names")]
 
 use std::ffi::{CStr, CString, c_char};
+use std::time::Duration;
 
 use tensorpipe_test_cuda::is_real;
 
 fn driver() -> libloading::Library {
+    assert!(!is_real(), "a story for the driver for tests alone");
     // SAFETY: it is loaded already.
     unsafe { libloading::Library::new("libcuda.so.1") }.expect("the driver for tests")
+}
+
+/// Lets a real driver unpin what the story before has used. It waits for all work, and whoever is to let go of a stream may wait for it.
+pub(crate) fn rests() {
+    if is_real() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// What its user did wrong on the devices: how often, and the last of it.

@@ -69,8 +69,14 @@ pub(crate) struct Hold(Arc<Gate>);
 
 #[derive(Default)]
 struct Gate {
-    is_open: Mutex<bool>,
-    opened: Condvar,
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    has_begun: bool,
+    is_open: bool,
 }
 
 impl Hold {
@@ -80,12 +86,10 @@ impl Hold {
         unsafe extern "C" fn wait(gate: *mut c_void) {
             // SAFETY: made by `into_raw` below, for this one call.
             let gate = unsafe { Arc::from_raw(gate.cast::<Gate>().cast_const()) };
-            let is_open = gate.is_open.lock().unwrap();
-            drop(
-                gate.opened
-                    .wait_while(is_open, |is_open| !*is_open)
-                    .unwrap(),
-            );
+            let mut state = gate.state.lock().unwrap();
+            state.has_begun = true;
+            gate.changed.notify_all();
+            drop(gate.changed.wait_while(state, |state| !state.is_open));
         }
         let gate = Arc::new(Gate::default());
         stream.context().bind_to_thread().unwrap();
@@ -94,11 +98,17 @@ impl Hold {
         unsafe { result::stream::launch_host_function(stream.cu_stream(), wait, data) }.unwrap();
         Self(gate)
     }
+
+    /// Waits until the stream has got to it: a driver may run one host function at a time, and another's is then not before it.
+    pub(crate) fn begins(&self) {
+        let state = self.0.state.lock().unwrap();
+        drop(self.0.changed.wait_while(state, |state| !state.has_begun));
+    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        *self.0.is_open.lock().unwrap() = true;
-        self.0.opened.notify_all();
+        self.0.state.lock().unwrap().is_open = true;
+        self.0.changed.notify_all();
     }
 }

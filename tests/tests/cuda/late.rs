@@ -8,7 +8,9 @@ use tensorpipe::channels::BasicChannel;
 use tensorpipe::conformance::pattern;
 use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe::device::{Allocator, DevicePool, Memory};
-use tensorpipe::{Buffer, BufferMut, Context, DType, Message, MessageTensor, Pipe, Tensor};
+use tensorpipe::{
+    Buffer, BufferMut, Context, DType, Message, MessageTensor, Pipe, Pool, PoolOptions, Tensor,
+};
 use tensorpipe_tests::{eventually, runtime, soon};
 
 use crate::bench::{Bench, channel, connected, device, moved, pair};
@@ -20,16 +22,20 @@ use crate::foreign::{Holds, Library, an_event_is_heard_of, proved};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// The longest memory of a program's own that is pinned.
+/// The longest memory of a pool's that is pinned, if it is lent to nobody.
 const MOST: usize = 16 << 20;
 
 /// As much memory as may wait to be unpinned.
 const BEHIND: usize = 1 << 30;
 
-/// A tensor in memory of a program's own, which is gone with it.
+/// A tensor in memory of a pool's that keeps nothing.
 async fn goes_by_xth(pipes: &(Pipe, Pipe)) {
     const LEN: usize = 100_000;
-    let memory = Buffer::from_vec(vec![0u8; MOST]).slice(0..LEN);
+    let keeps_nothing = PoolOptions {
+        retain: 0,
+        ..PoolOptions::default()
+    };
+    let memory = Pool::new(keeps_nothing).take(MOST).freeze().slice(0..LEN);
     let tensor = Tensor::from_buffer(memory, DType::U8, [LEN as u64]).unwrap();
     let tensor = MessageTensor::from(tensor).to_device(device());
     drop(moved(pipes, Message::new("m").tensor(tensor)).await);

@@ -32,7 +32,7 @@ use tensorpipe::device::cuda::CudaDevices;
 use tensorpipe_test_cuda::Driver;
 use tensorpipe_tests::{Child, runtime, say};
 
-use driver::{faults, waits};
+use driver::{faults, rests, waits};
 use fixture::CudaFixture;
 
 /// Tests whose story a child tells, on whose devices nothing goes wrong. The child's role is the test's name.
@@ -89,7 +89,7 @@ stories! {
     fn a_stream_that_is_each_thread_s_own_is_refused() { slices::stream_per_thread() }
     fn a_slice_is_taken_out_behind_work_that_another_handle_has_queued_last() { slices::taken_by_the_last() }
     fn a_wait_of_cudarc_s_that_the_driver_refuses_makes_no_tensor_and_no_slice() { slices::cudarcs_wait_fails() }
-    fn a_graph_that_a_program_captures_of_the_driver_s_calls_survives_every_channel() { runtime().block_on(captured::goes_on()) }
+    fn a_graph_that_a_program_captures_survives_every_channel() { runtime().block_on(captured::goes_on()) }
     fn pinned_memory_that_another_library_frees_ends_no_capture() { captured::pinned_of_others() }
     fn what_is_dropped_while_a_driver_captures_its_stream_goes_when_the_capture_has_ended() { runtime().block_on(captured::dropped()) }
     fn a_piece_that_is_pinned_for_a_driver_is_no_longer_than_honest_readers_ask_for() { runtime().block_on(liars::asks_for_all()) }
@@ -99,12 +99,12 @@ stories! {
     fn a_driver_s_descriptors_of_what_was_lent_are_closed_when_there_are_many() { runtime().block_on(lent::closed()) }
     fn every_call_leaves_a_program_its_current_context() { slices::current_context() }
     fn the_last_handle_on_something_leaves_no_context_current() { slices::no_current_context() }
-    fn main_memory_that_waits_to_be_unpinned_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
+    fn main_memory_that_a_driver_is_to_unpin_holds_up_nobody_and_is_little() { runtime().block_on(late::unpinned()) }
     fn a_driver_that_is_long_in_unpinning_main_memory_holds_up_no_mapping() { runtime().block_on(late::unmapped_meanwhile()) }
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_event() { runtime().block_on(late::freed()) }
     fn a_driver_that_is_long_in_freeing_main_memory_holds_up_no_end_of_its_devices() { late::let_go() }
     fn a_driver_that_lets_nothing_go_costs_nothing_else() { late::failing() }
-    fn a_device_that_is_long_in_being_opened_holds_up_no_pool() { late::opened() }
+    fn a_driver_that_is_long_in_opening_a_device_holds_up_no_pool() { late::opened() }
     fn a_driver_that_is_long_in_making_memory_holds_up_no_event() { late::made() }
     fn where_nothing_is_taken_any_more_nothing_is_fetched() { runtime().block_on(liars::fetched_no_more()) }
     fn what_is_borrowed_is_copied_before_it_is_lent_on() { foreign::borrowed_goes_on() }
@@ -176,7 +176,11 @@ fn play(driver: &Driver, role: &str, variables: &[(&str, &str)]) -> Child {
 }
 
 async fn suite() {
-    let names = device::all(|| Subject::new(CudaFixture::on(&CudaDevices::open().unwrap()))).await;
+    let subject = || {
+        rests();
+        Subject::new(CudaFixture::on(&CudaDevices::open().unwrap()))
+    };
+    let names = device::all(subject).await;
     say("scenarios", names.len());
     say("faults", faults().join("; "));
     say("waits", waits());

@@ -170,7 +170,9 @@ pub(crate) fn filled_by_hand() {
     let [fills, reads, others] = streams(&cuda, 0);
     let pool = DevicePool::new(CudaDevices::device(0), Arc::new(cuda.clone()));
     let bytes = pattern(LEN, 3);
-    let (held, held_reads) = (Hold::on(&fills), Hold::on(&reads));
+    let held = Hold::on(&fills);
+    held.begins();
+    let held_reads = Hold::on(&reads);
     let filled = cuda.write(pool.take(LEN).unwrap(), &fills).unwrap();
     // SAFETY: the bytes live until the end of this story, and the destination is as long.
     let queued = unsafe { result::memcpy_htod_async(filled.address(), &bytes, fills.cu_stream()) };
@@ -321,6 +323,10 @@ pub(crate) fn borrowed_by_device() {
     }
     let unknown = borrow(0x10, &zero).unwrap_err();
     assert_eq!(unknown.call, "cuPointerGetAttribute", "{unknown}");
+    let pinned = cuda.pinned(CudaDevices::device(0), LEN).unwrap().freeze();
+    let pinned = pinned.as_bytes().unwrap().as_ptr().addr() as u64;
+    let refused = borrow(pinned, &zero).unwrap_err().to_string();
+    assert!(refused.contains("no device's memory"), "{refused}");
     // A context that is made anew knows it, too.
     drop(
         CudaDevices::open()
@@ -447,6 +453,7 @@ pub(crate) fn by_dlpack() {
     );
     let taken = cuda.read(tensor.buffer(), &late).unwrap().address();
     assert_eq!(taken, address, "nothing is copied");
+    held.begins();
     let held_reads = Hold::on(&reads);
     let copied = cuda.download(tensor.buffer(), &reads).unwrap();
     let [early, ..] = streams(&cuda, device().index);

@@ -198,15 +198,20 @@ pub(super) fn reaches(stream: &CudaStream, memory: &CudaMemory) -> Result<(), De
 /// The device that memory lies on, whichever context is current.
 fn device_of(opened: &Opened, address: CUdeviceptr) -> Result<Device, DeviceError> {
     let _here = enter(&opened.context);
-    let mut ordinal: c_int = -1;
-    let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
-    let into = (&raw mut ordinal).cast();
-    // SAFETY: there is room for the number, and the address is only looked up.
-    let asked = unsafe { sys::cuPointerGetAttribute(into, attribute, address) };
-    let refused = |error| failed(opened.device, "cuPointerGetAttribute", error);
-    asked.result().map_err(refused)?;
-    // Main memory has a negative ordinal.
-    let ordinal = u32::try_from(ordinal).map_err(|_| {
+    let ask = |attribute| {
+        let mut said: c_int = -1;
+        let into = (&raw mut said).cast();
+        // SAFETY: there is room for the number, and the address is only looked up.
+        let asked = unsafe { sys::cuPointerGetAttribute(into, attribute, address) };
+        let refused = |error| failed(opened.device, "cuPointerGetAttribute", error);
+        asked.result().map_err(refused).map(|()| said)
+    };
+    let kind = ask(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE)?;
+    let ordinal = ask(sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)?;
+    // Main memory that is pinned has a device, too.
+    let is_there = kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as c_int;
+    let ordinal = u32::try_from(ordinal).ok().filter(|_| is_there);
+    let ordinal = ordinal.ok_or_else(|| {
         let reason = "it is no device's memory";
         DeviceError::new(opened.device, "cuPointerGetAttribute", reason)
     })?;

@@ -224,7 +224,7 @@ impl CudaDevices {
         if !part.device().is_cpu() || self.reach(&**memory) {
             return Ok(true);
         }
-        // The program's own memory is probably freed soon, so registering it would not pay.
+        // Of a program's own, or for one copy only.
         if part.len() <= COPIED || memory.kind() == MemoryKind::Heap {
             return Ok(false);
         }

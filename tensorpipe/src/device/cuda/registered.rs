@@ -1,6 +1,8 @@
-//! Main memory of others that the devices access in place: its pages are pinned, once for each allocation.
+//! Main memory that the devices access in place: its pages are pinned, once for each allocation. That is memory of pools, which is kept, and
+//! what is borrowed; what a program has given away is gone with its tensor, and is copied.
 //!
-//! To unpin pages, a driver waits for all work of the device (seen with driver 580). So a separate thread unpins and frees memory
+//! To unpin pages, a driver waits for all work of the device (seen with driver 580), and other calls may wait for it meanwhile. So it is
+//! done rarely, and a separate thread does it, and frees the memory
 //! ([`Registrations::end_before`](crate::sys::registrations::Registrations::end_before)). If too much waits for that, no more is pinned.
 
 #![allow(unsafe_code, reason = "the driver takes memory as an address")]
@@ -18,8 +20,8 @@ use crate::sys::drop_thread;
 use crate::sys::fork::{Owner, PerProcess};
 use crate::sys::registrations::Domain;
 
-/// The longest allocation of an application's that is registered, in bytes: all of it gets pinned.
-const OWN: usize = 16 << 20;
+/// The longest block of a pool's that is registered, if it is lent to nobody, in bytes: all of it gets pinned.
+const PRIVATE: usize = 16 << 20;
 
 /// The domain of these registrations: the driver knows the memory for all devices of the process.
 fn domain() -> Domain {
@@ -64,8 +66,8 @@ impl CudaDevices {
         let (Some(place), Some(bytes)) = (memory.registrable(), memory.as_bytes()) else {
             return Ok(false);
         };
-        // Of an application's own memory, no more is pinned than its tensors probably fill.
-        if memory.kind() == MemoryKind::Heap && place.len > OWN {
+        // No more is pinned than tensors probably fill.
+        if memory.kind() == MemoryKind::Heap && place.len > PRIVATE {
             return Ok(false);
         }
         let context = &self.opened(device)?.context;
