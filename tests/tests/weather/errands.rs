@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
-use tensorpipe::{DType, Tensor};
+use tensorpipe::{Context, DType, Tensor};
 use tensorpipe_rpc::{CallContext, CallError, Remote, Streaming, tensor_service};
 use tokio::time::sleep;
 
@@ -189,10 +189,13 @@ async fn is(found: &Parcel, expected: &Parcel, memories: &Memories) {
 }
 
 /// The acts' names, in the order of [`act`].
-pub(super) const ACTS: [&str; 12] = [
+pub(super) const ACTS: [&str; 13] = [
     "burst", "echo", "fail", "nap", "insist", "joined", "pour", "sip", "through", "keep", "chain",
-    "back",
+    "back", "share",
 ];
+
+/// To open a shared reference.
+const OPEN: Duration = Duration::from_secs(30);
 
 /// A fetch has a minute.
 const FETCH: Duration = Duration::from_secs(60);
@@ -204,6 +207,7 @@ const REST: Duration = Duration::from_millis(100);
 pub(super) fn longest(act: usize, deadline: Duration) -> Duration {
     match ACTS[act] {
         "keep" | "chain" => 2 * deadline + FETCH + REST,
+        "share" => 2 * deadline + OPEN + FETCH + REST,
         "pour" | "through" => deadline + REST,
         _ => deadline,
     }
@@ -213,6 +217,7 @@ pub(super) fn longest(act: usize, deadline: Duration) -> Duration {
 pub(super) async fn act(
     number: usize,
     client: ErrandsClient,
+    context: &Context,
     memories: &Memories,
     mut rng: Rng,
 ) -> Ended {
@@ -321,7 +326,7 @@ pub(super) async fn act(
                 other.await.map_err(told)?;
             }
         }
-        _ => {
+        "back" => {
             let depth = rng.u32(..6);
             match client.back(depth, &parcel).await {
                 Ok(found) => assert_eq!(found, depth),
@@ -329,6 +334,16 @@ pub(super) async fn act(
                 Err(CallError::Service(why)) if why.contains("serves nothing") => {}
                 Err(error) => return Err(told(error)),
             }
+        }
+        _ => {
+            let kept = client.keep(&parcel).await.map_err(told)?;
+            let shared = kept.share().await.map_err(told)?;
+            if rng.bool() {
+                drop(kept);
+            }
+            rest(rng, &mut rests).await;
+            let opened = shared.open(context).await.map_err(told)?;
+            is(&opened.fetch().await.map_err(told)?, &parcel, memories).await;
         }
     }
     Ok(())

@@ -35,7 +35,8 @@ use fastrand::Rng;
 use tensorpipe::testing::{self, Network};
 use tokio::runtime::Builder;
 
-use self::places::Ground;
+use self::places::{Ground, Real};
+use self::world::CHILDREN;
 
 /// The seeds of a usual run.
 const SEEDS: std::ops::Range<u64> = 0..100;
@@ -188,7 +189,10 @@ fn in_real_time(seed: u64, story: impl Future<Output = ()>) {
 #[test]
 fn acts_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, visits::story(Ground::here(seed), seed, seen));
+        in_real_time(
+            seed,
+            visits::story(Ground::Real(Real::here(seed)), seed, seen),
+        );
     });
 }
 
@@ -196,21 +200,30 @@ fn acts_in_real_time() {
 #[test]
 fn acts_between_processes() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, visits::story(Ground::processes(seed), seed, seen));
+        in_real_time(
+            seed,
+            visits::story(Ground::Real(Real::processes(seed)), seed, seen),
+        );
     });
 }
 
 #[test]
 fn pipes_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, pipes::story(Ground::here(seed), seed, seen));
+        in_real_time(
+            seed,
+            pipes::story(Ground::Real(Real::here(seed)), seed, seen),
+        );
     });
 }
 
 #[test]
 fn meetings_in_real_time() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        in_real_time(seed, meetings::story(Ground::here(seed), seed, seen));
+        in_real_time(
+            seed,
+            meetings::story(Ground::Real(Real::here(seed)), seed, seen),
+        );
     });
 }
 
@@ -218,11 +231,22 @@ fn meetings_in_real_time() {
 #[test]
 fn acts_and_pipes_of_gpus() {
     runs(seeds(REAL_SEEDS), 4, |seed, seen| {
-        let ground = || Ground::gpus(seed);
+        let ground = || Ground::Real(Real::here(seed).with_gpus());
         in_real_time(seed, async move {
             pipes::story(ground(), seed, seen.clone()).await;
             visits::story(ground(), seed, seen).await;
         });
     });
     driver::nothing_went_wrong();
+}
+
+/// The same where each server is a process, which may be killed with what it has lent or borrowed.
+#[test]
+fn acts_of_gpus_between_processes() {
+    runs(seeds(REAL_SEEDS), 4, |seed, seen| {
+        let ground = Ground::Real(Real::processes(seed).with_gpus());
+        in_real_time(seed, visits::story(ground, seed, seen));
+    });
+    driver::nothing_went_wrong();
+    assert!(CHILDREN.nothing_went_wrong() > 0);
 }

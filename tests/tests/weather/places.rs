@@ -18,12 +18,17 @@ use crate::proxy::{Passes, Proxy};
 pub(super) enum Ground {
     /// On a virtual clock.
     Simulated(Network),
-    /// In this process.
-    Here(Wire),
-    /// The same with the GPUs of the driver for tests.
-    Gpus(Wire),
-    /// Each server is a process.
-    Processes(Wire),
+    Real(Real),
+}
+
+/// In real time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Real {
+    pub(super) wire: Wire,
+    /// Each server is one; otherwise all is here.
+    pub(super) are_processes: bool,
+    /// Those of the driver for tests.
+    pub(super) have_gpus: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,34 +66,46 @@ impl Wire {
     }
 }
 
-impl Ground {
-    /// In this process, in real time.
+impl Real {
+    /// In this process.
     pub(super) fn here(seed: u64) -> Self {
-        Self::Here(match seed % 4 {
+        let wire = match seed % 4 {
             0 => Wire::Proxied,
             1 => Wire::ProxiedTls,
             _ => Wire::Shm,
-        })
-    }
-
-    pub(super) fn gpus(seed: u64) -> Self {
-        match Self::here(seed) {
-            Self::Here(wire) => Self::Gpus(wire),
-            other => other,
+        };
+        Self {
+            wire,
+            are_processes: false,
+            have_gpus: false,
         }
     }
 
     pub(super) fn processes(seed: u64) -> Self {
-        Self::Processes(match seed % 2 {
+        let wire = match seed % 2 {
             0 => Wire::Tcp,
             _ => Wire::Shm,
-        })
+        };
+        Self {
+            wire,
+            are_processes: true,
+            have_gpus: false,
+        }
     }
 
-    pub(super) fn wire(&self) -> Option<Wire> {
+    pub(super) fn with_gpus(self) -> Self {
+        Self {
+            have_gpus: true,
+            ..self
+        }
+    }
+}
+
+impl Ground {
+    pub(super) fn real(&self) -> Option<Real> {
         match self {
             Self::Simulated(_) => None,
-            Self::Here(wire) | Self::Gpus(wire) | Self::Processes(wire) => Some(*wire),
+            Self::Real(real) => Some(*real),
         }
     }
 }

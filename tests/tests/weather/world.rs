@@ -1,7 +1,7 @@
 //! What a seed draws: limits, servers and hosts, and what happens to them and to the links between them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -12,6 +12,7 @@ use tensorpipe::conformance::device::Fixture;
 use tensorpipe::transports::Transport;
 use tensorpipe::{ConnectPolicy, Context, ContextBuilder, Limits, Pool, PoolOptions, Timeouts};
 use tensorpipe_rpc::{Server, ServerLimits};
+use tensorpipe_test_cuda::Driver;
 use tensorpipe_tests::{Child, say};
 use tokio::runtime::Builder;
 use tokio::task::JoinHandle;
@@ -20,9 +21,12 @@ use tokio::time::sleep;
 use crate::bounds::{all_end, holds_nothing, in_time, listens};
 use crate::errands::{Errand, ErrandsService};
 use crate::memories::Memories;
-use crate::places::{Gpus, Ground, Life, Site, Wire};
+use crate::places::{Gpus, Ground, Life, Real, Site, Wire};
 use crate::proxy::{Passes, Proxy};
 use crate::{millis, one_of};
+
+/// Where processes of servers say what goes wrong on their devices.
+pub(super) static CHILDREN: LazyLock<Driver> = LazyLock::new(Driver::load);
 
 /// What happens while clients act. Each has what those before it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,7 +106,7 @@ impl World {
         weather.vary(rng, &mut timeouts.linger, &[millis(500)]);
         let site = |number| {
             let name = format!("server{number}");
-            let url = match ground.wire() {
+            let url = match ground.real().map(|real| real.wire) {
                 None => format!("sim://{name}:1"),
                 Some(Wire::Shm) => {
                     // Other stories of this process have the same seed.
@@ -129,7 +133,10 @@ impl World {
             clients: (0..rng.usize(1..4)).map(|n| format!("client{n}")).collect(),
             mpt: (rng.u8(..4) == 0).then(|| rng.u8(1..4)),
             as_processes: rng.u8(..4) > 0,
-            gpus: matches!(ground, Ground::Gpus(_)).then(Gpus::new),
+            gpus: ground
+                .real()
+                .is_some_and(|real| real.have_gpus)
+                .then(Gpus::new),
             ground,
             ending: Mutex::default(),
         };
@@ -148,7 +155,7 @@ impl World {
 
     /// Whether time is real.
     pub(super) fn is_real(&self) -> bool {
-        self.ground.wire().is_some()
+        self.ground.real().is_some()
     }
 
     fn pairs(&self) -> Vec<(String, String)> {
@@ -182,9 +189,7 @@ impl World {
         };
         let context = match &self.ground {
             Ground::Simulated(network) => network.host(name).context(),
-            Ground::Here(wire) | Ground::Gpus(wire) | Ground::Processes(wire) => {
-                real(wire.transport(), rng)
-            }
+            Ground::Real(place) => real(place.wire.transport(), rng),
         };
         let mut context = context
             .limits(self.weather.limits(rng))
@@ -208,14 +213,16 @@ impl World {
 
     pub(super) async fn serve(&self, site: &Site, rng: &mut Rng) {
         let is_first = site.proxies.lock().unwrap().is_empty();
-        let life = match &self.ground {
-            Ground::Processes(wire) => {
+        let life = match self.ground {
+            Ground::Real(real) if real.are_processes => {
                 let number = self.sites.iter().position(|one| one.name == site.name);
                 let variables = [
                     ("SEED", self.seed.to_string()),
                     ("LIFE", rng.u64(..).to_string()),
                     ("SITE", number.unwrap().to_string()),
-                    ("WIRE", (*wire as u64).to_string()),
+                    ("WIRE", (real.wire as u64).to_string()),
+                    ("GPUS", u64::from(real.have_gpus).to_string()),
+                    ("TEST_CUDA_REPORT", CHILDREN.report().display().to_string()),
                     ("URL", site.url()),
                 ];
                 let start = move || {
@@ -238,7 +245,8 @@ impl World {
 
     /// Where clients find who listens at this URL.
     pub(super) async fn before(&self, site: &Site, url: &str, rng: &mut Rng) -> String {
-        if !self.ground.wire().is_some_and(Wire::is_proxied) {
+        let wire = self.ground.real().map(|real| real.wire);
+        if !wire.is_some_and(Wire::is_proxied) {
             return url.to_owned();
         }
         let proxy = Proxy::before(url, rng.fork()).await;
@@ -318,18 +326,18 @@ impl World {
                     let up_to = one_of(rng, &[100, 10_000, 1_000_000]);
                     network.link(from, to).cut_after(rng.u64(..up_to));
                 }
-                (1 | 2, Ground::Here(_) | Ground::Gpus(_)) => {
+                (1 | 2, Ground::Real(real)) if !real.are_processes => {
                     let passes = [Passes::Upward, Passes::Downward, Passes::Nothing];
                     site.lets_pass(one_of(rng, &passes));
                     sleep(millis(rng.u64(1..1500))).await;
                     site.lets_pass(Passes::All);
                 }
-                (3, Ground::Here(_) | Ground::Gpus(_)) => {
+                (3, Ground::Real(real)) if !real.are_processes => {
                     for proxy in &*site.proxies.lock().unwrap() {
                         proxy.cuts();
                     }
                 }
-                (1 | 2, Ground::Processes(_)) => {
+                (1 | 2, Ground::Real(_)) => {
                     let _suspended = site.suspend();
                     sleep(millis(rng.u64(1..1500))).await;
                 }
@@ -339,7 +347,7 @@ impl World {
                         tokio::spawn(async move { pipe.close().await });
                     }
                 }
-                (5 | 6, Ground::Processes(_)) => {
+                (5 | 6, Ground::Real(real)) if real.are_processes => {
                     drop(site.take());
                     sleep(millis(rng.u64(1..1000))).await;
                     self.serve(site, rng).await;
@@ -398,7 +406,9 @@ pub(super) fn serves() {
     let number = |name| std::env::var(name).unwrap().parse::<u64>().unwrap();
     let (seed, rng) = (number("SEED"), &mut Rng::with_seed(number("SEED")));
     let weather = one_of(rng, &Weather::ALL);
-    let world = World::new(Ground::processes(number("WIRE")), weather, seed, rng);
+    let mut real = Real::processes(number("WIRE"));
+    real.have_gpus = number("GPUS") > 0;
+    let world = World::new(Ground::Real(real), weather, seed, rng);
     let site = &world.sites[number("SITE") as usize];
     *site.url.lock().unwrap() = std::env::var("URL").unwrap();
     let rng = &mut Rng::with_seed(number("LIFE"));
