@@ -3,9 +3,11 @@
 use std::future::pending;
 use std::sync::Arc;
 
+use fastrand::Rng;
 use tensorpipe::conformance::device::Fixture;
 use tensorpipe::device::DevicePool;
 use tensorpipe::{Buffer, Context, DType, Device, Pool, Tensor};
+use tensorpipe_rpc::DeviceMap;
 
 /// Of a context.
 #[derive(Clone)]
@@ -57,6 +59,19 @@ impl Memories {
             _ => fixture.write(bytes, pool.take(len).unwrap()),
         };
         Tensor::from_buffer(buffer, DType::U8, [len as u64]).unwrap()
+    }
+
+    /// Mostly: tensors on a device land on the other end's, on that of the same number or another.
+    pub(super) fn map(&self, rng: &mut Rng) -> Option<DeviceMap> {
+        if self.devices.is_empty() || rng.u8(..4) == 0 {
+            return None;
+        }
+        let mut there: Vec<_> = self.devices.iter().map(DevicePool::device).collect();
+        let here = there.clone();
+        if rng.bool() {
+            there.reverse();
+        }
+        Some(DeviceMap::new(here.into_iter().zip(there)).unwrap())
     }
 
     /// Where a tensor may be wanted.

@@ -223,13 +223,11 @@ async fn one_act(
     };
     let (name, id) = (ACTS[number], rng.u16(..));
     log.note(format!("act {id}: {name} within {deadline:?}"));
-    let act = act(
-        number,
-        client.with_deadline(deadline),
-        context,
-        memories,
-        rng.fork(),
-    );
+    let mut client = client.with_deadline(deadline);
+    if let Some(map) = memories.map(rng) {
+        client = client.with_device_map(map);
+    }
+    let act = act(number, client, context, memories, rng.fork());
     if rng.u8(..5) == 0 {
         let up_to = one_of(rng, &[2, 50, 500]);
         let _ = timeout(millis(rng.u64(..up_to)), act).await;

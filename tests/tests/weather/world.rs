@@ -182,7 +182,8 @@ impl World {
             match (self.as_processes, rng.u8(..4)) {
                 (_, 0) => context.channels([basic]),
                 (false, _) => context,
-                (true, 1) => context.channels([cma, basic]),
+                // Devices lend where main memory is lent.
+                (true, 1) if self.gpus.is_none() => context.channels([cma, basic]),
                 (true, 2) => context.channels([lease(), basic]),
                 (true, _) => context.channels([lease(), cma, basic]),
             }
