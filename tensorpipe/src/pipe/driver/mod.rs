@@ -54,7 +54,8 @@
 //!
 //! Why busy-polling: to wake a sleeping core costs some 20 µs at each end, a poll some nanoseconds. If the connection can be polled, one of
 //! the waiting tasks polls it cooperatively, then sleeps. Over tcp a poll is a system call, so it polls only while few operations are under
-//! way, and its thread drives few pipes. While a task polls, no further round follows one that has only read messages for the handler: the poller finds what comes next.
+//! way, and its thread drives few pipes. While a task polls, no further round follows one that has only read messages for the handler: the
+//! poller finds what comes next.
 //!
 //! A runtime of one thread polls the future of `block_on`, the *main future*, together with its sockets and timers: at the latest after
 //! some sixty tasks. Polling tasks that find each other's answers are always ready, and would delay it that long. So when something comes
