@@ -1,7 +1,7 @@
 //! What a seed draws: limits, servers and hosts, and what happens to them and to the links between them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -26,7 +26,7 @@ use crate::proxy::{Passes, Proxy};
 use crate::{millis, one_of};
 
 /// Where processes of servers say what goes wrong on their devices.
-pub(super) static CHILDREN: LazyLock<Driver> = LazyLock::new(Driver::load);
+pub(super) static CHILDREN: Mutex<Option<Driver>> = Mutex::new(None);
 
 /// What happens while clients act. Each has what those before it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,13 +217,20 @@ impl World {
         let life = match self.ground {
             Ground::Real(real) if real.are_processes => {
                 let number = self.sites.iter().position(|one| one.name == site.name);
+                let report = real.have_gpus.then(|| {
+                    let mut children = CHILDREN.lock().unwrap();
+                    children.get_or_insert_with(Driver::load).report()
+                });
                 let variables = [
                     ("SEED", self.seed.to_string()),
                     ("LIFE", rng.u64(..).to_string()),
                     ("SITE", number.unwrap().to_string()),
                     ("WIRE", (real.wire as u64).to_string()),
                     ("GPUS", u64::from(real.have_gpus).to_string()),
-                    ("TEST_CUDA_REPORT", CHILDREN.report().display().to_string()),
+                    (
+                        "TEST_CUDA_REPORT",
+                        report.unwrap_or_default().display().to_string(),
+                    ),
                     ("URL", site.url()),
                 ];
                 let start = move || {
