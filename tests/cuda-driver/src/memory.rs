@@ -124,7 +124,7 @@ pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
 }
 
 /// Two things are known of memory, whichever context is this thread's: its device, and whether it is that device's. Main memory that was
-/// pinned has one, too: for which it was.
+/// pinned has one, too, here the first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuPointerGetAttribute(
     out: *mut c_void,

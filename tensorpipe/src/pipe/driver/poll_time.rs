@@ -315,6 +315,15 @@ mod tests {
         time.found(clock.poll(0), || now);
     }
 
+    /// Five waits asleep, so many microseconds each, on a thread that drives so many others meanwhile.
+    fn sleep_often(time: &mut PollTime, clock: &mut Clock, others: u64, micros: u64) {
+        for _ in 0..5 {
+            time.sleeps(clock.counts, || clock.now);
+            clock.poll(others);
+            answer_after(time, clock, micros);
+        }
+    }
+
     #[test]
     fn it_never_polls_longer_than_a_wake_up_takes() {
         let (mut time, mut clock) = (PollTime::new(true), Clock::new());
@@ -337,11 +346,7 @@ mod tests {
             let polled = poll_in_vain(&mut time, &mut clock, others);
             assert_eq!(polled > POLL_LONGEST, pays, "{others}: {polled:?}");
             answer_after(&mut time, &mut clock, 1);
-            for _ in 0..5 {
-                time.sleeps(clock.counts, || clock.now);
-                clock.poll(others);
-                answer_after(&mut time, &mut clock, 10);
-            }
+            sleep_often(&mut time, &mut clock, others, 10);
             assert_eq!(time.pays(), pays, "{others}");
         }
     }
@@ -368,11 +373,7 @@ mod tests {
         for (others, pays) in [(100, true), (3, false)] {
             let (mut time, mut clock) = (PollTime::new(true), Clock::new());
             poll_in_vain(&mut time, &mut clock, 0);
-            for _ in 0..5 {
-                time.sleeps(clock.counts, || clock.now);
-                clock.poll(others);
-                answer_after(&mut time, &mut clock, 1000);
-            }
+            sleep_often(&mut time, &mut clock, others, 1000);
             assert_eq!(time.pays(), pays, "{others}");
         }
     }
