@@ -57,8 +57,8 @@ pub trait Memory: Send + Sync + 'static {
     fn work(&self) -> Option<&QueuedWork> {
         None
     }
-    /// The allocation that it lies in, if a device or network card may register it. `None`, the default, and for memory that a program has
-    /// given away: the bytes have to be copied. Registering memory takes as long, and to end that, a driver may wait for its device.
+    /// The allocation that it lies in, if a device or network card may register it. `None`, the default, and for main memory
+    /// that no pool keeps: the bytes have to be copied. Registering memory takes as long, and to end that, a driver may wait for its device.
     fn registrable(&self) -> Option<Registrable<'_>> {
         None
     }

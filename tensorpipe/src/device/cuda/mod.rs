@@ -34,8 +34,9 @@
 //! A driver that unpins main memory may first wait for all work of its devices, and let other threads' calls wait for that. Work that itself
 //! waits for such a call (kernels that wait for kernels of other devices, as NCCL's do) then never ends. So little is unpinned: what a pool
 //! of main memory keeps stays pinned, as do up to 256 MiB beside it, and memory of a program's own is never pinned. While such work runs,
-//! neither drop nor [trim](crate::Pool::trim) a pool, nor drop the last handle on the devices. What a peer lends is unpinned when the peer
-//! frees it: where such work may run then, leave channel `lease` out.
+//! neither drop nor [trim](crate::Pool::trim) a pool, nor let more of it be unused than it keeps
+//! ([`PoolOptions::retain`](crate::PoolOptions::retain), `lendable`), nor drop the last handle on the devices. What a peer lends is unpinned
+//! when the peer frees it: where such work may run then, leave channel `lease` out.
 //!
 //! Three tiers: `cudarc`'s raw calls, its checked results, and owners that free what they have. Contexts, streams and events are
 //! cudarc's own types, so that a program's streams serve as they are.

@@ -1,5 +1,5 @@
 //! Main memory that the devices access in place: its pages are pinned, once for each allocation. That is memory of pools, which is kept, and
-//! what is borrowed; what a program has given away is gone with its tensor, and is copied.
+//! what is borrowed; other memory is gone with its tensor, and is copied.
 //!
 //! To unpin pages, a driver waits for all work of the device (seen with driver 580), and other calls may wait for it meanwhile. So it is
 //! done rarely, and a separate thread does it, and frees the memory

@@ -7,8 +7,8 @@
 //!
 //! Several pipes on one thread poll in turn. A wait costs only its share of that time: it may be long while other pipes are busy. A thread
 //! that drives one pipe after the other has no time to sleep, and polling each of them once in a while costs less than a wake-up. So a
-//! server of many clients that call all the time polls all of them, however long each waits. Over tcp it polls none: to ask each of many
-//! sockets is more work than to be told by the system which of them have news.
+//! server of many clients that call all the time polls all of them, however long each waits. Over tcp it stops polling those that it polls in
+//! vain: to ask each of many sockets is more work than to be told by the system which of them have news.
 //!
 //! Both ends may be wrong together. If cores wake slowly, each end sees long sleeps, and polls in vain while the other end sleeps: a call
 //! takes two wake-ups, though both ends have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls
@@ -115,7 +115,7 @@ impl Begun {
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
-    /// Whether the wait's thread drove many others for each poll of this pipe.
+    /// Whether the wait's thread drove much for each poll of this pipe: others, or this one, to write.
     fn is_crowded(&self, counts: ThreadCounts) -> bool {
         let others = (counts.driven).saturating_sub(self.counts.driven + self.polled);
         counts.thread == self.counts.thread && others > SOCKETS_POLLED * (self.polled + 1)
