@@ -53,4 +53,4 @@ pub(super) fn thread_counts() -> ThreadCounts {
 
 pub(super) fn count_poll() {}
 
-pub(super) fn count_drive() {}
+pub(super) fn count_drive(_: usize) {}

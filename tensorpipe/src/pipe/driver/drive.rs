@@ -143,7 +143,7 @@ impl<W> Driver<W> {
     ) -> bool {
         // Before the round: a wake-up from here on counts again. One that the round may have missed must not count as acted on.
         self.wakers.driving();
-        runtime::count_drive();
+        runtime::count_drive(std::ptr::from_ref(self).addr());
         let mut is_last = false;
         for _ in 0..ROUNDS {
             let Some(mut work) = self.hold_or_kick() else {

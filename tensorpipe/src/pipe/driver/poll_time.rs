@@ -115,7 +115,7 @@ impl Begun {
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
-    /// Whether the wait's thread drove much for each poll of this pipe: others, or this one, to write.
+    /// Whether the wait's thread drove many other pipes for each poll of this one.
     fn is_crowded(&self, counts: ThreadCounts) -> bool {
         let others = (counts.driven).saturating_sub(self.counts.driven + self.polled);
         counts.thread == self.counts.thread && others > SOCKETS_POLLED * (self.polled + 1)
@@ -178,7 +178,7 @@ impl PollTime {
         }
         self.paid_since_long = 0;
         self.limit /= 2;
-        if !self.has_paid || self.limit < POLL_SHORTEST {
+        if is_crowded || !self.has_paid || self.limit < POLL_SHORTEST {
             self.limit = Duration::ZERO;
         }
         self.wait = Wait::Sleeping(begun);
@@ -205,8 +205,9 @@ impl PollTime {
                 }
             }
             Wait::Sleeping(begun) => {
-                let is_crowded = !self.peer_sees && begun.is_crowded(counts);
-                if self.limit < POLL_LONGEST && !is_crowded {
+                if !self.peer_sees && begun.is_crowded(counts) {
+                    self.short_sleeps.seen = 0;
+                } else if self.limit < POLL_LONGEST {
                     let now = now();
                     let slept = now.saturating_duration_since(begun.at);
                     self.slept(slept, begun.was_busy(now, counts));
@@ -343,8 +344,12 @@ mod tests {
     fn sockets_are_polled_among_few_others() {
         for (others, pays) in [(3, true), (20, false)] {
             let (mut time, mut clock) = (PollTime::new(false), Clock::new());
+            // Polling has paid before.
+            assert!(time.should_poll_on(1, clock.poll(0), || clock.now));
+            answer_after(&mut time, &mut clock, 1);
             let polled = poll_in_vain(&mut time, &mut clock, others);
             assert_eq!(polled > POLL_LONGEST, pays, "{others}: {polled:?}");
+            assert_eq!(time.pays(), pays, "{others}");
             answer_after(&mut time, &mut clock, 1);
             sleep_often(&mut time, &mut clock, others, 10);
             assert_eq!(time.pays(), pays, "{others}");

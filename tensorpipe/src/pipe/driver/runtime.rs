@@ -23,13 +23,16 @@ thread_local! {
     static COUNTS: Cell<ThreadCounts> = Cell::new(ThreadCounts::default());
 }
 
-/// How often a thread has polled and driven pipes.
+/// How often a thread has polled pipes, and went on to drive another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadCounts {
     /// Which thread.
     pub(super) thread: u64,
     pub(super) polled: u64,
+    /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: u64,
+    /// The pipe that it drove last.
+    pub(super) last_driven: usize,
 }
 
 impl Default for ThreadCounts {
@@ -40,6 +43,7 @@ impl Default for ThreadCounts {
             thread: THREADS.fetch_add(1, Ordering::Relaxed),
             polled: 0,
             driven: 0,
+            last_driven: 0,
         }
     }
 }
@@ -58,13 +62,16 @@ pub(super) fn count_poll() {
     });
 }
 
-/// Counts a drive of a pipe by this thread.
-pub(super) fn count_drive() {
+/// Counts a drive by this thread of a pipe with this address.
+pub(super) fn count_drive(pipe: usize) {
     let counts = thread_counts();
-    COUNTS.set(ThreadCounts {
-        driven: counts.driven + 1,
-        ..counts
-    });
+    if counts.last_driven != pipe {
+        COUNTS.set(ThreadCounts {
+            driven: counts.driven + 1,
+            last_driven: pipe,
+            ..counts
+        });
+    }
 }
 
 /// Whether this thread is known to be within the runtime of this pipe. To enter it once more costs more than a small message.
@@ -214,6 +221,15 @@ mod tests {
 
     async fn next(told: &mut UnboundedReceiver<Told>) -> Told {
         soon(told.recv()).await.unwrap()
+    }
+
+    #[test]
+    fn drives_of_one_pipe_in_a_row_count_once() {
+        let before = thread_counts().driven;
+        for pipe in [1, 1, 1, 2, 1, 1] {
+            count_drive(pipe);
+        }
+        assert_eq!(thread_counts().driven - before, 3);
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// --connections 1,10,100,1000 --seconds 0.4 --runtime current --pin`.
 pub(super) const BUSY_SLICE: Duration = Duration::from_micros(15);
 
-/// Drives for each poll of a pipe, its own to write among them, above which polls that are system calls stop. Measured between 1 and 8:
+/// Other pipes that are driven for each poll of one, above which polls that are system calls stop. Measured between 1 and 8:
 /// with 1 a thread with two to ten connections that call all the time makes 0.8 as many calls, with 4 one with ten 0.9. `tp-bench
 /// connections --system rpc@tcp --connections 1,2,4,10,30,100,1000 --seconds 0.4 --runtime current --pin`; RESULTS, "Many connections".
 pub(super) const SOCKETS_POLLED: u64 = 8;
