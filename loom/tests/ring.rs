@@ -6,7 +6,8 @@ tensorpipe_loom::models! {
     streams: bytes_arrive_through_a_small_ring,
         bytes_arrive_through_a_larger_ring,
         bytes_arrive_while_both_look,
-        bytes_arrive_though_the_memory_goes_back;
+        bytes_arrive_though_the_memory_goes_back,
+        bytes_arrive_though_the_ring_is_rewound;
     sleeps: a_consumer_hears_of_bytes,
         a_consumer_hears_of_the_end,
         a_consumer_that_stayed_awake_hears_of_bytes,

@@ -31,7 +31,13 @@ pub fn a_producer_dies() {
             writer.join().unwrap();
             assert_eq!(got, BYTES[..got.len()]);
             assert!(consumer.is_finished() == consumer.is_ready());
-            let written = consumer.place.control().written.0.load(Ordering::Relaxed);
+            let written = consumer
+                .place
+                .control()
+                .produced
+                .0
+                .written
+                .load(Ordering::Relaxed);
             assert_eq!(
                 (written & !DONE) as usize,
                 got.len(),

@@ -45,6 +45,7 @@ impl Memory {
 impl RingMemory for Memory {
     /// Larger writes are published in pieces.
     const STRIDE: usize = 2;
+    const REWIND: usize = 3;
 
     fn control(&self) -> &Control {
         &self.control

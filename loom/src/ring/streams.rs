@@ -43,6 +43,26 @@ pub fn bytes_arrive_though_the_memory_goes_back() {
     });
 }
 
+/// The producer goes back to the start whenever it finds all read behind three bytes: in some orders, and not in others.
+pub fn bytes_arrive_though_the_ring_is_rewound() {
+    check(2, || {
+        let (mut producer, mut consumer) = ring(4);
+        let line = Arc::new(Line::new());
+        let writer = {
+            let line = line.clone();
+            thread::spawn(move || {
+                for bytes in [&[1, 2, 3][..], &[4], &[5, 6]] {
+                    assert_eq!(line.send(&mut producer, bytes, 0), Ok(bytes.len()));
+                }
+                producer.finish(|| line.wake_consumer());
+            })
+        };
+        let got = line.receive(&mut consumer, usize::MAX, 0);
+        assert_eq!(got, Ok(vec![1, 2, 3, 4, 5, 6]));
+        writer.join().unwrap();
+    });
+}
+
 fn stream(capacity: usize, len: u8, looks: [u32; 2]) {
     let (mut producer, mut consumer) = ring(capacity);
     let line = Arc::new(Line::new());

@@ -12,6 +12,8 @@ pub(crate) struct Consumer<P> {
     read: u64,
     /// The producer's counter when it was last read.
     written: u64,
+    /// As the producer said then.
+    origin: u64,
     done: bool,
 }
 
@@ -22,18 +24,21 @@ impl<P: RingMemory> Consumer<P> {
             place,
             read: 0,
             written: 0,
+            origin: 0,
             done: false,
         }
     }
 
     /// Reads how far the producer is.
     pub(super) fn refresh(&mut self) -> Result<(), Fault> {
-        let seen = self.place.control().written.0.load(Ordering::Acquire);
+        let theirs = &self.place.control().produced.0;
+        let seen = theirs.written.load(Ordering::Acquire);
         let written = seen & !DONE;
         if written < self.written || written - self.read > self.place.capacity() as u64 {
             return Err(Fault::Counter);
         }
         (self.written, self.done) = (written, seen & DONE != 0);
+        self.origin = theirs.origin.load(Ordering::Relaxed);
         Ok(())
     }
 
@@ -72,7 +77,7 @@ impl<P: RingMemory> Consumer<P> {
                     break;
                 }
             }
-            let at = self.place.offset(self.read);
+            let at = self.place.offset(self.read, self.origin);
             let len = (bytes.len() - filled)
                 .min((self.written - self.read) as usize)
                 .min(capacity - at)

@@ -1,6 +1,6 @@
 //! Byte rings over shared memory, between one producer and one consumer that share nothing else.
 //!
-//! Counters only grow; the offset of byte number `n` is `n % capacity`. Invariant:
+//! Counters only grow; the offset of byte number `n` is `(n - origin) % capacity`. Invariant:
 //! `read <= written <= read + capacity`, and the bytes between `read` and `written` belong to the consumer, all others
 //! to the producer.
 //!

@@ -13,6 +13,12 @@ pub(crate) struct Producer<P> {
     written: u64,
     /// The consumer's counter when it was last read.
     read: u64,
+    /// As in [`Produced`](super::control::Produced).
+    origin: u64,
+    /// How many bytes are written when it is time to rewind.
+    rewinds_at: u64,
+    /// So much of the memory has been used since it was given back.
+    used: u64,
 }
 
 impl<P: RingMemory> Producer<P> {
@@ -22,6 +28,9 @@ impl<P: RingMemory> Producer<P> {
             place,
             written: 0,
             read: 0,
+            origin: 0,
+            rewinds_at: P::REWIND as u64,
+            used: 0,
         }
     }
 
@@ -53,6 +62,9 @@ impl<P: RingMemory> Producer<P> {
         pieces: impl IntoIterator<Item = &'a [u8]>,
         mut wake: impl FnMut(),
     ) -> Result<usize, Fault> {
+        if self.written >= self.rewinds_at {
+            self.rewind()?;
+        }
         let begun = self.written;
         let (mut published, mut woken) = (begun, begun);
         'all: for mut piece in pieces {
@@ -63,7 +75,7 @@ impl<P: RingMemory> Producer<P> {
                         break 'all;
                     }
                 }
-                let at = self.place.offset(self.written);
+                let at = self.place.offset(self.written, self.origin);
                 let len = piece
                     .len()
                     .min(self.room())
@@ -89,12 +101,26 @@ impl<P: RingMemory> Producer<P> {
         if self.written != woken {
             self.wake(&mut wake);
         }
+        self.used = self.used.max(self.written - self.origin);
         Ok((self.written - begun) as usize)
     }
 
     fn publish(&self) {
-        let ours = &self.place.control().written.0;
+        let ours = &self.place.control().produced.0.written;
         ours.store(self.written, Ordering::Release);
+    }
+
+    /// If all is read, the next byte goes to the start.
+    fn rewind(&mut self) -> Result<(), Fault> {
+        self.rewinds_at = self.written + P::REWIND as u64;
+        self.refresh()?;
+        // From afar nobody sends the origin.
+        if P::SHARED && self.read == self.written {
+            self.origin = self.written;
+            let ours = &self.place.control().produced.0.origin;
+            ours.store(self.origin, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Whether the consumer, if it sleeps, is likely to run on another processor.
@@ -117,10 +143,8 @@ impl<P: RingMemory> Producer<P> {
     /// Says that no more bytes will follow.
     pub(crate) fn finish(&self, mut wake: impl FnMut()) {
         let control = self.place.control();
-        control
-            .written
-            .0
-            .store(self.written | DONE, Ordering::Release);
+        let ours = &control.produced.0.written;
+        ours.store(self.written | DONE, Ordering::Release);
         wake_sleeper::<P>(&control.consumer_sleeps.0, &mut wake);
     }
 
@@ -150,8 +174,14 @@ impl<P: RingMemory> Producer<P> {
         let is_free = self.is_drained();
         if is_free {
             self.place.give_back();
+            self.used = 0;
         }
         is_free
+    }
+
+    /// Bytes of the memory that were used since it was given back.
+    pub(crate) fn used(&self) -> u64 {
+        self.used.min(self.place.capacity() as u64)
     }
 
     /// Bytes written so far.

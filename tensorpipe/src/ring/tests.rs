@@ -111,6 +111,33 @@ proptest! {
 }
 
 #[test]
+fn a_ring_that_is_read_empty_is_rewound_and_no_other() {
+    const LITTLE: usize = Mapped::REWIND + 100;
+    let (mut producer, mut consumer) = ring(65536);
+    let piece: Vec<u8> = (0..100).collect();
+    let (mut written, mut read) = (Vec::new(), Vec::new());
+    let mut pass = |unread: usize| {
+        let mut place = [0; 150];
+        for _ in 0..1000 {
+            producer.write([&piece[..]], || ()).unwrap();
+            written.extend_from_slice(&piece);
+            let len = place.len().min(written.len() - read.len() - unread);
+            let got = consumer.read(&mut place[..len], || ()).unwrap();
+            read.extend_from_slice(&place[..got]);
+        }
+        assert!(read == written[..written.len() - unread]);
+        producer.used() as usize
+    };
+    assert!(pass(0) <= LITTLE);
+    assert!(pass(0) <= LITTLE);
+    // Something is always there.
+    assert_eq!(pass(1), 65536);
+    assert!(!producer.give_back() && producer.used() == 65536);
+    assert_eq!(consumer.read(&mut [0; 2], || ()), Ok(1));
+    assert!(producer.give_back() && producer.used() == 0);
+}
+
+#[test]
 fn two_threads_sleep_and_wake_and_lose_nothing() {
     const TOTAL: usize = 8 << 20;
     let (mut producer, mut consumer) = ring(8192);
@@ -177,8 +204,9 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
         producer
             .place
             .control()
-            .written
+            .produced
             .0
+            .written
             .store(nonsense, Ordering::SeqCst);
         assert!(consumer.is_ready() && consumer.has_bytes(1));
         assert_eq!(consumer.read(&mut [0; 10], || ()), Err(Fault::Counter));
@@ -201,8 +229,9 @@ fn a_peer_that_writes_nonsense_is_a_fault() {
     producer
         .place
         .control()
-        .written
+        .produced
         .0
+        .written
         .store(50, Ordering::SeqCst);
     assert_eq!(consumer.refresh(), Err(Fault::Counter));
     producer.refresh().unwrap();

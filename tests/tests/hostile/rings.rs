@@ -28,7 +28,7 @@ use super::raw::{SOON, hello, noise, preface};
 use super::server::Target;
 use super::stream::Way;
 
-const OFFER: &[u8; 8] = b"TPSHM\0\0\x01";
+const OFFER: &[u8; 8] = b"TPSHM\0\0\x02";
 const CAPACITY: u64 = 64 << 10;
 
 /// Where the connector's ring begins, and the listener's.
@@ -36,6 +36,7 @@ const OUT: u64 = 1024;
 const BACK: u64 = 2048;
 /// In both.
 const WRITTEN: u64 = 0;
+const ORIGIN: u64 = 8;
 const READ: u64 = 128;
 const DATA: u64 = 4096;
 const DONE: u64 = 1 << 63;
@@ -206,7 +207,7 @@ fn an_offer_that_is_none_is_cut_off_at_once() {
         ("one byte", b"T", vec![]),
         ("noise", &noise(1, 3000), vec![]),
         ("no memory", OFFER, vec![]),
-        ("another version", b"TPSHM\0\0\x02", vec![rings().into()]),
+        ("another version", b"TPSHM\0\0\x03", vec![rings().into()]),
         ("a file", OFFER, vec![file.into()]),
         ("a socket", OFFER, vec![socket.into()]),
         (
@@ -396,6 +397,8 @@ enum Rewrites {
     Bytes,
     /// How much is written: what can be, and what cannot, in turn.
     Written,
+    /// Where they lie.
+    Origin,
     /// How much is read, likewise.
     Read,
 }
@@ -430,6 +433,7 @@ impl Words {
                 let is_bad = round.is_multiple_of(8);
                 self.set(OUT + WRITTEN, if is_bad { bad } else { sent });
             }
+            Rewrites::Origin => self.set(OUT + ORIGIN, round.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             Rewrites::Read => {
                 self.set(BACK + READ, 0);
                 self.set(BACK + READ, 1 << 40);
@@ -454,6 +458,7 @@ fn rings_that_are_rewritten_all_the_time_are_no_harm() {
     for (what, connections) in [
         (Rewrites::Bytes, 10),
         (Rewrites::Written, 300),
+        (Rewrites::Origin, 20),
         (Rewrites::Read, 20),
     ] {
         for _ in 0..connections {

@@ -56,7 +56,7 @@ impl Far {
 
     /// The producer's word leaves.
     fn say_written(&self) {
-        let count = self.control.written.0.load(Ordering::Acquire);
+        let count = self.control.produced.0.written.load(Ordering::Acquire);
         self.out.borrow_mut().push_back(Message::Count(count));
     }
 
@@ -74,7 +74,7 @@ impl Far {
                 self.memory.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
             }
             Some(Message::Count(count)) => {
-                let theirs = &self.control.written.0;
+                let theirs = &self.control.produced.0.written;
                 theirs.store(count, Ordering::Release);
             }
         }

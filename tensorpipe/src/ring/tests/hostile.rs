@@ -39,7 +39,7 @@ fn value() -> impl Strategy<Value = Value> {
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        8 => (0usize..4, value()).prop_map(|(word, value)| Act::Set(word, value)),
+        8 => (0usize..5, value()).prop_map(|(word, value)| Act::Set(word, value)),
         3 => (0usize..40_000).prop_map(Act::Read),
         3 => (0usize..40_000).prop_map(Act::Write),
         1 => (0usize..40_000).prop_map(Act::Look),
@@ -58,9 +58,10 @@ fn set(place: &Mapped, word: usize, value: Value, count: u64) {
     let control = place.control();
     let small = |word: &crate::sync::AtomicU32| word.store(value as u32, Ordering::SeqCst);
     match word {
-        0 => control.written.0.store(value, Ordering::SeqCst),
+        0 => control.produced.0.written.store(value, Ordering::SeqCst),
         1 => control.read.0.store(value, Ordering::SeqCst),
-        2 => small(&control.consumer_sleeps.0),
+        2 => control.produced.0.origin.store(value, Ordering::SeqCst),
+        3 => small(&control.consumer_sleeps.0),
         _ => small(&control.producer_sleeps.0),
     }
 }

@@ -31,7 +31,7 @@ pub(super) const CAPACITY: usize = 256 << 10;
 const CAPACITIES: std::ops::RangeInclusive<usize> = 4 << 10..=16 << 20;
 
 /// Sent with the memory: magic and version.
-const OFFER: &[u8; 8] = b"TPSHM\0\0\x01";
+const OFFER: &[u8; 8] = b"TPSHM\0\0\x02";
 
 /// The connection's socket, registered for reading only. When the peer reads a wake-up, the socket becomes writable; an interest in that
 /// event would wake this side for nothing.

@@ -1,6 +1,6 @@
 //! The two rings of a connection, one for each direction, and how an idle ring releases its memory.
 //!
-//! A ring in use has all of its memory resident, since bytes pass through all of it. To make waiting connections cheap, the writing end
+//! A ring that has been full once has all of its memory resident. To make waiting connections cheap, the writing end
 //! gives the memory back after a while. The first bytes afterwards cost a page fault for each 4 KiB.
 
 use std::io;
@@ -19,7 +19,7 @@ pub(super) const IDLE: Duration = Duration::from_secs(10);
 /// than is kept.
 const LITTLE: u64 = 32 << 10;
 
-/// Giving the memory back pays from so many bytes written since the last time: as much memory would stay resident otherwise. Chosen.
+/// Giving the memory back pays from so many bytes of it. Chosen.
 const WORTH: u64 = 32 << 10;
 
 pub(super) struct Rings {
@@ -39,11 +39,7 @@ impl Rings {
             incoming: Consumer::new(Mapped::new(memory.clone(), 1 - side)?),
             memory,
             finished: false,
-            idle: Idle {
-                alarm,
-                given_back: 0,
-                begun: 0,
-            },
+            idle: Idle { alarm, begun: 0 },
         })
     }
 
@@ -65,15 +61,14 @@ impl Rings {
 pub(super) struct Idle {
     /// Set while there may be memory to give back.
     alarm: Alarm,
-    /// Bytes written when memory was last given back, and when the alarm was set.
-    given_back: u64,
+    /// Bytes written when the alarm was set.
     begun: u64,
 }
 
 impl Idle {
     /// The connection goes to sleep.
     pub(super) fn begins(&mut self, out: &Producer<Mapped>) {
-        if out.written() - self.given_back >= WORTH && self.alarm.set(IDLE) {
+        if out.used() >= WORTH && self.alarm.set(IDLE) {
             self.begun = out.written();
         }
     }
@@ -90,8 +85,8 @@ impl Idle {
             return;
         }
         self.alarm.stop();
-        if out.written() - self.begun <= LITTLE && out.give_back() {
-            self.given_back = out.written();
+        if out.written() - self.begun <= LITTLE {
+            out.give_back();
         }
     }
 

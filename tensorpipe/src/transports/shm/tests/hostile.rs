@@ -62,7 +62,7 @@ impl HostilePeer {
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();
         let (_, memory) = ring::create(64 << 10).unwrap();
-        unix_fds::send(near.as_fd(), b"TPSHM\0\0\x01", Some(memory.as_fd())).unwrap();
+        unix_fds::send(near.as_fd(), b"TPSHM\0\0\x02", Some(memory.as_fd())).unwrap();
         let mut connection =
             ShmConnection::await_offer(UnixStream::from_std(far).unwrap()).unwrap();
         let cx = &mut Context::from_waker(Waker::noop());

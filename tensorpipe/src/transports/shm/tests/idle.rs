@@ -24,7 +24,7 @@ impl Ends {
         near.set_nonblocking(true).unwrap();
         far.set_nonblocking(true).unwrap();
         let (memory, fd): (_, OwnedFd) = ring::create(CAPACITY).unwrap();
-        unix_fds::send(near.as_fd(), b"TPSHM\0\0\x01", Some(fd.as_fd())).unwrap();
+        unix_fds::send(near.as_fd(), b"TPSHM\0\0\x02", Some(fd.as_fd())).unwrap();
         let near = ShmConnection::over(UnixStream::from_std(near).unwrap(), memory);
         let far = ShmConnection::await_offer(UnixStream::from_std(far).unwrap());
         Self {
@@ -87,6 +87,20 @@ async fn what_is_said_afterwards_arrives_and_pings_do_not_count() {
         // A page for the words, and one or two for the last ping.
         assert!(ends.resident() <= 16 << 10, "{}", ends.resident());
     }
+}
+
+#[tokio::test]
+async fn little_traffic_takes_little_memory() {
+    let mut ends = Ends::open().await;
+    let bytes = pattern(1000);
+    for _ in 0..2000 {
+        ends.near.write_all(&bytes).await.unwrap();
+        assert_eq!(read(&mut ends.far, 1000).await, bytes);
+        ends.far.write_all(&bytes).await.unwrap();
+        assert_eq!(read(&mut ends.near, 1000).await, bytes);
+    }
+    // A page for the words, and two for each ring.
+    assert!(ends.resident() <= 20 << 10, "{}", ends.resident());
 }
 
 #[tokio::test(start_paused = true)]
