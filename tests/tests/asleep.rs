@@ -1,4 +1,5 @@
-//! The cost of a call after a pause, when both ends are asleep: one wake-up each way, whatever the call carries.
+//! The cost of a call after a pause, when both ends are asleep: one wake-up each way, whatever the call carries. Of an answer that is lent
+//! the server hears once more.
 #![allow(missing_docs, reason = "a test")]
 
 use std::sync::Arc;
@@ -31,40 +32,65 @@ async fn pair(transport: Arc<dyn Transport>, url: &str) -> (Context, Pipe, Pipe)
     (context, client.unwrap(), server.unwrap())
 }
 
-/// Answers each message, when it has looked at it.
-async fn serve(server: Pipe) {
-    while let Ok(message) = server.read().await {
-        let tensors = message.tensors.iter();
-        let bytes: usize = tensors.map(|part| part.tensor.byte_len()).sum();
-        drop(message);
-        server.send(Message::new(bytes.to_string())).unwrap();
+/// What carries the bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Upload,
+    Download,
+}
+
+fn message(len: usize) -> Message {
+    let message = Message::new(len.to_string());
+    match len {
+        0 => message,
+        _ => message.tensor(Tensor::from_vec(pattern(len, 1), [len as u64]).unwrap()),
     }
 }
 
-async fn call(client: &Pipe, len: usize) {
-    let mut message = Message::new("call");
-    if len > 0 {
-        message = message.tensor(Tensor::from_vec(pattern(len, 1), [len as u64]).unwrap());
+fn bytes_of(message: &Message) -> usize {
+    let tensors = message.tensors.iter();
+    tensors.map(|part| part.tensor.byte_len()).sum()
+}
+
+/// Answers each message, when it has looked at it: with how many bytes it has, or with as many as it wants.
+async fn serve(server: Pipe) {
+    while let Ok(asked) = server.read().await {
+        let (wanted, bytes) = (asked.metadata.clone(), bytes_of(&asked));
+        drop(asked);
+        let wanted = std::str::from_utf8(&wanted).unwrap();
+        let answer = match wanted.strip_prefix("download ") {
+            Some(wanted) => message(wanted.parse().unwrap()),
+            None => Message::new(bytes.to_string()),
+        };
+        server.send(answer).unwrap();
     }
-    client.send(message).unwrap();
+}
+
+async fn call(client: &Pipe, len: usize, way: Way) {
+    let request = match way {
+        Way::Upload => message(len),
+        Way::Download => Message::new(format!("download {len}")),
+    };
+    client.send(request).unwrap();
     let answer = client.read().await.unwrap();
     assert_eq!(answer.metadata, len.to_string());
+    assert_eq!(bytes_of(&answer), if way == Way::Upload { 0 } else { len });
 }
 
 const CALLS: u64 = 10;
 
 /// Makes [`CALLS`] calls. Returns how much `count` grew at both ends together.
-async fn counted(ends: [&Pipe; 2], len: usize, count: fn(&PipeStats) -> u64) -> [u64; 2] {
+async fn counted(ends: [&Pipe; 2], len: usize, way: Way, count: fn(&PipeStats) -> u64) -> [u64; 2] {
     let counts = || ends.map(|end| count(&end.stats()));
     // Segments are exchanged, and polling is given up.
     for _ in 0..8 {
         sleep(PAUSE).await;
-        call(ends[0], len).await;
+        call(ends[0], len, way).await;
     }
     let before = counts();
     for _ in 0..CALLS {
         sleep(PAUSE).await;
-        call(ends[0], len).await;
+        call(ends[0], len, way).await;
     }
     sleep(PAUSE).await;
     let after = counts();
@@ -75,17 +101,28 @@ async fn once_each_way(transport: Arc<dyn Transport>, url: &str, count: fn(&Pipe
     let (_context, client, server) = pair(transport, url).await;
     let served = server.clone();
     let serving = tokio::spawn(serve(server));
-    for len in [0, 4 << 10, 64 << 10, 256 << 10, 1 << 20] {
+    for (len, way) in [0, 4 << 10, 64 << 10, 256 << 10, 1 << 20]
+        .into_iter()
+        .flat_map(|len| [(len, Way::Upload), (len, Way::Download)])
+    {
+        // If no call follows soon, the client has a word of its own for what it was lent.
+        let is_lent = way == Way::Download && len >= 64 << 10;
+        let words = if is_lent { CALLS + 1 } else { 0 };
         // A busy machine may keep an end from its answer for longer than what goes with it waits: not in each round.
         let mut rounds = Vec::new();
         let mut once = 0;
         while once < 2 {
-            let counted = counted([&client, &served], len, count).await;
+            let counted = counted([&client, &served], len, way, count).await;
             rounds.push(counted);
             // Fewer where an end had not fallen asleep yet.
-            once += usize::from(counted.iter().all(|end| (1..=CALLS).contains(end)));
+            let most = [CALLS + words, CALLS];
+            once +=
+                usize::from((counted.iter().zip(most)).all(|(end, most)| (1..=most).contains(end)));
             let disturbed = rounds.len() - once;
-            assert!(disturbed <= 4, "{len} bytes: {rounds:?} for {CALLS} calls");
+            assert!(
+                disturbed <= 4,
+                "{way:?} of {len} bytes: {rounds:?} for {CALLS} calls"
+            );
         }
     }
     serving.abort();

@@ -142,12 +142,20 @@ fn is_own(frame: &Control) -> bool {
 }
 
 impl<S: Clone, D> PipeState<S, D> {
-    /// Appends one frame to `out` and `segments`. Returns `false` when there is nothing to send.
+    /// Appends one frame to `out` and `segments`. Returns `false` when there is nothing to send. Delayed frames follow whatever is sent.
     pub(crate) fn poll_transmit(
         &mut self,
         out: &mut Vec<u8>,
         segments: &mut Vec<Segment<S>>,
     ) -> bool {
+        let sends = self.transmit(out, segments);
+        if sends {
+            self.send_delayed();
+        }
+        sends
+    }
+
+    fn transmit(&mut self, out: &mut Vec<u8>, segments: &mut Vec<Segment<S>>) -> bool {
         if let Some(control) = self.outbox.next_control() {
             put_control(&control, out, segments);
             return true;

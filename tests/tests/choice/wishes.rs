@@ -66,12 +66,12 @@ async fn ordinary_memory_is_copied_to_be_lent() {
     for transport in ["shm", "tcp"] {
         let scene = Scene::over(transport, between_processes).await;
         let words = scene.client.route().to_string();
-        let expected = "\n  heap: in the frame < 32 KiB, lease above\
+        let expected = "\n  heap: in the frame < 16 KiB, lease above\
                         \n  pool, borrowed: in the frame <= 4 KiB, lease above";
         assert!(words.ends_with(expected), "{words}");
         for (len, carrier) in [
-            (32 * 1024 - 1, Carrier::Frame),
-            (32 * 1024, Carrier::Channel("lease")),
+            (16 * 1024 - 1, Carrier::Frame),
+            (16 * 1024, Carrier::Channel("lease")),
             (300_000, Carrier::Channel("lease")),
             (5 * MIB, Carrier::Channel("lease")),
         ] {

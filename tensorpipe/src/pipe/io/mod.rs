@@ -207,10 +207,7 @@ impl Io {
             self.say_goodbye(common);
             return Ok(Round::Idle);
         }
-        let mut shared = lock(&common.shared);
-        // A round also sends delayed acknowledgements, which nobody waits for.
-        shared.state.send_delayed();
-        if self.settle(shared) {
+        if self.settle(lock(&common.shared)) {
             // Whatever was still to be said (FIN_ACK) leaves if it can. A connection that panics is let go all the same.
             let _ = catch_unwind(AssertUnwindSafe(|| self.send(common)));
             self.let_go(common);

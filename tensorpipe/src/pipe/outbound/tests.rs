@@ -200,6 +200,32 @@ async fn what_a_lane_has_to_say_leaves_without_a_message_too() {
     }
 }
 
+/// An end that sleeps would be woken for it.
+#[tokio::test]
+async fn what_a_lane_has_to_say_takes_no_write_of_its_own() {
+    let (client, server) = shm_pair().await;
+    client.write(Message::new("settled")).await.unwrap();
+    soon(server.read()).await.unwrap();
+    let core = server.core();
+    let with_message = || _ = server.send(Message::new("answer")).unwrap();
+    let with_frame = || {
+        let (op, mut shared) = (OpId::incoming(0, 0), lock(&core.shared));
+        shared.state.channel(op, &[]);
+        drop(shared);
+        core.drive();
+    };
+    // Nothing here waits, so the task that would send it does not run.
+    for takes_it_along in [&with_message as &dyn Fn(), &with_frame] {
+        delay_ack(core, &mut lock(&core.shared), OpId::incoming(0, 0), &[]);
+        let before = server.stats().writes;
+        (0..3).for_each(|_| core.drive());
+        assert!(lock(&core.shared).state.has_delayed());
+        takes_it_along();
+        assert!(!lock(&core.shared).state.has_delayed(), "it is left behind");
+        assert_eq!(server.stats().writes, before + 1);
+    }
+}
+
 /// A message fills a whole write, so that a channel's frame finds no room beside it.
 #[tokio::test]
 async fn what_a_lane_has_to_say_leaves_behind_a_write_that_takes_all_the_room() {
