@@ -174,7 +174,8 @@ impl<P: RingMemory> Producer<P> {
         let is_free = self.is_drained();
         if is_free {
             self.place.give_back();
-            self.used = 0;
+            // What is written next goes to the start.
+            (self.used, self.rewinds_at) = (0, self.written);
         }
         is_free
     }

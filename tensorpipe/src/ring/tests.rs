@@ -135,6 +135,8 @@ fn a_ring_that_is_read_empty_is_rewound_and_no_other() {
     assert!(!producer.give_back() && producer.used() == 65536);
     assert_eq!(consumer.read(&mut [0; 2], || ()), Ok(1));
     assert!(producer.give_back() && producer.used() == 0);
+    producer.write([&piece[..]], || ()).unwrap();
+    assert_eq!(producer.used(), 100);
 }
 
 #[test]

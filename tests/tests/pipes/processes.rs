@@ -172,7 +172,7 @@ pub(crate) fn play_last_words() {
         say("url", listener.url());
         let pipe = listener.accept().await.unwrap();
         for number in 0..100 {
-            pipe.send(message(number, 30_000)).unwrap();
+            pipe.send(message(number, 15_000)).unwrap();
         }
         pipe.close().await.unwrap();
         // At once: nothing of the pipe is let go of in good order any more.
@@ -192,7 +192,7 @@ async fn what_a_process_wrote_before_it_ended_is_there() {
             let ended = tokio::task::spawn_blocking(ends).await.unwrap();
             assert_eq!(ended, End::Code(0));
             for number in 0..100 {
-                comes(&pipe, number, 30_000).await;
+                comes(&pipe, number, 15_000).await;
             }
             let end = soon("the end", pipe.read()).await.unwrap_err();
             assert!(

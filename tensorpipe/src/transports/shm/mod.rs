@@ -8,8 +8,8 @@
 //! user.
 //!
 //! - **Counters.** Each end keeps its own counter and checks the other's, so nonsense there is a fault and never a wild access.
-//! - **Size.** A ring has 256 KiB: bytes stay in the second-level cache until they are read. A ring that is empty, and that carried at most
-//!   32 KiB in 10 s, gives its memory back to the system.
+//! - **Size.** A ring has 256 KiB: bytes stay in the second-level cache until they are read. One that is often read empty uses only its
+//!   first pages. One that is empty, and that carried at most 32 KiB in 10 s, gives its memory back to the system.
 //! - **Reach.** Processes of one user, on one boot, in one network namespace; the route says what is missing. In a user namespace that maps
 //!   this user and others to one number, nobody counts as the same user.
 
