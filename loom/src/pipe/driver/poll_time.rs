@@ -33,11 +33,11 @@ impl PollTime {
         Self
     }
 
-    pub(super) fn pays(&self) -> bool {
+    pub(super) fn pays(&self, _: ThreadCounts) -> bool {
         !ANSWERS.get().is_empty()
     }
 
-    pub(super) fn peer_polls(&self) -> bool {
+    pub(super) fn peer_polls(&self, _: ThreadCounts) -> bool {
         let peer = PEER_ANSWERS.take();
         if !peer.is_empty() {
             ANSWERS.set(peer);
@@ -48,7 +48,7 @@ impl PollTime {
     pub(super) fn should_poll_on(
         &self,
         _: u32,
-        _: ThreadCounts,
+        _: &mut ThreadCounts,
         _: impl FnOnce() -> Instant,
     ) -> bool {
         let Some((goes_on, rest)) = ANSWERS.get().split_first() else {

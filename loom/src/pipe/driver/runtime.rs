@@ -51,6 +51,10 @@ pub(super) fn thread_counts() -> ThreadCounts {
     ThreadCounts
 }
 
-pub(super) fn count_poll() {}
+pub(super) fn set_thread_counts(_: ThreadCounts) {}
+
+pub(super) fn count_poll(_: bool) {}
+
+pub(super) fn count_arrival() {}
 
 pub(super) fn count_drive(_: usize) {}

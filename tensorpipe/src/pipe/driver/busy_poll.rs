@@ -151,6 +151,7 @@ impl<W> Driver<W> {
     /// Bytes have come.
     pub(in crate::pipe) fn record_arrival(&self) {
         let polling = &self.polling;
+        runtime::count_arrival();
         if polling.waiting.load(Ordering::Relaxed) {
             polling.waiting.store(false, Ordering::Relaxed);
             if self.wakers.has_main_futures() {
@@ -172,7 +173,10 @@ impl<W> Driver<W> {
     /// Something was written after something had come, and the peer was awake, although this side does not poll.
     pub(in crate::pipe) fn found_peer_awake(&self) {
         let polling = &self.polling;
-        if polling.can_poll && !polling.io_is_syscall && lock(&polling.time).peer_polls() {
+        if polling.can_poll
+            && !polling.io_is_syscall
+            && lock(&polling.time).peer_polls(runtime::thread_counts())
+        {
             polling.polls_for_peer.store(true, Ordering::Relaxed);
         }
     }
@@ -199,7 +203,7 @@ impl<W> Driver<W> {
         if polling.can_poll
             && !self.is_polling()
             && !self.has_too_many_to_poll()
-            && lock(&polling.time).pays()
+            && lock(&polling.time).pays(runtime::thread_counts())
         {
             polling.change(OFF, VACANT);
             polling.polls_for_peer.store(false, Ordering::Relaxed);
@@ -224,13 +228,13 @@ impl<W> Driver<W> {
 
     /// The same. A poller that `sends` also takes what was left behind.
     fn poll_for<C: Driven<Work = W>>(&self, many: bool, sends: bool) -> bool {
-        runtime::count_poll();
         let mut some = false;
         let found = self.poll_work(POLLS_PER_WAKE, |work| {
             let seen = C::poll(work, many, sends);
             some |= seen == Readiness::Partial;
             seen == Readiness::Ready
         });
+        runtime::count_poll(found);
         if some && !found {
             self.polling.some_seen.store(true, Ordering::Relaxed);
         }
@@ -289,11 +293,13 @@ impl<W> Driver<W> {
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
         let should_poll_on = || {
-            lock(&polling.time).should_poll_on(
-                POLLS_PER_WAKE,
-                runtime::thread_counts(),
-                Instant::now,
-            )
+            let mut counts = runtime::thread_counts();
+            let polls_on =
+                lock(&polling.time).should_poll_on(POLLS_PER_WAKE, &mut counts, Instant::now);
+            if !polls_on {
+                runtime::set_thread_counts(counts);
+            }
+            polls_on
         };
         let polls_on = || some_seen || should_poll_on();
         if !self.has_too_many_to_poll() && polls_on() {
@@ -533,9 +539,9 @@ mod tests {
                     now
                 };
                 let mut time = lock(&core.driver.polling.time);
-                while time.should_poll_on(1000, counts(), &mut later) {}
+                while time.should_poll_on(1000, &mut counts(), &mut later) {}
                 time.found(counts(), later);
-                assert!(!time.pays());
+                assert!(!time.pays(counts()));
             }
             peer.drive();
             client.send(Message::new("a call")).unwrap();

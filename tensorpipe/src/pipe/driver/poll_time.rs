@@ -10,6 +10,9 @@
 //! server of many clients that call all the time polls all of them, however long each waits. Over tcp it stops polling those that it polls in
 //! vain: to ask each of many sockets is more work than to be told by the system which of them have news.
 //!
+//! A thread that polls all of its pipes in vain keeps its core from a peer that shares it. So it sleeps as soon as one pipe alone would,
+//! and rests for a while, unless polling has paid since the last time.
+//!
 //! Both ends may be wrong together. If cores wake slowly, each end sees long sleeps, and polls in vain while the other end sleeps: a call
 //! takes two wake-ups, though both ends have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls
 //! once for as long as these may take. An end that answers a peer that is awake then polls, too. Each try waits for twice as many signs the
@@ -94,12 +97,28 @@ struct Begun {
     counts: ThreadCounts,
     /// Polls of this wait since.
     polled: u64,
+    /// How often bytes had come to the thread when the clock was last read, and when it was first read after that.
+    came: u64,
+    in_vain_since: Instant,
 }
 
 impl Begun {
     fn new(at: Instant, counts: ThreadCounts) -> Self {
-        let polled = 0;
-        Self { at, counts, polled }
+        Self {
+            at,
+            counts,
+            polled: 0,
+            came: counts.came,
+            in_vain_since: at,
+        }
+    }
+
+    /// For how long nothing has come for any pipe of the thread.
+    fn in_vain(&mut self, now: Instant, counts: &ThreadCounts) -> Duration {
+        if counts.came != self.came {
+            (self.came, self.in_vain_since) = (counts.came, now);
+        }
+        now.saturating_duration_since(self.in_vain_since)
     }
 
     /// This wait's share of the time until `now`. The rest went to other pipes that were polled on the same thread: a wait that is long
@@ -146,17 +165,18 @@ impl PollTime {
     }
 
     /// Whether a wait that begins now should begin with polling.
-    pub(super) fn pays(&self) -> bool {
-        self.limit > Duration::ZERO
+    pub(super) fn pays(&self, counts: ThreadCounts) -> bool {
+        self.limit > Duration::ZERO && !counts.rests()
     }
 
     /// `polls` polls have found nothing, in one poll of the task. Returns whether to poll on; otherwise it is time to sleep.
     pub(super) fn should_poll_on(
         &mut self,
         polls: u32,
-        counts: ThreadCounts,
+        thread: &mut ThreadCounts,
         now: impl FnOnce() -> Instant,
     ) -> bool {
+        let counts = *thread;
         let (before, mut begun) = match self.wait {
             Wait::Polling(before, begun) => (before, begun),
             _ => (0, None),
@@ -165,16 +185,19 @@ impl PollTime {
             begun.polled += 1;
         }
         let so_far = before + polls;
-        if so_far < POLLS_PER_CLOCK && self.pays() {
+        if so_far < POLLS_PER_CLOCK && self.pays(counts) {
             self.wait = Wait::Polling(so_far, begun);
             return true;
         }
         let at = now();
-        let begun = begun.unwrap_or_else(|| Begun::new(at, counts));
+        let mut begun = begun.unwrap_or_else(|| Begun::new(at, counts));
         let is_crowded = !self.peer_sees && begun.is_crowded(counts);
-        if begun.share(at, counts) < self.limit && !is_crowded {
-            self.wait = Wait::Polling(0, Some(begun));
-            return true;
+        if begun.share(at, counts) < self.limit && !is_crowded && !counts.rests() {
+            if begun.in_vain(at, &counts) <= self.limit.max(POLL_LONGEST) {
+                self.wait = Wait::Polling(0, Some(begun));
+                return true;
+            }
+            thread.rest();
         }
         self.paid_since_long = 0;
         self.limit /= 2;
@@ -240,8 +263,8 @@ impl PollTime {
     }
 
     /// A write found the peer awake. Returns whether it is time to try polling.
-    pub(super) fn peer_polls(&mut self) -> bool {
-        let tries = !self.pays() && self.peer_polls.add();
+    pub(super) fn peer_polls(&mut self, counts: ThreadCounts) -> bool {
+        let tries = self.limit.is_zero() && !counts.rests() && self.peer_polls.add();
         if tries {
             self.tries(POLL_LONGEST);
         }
@@ -271,6 +294,7 @@ impl PollTime {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tuning::{POLLS_PAY, REST};
     use super::*;
 
     struct Clock {
@@ -291,8 +315,14 @@ mod tests {
 
         /// One poll of ours, and so many of others'.
         fn poll(&mut self, others: u64) -> ThreadCounts {
-            self.counts.polled += 1 + others;
+            self.counts.came += others;
             self.counts.driven += others;
+            self.poll_idle(others)
+        }
+
+        /// The same; nothing comes for the others.
+        fn poll_idle(&mut self, others: u64) -> ThreadCounts {
+            self.counts.polled += 1 + others;
             self.counts
         }
     }
@@ -300,10 +330,13 @@ mod tests {
     /// A wait without an answer while polling, on a thread that polls and drives so many others each time: how long it polled.
     fn poll_in_vain(time: &mut PollTime, clock: &mut Clock, others: u64) -> Duration {
         let begun = clock.now;
-        if time.pays() {
+        if time.pays(clock.counts) {
             while {
-                let counts = clock.poll(others);
-                time.should_poll_on(POLLS_PER_CLOCK, counts, || clock.pass(1 + others))
+                let mut counts = clock.poll(others);
+                let polls_on =
+                    time.should_poll_on(POLLS_PER_CLOCK, &mut counts, || clock.pass(1 + others));
+                clock.counts = counts;
+                polls_on
             } {}
         } else {
             time.sleeps(clock.counts, || clock.now);
@@ -339,20 +372,50 @@ mod tests {
         assert!(polled < 110 * POLL_LONGEST, "{polled:?}");
     }
 
+    /// Both ends may share a core.
+    #[test]
+    fn a_thread_of_many_that_polls_all_in_vain_sleeps_as_if_it_had_one_and_rests() {
+        for paid in [0, POLLS_PAY] {
+            let (mut times, mut clock) = ([(); 9].map(|()| PollTime::new(true)), Clock::new());
+            clock.counts.found += paid;
+            let begun = clock.now;
+            let mut polling: Vec<_> = times.iter_mut().collect();
+            while !polling.is_empty() {
+                polling.retain_mut(|time| {
+                    let (mut counts, now) = (clock.poll_idle(0), clock.pass(1));
+                    let polls_on = time.should_poll_on(POLLS_PER_CLOCK, &mut counts, || now);
+                    clock.counts = counts;
+                    polls_on
+                });
+            }
+            let polled = clock.now - begun;
+            assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
+            let (mut other, mut counts) = (PollTime::new(true), clock.poll_idle(0));
+            let polls_on = other.should_poll_on(POLLS_PER_CLOCK, &mut counts, || clock.now);
+            assert_eq!(polls_on, paid > 0);
+            for time in &mut times {
+                sleep_often(time, &mut clock, 0, 10);
+                assert_eq!(time.pays(clock.counts), paid > 0);
+            }
+            clock.counts.came += REST;
+            assert!(times.iter().all(|time| time.pays(clock.counts)));
+        }
+    }
+
     /// Where polls are system calls: a thread of few pipes polls them, one of many is told which of them have news.
     #[test]
     fn sockets_are_polled_among_few_others() {
         for (others, pays) in [(3, true), (20, false)] {
             let (mut time, mut clock) = (PollTime::new(false), Clock::new());
             // Polling has paid before.
-            assert!(time.should_poll_on(1, clock.poll(0), || clock.now));
+            assert!(time.should_poll_on(1, &mut clock.poll(0), || clock.now));
             answer_after(&mut time, &mut clock, 1);
             let polled = poll_in_vain(&mut time, &mut clock, others);
             assert_eq!(polled > POLL_LONGEST, pays, "{others}: {polled:?}");
-            assert_eq!(time.pays(), pays, "{others}");
+            assert_eq!(time.pays(clock.counts), pays, "{others}");
             answer_after(&mut time, &mut clock, 1);
             sleep_often(&mut time, &mut clock, others, 10);
-            assert_eq!(time.pays(), pays, "{others}");
+            assert_eq!(time.pays(clock.counts), pays, "{others}");
         }
     }
 
@@ -360,7 +423,7 @@ mod tests {
     #[test]
     fn a_wait_that_goes_on_on_another_thread_polls_no_longer_than_alone() {
         let (mut time, mut clock) = (PollTime::new(true), Clock::new());
-        assert!(time.should_poll_on(POLLS_PER_CLOCK, clock.poll(0), || clock.now));
+        assert!(time.should_poll_on(POLLS_PER_CLOCK, &mut clock.poll(0), || clock.now));
         clock.counts = ThreadCounts {
             polled: 1 << 40,
             driven: 1 << 40,
@@ -369,7 +432,7 @@ mod tests {
         let polled = poll_in_vain(&mut time, &mut clock, 0);
         assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
         answer_after(&mut time, &mut clock, 1000);
-        assert!(!time.pays());
+        assert!(!time.pays(clock.counts));
     }
 
     /// So many others were driven in each sleep, one every ten microseconds.
@@ -379,7 +442,7 @@ mod tests {
             let (mut time, mut clock) = (PollTime::new(true), Clock::new());
             poll_in_vain(&mut time, &mut clock, 0);
             sleep_often(&mut time, &mut clock, others, 1000);
-            assert_eq!(time.pays(), pays, "{others}");
+            assert_eq!(time.pays(clock.counts), pays, "{others}");
         }
     }
 
@@ -423,16 +486,19 @@ mod tests {
             arrives: Instant,
             wake_up: Duration,
         ) -> (Instant, bool, Duration) {
-            let counts = ThreadCounts::default();
+            let mut counts = ThreadCounts::default();
             let mut now = begun;
-            let peer_polls = std::mem::take(&mut self.peer_was_awake) && self.time.peer_polls();
-            let mut polls = peer_polls || self.time.pays();
+            let peer_polls =
+                std::mem::take(&mut self.peer_was_awake) && self.time.peer_polls(counts);
+            let mut polls = peer_polls || self.time.pays(counts);
             if !polls {
                 self.time.sleeps(counts, || now);
             }
             while polls && now < arrives {
                 now += Duration::from_micros(1);
-                polls = self.time.should_poll_on(POLLS_PER_CLOCK, counts, || now);
+                polls = self
+                    .time
+                    .should_poll_on(POLLS_PER_CLOCK, &mut counts, || now);
             }
             let acts = if polls { now } else { arrives + wake_up };
             self.time.found(counts, || acts);

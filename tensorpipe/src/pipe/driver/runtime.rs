@@ -11,6 +11,7 @@ use std::task::{Context, Waker};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{try_id, yield_now};
 
+use super::tuning::{POLLS_PAY, REST};
 use super::wakers::{NO_THREAD, Wakers};
 use crate::sync::{Arc, AtomicU64, Ordering, thread_local};
 
@@ -23,12 +24,20 @@ thread_local! {
     static COUNTS: Cell<ThreadCounts> = Cell::new(ThreadCounts::default());
 }
 
-/// How often a thread has polled pipes, and went on to drive another one.
+/// What a thread has done for all of its pipes: how often it has polled one, and went on to drive another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadCounts {
     /// Which thread.
     pub(super) thread: u64,
     pub(super) polled: u64,
+    /// Polls that found something.
+    pub(super) found: u64,
+    /// How often bytes came, polled for or not.
+    pub(super) came: u64,
+    /// It polls no pipe until so often bytes have come.
+    pub(super) rests_until: u64,
+    /// `found` when it last had polled in vain for too long.
+    pub(super) found_before: u64,
     /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: u64,
     /// The pipe that it drove last.
@@ -42,9 +51,31 @@ impl Default for ThreadCounts {
         Self {
             thread: THREADS.fetch_add(1, Ordering::Relaxed),
             polled: 0,
+            found: 0,
+            came: 1,
+            rests_until: 0,
+            found_before: 0,
             driven: 0,
             last_driven: 0,
         }
+    }
+}
+
+impl ThreadCounts {
+    /// Whether the thread had better sleep than poll.
+    pub(super) fn rests(&self) -> bool {
+        self.came < self.rests_until
+    }
+
+    /// The thread has polled its pipes in vain for too long: it rests, unless polling has paid since the last time.
+    pub(super) fn rest(&mut self) {
+        // Of all its pipes, which find the same, the first one counts.
+        if self.rests_until >= self.came {
+            return;
+        }
+        let has_paid = self.found - self.found_before >= POLLS_PAY;
+        self.found_before = self.found;
+        self.rests_until = self.came + if has_paid { 0 } else { REST };
     }
 }
 
@@ -54,12 +85,28 @@ pub(super) fn thread_counts() -> ThreadCounts {
 }
 
 /// Counts a poll of a pipe by this thread.
-pub(super) fn count_poll() {
+pub(super) fn count_poll(found: bool) {
     let counts = thread_counts();
     COUNTS.set(ThreadCounts {
         polled: counts.polled + 1,
+        found: counts.found + u64::from(found),
         ..counts
     });
+}
+
+/// Counts that bytes came.
+pub(super) fn count_arrival() {
+    let counts = thread_counts();
+    COUNTS.set(ThreadCounts {
+        came: counts.came + 1,
+        ..counts
+    });
+}
+
+/// Sets what has become of this thread's [counts](thread_counts).
+#[cold]
+pub(super) fn set_thread_counts(counts: ThreadCounts) {
+    COUNTS.set(counts);
 }
 
 /// Counts a drive by this thread of a pipe with this address.
