@@ -297,6 +297,7 @@ impl<W> Driver<W> {
             let polls_on =
                 lock(&polling.time).should_poll_on(POLLS_PER_WAKE, &mut counts, Instant::now);
             if !polls_on {
+                counts.stops(Instant::now(), runtime::preemptions());
                 runtime::set_thread_counts(counts);
             }
             polls_on

@@ -11,7 +11,8 @@
 //! vain: to ask each of many sockets is more work than to be told by the system which of them have news.
 //!
 //! A thread that polls all of its pipes in vain keeps its core from a peer that shares it. So it sleeps as soon as one pipe alone would,
-//! and rests for a while, unless polling has paid since the last time.
+//! and rests for a while, unless polling has paid since the last time. Where both ends share a core, polling often seems to pay: a write
+//! wakes the peer, which runs at once, and then its answer is there. So a thread also rests if it loses its core all the time.
 //!
 //! Both ends may be wrong together. If cores wake slowly, each end sees long sleeps, and polls in vain while the other end sleeps: a call
 //! takes two wake-ups, though both ends have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls

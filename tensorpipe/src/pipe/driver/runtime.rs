@@ -7,11 +7,13 @@
 use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Waker};
+use std::time::Instant;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{try_id, yield_now};
 
-use super::tuning::{POLLS_PAY, REST};
+use super::tuning::{LONG_REST, POLLS_PAY, PREEMPTIONS, REST};
 use super::wakers::{NO_THREAD, Wakers};
 use crate::sync::{Arc, AtomicU64, Ordering, thread_local};
 
@@ -38,6 +40,8 @@ pub(super) struct ThreadCounts {
     pub(super) rests_until: u64,
     /// `found` when it last had polled in vain for too long.
     pub(super) found_before: u64,
+    /// When this was looked at, and how often the system had taken the core from the thread by then.
+    pub(super) preempted: Option<(Instant, u64)>,
     /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: u64,
     /// The pipe that it drove last.
@@ -55,6 +59,7 @@ impl Default for ThreadCounts {
             came: 1,
             rests_until: 0,
             found_before: 0,
+            preempted: None,
             driven: 0,
             last_driven: 0,
         }
@@ -77,6 +82,27 @@ impl ThreadCounts {
         self.found_before = self.found;
         self.rests_until = self.came + if has_paid { 0 } else { REST };
     }
+
+    /// Polling a pipe was in vain. If others take the core all the time, the peer is one of them, most likely.
+    pub(super) fn stops(&mut self, now: Instant, preemptions: u64) {
+        let (since, before) = *self.preempted.get_or_insert((now, preemptions));
+        let times = preemptions.saturating_sub(before);
+        if times < PREEMPTIONS {
+            return;
+        }
+        self.preempted = Some((now, preemptions));
+        if now.saturating_duration_since(since).as_millis() < u128::from(times) {
+            self.rests_until = self.came + LONG_REST;
+        }
+    }
+}
+
+/// How often the system has taken the core from this thread although it had more to do.
+pub(super) fn preemptions() -> u64 {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD);
+    usage.map_or(0, |usage| {
+        usage.involuntary_context_switches().unsigned_abs()
+    })
 }
 
 /// The counts of this thread. Between two calls the task may have moved to another thread: compare `thread`.
@@ -277,6 +303,25 @@ mod tests {
             count_drive(pipe);
         }
         assert_eq!(thread_counts().driven - before, 3);
+    }
+
+    #[test]
+    fn a_thread_that_loses_its_core_again_and_again_rests() {
+        let now = Instant::now();
+        let after = |ms| now + Duration::from_millis(ms);
+        for (name, preemptions, later, rests) in [
+            ("a peer", 2 * PREEMPTIONS, after(3), true),
+            ("other programs", 2 * PREEMPTIONS, after(60), false),
+            ("once by chance", 1, now, false),
+        ] {
+            let mut counts = ThreadCounts::default();
+            counts.stops(now, 100);
+            assert!(!counts.rests(), "{name}: nothing is known of the past");
+            counts.stops(later, 100 + preemptions);
+            assert_eq!(counts.rests(), rests, "{name}");
+            counts.came += LONG_REST;
+            assert!(!counts.rests(), "{name}");
+        }
     }
 
     #[tokio::test]

@@ -45,6 +45,15 @@ pub(super) const REST: u64 = 64;
 /// 64, which measure the same.
 pub(super) const POLLS_PAY: u64 = 16;
 
+/// A thread from which the system has taken the core so often, and on average more than once a millisecond, shares it with its peer: each
+/// write wakes the other one, which runs at once. Chosen: other programs take it every few milliseconds.
+pub(super) const PREEMPTIONS: u64 = 8;
+
+/// As [`REST`], for a thread that shares its core with its peer. Measured over tcp, both ends on one core, thousands of calls a second with
+/// 1, 2 and 4 connections: 43, 47, 54, without this rule 32, 41, 51. Chosen. `taskset -c 0 tp-bench connections --system rpc@tcp
+/// --connections 1,2,4 --seconds 0.6 --runtime current`.
+pub(super) const LONG_REST: u64 = 512;
+
 /// Other pipes that are driven for each poll of one, above which polls that are system calls stop. Measured between 1 and 8:
 /// with 1 a thread with two to ten connections that call all the time makes 0.8 as many calls, with 4 one with ten 0.9. `tp-bench
 /// connections --system rpc@tcp --connections 1,2,4,10,30,100,1000 --seconds 0.4 --runtime current --pin`; RESULTS, "Many connections".
