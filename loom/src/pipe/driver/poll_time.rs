@@ -33,11 +33,11 @@ impl PollTime {
         Self
     }
 
-    pub(super) fn pays(&self, _: ThreadCounts) -> bool {
+    pub(super) fn pays(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
         !ANSWERS.get().is_empty()
     }
 
-    pub(super) fn peer_polls(&self, _: ThreadCounts) -> bool {
+    pub(super) fn peer_polls(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
         let peer = PEER_ANSWERS.take();
         if !peer.is_empty() {
             ANSWERS.set(peer);

@@ -53,7 +53,7 @@ pub(super) fn thread_counts() -> ThreadCounts {
 }
 
 impl ThreadCounts {
-    pub(super) fn stops(&self, _: Instant, _: u64) {}
+    pub(super) fn stops_polling(&self, _: Instant, _: impl FnOnce() -> u64) {}
 }
 
 pub(super) fn preemptions() -> u64 {

@@ -175,7 +175,7 @@ impl<W> Driver<W> {
         let polling = &self.polling;
         if polling.can_poll
             && !polling.io_is_syscall
-            && lock(&polling.time).peer_polls(runtime::thread_counts())
+            && lock(&polling.time).peer_polls(runtime::thread_counts(), Instant::now)
         {
             polling.polls_for_peer.store(true, Ordering::Relaxed);
         }
@@ -203,7 +203,7 @@ impl<W> Driver<W> {
         if polling.can_poll
             && !self.is_polling()
             && !self.has_too_many_to_poll()
-            && lock(&polling.time).pays(runtime::thread_counts())
+            && lock(&polling.time).pays(runtime::thread_counts(), Instant::now)
         {
             polling.change(OFF, VACANT);
             polling.polls_for_peer.store(false, Ordering::Relaxed);
@@ -297,7 +297,7 @@ impl<W> Driver<W> {
             let polls_on =
                 lock(&polling.time).should_poll_on(POLLS_PER_WAKE, &mut counts, Instant::now);
             if !polls_on {
-                counts.stops(Instant::now(), runtime::preemptions());
+                counts.stops_polling(Instant::now(), runtime::preemptions);
                 runtime::set_thread_counts(counts);
             }
             polls_on
@@ -541,8 +541,8 @@ mod tests {
                 };
                 let mut time = lock(&core.driver.polling.time);
                 while time.should_poll_on(1000, &mut counts(), &mut later) {}
-                time.found(counts(), later);
-                assert!(!time.pays(counts()));
+                time.found(counts(), &mut later);
+                assert!(!time.pays(counts(), later));
             }
             peer.drive();
             client.send(Message::new("a call")).unwrap();

@@ -10,9 +10,10 @@
 //! server of many clients that call all the time polls all of them, however long each waits. Over tcp it stops polling those that it polls in
 //! vain: to ask each of many sockets is more work than to be told by the system which of them have news.
 //!
-//! A thread that polls all of its pipes in vain keeps its core from a peer that shares it. So it sleeps as soon as one pipe alone would,
-//! and rests for a while, unless polling has paid since the last time. Where both ends share a core, polling often seems to pay: a write
-//! wakes the peer, which runs at once, and then its answer is there. So a thread also rests if it loses its core all the time.
+//! A thread that polls all of its pipes in vain keeps its core from a peer that shares it. So it stops as soon as one pipe alone would. If
+//! the system has taken its core meanwhile, others want it, and the thread polls none for a while. Where both ends share a core, polling
+//! often seems to pay: a write wakes the peer, which runs at once, and then its answer is there. So a thread that loses its core all the time
+//! pauses, too.
 //!
 //! Both ends may be wrong together. If cores wake slowly, each end sees long sleeps, and polls in vain while the other end sleeps: a call
 //! takes two wake-ups, though both ends have nothing else to do. So after some sleeps that two slow wake-ups would explain, an end polls
@@ -166,8 +167,8 @@ impl PollTime {
     }
 
     /// Whether a wait that begins now should begin with polling.
-    pub(super) fn pays(&self, counts: ThreadCounts) -> bool {
-        self.limit > Duration::ZERO && !counts.rests()
+    pub(super) fn pays(&self, counts: ThreadCounts, now: impl FnOnce() -> Instant) -> bool {
+        self.limit > Duration::ZERO && !counts.pauses(now)
     }
 
     /// `polls` polls have found nothing, in one poll of the task. Returns whether to poll on; otherwise it is time to sleep.
@@ -186,19 +187,19 @@ impl PollTime {
             begun.polled += 1;
         }
         let so_far = before + polls;
-        if so_far < POLLS_PER_CLOCK && self.pays(counts) {
+        if so_far < POLLS_PER_CLOCK && self.limit > Duration::ZERO {
             self.wait = Wait::Polling(so_far, begun);
             return true;
         }
         let at = now();
         let mut begun = begun.unwrap_or_else(|| Begun::new(at, counts));
         let is_crowded = !self.peer_sees && begun.is_crowded(counts);
-        if begun.share(at, counts) < self.limit && !is_crowded && !counts.rests() {
+        if begun.share(at, counts) < self.limit && !is_crowded && !counts.pauses(|| at) {
             if begun.in_vain(at, &counts) <= self.limit.max(POLL_LONGEST) {
                 self.wait = Wait::Polling(0, Some(begun));
                 return true;
             }
-            thread.rest();
+            thread.is_idle = true;
         }
         self.paid_since_long = 0;
         self.limit /= 2;
@@ -264,8 +265,12 @@ impl PollTime {
     }
 
     /// A write found the peer awake. Returns whether it is time to try polling.
-    pub(super) fn peer_polls(&mut self, counts: ThreadCounts) -> bool {
-        let tries = self.limit.is_zero() && !counts.rests() && self.peer_polls.add();
+    pub(super) fn peer_polls(
+        &mut self,
+        counts: ThreadCounts,
+        now: impl FnOnce() -> Instant,
+    ) -> bool {
+        let tries = self.limit.is_zero() && !counts.pauses(now) && self.peer_polls.add();
         if tries {
             self.tries(POLL_LONGEST);
         }
@@ -295,7 +300,7 @@ impl PollTime {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tuning::{POLLS_PAY, REST};
+    use super::super::tuning::{PAUSE, PAUSE_LONGEST, POLLS_PAY};
     use super::*;
 
     struct Clock {
@@ -331,7 +336,7 @@ mod tests {
     /// A wait without an answer while polling, on a thread that polls and drives so many others each time: how long it polled.
     fn poll_in_vain(time: &mut PollTime, clock: &mut Clock, others: u64) -> Duration {
         let begun = clock.now;
-        if time.pays(clock.counts) {
+        if time.pays(clock.counts, || clock.now) {
             while {
                 let mut counts = clock.poll(others);
                 let polls_on =
@@ -375,8 +380,8 @@ mod tests {
 
     /// Both ends may share a core.
     #[test]
-    fn a_thread_of_many_that_polls_all_in_vain_sleeps_as_if_it_had_one_and_rests() {
-        for paid in [0, POLLS_PAY] {
+    fn a_thread_of_many_that_polls_all_in_vain_stops_as_if_it_had_one_and_pauses() {
+        for (paid, preemptions, pauses) in [(0, 1, true), (POLLS_PAY, 1, false), (0, 0, false)] {
             let (mut times, mut clock) = ([(); 9].map(|()| PollTime::new(true)), Clock::new());
             clock.counts.found += paid;
             let begun = clock.now;
@@ -385,6 +390,9 @@ mod tests {
                 polling.retain_mut(|time| {
                     let (mut counts, now) = (clock.poll_idle(0), clock.pass(1));
                     let polls_on = time.should_poll_on(POLLS_PER_CLOCK, &mut counts, || now);
+                    if !polls_on {
+                        counts.stops_polling(now, || preemptions);
+                    }
                     clock.counts = counts;
                     polls_on
                 });
@@ -393,13 +401,19 @@ mod tests {
             assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
             let (mut other, mut counts) = (PollTime::new(true), clock.poll_idle(0));
             let polls_on = other.should_poll_on(POLLS_PER_CLOCK, &mut counts, || clock.now);
-            assert_eq!(polls_on, paid > 0);
+            assert_eq!(polls_on, !pauses);
             for time in &mut times {
                 sleep_often(time, &mut clock, 0, 10);
-                assert_eq!(time.pays(clock.counts), paid > 0);
+                assert_eq!(time.pays(clock.counts, || clock.now), !pauses);
             }
-            clock.counts.came += REST;
-            assert!(times.iter().all(|time| time.pays(clock.counts)));
+            let later = clock.now + PAUSE_LONGEST;
+            assert!(times.iter().all(|time| time.pays(clock.counts, || later)));
+            clock.counts.came += PAUSE;
+            assert!(
+                times
+                    .iter()
+                    .all(|time| time.pays(clock.counts, || clock.now))
+            );
         }
     }
 
@@ -413,10 +427,10 @@ mod tests {
             answer_after(&mut time, &mut clock, 1);
             let polled = poll_in_vain(&mut time, &mut clock, others);
             assert_eq!(polled > POLL_LONGEST, pays, "{others}: {polled:?}");
-            assert_eq!(time.pays(clock.counts), pays, "{others}");
+            assert_eq!(time.pays(clock.counts, || clock.now), pays, "{others}");
             answer_after(&mut time, &mut clock, 1);
             sleep_often(&mut time, &mut clock, others, 10);
-            assert_eq!(time.pays(clock.counts), pays, "{others}");
+            assert_eq!(time.pays(clock.counts, || clock.now), pays, "{others}");
         }
     }
 
@@ -425,15 +439,12 @@ mod tests {
     fn a_wait_that_goes_on_on_another_thread_polls_no_longer_than_alone() {
         let (mut time, mut clock) = (PollTime::new(true), Clock::new());
         assert!(time.should_poll_on(POLLS_PER_CLOCK, &mut clock.poll(0), || clock.now));
-        clock.counts = ThreadCounts {
-            polled: 1 << 40,
-            driven: 1 << 40,
-            ..ThreadCounts::default()
-        };
+        clock.counts = ThreadCounts::default();
+        (clock.counts.polled, clock.counts.driven) = (1 << 40, 1 << 40);
         let polled = poll_in_vain(&mut time, &mut clock, 0);
         assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
         answer_after(&mut time, &mut clock, 1000);
-        assert!(!time.pays(clock.counts));
+        assert!(!time.pays(clock.counts, || clock.now));
     }
 
     /// So many others were driven in each sleep, one every ten microseconds.
@@ -443,7 +454,7 @@ mod tests {
             let (mut time, mut clock) = (PollTime::new(true), Clock::new());
             poll_in_vain(&mut time, &mut clock, 0);
             sleep_often(&mut time, &mut clock, others, 1000);
-            assert_eq!(time.pays(clock.counts), pays, "{others}");
+            assert_eq!(time.pays(clock.counts, || clock.now), pays, "{others}");
         }
     }
 
@@ -490,8 +501,8 @@ mod tests {
             let mut counts = ThreadCounts::default();
             let mut now = begun;
             let peer_polls =
-                std::mem::take(&mut self.peer_was_awake) && self.time.peer_polls(counts);
-            let mut polls = peer_polls || self.time.pays(counts);
+                std::mem::take(&mut self.peer_was_awake) && self.time.peer_polls(counts, || begun);
+            let mut polls = peer_polls || self.time.pays(counts, || begun);
             if !polls {
                 self.time.sleeps(counts, || now);
             }

@@ -13,7 +13,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{try_id, yield_now};
 
-use super::tuning::{LONG_REST, POLLS_PAY, PREEMPTIONS, REST};
+use super::tuning::{LONG_PAUSE, PAUSE, PAUSE_LONGEST, POLLS_PAY, PREEMPTIONS};
 use super::wakers::{NO_THREAD, Wakers};
 use crate::sync::{Arc, AtomicU64, Ordering, thread_local};
 
@@ -32,16 +32,21 @@ pub(super) struct ThreadCounts {
     /// Which thread.
     pub(super) thread: u64,
     pub(super) polled: u64,
-    /// Polls that found something.
+    /// Polls that found something, and how many there were when the thread last was idle.
     pub(super) found: u64,
-    /// How often bytes came, polled for or not.
+    found_before: u64,
+    /// How often bytes came, polled for or not; how often when it last stopped polling a pipe, and when it did so as it was idle.
     pub(super) came: u64,
-    /// It polls no pipe until so often bytes have come.
-    pub(super) rests_until: u64,
-    /// `found` when it last had polled in vain for too long.
-    pub(super) found_before: u64,
-    /// When this was looked at, and how often the system had taken the core from the thread by then.
-    pub(super) preempted: Option<(Instant, u64)>,
+    came_before: u64,
+    came_before_idle: u64,
+    /// For too long nothing has come for any of its pipes.
+    pub(super) is_idle: bool,
+    /// It polls no pipe until so often bytes have come, or until then.
+    pauses_until: Option<(u64, Instant)>,
+    /// How often the system had taken the core from it when it last was idle.
+    preempted_before: u64,
+    /// Since when preemptions are counted, and how many there had been.
+    preempted: Option<(Instant, u64)>,
     /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: u64,
     /// The pipe that it drove last.
@@ -56,9 +61,13 @@ impl Default for ThreadCounts {
             thread: THREADS.fetch_add(1, Ordering::Relaxed),
             polled: 0,
             found: 0,
-            came: 1,
-            rests_until: 0,
             found_before: 0,
+            came: 1,
+            came_before: 0,
+            came_before_idle: 0,
+            is_idle: false,
+            pauses_until: None,
+            preempted_before: 0,
             preempted: None,
             driven: 0,
             last_driven: 0,
@@ -67,32 +76,40 @@ impl Default for ThreadCounts {
 }
 
 impl ThreadCounts {
-    /// Whether the thread had better sleep than poll.
-    pub(super) fn rests(&self) -> bool {
-        self.came < self.rests_until
+    /// Whether the thread polls no pipe for now.
+    pub(super) fn pauses(&self, now: impl FnOnce() -> Instant) -> bool {
+        (self.pauses_until).is_some_and(|(came, until)| self.came < came && now() < until)
     }
 
-    /// The thread has polled its pipes in vain for too long: it rests, unless polling has paid since the last time.
-    pub(super) fn rest(&mut self) {
+    /// A pipe is polled no more, because nothing came or the thread pauses. It pauses if it is idle and others want its core, unless
+    /// polling has paid. It pauses for longer if others take the core all the time: the peer is one of them then, most likely.
+    pub(super) fn stops_polling(&mut self, now: Instant, preemptions: impl FnOnce() -> u64) {
+        let is_idle = std::mem::take(&mut self.is_idle);
+        let came_before = match is_idle {
+            true => &mut self.came_before_idle,
+            false => &mut self.came_before,
+        };
         // Of all its pipes, which find the same, the first one counts.
-        if self.rests_until >= self.came {
+        if std::mem::replace(came_before, self.came) == self.came {
             return;
         }
-        let has_paid = self.found - self.found_before >= POLLS_PAY;
-        self.found_before = self.found;
-        self.rests_until = self.came + if has_paid { 0 } else { REST };
-    }
-
-    /// Polling a pipe was in vain. If others take the core all the time, the peer is one of them, most likely.
-    pub(super) fn stops(&mut self, now: Instant, preemptions: u64) {
+        let preemptions = preemptions();
+        if is_idle {
+            let found = self.found - std::mem::replace(&mut self.found_before, self.found);
+            let before = std::mem::replace(&mut self.preempted_before, preemptions);
+            if preemptions > before && found < POLLS_PAY {
+                self.pauses_until = Some((self.came + PAUSE, now + PAUSE_LONGEST));
+            }
+        }
         let (since, before) = *self.preempted.get_or_insert((now, preemptions));
         let times = preemptions.saturating_sub(before);
-        if times < PREEMPTIONS {
-            return;
-        }
-        self.preempted = Some((now, preemptions));
-        if now.saturating_duration_since(since).as_millis() < u128::from(times) {
-            self.rests_until = self.came + LONG_REST;
+        // A forked child's count begins anew.
+        if times >= PREEMPTIONS || preemptions < before {
+            self.preempted = Some((now, preemptions));
+            let passed = now.saturating_duration_since(since);
+            if passed.as_millis() < u128::from(times) {
+                self.pauses_until = Some((self.came + LONG_PAUSE, now + PAUSE_LONGEST));
+            }
         }
     }
 }
@@ -306,21 +323,28 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_loses_its_core_again_and_again_rests() {
+    fn a_thread_that_loses_its_core_again_and_again_pauses() {
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
-        for (name, preemptions, later, rests) in [
-            ("a peer", 2 * PREEMPTIONS, after(3), true),
-            ("other programs", 2 * PREEMPTIONS, after(60), false),
-            ("once by chance", 1, now, false),
+        for (name, preemptions, later, pauses) in [
+            ("a peer", 102 + PREEMPTIONS, after(3), true),
+            ("other programs", 102 + PREEMPTIONS, after(60), false),
+            ("once by chance", 101, now, false),
+            ("a forked child", 0, now, false),
         ] {
             let mut counts = ThreadCounts::default();
-            counts.stops(now, 100);
-            assert!(!counts.rests(), "{name}: nothing is known of the past");
-            counts.stops(later, 100 + preemptions);
-            assert_eq!(counts.rests(), rests, "{name}");
-            counts.came += LONG_REST;
-            assert!(!counts.rests(), "{name}");
+            counts.stops_polling(now, || 100);
+            assert!(
+                !counts.pauses(|| now),
+                "{name}: nothing is known of the past"
+            );
+            counts.came += 1;
+            counts.stops_polling(later, || preemptions);
+            assert_eq!(counts.pauses(|| later), pauses, "{name}");
+            counts.stops_polling(later, || panic!("another pipe of the same thread"));
+            assert!(!counts.pauses(|| later + PAUSE_LONGEST), "{name}");
+            counts.came += LONG_PAUSE;
+            assert!(!counts.pauses(|| later), "{name}");
         }
     }
 

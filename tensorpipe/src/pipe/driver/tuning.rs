@@ -35,24 +35,29 @@ pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// --connections 1,10,100,1000 --seconds 0.4 --runtime current --pin`.
 pub(super) const BUSY_SLICE: Duration = Duration::from_micros(15);
 
-/// A thread that has polled several pipes for [`POLL_LONGEST`], and nothing came for any, polls none until so often bytes have come: a peer
-/// that shares its core cannot run else. Measured, both ends on one core: with 100 and 1000 connections 85 and 93 thousand calls a second,
-/// without this 12 and 44. Chosen between 64 and 256, which measure the same. `taskset -c 0 tp-bench connections --system rpc@shm
-/// --connections 100,1000 --seconds 0.6 --runtime current`; RESULTS, "Many connections".
-pub(super) const REST: u64 = 64;
+/// If for [`POLL_LONGEST`] nothing has come for any pipe that a thread polls, others have taken its core since the last time, and polls have
+/// not [paid](POLLS_PAY), it polls none until so often bytes have come: while it polls, a peer that shares its core cannot run. Measured, both
+/// ends on one core: with 100 and 1000 connections 85 and 93 thousand calls a second, without this 12 and 44. Chosen between 64 and 256, which
+/// measure the same. `taskset -c 0 tp-bench connections --system rpc@shm --connections 100,1000 --seconds 0.6 --runtime current`; RESULTS,
+/// "Many connections".
+pub(super) const PAUSE: u64 = 64;
 
-/// So many polls that found something are worth a [`POLL_LONGEST`] in vain: each saves both ends some microseconds. Chosen between 16 and
-/// 64, which measure the same.
+/// How long such a pause lasts at most, however little comes. Chosen.
+pub(super) const PAUSE_LONGEST: Duration = Duration::from_millis(100);
+
+/// So many polls that found something are worth a [`POLL_LONGEST`] in vain on a core that others want. Measured beside four shell loops:
+/// with 2, a thread of 1000 connections makes half as many calls. `tp-bench connections --system rpc@shm --connections 1000 --seconds 1
+/// --runtime current --pin`.
 pub(super) const POLLS_PAY: u64 = 16;
 
 /// A thread from which the system has taken the core so often, and on average more than once a millisecond, shares it with its peer: each
-/// write wakes the other one, which runs at once. Chosen: other programs take it every few milliseconds.
+/// write wakes the other one, which runs at once. Chosen: other programs that keep a core busy take it every few milliseconds.
 pub(super) const PREEMPTIONS: u64 = 8;
 
-/// As [`REST`], for a thread that shares its core with its peer. Measured over tcp, both ends on one core, thousands of calls a second with
-/// 1, 2 and 4 connections: 43, 47, 54, without this rule 32, 41, 51. Chosen. `taskset -c 0 tp-bench connections --system rpc@tcp
-/// --connections 1,2,4 --seconds 0.6 --runtime current`.
-pub(super) const LONG_REST: u64 = 512;
+/// As [`PAUSE`], for a thread that shares its core with its peer. Measured over tcp, both ends on one core, thousands of calls a second with
+/// 1, 2 and 4 connections: 43, 47, 54, without this 32, 41, 51. Chosen: some twenty times as many as the polls in vain that find it out.
+/// `taskset -c 0 tp-bench connections --system rpc@tcp --connections 1,2,4 --seconds 0.6 --runtime current`.
+pub(super) const LONG_PAUSE: u64 = 512;
 
 /// Other pipes that are driven for each poll of one, above which polls that are system calls stop. Measured between 1 and 8:
 /// with 1 a thread with two to ten connections that call all the time makes 0.8 as many calls, with 4 one with ten 0.9. `tp-bench
