@@ -20,6 +20,8 @@ pub(crate) struct Call {
     before: &'static [Use],
     /// It is made once all pipes have said little for 10 s, and at no other time.
     pub(crate) when_idle: bool,
+    /// Whether it is made once all pipes are open depends on who polls then.
+    by_chance: bool,
 }
 
 const fn call(name: &'static str, uses: &'static [Use]) -> Call {
@@ -31,6 +33,7 @@ const fn call(name: &'static str, uses: &'static [Use]) -> Call {
         seen_as: &[],
         before: &[],
         when_idle: false,
+        by_chance: false,
     }
 }
 
@@ -40,9 +43,9 @@ impl Call {
         self.uses.contains(one) || self.uses.contains(&(*number, None))
     }
 
-    /// Whether it is made where nothing is denied, and nothing rests.
+    /// Whether it is always made where nothing is denied, and nothing rests.
     pub(crate) fn is_usual(&self) -> bool {
-        self.before.is_empty() && !self.when_idle
+        self.before.is_empty() && !self.when_idle && !self.by_chance
     }
 
     const fn fails(self, start: Parts) -> Self {
@@ -62,6 +65,11 @@ impl Call {
 
     const fn instead_of(self, before: &'static [Use]) -> Self {
         Self { before, ..self }
+    }
+
+    const fn by_chance(self) -> Self {
+        let by_chance = true;
+        Self { by_chance, ..self }
     }
 
     const fn when_idle(self) -> Self {
@@ -313,6 +321,7 @@ pub(crate) const CALLS: &[Call] = &[
         .seen_as(&["the peer runs as uid"]),
     call("getpid", &[(libc::SYS_getpid, None)]).fails_late(NOTHING),
     call("gettid", &[(libc::SYS_gettid, None)]).fails_late(NOTHING),
+    call("getrusage", &[(libc::SYS_getrusage, None)]).by_chance(),
     call("sched_getaffinity", &[(libc::SYS_sched_getaffinity, None)]).fails_late(NOTHING),
     call(
         "clone",
