@@ -35,10 +35,11 @@ pub(super) struct ThreadCounts {
     /// Polls that found something, and how many there were when the thread last was idle.
     pub(super) found: u64,
     found_before: u64,
-    /// How often bytes came, polled for or not; how often when it last stopped polling a pipe, and when it did so as it was idle.
+    /// How often bytes came, polled for or not.
     pub(super) came: u64,
-    came_before: u64,
-    came_before_idle: u64,
+    /// Since then it has stopped polling a pipe, or done so as it was idle.
+    has_stopped: bool,
+    has_idled: bool,
     /// For too long nothing has come for any of its pipes.
     pub(super) is_idle: bool,
     /// It polls no pipe until so often bytes have come, or until then.
@@ -62,9 +63,9 @@ impl Default for ThreadCounts {
             polled: 0,
             found: 0,
             found_before: 0,
-            came: 1,
-            came_before: 0,
-            came_before_idle: 0,
+            came: 0,
+            has_stopped: false,
+            has_idled: false,
             is_idle: false,
             pauses_until: None,
             preempted_before: 0,
@@ -74,6 +75,9 @@ impl Default for ThreadCounts {
         }
     }
 }
+
+/// A move of more is a call of `memcpy`, and each poll moves it.
+const _: () = assert!(size_of::<ThreadCounts>() < 128);
 
 impl ThreadCounts {
     /// Whether the thread polls no pipe for now.
@@ -85,12 +89,12 @@ impl ThreadCounts {
     /// polling has paid. It pauses for longer if others take the core all the time: the peer is one of them then, most likely.
     pub(super) fn stops_polling(&mut self, now: Instant, preemptions: impl FnOnce() -> u64) {
         let is_idle = std::mem::take(&mut self.is_idle);
-        let came_before = match is_idle {
-            true => &mut self.came_before_idle,
-            false => &mut self.came_before,
+        let has_stopped = match is_idle {
+            true => &mut self.has_idled,
+            false => &mut self.has_stopped,
         };
         // Of all its pipes, which find the same, the first one counts.
-        if std::mem::replace(came_before, self.came) == self.came {
+        if std::mem::replace(has_stopped, true) {
             return;
         }
         let preemptions = preemptions();
@@ -142,6 +146,8 @@ pub(super) fn count_arrival() {
     let counts = thread_counts();
     COUNTS.set(ThreadCounts {
         came: counts.came + 1,
+        has_stopped: false,
+        has_idled: false,
         ..counts
     });
 }
@@ -338,7 +344,7 @@ mod tests {
                 !counts.pauses(|| now),
                 "{name}: nothing is known of the past"
             );
-            counts.came += 1;
+            counts.has_stopped = false;
             counts.stops_polling(later, || preemptions);
             assert_eq!(counts.pauses(|| later), pauses, "{name}");
             counts.stops_polling(later, || panic!("another pipe of the same thread"));
