@@ -95,8 +95,10 @@ enum Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Begun {
     at: Instant,
-    /// The thread's counts by then.
-    counts: ThreadCounts,
+    /// Which thread it was, and what it had counted by then.
+    thread: u64,
+    all_polled: u64,
+    driven: u64,
     /// Polls of this wait since.
     polled: u64,
     /// How often bytes had come to the thread when the clock was last read, and when it was first read after that.
@@ -105,10 +107,12 @@ struct Begun {
 }
 
 impl Begun {
-    fn new(at: Instant, counts: ThreadCounts) -> Self {
+    fn new(at: Instant, counts: &ThreadCounts) -> Self {
         Self {
             at,
-            counts,
+            thread: counts.thread,
+            all_polled: counts.polled,
+            driven: counts.driven,
             polled: 0,
             came: counts.came,
             in_vain_since: at,
@@ -125,28 +129,28 @@ impl Begun {
 
     /// This wait's share of the time until `now`. The rest went to other pipes that were polled on the same thread: a wait that is long
     /// because they are busy costs nothing.
-    fn share(&self, now: Instant, counts: ThreadCounts) -> Duration {
+    fn share(&self, now: Instant, counts: &ThreadCounts) -> Duration {
         let passed = now.saturating_duration_since(self.at);
         // On another thread the share is not known. Beyond a `TICK` all of the time counts, so that no wait polls without end.
-        if counts.thread != self.counts.thread || passed > TICK {
+        if counts.thread != self.thread || passed > TICK {
             return passed;
         }
-        let all = counts.polled.saturating_sub(self.counts.polled);
+        let all = counts.polled.saturating_sub(self.all_polled);
         let ours = (passed.as_nanos() as u64).saturating_mul(self.polled);
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
     /// Whether the wait's thread drove many other pipes for each poll of this one.
-    fn is_crowded(&self, counts: ThreadCounts) -> bool {
-        let others = (counts.driven).saturating_sub(self.counts.driven + self.polled);
-        counts.thread == self.counts.thread && others > SOCKETS_POLLED * (self.polled + 1)
+    fn is_crowded(&self, counts: &ThreadCounts) -> bool {
+        let others = (counts.driven).saturating_sub(self.driven + self.polled);
+        counts.thread == self.thread && others > SOCKETS_POLLED * (self.polled + 1)
     }
 
     /// Whether the wait's thread had no time to sleep, and would have polled this pipe once for each time that it drove another.
-    fn was_busy(&self, now: Instant, counts: ThreadCounts) -> bool {
-        let driven = counts.driven.saturating_sub(self.counts.driven);
+    fn was_busy(&self, now: Instant, counts: &ThreadCounts) -> bool {
+        let driven = counts.driven.saturating_sub(self.driven);
         let passed = now.saturating_duration_since(self.at);
-        counts.thread == self.counts.thread
+        counts.thread == self.thread
             && passed.as_nanos() < u128::from(driven) * BUSY_SLICE.as_nanos()
     }
 }
@@ -175,10 +179,9 @@ impl PollTime {
     pub(super) fn should_poll_on(
         &mut self,
         polls: u32,
-        thread: &mut ThreadCounts,
+        counts: &mut ThreadCounts,
         now: impl FnOnce() -> Instant,
     ) -> bool {
-        let counts = *thread;
         let (before, mut begun) = match self.wait {
             Wait::Polling(before, begun) => (before, begun),
             _ => (0, None),
@@ -195,11 +198,11 @@ impl PollTime {
         let mut begun = begun.unwrap_or_else(|| Begun::new(at, counts));
         let is_crowded = !self.peer_sees && begun.is_crowded(counts);
         if begun.share(at, counts) < self.limit && !is_crowded && !counts.pauses(|| at) {
-            if begun.in_vain(at, &counts) <= self.limit.max(POLL_LONGEST) {
+            if begun.in_vain(at, counts) <= self.limit.max(POLL_LONGEST) {
                 self.wait = Wait::Polling(0, Some(begun));
                 return true;
             }
-            thread.is_idle = true;
+            counts.is_idle = true;
         }
         self.paid_since_long = 0;
         self.limit /= 2;
@@ -214,7 +217,7 @@ impl PollTime {
     pub(super) fn sleeps(&mut self, counts: ThreadCounts, now: impl FnOnce() -> Instant) {
         self.wait = match self.wait {
             Wait::Polling(_, Some(begun)) => Wait::Sleeping(begun),
-            Wait::Not | Wait::Polling(_, None) => Wait::Sleeping(Begun::new(now(), counts)),
+            Wait::Not | Wait::Polling(_, None) => Wait::Sleeping(Begun::new(now(), &counts)),
             sleeping @ Wait::Sleeping(_) => sleeping,
         };
     }
@@ -225,17 +228,17 @@ impl PollTime {
             Wait::Not => {}
             Wait::Polling(_, begun) => {
                 if !self.has_paid || self.limit < POLL_LONGEST || self.paid_since_long > 0 {
-                    let share = |begun: Begun| begun.share(now(), counts);
+                    let share = |begun: Begun| begun.share(now(), &counts);
                     self.paid(begun.map(share).unwrap_or_default());
                 }
             }
             Wait::Sleeping(begun) => {
-                if !self.peer_sees && begun.is_crowded(counts) {
+                if !self.peer_sees && begun.is_crowded(&counts) {
                     self.short_sleeps.seen = 0;
                 } else if self.limit < POLL_LONGEST {
                     let now = now();
                     let slept = now.saturating_duration_since(begun.at);
-                    self.slept(slept, begun.was_busy(now, counts));
+                    self.slept(slept, begun.was_busy(now, &counts));
                 }
             }
         }
