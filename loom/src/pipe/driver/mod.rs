@@ -1,5 +1,5 @@
-//! The real files of `tensorpipe/src/pipe/driver/`, with stand-ins for `poll_time`, `tuning` and `runtime`: a model has no clock, needs
-//! few steps, and has no tokio.
+//! The real files of `tensorpipe/src/pipe/driver/`, with stand-ins for `poll_time`, `thread_counts`, `tuning` and `runtime`: a model
+//! has no clock, needs few steps, and has no tokio.
 
 #[expect(dead_code, reason = "how many come together is a matter of cost")]
 #[path = "../../../../tensorpipe/src/pipe/driver/busy_poll.rs"]
@@ -10,6 +10,7 @@ mod delivery_lock;
 mod drive;
 pub(super) mod poll_time;
 pub(super) mod runtime;
+mod thread_counts;
 mod tuning;
 #[expect(dead_code, reason = "all operations wait for the same here")]
 #[path = "../../../../tensorpipe/src/pipe/driver/waiter.rs"]

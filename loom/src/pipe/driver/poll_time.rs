@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::time::Instant;
 
-use super::runtime::ThreadCounts;
+use super::thread_counts::ThreadCounts;
 
 thread_local! {
     /// The next answers to "poll on?". loom runs all threads of a model on this system thread.
@@ -33,11 +33,11 @@ impl PollTime {
         Self
     }
 
-    pub(super) fn pays(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn pays(&self, _: &ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
         !ANSWERS.get().is_empty()
     }
 
-    pub(super) fn peer_polls(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn peer_polls(&self, _: &ThreadCounts, _: impl FnOnce() -> Instant) -> bool {
         let peer = PEER_ANSWERS.take();
         if !peer.is_empty() {
             ANSWERS.set(peer);
@@ -48,7 +48,7 @@ impl PollTime {
     pub(super) fn should_poll_on(
         &self,
         _: u32,
-        _: &mut ThreadCounts,
+        _: &ThreadCounts,
         _: impl FnOnce() -> Instant,
     ) -> bool {
         let Some((goes_on, rest)) = ANSWERS.get().split_first() else {
@@ -58,7 +58,7 @@ impl PollTime {
         *goes_on
     }
 
-    pub(super) fn sleeps(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) {}
+    pub(super) fn sleeps(&self, _: &ThreadCounts, _: impl FnOnce() -> Instant) {}
 
-    pub(super) fn found(&self, _: ThreadCounts, _: impl FnOnce() -> Instant) {}
+    pub(super) fn found(&self, _: &ThreadCounts, _: impl FnOnce() -> Instant) {}
 }

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::task::Waker;
-use std::time::Instant;
 
 use super::wakers::Wakers;
 use crate::sync::Arc;
@@ -44,26 +43,3 @@ pub(super) fn yield_pipe(_: &Arc<Wakers>) {
 pub(super) fn wake_last(_: &Waker) {
     unreachable!("on a runtime of one thread alone");
 }
-
-/// Stand-in: the models count nothing.
-pub(super) struct ThreadCounts;
-
-pub(super) fn thread_counts() -> ThreadCounts {
-    ThreadCounts
-}
-
-impl ThreadCounts {
-    pub(super) fn stops_polling(&self, _: Instant, _: impl FnOnce() -> u64) {}
-}
-
-pub(super) fn preemptions() -> u64 {
-    0
-}
-
-pub(super) fn set_thread_counts(_: ThreadCounts) {}
-
-pub(super) fn count_poll(_: bool) {}
-
-pub(super) fn count_arrival() {}
-
-pub(super) fn count_drive(_: usize) {}

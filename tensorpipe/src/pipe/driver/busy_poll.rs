@@ -15,6 +15,7 @@ use std::time::Instant;
 use super::drive::{Driven, Driver};
 use super::poll_time::PollTime;
 use super::runtime;
+use super::thread_counts::{ThreadCounts, preemptions, with_counts};
 use super::tuning::{
     COSTLY_POLL_MESSAGES, POLLS_PER_WAKE, RECEIVE_BATCH_WAITERS, SOLE_POLLER_WAITERS,
 };
@@ -151,13 +152,13 @@ impl<W> Driver<W> {
     /// Bytes have come.
     pub(in crate::pipe) fn record_arrival(&self) {
         let polling = &self.polling;
-        runtime::count_arrival();
+        with_counts(ThreadCounts::arrival);
         if polling.waiting.load(Ordering::Relaxed) {
             polling.waiting.store(false, Ordering::Relaxed);
             if self.wakers.has_main_futures() {
                 polling.for_main_futures.store(true, Ordering::Relaxed);
             }
-            lock(&polling.time).found(runtime::thread_counts(), Instant::now);
+            with_counts(|counts| lock(&polling.time).found(counts, Instant::now));
         }
     }
 
@@ -175,7 +176,7 @@ impl<W> Driver<W> {
         let polling = &self.polling;
         if polling.can_poll
             && !polling.io_is_syscall
-            && lock(&polling.time).peer_polls(runtime::thread_counts(), Instant::now)
+            && with_counts(|counts| lock(&polling.time).peer_polls(counts, Instant::now))
         {
             polling.polls_for_peer.store(true, Ordering::Relaxed);
         }
@@ -203,7 +204,7 @@ impl<W> Driver<W> {
         if polling.can_poll
             && !self.is_polling()
             && !self.has_too_many_to_poll()
-            && lock(&polling.time).pays(runtime::thread_counts(), Instant::now)
+            && with_counts(|counts| lock(&polling.time).pays(counts, Instant::now))
         {
             polling.change(OFF, VACANT);
             polling.polls_for_peer.store(false, Ordering::Relaxed);
@@ -234,7 +235,7 @@ impl<W> Driver<W> {
             some |= seen == Readiness::Partial;
             seen == Readiness::Ready
         });
-        runtime::count_poll(found);
+        with_counts(|counts| counts.poll(found));
         if some && !found {
             self.polling.some_seen.store(true, Ordering::Relaxed);
         }
@@ -267,7 +268,7 @@ impl<W> Driver<W> {
         }
         if poller == OFF {
             *polls = false;
-            lock(&polling.time).sleeps(runtime::thread_counts(), Instant::now);
+            with_counts(|counts| lock(&polling.time).sleeps(counts, Instant::now));
             return false;
         }
         let is_new = !*polls;
@@ -292,17 +293,14 @@ impl<W> Driver<W> {
         // Polls that saw bytes, and left them for more to come, were not in vain: the bytes are read soon, and tell how long it took.
         let some_seen = polling.some_seen.load(Ordering::Relaxed)
             && polling.some_seen.swap(false, Ordering::Relaxed);
-        let should_poll_on = || {
-            let mut counts = runtime::thread_counts();
-            let polls_on =
-                lock(&polling.time).should_poll_on(POLLS_PER_WAKE, &mut counts, Instant::now);
+        let should_poll_on = |counts: &ThreadCounts| {
+            let polls_on = lock(&polling.time).should_poll_on(POLLS_PER_WAKE, counts, Instant::now);
             if !polls_on {
-                counts.stops_polling(Instant::now(), runtime::preemptions);
-                runtime::set_thread_counts(counts);
+                counts.stops_polling(Instant::now(), preemptions);
             }
             polls_on
         };
-        let polls_on = || some_seen || should_poll_on();
+        let polls_on = || some_seen || with_counts(should_poll_on);
         if !self.has_too_many_to_poll() && polls_on() {
             // Polls again once other ready tasks have run; if much was done since sockets and timers were polled, after those, too.
             let is_last = self.should_yield(core) || self.has_yielded();
@@ -534,15 +532,17 @@ mod tests {
                 peer.driver.poll_anyway();
             }
             for core in [&peer, &core] {
-                let (mut now, counts) = (Instant::now(), runtime::thread_counts);
+                let mut now = Instant::now();
                 let mut later = || {
                     now += TICK;
                     now
                 };
                 let mut time = lock(&core.driver.polling.time);
-                while time.should_poll_on(1000, &mut counts(), &mut later) {}
-                time.found(counts(), &mut later);
-                assert!(!time.pays(counts(), later));
+                with_counts(|counts| {
+                    while time.should_poll_on(1000, counts, &mut later) {}
+                    time.found(counts, &mut later);
+                    assert!(!time.pays(counts, later));
+                });
             }
             peer.drive();
             client.send(Message::new("a call")).unwrap();

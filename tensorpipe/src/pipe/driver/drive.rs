@@ -8,6 +8,7 @@ use std::task::Waker;
 use super::busy_poll::{BusyPoll, Readiness};
 use super::delivery_lock::{DeliveryLock, Rest};
 use super::runtime;
+use super::thread_counts::with_counts;
 use super::tuning::ROUNDS;
 use super::waiter::Waiting;
 use super::wakers::Wakers;
@@ -143,7 +144,7 @@ impl<W> Driver<W> {
     ) -> bool {
         // Before the round: a wake-up from here on counts again. One that the round may have missed must not count as acted on.
         self.wakers.driving();
-        runtime::count_drive(std::ptr::from_ref(self).addr());
+        with_counts(|counts| counts.drive(std::ptr::from_ref(self).addr()));
         let mut is_last = false;
         for _ in 0..ROUNDS {
             let Some(mut work) = self.hold_or_kick() else {

@@ -67,6 +67,7 @@ mod delivery_lock;
 mod drive;
 mod poll_time;
 pub(super) mod runtime;
+mod thread_counts;
 pub(super) mod tuning;
 mod waiter;
 mod wakers;

@@ -24,7 +24,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::runtime::ThreadCounts;
+use super::thread_counts::ThreadCounts;
 use super::tuning::{
     BUSY_SLICE, PAID_IN_A_ROW, POLL_LONGEST, POLL_SHORTEST, POLLS_PER_CLOCK, SHORT_SLEEP,
     SIGNS_MOST, SLOW_WAKES, SLOW_WAKES_MOST, SOCKETS_POLLED, TICK,
@@ -110,19 +110,20 @@ impl Begun {
     fn new(at: Instant, counts: &ThreadCounts) -> Self {
         Self {
             at,
-            thread: counts.thread,
-            all_polled: counts.polled,
-            driven: counts.driven,
+            thread: counts.thread(),
+            all_polled: counts.polled.get(),
+            driven: counts.driven.get(),
             polled: 0,
-            came: counts.came,
+            came: counts.came.get(),
             in_vain_since: at,
         }
     }
 
     /// For how long nothing has come for any pipe of the thread.
     fn in_vain(&mut self, now: Instant, counts: &ThreadCounts) -> Duration {
-        if counts.came != self.came {
-            (self.came, self.in_vain_since) = (counts.came, now);
+        let came = counts.came.get();
+        if came != self.came {
+            (self.came, self.in_vain_since) = (came, now);
         }
         now.saturating_duration_since(self.in_vain_since)
     }
@@ -132,25 +133,25 @@ impl Begun {
     fn share(&self, now: Instant, counts: &ThreadCounts) -> Duration {
         let passed = now.saturating_duration_since(self.at);
         // On another thread the share is not known. Beyond a `TICK` all of the time counts, so that no wait polls without end.
-        if counts.thread != self.thread || passed > TICK {
+        if counts.thread() != self.thread || passed > TICK {
             return passed;
         }
-        let all = counts.polled.saturating_sub(self.all_polled);
+        let all = counts.polled.get().saturating_sub(self.all_polled);
         let ours = (passed.as_nanos() as u64).saturating_mul(self.polled);
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
     /// Whether the wait's thread drove many other pipes for each poll of this one.
     fn is_crowded(&self, counts: &ThreadCounts) -> bool {
-        let others = (counts.driven).saturating_sub(self.driven + self.polled);
-        counts.thread == self.thread && others > SOCKETS_POLLED * (self.polled + 1)
+        let others = (counts.driven.get()).saturating_sub(self.driven + self.polled);
+        counts.thread() == self.thread && others > SOCKETS_POLLED * (self.polled + 1)
     }
 
     /// Whether the wait's thread had no time to sleep, and would have polled this pipe once for each time that it drove another.
     fn was_busy(&self, now: Instant, counts: &ThreadCounts) -> bool {
-        let driven = counts.driven.saturating_sub(self.driven);
+        let driven = counts.driven.get().saturating_sub(self.driven);
         let passed = now.saturating_duration_since(self.at);
-        counts.thread == self.thread
+        counts.thread() == self.thread
             && passed.as_nanos() < u128::from(driven) * BUSY_SLICE.as_nanos()
     }
 }
@@ -171,7 +172,7 @@ impl PollTime {
     }
 
     /// Whether a wait that begins now should begin with polling.
-    pub(super) fn pays(&self, counts: ThreadCounts, now: impl FnOnce() -> Instant) -> bool {
+    pub(super) fn pays(&self, counts: &ThreadCounts, now: impl FnOnce() -> Instant) -> bool {
         self.limit > Duration::ZERO && !counts.pauses(now)
     }
 
@@ -179,7 +180,7 @@ impl PollTime {
     pub(super) fn should_poll_on(
         &mut self,
         polls: u32,
-        counts: &mut ThreadCounts,
+        counts: &ThreadCounts,
         now: impl FnOnce() -> Instant,
     ) -> bool {
         let (before, mut begun) = match self.wait {
@@ -202,7 +203,7 @@ impl PollTime {
                 self.wait = Wait::Polling(0, Some(begun));
                 return true;
             }
-            counts.is_idle = true;
+            counts.is_idle.set(true);
         }
         self.paid_since_long = 0;
         self.limit /= 2;
@@ -214,31 +215,31 @@ impl PollTime {
     }
 
     /// A wait begins, or goes on, asleep.
-    pub(super) fn sleeps(&mut self, counts: ThreadCounts, now: impl FnOnce() -> Instant) {
+    pub(super) fn sleeps(&mut self, counts: &ThreadCounts, now: impl FnOnce() -> Instant) {
         self.wait = match self.wait {
             Wait::Polling(_, Some(begun)) => Wait::Sleeping(begun),
-            Wait::Not | Wait::Polling(_, None) => Wait::Sleeping(Begun::new(now(), &counts)),
+            Wait::Not | Wait::Polling(_, None) => Wait::Sleeping(Begun::new(now(), counts)),
             sleeping @ Wait::Sleeping(_) => sleeping,
         };
     }
 
     /// Something has come.
-    pub(super) fn found(&mut self, counts: ThreadCounts, now: impl FnOnce() -> Instant) {
+    pub(super) fn found(&mut self, counts: &ThreadCounts, now: impl FnOnce() -> Instant) {
         match self.wait {
             Wait::Not => {}
             Wait::Polling(_, begun) => {
                 if !self.has_paid || self.limit < POLL_LONGEST || self.paid_since_long > 0 {
-                    let share = |begun: Begun| begun.share(now(), &counts);
+                    let share = |begun: Begun| begun.share(now(), counts);
                     self.paid(begun.map(share).unwrap_or_default());
                 }
             }
             Wait::Sleeping(begun) => {
-                if !self.peer_sees && begun.is_crowded(&counts) {
+                if !self.peer_sees && begun.is_crowded(counts) {
                     self.short_sleeps.seen = 0;
                 } else if self.limit < POLL_LONGEST {
                     let now = now();
                     let slept = now.saturating_duration_since(begun.at);
-                    self.slept(slept, begun.was_busy(now, &counts));
+                    self.slept(slept, begun.was_busy(now, counts));
                 }
             }
         }
@@ -270,7 +271,7 @@ impl PollTime {
     /// A write found the peer awake. Returns whether it is time to try polling.
     pub(super) fn peer_polls(
         &mut self,
-        counts: ThreadCounts,
+        counts: &ThreadCounts,
         now: impl FnOnce() -> Instant,
     ) -> bool {
         let tries = self.limit.is_zero() && !counts.pauses(now) && self.peer_polls.add();
@@ -303,6 +304,7 @@ impl PollTime {
 
 #[cfg(test)]
 mod tests {
+    use super::super::thread_counts::add;
     use super::super::tuning::{PAUSE, PAUSE_LONGEST, POLLS_PAY};
     use super::*;
 
@@ -313,7 +315,7 @@ mod tests {
 
     impl Clock {
         fn new() -> Self {
-            let (now, counts) = (Instant::now(), ThreadCounts::default());
+            let (now, counts) = (Instant::now(), ThreadCounts::new());
             Self { now, counts }
         }
 
@@ -323,32 +325,29 @@ mod tests {
         }
 
         /// One poll of ours, and so many of others'.
-        fn poll(&mut self, others: u64) -> ThreadCounts {
-            self.counts.came += others;
-            self.counts.driven += others;
+        fn poll(&self, others: u64) -> &ThreadCounts {
+            add(&self.counts.came, others);
+            add(&self.counts.driven, others);
             self.poll_idle(others)
         }
 
         /// The same; nothing comes for the others.
-        fn poll_idle(&mut self, others: u64) -> ThreadCounts {
-            self.counts.polled += 1 + others;
-            self.counts
+        fn poll_idle(&self, others: u64) -> &ThreadCounts {
+            add(&self.counts.polled, 1 + others);
+            &self.counts
         }
     }
 
     /// A wait without an answer while polling, on a thread that polls and drives so many others each time: how long it polled.
     fn poll_in_vain(time: &mut PollTime, clock: &mut Clock, others: u64) -> Duration {
         let begun = clock.now;
-        if time.pays(clock.counts, || clock.now) {
+        if time.pays(&clock.counts, || clock.now) {
             while {
-                let mut counts = clock.poll(others);
-                let polls_on =
-                    time.should_poll_on(POLLS_PER_CLOCK, &mut counts, || clock.pass(1 + others));
-                clock.counts = counts;
-                polls_on
+                let now = clock.pass(1 + others);
+                time.should_poll_on(POLLS_PER_CLOCK, clock.poll(others), || now)
             } {}
         } else {
-            time.sleeps(clock.counts, || clock.now);
+            time.sleeps(&clock.counts, || clock.now);
         }
         clock.now - begun
     }
@@ -361,7 +360,7 @@ mod tests {
     /// Five waits asleep, so many microseconds each, on a thread that drives so many others meanwhile.
     fn sleep_often(time: &mut PollTime, clock: &mut Clock, others: u64, micros: u64) {
         for _ in 0..5 {
-            time.sleeps(clock.counts, || clock.now);
+            time.sleeps(&clock.counts, || clock.now);
             clock.poll(others);
             answer_after(time, clock, micros);
         }
@@ -386,36 +385,36 @@ mod tests {
     fn a_thread_of_many_that_polls_all_in_vain_stops_as_if_it_had_one_and_pauses() {
         for (paid, preemptions, pauses) in [(0, 1, true), (POLLS_PAY, 1, false), (0, 0, false)] {
             let (mut times, mut clock) = ([(); 9].map(|()| PollTime::new(true)), Clock::new());
-            clock.counts.found += paid;
+            add(&clock.counts.found, paid);
             let begun = clock.now;
             let mut polling: Vec<_> = times.iter_mut().collect();
             while !polling.is_empty() {
                 polling.retain_mut(|time| {
-                    let (mut counts, now) = (clock.poll_idle(0), clock.pass(1));
-                    let polls_on = time.should_poll_on(POLLS_PER_CLOCK, &mut counts, || now);
+                    let now = clock.pass(1);
+                    let counts = clock.poll_idle(0);
+                    let polls_on = time.should_poll_on(POLLS_PER_CLOCK, counts, || now);
                     if !polls_on {
                         counts.stops_polling(now, || preemptions);
                     }
-                    clock.counts = counts;
                     polls_on
                 });
             }
             let polled = clock.now - begun;
             assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
-            let (mut other, mut counts) = (PollTime::new(true), clock.poll_idle(0));
-            let polls_on = other.should_poll_on(POLLS_PER_CLOCK, &mut counts, || clock.now);
+            let (mut other, counts) = (PollTime::new(true), clock.poll_idle(0));
+            let polls_on = other.should_poll_on(POLLS_PER_CLOCK, counts, || clock.now);
             assert_eq!(polls_on, !pauses);
             for time in &mut times {
                 sleep_often(time, &mut clock, 0, 10);
-                assert_eq!(time.pays(clock.counts, || clock.now), !pauses);
+                assert_eq!(time.pays(&clock.counts, || clock.now), !pauses);
             }
             let later = clock.now + PAUSE_LONGEST;
-            assert!(times.iter().all(|time| time.pays(clock.counts, || later)));
-            clock.counts.came += PAUSE;
+            assert!(times.iter().all(|time| time.pays(&clock.counts, || later)));
+            add(&clock.counts.came, PAUSE);
             assert!(
                 times
                     .iter()
-                    .all(|time| time.pays(clock.counts, || clock.now))
+                    .all(|time| time.pays(&clock.counts, || clock.now))
             );
         }
     }
@@ -426,14 +425,14 @@ mod tests {
         for (others, pays) in [(3, true), (20, false)] {
             let (mut time, mut clock) = (PollTime::new(false), Clock::new());
             // Polling has paid before.
-            assert!(time.should_poll_on(1, &mut clock.poll(0), || clock.now));
+            assert!(time.should_poll_on(1, clock.poll(0), || clock.now));
             answer_after(&mut time, &mut clock, 1);
             let polled = poll_in_vain(&mut time, &mut clock, others);
             assert_eq!(polled > POLL_LONGEST, pays, "{others}: {polled:?}");
-            assert_eq!(time.pays(clock.counts, || clock.now), pays, "{others}");
+            assert_eq!(time.pays(&clock.counts, || clock.now), pays, "{others}");
             answer_after(&mut time, &mut clock, 1);
             sleep_often(&mut time, &mut clock, others, 10);
-            assert_eq!(time.pays(clock.counts, || clock.now), pays, "{others}");
+            assert_eq!(time.pays(&clock.counts, || clock.now), pays, "{others}");
         }
     }
 
@@ -441,13 +440,14 @@ mod tests {
     #[test]
     fn a_wait_that_goes_on_on_another_thread_polls_no_longer_than_alone() {
         let (mut time, mut clock) = (PollTime::new(true), Clock::new());
-        assert!(time.should_poll_on(POLLS_PER_CLOCK, &mut clock.poll(0), || clock.now));
-        clock.counts = ThreadCounts::default();
-        (clock.counts.polled, clock.counts.driven) = (1 << 40, 1 << 40);
+        assert!(time.should_poll_on(POLLS_PER_CLOCK, clock.poll(0), || clock.now));
+        clock.counts = ThreadCounts::new();
+        add(&clock.counts.polled, 1 << 40);
+        add(&clock.counts.driven, 1 << 40);
         let polled = poll_in_vain(&mut time, &mut clock, 0);
         assert!(polled < 2 * POLL_LONGEST, "{polled:?}");
         answer_after(&mut time, &mut clock, 1000);
-        assert!(!time.pays(clock.counts, || clock.now));
+        assert!(!time.pays(&clock.counts, || clock.now));
     }
 
     /// So many others were driven in each sleep, one every ten microseconds.
@@ -457,7 +457,7 @@ mod tests {
             let (mut time, mut clock) = (PollTime::new(true), Clock::new());
             poll_in_vain(&mut time, &mut clock, 0);
             sleep_often(&mut time, &mut clock, others, 1000);
-            assert_eq!(time.pays(clock.counts, || clock.now), pays, "{others}");
+            assert_eq!(time.pays(&clock.counts, || clock.now), pays, "{others}");
         }
     }
 
@@ -501,7 +501,7 @@ mod tests {
             arrives: Instant,
             wake_up: Duration,
         ) -> (Instant, bool, Duration) {
-            let mut counts = ThreadCounts::default();
+            let counts = &ThreadCounts::new();
             let mut now = begun;
             let peer_polls =
                 std::mem::take(&mut self.peer_was_awake) && self.time.peer_polls(counts, || begun);
@@ -511,9 +511,7 @@ mod tests {
             }
             while polls && now < arrives {
                 now += Duration::from_micros(1);
-                polls = self
-                    .time
-                    .should_poll_on(POLLS_PER_CLOCK, &mut counts, || now);
+                polls = self.time.should_poll_on(POLLS_PER_CLOCK, counts, || now);
             }
             let acts = if polls { now } else { arrives + wake_up };
             self.time.found(counts, || acts);

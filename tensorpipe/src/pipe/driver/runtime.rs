@@ -7,167 +7,19 @@
 use std::cell::Cell;
 use std::pin::pin;
 use std::task::{Context, Waker};
-use std::time::Instant;
 
-use nix::sys::resource::{UsageWho, getrusage};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{try_id, yield_now};
 
-use super::tuning::{LONG_PAUSE, PAUSE, PAUSE_LONGEST, POLLS_PAY, PREEMPTIONS};
+use super::thread_counts::this_thread;
 use super::wakers::{NO_THREAD, Wakers};
-use crate::sync::{Arc, AtomicU64, Ordering, thread_local};
+use crate::sync::{Arc, thread_local};
 
 thread_local! {
     static AVAILABLE: Available = Available::new();
 
     /// The pipe whose background task this thread polls: it is within that pipe's runtime.
     static HOME: Cell<Option<u64>> = const { Cell::new(None) };
-
-    static COUNTS: Cell<ThreadCounts> = Cell::new(ThreadCounts::default());
-}
-
-/// What a thread has done for all of its pipes: how often it has polled one, and went on to drive another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ThreadCounts {
-    /// Which thread.
-    pub(super) thread: u64,
-    pub(super) polled: u64,
-    /// Polls that found something, and how many there were when the thread last was idle.
-    pub(super) found: u64,
-    found_before: u64,
-    /// How often bytes came, polled for or not.
-    pub(super) came: u64,
-    /// Since then it has stopped polling a pipe, or done so as it was idle.
-    has_stopped: bool,
-    has_idled: bool,
-    /// For too long nothing has come for any of its pipes.
-    pub(super) is_idle: bool,
-    /// It polls no pipe until so often bytes have come, or until then.
-    pauses_until: Option<(u64, Instant)>,
-    /// How often the system had taken the core from it when it last was idle.
-    preempted_before: u64,
-    /// Since when preemptions are counted, and how many there had been.
-    preempted: Option<(Instant, u64)>,
-    /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
-    pub(super) driven: u64,
-    /// The pipe that it drove last.
-    pub(super) last_driven: usize,
-}
-
-impl Default for ThreadCounts {
-    /// The counts of a new thread, with a number of its own.
-    fn default() -> Self {
-        static THREADS: AtomicU64 = AtomicU64::new(NO_THREAD + 1);
-        Self {
-            thread: THREADS.fetch_add(1, Ordering::Relaxed),
-            polled: 0,
-            found: 0,
-            found_before: 0,
-            came: 0,
-            has_stopped: false,
-            has_idled: false,
-            is_idle: false,
-            pauses_until: None,
-            preempted_before: 0,
-            preempted: None,
-            driven: 0,
-            last_driven: 0,
-        }
-    }
-}
-
-/// A move of more is a call of `memcpy`, and each poll moves it.
-const _: () = assert!(size_of::<ThreadCounts>() < 128);
-
-impl ThreadCounts {
-    /// Whether the thread polls no pipe for now.
-    pub(super) fn pauses(&self, now: impl FnOnce() -> Instant) -> bool {
-        (self.pauses_until).is_some_and(|(came, until)| self.came < came && now() < until)
-    }
-
-    /// A pipe is polled no more, because nothing came or the thread pauses. It pauses if it is idle and others want its core, unless
-    /// polling has paid. It pauses for longer if others take the core all the time: the peer is one of them then, most likely.
-    pub(super) fn stops_polling(&mut self, now: Instant, preemptions: impl FnOnce() -> u64) {
-        let is_idle = std::mem::take(&mut self.is_idle);
-        let has_stopped = match is_idle {
-            true => &mut self.has_idled,
-            false => &mut self.has_stopped,
-        };
-        // Of all its pipes, which find the same, the first one counts.
-        if std::mem::replace(has_stopped, true) {
-            return;
-        }
-        let preemptions = preemptions();
-        if is_idle {
-            let found = self.found - std::mem::replace(&mut self.found_before, self.found);
-            let before = std::mem::replace(&mut self.preempted_before, preemptions);
-            if preemptions > before && found < POLLS_PAY {
-                self.pauses_until = Some((self.came + PAUSE, now + PAUSE_LONGEST));
-            }
-        }
-        let (since, before) = *self.preempted.get_or_insert((now, preemptions));
-        let times = preemptions.saturating_sub(before);
-        // A forked child's count begins anew.
-        if times >= PREEMPTIONS || preemptions < before {
-            self.preempted = Some((now, preemptions));
-            let passed = now.saturating_duration_since(since);
-            if passed.as_millis() < u128::from(times) {
-                self.pauses_until = Some((self.came + LONG_PAUSE, now + PAUSE_LONGEST));
-            }
-        }
-    }
-}
-
-/// How often the system has taken the core from this thread although it had more to do.
-pub(super) fn preemptions() -> u64 {
-    let usage = getrusage(UsageWho::RUSAGE_THREAD);
-    usage.map_or(0, |usage| {
-        usage.involuntary_context_switches().unsigned_abs()
-    })
-}
-
-/// The counts of this thread. Between two calls the task may have moved to another thread: compare `thread`.
-pub(super) fn thread_counts() -> ThreadCounts {
-    COUNTS.get()
-}
-
-/// Counts a poll of a pipe by this thread.
-pub(super) fn count_poll(found: bool) {
-    let counts = thread_counts();
-    COUNTS.set(ThreadCounts {
-        polled: counts.polled + 1,
-        found: counts.found + u64::from(found),
-        ..counts
-    });
-}
-
-/// Counts that bytes came.
-pub(super) fn count_arrival() {
-    let counts = thread_counts();
-    COUNTS.set(ThreadCounts {
-        came: counts.came + 1,
-        has_stopped: false,
-        has_idled: false,
-        ..counts
-    });
-}
-
-/// Sets what has become of this thread's [counts](thread_counts).
-#[cold]
-pub(super) fn set_thread_counts(counts: ThreadCounts) {
-    COUNTS.set(counts);
-}
-
-/// Counts a drive by this thread of a pipe with this address.
-pub(super) fn count_drive(pipe: usize) {
-    let counts = thread_counts();
-    if counts.last_driven != pipe {
-        COUNTS.set(ThreadCounts {
-            driven: counts.driven + 1,
-            last_driven: pipe,
-            ..counts
-        });
-    }
 }
 
 /// Whether this thread is known to be within the runtime of this pipe. To enter it once more costs more than a small message.
@@ -232,11 +84,6 @@ pub(super) fn yield_pipe(wakers: &Arc<Wakers>) {
 pub(super) fn has_yielded(wakers: &Wakers) -> bool {
     let thread = wakers.yielded_on();
     thread != NO_THREAD && thread == this_thread()
-}
-
-/// A number of this thread alone.
-fn this_thread() -> u64 {
-    thread_counts().thread
 }
 
 /// Wakes once sockets and timers have been polled.
@@ -317,41 +164,6 @@ mod tests {
 
     async fn next(told: &mut UnboundedReceiver<Told>) -> Told {
         soon(told.recv()).await.unwrap()
-    }
-
-    #[test]
-    fn drives_of_one_pipe_in_a_row_count_once() {
-        let before = thread_counts().driven;
-        for pipe in [1, 1, 1, 2, 1, 1] {
-            count_drive(pipe);
-        }
-        assert_eq!(thread_counts().driven - before, 3);
-    }
-
-    #[test]
-    fn a_thread_that_loses_its_core_again_and_again_pauses() {
-        let now = Instant::now();
-        let after = |ms| now + Duration::from_millis(ms);
-        for (name, preemptions, later, pauses) in [
-            ("a peer", 102 + PREEMPTIONS, after(3), true),
-            ("other programs", 102 + PREEMPTIONS, after(60), false),
-            ("once by chance", 101, now, false),
-            ("a forked child", 0, now, false),
-        ] {
-            let mut counts = ThreadCounts::default();
-            counts.stops_polling(now, || 100);
-            assert!(
-                !counts.pauses(|| now),
-                "{name}: nothing is known of the past"
-            );
-            counts.has_stopped = false;
-            counts.stops_polling(later, || preemptions);
-            assert_eq!(counts.pauses(|| later), pauses, "{name}");
-            counts.stops_polling(later, || panic!("another pipe of the same thread"));
-            assert!(!counts.pauses(|| later + PAUSE_LONGEST), "{name}");
-            counts.came += LONG_PAUSE;
-            assert!(!counts.pauses(|| later), "{name}");
-        }
     }
 
     #[tokio::test]
