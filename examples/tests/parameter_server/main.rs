@@ -72,6 +72,17 @@ fn one_command_trains_with_two_workers() {
     run.assert_no_child_is_left();
 }
 
+/// Its workers may come and go between two glances of the server.
+#[test]
+fn a_training_of_one_step_names_its_transport() {
+    let mut run = Run::start(&["--steps", "1", "--json"]);
+    let (status, output) = run.wait();
+    assert!(status.success(), "{status}: {}", run.said());
+    let result = json(&output);
+    let transport = result["transport"].as_str();
+    assert!(matches!(transport, Some("shm" | "tcp")), "{output}");
+}
+
 /// Whether processes of this machine have shared memory, or why not.
 fn shared_memory() -> Result<(), String> {
     let memory = memfd_create("probe", MFdFlags::MFD_ALLOW_SEALING);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use tensorpipe::{Context, Route, Timeouts};
+use tensorpipe::{Context, Timeouts};
 use tensorpipe_examples::data;
 use tensorpipe_examples::ending::{Ending, interrupted, released};
 use tensorpipe_examples::progress::Progress;
@@ -77,20 +77,9 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
             "start workers with: parameter_server --role worker --connect {url}"
         ));
     }
-    // One route for each transport that workers use.
-    let mut routes: Vec<Route> = Vec::new();
     let (mut accuracy, mut measured) = (None, Instant::now());
     let mut workers = 0;
     loop {
-        for pipe in server.pipes() {
-            let route = pipe.route();
-            if routes
-                .iter()
-                .all(|known| known.transport != route.transport)
-            {
-                routes.push(route.clone());
-            }
-        }
         let pipes = server.pipes().len();
         if !supervised && pipes != workers {
             progress.say(format!("workers connected: {pipes}"));
@@ -119,6 +108,7 @@ async fn oversee(store: &Store, server: &Server, json: bool, supervised: bool) -
         .last
         .zip(status.first)
         .map(|(last, first)| last - first);
+    let routes = store.routes();
     let transports: Vec<_> = routes.iter().map(|route| &*route.transport).collect();
     let report = Report {
         accuracy: (accuracy * 1e4).round() / 1e4,

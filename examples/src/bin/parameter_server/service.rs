@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tensorpipe::{Misuse, Pool, Tensor};
-use tensorpipe_rpc::tensor_service;
+use tensorpipe::{Misuse, Pool, Route, Tensor};
+use tensorpipe_rpc::{CallContext, tensor_service};
 
 use crate::model::Tensors;
 
@@ -18,7 +18,7 @@ use crate::model::Tensors;
 #[tensor_service]
 pub(crate) trait ParameterServer {
     /// Registers a worker. Returns its number, counted from 0, which seeds the worker's own sequence of batches.
-    async fn join(&self) -> u32;
+    async fn join(&self, cx: &CallContext) -> u32;
     /// All parameters as they are now.
     #[rpc(idempotent)]
     async fn pull(&self) -> HashMap<String, Tensor>;
@@ -72,6 +72,7 @@ pub(crate) struct Status {
 pub(crate) struct Store {
     parameters: HashMap<String, Mutex<Tensor>>,
     status: Mutex<Status>,
+    routes: Mutex<Vec<Route>>,
 }
 
 impl Store {
@@ -93,6 +94,7 @@ impl Store {
                 .map(pooled)
                 .collect::<Result<_, Misuse>>()?,
             status: Mutex::new(status),
+            routes: Mutex::default(),
         })
     }
 
@@ -104,6 +106,11 @@ impl Store {
 
     pub(crate) fn status(&self) -> Status {
         *locked(&self.status)
+    }
+
+    /// How the workers so far are connected: one route for each transport.
+    pub(crate) fn routes(&self) -> Vec<Route> {
+        locked(&self.routes).clone()
     }
 
     /// The parameter called `name`, and the elements of its gradient.
@@ -151,8 +158,17 @@ impl Store {
 }
 
 impl ParameterServer for Store {
-    async fn join(&self) -> u32 {
+    async fn join(&self, cx: &CallContext) -> u32 {
         self.count(&Tensors::new());
+        let route = cx.route();
+        let mut routes = locked(&self.routes);
+        if routes
+            .iter()
+            .all(|known| known.transport != route.transport)
+        {
+            routes.push(route.clone());
+        }
+        drop(routes);
         let mut status = locked(&self.status);
         status.first.get_or_insert_with(Instant::now);
         status.workers += 1;
