@@ -46,8 +46,8 @@ async fn one<C: Client>(
     prepared.with_context(|| format!("preparing round {round}"))?;
     let roused = match begin {
         Begin::AsTheyAre => Ok(()),
-        Begin::Asleep => {
-            tokio::time::sleep(PAUSE).await;
+        Begin::Asleep(pause_us) => {
+            tokio::time::sleep(Duration::from_micros(pause_us)).await;
             Ok(())
         }
         Begin::Awake => rouse(client, Trip::Bare, shortest).await,
@@ -154,8 +154,6 @@ const LONGEST_NANOS: u64 = 3_600_000_000_000;
 const WARM_UP_ROUNDS: u64 = 3;
 const FEWEST_ROUNDS: u64 = 5;
 const LONGEST_WARM_UP: Duration = Duration::from_secs(1);
-/// A pause after which both ends are asleep.
-const PAUSE: Duration = Duration::from_millis(1);
 const SHORT_IN_A_ROW: u32 = 3;
 /// Some machines are never quiet.
 const MOST_TRIPS: u32 = 200;
@@ -213,7 +211,12 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_round_is_timed_and_warm_up_is_not_counted() -> Result<()> {
-        for begin in [Begin::AsTheyAre, Begin::Asleep, Begin::Awake, Begin::Hot] {
+        for begin in [
+            Begin::AsTheyAre,
+            Begin::Asleep(1000),
+            Begin::Awake,
+            Begin::Hot,
+        ] {
             let (rounds, trips, bad) = (0, 0, u64::MAX);
             let mut client = Clockwork { rounds, trips, bad };
             let samples = drive(&mut client, Duration::from_millis(1), begin).await?;
@@ -229,7 +232,7 @@ mod tests {
         let (rounds, trips, bad) = (0, 0, 4);
         let driven = drive(
             &mut Clockwork { rounds, trips, bad },
-            PAUSE,
+            Duration::from_millis(1),
             Begin::AsTheyAre,
         )
         .await;

@@ -38,6 +38,9 @@ pub(crate) struct Plan {
     /// Threads of either runtime compute for this many microseconds whenever they wake up.
     #[serde(default)]
     pub(crate) wake_us: u64,
+    /// Microseconds of rest before a call of `paced`.
+    #[serde(default)]
+    pub(crate) pause_us: u64,
     /// Microseconds of one run of the model in `batch`.
     #[serde(default)]
     pub(crate) cost_us: u64,
@@ -94,6 +97,7 @@ impl Plan {
             seconds,
             busy_us: 0,
             wake_us: 0,
+            pause_us: PAUSE_US,
             cost_us: 0,
             sum: false,
             begin: Begin::AsTheyAre,
@@ -141,7 +145,7 @@ impl Plan {
     /// In which state both ends begin a round.
     pub(crate) fn begin(&self) -> Begin {
         match self.case {
-            Case::Paced => Begin::Asleep,
+            Case::Paced => Begin::Asleep(self.pause_us),
             // The first calls of such a round wake both ends for the others.
             Case::Pipeline | Case::Stream => Begin::AsTheyAre,
             _ => self.begin,
@@ -188,6 +192,9 @@ pub(crate) struct Options {
     /// Every thread of both runtimes takes so many microseconds longer to wake up, as on cores that sleep deeply.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(crate) wake_us: u64,
+    /// How long both ends rest before each call of case paced, in microseconds.
+    #[arg(long, default_value_t = PAUSE_US, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) pause_us: u64,
     /// Measure once more with every byte of a tensor read by whoever receives it.
     #[arg(long)]
     pub(crate) sum: bool,
@@ -217,6 +224,7 @@ impl Options {
             alloc: self.alloc,
             busy_us: self.busy_us,
             wake_us: self.wake_us,
+            pause_us: self.pause_us,
             cores,
             ..Plan::new(self.runtime, self.seconds)
         })
@@ -269,7 +277,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
 pub(crate) enum Case {
     /// A call that gets its bytes back.
     Echo,
-    /// The same with a pause of 1 ms before each call: everybody has fallen asleep.
+    /// The same with a pause before each call, of 1 ms unless --pause-us says otherwise: everybody has fallen asleep.
     Paced,
     /// A call that carries the bytes to the server, which acknowledges them.
     Upload,
@@ -323,9 +331,12 @@ pub(crate) enum Begin {
     /// Like `Awake`, but the trips carried a small leased tensor. This warms the caches of its path, which writing a large
     /// tensor has evicted.
     Hot,
-    /// Asleep: nothing happened for 1 ms.
-    Asleep,
+    /// Asleep: nothing happened for so many microseconds.
+    Asleep(u64),
 }
+
+/// After so long both ends are asleep.
+pub(crate) const PAUSE_US: u64 = 1000;
 
 /// What carries the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]

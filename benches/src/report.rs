@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::host::{self, Cores, apart};
 use crate::measure::Samples;
-use crate::plan::{Alloc, Begin, Case, Plan};
+use crate::plan::{Alloc, Begin, Case, PAUSE_US, Plan};
 use crate::size::Size;
 use crate::system::Route;
 
@@ -209,7 +209,11 @@ pub(crate) fn head(what: &str, plan: &Plan) -> String {
         0 => String::new(),
         wake => format!(", {wake} µs more for each wake-up"),
     };
-    format!("{what}: {runtime}, {pinned}, {seconds} s each{wake}")
+    let pause = match plan.pause_us {
+        PAUSE_US => String::new(),
+        pause => format!(", paced: {pause} µs apart"),
+    };
+    format!("{what}: {runtime}, {pinned}, {seconds} s each{wake}{pause}")
 }
 
 /// The spinning round trip between two cores before and after a table was measured.

@@ -41,7 +41,7 @@ fn every_case_runs_and_rows_say_what_carried_them() {
         // The copying path, whose channel is `basic`; also with a server that has something else to do, and slow wake-ups.
         ("pipe --channel ring --transport shm", "shm basic", 1),
         (
-            "pipe --channel ring --transport shm --busy-us 100 --wake-us 100",
+            "pipe --channel ring --transport shm --busy-us 100 --wake-us 100 --pause-us 100",
             "shm basic",
             1,
         ),

@@ -343,7 +343,7 @@ impl Turns {
         };
         let sum = (plan.bytes > 0).then(|| but(|plan| plan.sum = true));
         let is_warm = plan.begin() == Begin::Awake;
-        let after_pause = is_warm.then(|| but(|plan| plan.begin = Begin::Asleep));
+        let after_pause = is_warm.then(|| but(|plan| plan.begin = Begin::Asleep(plan.pause_us)));
         let hot = is_warm.then(|| but(|plan| plan.begin = Begin::Hot));
         Ok(Figures {
             limit: median(&limits),
