@@ -73,8 +73,10 @@ fn is_beside(
     let body = len - header_len;
     let theirs = || payloads.iter().map(|payload| payload.metadata.len());
     let fits_inline = || (len + theirs().sum::<usize>()) as u64 <= u64::from(peer.metadata);
-    let fits_beside =
-        || payloads.len() + tensors < usize::from(peer.parts) && body as u64 <= peer.payload;
+    let fits_beside = || {
+        payloads.len() + tensors < usize::from(peer.parts)
+            && body as u64 <= peer.payload.min(peer.message)
+    };
     match body > INLINE_BODY {
         true => fits_beside() || !fits_inline(),
         false => !fits_inline() && fits_beside(),

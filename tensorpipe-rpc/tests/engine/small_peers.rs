@@ -54,6 +54,16 @@ async fn a_body_beyond_the_peers_metadata_travels_as_a_payload() {
 }
 
 #[tokio::test]
+async fn a_body_that_only_fits_the_metadata_travels_there() {
+    let near = || small(|limits| limits.message = 1000);
+    for (near, far) in [(near(), tcp()), (tcp(), near())] {
+        let both = both(near, far, ServerLimits::default()).await;
+        let text = text(40_000);
+        assert!(both.client.echo(&text).await.unwrap() == text);
+    }
+}
+
+#[tokio::test]
 async fn the_reason_of_a_failure_reaches_a_caller_that_takes_little() {
     for (metadata, parts) in [(100, 4096), (100, 0), (12, 1), (13, 0)] {
         let near = small(|limits| (limits.metadata, limits.parts) = (metadata, parts));

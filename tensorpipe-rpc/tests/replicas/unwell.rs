@@ -188,3 +188,20 @@ async fn one_with_too_much_to_do_to_be_asked_goes_on_with_what_it_has() {
     assert_eq!(soon(other.hello()).await.unwrap(), 9);
     assert_eq!(proxy.came.load(Ordering::SeqCst), 1, "on the pipe it has");
 }
+
+/// How long its pipe was idle before says nothing about it.
+#[tokio::test]
+async fn a_replica_that_was_well_for_long_is_tried_again_after_its_first_hang() {
+    let ledger = Ledger::default();
+    let sites = sites(2, &ledger).await;
+    let patience = Duration::from_millis(300);
+    let builder = replicas_of(&sites).unanswered(1).give_up_after(patience);
+    let (client, replicas) = client_of(builder.backoff(quick())).await;
+    until(|| states(&replicas) == [ReplicaState::Live; 2]).await;
+    tokio::time::sleep(2 * patience).await;
+    let client = client.with_deadline(Duration::from_millis(50));
+    let late = soon(client.once(1)).await.unwrap_err();
+    assert!(matches!(late, CallError::Deadline { .. }), "{late:?}");
+    until(|| states(&replicas) != [ReplicaState::Live; 2]).await;
+    until(|| states(&replicas) == [ReplicaState::Live; 2]).await;
+}

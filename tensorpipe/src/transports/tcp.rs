@@ -105,6 +105,10 @@ impl Transport for TcpTransport {
                     return Err(bad(address, NO_PORT).into());
                 }
                 match TcpStream::connect(to).await {
+                    Ok(stream) if is_its_own_peer(&stream) => {
+                        let error = io::ErrorKind::ConnectionRefused.into();
+                        last = Some(SystemError::new("connect", to.to_string(), error));
+                    }
                     Ok(stream) => {
                         Paced::apply(self.paced.as_ref(), &stream)?;
                         return Ok(Box::new(TcpConnection::new(stream)?) as Box<dyn Connection>);
@@ -159,6 +163,12 @@ fn bad(address: &str, reason: &str) -> Misuse {
         url: format!("tcp://{address}"),
         reason: reason.to_owned(),
     }
+}
+
+/// Where nobody listens at a port of the range from which the system picks, it may pick just that one for a connection to it, which then
+/// leads back to itself.
+fn is_its_own_peer(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(own), Ok(peer)) if own == peer)
 }
 
 /// The socket addresses of `HOST:PORT`.
@@ -345,5 +355,21 @@ impl AsyncWrite for TcpConnection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_leads_back_to_itself_is_none() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let own = socket.local_addr().unwrap();
+        assert!(is_its_own_peer(&socket.connect(own).await.unwrap()));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).await;
+        assert!(!is_its_own_peer(&other.unwrap()));
     }
 }

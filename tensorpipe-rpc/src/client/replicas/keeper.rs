@@ -69,6 +69,9 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
                 let lasted = worked_until - begun >= options.backoff.longest;
                 if answered || (lasted && !unanswering) {
                     (failures, since) = (0, Instant::now());
+                } else if lasted && !on_trial {
+                    // Until its first hang it was well, used or not.
+                    since = Instant::now();
                 }
                 if unanswering || !(answered || lasted) {
                     failures += 1;

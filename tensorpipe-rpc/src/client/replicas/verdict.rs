@@ -31,6 +31,10 @@ pub(super) fn verdict(error: &CallError) -> Verdict {
         CallError::Connection { error, .. } => match error {
             // As above. If the pipe notices late, some tensors have moved: that costs bandwidth, but no handler ran.
             Error::Misuse(Misuse::NotAsRequired { .. }) => Verdict::Unfit,
+            // Each replica has its own limits and channels, too.
+            Error::Misuse(Misuse::TooLarge { .. } | Misuse::OutOfReach { .. }) => Verdict::Unfit,
+            // Its pipe is full: it does not read.
+            Error::Misuse(Misuse::TooManyWrites(_)) => Verdict::NotHere,
             // The fault is on this end, so any server would fail alike.
             Error::Misuse(_) | Error::OutOfMemory { .. } => Verdict::Final,
             Error::GoingAway { .. } => Verdict::Gone,
@@ -76,6 +80,8 @@ mod tests {
             assert_eq!(verdict(&connection(gone)), Verdict::Gone);
         }
         assert_eq!(verdict(&CallError::ShuttingDown), Verdict::Gone);
+        let full = Misuse::TooManyWrites(1).into();
+        assert_eq!(verdict(&connection(full)), Verdict::NotHere);
         let refused = Error::Refused {
             code: ResetCode::Failed,
             reason: "behind".into(),
