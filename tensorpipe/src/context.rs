@@ -159,7 +159,10 @@ impl Context {
             .into_iter()
             .map(|url| url.as_ref().parse())
             .collect::<Result<Vec<Url>, _>>()?;
-        Listener::bind(self.inner.clone(), urls).await
+        let listener = Listener::bind(self.inner.clone(), urls).await?;
+        // The context may have been closed meanwhile, which ended the listeners that it knew by then.
+        self.check_open()?;
+        Ok(listener)
     }
 
     /// Makes a pipe to a listener, and waits for one that is not there yet as the [`ConnectPolicy`] says. An event of

@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use tensorpipe::channels::{Lane, Link};
 use tensorpipe::{Device, DeviceKind, Error};
 
@@ -357,4 +358,15 @@ async fn all_who_accept_from_a_context_that_is_closed_hear_of_it() {
         let error = soon("the end", accept).await.unwrap_err().to_string();
         assert!(error.contains("has been closed"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_context_that_is_closed_while_it_begins_to_listen_has_no_listener() {
+    let context = Context::new();
+    let mut listening = pin!(context.listen(["tcp://localhost:0"]));
+    // The name is looked up on another thread.
+    assert!(listening.as_mut().now_or_never().is_none());
+    context.close().await.unwrap();
+    let listening = listening.await;
+    assert!(matches!(listening, Err(Error::Misuse(_))), "{listening:?}");
 }
