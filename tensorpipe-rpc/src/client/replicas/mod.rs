@@ -93,8 +93,8 @@ use table::{Change, Shared};
 ///   [`CallError::Unavailable`](crate::CallError::Unavailable), which lists each replica, if none is live by then, or all have been
 ///   given up.
 /// - **Retries** go to another replica, within the same deadline. A call that did not run is retried: its replica died, shuts down,
-///   is overloaded, has no such method yet, or cannot place the call's tensors as its caller wants. A call that may have run is
-///   retried only if its method is `#[rpc(idempotent)]`; otherwise the error says so
+///   is overloaded, reads no more, has no such method yet, takes less than the call carries, or cannot place its tensors as its
+///   caller wants. A call that may have run is retried only if its method is `#[rpc(idempotent)]`; otherwise the error says so
 ///   ([`CallError::may_have_run`](crate::CallError::may_have_run)). [`ReplicasBuilder::max_attempts`] bounds the attempts, and
 ///   [`RetryBudget`] keeps retries from feeding an overload.
 /// - **No retries** for calls with a stream, for methods whose signature returns a [`Remote`](crate::Remote), and for calls with a

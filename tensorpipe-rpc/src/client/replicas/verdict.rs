@@ -49,7 +49,7 @@ pub(super) fn verdict(error: &CallError) -> Verdict {
 mod tests {
     use std::time::Duration;
 
-    use tensorpipe::ResetCode;
+    use tensorpipe::{Device, ResetCode};
 
     use super::*;
     use crate::error::PlaceError;
@@ -92,6 +92,17 @@ mod tests {
             instead: "basic".into(),
             reason: "another machine".into(),
         });
+        let too_large = Misuse::TooLarge {
+            what: "bytes of a tensor",
+            found: 2,
+            limit: 1,
+            field: "tensor",
+        };
+        let out_of_reach = Misuse::OutOfReach {
+            what: "tensor 0".into(),
+            device: Device::CPU,
+            reason: "no channel reaches it".into(),
+        };
         let no_place = |may_have_run| CallError::NoPlace {
             error: PlaceError::There("no such device".into()),
             may_have_run,
@@ -102,6 +113,8 @@ mod tests {
         let unfit = [
             no_place(false),
             connection(required),
+            connection(too_large.into()),
+            connection(out_of_reach.into()),
             CallError::Unimplemented("old".into()),
         ];
         for error in unfit {
