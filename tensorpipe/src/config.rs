@@ -55,7 +55,7 @@ pub struct Limits {
     pub queued_writes: usize,
     /// Handshakes under way at once on one listener. Default 256.
     pub handshakes: usize,
-    /// Open pipes of one listener. Default 4096.
+    /// Pipes of one listener that are open, or wait to be accepted with messages to read. Default 4096.
     pub pipes: usize,
 }
 

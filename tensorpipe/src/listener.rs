@@ -108,7 +108,7 @@ impl Listener {
                 }
             }
         }
-        let (arriving, pipes) = negotiate::arrivals();
+        let (arriving, pipes) = negotiate::arrivals(context.limits.pipes);
         let tasks = Arc::new(Tasks::default());
         let listener_state = Arc::new(ListenerState::new(
             context.clone(),

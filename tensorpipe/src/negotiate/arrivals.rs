@@ -2,13 +2,16 @@
 //!
 //! A future that accepts may be polled once and then kept without being polled. So it holds nothing across its await, and each pipe wakes
 //! all that wait: whoever is polled next gets it.
+//!
+//! A pipe that ends while it waits may still hold messages for whoever accepts it, and its listener may not be accepting. So each keeps its
+//! permit until it has left the queue.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
-use crate::pipe::Pipe;
+use crate::pipe::{Pipe, PipePermit};
 use crate::sync::{Mutex, lock};
 use crate::sys::fork::Owner;
 
@@ -21,21 +24,28 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    pipes: VecDeque<Pipe>,
+    pipes: VecDeque<(Pipe, Option<PipePermit>)>,
     /// No more pipes come, or nobody accepts them.
     is_over: bool,
 }
 
 /// Where new pipes go. Dropping it ends the queue.
-pub(crate) struct Arriving(Arc<Queue>);
+pub(crate) struct Arriving {
+    queue: Arc<Queue>,
+    permits: Arc<Semaphore>,
+}
 
 /// Where new pipes are accepted. Dropping it closes those that nobody has accepted.
 pub(crate) struct Arrived(Arc<Queue>);
 
-/// The two ends of a queue.
-pub(crate) fn arrivals() -> (Arriving, Arrived) {
+/// The two ends of a queue for a listener that may have so many pipes, accepted or not.
+pub(crate) fn arrivals(pipes: usize) -> (Arriving, Arrived) {
     let queue = Arc::<Queue>::default();
-    (Arriving(queue.clone()), Arrived(queue))
+    let arriving = Arriving {
+        queue: queue.clone(),
+        permits: Arc::new(Semaphore::new(pipes)),
+    };
+    (arriving, Arrived(queue))
 }
 
 impl Queue {
@@ -59,26 +69,47 @@ impl Queue {
 }
 
 impl Arriving {
+    /// A permit for a new pipe. If there is none left, those go that have ended while they waited, and brought nothing.
+    pub(super) fn permit(&self) -> Option<PipePermit> {
+        let permit = || self.permits.clone().try_acquire_owned().ok();
+        let permit = permit().or_else(|| {
+            self.drop_ended();
+            permit()
+        });
+        permit.map(Arc::new)
+    }
+
+    fn drop_ended(&self) {
+        let ended: VecDeque<_> = {
+            let pipes = &mut lock(&self.queue.state).pipes;
+            let is_ended = |(pipe, _): &(Pipe, Option<PipePermit>)| pipe.has_ended_empty();
+            let (ended, waiting) = std::mem::take(pipes).into_iter().partition(is_ended);
+            *pipes = waiting;
+            ended
+        };
+        drop(ended);
+    }
+
     /// If nobody accepts any more, the pipe is dropped and closes.
-    pub(super) fn push(&self, pipe: Pipe) {
+    pub(super) fn push(&self, pipe: Pipe, permit: Option<PipePermit>) {
         let unwanted = {
-            let mut state = lock(&self.0.state);
+            let mut state = lock(&self.queue.state);
             match state.is_over {
-                true => Some(pipe),
+                true => Some((pipe, permit)),
                 false => {
-                    state.pipes.push_back(pipe);
+                    state.pipes.push_back((pipe, permit));
                     None
                 }
             }
         };
         drop(unwanted);
-        self.0.changed.notify_waiters();
+        self.queue.changed.notify_waiters();
     }
 }
 
 impl Drop for Arriving {
     fn drop(&mut self) {
-        self.0.end(true);
+        self.queue.end(true);
     }
 }
 
@@ -92,7 +123,7 @@ impl Arrived {
                 let mut state = lock(&self.0.state);
                 match state.pipes.pop_front() {
                     None if !state.is_over => {}
-                    next => return next,
+                    next => return next.map(|(pipe, _)| pipe),
                 }
             }
             changed.await;

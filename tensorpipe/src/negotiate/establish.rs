@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use super::{is_proven, unproven as unproven_words};
 use crate::address::{Identity, PeerAddr, SettledPeer};
 use crate::ambient;
@@ -12,7 +10,9 @@ use crate::context::Inner;
 use crate::device::Device;
 use crate::error::{Error, Misuse};
 use crate::keys::PipeKey;
-use crate::pipe::{Core, CoreParts, Credit, LaneHandle, LaneSlot, Pipe, spawn_background};
+use crate::pipe::{
+    Core, CoreParts, Credit, LaneHandle, LaneSlot, Pipe, PipePermit, spawn_background,
+};
 use crate::proto::wire::hello::{FRAME_SHARE_MAX, WireLimits};
 use crate::proto::{KeepAlive, PipeState};
 pub(super) use crate::route::Fallback;
@@ -54,7 +54,7 @@ pub(super) struct Established {
     /// The credit that the peer was granted.
     pub(super) credit: Credit,
     /// The pipe's place in its listener's limit.
-    pub(super) permit: Option<OwnedSemaphorePermit>,
+    pub(super) permit: Option<PipePermit>,
 }
 
 impl OpenChannel {

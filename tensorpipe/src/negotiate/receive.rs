@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::arrivals::Arriving;
 use super::choose::choose;
@@ -22,6 +21,7 @@ use crate::context::{Inner, within_handshake};
 use crate::error::{Error, Misuse, PeerFault};
 use crate::keys::{JoinKind, PipeKey};
 use crate::log_limit::LogLimit;
+use crate::pipe::PipePermit;
 use crate::process::process_id;
 use crate::proto::handshake::{FirstFrame, ServerHandshake};
 use crate::proto::wire::hello::{Answer, ChosenChannel, Purpose, Reject, Token};
@@ -36,7 +36,6 @@ pub(crate) struct ListenerState {
     pub(super) upgrade_addresses: Vec<(&'static str, Result<String, String>)>,
     /// Who waits for a connection with which token. Each token works once.
     pub(super) expected: Mutex<HashMap<Token, Waiting>>,
-    places: Arc<Semaphore>,
     pipes: Arriving,
     warnings: Warnings,
 }
@@ -47,12 +46,10 @@ impl ListenerState {
         upgrade_addresses: Vec<(&'static str, Result<String, String>)>,
         pipes: Arriving,
     ) -> Self {
-        let places = Arc::new(Semaphore::new(context.limits.pipes));
         Self {
             context,
             upgrade_addresses,
             expected: Mutex::new(HashMap::new()),
-            places,
             pipes,
             warnings: Warnings::default(),
         }
@@ -122,10 +119,13 @@ pub(crate) async fn receive(
         .handshake
         .saturating_sub(ambient::since(begun));
     match within_handshake(left, what, handshake).await {
-        Ok(Some(established)) => match establish(context, established) {
-            Ok(pipe) => listener_state.pipes.push(pipe),
-            Err(error) => listener_state.warnings.unopened(&ends, &error),
-        },
+        Ok(Some(established)) => {
+            let permit = established.permit.clone();
+            match establish(context, established) {
+                Ok(pipe) => listener_state.pipes.push(pipe, permit),
+                Err(error) => listener_state.warnings.unopened(&ends, &error),
+            }
+        }
         Ok(None) => {}
         Err(error) => listener_state.warnings.failed(&ends, &error),
     }
@@ -232,7 +232,7 @@ async fn handshake(
     };
     has_greeted.store(true, Ordering::Relaxed);
     stop::at(stop::HELLO_RECEIVED);
-    let Ok(permit) = listener_state.places.clone().try_acquire_owned() else {
+    let Some(permit) = listener_state.pipes.permit() else {
         let reason = format!(
             "it has {} pipes already; try again later",
             listener_state.limits().pipes
@@ -276,7 +276,7 @@ async fn welcome(
     mut conn: Handshaking,
     purpose: Purpose,
     mut answering: Answering,
-    permit: OwnedSemaphorePermit,
+    permit: PipePermit,
 ) -> Result<Established, Error> {
     let Purpose::Pipe {
         name: peer_name,

@@ -174,7 +174,7 @@ mod tests {
     const PEER: PeerAddr = PeerAddr::SameProcess;
 
     fn listener_state() -> Arc<ListenerState> {
-        let (pipes, _) = super::super::arrivals();
+        let (pipes, _) = super::super::arrivals(1);
         Arc::new(ListenerState::new(Context::new().inner, Vec::new(), pipes))
     }
 

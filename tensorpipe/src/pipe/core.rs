@@ -15,7 +15,7 @@ use super::credit_ahead::Credit;
 use super::driver::tuning::MESSAGES_OF_SLICE;
 use super::driver::{self, BusyPoll, Driven, Driver, Readiness, Rest, Round, runtime, wake_all};
 use super::io::{Common, Io};
-use super::shared::{Delivery, Shared, SharedParts, ShutdownState};
+use super::shared::{Delivery, PipePermit, Shared, SharedParts, ShutdownState};
 use super::stats::Counters;
 use crate::address::SettledPeer;
 use crate::ambient;
@@ -98,8 +98,8 @@ pub(crate) struct CoreParts {
     pub(crate) timeouts: Timeouts,
     pub(crate) queued_writes: usize,
     pub(crate) runtime: Handle,
-    /// The pipe's permit from its listener, which bounds the number of pipes.
-    pub(crate) permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    /// The pipe's permit from its listener.
+    pub(crate) permit: Option<PipePermit>,
     pub(crate) connection: Box<dyn crate::transports::Connection>,
     /// Bytes that came behind the peer's handshake.
     pub(crate) leftover: Vec<u8>,

@@ -75,7 +75,7 @@ pub use self::lane::{LaneIo, Outcome};
 pub use self::lane_handle::LaneHandle;
 pub use self::outbound::write::{Flush, Write};
 pub use self::outbound::{Outbound, Submitted, When};
-pub(crate) use self::shared::{LaneSlot, Shared};
+pub(crate) use self::shared::{LaneSlot, PipePermit, Shared};
 pub use self::stats::{MessageStats, PipeStats};
 
 use std::sync::Arc;
@@ -354,6 +354,12 @@ impl Pipe {
     /// Whether the pipe has ended. Every operation then fails, except reading messages that are already here.
     pub fn has_ended(&self) -> bool {
         lock(&self.core().shared).ended.is_some()
+    }
+
+    /// Whether the pipe has ended, and holds no message that could still be read.
+    pub(crate) fn has_ended_empty(&self) -> bool {
+        let shared = lock(&self.core().shared);
+        shared.ended.is_some() && shared.arrived.is_empty()
     }
 
     /// Waits until the pipe ends. Returns how it ended.

@@ -95,6 +95,55 @@ async fn a_listener_has_only_so_many_pipes() {
     exchange(&b, &b_server, 2, 1000).await;
 }
 
+/// Ten times as many pipes as a listener may have begin and end while it does not accept.
+#[tokio::test]
+async fn pipes_that_nobody_accepts_and_that_brought_nothing_leave_their_places() {
+    let limits = limits(|limits| limits.pipes = 4);
+    let server = over_tcp().limits(limits).build().unwrap();
+    let client = over_tcp().build().unwrap();
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    for _ in 0..40 {
+        let pipe = soon("a place", client.connect(&url)).await.unwrap();
+        soon("the goodbye", pipe.close()).await.unwrap();
+    }
+    let last = over_tcp().name("the last").build().unwrap();
+    let last = soon("a place", last.connect(&url)).await.unwrap();
+    let accepted = loop {
+        let pipe = soon("a pipe", listener.accept()).await.unwrap();
+        if pipe.peer_name() == "the last" {
+            break pipe;
+        }
+    };
+    exchange(&last, &accepted, 1, 1000).await;
+}
+
+#[tokio::test]
+async fn pipes_that_ended_with_messages_keep_them_and_their_places_until_accepted() {
+    let limits = limits(|limits| limits.pipes = 4);
+    let server = over_tcp().limits(limits).build().unwrap();
+    let client = over_tcp().build().unwrap();
+    let listener = server.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+    let url = listener.url().to_string();
+    for number in 0..4 {
+        let pipe = soon("a place", client.connect(&url)).await.unwrap();
+        // Nobody reads yet, so its goodbye is not waited for.
+        let written = soon("the write", pipe.write(message(number, 1000))).await;
+        written.unwrap();
+        drop(pipe);
+    }
+    pause(300).await;
+    let refused = client.connect_with(&url, &ConnectPolicy::once()).await;
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("it has 4 pipes already"), "{text}");
+    for number in 0..4 {
+        let pipe = soon("a pipe", listener.accept()).await.unwrap();
+        check(&pipe.read().await.unwrap(), number, 1000);
+    }
+    let (fresh, accepted) = tokio::join!(client.connect(&url), listener.accept());
+    exchange(&fresh.unwrap(), &accepted.unwrap(), 1, 1000).await;
+}
+
 #[tokio::test]
 async fn silent_hostile_peers_do_not_lock_out_others() {
     let context = over_tcp().timeouts(timeouts(|timeouts| {

@@ -64,6 +64,9 @@ pub(super) enum ShutdownState {
     Done,
 }
 
+/// One of the pipes that a listener may have.
+pub(crate) type PipePermit = Arc<tokio::sync::OwnedSemaphorePermit>;
+
 pub(crate) struct Shared {
     /// The pipe's name, for errors.
     name: Arc<str>,
@@ -107,7 +110,7 @@ pub(crate) struct Shared {
     /// The time that it had for that, for the error.
     pub(super) linger: Duration,
     /// The pipe's permit from its listener, until its connection is gone.
-    permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    permit: Option<PipePermit>,
     /// The first outgoing message that the peer does not read, because it is going away.
     pub(super) ignored_from: Option<u64>,
     going_away_reason: Arc<str>,
@@ -130,7 +133,7 @@ pub(super) struct SharedParts {
     pub(super) announcements: Announcements,
     pub(super) credit: Credit,
     pub(super) runtime: tokio::runtime::Handle,
-    pub(super) permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    pub(super) permit: Option<PipePermit>,
     pub(super) choice: ChannelChoice,
 }
 
