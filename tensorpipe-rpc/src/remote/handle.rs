@@ -1,5 +1,6 @@
 //! The holder's end of a reference.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use tensorpipe::Device;
 
 use super::{Grant, Id, RESULT};
 use crate::call::{Call, StartedCall};
+use crate::caught::ignore_panic;
 use crate::engine::Engine;
 use crate::header::Kind;
 use crate::placement::CallPlacement;
@@ -83,8 +85,53 @@ impl Handle {
 }
 
 impl Drop for Handle {
+    /// A release may cancel a call that holds the last handle of another, and so on: they follow one after another, for a stack that
+    /// does not grow with the chain.
     fn drop(&mut self) {
-        self.engine.release(self.id.call, Some(self.id.index));
+        let ended = (self.engine.clone(), self.id);
+        let mut next = match RELEASES.try_with(|releases| releases.borrow_mut().begin(ended)) {
+            Ok(first) => first,
+            // The thread ends.
+            Err(_) => Some((self.engine.clone(), self.id)),
+        };
+        while let Some((engine, Id { call, index })) = next {
+            ignore_panic(|| engine.release(call, Some(index)));
+            drop(engine);
+            let following = RELEASES.try_with(|releases| releases.borrow_mut().next());
+            next = following.ok().flatten();
+        }
+    }
+}
+
+thread_local! {
+    static RELEASES: RefCell<Releases> = const { RefCell::new(Releases { is_at_it: false, later: Vec::new() }) };
+}
+
+/// The references that end on a thread.
+struct Releases {
+    /// A release is under way, further down the stack.
+    is_at_it: bool,
+    /// Those that follow it.
+    later: Vec<(Arc<Engine>, Id)>,
+}
+
+impl Releases {
+    /// Returns the release that is to begin, if none is under way.
+    fn begin(&mut self, ended: (Arc<Engine>, Id)) -> Option<(Arc<Engine>, Id)> {
+        match std::mem::replace(&mut self.is_at_it, true) {
+            true => {
+                self.later.push(ended);
+                None
+            }
+            false => Some(ended),
+        }
+    }
+
+    /// What follows the release that has ended.
+    fn next(&mut self) -> Option<(Arc<Engine>, Id)> {
+        let next = self.later.pop();
+        self.is_at_it = next.is_some();
+        next
     }
 }
 

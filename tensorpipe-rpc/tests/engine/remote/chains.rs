@@ -8,6 +8,11 @@ use tensorpipe_rpc::CallError;
 use super::house::*;
 use crate::lab::{tensor, until};
 
+/// Calls of a chain, of which each would take more than a KiB of stack.
+const LONG_CHAIN: usize = 1000;
+
+const SMALL_STACK: usize = 512 << 10;
+
 #[tokio::test]
 async fn a_chain_of_calls_leaves_at_once_and_its_middle_never_comes_here() {
     over_each(async |house| {
@@ -25,6 +30,40 @@ async fn a_chain_of_calls_leaves_at_once_and_its_middle_never_comes_here() {
         house.is_empty().await;
     })
     .await;
+}
+
+/// Each of its calls keeps the reference that the one before promised: they go one after another, not one within another.
+#[test]
+fn a_long_chain_that_is_given_up_or_answered_needs_no_deep_stack() {
+    let story = || async {
+        over_each(async |house| {
+            for answered in [false, true] {
+                let first = house.client.slow(0);
+                let mut last = house.client.add(&first, &first);
+                drop(first);
+                for _ in 1..LONG_CHAIN {
+                    last = house.client.add(&last, &last);
+                }
+                until(|| house.keeper.begun.load(Ordering::SeqCst) == 1).await;
+                match answered {
+                    false => drop(last),
+                    true => {
+                        house.keeper.gate.add_permits(1);
+                        assert_eq!(last.await.unwrap().fetch().await.unwrap(), 0);
+                    }
+                }
+                house.is_empty().await;
+            }
+        })
+        .await;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let thread = std::thread::Builder::new().stack_size(SMALL_STACK);
+    let thread = thread.spawn(move || runtime.block_on(story())).unwrap();
+    thread.join().unwrap();
 }
 
 #[tokio::test]
