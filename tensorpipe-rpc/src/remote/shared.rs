@@ -93,7 +93,7 @@ const URLS: usize = 8;
 /// How long all URLs together are tried.
 const REACHABLE: Duration = Duration::from_secs(30);
 
-/// How long URLs are tried after a process has said that it does not know the reference.
+/// How long URLs are still tried after a process has answered, and did not hand over the reference.
 const REACHABLE_STILL: Duration = Duration::from_secs(3);
 
 /// How long a reference that was shared can be claimed.
@@ -239,7 +239,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// - [`CallError::Unresolved`] if it was opened before, or too late, or names too many URLs.
     /// - [`CallError::Connection`] if nobody can be reached at any URL. A context that has transport `tls` tries only that and
     ///   transports within this machine (`shm`, not `tcp` to `localhost`); `open_where` tries others, too.
-    /// - Otherwise, the errors of any call.
+    /// - Otherwise, the errors of any call: the first of a process that did not say it has no such reference.
     pub async fn open(&self, context: &Context) -> Result<Remote<T>, CallError> {
         // Whoever wrote the URLs must not choose a connection that proves less than this context's others.
         let tls = "tls://-".parse();
@@ -279,19 +279,20 @@ impl<T: Send + Sync + 'static> Shared<T> {
         let mut urls: Vec<_> = self.urls.iter().filter(is_allowed).collect();
         urls.sort_by_key(|url| is_of_each_host(url));
         let mut until = Instant::now() + REACHABLE;
-        let (mut unreachable, mut unknown) = (None, None);
+        let (mut unreachable, mut unknown, mut failed) = (None, None, None);
         for (i, url) in urls.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
             let share = left / (urls.len() - i) as u32;
-            let connecting = Connection::connect_with(context, url);
-            let connected = tokio::time::timeout(share, connecting).await;
-            let late = |_| tensorpipe::Error::Timeout {
-                what: format!("connecting to {url}, where a reference says that its owner is")
-                    .into(),
+            let by = Instant::now() + share;
+            let late = |doing: &str| tensorpipe::Error::Timeout {
+                what: format!("{doing} {url}, where a reference says that its owner is").into(),
                 after: share,
                 hint: "the owner may be gone: ask whoever shared the reference for another one",
             };
-            let connection = match connected.map_err(late).flatten() {
+            let connecting = Connection::connect_with(context, url);
+            let connected = tokio::time::timeout_at(by, connecting).await;
+            let connected = connected.map_err(|_| late("connecting to"));
+            let connection = match connected.flatten() {
                 Ok(connection) => connection,
                 Err(error) => {
                     unreachable.get_or_insert(error);
@@ -299,31 +300,38 @@ impl<T: Send + Sync + 'static> Shared<T> {
                 }
             };
             let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
-            match Call::of_value(&super::FETCH, made.map(StartedCall::sent)).await {
-                // Perhaps this is not the owner. If it is, the others need not be waited for long.
-                Err(CallError::Unresolved(text)) => {
-                    unknown.get_or_insert(text);
-                    until = until.min(Instant::now() + REACHABLE_STILL);
-                }
+            let claim = Call::of_value(&super::FETCH, made.map(StartedCall::sent));
+            let claimed = tokio::time::timeout_at(by, claim).await;
+            let unanswered = |_| CallError::Connection {
+                error: late("claiming at"),
+                may_have_run: true,
+            };
+            // Whatever it answers, perhaps this is not the owner. If it is, the others need not be waited for long.
+            match claimed.map_err(unanswered).flatten() {
+                Ok(claimed) => return Ok(claimed),
                 Err(CallError::Connection {
                     error,
                     may_have_run: false,
-                }) => _ = unreachable.get_or_insert(error),
-                claimed => return claimed,
+                }) => {
+                    unreachable.get_or_insert(error);
+                    continue;
+                }
+                Err(error @ CallError::Unresolved(_)) => _ = unknown.get_or_insert(error),
+                Err(error) => _ = failed.get_or_insert(error),
             }
+            until = until.min(Instant::now() + REACHABLE_STILL);
         }
-        Err(match (unknown, unreachable) {
-            (Some(text), _) => CallError::Unresolved(text),
-            (None, Some(error)) => CallError::Connection {
-                error,
-                may_have_run: false,
-            },
-            (None, None) if !self.urls.is_empty() => {
-                let count = self.urls.len();
-                return unresolved(format!("none of its {count} URLs is allowed here"));
-            }
-            (None, None) => CallError::Unresolved("its owner listens nowhere".into()),
-        })
+        let unreachable = unreachable.map(|error| CallError::Connection {
+            error,
+            may_have_run: false,
+        });
+        if let Some(error) = failed.or(unknown).or(unreachable) {
+            return Err(error);
+        }
+        match self.urls.len() {
+            0 => unresolved("its owner listens nowhere".to_owned()),
+            count => unresolved(format!("none of its {count} URLs is allowed here")),
+        }
     }
 }
 
@@ -578,6 +586,49 @@ mod tests {
         let opened = shared.open(&context).await.unwrap();
         assert_eq!(opened.fetch().await.unwrap(), "kept");
         assert!(words(shared.open(&context).await).contains("claimed"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_closes_or_stays_silent_does_not_end_the_search_for_the_owner() {
+        let context = Context::new();
+        for closes in [true, false] {
+            let other = context.listen(["memory://not the owner"]).await.unwrap();
+            let owner = Server::builder().context(&context);
+            let owner = owner.listen("memory://the owner").await.unwrap();
+            let mut shared = owner.share(&Remote::new("kept".to_owned())).unwrap();
+            shared.urls.insert(0, "memory://not the owner".to_owned());
+            let open = async || {
+                let asked = async {
+                    let pipe = other.accept().await.unwrap();
+                    let claim = pipe.read_descriptor().await;
+                    match closes {
+                        true => drop((pipe, claim)),
+                        false => {
+                            tokio::time::advance(REACHABLE / 2).await;
+                            std::future::pending::<()>().await;
+                        }
+                    }
+                    std::future::pending().await
+                };
+                tokio::select! {
+                    opened = shared.open(&context) => opened,
+                    never = asked => never,
+                }
+            };
+            assert_eq!(open().await.unwrap().fetch().await.unwrap(), "kept");
+            // Nobody knows it any more: what may have become of it where no answer came says most.
+            let error = open().await.unwrap_err();
+            assert!(
+                matches!(
+                    &error,
+                    CallError::Connection {
+                        may_have_run: true,
+                        ..
+                    }
+                ),
+                "{error}"
+            );
+        }
     }
 
     #[tokio::test]
