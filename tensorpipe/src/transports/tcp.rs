@@ -13,6 +13,7 @@ use libc::MSG_NOSIGNAL;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, lookup_host};
+use tokio::task::JoinSet;
 
 use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::address::PeerAddr;
@@ -28,6 +29,9 @@ const NOT_SENT_LOW_WATER: u32 = 1 << 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 const BACKLOG: u32 = 1024;
+
+/// How long an address of a name may stay silent before the next one is tried beside it: the value that RFC 8305, section 8, recommends.
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// The most slices that one call takes: more are an error.
 const SLICES_MOST: usize = libc::UIO_MAXIOV as usize;
@@ -99,24 +103,14 @@ impl Transport for TcpTransport {
         address: &'a str,
     ) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
         Box::pin(async move {
-            let mut last = None;
-            for to in resolve(address).await? {
-                if to.port() == 0 {
-                    return Err(bad(address, NO_PORT).into());
-                }
-                match TcpStream::connect(to).await {
-                    Ok(stream) if is_its_own_peer(&stream) => {
-                        let error = io::ErrorKind::ConnectionRefused.into();
-                        last = Some(SystemError::new("connect", to.to_string(), error));
-                    }
-                    Ok(stream) => {
-                        Paced::apply(self.paced.as_ref(), &stream)?;
-                        return Ok(Box::new(TcpConnection::new(stream)?) as Box<dyn Connection>);
-                    }
-                    Err(error) => last = Some(SystemError::new("connect", to.to_string(), error)),
-                }
+            let addresses = resolve(address).await?;
+            if addresses.iter().any(|to| to.port() == 0) {
+                return Err(bad(address, NO_PORT).into());
             }
-            Err(last.unwrap_or_else(|| no_address(address)).into())
+            let connected = connect_first(addresses).await;
+            let stream = connected.map_err(|error| error.unwrap_or_else(|| no_address(address)))?;
+            Paced::apply(self.paced.as_ref(), &stream)?;
+            Ok(Box::new(TcpConnection::new(stream)?) as Box<dyn Connection>)
         })
     }
 
@@ -135,6 +129,40 @@ impl Transport for TcpTransport {
             Err(last.unwrap_or_else(|| no_address(address)).into())
         })
     }
+}
+
+/// The first connection that comes about. An address that drops packets holds up the next one for [`NEXT_ADDRESS`] only, one that refuses
+/// not at all: RFC 8305, section 5. The error is that of the last address to fail, if there is one.
+async fn connect_first(addresses: Vec<SocketAddr>) -> Result<TcpStream, Option<SystemError>> {
+    let mut addresses = addresses.into_iter();
+    let mut attempts = JoinSet::new();
+    let mut failed = None;
+    loop {
+        if let Some(to) = addresses.next() {
+            attempts.spawn(connect_to(to));
+        }
+        let has_more = addresses.len() > 0;
+        tokio::select! {
+            biased;
+            attempted = attempts.join_next() => match attempted {
+                Some(Ok(Ok(stream))) => return Ok(stream),
+                Some(Ok(Err(error))) => failed = Some(error),
+                // The runtime ends.
+                Some(Err(_)) => {}
+                None => return Err(failed),
+            },
+            () = tokio::time::sleep(NEXT_ADDRESS), if has_more => {}
+        }
+    }
+}
+
+async fn connect_to(to: SocketAddr) -> Result<TcpStream, SystemError> {
+    let error = match TcpStream::connect(to).await {
+        Ok(stream) if is_its_own_peer(&stream) => io::ErrorKind::ConnectionRefused.into(),
+        Ok(stream) => return Ok(stream),
+        Err(error) => error,
+    };
+    Err(SystemError::new("connect", to.to_string(), error))
 }
 
 fn bind(at: SocketAddr) -> io::Result<TcpAcceptor> {
@@ -371,5 +399,43 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let other = TcpStream::connect(listener.local_addr().unwrap()).await;
         assert!(!is_its_own_peer(&other.unwrap()));
+    }
+
+    /// Its queue of connections that wait to be accepted is full, so that the system drops what comes to it.
+    async fn silent() -> (TcpListener, Vec<TcpStream>) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let mut queued = Vec::new();
+        let soon = Duration::from_millis(100);
+        let connect = || TcpStream::connect(listener.local_addr().unwrap());
+        while let Ok(stream) = tokio::time::timeout(soon, connect()).await {
+            queued.push(stream.unwrap());
+        }
+        (listener, queued)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_stays_silent_or_refuses_does_not_use_up_the_time_of_the_others() {
+        let (silent, _queued) = silent().await;
+        let silent = silent.local_addr().unwrap();
+        let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let (listener, closed) = (bind().await.unwrap(), bind().await.unwrap());
+        let (listens, refuses) = (listener.local_addr().unwrap(), closed.local_addr().unwrap());
+        drop(closed);
+        let bound = Duration::from_secs(20);
+        for addresses in [
+            vec![silent, refuses, listens],
+            vec![refuses, silent, silent, listens],
+            vec![listens, silent],
+        ] {
+            let connected = tokio::time::timeout(bound, connect_first(addresses)).await;
+            let peer = connected.unwrap().unwrap().peer_addr().unwrap();
+            assert_eq!(peer, listens);
+        }
+        let refused = connect_first(vec![refuses, refuses]).await;
+        let refused = refused.unwrap_err().unwrap();
+        assert_eq!(refused.source.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(connect_first(Vec::new()).await.unwrap_err().is_none());
     }
 }
