@@ -1,5 +1,7 @@
 //! A connection is lost with chunks on it: the other connections carry them again. If none is left, the pipe ends.
 
+use std::time::Duration;
+
 use tensorpipe::transports::TcpTransport;
 use tensorpipe::{Error, Message, Tensor};
 use tensorpipe_tests::eventually;
@@ -49,6 +51,40 @@ async fn where_one_of_two_is_lost_the_other_carries_what_was_on_it() {
         assert!(2 * least < most && least + most > 128, "{sent:?}");
         carry(&pair.client, &pair.server, 8 * MIB).await;
         carry(&pair.server, &pair.client, 8 * MIB).await;
+    }
+}
+
+/// The tensor waits for a connection that is still being made, instead of ending the pipe.
+#[tokio::test]
+async fn where_the_first_is_lost_before_the_second_has_joined_the_second_carries_all() {
+    for comes in [true, false] {
+        let proxy = Proxy::with_late(2);
+        let pair = slow(&proxy).await;
+        let tensor = Tensor::from(numbers(LEN));
+        let written = pair.client.write(Message::new("").tensor(tensor));
+        let read = pair.server.read_descriptor().await.unwrap().read();
+        eventually("the first chunks", || {
+            proxy.seen() == 3 && pair.sent().iter().any(|sent| *sent > 1)
+        })
+        .await;
+        proxy.cut(1);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        match comes {
+            true => proxy.goes_on(2),
+            false => proxy.cut(2),
+        }
+        let ends = async { tokio::join!(written, read) };
+        let (written, read) = soon("the end", ends).await;
+        if comes {
+            written.unwrap();
+            let message = read.unwrap();
+            let found = message.tensors[0].tensor.as_slice::<u64>().unwrap();
+            assert!(found == numbers(LEN), "it arrived otherwise");
+            carry(&pair.server, &pair.client, 8 * MIB).await;
+        } else {
+            let (written, read) = (written.unwrap_err(), read.unwrap_err());
+            assert!(written.ends_pipe() && read.ends_pipe());
+        }
     }
 }
 

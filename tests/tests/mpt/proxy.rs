@@ -10,7 +10,11 @@ use tokio::task::AbortHandle;
 
 /// Forwards connections to a port. They are numbered in the order in which they come.
 #[derive(Clone, Default)]
-pub(crate) struct Proxy(Arc<Mutex<Vec<Forward>>>);
+pub(crate) struct Proxy {
+    connections: Arc<Mutex<Vec<Forward>>>,
+    /// This one stalls from its first byte on.
+    late: Option<usize>,
+}
 
 struct Forward {
     task: AbortHandle,
@@ -18,14 +22,23 @@ struct Forward {
 }
 
 impl Proxy {
+    /// One of which connection `late` stalls from its first byte on.
+    pub(crate) fn with_late(late: usize) -> Self {
+        Self {
+            late: Some(late),
+            ..Self::default()
+        }
+    }
+
     /// Forwards to `port`, from the port that it returns.
     pub(crate) async fn start(&self, port: u16) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own = listener.local_addr().unwrap().port();
-        let connections = self.0.clone();
+        let (connections, late) = (self.connections.clone(), self.late);
         tokio::spawn(async move {
             while let Ok((there, _)) = listener.accept().await {
-                let stalls = watch::Sender::new(false);
+                let number = connections.lock().unwrap().len();
+                let stalls = watch::Sender::new(late == Some(number));
                 let (out, back) = (stalls.subscribe(), stalls.subscribe());
                 let task = tokio::spawn(async move {
                     let here = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -45,26 +58,30 @@ impl Proxy {
 
     /// How many there have been.
     pub(crate) fn seen(&self) -> usize {
-        self.0.lock().unwrap().len()
+        self.connections.lock().unwrap().len()
     }
 
     /// Cuts one, both ways.
     pub(crate) fn cut(&self, number: usize) {
-        self.0.lock().unwrap()[number].task.abort();
+        self.connections.lock().unwrap()[number].task.abort();
     }
 
     /// Nothing arrives by this one any more, and nobody is told.
     pub(crate) fn stall(&self, number: usize) {
-        self.0.lock().unwrap()[number].stalls.send_replace(true);
+        self.connections.lock().unwrap()[number]
+            .stalls
+            .send_replace(true);
     }
 
     pub(crate) fn goes_on(&self, number: usize) {
-        self.0.lock().unwrap()[number].stalls.send_replace(false);
+        self.connections.lock().unwrap()[number]
+            .stalls
+            .send_replace(false);
     }
 
     /// How many are alive.
     pub(crate) fn alive(&self) -> usize {
-        let connections = self.0.lock().unwrap();
+        let connections = self.connections.lock().unwrap();
         let alive = connections.iter().filter(|each| !each.task.is_finished());
         alive.count()
     }

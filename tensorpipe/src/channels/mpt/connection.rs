@@ -73,14 +73,18 @@ pub(super) async fn run(
     match end {
         End::Nonsense(fault) => stripes.handle.fault(NAME, fault),
         End::Broken(reason) => {
-            if !stripes.closed(&line) {
-                tracing::debug!(%ends, %reason, "a connection of channel mpt has ended; the others carry on");
-                return;
+            stripes.closed(&line);
+            while stripes.torn().is_some() {
+                if tokio::time::timeout(GRACE, over.changed()).await.is_ok() {
+                    return;
+                }
+                if stripes.torn() == Some(false) {
+                    let reason =
+                        format!("connection {number} of channel {NAME} ({ends}): {reason}");
+                    return stripes.handle.lost(&reason);
+                }
             }
-            if tokio::time::timeout(GRACE, over.changed()).await.is_err() {
-                let reason = format!("connection {number} of channel {NAME} ({ends}): {reason}");
-                stripes.handle.lost(&reason);
-            }
+            tracing::debug!(%ends, %reason, "a connection of channel mpt has ended; the others carry on");
         }
     }
 }

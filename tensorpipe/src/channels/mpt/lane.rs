@@ -16,8 +16,8 @@ use crate::device::{Destination, Pool};
 use crate::error::Misuse;
 use crate::sync::AtomicU64;
 
-/// How long tensors wait for the first connection, before they travel on the pipe's own.
-const OPEN_WITHIN: Duration = Duration::from_secs(15);
+/// How long tensors wait for a connection, before they travel on the pipe's own.
+pub(super) const OPEN_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) struct MptLane {
     pool: Pool,
@@ -58,19 +58,20 @@ impl MptLane {
         if let Some(tokens) = &self.tokens {
             return tokens.clone();
         }
-        let expected = (0..self.connections).map_while(|_| expect());
-        let mut tokens = Vec::new();
-        for (number, Expected { token, connection }) in expected.enumerate() {
+        let expected: Vec<_> = (0..self.connections).map_while(|_| expect()).collect();
+        if !expected.is_empty() {
+            self.begin_opening(expected.len(), io);
+        }
+        let mut tokens = Vec::with_capacity(expected.len());
+        for (number, Expected { token, connection }) in expected.into_iter().enumerate() {
             tokens.push(token);
             self.spawn_for(io, move |stripes, over| async move {
-                // The peer may never join. Nothing reports that, and nothing waits for this connection.
-                if let Ok(connection) = connection.await {
-                    run(connection, number, stripes, over).await;
+                // The peer may never join. Nothing reports that.
+                match connection.await {
+                    Ok(connection) => run(connection, number, stripes, over).await,
+                    Err(_) => stripes.not_joined(),
                 }
             });
-        }
-        if !tokens.is_empty() {
-            self.begin_opening(io);
         }
         self.tokens.insert(tokens).clone()
     }
@@ -87,8 +88,7 @@ impl MptLane {
         }
         // This end, not the peer, bounds how many connections it makes.
         let tokens = tokens.into_iter().take(usize::from(self.connections));
-        self.stripes.state().joins = tokens.len();
-        self.begin_opening(io);
+        self.begin_opening(tokens.len(), io);
         for (number, token) in tokens.enumerate() {
             let joining = join(token);
             self.spawn_for(io, move |stripes, over| async move {
@@ -104,8 +104,12 @@ impl MptLane {
         Ok(())
     }
 
-    fn begin_opening(&self, io: &LaneIo<'_>) {
-        self.stripes.state().connection_state = ConnectionState::Opening;
+    fn begin_opening(&self, connections: usize, io: &LaneIo<'_>) {
+        {
+            let mut state = self.stripes.state();
+            state.connection_state = ConnectionState::Opening;
+            state.coming = connections;
+        }
         self.spawn_for(io, |stripes, _| async move {
             tokio::time::sleep(OPEN_WITHIN).await;
             stripes.give_up();
@@ -212,7 +216,7 @@ impl Lane for MptLane {
             ControlMessage::Tokens(tokens) => self.join(tokens, io)?,
             ControlMessage::CannotJoin => {
                 let reason = "the peer could make no connections";
-                let says = self.stripes.state().fall_back_to_pipe(reason);
+                let says = self.stripes.state().give_up(reason);
                 say(says, io);
             }
             ControlMessage::NotStriped => {

@@ -61,7 +61,7 @@ const DESCRIPTOR: &[u8] = b"1";
 /// loopback it wins nothing (four connections take 1.4 times as long as one). So it is in no default list, and both ends have to ask for
 /// it. Smaller tensors go over the next channel, and lendable ones over `lease`, if the context has that. The connections are opened when
 /// the first large tensor is sent. If the listener has stopped, or they do not open within 15 s, the pipe goes on without them. If one is
-/// lost, the others carry its chunks; if all are lost in the middle of a tensor, the pipe ends.
+/// lost, the others carry its chunks, also those that are still being opened; if all are lost in the middle of a tensor, the pipe ends.
 ///
 /// ```
 /// # use tensorpipe::{Context, channels::MptChannel};

@@ -34,8 +34,8 @@ pub(super) struct State {
     pub(super) connection_state: ConnectionState,
     /// How many are open.
     connections: usize,
-    /// Attempts to join under way.
-    pub(super) joins: usize,
+    /// How many more may still come, within [`OPEN_WITHIN`](super::lane::OPEN_WITHIN).
+    pub(super) coming: usize,
     /// Chunk times of the connection that was confirmed last.
     rtt: Option<RttEstimate>,
 }
@@ -75,6 +75,7 @@ impl Stripes {
         {
             let mut state = self.state();
             state.connections += 1;
+            state.coming = state.coming.saturating_sub(1);
             state.connection_state = ConnectionState::Open;
             state.sending.stripe();
         }
@@ -134,48 +135,44 @@ impl Stripes {
         }
     }
 
-    /// A connection has ended, and the others carry its chunks. Returns whether none is left and a tensor is therefore lost.
-    pub(super) fn closed(&self, line: &Line) -> bool {
-        let (lost, says) = {
+    /// A connection has ended, and the others carry its chunks, those that are still coming too.
+    pub(super) fn closed(&self, line: &Line) {
+        let says = {
             let mut state = self.state();
             state.connections -= 1;
             state.sending.send_again(line.unconfirmed());
-            let says = state.fall_back_to_pipe("its connections have ended");
-            let is_partly_sent = state.sending.is_partly_sent()
-                || state.arriving.values().any(|arriving| arriving.has_begun());
-            (
-                state.connection_state == ConnectionState::Closed && is_partly_sent,
-                says,
-            )
+            if state.connections == 0 {
+                state.connection_state = ConnectionState::Opening;
+            }
+            state.fall_back_to_pipe("its connections have ended")
         };
         self.work.notify_waiters();
         self.say(says);
-        lost
+    }
+
+    /// Whether a tensor is partly sent and no connection is there to carry the rest; with it, whether one may still come.
+    pub(super) fn torn(&self) -> Option<bool> {
+        let state = self.state();
+        let is_partly_sent = || {
+            state.sending.is_partly_sent()
+                || state.arriving.values().any(|arriving| arriving.has_begun())
+        };
+        (state.connections == 0 && is_partly_sent()).then_some(state.coming > 0)
     }
 
     /// A connection could not be made.
     pub(super) fn not_joined(&self) {
         let says = {
             let mut state = self.state();
-            state.joins -= 1;
-            if state.joins == 0 {
-                state.fall_back_to_pipe("its connections could not be made")
-            } else {
-                Vec::new()
-            }
+            state.coming = state.coming.saturating_sub(1);
+            state.fall_back_to_pipe("its connections could not be made")
         };
         self.say(says);
     }
 
-    /// No connection was opened in time.
+    /// Connections that are not open yet are no longer waited for.
     pub(super) fn give_up(&self) {
-        let says = {
-            let mut state = self.state();
-            match state.connection_state {
-                ConnectionState::Opening => state.fall_back_to_pipe("no connection came in time"),
-                _ => Vec::new(),
-            }
-        };
+        let says = self.state().give_up("no connection came in time");
         self.say(says);
     }
 
@@ -187,10 +184,16 @@ impl Stripes {
 }
 
 impl State {
-    /// If there are no connections: from now on, tensors go on the pipe's own, for this reason. Returns what to tell the peer: about
+    /// No more connections come, for this reason.
+    pub(super) fn give_up(&mut self, reason: &str) -> Vec<(OpId, ControlMessage)> {
+        self.coming = 0;
+        self.fall_back_to_pipe(reason)
+    }
+
+    /// If there are no connections, and none are coming: from now on, tensors go on the pipe's own, for this reason. Returns what to tell the peer: about
     /// each tensor once, however often this is called. The lane tells of those that it expects later.
     pub(super) fn fall_back_to_pipe(&mut self, reason: &str) -> Vec<(OpId, ControlMessage)> {
-        if self.connections > 0 {
+        if self.connections + self.coming > 0 {
             return Vec::new();
         }
         let before = std::mem::replace(&mut self.connection_state, ConnectionState::Closed);
