@@ -53,7 +53,7 @@ pub struct Limits {
     pub receive_budget: u64,
     /// Messages that may be queued here and not yet handed over. Default 65536.
     pub queued_writes: usize,
-    /// Handshakes under way at once on one listener. Default 256.
+    /// Handshakes under way at once at each address of a listener, and at each to which its pipes are upgraded. Default 256.
     pub handshakes: usize,
     /// Pipes of one listener that are open, or wait to be accepted with messages to read. Default 4096.
     pub pipes: usize,

@@ -77,10 +77,12 @@ impl Connection {
     }
 
     fn read_held(&self) {
-        while let Some((streams, message)) = self.unread.next() {
-            let unread = self.unread.clone();
-            Self { unread, streams }.read(*message);
-        }
+        self.unread.one_at_a_time(|| {
+            while let Some((streams, message)) = self.unread.next() {
+                let unread = self.unread.clone();
+                Self { unread, streams }.read(*message);
+            }
+        });
     }
 
     /// As `Engine::take_items`.

@@ -256,9 +256,12 @@ impl super::Engine {
 
     /// Reads messages that wait for room, as long as there is some.
     fn read_held(&self) {
-        while let Some((streams, message)) = self.unread.next() {
-            self.read_items(&streams, *message);
-        }
+        // A message that cannot be read ends its stream, which gives room back and comes here again.
+        self.unread.one_at_a_time(|| {
+            while let Some((streams, message)) = self.unread.next() {
+                self.read_items(&streams, *message);
+            }
+        });
     }
 
     /// Nobody reads the call's items any more. Items on their way are stopped.

@@ -23,6 +23,8 @@ pub(crate) struct UnreadBudget {
     most_held: usize,
     /// How many do now.
     held: AtomicUsize,
+    /// How often held messages were to be read since somebody began to.
+    asked: AtomicUsize,
     /// Streams that hold a message, or held one, the longest wait first. Each is listed once.
     waiting: Mutex<VecDeque<Weak<CallStreams>>>,
     /// Streams that the peer has opened. Each may send [`INITIAL_WINDOW`] before anybody reads.
@@ -31,6 +33,15 @@ pub(crate) struct UnreadBudget {
 
 /// A stream that the peer has opened counts as open until this is dropped.
 pub(crate) struct StreamPermit(Arc<UnreadBudget>);
+
+/// Who is at it. If its work panics, the next to ask begins.
+struct AtIt<'a>(&'a AtomicUsize);
+
+impl Drop for AtIt<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::SeqCst);
+    }
+}
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
@@ -118,13 +129,26 @@ impl UnreadBudget {
         waiting.push_back(Arc::downgrade(streams));
     }
 
-    /// The message that has waited longest, if there is room for it.
-    pub(super) fn next(&self) -> Option<(Arc<CallStreams>, Box<ItemsMessage>)> {
+    /// Runs `work` if a message is held. If it is under way, on this thread or another, it runs once more there instead.
+    pub(super) fn one_at_a_time(&self, work: impl Fn()) {
         // Fast path: almost always nobody waits. A holder first counts its message, then looks for room; the caller of this first
         // gives room back, then looks for holders. With `SeqCst`, at least one of them sees the other.
-        if self.held.load(Ordering::SeqCst) == 0 {
-            return None;
+        if self.held.load(Ordering::SeqCst) == 0 || self.asked.fetch_add(1, Ordering::SeqCst) > 0 {
+            return;
         }
+        let at_it = AtIt(&self.asked);
+        loop {
+            let asked = at_it.0.load(Ordering::SeqCst);
+            work();
+            let order = Ordering::SeqCst;
+            if at_it.0.compare_exchange(asked, 0, order, order).is_ok() {
+                return std::mem::forget(at_it);
+            }
+        }
+    }
+
+    /// The message that has waited longest, if there is room for it.
+    pub(super) fn next(&self) -> Option<(Arc<CallStreams>, Box<ItemsMessage>)> {
         // Streams dropped here are dropped after the lock.
         let mut passed = Vec::new();
         // One lock for the whole search: a thread that gives room back later then finds the streams that got none.
@@ -162,8 +186,34 @@ impl UnreadBudget {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use crate::schema::Streams;
+
+    #[test]
+    fn work_that_asks_for_itself_runs_again_and_not_within_itself() {
+        let unread = UnreadBudget::new(0, 8);
+        let (runs, within) = (Cell::new(0), Cell::new(false));
+        let work = || {
+            assert!(!within.replace(true), "within itself");
+            runs.set(runs.get() + 1);
+            if runs.get() < 10_000 {
+                unread.one_at_a_time(|| panic!("within itself"));
+            }
+            within.set(false);
+        };
+        unread.one_at_a_time(work);
+        assert_eq!(runs.get(), 0, "nobody waits");
+        assert!(unread.hold());
+        unread.one_at_a_time(work);
+        assert_eq!(runs.get(), 10_000);
+        let panics = || unread.one_at_a_time(|| panic!("on purpose"));
+        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        unread.one_at_a_time(work);
+        assert_eq!(runs.get(), 10_001);
+    }
 
     #[test]
     fn as_many_streams_are_open_at_once_as_have_room_and_some_in_any_case() {
