@@ -6,12 +6,13 @@
 //! Invariant: a receipt is in the list, or in a call that is awaited, until the producer has it or another incarnation has replaced
 //! it. Receipts of a broken connection go over the next one, which is made for them if the producer can be reached. Otherwise a
 //! broken network would fill a producer with values that nobody asks for again. A receipt that a producer cannot decode is not
-//! repeated. Once the receiving rendezvous is gone, a producer that takes no receipts is tried only a few times more. One that takes none and
+//! repeated, and a message that is larger than its limits is sent in halves. Once the receiving rendezvous is gone, a producer that takes no receipts is tried only a few times more. One that takes none and
 //! lends all the same is at fault: above [`KEPT`], its further receipts are dropped.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use tensorpipe::{Error, Misuse};
 use tokio::runtime::Handle;
 
 use super::key::Key;
@@ -31,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// How often a producer that takes no receipts is asked again once the rendezvous is gone.
 const LAST: u32 = 5;
 
-/// How many receipts one message has at most: no more than any peer takes in one.
+/// How many receipts one message has at most.
 const RECEIPTS_AT_ONCE: usize = 512;
 
 /// How many receipts are kept for one producer. That lends [`LENT`] values before it is told of any, and what others already wait for.
@@ -129,7 +130,7 @@ impl Receipts {
             unsent.sending = true;
             std::mem::take(&mut unsent.keys)
         };
-        let told = send_batch(client, &keys);
+        let told = send_batch(client, &keys, RECEIPTS_AT_ONCE);
         let telling = self.clone().give_all(client.clone(), told, keys);
         self.runtime.spawn(telling);
     }
@@ -142,16 +143,20 @@ impl Receipts {
         mut keys: Vec<(Key, u64)>,
     ) {
         let (mut again, mut last) = (AGAIN, LAST);
+        let mut at_once = RECEIPTS_AT_ONCE;
         loop {
             match told.await {
                 Ok(()) => {
-                    keys.drain(..keys.len().min(RECEIPTS_AT_ONCE));
+                    keys.drain(..keys.len().min(at_once));
                     again = AGAIN;
+                }
+                Err(error) if is_too_large(&error) && keys.len().min(at_once) > 1 => {
+                    at_once = keys.len().min(at_once) / 2;
                 }
                 Err(error) => {
                     if is_permanent(&error) {
                         tracing::warn!(%error, "a producer takes no receipts");
-                        keys.drain(..keys.len().min(RECEIPTS_AT_ONCE));
+                        keys.drain(..keys.len().min(at_once));
                     } else {
                         tracing::debug!(%error, "a receipt is given again");
                     }
@@ -185,7 +190,7 @@ impl Receipts {
                     return;
                 }
             }
-            told = send_batch(&client, &keys);
+            told = send_batch(&client, &keys, at_once);
         }
     }
 
@@ -240,7 +245,13 @@ fn is_permanent(error: &CallError) -> bool {
     matches!(
         error,
         CallError::Unimplemented(_) | CallError::Encode(_) | CallError::BadArguments(_)
-    )
+    ) || is_too_large(error)
+}
+
+/// Whether the producer takes no message as large as this one: its own [`tensorpipe::Limits`].
+fn is_too_large(error: &CallError) -> bool {
+    let is_of_limit = |error: &Error| matches!(error, Error::Misuse(Misuse::TooLarge { .. }));
+    matches!(error, CallError::Connection { error, .. } if is_of_limit(error))
 }
 
 /// Whether both clients use one connection.
@@ -248,8 +259,9 @@ pub(super) fn is_same(one: &TensorRendezvousClient, other: &TensorRendezvousClie
     Arc::ptr_eq(&one.connection().engine, &other.connection().engine)
 }
 
-fn send_batch(client: &TensorRendezvousClient, keys: &[(Key, u64)]) -> Call<()> {
-    let receipts = keys[..keys.len().min(RECEIPTS_AT_ONCE)].iter();
+/// Sends the first of these receipts, at most so many.
+fn send_batch(client: &TensorRendezvousClient, keys: &[(Key, u64)], at_once: usize) -> Call<()> {
+    let receipts = keys[..keys.len().min(at_once)].iter();
     let receipts = receipts.map(|(key, loan)| Receipt {
         key: key.as_str().to_owned(),
         loan: *loan,
@@ -280,6 +292,54 @@ mod tests {
             std::future::pending().await
         }
         async fn abort(&self, _: Hello, _: String, _: &CallContext) {}
+    }
+
+    /// Counts the receipts that it takes.
+    struct Counts(Arc<Mutex<usize>>);
+
+    impl TensorRendezvous for Counts {
+        async fn hello(&self, from: Hello, _: &CallContext) -> Hello {
+            from
+        }
+        async fn pull(&self, _: String) -> Pulled {
+            std::future::pending().await
+        }
+        async fn received(&self, receipts: Vec<Receipt>, _: &CallContext) {
+            *lock(&self.0) += receipts.len();
+        }
+        async fn abort(&self, _: Hello, _: String, _: &CallContext) {}
+    }
+
+    /// One key is longer than a whole message may be: that receipt is dropped, and no other waits for it.
+    #[tokio::test]
+    async fn receipts_beyond_the_limits_of_their_producer_leave_in_smaller_messages() {
+        let mut limits = tensorpipe::Limits::default();
+        (limits.metadata, limits.payload) = (1200, 1200);
+        let context = Context::builder().limits(limits).build().unwrap();
+        let counted = Arc::default();
+        let server = Server::builder().context(&context);
+        let counts = TensorRendezvousService::new(Counts(Arc::clone(&counted)));
+        let server = server.service(counts).listen("tcp://127.0.0.1:0");
+        let server = server.await.unwrap();
+        let near = Context::builder().build().unwrap();
+        let client = TensorRendezvousClient::connect_with(&near, server.url());
+        let client = client.await.unwrap();
+        let receipts = Receipts::new(&Handle::current());
+        let key = |name: &str| Key::new(name, 7, name, name, 1).unwrap();
+        let (short, long) = (key("a"), key(&"a".repeat(500)));
+        for loan in 0..100 {
+            let key = if loan == 50 { &long } else { &short };
+            receipts.give(&client, key.clone(), loan);
+        }
+        let all = async {
+            while *lock(&counted) < 99 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), all)
+            .await
+            .unwrap();
+        assert_eq!(*lock(&counted), 99);
     }
 
     #[tokio::test]
