@@ -95,7 +95,8 @@
 //! Use `spawn_blocking` for long computations. A handler that computes without an await holds up its thread, and perhaps all pipes of its
 //! runtime: for up to 2.5 s even where other threads are idle. A warning names the method after five seconds, or at its next await if that comes
 //! after one. While all threads are blocked, another warning says so. When a runtime is blocked for
-//! [`tensorpipe::Timeouts::blocked`] (60 s), its peers give it up.
+//! [`tensorpipe::Timeouts::blocked`] (60 s), its peers give it up. A `std::sync::Mutex` that handlers take may be held while calls, streams
+//! and references are made and dropped, in which no handler begins, but not across an await.
 //!
 //! # More than a call
 //!

@@ -190,7 +190,7 @@ pub mod transports;
 /// [`EnginePipe`](engine::EnginePipe) has the methods of a [`Pipe`] that are for them: a handler that is given each message, messages in
 /// parts, numbers of messages, credit for what is kept.
 pub mod engine {
-    pub use crate::pipe::engine::{Awaiting, EnginePipe, Handler};
+    pub use crate::pipe::engine::{Awaiting, EnginePipe, Handler, leave_handlers};
     pub use crate::pipe::polls::Polled;
     pub use crate::pipe::{Held, NoRoom, Outbound, Submitted, When};
 }

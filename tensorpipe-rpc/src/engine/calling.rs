@@ -170,7 +170,7 @@ impl Engine {
                 trace.becomes(outbound.byte_len());
                 outbound.tell_diverted(trace.diverted());
             }
-            self.send_call(&slot, outbound, waits)
+            self.at_once(|| self.send_call(&slot, outbound, waits))
         });
         if let Err(error) = sent {
             let failed = match slot.naming(error) {

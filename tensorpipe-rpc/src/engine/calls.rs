@@ -123,17 +123,19 @@ impl Engine {
         if self.is_inherited() {
             return;
         }
-        if self.calls.give_up(slot) {
-            if let Some(trace) = &slot.trace {
-                trace.cancelled();
+        self.at_once(|| {
+            if self.calls.give_up(slot) {
+                if let Some(trace) = &slot.trace {
+                    trace.cancelled();
+                }
+                self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
             }
-            self.reset_call(slot, ResetCode::Cancelled, "the call was dropped");
-        }
-        if let Some(streams) = &slot.streams {
-            self.close_streams(streams);
-        }
-        // If the call was answered meanwhile, nobody took the answer.
-        self.discard_outcome(slot.id, slot.outcome.abandon());
+            if let Some(streams) = &slot.streams {
+                self.close_streams(streams);
+            }
+            // If the call was answered meanwhile, nobody took the answer.
+            self.discard_outcome(slot.id, slot.outcome.abandon());
+        });
     }
 
     /// Nobody awaits the call any more, but others refer to its result.

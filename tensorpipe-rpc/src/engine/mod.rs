@@ -9,7 +9,8 @@
 //! - **Admission**, on the header: draining, service and method known, calls of this connection, calls of all. A refused call's
 //!   tensors are skipped.
 //! - **Handlers.** A method first runs on a task of its own. While the running mean of its first polls is below 20 µs, the task that
-//!   drives the pipe polls it once. It is spawned only if it is not ready then. Panics are caught in both places.
+//!   drives the pipe polls it once. It is spawned only if it is not ready then. Panics are caught in both places. No method runs within
+//!   the making or dropping of a call, stream or reference, since the program may hold a lock that the method takes.
 //! - **Deadlines** travel as time left. A client has one watcher for each connection, not a timer for each call. The server clamps
 //!   them.
 //! - **Cancel** is a RESET of the call's message. It also works long after the message was read, and needs no credit.
@@ -59,7 +60,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
 use tensorpipe::ambient;
-use tensorpipe::engine::{EnginePipe, Handler, Held, When};
+use tensorpipe::engine::{EnginePipe, Handler, Held, When, leave_handlers};
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
@@ -102,6 +103,15 @@ impl Engine {
     /// Whether this engine is a forked child's copy. The parent's calls go on, so the child sends nothing.
     pub(crate) fn is_inherited(&self) -> bool {
         self.owner.is_other_process()
+    }
+
+    /// Does what a program asks for at once: it makes or drops a call, a reference, a stream or a connection. It may hold a lock that its own
+    /// handlers take, so none of them begins within `work`.
+    pub(crate) fn at_once<T>(&self, work: impl FnOnce() -> T) -> T {
+        match self.serving {
+            Some(_) => leave_handlers(work),
+            None => work(),
+        }
     }
 
     /// Puts an engine on a pipe that has no handler.
@@ -170,7 +180,7 @@ impl Engine {
     pub(crate) fn start_closing(&self, at_least: Duration) {
         let within = at_least.max(self.pipe.linger());
         // Goes on in the background.
-        let _ = self.pipe.close_within(within).now_or_never();
+        let _ = self.at_once(|| self.pipe.close_within(within).now_or_never());
     }
 }
 

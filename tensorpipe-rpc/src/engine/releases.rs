@@ -37,8 +37,9 @@ impl Engine {
             self.cancel(&slot);
         }
         let release = Release { call, index };
+        let send = || self.at_once(|| self.send_list(&[release], When::NextDrive));
         match self.releases.add(release) {
-            Added::SendNow if self.send_list(&[release], When::NextDrive) => {}
+            Added::SendNow if send() => {}
             Added::SendNow => {
                 self.releases.keep(release);
                 self.send_later();

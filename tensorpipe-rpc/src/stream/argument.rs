@@ -162,8 +162,10 @@ impl<T> Drop for Streaming<T> {
         if let (Some(engine), Some(streams)) = (inner.caller.engine(), &inner.streams)
             && !engine.is_inherited()
         {
-            engine.close_inbox(streams);
-            engine.send_control(Kind::Stop, streams.call, &[]);
+            engine.at_once(|| {
+                engine.close_inbox(streams);
+                engine.send_control(Kind::Stop, streams.call, &[]);
+            });
         }
     }
 }

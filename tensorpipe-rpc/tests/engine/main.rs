@@ -18,6 +18,7 @@ mod handlers;
 mod hostile_peers;
 mod lab;
 mod limits;
+mod locked;
 mod raw;
 mod remote;
 mod runtimes;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::{Held, NoRoom};
 use super::core::{Core, Deliver};
+pub use super::driver::leave_handlers;
 use super::driver::{Holds, Waiter};
 use super::inbound::{self, Incoming};
 use super::outbound::{Outbound, Submitted, When, submit, write};
@@ -177,7 +178,8 @@ impl EnginePipe for Pipe {}
 ///
 /// Methods must not block: work of more than some microseconds belongs on a task of its own. Behind a method that blocks, up to 4096 calls
 /// queue (16 MiB of messages); then the pipe reads no more. Methods may write to the pipe, start reads, and close it: messages that
-/// are still queued by then are refused, and at most eight follow. A panic is caught, and ends the pipe.
+/// are still queued by then are refused, and at most eight follow. A panic is caught, and ends the pipe. An operation that is not awaited
+/// may call them on its own thread, unless it is begun within [`leave_handlers`].
 pub trait Handler: Send + Sync + 'static {
     /// `true` if messages may come at any time: the methods are then called within the pipe's runtime, whichever thread drives. `false` if
     /// messages come only while an operation is awaited ([`Awaiting`]): others may be seen some 50 to 100 ms late.
