@@ -22,7 +22,7 @@ pub(crate) fn spill_large_body(encoded: &mut Encoded, header_len: usize, peer: &
         owners: _,
         references: _,
     } = encoded;
-    if !is_beside(metadata.len(), header_len, payloads, tensors.len(), peer) {
+    if !is_beside(metadata.len(), header_len, payloads, tensors, peer) {
         return;
     }
     metadata[2] |= BODY_IN_PAYLOAD;
@@ -67,15 +67,21 @@ fn is_beside(
     len: usize,
     header_len: usize,
     payloads: &[Payload],
-    tensors: usize,
+    tensors: &[Tensor],
     peer: &PeerLimits,
 ) -> bool {
     let body = len - header_len;
     let theirs = || payloads.iter().map(|payload| payload.metadata.len());
     let fits_inline = || (len + theirs().sum::<usize>()) as u64 <= u64::from(peer.metadata);
+    let parts = || {
+        let tensors = tensors.iter().map(|tensor| tensor.byte_len() as u64);
+        let payloads = payloads.iter().map(|payload| payload.as_bytes().len());
+        tensors.sum::<u64>() + payloads.sum::<usize>() as u64
+    };
     let fits_beside = || {
-        payloads.len() + tensors < usize::from(peer.parts)
-            && body as u64 <= peer.payload.min(peer.message)
+        payloads.len() + tensors.len() < usize::from(peer.parts)
+            && body as u64 <= peer.payload
+            && parts().saturating_add(body as u64) <= peer.message
     };
     match body > INLINE_BODY {
         true => fits_beside() || !fits_inline(),
@@ -105,10 +111,9 @@ impl ResendableCall {
     pub(crate) fn behind(&self, header: Vec<u8>, peer: &PeerLimits) -> Encoded {
         let mut metadata = header;
         let mut payloads = self.encoded.payloads.clone();
-        let parts = self.encoded.tensors.len();
         let beside = |body: &Buffer| {
             let len = metadata.len() + body.len();
-            is_beside(len, metadata.len(), &payloads, parts, peer)
+            is_beside(len, metadata.len(), &payloads, &self.encoded.tensors, peer)
         };
         match &self.body {
             None => metadata.extend_from_slice(&self.encoded.metadata),

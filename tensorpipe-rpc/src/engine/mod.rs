@@ -140,7 +140,8 @@ impl Engine {
         }
         let receiver = Receiver::new(&engine);
         // If this fails, another engine handles the pipe and meters it.
-        pipe.set_handler(Arc::new(receiver))
+        engine
+            .at_once(|| pipe.set_handler(Arc::new(receiver)))
             .inspect_err(|_| engine.meter.close())?;
         Calls::watch_deadlines(&engine);
         Ok(engine)

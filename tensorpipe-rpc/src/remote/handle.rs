@@ -96,7 +96,7 @@ impl Drop for Handle {
         };
         while let Some((engine, Id { call, index })) = next {
             ignore_panic(|| engine.release(call, Some(index)));
-            drop(engine);
+            ignore_panic(move || drop(engine));
             let following = RELEASES.try_with(|releases| releases.borrow_mut().next());
             next = following.ok().flatten();
         }

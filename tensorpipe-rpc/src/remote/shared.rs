@@ -93,7 +93,7 @@ const URLS: usize = 8;
 /// How long all URLs together are tried.
 const REACHABLE: Duration = Duration::from_secs(30);
 
-/// How long URLs are still tried after a process has answered, and did not hand over the reference.
+/// How long URLs are still tried after a process has answered, and did not hand over the reference. At least so long it may take to answer.
 const REACHABLE_STILL: Duration = Duration::from_secs(3);
 
 /// How long a reference that was shared can be claimed.
@@ -232,7 +232,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// matters, allow only URLs whose servers prove who they are, such as `tls`.
     ///
     /// The sender of the reference chooses the hosts and ports that this connects to, over the context's transports: at most 8
-    /// URLs, within 30 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where). Must be awaited inside a
+    /// URLs, within 33 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where). Must be awaited inside a
     /// tokio runtime, on which the connection lives.
     ///
     /// # Errors
@@ -301,6 +301,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
             };
             let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
             let claim = Call::of_value(&super::FETCH, made.map(StartedCall::sent));
+            // The token is used up once it is asked with: not for want of the time that connecting took.
+            let by = by.max(Instant::now() + REACHABLE_STILL);
             let claimed = tokio::time::timeout_at(by, claim).await;
             let unanswered = |_| CallError::Connection {
                 error: late("claiming at"),

@@ -148,6 +148,7 @@ impl Receipts {
             match told.await {
                 Ok(()) => {
                     keys.drain(..keys.len().min(at_once));
+                    at_once = RECEIPTS_AT_ONCE.min(2 * at_once);
                     again = AGAIN;
                 }
                 Err(error) if is_too_large(&error) && keys.len().min(at_once) > 1 => {

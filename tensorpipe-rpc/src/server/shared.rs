@@ -196,7 +196,7 @@ impl ServerShared {
         };
         for engine in &engines {
             // Not the pipe's own GOAWAY: messages of calls under way must still arrive.
-            engine.send_control(Kind::Draining, 0, &[]);
+            engine.at_once(|| engine.send_control(Kind::Draining, 0, &[]));
             engine.tell_running();
         }
         engines

@@ -61,6 +61,15 @@ async fn a_body_that_only_fits_the_metadata_travels_there() {
         let text = text(40_000);
         assert!(both.client.echo(&text).await.unwrap() == text);
     }
+    // Alone it would fit beside, but not with the tensor.
+    let far = small(|limits| limits.message = 1 << 20).build().unwrap();
+    let server = serve(&far, CrowdService::new(Counter)).await;
+    let near = tcp().build().unwrap();
+    let client = CrowdClient::connect_with(&near, server.url())
+        .await
+        .unwrap();
+    let tensors = BTreeMap::from([(text(40_000), tensor((1 << 20) - 10_000, 1))]);
+    assert_eq!(client.names(tensors).await.unwrap(), 40_000);
 }
 
 #[tokio::test]

@@ -238,7 +238,7 @@ impl Core {
             // The kick is for a background task that is driving just now.
             self.driver.kick();
             self.driver.wakers.wake_background();
-            return Rest::None;
+            return Rest::Left;
         }
         let at_home = runtime::is_home(self.id);
         let enters = !at_home && self.driver.listens() && runtime::is_available();

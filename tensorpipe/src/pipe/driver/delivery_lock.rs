@@ -42,6 +42,8 @@ pub(in crate::pipe) enum Rest {
     None,
     /// It has delivered enough, and there is more: whoever drives next delivers that.
     ForLater,
+    /// All of it, to a task that it has woken.
+    Left,
 }
 
 #[derive(Debug, Default)]

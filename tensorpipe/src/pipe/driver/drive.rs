@@ -157,8 +157,10 @@ impl<W> Driver<W> {
                 ended = round(&mut work);
             }
             drop(work);
-            if deliver() == Rest::ForLater {
-                break;
+            match deliver() {
+                Rest::None => {}
+                Rest::ForLater => break,
+                Rest::Left => return false,
             }
             match ended {
                 Round::Idle | Round::Deliver if !self.is_kicked() => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 
+use super::delivery_lock::leave_handlers;
 use super::drive::Driven;
 use super::runtime;
 use crate::sync::{Arc, lock};
@@ -253,6 +254,9 @@ fn unlist<C: Driven>(
 
 impl<H: Holds> Drop for Waiter<H> {
     fn drop(&mut self) {
-        self.deregister();
+        if self.waits() {
+            // Whoever drops an operation may hold a lock that its handlers take.
+            leave_handlers(|| self.deregister());
+        }
     }
 }
