@@ -368,6 +368,16 @@ async fn many_refused_calls_are_found_without_a_search_for_each() {
     // A search would have found this one, too, and the call that all began with.
     assert_eq!(calls.table().by_message.len(), 1);
     refuse(&later);
+    // What is no call is looked for once, until there is another call.
+    let refuse_none = || calls.refused(u64::MAX, ResetCode::Refused, "");
+    refuse_none();
+    calls.table().by_message.insert(u64::MAX - 1, u64::MAX);
+    refuse_none();
+    assert!(calls.table().by_message.contains_key(&(u64::MAX - 1)));
+    let last = call();
+    refuse_none();
+    assert!(!calls.table().by_message.contains_key(&(u64::MAX - 1)));
+    refuse(&last);
     refuse(&asked.slot);
 }
 

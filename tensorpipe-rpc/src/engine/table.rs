@@ -42,6 +42,8 @@ pub(super) struct Table {
     pub(super) slots: FxHashMap<u64, Arc<CallSlot>>,
     /// Calls by the numbers of their messages, as of the last search that found no other way: a peer that refuses one refuses many.
     pub(super) by_message: FxHashMap<u64, u64>,
+    /// Whether a call may be missing there. A peer may also refuse what is no call, again and again.
+    misses_some: bool,
     /// Messages whose tensors are on their way, by their number.
     pub(super) reading: FxHashMap<u64, (Header, Reading)>,
     /// How many calls have ended without the reply, which may still come. Each of those replies is answered by at most a release.
@@ -87,9 +89,13 @@ impl Table {
             (slot.message() == Some(message)).then(|| slot.clone())
         };
         find(self).or_else(|| {
+            if !self.misses_some {
+                return None;
+            }
             let slots = self.slots.values();
             let numbered = slots.filter_map(|slot| Some((slot.message()?, slot.id)));
             self.by_message = numbered.collect();
+            self.misses_some = self.by_message.len() < self.slots.len();
             find(self)
         })
     }
@@ -154,6 +160,7 @@ impl Calls {
         let mut table = self.table();
         let under_way = table.slots.len();
         table.slots.insert(slot.id, slot.clone());
+        table.misses_some = true;
         let earlier = slot.deadline.is_some_and(|(at, _)| table.check_by(at));
         drop(table);
         if earlier {

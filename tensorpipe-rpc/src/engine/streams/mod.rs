@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use tensorpipe::engine::EnginePipe;
+use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Message, ResetCode};
 
 use self::held::HeldOutcome;
@@ -172,7 +173,8 @@ impl StreamTable {
             Entry::Vacant(place) => _ = place.insert(context.clone()),
         }
         let table = self.clone();
-        Some(StreamGuard { table, call })
+        let owner = Owner::here();
+        Some(StreamGuard { owner, table, call })
     }
 
     /// The call of that number, if it has streams.
@@ -183,12 +185,16 @@ impl StreamTable {
 
 /// The streams of a call that is under way. Dropped when it has ended.
 pub(crate) struct StreamGuard {
+    owner: Owner,
     table: Arc<StreamTable>,
     call: u64,
 }
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
+        if self.owner.is_other_process() {
+            return;
+        }
         let context = lock(&self.table.calls).remove(&self.call);
         let Some(inner) = context.as_ref().map(|context| &context.inner) else {
             return;
