@@ -221,11 +221,10 @@ impl Core {
     }
 
     /// Whether deliveries are left to the background task, because this thread cannot enter a runtime any more, or [leaves
-    /// them](driver::leave_handlers). Without that task nobody else would deliver, so then they are not.
+    /// them](runtime::leave_handlers). Without that task nobody else would deliver, so then they are not.
     fn leaves_deliveries(&self) -> bool {
         let waits = self.has_calls() && self.driver.listens();
-        let is_unfit = || driver::leaves_handlers() || !runtime::is_available();
-        waits && is_unfit() && self.driver.wakers.has_background()
+        waits && !runtime::calls_handlers() && self.driver.wakers.has_background()
     }
 
     /// Calls the handler for what has arrived, a slice of it at most.

@@ -122,6 +122,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     let value = known(device).map(|_| match attribute {
         A::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => MACHINE.pools,
         A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING => 1,
+        A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => MACHINE.managed,
         A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
         A::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED => MACHINE.dma_bufs,
         _ => 0,

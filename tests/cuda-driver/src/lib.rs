@@ -22,6 +22,7 @@
 //! | `TEST_CUDA_PEERS` | pairs of devices of which the first reaches the second's memory, as `0-1,1-0`; none |
 //! | `TEST_CUDA_ORDER` | which of the machine's devices each is, as `1,0`: with it go its UUID and whose memory it maps; `0,1` |
 //! | `TEST_CUDA_DMA_BUFS` | 1: it says that it exports dma-bufs, which it does not; 0 |
+//! | `TEST_CUDA_VMM` | 0: it says that its devices have no virtual memory management; 1 |
 //! | `TEST_CUDA_POOLS` | 0: it says that its devices have no memory pools; 1 |
 //! | `TEST_CUDA_REFUSES` | names of functions that are not supported, with commas between them |
 //! | `TEST_CUDA_FAILS` | `NAME:NTH:CODE`: call number NTH of that function, from 1 on, fails with that error. With `NTH+`, later calls fail, too. `testCudaFails` says so later |

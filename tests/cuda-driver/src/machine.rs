@@ -37,6 +37,8 @@ pub(crate) struct Machine {
     order: Vec<u32>,
     /// Whether it says that it exports dma-bufs.
     pub(crate) dma_bufs: i32,
+    /// Whether its devices have virtual memory management.
+    pub(crate) managed: i32,
     /// Whether devices have memory pools.
     pub(crate) pools: i32,
     /// Whether calls wait while another one unpins main memory, and one host function runs at a time.
@@ -133,6 +135,7 @@ impl Machine {
                 .filter_map(|number| number.parse().ok())
                 .collect(),
             dma_bufs: variable("TEST_CUDA_DMA_BUFS", 0),
+            managed: variable("TEST_CUDA_VMM", 1),
             pools: variable("TEST_CUDA_POOLS", 1),
             locks: variable("TEST_CUDA_LOCKS", 0) > 0,
             refused: variable("TEST_CUDA_REFUSES", String::new()),

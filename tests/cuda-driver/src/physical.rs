@@ -380,8 +380,12 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
             true => file(physical.len, physical.device),
             false => physical.file.try_clone(),
         };
-        let another = another.map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(another.into_raw_fd())
+        let another = another
+            .map_err(|_| CUresult::CUDA_ERROR_OUT_OF_MEMORY)?
+            .into_raw_fd();
+        // SAFETY: an open descriptor. The real one does not promise to close it for other programs.
+        unsafe { libc::fcntl(another, libc::F_SETFD, 0) };
+        Ok(another)
     });
     // SAFETY: the caller's promise.
     unsafe { give(out.cast::<c_int>(), exported) }

@@ -305,7 +305,7 @@ pub(crate) async fn calls_fail() {
     for name in ["cuda_xth", "cuda_ipc", "cuda_basic", "cuda_basic+lease"] {
         let mut have_failed = Vec::new();
         for (call, code) in calls {
-            for nth in 1..=3 {
+            for (nth, own_memory) in (1..=3).flat_map(|nth| [(nth, false), (nth, true)]) {
                 // Nothing is warm.
                 let bench = Bench::new();
                 let pipes = pair(&bench, name).await;
@@ -315,11 +315,20 @@ pub(crate) async fn calls_fail() {
                     let tensor = MessageTensor::from(source.clone()).to_device(device());
                     Message::new("m").tensor(tensor)
                 };
+                let place = own_memory.then(|| Place::Into(bench.room(device(), LEN)));
+                let allocation = Allocation {
+                    tensors: place.into_iter().collect(),
+                    ..Allocation::default()
+                };
+                let read = async {
+                    let incoming = pipes.1.read_descriptor().await?;
+                    incoming.read_into(allocation).await.map_err(Error::from)
+                };
                 fails(&format!("{call}:{nth}:{code}"));
-                let both = async { tokio::join!(pipes.0.write(message()), pipes.1.read()) };
+                let both = async { tokio::join!(pipes.0.write(message()), read) };
                 let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
                 let has_failed = fails("");
-                let what = format!("{call} number {nth} over {name}");
+                let what = format!("{call} number {nth} over {name}, own memory: {own_memory}");
                 let (written, read) = ended.unwrap_or_else(|_| panic!("{what}: nothing for 30 s"));
                 for error in [written.as_ref().err(), read.as_ref().err()]
                     .into_iter()

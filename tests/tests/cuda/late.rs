@@ -309,6 +309,25 @@ pub(crate) fn warm() {
     }
 }
 
+/// Main memory that the devices do not reach, and that is not registered for one copy.
+pub(crate) async fn copied_in_pieces() {
+    let bench = Bench::new();
+    let copied = async |from: Vec<Buffer>, to: BufferMut| {
+        let copying = Allocator::copy(&bench.cuda, from, to).unwrap();
+        soon("a copy", copying).await.unwrap()
+    };
+    let bytes = pattern(MOST + (5 << 20) + 1, 1);
+    let room = bench.room(device(), bytes.len());
+    let long = copied(vec![Buffer::copy_from_slice(&bytes)], room).await;
+    let short = long.slice(0..3);
+    for (parts, len) in [(vec![long.clone()], 0), (vec![long, short], 3)] {
+        let back = copied(parts, BufferMut::zeroed(bytes.len() + len)).await;
+        assert!(back.as_bytes().unwrap() == [&bytes[..], &bytes[..len]].concat());
+    }
+    assert!(longest_pinned() <= 4 << 20, "{} bytes", longest_pinned());
+    nothing_went_wrong();
+}
+
 /// Short memory is rounded to powers of two, so that it is used again for other lengths.
 pub(crate) fn rounded() {
     let bench = Bench::new();

@@ -19,6 +19,17 @@ fn descriptors() -> u64 {
     (of_driver.count() as u64).saturating_sub(handles())
 }
 
+/// Those that a program has which this process starts.
+fn inherited() -> usize {
+    let mut ls = std::process::Command::new("ls");
+    let listed = ls.args(["-l", "/proc/self/fd"]).output().unwrap();
+    assert!(listed.status.success());
+    let text = String::from_utf8_lossy(&listed.stdout);
+    text.lines()
+        .filter(|line| line.contains("test cuda"))
+        .count()
+}
+
 /// More blocks than descriptors stay open. All are lent without a copy, also those whose descriptor was closed.
 pub(crate) async fn closed() {
     let bench = Bench::new();
@@ -33,6 +44,7 @@ pub(crate) async fn closed() {
             most = most.max(descriptors());
         }
         assert!((100..140).contains(&most), "{most} at once");
+        assert_eq!(inherited(), 0, "another program keeps memory");
         let some = descriptors();
         tokio::time::sleep(Duration::from_millis(1500)).await;
         assert!(

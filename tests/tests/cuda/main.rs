@@ -93,6 +93,7 @@ stories! {
     fn pinned_memory_that_another_library_frees_ends_no_capture() { captured::pinned_of_others() }
     fn what_is_dropped_while_a_driver_captures_its_stream_goes_when_the_capture_has_ended() { runtime().block_on(captured::dropped()) }
     fn a_piece_that_is_pinned_for_a_driver_is_no_longer_than_honest_readers_ask_for() { runtime().block_on(liars::asks_for_all()) }
+    fn a_driver_pins_little_for_a_long_copy() { runtime().block_on(late::copied_in_pieces()) }
     fn a_driver_pins_whole_pages_for_long_main_memory() { late::rounded() }
     fn a_driver_that_is_long_in_making_memory_for_a_tensor_locks_no_pipe() { late::made_for_a_tensor() }
     fn a_driver_that_is_long_in_unmapping_memory_holds_up_no_event() { late::unmapped() }

@@ -52,6 +52,7 @@ fn sort(error: &Unavailable) -> &'static str {
         Unavailable::OldDriver(_) => "old driver",
         Unavailable::NoDevice => "no device",
         Unavailable::NotPermitted(_) => "not permitted",
+        Unavailable::NoMemoryManagement(_) => "no memory management",
         _ => "failed",
     }
 }
@@ -71,6 +72,11 @@ fn a_driver_that_does_not_serve_is_said() {
         (("TEST_CUDA_INIT", "100"), "no device", "nvidia-smi"),
         (("TEST_CUDA_INIT", "803"), "failed", "CUDA error 803"),
         (("TEST_CUDA_VERSION", "11080"), "old driver", "CUDA 11.8"),
+        (
+            ("TEST_CUDA_VMM", "0"),
+            "no memory management",
+            "leave it out by CUDA_VISIBLE_DEVICES",
+        ),
         (
             ("TEST_CUDA_FAILS", "cuDeviceGetCount:1:999"),
             "failed",

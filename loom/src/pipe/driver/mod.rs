@@ -4,6 +4,7 @@
 #[expect(dead_code, reason = "how many come together is a matter of cost")]
 #[path = "../../../../tensorpipe/src/pipe/driver/busy_poll.rs"]
 mod busy_poll;
+#[expect(dead_code, reason = "every thread of a model calls the handler itself")]
 #[path = "../../../../tensorpipe/src/pipe/driver/delivery_lock.rs"]
 mod delivery_lock;
 #[path = "../../../../tensorpipe/src/pipe/driver/drive.rs"]

@@ -9,6 +9,7 @@ use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, result};
 
 use super::captures::after_capture;
+use super::fence::{lose, lost};
 use super::memory::CudaMemory;
 use super::{ContextGuard, CudaDevices, Kept, Opened, bind, enter, failed, forget_error, wait_for};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory};
@@ -251,10 +252,9 @@ impl Drop for DeviceRead {
         let stream = Kept::new(self.stream.clone());
         let fence = move || match cuda.fence(&stream) {
             Ok(fence) => buffer.use_until(&fence),
-            // Nobody knows when the work ends, so the memory is never reused.
             Err(error) => {
                 tracing::warn!(%error, "memory of a device is lost");
-                std::mem::forget(buffer);
+                buffer.use_until(&lost(&error));
             }
         };
         after_capture(&self.stream, &self.cuda.shared.watcher, fence);
@@ -319,8 +319,8 @@ impl DeviceWrite {
                 Ok(fence)
             }
             Err(error) => {
-                // The copy may be queued all the same, and nobody knows when it ends.
-                std::mem::forget(source);
+                // The copy may be queued all the same.
+                source.use_until(&lost(&error));
                 Err(error)
             }
         }
@@ -336,7 +336,7 @@ impl DeviceWrite {
         match self.cuda.fence(&self.stream) {
             Ok(fence) => memory.freeze_at(fence).map_err(|_| foreign(device)),
             Err(error) => {
-                std::mem::forget(memory);
+                lose(memory, &error);
                 Err(error)
             }
         }
@@ -361,10 +361,7 @@ impl Drop for DeviceWrite {
                 }
             }
             (Ok(_), None) => {}
-            (Err(error), _) => {
-                tracing::warn!(%error, "memory of a device is lost");
-                std::mem::forget(memory);
-            }
+            (Err(error), _) => lose(memory, &error),
         };
         after_capture(&self.stream, &self.cuda.shared.watcher, fence);
     }

@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::access::{foreign, reaches};
+use super::fence::{lose, lost};
 use super::memory::CudaMemory;
 use super::{ContextGuard, CudaDevices, bind, failed};
 use crate::device::{Buffer, BufferMut, Device, Fence, Memory, MemoryKind};
@@ -233,52 +234,50 @@ impl CudaDevices {
         self.queue(part.len(), device, register).await
     }
 
+    /// Straight into the destination, if a device reaches it; else piece by piece, so that little is pinned.
     async fn downloaded(&self, from: Vec<Buffer>, to: BufferMut) -> Result<Buffer, DeviceError> {
-        let mut to = Some(to);
-        let mut at = 0;
-        let is_one = from.len() == 1;
-        for part in from {
-            let (len, device) = (part.len(), part.device());
-            if device.is_cpu() {
-                let reason = "one of them is in main memory, as is where they go";
-                return Err(DeviceError::new(device, "copy", reason));
+        if let Some(part) = from.iter().find(|part| part.device().is_cpu()) {
+            let reason = "one of them is in main memory, as is where they go";
+            return Err(DeviceError::new(part.device(), "copy", reason));
+        }
+        let mut to = to;
+        if let [part] = &from[..]
+            && part.len() > COPIED
+        {
+            let (part, len, device) = (part.clone(), part.len(), part.device());
+            let begin = move |cuda: &Self| match cuda.make_reach(device, to.memory())? {
+                true => cuda
+                    .download_into(&part, to, &*cuda.stream(device)?)
+                    .map(Ok),
+                false => Ok(Err(to)),
+            };
+            match self.queue(len, device, begin).await? {
+                Ok(copy) => return Ok(copied_to(copy).await?.freeze()),
+                Err(unreached) => to = unreached,
             }
-            let whole = to.take();
-            let begin = move |cuda: &Self| {
-                let mut whole = whole;
-                let reached = whole.as_ref().filter(|_| is_one && len > COPIED);
-                let is_reached = match reached {
-                    Some(to) => cuda.make_reach(device, to.memory())?,
-                    None => false,
-                };
-                let stream = cuda.stream(device)?;
-                let copy = match whole.take_if(|_| is_reached) {
-                    Some(to) => cuda.download_into(&part, to, &stream)?,
-                    None => cuda.download(&part, &stream)?,
-                };
-                Ok((copy, whole))
-            };
-            let (mut copy, mut rest) = self.queue(len, device, begin).await?;
-            copy.fence().when().await;
-            let gone = move || DeviceError::new(device, "download", "its bytes are not there");
-            let filled = copy.take()?.ok_or_else(gone)?;
-            let Some(mut room) = rest.take() else {
-                return Ok(filled.freeze());
-            };
-            let copy = move |_: &Self| {
-                let filled = filled.freeze();
-                let here = room
-                    .as_bytes_mut()
-                    .and_then(|room| room.get_mut(at..at + len));
-                let (here, bytes) = here.zip(filled.as_bytes()).ok_or_else(gone)?;
+        }
+        let pieces = from.iter().flat_map(|part| {
+            let starts = (0..part.len()).step_by(PIECE);
+            starts.map(|start| part.slice(start..part.len().min(start + PIECE)))
+        });
+        let mut at = 0;
+        for piece in pieces {
+            let (len, device) = (piece.len(), piece.device());
+            let begin = move |cuda: &Self| cuda.download(&piece, &*cuda.stream(device)?);
+            let copy = self.queue(len, device, begin).await?;
+            let filled = copied_to(copy).await?.freeze();
+            let fill = move |_: &Self| {
+                let room = to.as_bytes_mut();
+                let here = room.and_then(|room| room.get_mut(at..at + len));
+                let here = here.zip(filled.as_bytes());
+                let (here, bytes) = here.ok_or_else(|| DeviceError::new(device, "copy", GONE))?;
                 here.copy_from_slice(bytes);
-                Ok(room)
+                Ok(to)
             };
-            to = Some(self.queue(len, device, copy).await?);
+            to = self.queue(len, device, fill).await?;
             at += len;
         }
-        to.map(BufferMut::freeze)
-            .ok_or_else(|| DeviceError::new(Device::CPU, "copy", LENGTHS))
+        Ok(to.freeze())
     }
 
     /// Runs `act` for so many bytes; slow work runs on a thread for blocking work.
@@ -371,12 +370,23 @@ impl CudaDevices {
                 })
             }
             Err(error) => {
-                // The copy may be queued all the same, and nobody knows when it ends.
-                std::mem::forget((to, from.clone()));
+                // The copy may be queued all the same.
+                from.use_until(&lost(&error));
+                lose(to, &error);
                 Err(error)
             }
         }
     }
+}
+
+/// Why a copy has brought nothing.
+const GONE: &str = "its bytes are not there";
+
+/// What a copy has filled, once it is done.
+async fn copied_to(mut copy: Download) -> Result<BufferMut, DeviceError> {
+    copy.fence().when().await;
+    let gone = || DeviceError::new(Device::CPU, "download", GONE);
+    copy.take()?.ok_or_else(gone)
 }
 
 /// A copy under way into main memory.

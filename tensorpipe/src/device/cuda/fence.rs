@@ -12,7 +12,7 @@ use cudarc::driver::{CudaEvent, DriverError};
 
 use super::captures::Relaxed;
 use super::{Kept, failed};
-use crate::device::{Device, Fence};
+use crate::device::{BufferMut, Device, Fence};
 use crate::error::DeviceError;
 use crate::sys::fork::Owner;
 use crate::sys::workers;
@@ -35,6 +35,43 @@ pub(super) struct CudaFence {
     device: Device,
     event: Kept<Asked>,
     watch: Arc<Watch>,
+}
+
+/// Stands for work of which nobody can tell when it ends, since the driver has refused an event behind it: what it uses is never reused.
+struct Lost(DeviceError);
+
+impl Fence for Lost {
+    fn reached(&self) -> Option<Result<(), DeviceError>> {
+        Some(Err(self.0.clone()))
+    }
+
+    fn when_reached(&self, act: Box<dyn FnOnce() + Send>) {
+        act();
+    }
+
+    fn is_lost(&self) -> bool {
+        true
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The memory may be in use for ever, for this reason. Whoever has lent it gets it back all the same, and can do nothing with it but drop it.
+pub(super) fn lose(mut memory: BufferMut, error: &DeviceError) {
+    tracing::warn!(%error, "memory of a device is lost");
+    let work = memory
+        .memory_mut()
+        .map(|memory| memory.work().map(|work| work.use_until(lost(error))));
+    if work.flatten().is_none() {
+        std::mem::forget(memory);
+    }
+}
+
+/// A fence behind work that nobody can tell the end of.
+pub(super) fn lost(error: &DeviceError) -> Arc<dyn Fence> {
+    Arc::new(Lost(error.clone()))
 }
 
 /// An event, and how it has ended: a fence that is reached stays reached.

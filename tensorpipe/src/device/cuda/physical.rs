@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, DriverError, result, sys};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::exports::{Export, Exports};
 use super::{Kept, enter, probe, report};
@@ -157,7 +158,10 @@ impl Handle {
         let exported = unsafe { sys::cuMemExportToShareableHandle(into, self.number, BY_FD, 0) };
         exported.result()?;
         // SAFETY: a new descriptor, which is nobody else's.
-        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+        let exported = unsafe { OwnedFd::from_raw_fd(number) };
+        // A program that this process starts would keep the memory. The driver does not promise it, and on an open descriptor it cannot fail.
+        let _ = fcntl(&exported, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC));
+        Ok(exported)
     }
 
     /// The driver's number for it. No other memory has it while this exists.

@@ -97,6 +97,11 @@ pub enum Unavailable {
     /// This process may not open the devices' files.
     #[error("{0} may not be opened: let this user in, or give its container the devices")]
     NotPermitted(&'static str),
+    /// A device has no virtual memory management, in which all memory here is made.
+    #[error(
+        "CUDA device {0} has no virtual memory management (an old device, or a virtual one without it): leave it out by CUDA_VISIBLE_DEVICES"
+    )]
+    NoMemoryManagement(usize),
     /// Anything else.
     #[error("{call}: {reason}")]
     Failed {
@@ -146,8 +151,21 @@ fn probe() -> Result<usize, Unavailable> {
     std::mem::forget(library);
     opened().store(true, Ordering::Relaxed);
     match usize::try_from(count) {
-        Ok(count @ 1..) => Ok(count),
+        Ok(count @ 1..) => (0..count).try_for_each(check_memory).map(|()| count),
         _ => Err(no_device()),
+    }
+}
+
+fn check_memory(ordinal: usize) -> Result<(), Unavailable> {
+    let managed =
+        sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    let device = result::device::get(ordinal as c_int);
+    let device = device.map_err(|error| refused("cuDeviceGet", error))?;
+    // SAFETY: the driver has just named the device.
+    let found = unsafe { result::device::get_attribute(device, managed) };
+    match found.map_err(|error| refused("cuDeviceGetAttribute", error))? {
+        0 => Err(Unavailable::NoMemoryManagement(ordinal)),
+        _ => Ok(()),
     }
 }
 

@@ -12,29 +12,6 @@ thread_local! {
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-thread_local! {
-    /// Whether this thread leaves deliveries to others.
-    static LEAVES: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `work`, in which this thread calls no handler that [listens](crate::engine::Handler::listens): what comes meanwhile is left to the
-/// pipe's background task. For what a program does while it may hold a lock that its handlers take.
-pub fn leave_handlers<T>(work: impl FnOnce() -> T) -> T {
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            LEAVES.with(|leaves| leaves.set(self.0));
-        }
-    }
-    let _restore = Restore(LEAVES.with(|leaves| leaves.replace(true)));
-    work()
-}
-
-/// Whether this thread is within [`leave_handlers`].
-pub(in crate::pipe) fn leaves_handlers() -> bool {
-    LEAVES.with(Cell::get)
-}
-
 /// What a thread that delivered leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipe) enum Rest {

@@ -74,8 +74,8 @@ mod wakers;
 
 pub(super) use self::busy_poll::{BusyPoll, Readiness};
 pub(super) use self::coalesce::{DelayedAcks, Reads, Sends, expects_batch};
-pub use self::delivery_lock::leave_handlers;
-pub(super) use self::delivery_lock::{Rest, leaves_handlers};
+pub(super) use self::delivery_lock::Rest;
 pub(super) use self::drive::{Driven, Driver, Round};
+pub use self::runtime::leave_handlers;
 pub(super) use self::waiter::{Holds, Interest, Waiter, Waiting, take_waiting};
 pub(super) use self::wakers::{Wakers, wake, wake_all};

@@ -20,6 +20,27 @@ thread_local! {
 
     /// The pipe whose background task this thread polls: it is within that pipe's runtime.
     static HOME: Cell<Option<u64>> = const { Cell::new(None) };
+
+    /// Whether this thread leaves handlers to others.
+    static LEAVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`, in which this thread calls no handler that [listens](crate::engine::Handler::listens): what comes meanwhile is left to the
+/// pipe's background task. For what a program does while it may hold a lock that its handlers take.
+pub fn leave_handlers<T>(work: impl FnOnce() -> T) -> T {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LEAVES.set(self.0);
+        }
+    }
+    let _restore = Restore(LEAVES.replace(true));
+    work()
+}
+
+/// Whether this thread is to call a handler that listens: it can enter a runtime, and is not within [`leave_handlers`].
+pub(in crate::pipe) fn calls_handlers() -> bool {
+    !LEAVES.get() && is_available()
 }
 
 /// Whether this thread is known to be within the runtime of this pipe. To enter it once more costs more than a small message.

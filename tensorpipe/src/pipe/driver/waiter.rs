@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::task::{Context, Poll, Waker};
 
-use super::delivery_lock::leave_handlers;
 use super::drive::Driven;
 use super::runtime;
 use crate::sync::{Arc, lock};
@@ -256,7 +255,7 @@ impl<H: Holds> Drop for Waiter<H> {
     fn drop(&mut self) {
         if self.waits() {
             // Whoever drops an operation may hold a lock that its handlers take.
-            leave_handlers(|| self.deregister());
+            runtime::leave_handlers(|| self.deregister());
         }
     }
 }

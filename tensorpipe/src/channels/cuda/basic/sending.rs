@@ -59,6 +59,8 @@ pub(super) struct Sending {
     stream: OwnStream,
     /// Waits for staging memory that other transfers hold.
     waits: bool,
+    /// It is to be resumed when its source is ready. Once is enough, however often the reader allows more meanwhile.
+    awaits_ready: bool,
 }
 
 /// A piece on its way.
@@ -91,6 +93,7 @@ impl Sending {
             early: Vec::new(),
             stream: OwnStream::default(),
             waits: false,
+            awaits_ready: false,
         }
     }
 
@@ -137,9 +140,12 @@ impl Sending {
         };
         let ready = self.source.ready().filter(must_wait);
         if let Some(ready) = ready.filter(|ready| ready.reached().is_none()) {
-            tools.handle.resume_at(op, &ready);
+            if !std::mem::replace(&mut self.awaits_ready, true) {
+                tools.handle.resume_at(op, &ready);
+            }
             return Ok(());
         }
+        self.awaits_ready = false;
         while self.begun < allowed && self.pieces.len() < usize::from(WINDOW) {
             let len = cut.range(self.begun + 1).len();
             if !is_main && tools.staged > 0 && tools.staged + len > STAGED {
