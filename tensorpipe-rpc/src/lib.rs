@@ -119,6 +119,7 @@
 //! | time for a call, and for a whole stream | 60 s | `with_deadline` of a client |
 //! | longest time that a server allows | 1 h | [`ServerLimits::longest_call`] |
 //! | calls under way on a server; of one connection | 16384; 4096 | [`ServerLimits::calls`], [`ServerLimits::calls_per_connection`] |
+//! | results that one caller does not take | as many as its calls, and 64 | [`ServerLimits::calls_per_connection`] |
 //! | values that a connection refers to | 2^20 | [`ServerLimits::references`] |
 //! | unread items of one stream | 1024 items or 4 MiB, and one more of any size | fixed |
 //! | unread items of all streams of a connection | 256 MiB, beyond 256 KiB of each | [`ServerLimits::unread_items`] |

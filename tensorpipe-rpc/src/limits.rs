@@ -11,7 +11,8 @@ pub struct ServerLimits {
     /// reserved: each peer ([`PeerAddr::party`](tensorpipe::PeerAddr::party)) has an equal share, divided among its connections.
     /// Nobody else gets the unused part of a share. Default 16384.
     pub calls: usize,
-    /// Calls under way at once of one connection. Default 4096.
+    /// Calls under way at once of one connection, and, with 64 more, results that its caller does not take. They stay in memory: lower it
+    /// where results are large and callers are not trusted. Default 4096.
     pub calls_per_connection: usize,
     /// The longest that a call may take, even if its caller allows more. A caller that sends its tensors slowly, or never, holds
     /// its place for this long: lower it where untrusted peers may connect. Default one hour.

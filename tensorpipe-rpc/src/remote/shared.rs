@@ -93,7 +93,8 @@ const URLS: usize = 8;
 /// How long all URLs together are tried.
 const REACHABLE: Duration = Duration::from_secs(30);
 
-/// How long URLs are still tried after a process has answered, and did not hand over the reference. At least so long it may take to answer.
+/// How long URLs are still tried after a process has answered, and did not hand over the reference. Whoever is asked has at least its share
+/// of that to answer.
 const REACHABLE_STILL: Duration = Duration::from_secs(3);
 
 /// How long a reference that was shared can be claimed.
@@ -282,7 +283,8 @@ impl<T: Send + Sync + 'static> Shared<T> {
         let (mut unreachable, mut unknown, mut failed) = (None, None, None);
         for (i, url) in urls.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
-            let share = left / (urls.len() - i) as u32;
+            let others = (urls.len() - i) as u32;
+            let share = left / others;
             let by = Instant::now() + share;
             let late = |doing: &str| tensorpipe::Error::Timeout {
                 what: format!("{doing} {url}, where a reference says that its owner is").into(),
@@ -302,7 +304,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
             let claim = Call::of_value(&super::FETCH, made.map(StartedCall::sent));
             // The token is used up once it is asked with: not for want of the time that connecting took.
-            let by = by.max(Instant::now() + REACHABLE_STILL);
+            let by = by.max(Instant::now() + REACHABLE_STILL / others);
             let claimed = tokio::time::timeout_at(by, claim).await;
             let unanswered = |_| CallError::Connection {
                 error: late("claiming at"),
@@ -593,12 +595,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_process_that_closes_or_stays_silent_does_not_end_the_search_for_the_owner() {
         let context = Context::new();
-        for closes in [true, false] {
+        let stranger = Server::builder().context(&context);
+        let stranger = stranger.listen("memory://a stranger").await.unwrap();
+        for (closes, silence, is_second) in [
+            (true, Duration::ZERO, false),
+            (false, REACHABLE / 2, false),
+            (false, REACHABLE_STILL / 2, true),
+        ] {
             let other = context.listen(["memory://not the owner"]).await.unwrap();
             let owner = Server::builder().context(&context);
             let owner = owner.listen("memory://the owner").await.unwrap();
             let mut shared = owner.share(&Remote::new("kept".to_owned())).unwrap();
             shared.urls.insert(0, "memory://not the owner".to_owned());
+            if is_second {
+                shared.urls.insert(0, stranger.url().to_string());
+            }
             let open = async || {
                 let asked = async {
                     let pipe = other.accept().await.unwrap();
@@ -606,7 +617,7 @@ mod tests {
                     match closes {
                         true => drop((pipe, claim)),
                         false => {
-                            tokio::time::advance(REACHABLE / 2).await;
+                            tokio::time::advance(silence).await;
                             std::future::pending::<()>().await;
                         }
                     }
