@@ -141,6 +141,15 @@
 //! | closing | 10 s | [`Timeouts::linger`] |
 //! | connecting to a listener that is not there | 30 s | [`ConnectPolicy::retry_for`] |
 
+#[cfg(not(all(
+    target_os = "linux",
+    target_endian = "little",
+    target_pointer_width = "64"
+)))]
+compile_error!(
+    "tensorpipe is for Linux on little-endian machines of 64 bits: tensors travel as they lie in memory"
+);
+
 mod address;
 /// For `tensorpipe-rpc`; not covered by the version's promises.
 #[doc(hidden)]

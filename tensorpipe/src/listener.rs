@@ -56,7 +56,11 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
+    /// In a forked child it does nothing: its parent's listener goes on.
     pub(crate) fn stop(&self) {
+        if self.owner.is_other_process() {
+            return;
+        }
         for (task, acceptor) in lock(&self.running).drain(..) {
             task.abort();
             // An aborted task lets go of what it holds later: the address is free from now on.
@@ -67,8 +71,10 @@ impl Tasks {
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        if !self.owner.is_other_process() {
-            self.stop();
+        match self.owner.is_other_process() {
+            // To drop an acceptor would take its descriptor out of the parent's epoll instance, which a child shares.
+            true => std::mem::forget(std::mem::take(&mut *lock(&self.running))),
+            false => self.stop(),
         }
     }
 }
@@ -454,6 +460,12 @@ mod tests {
         let context = Context::new();
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
+        // Not even if it closes it.
+        assert!(crate::sys::fork::tests::in_a_child(|| {
+            listener.close();
+            true
+        }));
+        context.connect(&url).await.unwrap();
         let mut listener = Some(listener);
         assert!(crate::sys::fork::tests::a_child_drops(&mut listener));
         context.connect(&url).await.unwrap();

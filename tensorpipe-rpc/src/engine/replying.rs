@@ -27,12 +27,12 @@ impl Engine {
     /// Tells a client whether its service is served here, and under which number.
     pub(super) fn bind(&self, admitted: &Admitted, body: Body) {
         let Some(serving) = &self.serving else { return };
-        let mut arguments = Arguments::new(body.metadata, body.payloads, body.tensors);
-        let description: Description = match arguments.take("service") {
+        let mut arguments = Arguments::new(body.metadata, body.payloads, body.tensors).counting();
+        // What it takes in memory counts while it is compared.
+        let described = (admitted.context.clone()).within(|| arguments.take("service"));
+        let description: Description = match described {
             Ok(description) => description,
-            Err(error) => {
-                return self.fail_admitted(admitted, FailureCode::BadArguments, error.to_string());
-            }
+            Err(error) => return self.reply(admitted, Reply::bad_arguments(error)),
         };
         let services = &serving.server.services;
         let names = services

@@ -29,7 +29,7 @@ use crate::server::{ConnectionQuota, ServerShared};
 const REPLIES_BEYOND: usize = 64;
 
 /// The longest description of a service that is read, in bytes. Its connection waits while it is decoded and compared.
-const BIND_MAX: u64 = DECODED_HERE as u64;
+const BIND_MAX: u64 = 4 << 20;
 
 /// Longer bodies, in bytes, are decoded on another thread: by this one other connections would wait for milliseconds.
 const DECODED_HERE: usize = 1 << 20;

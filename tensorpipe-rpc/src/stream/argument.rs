@@ -220,7 +220,8 @@ where
         let error = match ended.await {
             Ok(Ended::Finished) => return engine.send_control(Kind::End, streams.call, &[]),
             Ok(Ended::Closed | Ended::Service(_)) => return,
-            Ok(Ended::Unsendable(error)) => CallError::Encode(error),
+            // Not `CallError::Encode`, after which nothing was sent: the method has the items before this one.
+            Ok(Ended::Unsendable(error)) => CallError::Other(error.to_string().into()),
             Ok(Ended::NoPlace(error)) => {
                 CallError::of_pipe(error, streams.placement.is_some(), true)
             }

@@ -1,6 +1,7 @@
 //! Types that no call can carry: serving or requesting them is an error. Values that no call can carry, and types whose serde code
 //! panics: that call gets an error, which names the method. A placeholder may stand for a value.
 
+use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensorpipe::Error;
 use tensorpipe_rpc::codec::{Argument, EncodeError, Encoder};
@@ -213,6 +214,7 @@ trait Odds {
     async fn fragile(&self, fragile: Fragile) -> ();
     async fn give_fragile(&self, kind: u8) -> Fragile;
     async fn add(&self, a: u64, b: u64) -> u64;
+    async fn gather(&self, gaps: Streaming<Gaps>) -> u64;
 }
 
 struct Ends;
@@ -239,6 +241,10 @@ impl Odds for Ends {
 
     async fn add(&self, a: u64, b: u64) -> u64 {
         a + b
+    }
+
+    async fn gather(&self, gaps: Streaming<Gaps>) -> u64 {
+        gaps.count().await as u64
     }
 }
 
@@ -273,6 +279,18 @@ async fn an_argument_that_does_not_suit_is_an_error_before_anything_is_sent() {
     assert_eq!(client.connection().pipe().stats().bytes_out, sent);
     client.deep(Deep::new(60)).await.unwrap();
     assert_eq!(client.connection().calls_in_flight(), 0);
+}
+
+/// The method has the items before it by then.
+#[tokio::test]
+async fn an_item_of_an_argument_that_does_not_suit_is_an_error_after_which_the_method_may_have_run()
+{
+    let (client, _server) = both().await;
+    let gaps = [Some(1), Some(2), None].map(|gap| Gaps { gap });
+    let error = client.gather(stream::iter(gaps)).await.unwrap_err();
+    assert!(error.may_have_run(), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("`#[serde(skip_serializing_if)]`"), "{text}");
 }
 
 #[tokio::test]

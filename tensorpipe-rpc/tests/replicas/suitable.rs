@@ -1,8 +1,14 @@
 //! Servers that are reachable, but have another definition of the service or none.
 
-use tensorpipe_rpc::{ConnectError, Connection, replicas::ReplicaState, tensor_service};
+use std::time::Duration;
 
-use super::lab::{Ledger, WorkClient, replicas_of, sites, soon, states, tcp, until};
+use serde::{Deserialize, Serialize};
+use tensorpipe::{Limits, Pipe};
+use tensorpipe_rpc::{
+    ConnectError, Connection, Replicas, Server, replicas::ReplicaState, tensor_service,
+};
+
+use super::lab::{Ledger, WorkClient, quick, replicas_of, sites, soon, states, tcp, until};
 
 pub(crate) mod other {
     use super::*;
@@ -69,7 +75,7 @@ async fn a_server_with_another_definition_gets_no_calls_and_its_successor_does()
         let mut id = 100;
         while soon(client.who(id)).await.unwrap() != 0 {
             id += 1;
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
     soon(both).await;
@@ -94,6 +100,62 @@ async fn where_no_server_fits_a_client_hears_why() {
     // The others are not disturbed.
     let client = WorkClient::on(&replicas).await.unwrap();
     soon(client.who(1)).await.unwrap();
+}
+
+#[tensor_service]
+trait Small {
+    async fn one(&self) -> u64;
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wordy {
+    a_field_whose_name_takes_the_room_that_a_whole_description_of_a_service_usually_needs: u64,
+    another_field_whose_name_is_about_as_long_as_that_of_the_one_before_it_and_says_as_little: u64,
+    one_more_for_which_there_is_no_room_in_what_the_server_takes_as_one_message_s_metadata: u64,
+}
+
+#[tensor_service]
+trait Large {
+    async fn two(&self, wordy: Wordy) -> u64;
+}
+
+struct Both;
+
+impl Small for Both {
+    async fn one(&self) -> u64 {
+        1
+    }
+}
+
+impl Large for Both {
+    async fn two(&self, _: Wordy) -> u64 {
+        2
+    }
+}
+
+/// Its own limits are in the way, as they would be each time. What it serves beside that goes on.
+#[tokio::test]
+async fn a_service_whose_description_a_server_does_not_take_costs_it_no_other() {
+    let mut limits = Limits::default();
+    (limits.metadata, limits.payload) = (250, 250);
+    let context = super::common::tcp().limits(limits).build().unwrap();
+    let server = Server::builder().context(&context);
+    let server = server.service(SmallService::new(Both));
+    let server = server.service(LargeService::new(Both));
+    let server = soon(server.listen("tcp://127.0.0.1:0")).await.unwrap();
+    let replicas = Replicas::builder().context(&tcp()).url(server.url());
+    let replicas = replicas.backoff(quick()).connect().await.unwrap();
+    let small = SmallClient::on(&replicas).await.unwrap();
+    assert_eq!(soon(small.one()).await.unwrap(), 1);
+    let pipes = || server.pipes().iter().map(Pipe::id).collect::<Vec<_>>();
+    let before = pipes();
+    let error = soon(LargeClient::on(&replicas)).await.unwrap_err();
+    assert!(error.to_string().contains("Limits::"), "{error}");
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert_eq!(soon(small.one()).await.unwrap(), 1);
+    }
+    assert_eq!(pipes(), before, "it was connected to anew");
 }
 
 #[tokio::test]

@@ -134,6 +134,23 @@ fn may_be_asked_again(error: &ConnectError) -> bool {
     )
 }
 
+/// Whether the replica has answered, or could not be asked, and would always answer so of this service. Its others go on.
+fn is_of_the_service(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::NoService { .. } | ConnectError::Mismatch(_) => true,
+        ConnectError::Pipe(error) => matches!(error, Error::Misuse(Misuse::TooLarge { .. })),
+        ConnectError::Call(error) => matches!(
+            error,
+            CallError::BadArguments(_)
+                | CallError::Denied(_)
+                | CallError::Encode(_)
+                | CallError::Decode(_)
+                | CallError::Other(_)
+        ),
+        _ => false,
+    }
+}
+
 /// Binds services as clients want them, until the replica is gone. Returns why it is gone, and until when it worked. If it did not
 /// answer a bind, it has not worked since that was sent.
 async fn serve(
@@ -155,7 +172,7 @@ async fn serve(
         while let Some(schema) = shared.next_unbound(number, live) {
             let asked = Instant::now();
             match bind(engine, schema).await {
-                Err(error @ (ConnectError::NoService { .. } | ConnectError::Mismatch(_))) => {
+                Err(error) if is_of_the_service(&error) => {
                     shared.record_bind(number, live, Err(error));
                 }
                 // The services that it has go on. Another pipe would only add load.

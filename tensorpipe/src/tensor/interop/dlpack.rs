@@ -53,8 +53,14 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// [`Misuse::NotOnCpu`] for memory of a GPU: see `into_dlpack_on` (feature `cuda`).
+    /// [`Misuse::NotOnCpu`] for memory of a GPU: see `into_dlpack_on` (feature `cuda`). [`Misuse::Other`] for truth values other than 0 and
+    /// 1, as a peer may send them: other libraries' languages give those no meaning.
     pub fn into_dlpack(mut self) -> Result<Dlpack, Misuse> {
+        if self.dtype == DType::Bool && self.as_bytes()?.iter().any(|byte| *byte > 1) {
+            return Err(refused(
+                "its truth values are not all 0 or 1: check them, or take its bytes".to_owned(),
+            ));
+        }
         let (data, is_shared) = match self.buffer.as_bytes_mut() {
             Some(bytes) => (bytes.as_mut_ptr(), false),
             None => (self.as_bytes()?.as_ptr().cast_mut(), true),
@@ -126,6 +132,19 @@ unsafe fn packed<O: Send>(
     Ok(unsafe { made.finish() })
 }
 
+/// Whether the numbers lie one after the other. Steps along a dimension of length 1 do not matter: libraries write there what they like.
+fn is_contiguous(shape: &[i64], strides: Option<&[i64]>) -> bool {
+    let Some(strides) = strides.filter(|_| !shape.contains(&0)) else {
+        return true;
+    };
+    let mut expected = Some(1i64);
+    shape.iter().zip(strides).rev().all(|(dim, stride)| {
+        let fits = *dim == 1 || expected == Some(*stride);
+        expected = expected.and_then(|expected| expected.checked_mul(*dim));
+        fits
+    })
+}
+
 /// The description in a DLPack tensor.
 struct Known {
     device: DLDevice,
@@ -139,7 +158,8 @@ impl Known {
     fn of(tensor: &Dlpack) -> Result<Self, Misuse> {
         let refused = |error: dlpark::tensor::Error| refused(error.to_string());
         let said = tensor.validate().map_err(refused)?;
-        if !said.is_compact().map_err(refused)? {
+        let is_compact = said.is_compact().map_err(refused)?;
+        if !is_compact && !is_contiguous(said.shape(), said.strides()) {
             return Err(self::refused(
                 "its numbers do not lie one after the other: make it contiguous first".to_owned(),
             ));

@@ -32,7 +32,6 @@ use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::address::PeerAddr;
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
-use crate::sys::fork::PerProcess;
 use crate::sys::machine::{self, IpcDomain};
 use crate::sys::{memfd, peer};
 
@@ -67,11 +66,10 @@ impl ShmTransport {
     }
 }
 
-/// Where this process is, or why it has no shared memory. A forked child may differ from its parent here.
+/// Where this process is, or why it has no shared memory. A shortage that passes is not remembered.
 fn here() -> Result<IpcDomain, String> {
-    static HERE: PerProcess<Result<IpcDomain, String>> = PerProcess::new();
     memfd::probe().map_err(|error| format!("this system gives no shared memory: {error}"))?;
-    HERE.get(IpcDomain::here).clone()
+    IpcDomain::here()
 }
 
 impl Transport for ShmTransport {

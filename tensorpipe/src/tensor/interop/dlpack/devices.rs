@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 impl Tensor {
     /// Converts to a DLPack tensor on a GPU that owns this one. It is ready for work that is queued on `stream` from now on (the
     /// meaning of Python's `__dlpack__(stream=...)`). After its release, the memory is not reused before the work then queued on
-    /// `stream` is done. It is marked as read-only.
+    /// `stream` is done. It is marked as read-only. Truth values are not checked: those of a peer may be others than 0 and 1.
     ///
     /// # Errors
     /// If the memory is not of these devices, `stream` is each thread's own (`CU_STREAM_PER_THREAD`), or the driver refuses.

@@ -93,6 +93,29 @@ fn an_empty_one_has_no_elements() {
     assert_eq!(tensor.into_vec::<f32>(), Ok(Vec::new()));
 }
 
+/// PyTorch writes 1 as the step along any dimension of length 1.
+#[test]
+fn steps_along_a_single_row_or_column_do_not_matter() {
+    for (shape, strides) in [([1, 6], [1, 1]), ([6, 1], [1, 9]), ([1, 6], [6, 1])] {
+        let (given, _gone) = theirs(DLDevice::CPU, shape, strides);
+        let tensor = taken(given).unwrap();
+        assert_eq!(tensor.as_slice::<f32>().unwrap(), [0., 1., 2., 3., 4., 5.]);
+    }
+    let (given, _gone) = theirs(DLDevice::CPU, [1, 3], [1, 2]);
+    taken(given).unwrap_err();
+}
+
+#[test]
+fn truth_values_that_are_none_are_not_given_away() {
+    let given = |bytes: [u8; 2]| {
+        let buffer = Buffer::from_vec(bytes.to_vec());
+        let tensor = Tensor::from_buffer(buffer, DType::Bool, [2]).unwrap();
+        tensor.into_dlpack().map(drop)
+    };
+    given([0, 1]).unwrap();
+    assert!(given([0, 2]).unwrap_err().to_string().contains("0 or 1"));
+}
+
 #[test]
 fn what_there_is_none_of_here_is_an_error_and_is_given_back() {
     let cases = [
