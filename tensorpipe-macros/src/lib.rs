@@ -71,7 +71,7 @@ mod types;
 /// | `with_stats()` | a client of whose calls `.stats()` says what happened (`CallStats`) |
 /// | `with_trace(trace)` | a client whose calls belong to this trace |
 /// | `with_device_map(map)` | a client whose tensors land where this `DeviceMap` says |
-/// | `with_requirement(channels)` | a client whose arguments go over one of these channels, or not at all |
+/// | `with_requirement(channels)` | a client whose tensors go over one of these channels, beside small ones in the message itself, or not at all |
 /// | `clone()` | the same client; each `with_…` and each clone shares the connection |
 /// | `SCHEMA` | the definition of the service, which both ends compare |
 ///

@@ -20,7 +20,8 @@ use crate::remote::{Copied, FETCH, Handle, copying, decoding};
 use crate::schema::Method;
 
 /// A call as stubs return it: it is on its way from the moment it is made, polled or not. Awaiting it gives the method's result.
-/// Dropping it cancels the call: tensors that have not moved do not move, and the handler is dropped at its next await.
+/// Dropping it cancels the call, unless another call was given its result: tensors that have not moved do not move, and the handler is
+/// dropped at its next await.
 ///
 /// A call has 60 s ([`DEFAULT_DEADLINE`](crate::DEFAULT_DEADLINE)) from when it is made, unless the client says otherwise
 /// (`client.with_deadline(..)`). Within a handler it has at most the time that the handler has left. When time is up it ends with

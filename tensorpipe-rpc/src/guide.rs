@@ -161,8 +161,9 @@
 //! - **No server is live:** a call waits for one until its deadline, then fails with
 //!   [`CallError::Unavailable`](crate::CallError::Unavailable). **A call with a stream or a reference does not wait:** it fails
 //!   with that error at once, and is sent only once.
-//! - **A server that comes back** is found within [`Backoff::longest`](crate::replicas::Backoff::longest), 5 s by default.
-//!   [`Replicas::reconnect`](crate::Replicas::reconnect) tries at once.
+//! - **A server that comes back** is found within [`Backoff::longest`](crate::replicas::Backoff::longest), 5 s by default, and the time that
+//!   an attempt takes. After [`give_up_after`](crate::replicas::ReplicasBuilder::give_up_after), 10 min by default, it is no longer looked for,
+//!   and calls fail at once, until [`Replicas::reconnect`](crate::Replicas::reconnect), which tries at once.
 //! - **Servers that come and go** are named anew by [`Replicas::set_urls`](crate::Replicas::set_urls), from what your service discovery
 //!   says.
 //! - **The live servers,** and the route to each, are in [`Replicas::status`](crate::Replicas::status). `client.connection()` stays

@@ -200,8 +200,12 @@ impl Server {
     /// Stops in good order, and returns how many calls had to be given up. New pipes and calls are refused; their callers learn
     /// that they did not run. Calls under way end and their replies get across, within
     /// [`ServerLimits::drain`](crate::ServerLimits::drain). Then the pipes close, within
-    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) and a second for their goodbyes. The URLs are free from the beginning.
+    /// [`Timeouts::linger`](tensorpipe::Timeouts::linger) and a second for their goodbyes. The URLs are free from the beginning. In a forked
+    /// child it does nothing.
     pub async fn shutdown(self) -> usize {
+        if self.owner.is_other_process() {
+            return 0;
+        }
         self.stop_listening();
         let shared = &self.shared;
         let engines = shared.drain();

@@ -51,7 +51,7 @@ pub struct Limits {
     ///
     /// Lower it where untrusted peers may connect. [`Context::receive_budget`](crate::Context::receive_budget) says what is taken.
     pub receive_budget: u64,
-    /// Messages that may be queued here and not yet handed over. Default 65536.
+    /// Messages that may be queued here and not yet handed over. One more is [`Misuse::TooManyWrites`]. Default 65536.
     pub queued_writes: usize,
     /// Handshakes under way at once at each address of a listener, and at each to which its pipes are upgraded. Default 256.
     pub handshakes: usize,

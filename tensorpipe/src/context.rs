@@ -148,8 +148,8 @@ impl Context {
     /// Listens at one or several URLs, e.g. `tcp://127.0.0.1:0`.
     ///
     /// # Errors
-    /// [`Misuse::Address`], [`Misuse::UnknownTransport`], [`Misuse::NoRuntime`], and [`Error::System`] where the system
-    /// refuses an address. If one URL fails, none is listened at.
+    /// [`Misuse::Address`], [`Misuse::UnknownTransport`], [`Misuse::NoRuntime`], [`Misuse::Other`] without a URL or once the context is
+    /// closed, and [`Error::System`] where the system refuses an address. If one URL fails, none is listened at.
     pub async fn listen<U: AsRef<str>>(
         &self,
         urls: impl IntoIterator<Item = U>,
@@ -171,7 +171,8 @@ impl Context {
     /// Dropping the future gives up and leaves nothing behind.
     ///
     /// # Errors
-    /// [`Error::Connect`] with what the last attempt met, after how long and how many attempts.
+    /// [`Error::Connect`] with what the last attempt met, after how long and how many attempts. [`Misuse`] at once for a URL that is none, a
+    /// transport that this context lacks, a missing runtime, a closed context, and for what no later attempt could mend.
     pub async fn connect(&self, url: impl AsRef<str>) -> Result<Pipe, Error> {
         self.connect_with(url, &self.inner.connect).await
     }
@@ -257,7 +258,8 @@ impl Context {
             // Under the lock: of two calls at once, the one that comes first also looks first.
             let first = !self.inner.closed.swap(true, Ordering::SeqCst);
             known.retain(|core| {
-                let Some(core) = core.upgrade() else {
+                // A forked child's part ends here, and its parent's goes on.
+                let Some(core) = core.upgrade().filter(|core| !core.is_inherited()) else {
                     return false;
                 };
                 let pipe = Pipe::new(core);

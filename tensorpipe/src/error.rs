@@ -27,7 +27,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The caller's fault; nothing was sent.
+    /// The caller's fault; nothing was sent. A message that was to be read is skipped.
     #[error(transparent)]
     Misuse(#[from] Misuse),
     /// The peer broke the protocol; the pipe has ended.
@@ -169,7 +169,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the whole pipe has ended, not only this operation.
+    /// Whether the pipe has ended, not only this operation, or a direction of it: after a [`finish`](crate::Pipe::finish) at either end,
+    /// [`Error::Closed`] leaves the other direction open. [`Pipe::has_ended`](crate::Pipe::has_ended) tells.
     pub fn ends_pipe(&self) -> bool {
         matches!(
             self,

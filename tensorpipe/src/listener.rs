@@ -147,9 +147,12 @@ impl Listener {
     /// The next pipe. Cancel safe. Waits as long as it takes.
     ///
     /// # Errors
-    /// [`Misuse::Other`] once its context has been closed.
+    /// [`Misuse::Other`] once it, its context, or its runtime has ended.
     pub async fn accept(&self) -> Result<Pipe, Error> {
-        let closed = || Misuse::Other("the context of this listener has been closed".to_owned());
+        let closed = || {
+            let ended = "this listener, its context or its runtime has been closed: listen anew";
+            Misuse::Other(ended.to_owned())
+        };
         self.pipes.next().await.ok_or_else(|| closed().into())
     }
 

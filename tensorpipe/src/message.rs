@@ -24,7 +24,8 @@ pub struct Message {
     pub payloads: Vec<Payload>,
     /// Tensors on any device.
     pub tensors: Vec<MessageTensor>,
-    /// If set, each tensor goes over one of these channels, or not at all; otherwise the context decides. See [`Message::require`].
+    /// If set and not empty, each tensor that does not fit the message's own frame goes over one of these channels, or not at all; otherwise the
+    /// context decides. Payloads go as ever. See [`Message::require`].
     pub required: Option<Arc<Vec<String>>>,
 }
 

@@ -127,7 +127,8 @@ impl ClientHandle {
     }
 
     /// The same client, whose tensors must go over one of these channels ([`Message::require`](tensorpipe::Message::require)). That
-    /// holds for arguments, and for items of a stream argument.
+    /// holds for arguments, and for items of a stream argument; not for payloads, nor for tensors that fit the message's own frame. An empty
+    /// list requires nothing.
     pub fn with_requirement(&self, channels: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             required: Some(Arc::new(channels.into_iter().map(Into::into).collect())),

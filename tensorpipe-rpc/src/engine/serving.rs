@@ -28,7 +28,7 @@ use crate::server::{ConnectionQuota, ServerShared};
 /// How many replies may wait for a caller who does not take them, beyond the limit on calls: room for calls just finished.
 const REPLIES_BEYOND: usize = 64;
 
-/// The longest description of a service that is read, in bytes. Its connection waits while it is decoded and compared.
+/// The longest description of a service that is read, in bytes. It is decoded and compared by the thread that drives: others wait for it.
 const BIND_MAX: u64 = 4 << 20;
 
 /// Longer bodies, in bytes, are decoded on another thread: by this one other connections would wait for milliseconds.

@@ -4,6 +4,7 @@
 //! `Buffer` costs nothing. All memory is initialised from birth (zero pages or earlier content of a pool), so that a
 //! half-filled buffer is never undefined.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,12 +54,23 @@ impl Buffer {
     }
 
     /// Copies `bytes` into fresh aligned memory.
+    ///
+    /// # Panics
+    /// When the system has no such memory.
     pub fn copy_from_slice(bytes: &[u8]) -> Self {
-        let mut buffer = BufferMut::zeroed(bytes.len());
-        if let Some(to) = buffer.as_bytes_mut() {
+        Self::copied(bytes, BufferMut::zeroed(bytes.len()))
+    }
+
+    /// As [`copy_from_slice`](Self::copy_from_slice), with an error where the system has no such memory.
+    pub(crate) fn try_copy_from_slice(bytes: &[u8]) -> Result<Self, SystemError> {
+        Ok(Self::copied(bytes, BufferMut::try_zeroed(bytes.len())?))
+    }
+
+    fn copied(bytes: &[u8], mut to: BufferMut) -> Self {
+        if let Some(to) = to.as_bytes_mut() {
             to.copy_from_slice(bytes);
         }
-        buffer.freeze()
+        to.freeze()
     }
 
     /// Where it lives.
@@ -131,18 +143,33 @@ impl Buffer {
 
     /// Exclusive access. Copies first if somebody else holds the memory, it is lent to another process, or it is read-only. The copy
     /// uses the same kind of memory if available. `None` if the CPU cannot read it.
+    ///
+    /// # Panics
+    /// When the system has no memory for the copy.
     pub fn make_mut(&mut self) -> Option<&mut [u8]> {
-        if self.as_bytes_mut().is_none() {
-            let bytes = self.as_bytes()?;
-            *self = match self.memory.allocate_like(bytes.len()) {
-                Some(mut copy) => {
-                    copy.as_bytes_mut()?.copy_from_slice(bytes);
-                    copy.freeze()
-                }
-                None => Self::copy_from_slice(bytes),
+        self.make_mut_or(|bytes| Ok::<_, Infallible>(Self::copy_from_slice(bytes)))
+            .unwrap_or_else(|never| match never {})
+    }
+
+    /// As [`make_mut`](Self::make_mut), with an error where the system has no memory for the copy.
+    pub(crate) fn try_make_mut(&mut self) -> Result<Option<&mut [u8]>, SystemError> {
+        self.make_mut_or(Self::try_copy_from_slice)
+    }
+
+    fn make_mut_or<E>(
+        &mut self,
+        copy: impl FnOnce(&[u8]) -> Result<Self, E>,
+    ) -> Result<Option<&mut [u8]>, E> {
+        if self.as_bytes_mut().is_none()
+            && let Some(bytes) = self.as_bytes()
+        {
+            let like = self.memory.allocate_like(bytes.len());
+            *self = match like {
+                Some(like) => Self::copied(bytes, like),
+                None => copy(bytes)?,
             };
         }
-        self.as_bytes_mut()
+        Ok(self.as_bytes_mut())
     }
 
     /// The vector of `T` that it was made of, if the range is whole and nobody else holds it; otherwise itself.
@@ -178,6 +205,9 @@ pub struct BufferMut {
 impl BufferMut {
     /// Fresh zeroed main memory, aligned to 64 bytes. Large sizes cost a page fault per page when first touched: on a
     /// hot path take memory from a [`Pool`](crate::Pool).
+    ///
+    /// # Panics
+    /// When the system has no such memory: see [`try_zeroed`](Self::try_zeroed).
     pub fn zeroed(len: usize) -> Self {
         Self {
             memory: Arc::new(Block::zeroed(len)),

@@ -1,9 +1,9 @@
-//! What the caller did wrong. Nothing was sent or changed, and each says what to do instead.
+//! What the caller did wrong. Nothing was sent, and each says what to do instead.
 
 use crate::device::Device;
 use crate::tensor::DType;
 
-/// The caller asked for something that cannot be done; nothing was sent or changed.
+/// The caller asked for something that cannot be done; nothing was sent. A message that was to be read into unsuitable memory is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misuse {

@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// Whether this is a forked child's copy, which is dropped without sending anything: see [`Owner`].
-    pub(super) fn is_inherited(&self) -> bool {
+    pub(crate) fn is_inherited(&self) -> bool {
         self.owner.is_other_process()
     }
 
@@ -421,6 +421,10 @@ impl Core {
 
     /// Begins to close: what is written still leaves, for as long as `linger` at most. A pipe that closes already keeps its bound.
     pub(crate) fn start_closing(self: &Arc<Self>, linger: Duration) {
+        // A goodbye of a forked child would be the parent's to its peer.
+        if self.is_inherited() {
+            return;
+        }
         {
             let mut shared = lock(&self.shared);
             if shared.ended.is_some() || shared.linger_until.is_some() {
@@ -439,6 +443,9 @@ impl Core {
     /// As [`Core::start_closing`]. If this bound is earlier than that of a pipe that closes already, it counts.
     pub(crate) fn close_within(self: &Arc<Self>, linger: Duration) {
         self.start_closing(linger);
+        if self.is_inherited() {
+            return;
+        }
         {
             let mut shared = lock(&self.shared);
             let until = after(linger);

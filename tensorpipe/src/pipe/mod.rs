@@ -87,7 +87,7 @@ use self::outbound::submit_message;
 use self::shared::{Arrival, ShutdownState};
 use crate::address::{Peer, PeerAddr};
 use crate::device::Pool;
-use crate::error::Error;
+use crate::error::{Error, Misuse};
 use crate::message::Message;
 use crate::proto::wire::hello::WireLimits;
 use crate::route::Route;
@@ -195,8 +195,10 @@ impl Pipe {
     /// asked for them, so awaiting a write may wait for that reader. Dropping the future does not stop the message; [`Write::cancel`] does.
     ///
     /// # Errors
-    /// [`Misuse`](crate::Misuse) for what the peer's limits or the channels do not allow (nothing is sent),
-    /// [`Error::Refused`] when the reader does not want it, and how the pipe ended.
+    /// [`Misuse`](crate::Misuse) for what the peer's limits or the channels do not allow, and where
+    /// [`Limits::queued_writes`](crate::Limits::queued_writes) of this end wait already (nothing is sent); [`Error::GoingAway`] when the peer takes no
+    /// more messages, [`Error::Refused`] when the reader does not want this one, [`Error::Unsent`] when a channel fails to carry it, and how the
+    /// pipe ended.
     pub fn write(&self, message: Message) -> Write {
         Write::start(self.core().clone(), message)
     }
@@ -319,7 +321,8 @@ impl Pipe {
     /// bound that it has.
     ///
     /// # Errors
-    /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did.
+    /// [`Error::Undelivered`] when the peer did not take everything in time, else how the pipe ended before it did. In a forked child
+    /// [`Misuse::Other`](crate::Misuse::Other): its parent's pipe goes on.
     pub async fn close(&self) -> Result<(), Error> {
         self.core().start_closing(self.core().timeouts.linger);
         self.closed().await
@@ -335,6 +338,10 @@ impl Pipe {
     }
 
     async fn closed(&self) -> Result<(), Error> {
+        if self.core().is_inherited() {
+            let reason = "it belongs to the process that this one was forked from: drop it";
+            return Err(Misuse::Other(format!("pipe {}: {reason}", self.name())).into());
+        }
         match self.gone().await {
             Error::Closed { by_peer: false, .. } => Ok(()),
             error => Err(error),

@@ -170,15 +170,8 @@ fn current(page: &AtomicU64) -> u64 {
 static NUMBER: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
 fn page() -> Result<&'static &'static AtomicU64, SystemError> {
-    static PAGE: OnceBox<&'static AtomicU64> = OnceBox::new();
-    let page = match PAGE.get() {
-        Some(page) => page,
-        // A refusal is not remembered: it may pass.
-        None => {
-            let made = make()?;
-            PAGE.get_or_init(|| made)
-        }
-    };
+    static PAGE: OnceBox<Result<&'static AtomicU64, SystemError>> = OnceBox::new();
+    let page = PAGE.get_or_init(make).as_ref().map_err(Clone::clone)?;
     NUMBER.store(ptr::from_ref(*page).cast_mut(), Ordering::Relaxed);
     Ok(page)
 }

@@ -28,7 +28,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::device::{ALIGNMENT, Buffer, BufferMut, Device};
-use crate::error::Misuse;
+use crate::error::{Misuse, SystemError};
 
 /// The most dimensions that a tensor can have.
 pub const MAX_DIMS: usize = 32;
@@ -190,11 +190,12 @@ impl Tensor {
     /// and written one by one, separate tensors.
     ///
     /// # Errors
-    /// As [`Tensor::as_slice`].
+    /// As [`Tensor::as_slice`], and [`Misuse::Other`] where the system has no memory for the copy.
     pub fn make_mut<T: Element>(&mut self) -> Result<&mut [T], Misuse> {
         self.check_dtype::<T>()?;
         let device = self.device();
-        let bytes = self.buffer.make_mut().ok_or(Misuse::NotOnCpu(device))?;
+        let bytes = self.buffer.try_make_mut().map_err(no_memory)?;
+        let bytes = bytes.ok_or(Misuse::NotOnCpu(device))?;
         if bytes.is_empty() {
             return Ok(&mut []);
         }
@@ -228,14 +229,14 @@ impl Tensor {
     /// Itself if its memory is aligned to 64 bytes, else a copy that is.
     ///
     /// # Errors
-    /// [`Misuse::NotOnCpu`] for device memory.
+    /// [`Misuse::NotOnCpu`] for device memory, [`Misuse::Other`] where the system has no memory for the copy.
     pub fn to_aligned(&self) -> Result<Self, Misuse> {
         let bytes = self.as_bytes()?;
         if bytes.is_empty() || (bytes.as_ptr() as usize).is_multiple_of(ALIGNMENT) {
             return Ok(self.clone());
         }
         Ok(Self {
-            buffer: Buffer::copy_from_slice(bytes),
+            buffer: Buffer::try_copy_from_slice(bytes).map_err(no_memory)?,
             dtype: self.dtype,
             shape: self.shape.clone(),
         })
@@ -353,6 +354,13 @@ fn checked_len(dtype: DType, shape: &Shape) -> Result<u64, Misuse> {
 
 fn alignment_of(bytes: &[u8]) -> usize {
     1 << (bytes.as_ptr() as usize).trailing_zeros().min(12)
+}
+
+/// Where a copy would lie.
+fn no_memory(error: SystemError) -> Misuse {
+    Misuse::Other(format!(
+        "no memory for a copy of the tensor ({error}); let go of its other handles, or of something else"
+    ))
 }
 
 fn misaligned<T: Element>(bytes: &[u8]) -> Misuse {

@@ -33,6 +33,28 @@ fn a_child_drops<T>(inherited: &mut Option<T>) -> bool {
     }
 }
 
+/// Closes all of it when it is dropped in a forked child.
+struct Closes(Context, Connection, Option<Server>, u32);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        let Self(context, connection, server, parent) = self;
+        if *parent == std::process::id() {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        let closes = async {
+            connection.close().await.unwrap_err();
+            assert_eq!(server.take().unwrap().shutdown().await, 0);
+            context.close().await.unwrap();
+        };
+        // This thread is within its parent's runtime.
+        std::thread::scope(|threads| threads.spawn(|| runtime.block_on(closes)).join()).unwrap();
+        std::mem::forget(runtime);
+    }
+}
+
 #[test]
 fn a_forked_child_ends_nothing_of_its_parents() {
     alone(async || {
@@ -59,6 +81,12 @@ fn a_forked_child_ends_nothing_of_its_parents() {
         assert!(a_child_drops(&mut part));
         assert!(a_child_drops(&mut client));
         assert!(a_child_drops(&mut server));
+        // Not even if it closes them.
+        let connection = other.connection().clone();
+        let parent = std::process::id();
+        let mut closes = Some(Closes(context.clone(), connection, server.take(), parent));
+        assert!(a_child_drops(&mut closes));
+        let _server = closes.take().unwrap().2.take();
         let answer = soon("the answer", call.take().unwrap()).await;
         assert_eq!(answer.unwrap(), 3000);
         let (client, part) = (client.unwrap(), part.unwrap());

@@ -139,14 +139,9 @@ fn is_of_the_service(error: &ConnectError) -> bool {
     match error {
         ConnectError::NoService { .. } | ConnectError::Mismatch(_) => true,
         ConnectError::Pipe(error) => matches!(error, Error::Misuse(Misuse::TooLarge { .. })),
-        ConnectError::Call(error) => matches!(
-            error,
-            CallError::BadArguments(_)
-                | CallError::Denied(_)
-                | CallError::Encode(_)
-                | CallError::Decode(_)
-                | CallError::Other(_)
-        ),
+        ConnectError::Call(error) => {
+            matches!(error, CallError::BadArguments(_) | CallError::Encode(_))
+        }
         _ => false,
     }
 }

@@ -32,6 +32,7 @@ use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::address::PeerAddr;
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
+use crate::sys::fork::{OnceBox, PerProcess};
 use crate::sys::machine::{self, IpcDomain};
 use crate::sys::{memfd, peer};
 
@@ -68,8 +69,15 @@ impl ShmTransport {
 
 /// Where this process is, or why it has no shared memory. A shortage that passes is not remembered.
 fn here() -> Result<IpcDomain, String> {
+    // A forked child may differ from its parent here.
+    static HERE: PerProcess<OnceBox<IpcDomain>> = PerProcess::new();
     memfd::probe().map_err(|error| format!("this system gives no shared memory: {error}"))?;
-    IpcDomain::here()
+    let known = HERE.get(OnceBox::new);
+    if let Some(known) = known.get() {
+        return Ok(*known);
+    }
+    let found = IpcDomain::here()?;
+    Ok(*known.get_or_init(|| found))
 }
 
 impl Transport for ShmTransport {
