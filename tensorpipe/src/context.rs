@@ -22,7 +22,7 @@ use crate::negotiate;
 use crate::pipe::{Budget, BudgetStats, Core, CreditAhead, Pipe};
 use crate::route::{Refusal, Requirement, Threshold};
 use crate::sync::{AtomicBool, Mutex, Ordering, Weak, lock};
-use crate::sys::fork::PerProcess;
+use crate::sys::fork::{Owner, PerProcess};
 use crate::transports::Transport;
 
 /// How long `connect` waits before it logs that it waits.
@@ -62,6 +62,7 @@ pub(crate) struct Inner {
     pipes: Mutex<Vec<Weak<Core>>>,
     listeners: Mutex<Vec<Weak<crate::listener::Tasks>>>,
     closed: AtomicBool,
+    owner: Owner,
 }
 
 impl std::fmt::Debug for Context {
@@ -247,19 +248,22 @@ impl Context {
 
     /// Ends everything: listeners stop, and each pipe delivers what was written to it and says goodbye, all within
     /// [`Timeouts::linger`] and a second. The context cannot be used afterwards. Cancel safe: all goes on, and a second call waits
-    /// for the same pipes.
+    /// for the same pipes. In a forked child it does nothing.
     ///
     /// # Errors
     /// The first error of a pipe that had not ended before, and did not end by a goodbye: perhaps its peer has not got everything.
     pub async fn close(&self) -> Result<(), Error> {
+        // A lock may be one that a thread of the parent's had at the fork.
+        if self.inner.owner.is_other_process() {
+            return Ok(());
+        }
         let mut pipes = Vec::new();
         {
             let mut known = lock(&self.inner.pipes);
             // Under the lock: of two calls at once, the one that comes first also looks first.
             let first = !self.inner.closed.swap(true, Ordering::SeqCst);
             known.retain(|core| {
-                // A forked child's part ends here, and its parent's goes on.
-                let Some(core) = core.upgrade().filter(|core| !core.is_inherited()) else {
+                let Some(core) = core.upgrade() else {
                     return false;
                 };
                 let pipe = Pipe::new(core);

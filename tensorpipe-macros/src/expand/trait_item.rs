@@ -65,28 +65,16 @@ pub(crate) fn method(method: &Method<'_>) -> TokenStream {
     let body = match &method.syntax.default {
         None => method.syntax.semi_token.to_token_stream(),
         Some(block) if stream => quote!(#block),
-        // As with rustc's `async fn`, the future owns every argument, even an unused one, and longer than what the body leaves behind.
+        // As with rustc's `async fn`, the future owns every argument, even an unused one.
         Some(block) => {
-            let owned: Vec<_> = inputs.iter_mut().filter_map(own).collect();
+            let owned = inputs.iter_mut().filter_map(own);
             let stmts = &block.stmts;
-            match owned.is_empty() {
-                // rustc calls the braces of a block inside the async block needless, so the async block takes the statements.
-                true => {
-                    let mut inner = TokenStream::new();
-                    block
-                        .brace_token
-                        .surround(&mut inner, |inner| inner.extend(quote!(#(#stmts)*)));
-                    quote!({ async move #inner })
-                }
-                false => quote!({
-                    async move {
-                        #(#owned)*
-                        #[allow(unused_braces, clippy::let_unit_value, clippy::let_and_return)]
-                        let output: #written = #block;
-                        output
-                    }
-                }),
-            }
+            // rustc calls the braces of a block inside the async block needless, so the async block takes the statements.
+            let mut inner = TokenStream::new();
+            block.brace_token.surround(&mut inner, |inner| {
+                inner.extend(quote!(#(#owned)* #(#stmts)*));
+            });
+            quote!({ async move #inner })
         }
     };
     quote!(#(#attrs)* #fn_token #ident(#(#inputs),*) #output #body)
@@ -114,7 +102,8 @@ fn own(input: &mut FnArg) -> Option<TokenStream> {
             subpat: None,
             ident,
             ..
-        }) => quote!(let #ident = #ident;),
+        // Captured, not a local: before edition 2024 what the last expression leaves behind outlives the block's locals.
+        }) => quote!(let _ = &#ident;),
         written => {
             let name = local("_context");
             let owned = quote!(let #name = #name; let #written = #name;);

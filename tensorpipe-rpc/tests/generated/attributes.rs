@@ -169,6 +169,12 @@ trait Short {
     async fn never(&self) -> u8 {
         panic!("not yet")
     }
+    async fn never_of(&self, _number: u8) -> u8 {
+        panic!("not yet")
+    }
+    #[rustfmt::skip]
+    async fn early(&self, number: u8) -> u8 { return number; }
+    async fn nothing(&self, _numbers: Vec<u8>) -> () {}
 }
 
 impl Short for One {}

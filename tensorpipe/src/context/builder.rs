@@ -14,6 +14,7 @@ use crate::pipe::{Budget, CreditAhead};
 use crate::process::random_nonce;
 use crate::route::{Refusal, Requirement, Threshold};
 use crate::sync::{AtomicBool, Mutex};
+use crate::sys::fork::Owner;
 use crate::transports::{self, Transport};
 
 /// Makes a [`Context`]. Every setting has a default that works.
@@ -329,6 +330,7 @@ impl ContextBuilder {
             pipes: Mutex::new(Vec::new()),
             listeners: Mutex::new(Vec::new()),
             closed: AtomicBool::new(false),
+            owner: Owner::here(),
         };
         Ok(Context {
             inner: Arc::new(inner),

@@ -163,9 +163,15 @@ impl Buffer {
         if self.as_bytes_mut().is_none()
             && let Some(bytes) = self.as_bytes()
         {
-            let like = self.memory.allocate_like(bytes.len());
-            *self = match like {
-                Some(like) => Self::copied(bytes, like),
+            *self = match self.memory.allocate_like(bytes.len()) {
+                Some(mut like) => {
+                    // Memory that the CPU cannot write must not take the place of what it can read.
+                    let Some(to) = like.as_bytes_mut() else {
+                        return Ok(None);
+                    };
+                    to.copy_from_slice(bytes);
+                    like.freeze()
+                }
                 None => copy(bytes)?,
             };
         }

@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// Whether this is a forked child's copy, which is dropped without sending anything: see [`Owner`].
-    pub(crate) fn is_inherited(&self) -> bool {
+    pub(super) fn is_inherited(&self) -> bool {
         self.owner.is_other_process()
     }
 

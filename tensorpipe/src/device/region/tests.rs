@@ -1,7 +1,9 @@
 //! Who may write to memory, and what comes back of it.
 
+use std::any::Any;
+
 use super::*;
-use crate::device::ALIGNMENT;
+use crate::device::{ALIGNMENT, DeviceKind};
 
 #[test]
 fn fresh_memory_is_aligned_zeroed_and_exclusive() {
@@ -40,4 +42,35 @@ fn shared_memory_is_not_writable() {
     drop(two);
     assert!(one.slice(1..2).as_bytes_mut().is_none());
     assert_eq!(one.slice(1..3).as_bytes().unwrap(), b"bc");
+}
+
+/// Memory that the CPU reads and does not write, of which there is more.
+struct ReadOnly(Vec<u8>);
+
+impl Memory for ReadOnly {
+    fn device(&self) -> Device {
+        Device::new(DeviceKind::CUDA, 0)
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn as_bytes(&self) -> Option<&[u8]> {
+        Some(&self.0)
+    }
+    fn allocate_like(&self, len: usize) -> Option<BufferMut> {
+        BufferMut::from_memory(Arc::new(Self(vec![0; len])), len).ok()
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+#[test]
+fn what_cannot_be_written_keeps_its_bytes() {
+    let mut buffer = Buffer::new(Arc::new(ReadOnly(vec![1, 2, 3])));
+    assert!(buffer.make_mut().is_none());
+    assert_eq!(buffer.as_bytes(), Some(&[1, 2, 3][..]));
 }

@@ -74,10 +74,16 @@ fn here() -> Result<IpcDomain, String> {
     memfd::probe().map_err(|error| format!("this system gives no shared memory: {error}"))?;
     let known = HERE.get(OnceBox::new);
     if let Some(known) = known.get() {
-        return Ok(*known);
+        return Ok(at_present(*known));
     }
     let found = IpcDomain::here()?;
-    Ok(*known.get_or_init(|| found))
+    Ok(at_present(*known.get_or_init(|| found)))
+}
+
+/// A process may become another user's.
+fn at_present(known: IpcDomain) -> IpcDomain {
+    let user = machine::user();
+    IpcDomain { user, ..known }
 }
 
 impl Transport for ShmTransport {
