@@ -233,7 +233,7 @@ impl<T: Send + Sync + 'static> Shared<T> {
     /// matters, allow only URLs whose servers prove who they are, such as `tls`.
     ///
     /// The sender of the reference chooses the hosts and ports that this connects to, over the context's transports: at most 8
-    /// URLs, within 33 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where). Must be awaited inside a
+    /// URLs, within 40 s in all. For references from untrusted peers, use [`open_where`](Shared::open_where). Must be awaited inside a
     /// tokio runtime, on which the connection lives.
     ///
     /// # Errors
@@ -286,14 +286,14 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let others = (urls.len() - i) as u32;
             let share = left / others;
             let by = Instant::now() + share;
-            let late = |doing: &str| tensorpipe::Error::Timeout {
+            let late = |doing: &str, after| tensorpipe::Error::Timeout {
                 what: format!("{doing} {url}, where a reference says that its owner is").into(),
-                after: share,
+                after,
                 hint: "the owner may be gone: ask whoever shared the reference for another one",
             };
             let connecting = Connection::connect_with(context, url);
             let connected = tokio::time::timeout_at(by, connecting).await;
-            let connected = connected.map_err(|_| late("connecting to"));
+            let connected = connected.map_err(|_| late("connecting to", share));
             let connection = match connected.flatten() {
                 Ok(connection) => connection,
                 Err(error) => {
@@ -304,10 +304,11 @@ impl<T: Send + Sync + 'static> Shared<T> {
             let made = connection.engine.ask(Kind::Claim, &self.token, None, None);
             let claim = Call::of_value(&super::FETCH, made.map(StartedCall::sent));
             // The token is used up once it is asked with: not for want of the time that connecting took.
-            let by = by.max(Instant::now() + REACHABLE_STILL / others);
+            let asked = Instant::now();
+            let by = by.max(asked + REACHABLE_STILL / others);
             let claimed = tokio::time::timeout_at(by, claim).await;
             let unanswered = |_| CallError::Connection {
-                error: late("claiming at"),
+                error: late("claiming at", by - asked),
                 may_have_run: true,
             };
             // Whatever it answers, perhaps this is not the owner. If it is, the others need not be waited for long.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Tokens are counted in thousandths.
 const TOKEN: u64 = 1000;
 
-/// How many calls are retried on another replica because a server was overloaded, or did not take them while its pipe went on. Retries after a server's death do not count:
+/// How many calls are retried on another replica because a server was overloaded, or did not take them while its pipe went on. Retries
+/// after a server's death do not count:
 /// [`Backoff`](super::Backoff) bounds how often servers die.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryBudget {
