@@ -21,6 +21,7 @@ pub(crate) fn spawn_background(core: &Arc<Core>) {
         core: core.clone(),
         sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
         wake_at: None,
+        ticks: false,
         polls: false,
         is_polled: false,
     };
@@ -37,6 +38,8 @@ struct Background {
     core: Arc<Core>,
     sleep: Pin<Box<Sleep>>,
     wake_at: Option<Instant>,
+    /// That was set no later than for the next tick.
+    ticks: bool,
     /// It is the one that polls the connection.
     polls: bool,
     /// A poll of it has begun and has not returned.
@@ -61,6 +64,9 @@ impl Background {
         let driver = &core.driver;
         if driver.drive_in_background(core, &mut self.polls, cx.waker()) {
             // Timeouts can wait for the next poll.
+            return Poll::Pending;
+        }
+        if self.is_timer_right() {
             return Poll::Pending;
         }
         loop {
@@ -93,7 +99,8 @@ impl Background {
                 core.drive();
                 continue;
             }
-            let tick = driver.wakers.is_ticking().then(|| now + TICK);
+            self.ticks = driver.wakers.is_ticking();
+            let tick = self.ticks.then(|| now + TICK);
             let Some(wake_at) = [tick, next].into_iter().flatten().min() else {
                 return Poll::Pending;
             };
@@ -110,6 +117,19 @@ impl Background {
                 driver.tick(core);
             }
         }
+    }
+
+    /// Whether the timer is set for what is due next, and has not expired. Costs no look at the clock, which most polls do not need.
+    fn is_timer_right(&self) -> bool {
+        let Some(wake_at) = self.wake_at else {
+            return false;
+        };
+        if self.sleep.is_elapsed() || (self.core.driver.wakers.is_ticking() && !self.ticks) {
+            return false;
+        }
+        let shared = lock(&self.core.shared);
+        let is_due = || shared.next_timeout().is_some_and(|next| next < wake_at);
+        !shared.is_over() && shared.closed_in_full().is_none() && !is_due()
     }
 
     /// Waits until the connection of the ended pipe has said goodbye, or its time is up: another thread may be held up with the connection.

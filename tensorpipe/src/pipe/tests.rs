@@ -47,7 +47,8 @@ pub(super) async fn memory_pair() -> (Pipe, Pipe) {
 
 const PORT: &str = "tcp://127.0.0.1:0";
 
-async fn tcp_pair() -> (Pipe, Pipe) {
+/// Over loopback, where each read and write is a system call.
+pub(super) async fn tcp_pair() -> (Pipe, Pipe) {
     pair(vec![Arc::new(TcpTransport::new())], PORT).await
 }
 

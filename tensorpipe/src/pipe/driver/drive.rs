@@ -12,14 +12,23 @@ use super::thread_counts::with_counts;
 use super::tuning::ROUNDS;
 use super::waiter::Waiting;
 use super::wakers::Wakers;
-use crate::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering, try_lock};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, try_lock};
+
+/// The last round has left work, or its connection may have to be told that somebody polls, or nobody.
+const BUSY: u32 = 0;
+
+/// It has left nothing, and the connection wakes.
+const ASLEEP: u32 = 1;
+
+/// It has left nothing, and the connection wakes nobody: it is polled.
+const POLLED: u32 = 2;
 
 /// How a round of work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pipe) enum Round {
     /// Nothing to do until the connection wakes somebody.
     Idle,
-    /// Messages are to be delivered. There was nothing else, and somebody polls for what comes next.
+    /// Messages are to be delivered. There was nothing else, and somebody polls for what comes next, or the connection wakes for it.
     Deliver,
     /// Stopped early to let messages be delivered.
     DeliverAndContinue,
@@ -69,6 +78,8 @@ pub(in crate::pipe) struct Driver<W> {
     kicked: AtomicBool,
     /// Taken only by trying.
     work: Mutex<W>,
+    /// How the last round has left the work: one of the constants above. Changed with the work held.
+    rest: AtomicU32,
     /// The last driver has yielded, or used up its slice: others come first.
     yielded: AtomicBool,
     pub(in crate::pipe) wakers: Arc<Wakers>,
@@ -83,6 +94,7 @@ impl<W> Driver<W> {
         Self {
             kicked: AtomicBool::new(false),
             work: Mutex::new(work(wakers.clone().into())),
+            rest: AtomicU32::new(BUSY),
             yielded: AtomicBool::new(false),
             wakers,
             polling,
@@ -109,6 +121,24 @@ impl<W> Driver<W> {
         if self.should_yield_to_main_futures() && core.can_wait() {
             self.yield_and_wake();
         }
+    }
+
+    /// As [`Driver::drive`], for an operation that begins to wait, which may find that there is nothing to do. Whoever queues something drives
+    /// for it, or has somebody come; so does a wake-up, of which this sees its own.
+    pub(super) fn drive_to_wait<C: Driven<Work = W>>(&self, core: &Arc<C>) {
+        if !self.is_at_rest() {
+            self.drive(core);
+        }
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let rest = match self.is_polling() {
+            true => POLLED,
+            false => ASLEEP,
+        };
+        self.rest.load(Ordering::Relaxed) == rest
+            && !self.kicked.load(Ordering::Relaxed)
+            && !self.wakers.has_woken()
     }
 
     /// As [`Driver::drive`], also if this thread has yielded: for a caller that has to know all that has come.
@@ -152,10 +182,19 @@ impl<W> Driver<W> {
             };
             // The round is for the kicks so far, too. One that this does not see yet is seen below, or by the last check.
             self.take_kick();
+            let mut polled = self.is_polling();
             let mut ended = round(&mut work);
             while ended == Round::Idle && self.take_kick() {
+                polled = self.is_polling();
                 ended = round(&mut work);
             }
+            let rest = match ended {
+                Round::Idle | Round::Deliver if polled => POLLED,
+                Round::Idle | Round::Deliver => ASLEEP,
+                Round::DeliverAndContinue | Round::Yield => BUSY,
+            };
+            // Somebody who has switched polling meanwhile drives, or has left a kick.
+            self.rest.store(rest, Ordering::Relaxed);
             drop(work);
             match deliver() {
                 Rest::None => {}
@@ -266,6 +305,29 @@ mod tests {
         assert_eq!(driver.is_kicked(), is_left, "what is left is forgotten");
         assert_eq!(*lock(&driver.work), delivered);
         (delivered, is_left, driver.yielded.load(Ordering::SeqCst))
+    }
+
+    #[test]
+    fn whoever_begins_to_wait_drives_only_where_something_may_be_left() {
+        use Round::{Deliver, Idle, Yield};
+        let driver = Driver::new(BusyPoll::new(true, false), |_| ());
+        let ends = |round| {
+            let _ = driver.rounds(|()| round, || Rest::None, || false);
+            driver.is_at_rest()
+        };
+        assert!(!driver.is_at_rest(), "its connection wakes nobody yet");
+        assert!(ends(Idle) && ends(Deliver));
+        assert!(!ends(Yield), "it was left unfinished");
+        assert!(ends(Idle), "a kick stays");
+        driver.kick();
+        assert!(!driver.is_at_rest());
+        assert!(ends(Idle));
+        driver.wakers.notify();
+        assert!(!driver.is_at_rest(), "the connection has woken");
+        assert!(ends(Idle));
+        driver.poll_anyway();
+        assert!(!driver.is_at_rest(), "the connection would wake");
+        assert!(ends(Idle));
     }
 
     #[test]

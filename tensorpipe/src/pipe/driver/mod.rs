@@ -17,7 +17,8 @@
 //! | `Woken` | the task is polled | `Driving` | `Wakers::driving`, `Driver::rounds` |
 //! | `Woken` | its operation is dropped first | `Woken`, the next task | `Wakers::deregister` |
 //! | `Woken` | it does nothing for a `TICK`: a forgotten future | `Driving`, by the background task | `Driver::tick` |
-//! | `Asleep` | an operation begins | `Driving`; if polling pays, with polling on | `Waiter::poll`, `Driver::start_polling` |
+//! | `Asleep` | an operation begins, and polling pays | `Driving`, with polling on | `Waiter::poll`, `Driver::start_polling` |
+//! | `Asleep` | an operation begins | `Asleep`: whoever queued something has driven for it; `Driving` if the last round has left something | `Driver::drive_to_wait` |
 //! | `Driving` | another thread has work | `Driving`, one more round | `Driver::kick` |
 //! | `Driving` | it has done a slice, or has given the handler one, and there is more | `Woken`, behind sockets and timers; other tasks of the thread only kick, `LEFT_ALONE` times at most | `Driver::yield_and_wake` |
 //! | `Driving` | something has come while a main future waits, on a runtime of one thread | the same | `Driver::yield_and_wake` |
@@ -33,7 +34,7 @@
 //! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::deregister` |
 //! | `Polling` | the poller's task does something else, nobody else waits | `Vacant` | `Driver::pause` |
 //! | `Polling` | no poll within a `TICK`: a forgotten future | `Asleep` | `Driver::tick` |
-//! | `Vacant` | an operation begins | `Driving`, then `Polling` | `Waiter::poll` |
+//! | `Vacant` | an operation begins | `Polling` | `Waiter::poll` |
 //! | `Polling` | one of many operations begins, whose messages left together | `Polling`: the poller drives for it | `Waiter::count` |
 //! | `Vacant` | a `TICK` passes | `Asleep` | `Driver::tick` |
 //!
@@ -55,7 +56,7 @@
 //! Why busy-polling: to wake a sleeping core costs some 20 µs at each end, a poll some nanoseconds. If the connection can be polled, one of
 //! the waiting tasks polls it cooperatively, then sleeps. Over tcp a poll is a system call, so it polls only while few operations are under
 //! way, and its thread drives few pipes. While a task polls, no further round follows one that has only read messages for the handler: the
-//! poller finds what comes next.
+//! poller finds what comes next. Nor does one on a runtime of one thread where a read is a system call: the round itself asks to be woken.
 //!
 //! A runtime of one thread polls the future of `block_on`, the *main future*, together with its sockets and timers: at the latest after
 //! some sixty tasks. Polling tasks that find each other's answers are always ready, and would delay it that long. So when something comes

@@ -84,7 +84,7 @@ pub(in crate::pipe) fn is_available() -> bool {
 
 /// Whether the runtime of this thread has no other thread. It runs a task that wakes itself some sixty times before it polls sockets and
 /// timers.
-pub(super) fn is_single_threaded() -> bool {
+pub(in crate::pipe) fn is_single_threaded() -> bool {
     let runtime = Handle::try_current();
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }

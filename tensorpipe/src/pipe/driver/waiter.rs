@@ -129,11 +129,11 @@ impl<H: Holds> Waiter<H> {
         let driver = core.driver();
         if !self.polls {
             driver.start_polling();
-        } else if driver.is_polling() && !driver.poll::<H::Core>() {
-            // Polling is still on. If another task has stopped it in between, the connection may have woken this one: then it drives.
-            return;
+            driver.drive_to_wait(core);
+        } else if !driver.is_polling() || driver.poll::<H::Core>() {
+            // If another task has stopped polling in between, the connection may have woken this one.
+            driver.drive(core);
         }
-        driver.drive(core);
     }
 
     /// What it waits for is not there. Returns whether its task is scheduled to poll again; if so, nobody else has to wake it.
@@ -165,7 +165,10 @@ impl<H: Holds> Waiter<H> {
             if !self.polls && !rests {
                 driver.start_polling();
             }
-            driver.drive(core);
+            match news {
+                true => driver.drive(core),
+                false => driver.drive_to_wait(core),
+            }
             self.check(&mut check).or_else(|| {
                 if !rests && self.poll_again(cx.waker()) {
                     return None;

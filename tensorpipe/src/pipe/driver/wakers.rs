@@ -223,6 +223,11 @@ impl Wakers {
         }
     }
 
+    /// Whether a task was woken, and has not driven the pipe since. That task sees it.
+    pub(super) fn has_woken(&self) -> bool {
+        self.notified.load(Ordering::Relaxed)
+    }
+
     /// Wakes somebody to drive.
     pub(in crate::pipe) fn notify(&self) {
         self.notified.swap(true, Ordering::SeqCst);

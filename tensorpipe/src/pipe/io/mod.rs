@@ -16,7 +16,7 @@ use std::time::Instant;
 pub(crate) use self::common::Common;
 use self::receive::Bulk;
 use super::driver::tuning::{PASSES, RECEIVE_BUFFER_IDLE, SLOW_STEP, STEPS_IN_A_ROW};
-use super::driver::{Readiness, Reads, Round, Sends, wake};
+use super::driver::{Readiness, Reads, Round, Sends, runtime, wake};
 use super::lane::Work;
 use super::shared::{Shared, ShutdownState};
 use crate::ambient;
@@ -63,6 +63,8 @@ pub(super) struct Io {
     found: bool,
     /// The error of a write outside of a round, which the next round reports.
     failed: Option<Error>,
+    /// The error of a read behind messages that were delivered first, which the next read reports.
+    unread: Option<Error>,
     /// When bytes came in last: the clock is read once a read of the connection, not once a frame, and more rarely while polled.
     read_at: Instant,
     /// Reads of the connection since the clock was read.
@@ -111,6 +113,7 @@ impl Io {
             marks: Vec::new(),
             found: false,
             failed: None,
+            unread: None,
             read_at: ambient::now(),
             reads_since: 0,
             large_read_at: ambient::now(),
@@ -187,6 +190,21 @@ impl Io {
         }
     }
 
+    /// Has the connection wake for what follows, so that no round has to follow these deliveries. Only where nothing can have come since the
+    /// last read: it left the buffer some room, and this thread has not asked the system for news since.
+    fn asks_to_be_woken(&mut self, common: &Common) -> bool {
+        if !common.driver.io_is_syscall() || self.is_filled || !runtime::is_single_threaded() {
+            return false;
+        }
+        match self.fill(common) {
+            Ok(came) => !came,
+            Err(error) => {
+                self.unread = Some(error);
+                false
+            }
+        }
+    }
+
     /// Whether all that has come is acted on, and nothing waits to be sent.
     fn is_through(&self) -> bool {
         let (read, sent) = (self.start == self.end, self.pieces.is_empty());
@@ -228,10 +246,13 @@ impl Io {
             }
             let received = self.receive(common)?;
             if common.deliveries_due() > 0 {
-                return Ok(match self.polled && self.is_through() {
-                    true => Round::Deliver,
-                    false => Round::DeliverAndContinue,
-                });
+                let is_through = self.is_through();
+                return Ok(
+                    match is_through && (self.polled || self.asks_to_be_woken(common)) {
+                        true => Round::Deliver,
+                        false => Round::DeliverAndContinue,
+                    },
+                );
             }
             // What receiving made us say (grants, windows, answers) goes out before we wait.
             if !received {

@@ -35,6 +35,9 @@ impl Io {
     /// Receives until the connection wants to wait, a message is there, or it is time to yield. Returns `false` if
     /// the connection, or the handler, is to be waited for.
     pub(super) fn receive(&mut self, common: &Common) -> Result<bool, Error> {
+        if let Some(error) = self.unread.take() {
+            return Err(error);
+        }
         let mut reads = 0;
         loop {
             if common.has_too_many_deliveries() {
@@ -193,7 +196,7 @@ impl Io {
     }
 
     /// Reads frames. Returns `false` if the connection wants to wait.
-    fn fill(&mut self, common: &Common) -> Result<bool, Error> {
+    pub(super) fn fill(&mut self, common: &Common) -> Result<bool, Error> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0

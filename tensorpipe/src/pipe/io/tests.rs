@@ -1,4 +1,4 @@
-//! What waits to be sent, and the memory for it; a connection that panics.
+//! What waits to be sent, and the memory for it; a connection that panics; one that breaks behind a message.
 
 use std::io;
 use std::task::Poll;
@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::*;
+use crate::engine::{EnginePipe, Handler, Held};
 use crate::pipe::Pipe;
 use crate::pipe::driver::tuning::RECEIVE_BUFFER;
-use crate::pipe::tests::{memory_pair, soon};
-use crate::sync::Arc;
+use crate::pipe::tests::{memory_pair, soon, tcp_pair};
+use crate::sync::{Arc, Mutex};
+use crate::{Incoming, Message, MessageStats};
 
 impl Io {
     /// Bytes of room for frames.
@@ -134,4 +136,84 @@ fn a_connection_whose_goodbye_does_not_end_is_dropped_also_where_nobody_runs_its
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(Arc::strong_count(&held), 1, "it stays open");
+}
+
+/// Breaks behind the first bytes that come. As a socket, it says so once, and then that nothing more comes.
+struct Breaks(Box<dyn Connection>, Option<io::Result<()>>);
+
+impl Connection for Breaks {
+    fn endpoints(&self) -> String {
+        self.0.endpoints()
+    }
+}
+
+impl AsyncRead for Breaks {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(end) = &mut self.1 {
+            return Poll::Ready(std::mem::replace(end, Ok(())));
+        }
+        let read = Pin::new(&mut *self.0).poll_read(cx, buf);
+        if !buf.filled().is_empty() {
+            self.1 = Some(Err(io::Error::other("by design")));
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Breaks {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[derive(Default)]
+struct Tells(Mutex<Vec<String>>);
+
+impl Handler for Tells {
+    fn incoming(&self, _: Incoming) {
+        lock(&self.0).push("a message".into());
+    }
+
+    fn message(&self, _: u64, _: Result<Message, Error>, _: MessageStats, _: Held) {}
+
+    fn closed(&self, error: &Error) {
+        lock(&self.0).push(error.to_string());
+    }
+}
+
+/// The read that asks to be woken finds the end already, with the message still to be given to the handler.
+#[tokio::test]
+async fn a_connection_that_breaks_behind_a_message_has_it_delivered_and_says_why() {
+    let (client, server) = tcp_pair().await;
+    {
+        let mut io = server.core().driver.hold().unwrap();
+        let inner = io.connection.take().unwrap();
+        io.connection = Some(Box::new(Breaks(inner, None)));
+    }
+    let told = Arc::new(Tells::default());
+    server.set_handler(told.clone()).unwrap();
+    client.send(Message::new("the last one")).unwrap();
+    soon(server.ended()).await;
+    let told = lock(&told.0);
+    let [message, end] = &**told else {
+        panic!("{told:?}");
+    };
+    assert_eq!(message, "a message");
+    assert!(end.contains("by design"), "{end}");
 }
