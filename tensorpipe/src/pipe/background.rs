@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use tokio::task::unconstrained;
 use tokio::time::Sleep;
 
 use super::core::Core;
@@ -109,7 +110,9 @@ impl Background {
                 self.wake_at = Some(wake_at);
                 self.sleep.as_mut().reset(wake_at.into());
             }
-            if self.sleep.as_mut().poll(cx).is_pending() {
+            // A timer that this poll has no budget left for would wake nobody.
+            let timer = pin!(unconstrained(self.sleep.as_mut()));
+            if timer.poll(cx).is_pending() {
                 return Poll::Pending;
             }
             self.wake_at = None;
@@ -188,9 +191,13 @@ impl Background {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
+    use tokio::task::coop::poll_proceed;
+
     use super::*;
     use crate::Message;
-    use crate::pipe::tests::{memory_pair, soon};
+    use crate::pipe::tests::{Woken, memory_pair, soon};
 
     /// Both ends have worked, and one waits for what never comes: after a few checks nobody checks any more.
     #[tokio::test]
@@ -212,5 +219,36 @@ mod tests {
         .await;
         client.write(Message::new("another")).await.unwrap();
         waiting.await.unwrap().unwrap();
+    }
+
+    /// A task may have done so much in one go that tokio lets its timers and channels wait: this one has to be set all the same.
+    #[tokio::test]
+    async fn its_timer_is_set_also_behind_a_handler_that_has_done_much() {
+        let (client, _server) = memory_pair().await;
+        let core = client.core();
+        let mut task = Background {
+            core: core.clone(),
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            wake_at: None,
+            ticks: false,
+            polls: false,
+            is_polled: false,
+        };
+        let (woken, waker) = Woken::new();
+        core.driver.wakers.keep_ticking();
+        let mut poll = || Pin::new(&mut task).poll(&mut Context::from_waker(&waker));
+        let before = poll_fn(|cx| {
+            while let Poll::Ready(budget) = poll_proceed(cx) {
+                budget.made_progress();
+            }
+            assert!(poll().is_pending());
+            Poll::Ready(woken.count())
+        })
+        .await;
+        tokio::task::yield_now().await;
+        assert!(poll().is_pending());
+        let before = woken.count().max(before);
+        tokio::time::sleep(3 * TICK).await;
+        assert!(woken.count() > before, "it has no timer");
     }
 }

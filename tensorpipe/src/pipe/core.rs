@@ -346,6 +346,7 @@ impl Core {
         let error = self.ending(error);
         self.update(|shared, wakes| shared.end(error, wakes));
         // Lets go of the connection.
+        self.driver.kick();
         self.driver.wakers.wake_background();
         // No more come behind the end.
         while self.call_handler() == Rest::ForLater {}

@@ -431,7 +431,7 @@ impl<W> Driver<W> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::task::Poll;
+    use std::task::{Context, Poll};
 
     use super::super::tuning::TICK;
     use super::super::{Interest, Waiter};
@@ -482,6 +482,36 @@ mod tests {
         let mut io = core.driver.hold().unwrap();
         assert_eq!(io.poll(false, true), Readiness::NotReady);
         assert!(io.sends.owe(), "nobody is told again");
+    }
+
+    /// The background task has taken over from a poller that left, and its runtime is blocked since.
+    #[tokio::test]
+    async fn of_many_that_wait_on_another_runtime_one_reads_what_a_blocked_poller_does_not() {
+        let (client, server) = shm_pair().await;
+        let core = client.core();
+        let mut cx = Context::from_waker(Waker::noop());
+        let waits = |waiter: &mut Waiter<Arc<Core>>, cx: &mut Context<'_>| {
+            waiter.poll(cx, Interest::Descriptor, |shared| {
+                shared.arrived.pop_front()
+            })
+        };
+        let mut waiters: Vec<_> = (0..=SOLE_POLLER_WAITERS)
+            .map(|_| Waiter::new(core.clone()))
+            .collect();
+        for waiter in &mut waiters {
+            assert!(waits(waiter, &mut cx).is_pending());
+        }
+        let mut polls = false;
+        core.driver.poll_anyway();
+        (core.driver.polling).change(core.driver.polling.poller(), VACANT);
+        core.drive();
+        assert!(
+            core.driver
+                .poll_again(core, BACKGROUND, &mut polls, Waker::noop())
+        );
+        server.send(Message::new("nobody polls for it")).unwrap();
+        let mut late = Waiter::new(core.clone());
+        assert!(waits(&mut late, &mut cx).is_ready());
     }
 
     /// Its task does something else: a handler that listens, another operation, or the next one, must not wait for it to poll.

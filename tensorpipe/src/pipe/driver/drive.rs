@@ -9,7 +9,7 @@ use super::busy_poll::{BusyPoll, Readiness};
 use super::delivery_lock::{DeliveryLock, Rest};
 use super::runtime;
 use super::thread_counts::with_counts;
-use super::tuning::ROUNDS;
+use super::tuning::{ROUNDS, SOLE_POLLER_WAITERS};
 use super::waiter::Waiting;
 use super::wakers::Wakers;
 use crate::sync::{Arc, AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, try_lock};
@@ -132,13 +132,23 @@ impl<W> Driver<W> {
     }
 
     fn is_at_rest(&self) -> bool {
-        let rest = match self.is_polling() {
+        let is_polling = self.is_polling();
+        if is_polling && self.wakers.waiting() > SOLE_POLLER_WAITERS {
+            // This operation will not poll, and whoever does may be on a runtime that is blocked.
+            return false;
+        }
+        let rest = match is_polling {
             true => POLLED,
             false => ASLEEP,
         };
         self.rest.load(Ordering::Relaxed) == rest
             && !self.kicked.load(Ordering::Relaxed)
             && !self.wakers.has_woken()
+    }
+
+    /// Something is left to a later round, by the thread that holds the work.
+    pub(in crate::pipe) fn leaves_work(&self, _: &MutexGuard<'_, W>) {
+        self.rest.store(BUSY, Ordering::Relaxed);
     }
 
     /// As [`Driver::drive`], also if this thread has yielded: for a caller that has to know all that has come.

@@ -137,7 +137,7 @@ impl Wakers {
     }
 
     /// Polling is on, so nothing wakes a task from now on: the background task's tick watches the poller, too.
-    pub(super) fn keep_ticking(&self) {
+    pub(in crate::pipe) fn keep_ticking(&self) {
         let ticking = lock(&self.roles).start_ticking();
         wake_all(ticking);
     }

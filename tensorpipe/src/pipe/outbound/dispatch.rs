@@ -89,6 +89,7 @@ pub(in crate::pipe) fn dispatch(
     if batched && !io.sends.is_due(core.driver.io_is_syscall()) {
         // If it is owed already, a task was told and nobody has sent since.
         let tell = io.sends.owe();
+        core.driver.leaves_work(&io);
         drop(io);
         if tell {
             core.driver.wakers.wake_background();
@@ -119,6 +120,7 @@ pub(in crate::pipe) fn dispatch_queued(
         return false;
     }
     let tell = io.sends.owe();
+    core.driver.leaves_work(&io);
     drop(io);
     if tell {
         core.driver.wakers.wake_background();

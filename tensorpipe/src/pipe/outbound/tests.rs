@@ -2,6 +2,7 @@
 //! other end.
 
 use std::collections::HashMap;
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,9 +13,10 @@ use crate::channels::{
 };
 use crate::device::{Buffer, BufferMut, Device, MemoryKind};
 use crate::engine::{EnginePipe, Outbound, When};
+use crate::pipe::core::Waiter;
 use crate::pipe::driver::tuning::{COPIED_INTO_FRAME, WRITE_PIECES};
 use crate::pipe::inbound::delayed_ack::delay_ack;
-use crate::pipe::tests::{pair_of, shm_pair, soon, unique};
+use crate::pipe::tests::{pair_of, shm_pair, soon, tcp_pair, unique};
 use crate::proto::OpId;
 use crate::sync::{Arc, Mutex, lock};
 use crate::transports::MemoryTransport;
@@ -309,4 +311,25 @@ async fn fewer_are_held_back_than_have_left_and_of_a_lone_one_nothing() {
 async fn a_lane_that_would_wait_for_itself_says_so() {
     let (client, _server) = pair().await;
     let _ = soon(client.write(Message::new("").tensor(tensor(HASTY)))).await;
+}
+
+/// Over tcp it is left to the background task, whose runtime may not run: whoever waits for the answer sends it as well.
+#[tokio::test]
+async fn a_message_that_was_left_for_a_later_drive_leaves_when_somebody_waits() {
+    let (client, server) = tcp_pair().await;
+    let core = client.core();
+    client
+        .write(Message::new("one that is sent"))
+        .await
+        .unwrap();
+    soon(server.read()).await.unwrap();
+    core.drive();
+    let before = core.counters.bytes_out();
+    let mut message = Outbound::new(b"one that is left");
+    let when = When::NextDriveIfSyscall;
+    let submitted = client.submit(&mut message, when, |_| ()).unwrap();
+    assert!(submitted.batched);
+    assert_eq!(core.counters.bytes_out(), before, "it has left");
+    Waiter::new(core.clone()).drive(Waker::noop());
+    assert!(core.counters.bytes_out() > before, "nobody sends it");
 }
