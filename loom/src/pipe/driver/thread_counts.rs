@@ -19,5 +19,9 @@ impl ThreadCounts {
 
     pub(super) fn drive(&self, _: usize) {}
 
+    pub(super) fn has_sleepers(&self) -> bool {
+        false
+    }
+
     pub(super) fn stops_polling(&self, _: Instant, _: impl FnOnce() -> u64) {}
 }

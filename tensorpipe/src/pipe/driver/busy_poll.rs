@@ -7,7 +7,8 @@
 //!
 //! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end of its
 //! runtime's queue, so that whatever else is ready runs first. Of several busy pipes on one thread each gets its turn, and so do timers and
-//! sockets.
+//! sockets. A runtime whose tasks are always ready looks at its sockets after some sixty polls only. So while something comes for pipes that
+//! sleep, a poller over tcp lets the runtime look first, each time: else one of two equal clients would make a tenth of the other's calls.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -302,9 +303,11 @@ impl<W> Driver<W> {
         };
         let polls_on = || some_seen || with_counts(should_poll_on);
         if !self.has_too_many_to_poll() && polls_on() {
-            // Polls again once other ready tasks have run; if much was done since sockets and timers were polled, after those, too.
+            // Polls again once other ready tasks have run. If much was done since sockets and timers were polled, after those, too; and if
+            // something comes for pipes that sleep: of a task that is always ready the runtime lets them wait for some sixty polls.
+            let has_sleepers = polling.io_is_syscall && with_counts(ThreadCounts::has_sleepers);
             let is_last = self.should_yield(core) || self.has_yielded();
-            if is_last && runtime::is_single_threaded() {
+            if has_sleepers || (is_last && runtime::is_single_threaded()) {
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();
@@ -437,7 +440,7 @@ mod tests {
     use super::super::{Interest, Waiter};
     use super::*;
     use crate::pipe::Core;
-    use crate::pipe::tests::{Woken, shm_pair, soon};
+    use crate::pipe::tests::{Woken, shm_pair, soon, tcp_pair};
     use crate::{Message, Pipe};
 
     /// A pipe with polling on at which many wait, and both its ends; nothing but the test drives it.
@@ -482,6 +485,32 @@ mod tests {
         let mut io = core.driver.hold().unwrap();
         assert_eq!(io.poll(false, true), Readiness::NotReady);
         assert!(io.sends.owe(), "nobody is told again");
+    }
+
+    /// The runtime asks the system for news only now and then while a task is always ready. A poller that others sleep beside lets it do so first.
+    #[tokio::test]
+    async fn who_polls_a_socket_polls_behind_the_news_for_those_that_sleep() {
+        for (name, pair, sleepers, waits) in [
+            ("alone", tcp_pair().await, false, false),
+            ("beside sleepers", tcp_pair().await, true, true),
+            ("a poll is no system call", shm_pair().await, true, false),
+        ] {
+            let core = pair.0.core().clone();
+            let (woken, waker) = Woken::new();
+            let mut waiter = Waiter::new(core.clone());
+            *lock(&core.driver.polling.time) = PollTime::new(false);
+            waiter.drive(&waker);
+            with_counts(|counts| {
+                counts.forget_sleepers();
+                if sleepers {
+                    counts.wakes_sleeper();
+                }
+            });
+            assert!(waiter.poll_again(&waker), "{name}: it does not poll");
+            assert_eq!(woken.count(), usize::from(!waits), "{name}");
+            tokio::task::yield_now().await;
+            assert_eq!(woken.count(), 1, "{name}: nobody polls");
+        }
     }
 
     /// The background task has taken over from a poller that left, and its runtime is blocked since.

@@ -234,6 +234,7 @@ impl PollTime {
                 }
             }
             Wait::Sleeping(begun) => {
+                counts.wakes_sleeper();
                 if !self.peer_sees && begun.is_crowded(counts) {
                     self.short_sleeps.seen = 0;
                 } else if self.limit < POLL_LONGEST {
@@ -305,7 +306,7 @@ impl PollTime {
 #[cfg(test)]
 mod tests {
     use super::super::thread_counts::add;
-    use super::super::tuning::{PAUSE, PAUSE_LONGEST, POLLS_PAY};
+    use super::super::tuning::{PAUSE, PAUSE_LONGEST, POLLS_PAY, SLEEPER_POLLS};
     use super::*;
 
     struct Clock {
@@ -355,6 +356,19 @@ mod tests {
     fn answer_after(time: &mut PollTime, clock: &mut Clock, micros: u64) {
         let now = clock.pass(micros);
         time.found(clock.poll(0), || now);
+    }
+
+    #[test]
+    fn a_thread_remembers_for_some_polls_that_something_came_for_a_sleeper() {
+        let (mut time, mut clock) = (PollTime::new(false), Clock::new());
+        poll_in_vain(&mut time, &mut clock, 0);
+        assert!(!clock.counts.has_sleepers());
+        answer_after(&mut time, &mut clock, 1);
+        assert!(clock.counts.has_sleepers());
+        let mut other = PollTime::new(false);
+        other.should_poll_on(1, clock.poll(SLEEPER_POLLS), || clock.now);
+        answer_after(&mut other, &mut clock, 1);
+        assert!(!clock.counts.has_sleepers(), "that one was polled for");
     }
 
     /// Five waits asleep, so many microseconds each, on a thread that drives so many others meanwhile.

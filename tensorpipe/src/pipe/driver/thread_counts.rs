@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::tuning::{LONG_PAUSE, PAUSE, PAUSE_LONGEST, POLLS_PAY, PREEMPTIONS};
+use super::tuning::{LONG_PAUSE, PAUSE, PAUSE_LONGEST, POLLS_PAY, PREEMPTIONS, SLEEPER_POLLS};
 use super::wakers::NO_THREAD;
 
 thread_local! {
@@ -23,6 +23,8 @@ pub(super) struct ThreadCounts {
     pub(super) found: Cell<u64>,
     /// How often bytes came, polled for or not.
     pub(super) came: Cell<u64>,
+    /// Until it has polled so often, something may come for a pipe that sleeps.
+    sleepers_until: Cell<u64>,
     /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: Cell<u64>,
     /// The pipe that it drove last.
@@ -73,6 +75,7 @@ impl ThreadCounts {
             polled: Cell::new(0),
             found: Cell::new(0),
             came: Cell::new(0),
+            sleepers_until: Cell::new(0),
             driven: Cell::new(0),
             last_driven: Cell::new(0),
             is_idle: Cell::new(false),
@@ -105,6 +108,22 @@ impl ThreadCounts {
     /// Counts that bytes came.
     pub(super) fn arrival(&self) {
         add(&self.came, 1);
+    }
+
+    /// Something has come for a pipe that slept, and soon may come for it again.
+    pub(super) fn wakes_sleeper(&self) {
+        let until = self.polled.get() + SLEEPER_POLLS;
+        self.sleepers_until.set(until);
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_sleepers(&self) {
+        self.sleepers_until.set(0);
+    }
+
+    /// Whether something has come lately for a pipe that slept.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.polled.get() < self.sleepers_until.get()
     }
 
     /// Counts a drive of a pipe with this address.
