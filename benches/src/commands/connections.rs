@@ -37,6 +37,9 @@ pub(crate) struct Connections {
     /// Numbers of connections.
     #[arg(long, value_delimiter = ',', default_value = "1,10,100,1000", value_parser = clap::value_parser!(u32).range(1..=4000))]
     connections: Vec<u32>,
+    /// Beside them a further connection calls once in 2 ms: also says how long its calls take.
+    #[arg(long)]
+    rare: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -72,6 +75,9 @@ struct ConnectionsRow {
     calls_per_second: f64,
     /// Calls of the slowest connection, divided by the mean: shows whether connections are served fairly.
     least: f64,
+    /// Microseconds that a call of the further connection took.
+    rare_p50_us: Option<f64>,
+    rare_p99_us: Option<f64>,
 }
 
 /// Measures idle servers and prints.
@@ -201,7 +207,7 @@ pub(crate) fn connections(arguments: &Connections) -> Result<()> {
                 let address = server.address();
                 choice
                     .system
-                    .call_over_many(plan.clone(), address, connections)
+                    .call_over_many(plan.clone(), address, connections, arguments.rare)
             })?;
             let rounds = &called.rounds;
             let all: u64 = rounds.iter().sum();
@@ -214,17 +220,17 @@ pub(crate) fn connections(arguments: &Connections) -> Result<()> {
                 open_us: called.opening.as_secs_f64() * 1e6 / f64::from(connections),
                 calls_per_second: all as f64 / called.took.as_secs_f64(),
                 least: least as f64 * rounds.len() as f64 / all.max(1) as f64,
+                rare_p50_us: called.rare.as_ref().map(|rare| rare.micros(0.5)),
+                rare_p99_us: called.rare.as_ref().map(|rare| rare.micros(0.99)),
             }])
         },
         |rows| {
             let what = format!("calls over many connections, {} each", Size(base.bytes));
-            report::page(
-                &report::head(&what, &base),
-                CONNECTIONS,
-                rows,
-                CONNECTIONS_NOTES,
-                &spinning,
-            )
+            let (fields, notes) = match arguments.rare {
+                true => (format!("{CONNECTIONS} {RARE}"), RARE_NOTES),
+                false => (CONNECTIONS.to_owned(), CONNECTIONS_NOTES),
+            };
+            report::page(&report::head(&what, &base), &fields, rows, notes, &spinning)
         },
     )
 }
@@ -246,3 +252,11 @@ const CONNECTIONS_NOTES: &str = "\
 open_us: to open one connection, the next one only then
 calls_per_second: of all connections together
 least: calls of the connection that made fewest, of an average one's";
+
+const RARE: &str = "rare_p50_us rare_p99_us";
+
+const RARE_NOTES: &str = "\
+open_us: to open one connection, the next one only then
+calls_per_second: of all these connections together
+least: calls of the connection that made fewest, of an average one's
+rare_p50, rare_p99: a call on a further connection, which rests for 2 ms before each";

@@ -148,12 +148,14 @@ pub(crate) trait AnySystem: Send + Sync {
     fn measure(&self, plan: Plan, address: String) -> BoxFuture<'static, Result<(Samples, Route)>>;
     /// Connects `count` times, makes a few rounds on each connection and gives them back, open.
     fn hold(&self, plan: Plan, address: String, count: u32) -> BoxFuture<'static, Result<Held>>;
-    /// Connects `count` times, and makes rounds on all connections at once, one at a time on each.
+    /// Connects `count` times, and makes rounds on all connections at once, one at a time on each. If `rare`, a further connection makes
+    /// a round each [`RARE`].
     fn call_over_many(
         &self,
         plan: Plan,
         address: String,
         count: u32,
+        rare: bool,
     ) -> BoxFuture<'static, Result<ManyCalled>>;
 }
 
@@ -197,11 +199,16 @@ impl<S: System> AnySystem for S {
         plan: Plan,
         address: String,
         count: u32,
+        rare: bool,
     ) -> BoxFuture<'static, Result<ManyCalled>> {
         let length = plan.duration();
         Box::pin(bounded(2 * length, async move {
             let phase = Arc::new(AtomicU8::new(WARM));
             let mut clients = Vec::new();
+            let rare = match rare {
+                true => Some(S::connect(plan.clone(), address.clone()).await?),
+                false => None,
+            };
             let begun = Instant::now();
             for _ in 0..count {
                 clients.push(S::connect(plan.clone(), address.clone()).await?);
@@ -209,6 +216,7 @@ impl<S: System> AnySystem for S {
             let opening = begun.elapsed();
             let take_part = |client| tokio::spawn(take_part(client, phase.clone()));
             let tasks: Vec<_> = clients.into_iter().map(take_part).collect();
+            let rare = rare.map(|client| tokio::spawn(call_rarely(client, phase.clone())));
             tokio::time::sleep(length / 4).await;
             phase.store(COUNTS, Ordering::Relaxed);
             let begun = Instant::now();
@@ -219,10 +227,15 @@ impl<S: System> AnySystem for S {
             for task in tasks {
                 rounds.push(task.await.context("a connection's task")??);
             }
+            let rare = match rare {
+                Some(task) => Some(task.await.context("the rare caller's task")??),
+                None => None,
+            };
             Ok(ManyCalled {
                 opening,
                 rounds,
                 took,
+                rare,
             })
         }))
     }
@@ -237,6 +250,28 @@ pub(crate) struct ManyCalled {
     pub(crate) rounds: Vec<u64>,
     /// How long the rounds were counted.
     pub(crate) took: Duration,
+    /// Rounds of the connection that makes one now and then.
+    pub(crate) rare: Option<Samples>,
+}
+
+/// How long the rare caller rests between its calls.
+const RARE: Duration = Duration::from_millis(2);
+
+/// Makes a round on one connection now and then, until the phase is over. Returns how long those took that counted.
+async fn call_rarely(mut client: impl Client, phase: Arc<AtomicU8>) -> Result<Samples> {
+    let mut samples = Samples::new();
+    for round in 0.. {
+        client.prepare(round).await?;
+        tokio::time::sleep(RARE).await;
+        let begun = Instant::now();
+        client.round().await?;
+        match phase.load(Ordering::Relaxed) {
+            WARM => {}
+            COUNTS => samples.record(begun.elapsed(), 1),
+            _ => break,
+        }
+    }
+    Ok(samples)
 }
 
 /// Makes rounds on one connection until the phase is over. Returns how many of them counted.
