@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use crate::sync::AtomicU64;
+
 pub(super) struct ThreadCounts;
 
 pub(super) fn with_counts<R>(f: impl FnOnce(&ThreadCounts) -> R) -> R {
@@ -19,7 +21,7 @@ impl ThreadCounts {
 
     pub(super) fn drive(&self, _: usize) {}
 
-    pub(super) fn has_sleepers(&self) -> bool {
+    pub(super) fn is_look_due(&self, _: &AtomicU64) -> bool {
         false
     }
 

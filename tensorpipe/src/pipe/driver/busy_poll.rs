@@ -7,8 +7,9 @@
 //!
 //! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end of its
 //! runtime's queue, so that whatever else is ready runs first. Of several busy pipes on one thread each gets its turn, and so do timers and
-//! sockets. A runtime whose tasks are always ready looks at its sockets after some sixty polls only. So while something comes for pipes that
-//! sleep, a poller over tcp lets the runtime look first, each time: else one of two equal clients would make a tenth of the other's calls.
+//! sockets. A runtime whose tasks are always ready looks at its sockets after some sixty polls only, which take half a millisecond over tcp. So
+//! pollers over tcp let it look first after a few calls, and each time while something comes for pipes that sleep: else one of two equal
+//! clients made a tenth of the other's calls.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -58,6 +59,8 @@ pub(in crate::pipe) struct BusyPoll {
     last_batch: AtomicU32,
     /// The poller's last polls have seen bytes, and let more come together with them.
     some_seen: AtomicBool,
+    /// The last look of the thread's runtime at all sockets that the poller has waited for.
+    looked: AtomicU64,
     time: Mutex<PollTime>,
 }
 
@@ -88,6 +91,7 @@ impl BusyPoll {
             polls_for_peer: AtomicBool::new(false),
             last_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
+            looked: AtomicU64::new(0),
             time: Mutex::new(PollTime::new(!io_is_syscall)),
         }
     }
@@ -303,11 +307,11 @@ impl<W> Driver<W> {
         };
         let polls_on = || some_seen || with_counts(should_poll_on);
         if !self.has_too_many_to_poll() && polls_on() {
-            // Polls again once other ready tasks have run. If much was done since sockets and timers were polled, after those, too; and if
-            // something comes for pipes that sleep: of a task that is always ready the runtime lets them wait for some sixty polls.
-            let has_sleepers = polling.io_is_syscall && with_counts(ThreadCounts::has_sleepers);
+            // Polls again once other ready tasks have run. If much was done since sockets and timers were polled, after those, too.
+            let looks =
+                polling.io_is_syscall && with_counts(|counts| counts.is_look_due(&polling.looked));
             let is_last = self.should_yield(core) || self.has_yielded();
-            if has_sleepers || (is_last && runtime::is_single_threaded()) {
+            if looks || (is_last && runtime::is_single_threaded()) {
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();
@@ -436,7 +440,7 @@ mod tests {
     use std::future::poll_fn;
     use std::task::{Context, Poll};
 
-    use super::super::tuning::TICK;
+    use super::super::tuning::{ARRIVALS_PER_LOOK, TICK};
     use super::super::{Interest, Waiter};
     use super::*;
     use crate::pipe::Core;
@@ -487,24 +491,33 @@ mod tests {
         assert!(io.sends.owe(), "nobody is told again");
     }
 
-    /// The runtime asks the system for news only now and then while a task is always ready. A poller that others sleep beside lets it do so first.
+    /// The runtime looks at its sockets only now and then while a task is always ready. A poller lets it do so first for those that sleep, and
+    /// whenever much has come.
     #[tokio::test]
-    async fn who_polls_a_socket_polls_behind_the_news_for_those_that_sleep() {
-        for (name, pair, sleepers, waits) in [
-            ("alone", tcp_pair().await, false, false),
-            ("beside sleepers", tcp_pair().await, true, true),
-            ("a poll is no system call", shm_pair().await, true, false),
+    async fn who_polls_a_socket_polls_behind_the_news_of_others() {
+        let slept: fn(&ThreadCounts) = ThreadCounts::wakes_sleeper;
+        let much: fn(&ThreadCounts) =
+            |counts| (0..ARRIVALS_PER_LOOK).for_each(|_| counts.arrival());
+        for (name, pair, happens, waits) in [
+            (
+                "alone",
+                tcp_pair().await,
+                (|_| ()) as fn(&ThreadCounts),
+                false,
+            ),
+            ("beside one that slept", tcp_pair().await, slept, true),
+            ("much has come", tcp_pair().await, much, true),
+            ("a poll is no system call", shm_pair().await, slept, false),
         ] {
-            let core = pair.0.core().clone();
+            let driver = &pair.0.core().driver;
             let (woken, waker) = Woken::new();
-            let mut waiter = Waiter::new(core.clone());
-            *lock(&core.driver.polling.time) = PollTime::new(false);
+            let mut waiter = Waiter::new(pair.0.core().clone());
+            *lock(&driver.polling.time) = PollTime::new(false);
             waiter.drive(&waker);
             with_counts(|counts| {
                 counts.forget_sleepers();
-                if sleepers {
-                    counts.wakes_sleeper();
-                }
+                counts.is_look_due(&driver.polling.looked);
+                happens(counts);
             });
             assert!(waiter.poll_again(&waker), "{name}: it does not poll");
             assert_eq!(woken.count(), usize::from(!waits), "{name}");
@@ -534,10 +547,10 @@ mod tests {
         core.driver.poll_anyway();
         (core.driver.polling).change(core.driver.polling.poller(), VACANT);
         core.drive();
-        assert!(
-            core.driver
-                .poll_again(core, BACKGROUND, &mut polls, Waker::noop())
-        );
+        // However long the others have polled.
+        *lock(&core.driver.polling.time) = PollTime::new(true);
+        let driver = &core.driver;
+        assert!(driver.poll_again(core, BACKGROUND, &mut polls, Waker::noop()));
         server.send(Message::new("nobody polls for it")).unwrap();
         let mut late = Waiter::new(core.clone());
         assert!(waits(&mut late, &mut cx).is_ready());

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::tuning::{LONG_PAUSE, PAUSE, PAUSE_LONGEST, POLLS_PAY, PREEMPTIONS, SLEEPER_POLLS};
+use super::tuning::{
+    ARRIVALS_PER_LOOK, LONG_PAUSE, PAUSE, PAUSE_LONGEST, POLLS_PAY, PREEMPTIONS, SLEEPER_POLLS,
+};
 use super::wakers::NO_THREAD;
 
 thread_local! {
@@ -25,6 +27,9 @@ pub(super) struct ThreadCounts {
     pub(super) came: Cell<u64>,
     /// Until it has polled so often, something may come for a pipe that sleeps.
     sleepers_until: Cell<u64>,
+    /// How often its pollers had its runtime look at all sockets, and how often bytes will have come when they do so next.
+    looks: Cell<u64>,
+    looks_at: Cell<u64>,
     /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: Cell<u64>,
     /// The pipe that it drove last.
@@ -76,6 +81,8 @@ impl ThreadCounts {
             found: Cell::new(0),
             came: Cell::new(0),
             sleepers_until: Cell::new(0),
+            looks: Cell::new(0),
+            looks_at: Cell::new(0),
             driven: Cell::new(0),
             last_driven: Cell::new(0),
             is_idle: Cell::new(false),
@@ -119,9 +126,26 @@ impl ThreadCounts {
     #[cfg(test)]
     pub(super) fn forget_sleepers(&self) {
         self.sleepers_until.set(0);
+        self.looks_at.set(self.came.get() + ARRIVALS_PER_LOOK);
     }
 
-    /// Whether something has come lately for a pipe that slept.
+    /// Whether a poller of a socket is to poll behind the next look of its runtime at all sockets: something has come lately for a pipe that
+    /// slept, or much for those that are polled. The runtime looks once no task is ready, so all pollers let it: `looked` is the last look
+    /// that this one has waited for.
+    pub(super) fn is_look_due(&self, looked: &AtomicU64) -> bool {
+        let came = self.came.get();
+        if came >= self.looks_at.get() {
+            self.looks_at.set(came + ARRIVALS_PER_LOOK);
+            add(&self.looks, 1);
+        }
+        let looks = self.looks.get();
+        let is_new = looked.load(Ordering::Relaxed) != looks;
+        if is_new {
+            looked.store(looks, Ordering::Relaxed);
+        }
+        is_new || self.has_sleepers()
+    }
+
     pub(super) fn has_sleepers(&self) -> bool {
         self.polled.get() < self.sleepers_until.get()
     }
@@ -197,6 +221,19 @@ mod tests {
             counts.drive(pipe);
         }
         assert_eq!(counts.driven.get(), 3);
+    }
+
+    #[test]
+    fn each_poller_waits_once_for_a_look_that_is_due() {
+        let counts = ThreadCounts::new();
+        let pollers = [AtomicU64::new(0), AtomicU64::new(0)];
+        let due = || pollers.each_ref().map(|looked| counts.is_look_due(looked));
+        due();
+        for _ in 0..3 {
+            assert_eq!(due(), [false, false]);
+            (0..ARRIVALS_PER_LOOK).for_each(|_| counts.arrival());
+            assert_eq!(due(), [true, true]);
+        }
     }
 
     #[test]
