@@ -21,7 +21,7 @@ impl ThreadCounts {
 
     pub(super) fn drive(&self, _: usize) {}
 
-    pub(super) fn is_look_due(&self, _: &AtomicU64) -> bool {
+    pub(super) fn is_look_due(&self, _: bool, _: &AtomicU64) -> bool {
         false
     }
 

@@ -308,8 +308,8 @@ impl<W> Driver<W> {
         let polls_on = || some_seen || with_counts(should_poll_on);
         if !self.has_too_many_to_poll() && polls_on() {
             // Polls again once other ready tasks have run. If much was done since sockets and timers were polled, after those, too.
-            let looks =
-                polling.io_is_syscall && with_counts(|counts| counts.is_look_due(&polling.looked));
+            let io_is_syscall = polling.io_is_syscall;
+            let looks = with_counts(|counts| counts.is_look_due(io_is_syscall, &polling.looked));
             let is_last = self.should_yield(core) || self.has_yielded();
             if looks || (is_last && runtime::is_single_threaded()) {
                 runtime::wake_last(waker);
@@ -516,7 +516,7 @@ mod tests {
             waiter.drive(&waker);
             with_counts(|counts| {
                 counts.forget_sleepers();
-                counts.is_look_due(&driver.polling.looked);
+                counts.is_look_due(true, &driver.polling.looked);
                 happens(counts);
             });
             assert!(waiter.poll_again(&waker), "{name}: it does not poll");

@@ -129,21 +129,21 @@ impl ThreadCounts {
         self.looks_at.set(self.came.get() + ARRIVALS_PER_LOOK);
     }
 
-    /// Whether a poller of a socket is to poll behind the next look of its runtime at all sockets: something has come lately for a pipe that
-    /// slept, or much for those that are polled. The runtime looks once no task is ready, so all pollers let it: `looked` is the last look
-    /// that this one has waited for.
-    pub(super) fn is_look_due(&self, looked: &AtomicU64) -> bool {
+    /// Whether a poller is to poll behind the next look of its runtime at all sockets. A poller of a socket (`io_is_syscall`) asks for one if
+    /// something has come lately for a pipe that slept, or much for those that are polled. The runtime looks once no task is ready, so all
+    /// pollers let it: `looked` is the last look that this one has waited for.
+    pub(super) fn is_look_due(&self, io_is_syscall: bool, looked: &AtomicU64) -> bool {
         let came = self.came.get();
-        if came >= self.looks_at.get() {
+        if io_is_syscall && (came >= self.looks_at.get() || self.has_sleepers()) {
             self.looks_at.set(came + ARRIVALS_PER_LOOK);
             add(&self.looks, 1);
         }
         let looks = self.looks.get();
-        let is_new = looked.load(Ordering::Relaxed) != looks;
-        if is_new {
+        let is_due = looked.load(Ordering::Relaxed) != looks;
+        if is_due {
             looked.store(looks, Ordering::Relaxed);
         }
-        is_new || self.has_sleepers()
+        is_due
     }
 
     pub(super) fn has_sleepers(&self) -> bool {
@@ -224,15 +224,17 @@ mod tests {
     }
 
     #[test]
-    fn each_poller_waits_once_for_a_look_that_is_due() {
+    fn each_poller_waits_once_for_a_look_that_a_poller_of_a_socket_asks_for() {
         let counts = ThreadCounts::new();
-        let pollers = [AtomicU64::new(0), AtomicU64::new(0)];
-        let due = || pollers.each_ref().map(|looked| counts.is_look_due(looked));
-        due();
+        let looked = [const { AtomicU64::new(0) }; 3];
+        let is_due = |poller: usize| counts.is_look_due(poller < 2, &looked[poller]);
+        let due = |pollers: &[usize]| pollers.iter().filter(|poller| is_due(**poller)).count();
+        due(&[0, 1, 2]);
         for _ in 0..3 {
-            assert_eq!(due(), [false, false]);
+            assert_eq!(due(&[0, 1, 2]), 0);
             (0..ARRIVALS_PER_LOOK).for_each(|_| counts.arrival());
-            assert_eq!(due(), [true, true]);
+            assert_eq!(due(&[2]), 0, "no socket is polled");
+            assert_eq!(due(&[0, 1, 2]), 3);
         }
     }
 
