@@ -110,7 +110,7 @@ impl Background {
                 self.wake_at = Some(wake_at);
                 self.sleep.as_mut().reset(wake_at.into());
             }
-            // A timer that this poll has no budget left for would wake nobody.
+            // Set it also where this poll has no budget left: the next one may find that it is right.
             let timer = pin!(unconstrained(self.sleep.as_mut()));
             if timer.poll(cx).is_pending() {
                 return Poll::Pending;

@@ -33,6 +33,10 @@ pub(super) fn is_single_threaded() -> bool {
     false
 }
 
+pub(super) fn has_one_worker() -> bool {
+    false
+}
+
 pub(super) fn is_main_future() -> bool {
     false
 }

@@ -8,8 +8,8 @@
 //! A poll costs a few nanoseconds and no system call, or (tcp) one system call. Between some polls the task goes to the end of its
 //! runtime's queue, so that whatever else is ready runs first. Of several busy pipes on one thread each gets its turn, and so do timers and
 //! sockets. A runtime whose tasks are always ready looks at its sockets after some sixty polls only, which take half a millisecond over tcp. So
-//! pollers over tcp let it look first after a few calls, and each time while something comes for pipes that sleep: else one of two equal
-//! clients made a tenth of the other's calls.
+//! on a runtime of one thread pollers over tcp let it look first after a few calls, and each time while something comes for pipes that slept:
+//! else one of two equal clients made a tenth of the other's calls.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -307,11 +307,13 @@ impl<W> Driver<W> {
         };
         let polls_on = || some_seen || with_counts(should_poll_on);
         if !self.has_too_many_to_poll() && polls_on() {
-            // Polls again once other ready tasks have run. If much was done since sockets and timers were polled, after those, too.
+            // Polls again once other ready tasks have run; if much was done since sockets and timers were polled, after those, too.
             let io_is_syscall = polling.io_is_syscall;
             let looks = with_counts(|counts| counts.is_look_due(io_is_syscall, &polling.looked));
             let is_last = self.should_yield(core) || self.has_yielded();
-            if looks || (is_last && runtime::is_single_threaded()) {
+            if (looks && runtime::has_one_worker() && !runtime::is_main_future())
+                || (is_last && runtime::is_single_threaded())
+            {
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();
@@ -495,6 +497,10 @@ mod tests {
     /// whenever much has come.
     #[tokio::test]
     async fn who_polls_a_socket_polls_behind_the_news_of_others() {
+        tokio::spawn(polls_behind_news()).await.unwrap();
+    }
+
+    async fn polls_behind_news() {
         let slept: fn(&ThreadCounts) = ThreadCounts::wakes_sleeper;
         let much: fn(&ThreadCounts) =
             |counts| (0..ARRIVALS_PER_LOOK).for_each(|_| counts.arrival());

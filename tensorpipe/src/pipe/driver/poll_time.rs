@@ -141,6 +141,11 @@ impl Begun {
         Duration::from_nanos(ours / all.max(self.polled).max(1))
     }
 
+    /// Whether the wait's thread drove other pipes since.
+    fn has_driven_others(&self, counts: &ThreadCounts) -> bool {
+        counts.thread() == self.thread && counts.driven.get() != self.driven
+    }
+
     /// Whether the wait's thread drove many other pipes for each poll of this one.
     fn is_crowded(&self, counts: &ThreadCounts) -> bool {
         let others = (counts.driven.get()).saturating_sub(self.driven + self.polled);
@@ -234,7 +239,9 @@ impl PollTime {
                 }
             }
             Wait::Sleeping(begun) => {
-                counts.wakes_sleeper();
+                if begun.has_driven_others(counts) {
+                    counts.wakes_sleeper();
+                }
                 if !self.peer_sees && begun.is_crowded(counts) {
                     self.short_sleeps.seen = 0;
                 } else if self.limit < POLL_LONGEST {
@@ -362,7 +369,10 @@ mod tests {
     fn a_thread_remembers_for_some_polls_that_something_came_for_a_sleeper() {
         let (mut time, mut clock) = (PollTime::new(false), Clock::new());
         poll_in_vain(&mut time, &mut clock, 0);
-        assert!(!clock.counts.has_sleepers());
+        answer_after(&mut time, &mut clock, 1);
+        assert!(!clock.counts.has_sleepers(), "the thread has no other pipe");
+        time.sleeps(&clock.counts, || clock.now);
+        clock.poll(1);
         answer_after(&mut time, &mut clock, 1);
         assert!(clock.counts.has_sleepers());
         let mut other = PollTime::new(false);

@@ -89,6 +89,15 @@ pub(in crate::pipe) fn is_single_threaded() -> bool {
     runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread)
 }
 
+/// Whether the runtime of this thread runs its tasks on this thread alone, so that no other one looks at its sockets meanwhile, or takes over a
+/// task that waits until it has.
+pub(super) fn has_one_worker() -> bool {
+    Handle::try_current().is_ok_and(|runtime| match runtime.runtime_flavor() {
+        RuntimeFlavor::CurrentThread => true,
+        _ => runtime.metrics().num_workers() == 1,
+    })
+}
+
 /// Whether the caller is no task, but the future of `block_on`. A runtime of one thread polls that future only when it polls its sockets
 /// and timers: at the latest after some sixty tasks.
 pub(super) fn is_main_future() -> bool {
@@ -107,7 +116,7 @@ pub(super) fn has_yielded(wakers: &Wakers) -> bool {
     thread != NO_THREAD && thread == this_thread()
 }
 
-/// Wakes once sockets and timers have been polled.
+/// Wakes once sockets and timers have been polled, or at once where the caller is no task of a runtime.
 pub(super) fn wake_last(waker: &Waker) {
     let _ = pin!(yield_now()).poll(&mut Context::from_waker(waker));
 }

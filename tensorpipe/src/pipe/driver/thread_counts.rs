@@ -27,8 +27,10 @@ pub(super) struct ThreadCounts {
     pub(super) came: Cell<u64>,
     /// Until it has polled so often, something may come for a pipe that sleeps.
     sleepers_until: Cell<u64>,
-    /// How often its pollers had its runtime look at all sockets, and how often bytes will have come when they do so next.
+    /// How often its pollers asked its runtime to look at all sockets, which of these looks are past, and how often bytes will have come when
+    /// they ask next.
     looks: Cell<u64>,
+    looks_past: Cell<u64>,
     looks_at: Cell<u64>,
     /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: Cell<u64>,
@@ -82,6 +84,7 @@ impl ThreadCounts {
             came: Cell::new(0),
             sleepers_until: Cell::new(0),
             looks: Cell::new(0),
+            looks_past: Cell::new(0),
             looks_at: Cell::new(0),
             driven: Cell::new(0),
             last_driven: Cell::new(0),
@@ -131,19 +134,20 @@ impl ThreadCounts {
 
     /// Whether a poller is to poll behind the next look of its runtime at all sockets. A poller of a socket (`io_is_syscall`) asks for one if
     /// something has come lately for a pipe that slept, or much for those that are polled. The runtime looks once no task is ready, so all
-    /// pollers let it: `looked` is the last look that this one has waited for.
+    /// pollers wait for it, once: `looked` is the last look of which this one knows.
     pub(super) fn is_look_due(&self, io_is_syscall: bool, looked: &AtomicU64) -> bool {
+        // One that has waited is polled again: that look is past. Another thread's number says nothing.
+        let known = looked.load(Ordering::Relaxed);
+        if known <= self.looks.get() {
+            self.looks_past.set(self.looks_past.get().max(known));
+        }
         let came = self.came.get();
         if io_is_syscall && (came >= self.looks_at.get() || self.has_sleepers()) {
             self.looks_at.set(came + ARRIVALS_PER_LOOK);
             add(&self.looks, 1);
         }
-        let looks = self.looks.get();
-        let is_due = looked.load(Ordering::Relaxed) != looks;
-        if is_due {
-            looked.store(looks, Ordering::Relaxed);
-        }
-        is_due
+        looked.store(self.looks.get(), Ordering::Relaxed);
+        self.looks.get() > self.looks_past.get()
     }
 
     pub(super) fn has_sleepers(&self) -> bool {
@@ -236,6 +240,12 @@ mod tests {
             assert_eq!(due(&[2]), 0, "no socket is polled");
             assert_eq!(due(&[0, 1, 2]), 3);
         }
+        for _ in 0..3 {
+            (0..ARRIVALS_PER_LOOK).for_each(|_| counts.arrival());
+            assert_eq!(due(&[0]), 1);
+            assert_eq!(due(&[0]), 0);
+        }
+        assert_eq!(due(&[1, 2]), 0, "they wait for what is past");
     }
 
     #[test]

@@ -65,16 +65,17 @@ pub(super) const LONG_PAUSE: u64 = 512;
 pub(super) const SOCKETS_POLLED: u64 = 8;
 
 /// For so many polls after something has come for a pipe that slept, a thread that polls sockets lets its runtime look at all of them first.
-/// Measured over tcp, 2, 4 and 10 connections that call all the time: the one that makes the fewest calls makes 1.0, 0.99 and 0.93 of an
-/// average one's, without this 0.14, 0.07 and 0.17. Chosen between 16 and 1024, which measure the same. `tp-bench connections --system rpc@tcp
+/// Measured over tcp, 2, 4 and 10 connections that call all the time: the one that makes the fewest calls makes 1.0, 1.0 and 0.94 of an
+/// average one's, without this 0.55, 0.08 and 0.16. Chosen between 16 and 1024, which measure the same. `tp-bench connections --system rpc@tcp
 /// --connections 2,4,10 --seconds 0.5 --runtime multi --pin`; RESULTS, "Many connections".
 pub(super) const SLEEPER_POLLS: u64 = 128;
 
-/// To the pipes of a thread that polls sockets, bytes may come so often before its runtime looks at all sockets. Measured: beside 1, 2 and 4
-/// connections over tcp that call all the time, a call on a further one, which rests for 2 ms before each, takes 58, 49 and 58 µs, without this
-/// 181, 240 and 305; the others make 0.98 to 1.04 as many calls. With 8 it takes 100 µs. `tp-bench connections --rare --system rpc@tcp
-/// --connections 1,2,4,10 --seconds 0.4 --runtime current --pin`; RESULTS, "Many connections".
-pub(super) const ARRIVALS_PER_LOOK: u64 = 4;
+/// To the pipes of a thread that polls sockets, bytes may come so often before its runtime looks at all sockets, a microsecond's work. Measured:
+/// beside 1, 2 and 4 connections over tcp that call all the time, a call on a further one, which rests for 2 ms before each, takes 106, 92 and
+/// 91 µs, without this 103, 246 and 210 (99 %: 182, 185, 209, without this 264, 593, 680). With 4 it takes some 55 µs, and an echo 1.02 to 1.05
+/// times as long. `tp-bench connections --rare --system rpc@tcp --connections 1,2,4,10 --seconds 0.4 --runtime current --pin`; RESULTS, "Many
+/// connections".
+pub(super) const ARRIVALS_PER_LOOK: u64 = 8;
 
 /// The most signs that polling would pay (short sleeps, or writes that find the peer awake) before it is tried again. The number doubles
 /// each time that polling was in vain. Chosen: for short sleeps all between 32 and 2048 measure the same.
