@@ -17,7 +17,7 @@ use std::time::Instant;
 use super::drive::{Driven, Driver};
 use super::poll_time::PollTime;
 use super::runtime;
-use super::thread_counts::{ThreadCounts, preemptions, with_counts};
+use super::thread_counts::{ThreadCounts, look_waker, preemptions, with_counts};
 use super::tuning::{
     COSTLY_POLL_MESSAGES, POLLS_PER_WAKE, RECEIVE_BATCH_WAITERS, SOLE_POLLER_WAITERS,
 };
@@ -59,8 +59,6 @@ pub(in crate::pipe) struct BusyPoll {
     last_batch: AtomicU32,
     /// The poller's last polls have seen bytes, and let more come together with them.
     some_seen: AtomicBool,
-    /// The last look of the thread's runtime at all sockets that the poller has waited for.
-    looked: AtomicU64,
     time: Mutex<PollTime>,
 }
 
@@ -91,7 +89,6 @@ impl BusyPoll {
             polls_for_peer: AtomicBool::new(false),
             last_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
-            looked: AtomicU64::new(0),
             time: Mutex::new(PollTime::new(!io_is_syscall)),
         }
     }
@@ -309,11 +306,15 @@ impl<W> Driver<W> {
         if !self.has_too_many_to_poll() && polls_on() {
             // Polls again once other ready tasks have run; if much was done since sockets and timers were polled, after those, too.
             let io_is_syscall = polling.io_is_syscall;
-            let looks = with_counts(|counts| counts.is_look_due(io_is_syscall, &polling.looked));
+            let mut looks = with_counts(|counts| counts.is_look_due(io_is_syscall));
+            if looks && (runtime::is_main_future() || !runtime::has_one_worker()) {
+                with_counts(ThreadCounts::has_looked);
+                looks = false;
+            }
             let is_last = self.should_yield(core) || self.has_yielded();
-            if (looks && runtime::has_one_worker() && !runtime::is_main_future())
-                || (is_last && runtime::is_single_threaded())
-            {
+            if looks || (is_last && runtime::is_single_threaded()) {
+                // Whoever is woken by the look polls behind this.
+                runtime::wake_last(look_waker());
                 runtime::wake_last(waker);
             } else {
                 waker.wake_by_ref();
@@ -522,7 +523,7 @@ mod tests {
             waiter.drive(&waker);
             with_counts(|counts| {
                 counts.forget_sleepers();
-                counts.is_look_due(true, &driver.polling.looked);
+                counts.has_looked();
                 happens(counts);
             });
             assert!(waiter.poll_again(&waker), "{name}: it does not poll");

@@ -116,7 +116,7 @@ pub(super) fn has_yielded(wakers: &Wakers) -> bool {
     thread != NO_THREAD && thread == this_thread()
 }
 
-/// Wakes once sockets and timers have been polled, or at once where the caller is no task of a runtime.
+/// Wakes once sockets and timers have been polled; at once where no runtime's scheduler runs the caller, as within `block_in_place`.
 pub(super) fn wake_last(waker: &Waker) {
     let _ = pin!(yield_now()).poll(&mut Context::from_waker(waker));
 }

@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Wake, Waker};
 use std::thread_local;
 use std::time::Instant;
 
@@ -27,10 +29,8 @@ pub(super) struct ThreadCounts {
     pub(super) came: Cell<u64>,
     /// Until it has polled so often, something may come for a pipe that sleeps.
     sleepers_until: Cell<u64>,
-    /// How often its pollers asked its runtime to look at all sockets, which of these looks are past, and how often bytes will have come when
-    /// they ask next.
-    looks: Cell<u64>,
-    looks_past: Cell<u64>,
+    /// Its pollers wait for a look of its runtime at all sockets, and how often bytes will have come when they ask for the next one.
+    look_is_due: Cell<bool>,
     looks_at: Cell<u64>,
     /// Drives of one pipe in a row count once: they say nothing about how many pipes the thread has.
     pub(super) driven: Cell<u64>,
@@ -75,6 +75,20 @@ pub(super) fn preemptions() -> u64 {
     })
 }
 
+/// Notes that the runtime of the thread on which it is woken has looked at all sockets.
+pub(super) fn look_waker() -> &'static Waker {
+    static WAKER: LazyLock<Waker> = LazyLock::new(|| Arc::new(Looked).into());
+    &WAKER
+}
+
+struct Looked;
+
+impl Wake for Looked {
+    fn wake(self: Arc<Self>) {
+        with_counts(ThreadCounts::has_looked);
+    }
+}
+
 impl ThreadCounts {
     pub(super) const fn new() -> Self {
         Self {
@@ -83,8 +97,7 @@ impl ThreadCounts {
             found: Cell::new(0),
             came: Cell::new(0),
             sleepers_until: Cell::new(0),
-            looks: Cell::new(0),
-            looks_past: Cell::new(0),
+            look_is_due: Cell::new(false),
             looks_at: Cell::new(0),
             driven: Cell::new(0),
             last_driven: Cell::new(0),
@@ -134,20 +147,19 @@ impl ThreadCounts {
 
     /// Whether a poller is to poll behind the next look of its runtime at all sockets. A poller of a socket (`io_is_syscall`) asks for one if
     /// something has come lately for a pipe that slept, or much for those that are polled. The runtime looks once no task is ready, so all
-    /// pollers wait for it, once: `looked` is the last look of which this one knows.
-    pub(super) fn is_look_due(&self, io_is_syscall: bool, looked: &AtomicU64) -> bool {
-        // One that has waited is polled again: that look is past. Another thread's number says nothing.
-        let known = looked.load(Ordering::Relaxed);
-        if known <= self.looks.get() {
-            self.looks_past.set(self.looks_past.get().max(known));
-        }
+    /// pollers wait for it.
+    pub(super) fn is_look_due(&self, io_is_syscall: bool) -> bool {
         let came = self.came.get();
         if io_is_syscall && (came >= self.looks_at.get() || self.has_sleepers()) {
             self.looks_at.set(came + ARRIVALS_PER_LOOK);
-            add(&self.looks, 1);
+            self.look_is_due.set(true);
         }
-        looked.store(self.looks.get(), Ordering::Relaxed);
-        self.looks.get() > self.looks_past.get()
+        self.look_is_due.get()
+    }
+
+    /// The runtime has looked, or will not.
+    pub(super) fn has_looked(&self) {
+        self.look_is_due.set(false);
     }
 
     pub(super) fn has_sleepers(&self) -> bool {
@@ -228,24 +240,17 @@ mod tests {
     }
 
     #[test]
-    fn each_poller_waits_once_for_a_look_that_a_poller_of_a_socket_asks_for() {
+    fn all_pollers_wait_for_the_look_that_a_poller_of_a_socket_asks_for() {
         let counts = ThreadCounts::new();
-        let looked = [const { AtomicU64::new(0) }; 3];
-        let is_due = |poller: usize| counts.is_look_due(poller < 2, &looked[poller]);
-        let due = |pollers: &[usize]| pollers.iter().filter(|poller| is_due(**poller)).count();
-        due(&[0, 1, 2]);
+        let (shm, tcp) = (|| counts.is_look_due(false), || counts.is_look_due(true));
+        assert!(tcp(), "nothing is known of the past");
         for _ in 0..3 {
-            assert_eq!(due(&[0, 1, 2]), 0);
+            counts.has_looked();
+            assert!(!tcp() && !shm());
             (0..ARRIVALS_PER_LOOK).for_each(|_| counts.arrival());
-            assert_eq!(due(&[2]), 0, "no socket is polled");
-            assert_eq!(due(&[0, 1, 2]), 3);
+            assert!(!shm(), "no socket is polled");
+            assert!(tcp() && shm() && tcp());
         }
-        for _ in 0..3 {
-            (0..ARRIVALS_PER_LOOK).for_each(|_| counts.arrival());
-            assert_eq!(due(&[0]), 1);
-            assert_eq!(due(&[0]), 0);
-        }
-        assert_eq!(due(&[1, 2]), 0, "they wait for what is past");
     }
 
     #[test]

@@ -71,10 +71,9 @@ pub(super) const SOCKETS_POLLED: u64 = 8;
 pub(super) const SLEEPER_POLLS: u64 = 128;
 
 /// To the pipes of a thread that polls sockets, bytes may come so often before its runtime looks at all sockets, a microsecond's work. Measured:
-/// beside 1, 2 and 4 connections over tcp that call all the time, a call on a further one, which rests for 2 ms before each, takes 106, 92 and
-/// 91 µs, without this 103, 246 and 210 (99 %: 182, 185, 209, without this 264, 593, 680). With 4 it takes some 55 µs, and an echo 1.02 to 1.05
-/// times as long. `tp-bench connections --rare --system rpc@tcp --connections 1,2,4,10 --seconds 0.4 --runtime current --pin`; RESULTS, "Many
-/// connections".
+/// beside 1, 2 and 4 connections over tcp that call all the time, a call on a further one, which rests for 2 ms before each, takes 60, 64 and
+/// 57 µs, without this and [`SLEEPER_POLLS`] 143, 245 and 276. With 4 an echo takes 1.02 to 1.05 times as long. `tp-bench connections --rare
+/// --system rpc@tcp --connections 1,2,4,10 --seconds 0.35 --runtime current --pin`; RESULTS, "Many connections".
 pub(super) const ARRIVALS_PER_LOOK: u64 = 8;
 
 /// The most signs that polling would pay (short sleeps, or writes that find the peer awake) before it is tried again. The number doubles
