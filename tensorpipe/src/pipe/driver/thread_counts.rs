@@ -1,8 +1,8 @@
 //! What a thread does for all of its pipes, and when it polls none of them for a while.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::task::{Wake, Waker};
 use std::thread_local;
 use std::time::Instant;
@@ -13,6 +13,7 @@ use super::tuning::{
     ARRIVALS_PER_LOOK, LONG_PAUSE, PAUSE, PAUSE_LONGEST, POLLS_PAY, PREEMPTIONS, SLEEPER_POLLS,
 };
 use super::wakers::NO_THREAD;
+use crate::sys::fork::OnceBox;
 
 thread_local! {
     static COUNTS: ThreadCounts = const { ThreadCounts::new() };
@@ -77,8 +78,8 @@ pub(super) fn preemptions() -> u64 {
 
 /// Notes that the runtime of the thread on which it is woken has looked at all sockets.
 pub(super) fn look_waker() -> &'static Waker {
-    static WAKER: LazyLock<Waker> = LazyLock::new(|| Arc::new(Looked).into());
-    &WAKER
+    static WAKER: OnceBox<Waker> = OnceBox::new();
+    WAKER.get_or_init(|| Arc::new(Looked).into())
 }
 
 struct Looked;
