@@ -226,11 +226,18 @@ pub(crate) fn connections(arguments: &Connections) -> Result<()> {
         },
         |rows| {
             let what = format!("calls over many connections, {} each", Size(base.bytes));
-            let (fields, notes) = match arguments.rare {
-                true => (format!("{CONNECTIONS} {RARE}"), RARE_NOTES),
-                false => (CONNECTIONS.to_owned(), CONNECTIONS_NOTES),
-            };
-            report::page(&report::head(&what, &base), &fields, rows, notes, &spinning)
+            let (mut fields, mut notes) = (CONNECTIONS.to_owned(), CONNECTIONS_NOTES.to_owned());
+            if arguments.rare {
+                fields += RARE;
+                notes += RARE_NOTES;
+            }
+            report::page(
+                &report::head(&what, &base),
+                &fields,
+                rows,
+                &notes,
+                &spinning,
+            )
         },
     )
 }
@@ -253,10 +260,7 @@ open_us: to open one connection, the next one only then
 calls_per_second: of all connections together
 least: calls of the connection that made fewest, of an average one's";
 
-const RARE: &str = "rare_p50_us rare_p99_us";
+const RARE: &str = " rare_p50_us rare_p99_us";
 
-const RARE_NOTES: &str = "\
-open_us: to open one connection, the next one only then
-calls_per_second: of all these connections together
-least: calls of the connection that made fewest, of an average one's
+const RARE_NOTES: &str = "
 rare_p50, rare_p99: a call on a further connection, which rests for 2 ms before each";

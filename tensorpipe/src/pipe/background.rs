@@ -18,15 +18,7 @@ use crate::ambient;
 use crate::sync::{Arc, lock};
 
 pub(crate) fn spawn_background(core: &Arc<Core>) {
-    let task = Background {
-        core: core.clone(),
-        sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
-        wake_at: None,
-        ticks: false,
-        polls: false,
-        is_polled: false,
-    };
-    core.runtime.spawn(task);
+    core.runtime.spawn(Background::new(core.clone()));
     if let Err(error) = heartbeat::watch(core) {
         tracing::warn!(
             pipe = %core.name, %error,
@@ -59,6 +51,17 @@ impl Future for Background {
 }
 
 impl Background {
+    fn new(core: Arc<Core>) -> Self {
+        Self {
+            core,
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            wake_at: None,
+            ticks: false,
+            polls: false,
+            is_polled: false,
+        }
+    }
+
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let core = &self.core;
         let _home = RuntimeGuard::of(Some(core.id));
@@ -226,14 +229,7 @@ mod tests {
     async fn its_timer_is_set_also_behind_a_handler_that_has_done_much() {
         let (client, _server) = memory_pair().await;
         let core = client.core();
-        let mut task = Background {
-            core: core.clone(),
-            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
-            wake_at: None,
-            ticks: false,
-            polls: false,
-            is_polled: false,
-        };
+        let mut task = Background::new(core.clone());
         let (woken, waker) = Woken::new();
         core.driver.wakers.keep_ticking();
         let mut poll = || Pin::new(&mut task).poll(&mut Context::from_waker(&waker));
