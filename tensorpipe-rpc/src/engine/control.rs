@@ -103,7 +103,8 @@ impl Engine {
                     metadata: bytes.to_vec(),
                     ..Encoded::default()
                 };
-                self.send(encoded, REPLY_HEADER, None, |_, _| ()).map(drop)
+                self.send(encoded, REPLY_HEADER, |_| (), |_, _| ())
+                    .map(drop)
             }
         };
         match sent {

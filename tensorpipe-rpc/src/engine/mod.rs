@@ -60,7 +60,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use rustc_hash::FxHashMap;
 use tensorpipe::ambient;
-use tensorpipe::engine::{EnginePipe, Handler, Held, When, leave_handlers};
+use tensorpipe::engine::{EnginePipe, Handler, Held, Outbound, When, leave_handlers};
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
@@ -158,18 +158,18 @@ impl Engine {
         lock(&self.bound).insert(std::ptr::from_ref(schema).addr(), service);
     }
 
-    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes. Its tensors go over one of the `required`
-    /// channels. `numbered` gets the message's number and length before anybody can answer it. Returns both.
+    /// Sends `encoded`, whose metadata begins with a header of `header_len` bytes. `prepare` says what else is to be known of the message.
+    /// `numbered` gets its number and length before anybody can answer it. Returns both.
     pub(crate) fn send(
         &self,
         mut encoded: Encoded,
         header_len: usize,
-        required: Option<&Arc<Vec<String>>>,
+        prepare: impl FnOnce(&mut Outbound<'_>),
         numbered: impl FnOnce(u64, u64),
     ) -> Result<(u64, u64), Error> {
         spill_large_body(&mut encoded, header_len, &self.pipe.peer_limits());
         outbound(encoded, |outbound| {
-            outbound.require(required.cloned());
+            prepare(outbound);
             let len = outbound.byte_len();
             let numbered = |message| numbered(message, len);
             Ok((self.pipe.submit(outbound, When::Now, numbered)?.id, len))

@@ -243,7 +243,7 @@ impl Engine {
     fn send_reply(&self, encoded: Encoded, header_len: usize) -> Result<u64, Error> {
         let told = ServerStats::leaving_at(header_len).map(|at| (at, ambient::now()));
         let sent = self
-            .send(encoded, header_len, None, |_, _| ())
+            .send(encoded, header_len, |_| (), |_, _| ())
             .map(|(message, _)| message);
         if let (Some((at, since)), Ok(message)) = (told, &sent) {
             self.pipe.stamp_when_sending(*message, at, since);

@@ -30,7 +30,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::task::Waker;
 
-use tensorpipe::engine::EnginePipe;
+use tensorpipe::engine::{EnginePipe, Outbound};
 use tensorpipe::fork::Owner;
 use tensorpipe::{Error, Message, ResetCode};
 
@@ -239,8 +239,11 @@ impl super::Engine {
         let count = encoded.tensors.len();
         let name = |tensor| Some(tensor_of(ITEMS, tensor, count));
         let required = streams.required.as_ref();
-        let channels = required.map(|required| &required.channels);
-        let sent = self.send(encoded, REPLY_HEADER, channels, |message, bytes| {
+        let prepare = |outbound: &mut Outbound<'_>| {
+            outbound.require(required.map(|required| required.channels.clone()));
+            outbound.pace();
+        };
+        let sent = self.send(encoded, REPLY_HEADER, prepare, |message, bytes| {
             if let Some(required) = required {
                 required.sent_as(message);
             }

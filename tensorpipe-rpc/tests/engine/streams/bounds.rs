@@ -1,13 +1,18 @@
 //! A reader that stalls holds up its own stream, and nothing else.
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, poll, stream};
+use tensorpipe::Limits;
+use tensorpipe_rpc::ServerLimits;
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::flow::{Banks, assert_numbered, numbered, over_each};
-use crate::lab::until;
+use crate::lab::{tcp, until};
 
 /// Waits until the number has stayed as it is for a while: more than it takes to send what may be sent.
 pub(super) async fn settled(number: impl Fn() -> usize) -> usize {
@@ -52,6 +57,36 @@ async fn a_stalled_reader_stops_its_stream_and_no_other_call() {
         }
     })
     .await;
+}
+
+/// As many messages are queued as may be, which other calls have written. Their own answer says so.
+#[tokio::test]
+async fn calls_that_fill_the_queue_end_no_stream() {
+    let (mut near, mut far) = (Limits::default(), Limits::default());
+    near.queued_writes = 16;
+    far.window_messages = 4;
+    let build = |limits| tcp().limits(limits).build().unwrap();
+    let banks = Banks::new(build(near), build(far), ServerLimits::default()).await;
+    let (put, mut numbers) = unbounded_channel();
+    let numbers = stream::poll_fn(move |cx| numbers.poll_recv(cx));
+    let sum = tokio::spawn(banks.client.sum(numbers).into_future());
+    until(|| banks.at_it() == 1).await;
+    // The peer does not run until this task waits.
+    let calls = (0..32).map(|_| banks.lab.echo("full").into_future());
+    let mut calls: Vec<_> = calls.map(|call| Box::pin(call.fuse())).collect();
+    let mut refused = 0;
+    for call in &mut calls {
+        refused += usize::from(matches!(poll!(call), Poll::Ready(Err(_))));
+    }
+    // At most four are read ahead, and sixteen wait.
+    assert!(refused >= 32 - 4 - 16, "{refused}");
+    for number in 1..=100 {
+        put.send(number).unwrap();
+    }
+    drop(put);
+    assert_eq!(sum.await.unwrap().unwrap(), 5050);
+    drop(calls);
+    banks.is_clean().await;
 }
 
 #[tokio::test]

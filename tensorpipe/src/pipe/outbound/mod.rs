@@ -44,6 +44,8 @@ pub struct Outbound<'a> {
     required: Option<Arc<Vec<String>>>,
     /// If set, counts what a channel sends of this message as another one would.
     diverted: Option<Diverted>,
+    /// It is queued even where as many messages are as may be.
+    is_paced: bool,
 }
 
 impl<'a> Outbound<'a> {
@@ -56,6 +58,7 @@ impl<'a> Outbound<'a> {
             payloads: 0,
             required: None,
             diverted: None,
+            is_paced: false,
         }
     }
 
@@ -125,6 +128,12 @@ impl<'a> Outbound<'a> {
         self.diverted = diverted;
     }
 
+    /// Its sender keeps to a pace: where many messages are queued it waits until its last one has begun to leave. So it may exceed
+    /// [`Limits::queued_writes`](crate::Limits::queued_writes) by one message, and others cannot shut it out.
+    pub fn pace(&mut self) {
+        self.is_paced = true;
+    }
+
     /// Bytes of all its metadata, payloads and tensors together.
     #[inline]
     pub fn byte_len(&self) -> u64 {
@@ -159,7 +168,7 @@ pub(super) fn submit(
     let _kicked = Kicked(core);
     let mut guard = lock(&core.shared);
     let shared = &mut *guard;
-    check_open(core, shared)?;
+    check_open(core, shared, message.is_paced)?;
     if !message.parts.is_empty() {
         // None named: none required.
         message.required.take_if(|channels| channels.is_empty());
@@ -256,7 +265,7 @@ impl Drop for Kicked<'_> {
 }
 
 /// Why nothing more can be written.
-fn check_open(core: &Core, shared: &Shared) -> Result<(), Error> {
+fn check_open(core: &Core, shared: &Shared, is_paced: bool) -> Result<(), Error> {
     shared.check_ended()?;
     if shared.state.is_closing() {
         return Err(shared.closed(false));
@@ -264,7 +273,7 @@ fn check_open(core: &Core, shared: &Shared) -> Result<(), Error> {
     if shared.state.peer_ignores_from().is_some() {
         return Err(shared.going_away());
     }
-    if shared.state.unwritten() >= core.queued_writes {
+    if shared.state.unwritten() >= core.queued_writes && !is_paced {
         return Err(Misuse::TooManyWrites(core.queued_writes).into());
     }
     Ok(())
