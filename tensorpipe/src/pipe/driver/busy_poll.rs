@@ -10,6 +10,9 @@
 //! sockets. A runtime whose tasks are always ready looks at its sockets after some sixty polls only, which take half a millisecond over tcp. So
 //! on a runtime of one thread pollers over tcp let it look first after a few calls, and each time while something comes for pipes that slept:
 //! else one of two equal clients made a tenth of the other's calls.
+//!
+//! On a runtime of several workers only a socket that is busy alone is polled. Of several, each would keep a worker busy, and the system lets a
+//! thread that it wakes for another one wait for a core, up to 4 ms where there are fewer cores than such threads.
 
 use std::task::Waker;
 use std::time::Instant;
@@ -17,9 +20,9 @@ use std::time::Instant;
 use super::drive::{Driven, Driver};
 use super::poll_time::PollTime;
 use super::runtime;
-use super::thread_counts::{ThreadCounts, look_waker, preemptions, with_counts};
+use super::thread_counts::{LAST_SOCKET, ThreadCounts, look_waker, preemptions, with_counts};
 use super::tuning::{
-    COSTLY_POLL_MESSAGES, POLLS_PER_WAKE, RECEIVE_BATCH_WAITERS, SOLE_POLLER_WAITERS,
+    COSTLY_POLL_MESSAGES, POLLS_PER_WAKE, RECEIVE_BATCH_WAITERS, SOCKET_ALONE, SOLE_POLLER_WAITERS,
 };
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
@@ -55,6 +58,8 @@ pub(in crate::pipe) struct BusyPoll {
     closing: AtomicBool,
     /// A write found the peer awake, and it is time to try whether polling pays.
     polls_for_peer: AtomicBool,
+    /// How often in a row bytes came from this socket, and from no other one of the process; at most [`SOCKET_ALONE`].
+    alone: AtomicU32,
     /// How many messages came together last; none, if a poll has found none since.
     last_batch: AtomicU32,
     /// The poller's last polls have seen bytes, and let more come together with them.
@@ -87,6 +92,7 @@ impl BusyPoll {
             for_main_futures: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             polls_for_peer: AtomicBool::new(false),
+            alone: AtomicU32::new(SOCKET_ALONE),
             last_batch: AtomicU32::new(0),
             some_seen: AtomicBool::new(false),
             time: Mutex::new(PollTime::new(!io_is_syscall)),
@@ -155,6 +161,13 @@ impl<W> Driver<W> {
     pub(in crate::pipe) fn record_arrival(&self) {
         let polling = &self.polling;
         with_counts(ThreadCounts::arrival);
+        if polling.io_is_syscall {
+            let alone = match LAST_SOCKET.is_again(std::ptr::from_ref(self).addr()) {
+                true => (polling.alone.load(Ordering::Relaxed) + 1).min(SOCKET_ALONE),
+                false => 0,
+            };
+            polling.alone.store(alone, Ordering::Relaxed);
+        }
         if polling.waiting.load(Ordering::Relaxed) {
             polling.waiting.store(false, Ordering::Relaxed);
             if self.wakers.has_main_futures() {
@@ -200,12 +213,21 @@ impl<W> Driver<W> {
                 || self.wakers.waiting() > COSTLY_POLL_MESSAGES as usize)
     }
 
+    /// Whether this is one of several busy sockets, on a runtime of several workers. Each worker would poll one of them, and take the core
+    /// from those that the system wakes for the others.
+    fn is_beside_others(&self) -> bool {
+        self.io_is_syscall()
+            && self.polling.alone.load(Ordering::Relaxed) < SOCKET_ALONE
+            && !runtime::has_one_worker()
+    }
+
     /// A wait is about to begin: switches polling on if it pays. From the next round on the connection then does not ask to be woken.
     pub(super) fn start_polling(&self) {
         let polling = &self.polling;
         if polling.can_poll
             && !self.is_polling()
             && !self.has_too_many_to_poll()
+            && !self.is_beside_others()
             && with_counts(|counts| lock(&polling.time).pays(counts, Instant::now))
         {
             polling.change(OFF, VACANT);
@@ -303,7 +325,7 @@ impl<W> Driver<W> {
             polls_on
         };
         let polls_on = || some_seen || with_counts(should_poll_on);
-        if !self.has_too_many_to_poll() && polls_on() {
+        if !self.has_too_many_to_poll() && !self.is_beside_others() && polls_on() {
             // Polls again once other ready tasks have run; if much was done since sockets and timers were polled, after those, too.
             let io_is_syscall = polling.io_is_syscall;
             let mut looks = with_counts(|counts| counts.is_look_due(io_is_syscall));
@@ -530,6 +552,29 @@ mod tests {
             assert_eq!(woken.count(), usize::from(!waits), "{name}");
             tokio::task::yield_now().await;
             assert_eq!(woken.count(), 1, "{name}: nobody polls");
+        }
+    }
+
+    /// Another worker would look at the sockets, but the system may not give it a core.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn on_a_runtime_of_several_workers_only_a_socket_that_is_busy_alone_is_polled() {
+        let (pair, other) = (tcp_pair().await, tcp_pair().await);
+        let shm = shm_pair().await;
+        for (name, ends, waits) in [("one of two", &pair, false), ("no socket", &shm, true)] {
+            let driver = &ends.0.core().driver;
+            let mut waiter = Waiter::new(ends.0.core().clone());
+            let mut polls = || {
+                *lock(&driver.polling.time) = PollTime::new(false);
+                waiter.drive(Waker::noop());
+                waiter.poll_again(Waker::noop())
+            };
+            driver.polling.alone.store(SOCKET_ALONE, Ordering::Relaxed);
+            assert!(polls(), "{name}, alone");
+            other.0.core().driver.record_arrival();
+            driver.record_arrival();
+            assert_eq!(polls(), waits, "{name}");
+            assert_eq!(driver.is_polling(), waits, "{name}");
+            assert_eq!(polls(), waits, "{name}, the next wait");
         }
     }
 

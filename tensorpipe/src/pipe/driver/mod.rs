@@ -29,7 +29,7 @@
 //! | `Polling` | a poll finds something | `Driving` | `Driver::poll` |
 //! | `Polling` | another thread has work | `Driving`, by the poller | `Driver::poll_work` |
 //! | `Polling` | a newer operation waits | `Polling`, by that one | `Driver::poll_again` |
-//! | `Polling` | in vain for too long, as all of the thread's pipes, or crowded | `Asleep` | `Driver::stop_polling` |
+//! | `Polling` | in vain for too long, as all of the thread's pipes, or crowded; or, with several workers, bytes come from other sockets, too | `Asleep` | `Driver::stop_polling` |
 //! | `Polling` | the poller leaves, others wait | `Woken`, the background task, once for all that leave | `Driver::deregister` |
 //! | `Polling` | the poller leaves, nobody waits | `Vacant`; `Asleep` where a handler listens | `Driver::deregister` |
 //! | `Polling` | the poller's task does something else, nobody else waits | `Vacant` | `Driver::pause` |

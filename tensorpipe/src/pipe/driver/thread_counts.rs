@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
 use std::thread_local;
 use std::time::Instant;
@@ -14,6 +14,9 @@ use super::tuning::{
 };
 use super::wakers::NO_THREAD;
 use crate::sys::fork::OnceBox;
+
+/// The process's socket from which bytes came last.
+pub(super) static LAST_SOCKET: LastSocket = LastSocket::new();
 
 thread_local! {
     static COUNTS: ThreadCounts = const { ThreadCounts::new() };
@@ -87,6 +90,25 @@ struct Looked;
 impl Wake for Looked {
     fn wake(self: Arc<Self>) {
         with_counts(ThreadCounts::has_looked);
+    }
+}
+
+/// The address of a pipe.
+pub(super) struct LastSocket(AtomicUsize);
+
+impl LastSocket {
+    pub(super) const fn new() -> Self {
+        Self(AtomicUsize::new(0))
+    }
+
+    /// Bytes have come from this pipe's socket. Returns whether they came from no other one since they did last.
+    pub(super) fn is_again(&self, pipe: usize) -> bool {
+        // Not exchanged: all threads come here, and to be wrong now and then costs little.
+        let is_again = self.0.load(Ordering::Relaxed) == pipe;
+        if !is_again {
+            self.0.store(pipe, Ordering::Relaxed);
+        }
+        is_again
     }
 }
 
@@ -238,6 +260,13 @@ mod tests {
             counts.drive(pipe);
         }
         assert_eq!(counts.driven.get(), 3);
+    }
+
+    #[test]
+    fn bytes_from_one_socket_in_a_row_are_told_from_those_of_several() {
+        let last = LastSocket::new();
+        let again = [1, 1, 1, 2, 2, 1, 2].map(|pipe| last.is_again(pipe));
+        assert_eq!(again, [false, true, true, false, true, false, false]);
     }
 
     #[test]
