@@ -36,6 +36,8 @@ pub(super) struct BatchQueue<K, M> {
     slots: FxHashMap<u64, u64>,
     numbers: u64,
     running: usize,
+    /// The latest time that it knows of. Threads read the clock before they wait for the queue, so they may come with an earlier one.
+    latest: Option<Instant>,
     /// Set while some thread takes batches out: the latest time for which it was asked to.
     dispatching: Option<Instant>,
     /// A running mean of how long runs take.
@@ -76,6 +78,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
             slots: FxHashMap::default(),
             numbers: 0,
             running: 0,
+            latest: None,
             dispatching: None,
             run: None,
         }
@@ -91,6 +94,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
         deadline: Option<Instant>,
         call: M,
     ) -> BatchSlot {
+        let now = self.at_least(now);
         let size = rows.max(1);
         let max = self.rules.max_size;
         let due = self.due_of(now, deadline);
@@ -169,6 +173,7 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
     /// Asks to take batches out. Returns `true` if the caller must do it, with [`BatchQueue::next`] until there are none. Otherwise
     /// another thread is doing it, and now includes this moment.
     pub(super) fn start_dispatch(&mut self, now: Instant) -> bool {
+        let now = self.at_least(now);
         let is_first = self.dispatching.is_none();
         self.dispatching = self.dispatching.max(Some(now));
         is_first
@@ -182,6 +187,13 @@ impl<K: Clone + Eq + Hash, M> BatchQueue<K, M> {
             self.dispatching = None;
         }
         batch
+    }
+
+    /// This time, or the latest one that it knows of: a group must not seem to be opened in the future, or it would not run once it is full.
+    fn at_least(&mut self, now: Instant) -> Instant {
+        *self
+            .latest
+            .insert(self.latest.map_or(now, |latest| latest.max(now)))
     }
 
     fn take_due(&mut self) -> Option<Vec<(u64, M)>> {

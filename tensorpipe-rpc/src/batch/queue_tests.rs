@@ -71,6 +71,20 @@ fn a_batch_runs_when_it_is_full_and_else_when_its_first_call_has_waited() {
     assert_eq!((bench.queue.waiting(), bench.queue.running()), (0, 2));
 }
 
+/// Another thread has read the clock later, and was here first.
+#[test]
+fn a_call_that_fills_a_batch_runs_it_though_it_comes_with_an_earlier_time() {
+    for (rows, runs) in [(1, vec![1, 2]), (2, vec![1])] {
+        let mut bench = Bench::new(4, 10 * MS, 1);
+        let earlier = bench.now;
+        bench.pass(MS);
+        bench.join("k", 3, 1);
+        bench.now = earlier;
+        bench.join("k", rows, 2);
+        assert_eq!(bench.runs(), [runs]);
+    }
+}
+
 #[test]
 fn what_does_not_fit_opens_the_next_batch_and_what_fits_none_runs_alone() {
     let mut bench = Bench::new(4, 2 * MS, 9);
