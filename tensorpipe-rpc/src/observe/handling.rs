@@ -241,8 +241,15 @@ impl SoFar {
 /// Wraps the handler of a watched call, so that it reports what happens.
 pub(crate) fn instrument(context: CallContext, handler: HandlerFuture) -> HandlerFuture {
     if let Some(handler_trace) = &context.inner.handler_trace {
-        lock(&handler_trace.so_far).is_made = true;
-        metrics::handler_started(handler_trace.service, handler_trace.method);
+        let has_ended = {
+            let mut so_far = lock(&handler_trace.so_far);
+            so_far.is_made = true;
+            so_far.has_ended
+        };
+        // A stream may have broken while the arguments were decoded: then the call was answered, and nobody counts its end any more.
+        if !has_ended {
+            metrics::handler_started(handler_trace.service, handler_trace.method);
+        }
     }
     Box::pin(Watched {
         context,
