@@ -214,13 +214,20 @@ fn connects_and_losses_of_replicas_are_counted() {
             .await
             .unwrap();
         eventually("both there", || counts() == (2.0, 0.0)).await;
+        // Whoever lets go of replicas has lost none.
+        let let_go = Replicas::builder().urls([url.clone()]);
+        let let_go = soon("another", let_go.connect()).await.unwrap();
+        eventually("it there, too", || counts() == (3.0, 0.0)).await;
+        drop(let_go);
+        eventually("it is gone", || one.pipes().len() == 1).await;
+        assert_eq!(counts(), (3.0, 0.0));
         for round in [1.0, 2.0, 3.0] {
             // Attempts that come to nothing are not counted.
             soon("its end", one.shutdown()).await;
-            eventually("its loss", || counts() == (1.0 + round, round)).await;
+            eventually("its loss", || counts() == (2.0 + round, round)).await;
             assert_eq!(soon("a call", client.name()).await.unwrap(), 2);
             one = serve(1, &url).await;
-            eventually("it again", || counts() == (2.0 + round, round)).await;
+            eventually("it again", || counts() == (3.0 + round, round)).await;
         }
         (replicas, [one, other])
     });

@@ -55,7 +55,7 @@ pub(crate) struct CallData {
     /// Its streams, if its method has some.
     pub(crate) streams: Option<Arc<CallStreams>>,
     /// References among its arguments: their owner keeps the values until this call is answered.
-    _references: Option<Box<EncodedReferences>>,
+    references: Option<Box<EncodedReferences>>,
     /// Set if the caller, a span or a metric wants to know what becomes of the call.
     pub(crate) trace: Option<Arc<CallTrace>>,
     /// Where its results are to land, if its caller said so.
@@ -73,6 +73,11 @@ impl CallData {
             Some((traffic, kinds)) => trace.stats_with(traffic, kinds, pipe),
             None => trace.stats(),
         }
+    }
+
+    /// Whether its arguments cannot be sent again to another server.
+    pub(super) fn is_sent_once(&self) -> bool {
+        self.streams.is_some() || self.references.is_some()
     }
 
     /// Puts the argument's name into an error about its message, in place of the tensor's number.
@@ -154,7 +159,7 @@ impl Engine {
             has_parts: !encoded.tensors.is_empty() || !encoded.payloads.is_empty(),
             owners: std::mem::take(&mut encoded.owners),
             streams,
-            _references: request.references,
+            references: request.references,
             trace,
             receive_placement: results(),
         };

@@ -14,6 +14,7 @@ use super::{Body, Engine, to_body};
 use crate::caught::ignore_panic;
 use crate::error::{CallError, PlaceError, printable};
 use crate::header::{FailureCode, Header, Kind, REFERENCES};
+use crate::lock::Ordering;
 use crate::placement::{ReceivePlacement, naming};
 
 /// How long a call may take where nobody says otherwise.
@@ -252,7 +253,12 @@ impl Engine {
             // The server noticed the missed deadline before this end did.
             Outcome::Failed(CallError::Deadline { .. }) => self.calls.missed_deadline(slot),
             Outcome::Failed(CallError::Connection { .. }) => {}
-            _ => self.calls.reset_missed(),
+            _ => {
+                self.calls.reset_missed();
+                if slot.is_sent_once() || header.flags & REFERENCES != 0 {
+                    self.calls.has_served.store(true, Ordering::Relaxed);
+                }
+            }
         }
         let outcome = match &slot.streams {
             Some(streams) => streams.hold(outcome),

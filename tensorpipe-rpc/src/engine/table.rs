@@ -19,6 +19,8 @@ pub(crate) struct Calls {
     next_id: AtomicU64,
     /// The peer handles no further calls.
     draining: AtomicBool,
+    /// The peer has answered a call that is sent once on replicas: one with a stream or references.
+    pub(crate) has_served: AtomicBool,
     /// Calls without streams in a row that had no answer in time.
     missed: AtomicU32,
     table: Mutex<Table>,
@@ -132,6 +134,7 @@ impl Default for Calls {
         Self {
             next_id: AtomicU64::new(0),
             draining: AtomicBool::new(false),
+            has_served: AtomicBool::new(false),
             missed: AtomicU32::new(0),
             table: Mutex::new(Table::default()),
             earlier: Notify::new(),

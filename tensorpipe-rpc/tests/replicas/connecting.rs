@@ -220,6 +220,30 @@ async fn a_server_that_was_given_up_is_tried_again_when_somebody_asks() {
     assert_eq!(soon(client.who(2)).await.unwrap(), 0);
 }
 
+/// Calls with streams are sent once, to one replica.
+#[tokio::test]
+async fn a_server_that_answers_only_streams_is_connected_to_again_and_again() {
+    use futures_util::StreamExt;
+
+    use super::lab::{client_of, replicas_of, sites, until};
+
+    let sites = sites(1, &Default::default()).await;
+    let builder = replicas_of(&sites).connect_attempts(3).backoff(Backoff {
+        first: Duration::from_millis(1),
+        longest: Duration::from_secs(60),
+        ..Backoff::default()
+    });
+    let (client, replicas) = client_of(builder).await;
+    let pipes = || sites[0].server.as_ref().unwrap().pipes();
+    for _ in 0..6 {
+        until(|| replicas.status()[0].state == ReplicaState::Live && pipes().len() == 1).await;
+        assert_eq!(client.names(0).next().await.unwrap().unwrap(), 0);
+        pipes()[0].close().await.unwrap();
+        until(|| pipes().is_empty()).await;
+    }
+    until(|| replicas.status()[0].state == ReplicaState::Live).await;
+}
+
 #[tokio::test]
 async fn a_server_that_takes_pipes_and_drops_them_is_not_connected_to_in_a_loop() {
     use super::lab::{replicas_of, sites, until};

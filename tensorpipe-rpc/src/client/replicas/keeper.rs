@@ -65,7 +65,9 @@ pub(super) async fn keep(keeper: Keeper, context: Context) {
                 shared.mark_lost(number, &live, error);
                 absence = Absence::begin(Instant::now());
                 let unanswering = live.unanswering.load(Ordering::Relaxed);
-                let answered = live.answered.load(Ordering::Relaxed);
+                let calls = &live.connection.engine.calls;
+                let answered = live.answered.load(Ordering::Relaxed)
+                    || calls.has_served.load(Ordering::Relaxed);
                 let lasted = worked_until - begun >= options.backoff.longest;
                 if answered || (lasted && !unanswering) {
                     (failures, since) = (0, Instant::now());

@@ -157,6 +157,7 @@ impl Inner {
         if self.owner.is_other_process() {
             return;
         }
+        self.shared.let_go();
         let keepers = std::mem::take(&mut *lock(&self.keepers));
         keepers.values().for_each(AbortHandle::abort);
     }

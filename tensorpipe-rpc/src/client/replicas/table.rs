@@ -35,6 +35,8 @@ pub(super) struct Table {
     next_number: usize,
     /// Why nobody may join any more.
     closed: Option<ConnectError>,
+    /// The program has let go of all replicas.
+    is_let_go: bool,
     /// The services that clients have asked for. The list only grows, because a service is identified by its position.
     pub(super) schemas: Vec<&'static Schema>,
     /// The turn of each service. With one for all, clients that call in step would each keep to some replicas.
@@ -78,6 +80,7 @@ impl Shared {
                 replicas: Vec::new(),
                 next_number: 0,
                 closed: None,
+                is_let_go: false,
                 schemas: Vec::new(),
                 turns: Vec::new(),
                 warned_none_left: false,
@@ -451,21 +454,32 @@ impl Shared {
         ignore_panic(|| tracing::warn!(%url, error, "a replica is given up"));
     }
 
+    /// The tasks of all replicas are about to be ended: those that are live are let go of, not lost.
+    pub(super) fn let_go(&self) {
+        self.table().is_let_go = true;
+    }
+
     /// The replica's task has ended, and nobody connects it again.
     pub(super) fn forsaken(&self, number: usize, error: ConnectError) {
-        let before = {
+        let (before, is_lost) = {
             let mut table = self.table();
+            let is_lost = !table.is_let_go;
             let Some(replica) = table.find_mut(number) else {
                 return;
             };
             if !matches!(replica.phase, Phase::Closed) {
                 replica.last_error = Some(error);
             }
-            std::mem::replace(&mut replica.phase, Phase::Closed)
+            (
+                std::mem::replace(&mut replica.phase, Phase::Closed),
+                is_lost,
+            )
         };
         ignore_panic(|| self.changed.notify_waiters());
         if let Phase::Live(live) = before {
-            metrics::replica_lost();
+            if is_lost {
+                metrics::replica_lost();
+            }
             // Perhaps the last handle of its pipe, which closes. Not under the lock.
             drop(live);
         }

@@ -14,6 +14,7 @@ use crate::engine::table::Reading;
 use crate::engine::{Engine, to_body};
 use crate::error::{CallError, no_place};
 use crate::header::{FailureCode, Header, Kind, StreamDirection};
+use crate::lock::Ordering;
 use crate::observe::{metrics, of_failure};
 use crate::placement::ReceivePlacement;
 
@@ -123,6 +124,7 @@ impl Engine {
         transfer: MessageStats,
     ) {
         let Some(inbox) = &streams.inbox else { return };
+        self.calls.has_served.store(true, Ordering::Relaxed);
         if let Some(receive_placement) = &streams.receive_placement {
             message = receive_placement.check(id, message, ITEMS);
         }
