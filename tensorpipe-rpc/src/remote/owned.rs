@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,12 +11,17 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::Notify;
 
 use super::Id;
+use tensorpipe::fork::Owner;
+
 use crate::caught::drop_quietly;
 use crate::codec::Reply;
 use crate::lock::lock;
 use crate::observe::metrics;
 
 type Value = dyn Any + Send + Sync;
+
+/// The table of a connection keeps room for so many values, however few there are.
+const KEPT: usize = 1024;
 
 pub(super) const TOO_MANY: &str = "too many references";
 
@@ -88,6 +93,7 @@ impl Drop for Exports {
 /// The values that one connection's peer refers to.
 #[derive(Default)]
 pub(crate) struct Owned {
+    owner: Owner,
     table: Mutex<Table>,
 }
 
@@ -165,7 +171,13 @@ pub(crate) struct Pending {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.close();
+        let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let table = std::mem::take(table);
+        match self.owner.is_other_process() {
+            // The values are the parent's, one of whose threads may have been changing the table.
+            true => std::mem::forget(table),
+            false => end(table),
+        }
     }
 }
 
@@ -235,27 +247,21 @@ impl Owned {
                 }
             }
             table.count -= released.0.len();
+            let (len, room) = (table.values.len(), table.values.capacity());
+            if room > KEPT && len < room / 8 {
+                table.values.shrink_to(2 * len);
+            }
         }
         metrics::references_released(released.0.len());
     }
 
     /// The connection has ended: drops all values, and ends all waits.
     pub(crate) fn close(&self) {
-        let (values, pending, count) = {
-            let mut table = lock(&self.table);
-            table.closed = true;
-            (
-                std::mem::take(&mut table.values),
-                std::mem::take(&mut table.pending),
-                std::mem::take(&mut table.count),
-            )
+        let closed = Table {
+            closed: true,
+            ..Table::default()
         };
-        metrics::references_released(count);
-        for promised in pending.values() {
-            promised.end();
-        }
-        let values = values.into_values().flat_map(|given| given.values);
-        values.for_each(drop_value);
+        end(std::mem::replace(&mut lock(&self.table), closed));
     }
 
     /// Registers a call that begins, and whose result later calls may refer to.
@@ -292,11 +298,24 @@ impl Owned {
 
 impl Drop for Pending {
     fn drop(&mut self) {
+        if self.owned.owner.is_other_process() {
+            return;
+        }
         let promised = lock(&self.owned.table).pending.remove(&self.call);
         if let Some(promised) = promised {
             promised.end();
         }
     }
+}
+
+/// Drops all values, and ends all waits.
+fn end(table: Table) {
+    metrics::references_released(table.count);
+    for promised in table.pending.values() {
+        promised.end();
+    }
+    let values = table.values.into_values().flat_map(|given| given.values);
+    values.for_each(drop_value);
 }
 
 /// Drops a value. A panic of the drop is logged and goes no further. Of two values in one, the second panic would end the process.
@@ -334,6 +353,19 @@ mod tests {
         release(MANY - 1);
         assert!(lock(&owned.table).values.is_empty());
     }
+
+    #[test]
+    fn what_many_calls_have_given_leaves_no_room_behind() {
+        let owned = Owned::default();
+        let calls = 0..1 << 16;
+        for call in calls.clone() {
+            assert!(owned.give(call, referents(1), usize::MAX));
+        }
+        owned.release(calls.map(|call| Release { call, index: None }));
+        let table = lock(&owned.table);
+        assert!(table.count == 0 && table.values.capacity() <= KEPT);
+    }
+
     struct Bomb;
 
     impl Drop for Bomb {

@@ -428,7 +428,11 @@ impl Grants {
             table.uncount(granted.connection);
             granted
         };
-        (Instant::now() < granted.until).then_some(granted.referent)
+        if Instant::now() < granted.until {
+            return Some(granted.referent);
+        }
+        drop_value(granted);
+        None
     }
 
     /// Drops expired grants. Returns whether others are left, which the sweeper goes on watching.
