@@ -230,7 +230,15 @@ impl Held {
             derived: fits(before),
             waits: false,
         };
-        let grown = held.reservation.grow(held.derived);
+        let mut grown = held.reservation.grow(held.derived);
+        if grown.is_err() {
+            // All of the budget has less room than this half of it.
+            let room = budget.limit.saturating_sub(budget.taken.load(fetch));
+            let less = held.derived.min(room.max(least));
+            budget.derived.fetch_sub(held.derived - less, set);
+            held.derived = less;
+            grown = held.reservation.grow(less);
+        }
         grown.map_err(|reason| NoRoom {
             others: true,
             reason: reason.into(),
@@ -394,6 +402,10 @@ mod tests {
         // Half of it is not taken, but all is.
         assert!(Held::derived(&budget, 10, 1, 30).unwrap_err().others);
         drop(all);
+        let most = Held::new(&budget, 60).unwrap();
+        let less = Held::derived(&budget, 15, 1, 30).unwrap();
+        assert_eq!(less.bytes(), 10, "half of it has room for 20");
+        drop((most, less));
         drop((first, Held::derived(&budget, 20, 20, 30).unwrap()));
         assert_eq!(budget.derived.load(Ordering::Acquire), 0);
         Held::new(&budget, 100).unwrap();

@@ -285,8 +285,9 @@ impl Shared {
                 }
             }
         }
+        let parts = ahead.iter().map(|(op, _)| op.part).collect();
         self.reading(message)
-            .comes_ahead(ahead.len(), ahead.len() == bulk);
+            .comes_ahead(parts, ahead.len() == bulk);
         for (op, channel) in ahead {
             let part = usize::from(op.part);
             let (len, device) = (arrival.head.part_len(part), arrival.head.device(part));

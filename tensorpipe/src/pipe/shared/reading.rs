@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::message::{Message, MessageTensor, Payload};
 use crate::pipe::budget::{Announced, Held, Reservation, out_of_memory};
 use crate::pipe::stats::MessageStats;
-use crate::proto::{Head, OpId};
+use crate::proto::{Carriage, Head, OpId};
 use crate::sys::copy;
 use crate::tensor::{Shape, Tensor};
 
@@ -27,6 +27,8 @@ pub(in crate::pipe) struct Reading {
     /// come ahead.
     wanted: usize,
     ahead: Ahead,
+    /// The parts that come ahead, in their order.
+    credited: SmallVec<[u16; 4]>,
     /// Parts that are there, by number.
     parts: Vec<(u16, Buffer)>,
     /// The application's memory for parts that come ahead into pooled memory, from where they are copied.
@@ -77,6 +79,7 @@ impl Reading {
             reader: Recipient::None,
             wanted: 0,
             ahead: Ahead::No,
+            credited: SmallVec::new(),
             parts: Vec::new(),
             places: Vec::new(),
             skipped: Vec::new(),
@@ -89,9 +92,10 @@ impl Reading {
         }
     }
 
-    /// `parts` parts come ahead of the application's read; `all`: every part that is not in the frame is among them.
-    pub(in crate::pipe) fn comes_ahead(&mut self, parts: usize, all: bool) {
-        self.wanted = parts;
+    /// These parts, in their order, come ahead of the application's read; `all`: every part that is not in the frame is among them.
+    pub(in crate::pipe) fn comes_ahead(&mut self, parts: SmallVec<[u16; 4]>, all: bool) {
+        self.wanted = parts.len();
+        self.credited = parts;
         self.ahead = if all { Ahead::All } else { Ahead::Some };
     }
 
@@ -201,14 +205,20 @@ impl Reading {
         }
     }
 
-    /// Bytes that came ahead and that the handler may keep: the budget counts them once the message is complete.
+    /// Bytes that came ahead, or in the frame of a message of which some did, and that the handler may keep: the budget counts them once the
+    /// message is complete. It counted all other parts as they came.
     pub(in crate::pipe) fn to_hold(&self) -> u64 {
+        let Some(head) = &self.head else { return 0 };
         if !self.is_ahead() || self.reader != Recipient::Handler {
             return 0;
         }
         let placed = |part: u16| self.places.iter().any(|(place, _)| *place == part);
-        let own = self.parts.iter();
-        let own = own.filter(|(part, memory)| memory.memory().is_private() && !placed(*part));
+        let is_in_frame =
+            |part: u16| head.carriages().get(usize::from(part)) == Some(&Carriage::Eager);
+        let is_uncounted = |part| self.credited.binary_search(&part).is_ok() || is_in_frame(part);
+        let own = self.parts.iter().filter(|(part, memory)| {
+            memory.memory().is_private() && is_uncounted(*part) && !placed(*part)
+        });
         own.map(|(_, memory)| memory.len() as u64).sum()
     }
 
@@ -351,6 +361,8 @@ pub(in crate::pipe) fn assemble(
 
 #[cfg(test)]
 mod tests {
+    use smallvec::smallvec;
+
     use super::*;
     use crate::error::ResetCode;
     use crate::pipe::budget::{Announcements, Budget};
@@ -390,7 +402,7 @@ mod tests {
         let ahead = |all| {
             let mut reading = Reading::new(announcements.reservation());
             assert!(!reading.is_ahead() && !reading.has_come());
-            reading.comes_ahead(2, all);
+            reading.comes_ahead(smallvec![0, 1], all);
             comes(&mut reading, 1, 5);
             assert!(reading.is_ahead() && !reading.has_come());
             assert_eq!(reading.bytes_come(), 0);
@@ -437,10 +449,10 @@ mod tests {
     #[test]
     fn a_handler_holds_what_came_ahead_into_memory_of_this_side() {
         let announcements = announcements();
-        let to_hold = |ahead, reader, placed: &[u16]| {
+        let to_hold = |ahead: &[u16], reader, placed: &[u16]| {
             let mut reading = Reading::new(announcements.reservation());
-            if ahead {
-                reading.comes_ahead(3, true);
+            if !ahead.is_empty() {
+                reading.comes_ahead(ahead.into(), ahead.len() == 3);
             }
             let places = placed.iter().map(|part| (*part, BufferMut::zeroed(5)));
             start(&mut reading, &[3, 5, 7], places.collect(), reader);
@@ -450,10 +462,16 @@ mod tests {
             reading.received(OpId::incoming(0, 2), borrowed);
             reading.to_hold()
         };
-        assert_eq!(to_hold(true, Recipient::Handler, &[]), 8);
-        assert_eq!(to_hold(true, Recipient::Handler, &[1]), 3);
-        assert_eq!(to_hold(true, Recipient::Waits, &[]), 0);
-        assert_eq!(to_hold(false, Recipient::Handler, &[]), 0);
+        let all = &[0, 1, 2];
+        assert_eq!(to_hold(all, Recipient::Handler, &[]), 8);
+        assert_eq!(to_hold(all, Recipient::Handler, &[1]), 3);
+        assert_eq!(to_hold(all, Recipient::Waits, &[]), 0);
+        assert_eq!(to_hold(&[], Recipient::Handler, &[]), 0);
+        assert_eq!(
+            to_hold(&[0], Recipient::Handler, &[]),
+            3,
+            "the other was counted as it came"
+        );
     }
 
     /// What pieces of a part have taken is what the part takes, in main memory; else it is free when the part is there.
