@@ -15,9 +15,9 @@ use dlpark::ffi::{DLDataType, DLDevice, DLDeviceType};
 use dlpark::metadata::Dynamic;
 use dlpark::versioned::Dlpack;
 
-use crate::device::Buffer;
 #[cfg(feature = "cuda")]
 use crate::device::cuda::ContextGuard;
+use crate::device::{Buffer, BufferMut};
 use crate::error::Misuse;
 use crate::sys::drop_thread;
 use crate::tensor::{DType, Shape, Tensor};
@@ -40,7 +40,7 @@ const TYPES: [(DType, DLDataType); 13] = [
 
 impl Tensor {
     /// Converts to a DLPack tensor in main memory that owns this one. It is marked as read-only, unless this is the only handle and
-    /// the memory may be written.
+    /// the memory may be written. Truth values in memory that others may change, such as a peer's, are copied.
     ///
     /// ```
     /// # use tensorpipe::Tensor;
@@ -56,6 +56,15 @@ impl Tensor {
     /// [`Misuse::NotOnCpu`] for memory of a GPU: see `into_dlpack_on` (feature `cuda`). [`Misuse::Other`] for truth values other than 0 and
     /// 1, as a peer may send them: other libraries' languages give those no meaning.
     pub fn into_dlpack(mut self) -> Result<Dlpack, Misuse> {
+        if self.dtype == DType::Bool && !self.buffer.memory().is_private() {
+            // Who else can write there must not do so after the check.
+            let mut copy = BufferMut::zeroed(self.byte_len());
+            if let Some(bytes) = copy.as_bytes_mut() {
+                bytes.copy_from_slice(self.as_bytes()?);
+            }
+            super::count_copy(copy.len());
+            self = Self::from_buffer(copy.freeze(), DType::Bool, self.shape)?;
+        }
         if self.dtype == DType::Bool && self.as_bytes()?.iter().any(|byte| *byte > 1) {
             return Err(refused(
                 "its truth values are not all 0 or 1: check them, or take its bytes".to_owned(),

@@ -42,7 +42,7 @@ pub fn copied_bytes() -> u64 {
 
 static COPIED: AtomicU64 = AtomicU64::new(0);
 
-#[cfg(any(feature = "candle", feature = "ndarray"))]
+#[cfg(any(feature = "candle", feature = "ndarray", feature = "dlpack"))]
 fn count_copy(bytes: usize) {
     COPIED.fetch_add(bytes as u64, Ordering::Relaxed);
 }

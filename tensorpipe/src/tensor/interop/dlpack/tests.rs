@@ -116,6 +116,20 @@ fn truth_values_that_are_none_are_not_given_away() {
     assert!(given([0, 2]).unwrap_err().to_string().contains("0 or 1"));
 }
 
+/// Its lender, say, could write there after they were checked.
+#[test]
+fn truth_values_that_somebody_else_may_change_are_copied() {
+    let (_turn, _) = counting();
+    let is_copied = |dtype| {
+        let tensor = Tensor::from_buffer(Buffer::from_owner([1u8; 2]), dtype, [2]).unwrap();
+        let at = tensor.as_bytes().unwrap().as_ptr();
+        let back = taken(tensor.into_dlpack().unwrap()).unwrap();
+        assert_eq!(back.as_bytes().unwrap(), [1, 1]);
+        back.as_bytes().unwrap().as_ptr() != at
+    };
+    assert!(is_copied(DType::Bool) && !is_copied(DType::U8));
+}
+
 #[test]
 fn what_there_is_none_of_here_is_an_error_and_is_given_back() {
     let cases = [
