@@ -18,6 +18,7 @@ use crate::negotiate::{self, Arrived, Door, ListenerState};
 use crate::pipe::Pipe;
 use crate::sync::{AtomicBool, Mutex, lock};
 use crate::sys::fork::Owner;
+use crate::sys::workers::panics;
 use crate::transports::{Acceptor, Transport};
 
 /// A pause after the system refused to accept: most likely it is out of file descriptors, and one will be free soon.
@@ -191,11 +192,14 @@ async fn accept_loop(
                 if !places.make_room(origin) {
                     if let Some(more) = full.admits() {
                         let limit = listener_state.limits().handshakes;
-                        tracing::warn!(
-                            limit,
-                            more,
-                            "too many handshakes at once: one more is turned away"
-                        );
+                        // What logs may panic: this loop must go on.
+                        panics(|| {
+                            tracing::warn!(
+                                limit,
+                                more,
+                                "too many handshakes at once: one more is turned away"
+                            );
+                        });
                     }
                     negotiate::turn_away(connection);
                     continue;
@@ -218,10 +222,11 @@ async fn accept_loop(
                         true => "no connection can be accepted: whoever connects waits in vain",
                         false => "a connection could not be accepted",
                     };
-                    tracing::warn!(%error, more, "{hears}");
+                    panics(|| tracing::warn!(%error, more, "{hears}"));
                 }
                 in_vain = if is_of_one(&error) { 0 } else { in_vain + 1 };
                 if is_of_the_system || in_vain > IN_VAIN {
+                    places.give_way();
                     tokio::time::sleep(PAUSE).await;
                 } else {
                     tokio::task::yield_now().await;

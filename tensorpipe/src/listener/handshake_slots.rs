@@ -83,6 +83,24 @@ impl HandshakeSlots {
         true
     }
 
+    /// The system lacks what a further connection needs, a descriptor most likely. Those give theirs back that have said nothing for long, of
+    /// the origin that has the most of them.
+    pub(super) fn give_way(&mut self) {
+        self.taken.retain(|taken| !taken.handshake.is_finished());
+        let is_silent = |taken: &Taken| {
+            let is_slow = taken.since.elapsed() >= MAY_BE_SILENT;
+            is_slow && !taken.has_greeted.load(Ordering::Relaxed)
+        };
+        let Some((_, at)) = self.first_of_most(is_silent) else {
+            return;
+        };
+        let origin = self.taken[at].origin;
+        let silent = |taken: &mut Taken| taken.origin == origin && is_silent(taken);
+        for taken in self.taken.extract_if(.., silent) {
+            taken.handshake.abort();
+        }
+    }
+
     /// How many that are `meant` each origin has.
     fn count(&self, meant: impl Fn(&Taken) -> bool) -> HashMap<PeerAddr, usize> {
         let mut counts = HashMap::new();
@@ -226,6 +244,23 @@ mod tests {
         own.iter().for_each(Handshake::greets);
         comes(&mut places, 3).unwrap();
         slow.has_lost_its_place().await;
+    }
+
+    /// Else who connects and says nothing keeps everybody out as soon as there are fewer descriptors than places.
+    #[tokio::test(start_paused = true)]
+    async fn where_descriptors_are_short_those_give_way_that_have_said_nothing_for_long() {
+        let mut places = HandshakeSlots::new(100, LONG);
+        let [first, second, greeted] = [(); 3].map(|()| comes(&mut places, 1).unwrap());
+        greeted.greets();
+        let _other = comes(&mut places, 2).unwrap();
+        places.give_way();
+        assert_eq!(places.taken.len(), 4, "they have only just come");
+        tokio::time::sleep(MAY_BE_SILENT).await;
+        let _fresh = comes(&mut places, 1).unwrap();
+        places.give_way();
+        first.has_lost_its_place().await;
+        second.has_lost_its_place().await;
+        assert_eq!(places.taken.len(), 3);
     }
 
     #[tokio::test(start_paused = true)]
