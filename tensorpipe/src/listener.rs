@@ -392,6 +392,70 @@ mod tests {
         assert!(matches!(asked.await, Err(Error::System(_))));
     }
 
+    /// A better way, at whose door nobody is let in: its listener has no descriptors left, say.
+    #[derive(Default)]
+    struct Deaf(Mutex<Vec<tokio::io::DuplexStream>>);
+
+    struct DeafAcceptor;
+
+    impl Acceptor for DeafAcceptor {
+        fn address(&self) -> String {
+            "here".to_owned()
+        }
+
+        fn poll_accept(
+            &mut self,
+            _: &mut TaskContext<'_>,
+        ) -> Poll<Result<Box<dyn Connection>, Error>> {
+            Poll::Pending
+        }
+    }
+
+    impl Transport for Deaf {
+        fn name(&self) -> &'static str {
+            "deaf"
+        }
+
+        fn domain(&self) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn upgrade_address(&self) -> Option<String> {
+            Some("here".to_owned())
+        }
+
+        fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Connection>, Error>> {
+            let (ours, theirs) = tokio::io::duplex(1 << 16);
+            lock(&self.0).push(theirs);
+            Box::pin(async { Ok(Box::new(ours) as Box<dyn Connection>) })
+        }
+
+        fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Acceptor>, Error>> {
+            Box::pin(async { Ok(Box::new(DeafAcceptor) as Box<dyn Acceptor>) })
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_is_not_let_in_at_a_better_way_stays_on_the_first() {
+        let tcp: Arc<dyn Transport> = Arc::new(crate::transports::TcpTransport::new());
+        let transports = [Arc::new(Deaf::default()) as Arc<dyn Transport>, tcp];
+        let mut timeouts = crate::Timeouts::default();
+        timeouts.greeting = Duration::from_millis(200);
+        let context = Context::builder().transports(transports).timeouts(timeouts);
+        let context = context
+            .token("t", b"a secret that both ends have, long enough")
+            .build();
+        let context = context.unwrap();
+        let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
+        let url = listener.url().to_string();
+        let (client, server) = tokio::join!(context.connect(&url), listener.accept());
+        for pipe in [client.unwrap(), server.unwrap()] {
+            let route = pipe.route().to_string();
+            assert!(route.starts_with("transport tcp ("), "{route}");
+            assert!(route.contains("nobody let it join in time"), "{route}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn unproven_peers_slow_nobody_and_a_lack_of_descriptors_makes_a_pause() {
         let code = io::Error::from_raw_os_error;

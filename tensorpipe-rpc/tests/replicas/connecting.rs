@@ -223,8 +223,6 @@ async fn a_server_that_was_given_up_is_tried_again_when_somebody_asks() {
 /// Calls with streams are sent once, to one replica.
 #[tokio::test]
 async fn a_server_that_answers_only_streams_is_connected_to_again_and_again() {
-    use futures_util::StreamExt;
-
     use super::lab::{client_of, replicas_of, sites, until};
 
     let sites = sites(1, &Default::default()).await;

@@ -110,7 +110,11 @@ async fn handshake(
                 asked.map(|(conn, _)| (conn.connection, true))
             }
             Some(_) => {
-                let joined = join(&**better, address, conn.name.clone(), &ask).await;
+                // A listener without descriptors lets nobody join: whoever waited for it would keep one on the first connection.
+                let joined = join(&**better, address, conn.name.clone(), &ask);
+                let joined = tokio::time::timeout(context.timeouts.greeting, joined).await;
+                let joined =
+                    joined.unwrap_or_else(|_| Err(conn.lost("nobody let it join in time")));
                 joined.map(|connection| (connection, false))
             }
         };

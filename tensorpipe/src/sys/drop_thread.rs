@@ -1,5 +1,7 @@
-//! A thread that drops memory on behalf of threads that must not wait. A driver takes long to unregister, unmap and release, and may wait
-//! for its device first. Dropping another library's memory runs that library's code.
+//! Threads that drop things on behalf of threads that must not wait. A driver takes long to unregister, unmap and release memory, and may wait
+//! for its device first. Dropping another library's memory runs that library's code. Closing a Unix socket closes the descriptors that its
+//! peer has sent through it: that of a file system of the peer's own, or of a socket that lingers, keeps the thread for as long as the peer
+//! likes.
 
 use std::any::Any;
 use std::io;
@@ -52,7 +54,7 @@ impl DropThread {
             }
             Err(error) => {
                 if !self.has_warned.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "no thread lets go of memory that devices reach");
+                    tracing::warn!(%error, "no thread lets go of what may take long");
                 }
                 drop(what);
             }
@@ -60,12 +62,33 @@ impl DropThread {
     }
 }
 
+/// So many sockets of other users' may wait to be closed: each keeps a descriptor.
+const UNCLOSED: u64 = 256;
+
+/// The thread that closes sockets of other users', and how many wait there.
+fn of_strangers() -> &'static OfAll {
+    static OF_STRANGERS: PerProcess<OfAll> = PerProcess::new();
+    OF_STRANGERS.get(OfAll::default)
+}
+
+/// Closes another user's socket, on a thread that does nothing else.
+pub(crate) fn close_later(socket: impl Send + 'static) {
+    let all = of_strangers();
+    all.waiting.fetch_add(1, Ordering::Relaxed);
+    all.drops.drop_later((socket, Counted(&all.waiting, 1)));
+}
+
+/// Whether so many wait to be closed that no further connection should be accepted that may be another user's.
+pub(crate) fn has_too_many_unclosed() -> bool {
+    of_strangers().waiting.load(Ordering::Relaxed) >= UNCLOSED
+}
+
 /// The thread of the whole process, for memory that belongs to no single device, and what waits there.
 #[derive(Default)]
 struct OfAll {
-    frees: DropThread,
-    /// Bytes of pinned main memory that wait.
-    bytes: AtomicU64,
+    drops: DropThread,
+    /// Bytes of pinned main memory that wait, or how many sockets.
+    waiting: AtomicU64,
 }
 
 fn of_all() -> &'static OfAll {
@@ -76,24 +99,24 @@ fn of_all() -> &'static OfAll {
 /// Drops `what` on the thread of the whole process. Until then, it keeps so many bytes of main memory pinned.
 pub(crate) fn drop_later(bytes: usize, what: impl Send + 'static) {
     let all = of_all();
-    all.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-    let counted = Counted(bytes as u64);
+    all.waiting.fetch_add(bytes as u64, Ordering::Relaxed);
+    let counted = Counted(&all.waiting, bytes as u64);
     // Dropped in this order.
-    all.frees.drop_later((what, counted));
+    all.drops.drop_later((what, counted));
 }
 
 /// Whether so much waits that nobody should pin more. Memory that is not pinned costs one more copy, but is freed at once.
 #[allow(dead_code, reason = "for devices that are built in")]
 pub(crate) fn is_backlogged() -> bool {
-    of_all().bytes.load(Ordering::Relaxed) >= BEHIND
+    of_all().waiting.load(Ordering::Relaxed) >= BEHIND
 }
 
-/// Waiting bytes, counted until this is dropped.
-struct Counted(u64);
+/// Counted there until this is dropped.
+struct Counted(&'static AtomicU64, u64);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        of_all().bytes.fetch_sub(self.0, Ordering::Relaxed);
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 

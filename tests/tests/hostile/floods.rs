@@ -1,8 +1,11 @@
 //! Peers that keep resources, or send much and read nothing: their cost is bounded.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{setsockopt, sockopt};
 use tensorpipe::Url;
 use tensorpipe::transports::{ShmTransport, Transport};
 use tensorpipe_tests::{Child, NOBODY, can_start_by, runtime, say};
@@ -12,6 +15,7 @@ use super::raw::{
     ANSWER, FLUSH, GRANT, MESSAGE, PING, REFUSE, RESET, Raw, SOON, frame, header, hello, message,
     message_body, preface, reason, tensor,
 };
+use super::rings::{knock, offer};
 use super::server::{HANDSHAKE, Target, unharmed};
 use super::stream::Way;
 
@@ -124,6 +128,48 @@ pub(crate) fn play_another_user() {
         let_in
     });
     say("let-in", let_in);
+}
+
+/// How long a socket of that user keeps whoever closes it.
+const LINGERS: Duration = Duration::from_secs(60);
+
+/// What it sends lies unread in a connection that the server closes: closing that takes as long as the sender likes.
+#[test]
+fn a_descriptor_of_another_user_that_takes_long_to_close_holds_nobody_up() {
+    if !nix::unistd::geteuid().is_root() || !can_start_by(&NOBODY) {
+        println!("skipped: only root can run a program as another user");
+        return;
+    }
+    let target = Target::start(Way::Shm);
+    let begun = Instant::now();
+    let url = &[("TEST_URL", target.pipes.as_str())];
+    let hostile = Child::start_by(&NOBODY, "lingers", url);
+    hostile.hear("sent");
+    target.serves();
+    target.stays_unharmed();
+    assert!(begun.elapsed() < LINGERS / 2);
+}
+
+/// The other user of that test.
+pub(crate) fn play_lingers() {
+    let url = std::env::var("TEST_URL").unwrap();
+    let mut ends = Vec::new();
+    for _ in 0..10 {
+        let reader = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut writer = TcpStream::connect(reader.local_addr().unwrap()).unwrap();
+        ends.push(reader.accept().unwrap().0);
+        writer.set_nonblocking(true).unwrap();
+        while writer.write(&[0; 1 << 16]).is_ok() {}
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: LINGERS.as_secs() as i32,
+        };
+        setsockopt(&writer, sockopt::Linger, &linger).unwrap();
+        // The server may have hung up already.
+        while !offer(&knock(&url).0, b"x", &[writer.as_raw_fd()]) {}
+    }
+    say("sent", ends.len());
+    std::thread::sleep(LINGERS);
 }
 
 /// Not a byte: it need not wait for the bound of a whole handshake.

@@ -39,6 +39,7 @@ fn child() {
         None => {}
         Some("server") => server::play(),
         Some("another user") => floods::play_another_user(),
+        Some("lingers") => floods::play_lingers(),
         Some("shares") => shares::play(),
         Some("host") => origins::play_host(),
         Some("flood") => origins::play_flood(),

@@ -58,6 +58,21 @@ fn rings() -> File {
     memory(DATA + 2 * CAPACITY, seals())
 }
 
+pub(crate) fn knock(url: &str) -> (UnixStream, Purse) {
+    let purse = Purse::at(url);
+    let name = url.strip_prefix("shm://").unwrap();
+    let name = format!("tensorpipe/shm/{name}");
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    (UnixStream::connect_addr(&address).unwrap(), purse)
+}
+
+pub(crate) fn offer(socket: &UnixStream, bytes: &[u8], fds: &[i32]) -> bool {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let rights = if fds.is_empty() { &[][..] } else { &rights };
+    let (fd, flags) = (socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
+    sendmsg::<()>(fd, &[IoSlice::new(bytes)], rights, flags, None).is_ok()
+}
+
 struct HostilePeer {
     purse: Purse,
     socket: UnixStream,
@@ -66,25 +81,10 @@ struct HostilePeer {
 }
 
 impl HostilePeer {
-    fn knock(url: &str) -> (UnixStream, Purse) {
-        let purse = Purse::at(url);
-        let name = url.strip_prefix("shm://").unwrap();
-        let name = format!("tensorpipe/shm/{name}");
-        let address = SocketAddr::from_abstract_name(name).unwrap();
-        (UnixStream::connect_addr(&address).unwrap(), purse)
-    }
-
-    fn offer(socket: &UnixStream, bytes: &[u8], fds: &[i32]) {
-        let rights = [ControlMessage::ScmRights(fds)];
-        let rights = if fds.is_empty() { &[][..] } else { &rights };
-        let (fd, flags) = (socket.as_raw_fd(), MsgFlags::MSG_NOSIGNAL);
-        sendmsg::<()>(fd, &[IoSlice::new(bytes)], rights, flags, None).unwrap();
-    }
-
     /// A good beginning.
     fn enter(url: &str) -> Self {
-        let ((socket, purse), rings) = (Self::knock(url), rings());
-        Self::offer(&socket, OFFER, &[rings.as_raw_fd()]);
+        let ((socket, purse), rings) = (knock(url), rings());
+        assert!(offer(&socket, OFFER, &[rings.as_raw_fd()]));
         Self {
             purse,
             socket,
@@ -235,13 +235,13 @@ fn an_offer_that_is_none_is_cut_off_at_once() {
         ),
     ];
     for (what, bytes, fds) in offers {
-        let (socket, _purse) = HostilePeer::knock(&target.pipes);
+        let (socket, _purse) = knock(&target.pipes);
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        HostilePeer::offer(&socket, bytes, &fds);
+        assert!(offer(&socket, bytes, &fds));
         is_cut(&socket, what, SOON);
     }
     // Nothing, and gone.
-    drop(HostilePeer::knock(&target.pipes));
+    drop(knock(&target.pipes));
     target.stays_unharmed();
 }
 
@@ -255,10 +255,10 @@ fn why_memory_is_not_taken_is_a_warning() {
         let context = context.build().unwrap();
         let listener = context.listen([&*url]).await.unwrap();
         // One goes without a word.
-        drop(HostilePeer::knock(&url));
-        let (socket, _purse) = HostilePeer::knock(&url);
+        drop(knock(&url));
+        let (socket, _purse) = knock(&url);
         let open = memory(DATA + 2 * CAPACITY, SealFlag::empty());
-        HostilePeer::offer(&socket, OFFER, &[open.as_raw_fd()]);
+        assert!(offer(&socket, OFFER, &[open.as_raw_fd()]));
         let cut = tokio::task::spawn_blocking(move || is_cut(&socket, "open memory", SOON));
         cut.await.unwrap();
         listener
@@ -275,10 +275,10 @@ fn memory_by_the_dozen_is_closed() {
     let target = Target::start(Way::Shm);
     let before = target.descriptors();
     for many in [2, 4, 5, 64] {
-        let (socket, _purse) = HostilePeer::knock(&target.pipes);
+        let (socket, _purse) = knock(&target.pipes);
         let fds: Vec<File> = (0..many).map(|_| rings()).collect();
         let fds: Vec<i32> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        HostilePeer::offer(&socket, OFFER, &fds);
+        assert!(offer(&socket, OFFER, &fds));
         std::thread::sleep(Duration::from_millis(50));
         drop(socket);
     }
@@ -297,7 +297,7 @@ fn memory_by_the_dozen_is_closed() {
 #[test]
 fn whoever_offers_nothing_is_cut_off_at_the_bound() {
     let target = Target::start(Way::Shm);
-    let silent: Vec<_> = (0..50).map(|_| HostilePeer::knock(&target.pipes)).collect();
+    let silent: Vec<_> = (0..50).map(|_| knock(&target.pipes)).collect();
     let offered: Vec<_> = (0..50).map(|_| HostilePeer::enter(&target.pipes)).collect();
     target.serves();
     for (socket, _purse) in silent {
@@ -500,8 +500,8 @@ fn memory_that_is_offered_again_harms_nobody_else() {
     let hostile = HostilePeer::open(&target.pipes);
     let again: Vec<_> = (0..20)
         .map(|_| {
-            let (socket, purse) = HostilePeer::knock(&target.pipes);
-            HostilePeer::offer(&socket, OFFER, &[hostile.rings.as_raw_fd()]);
+            let (socket, purse) = knock(&target.pipes);
+            assert!(offer(&socket, OFFER, &[hostile.rings.as_raw_fd()]));
             (socket, purse)
         })
         .collect();

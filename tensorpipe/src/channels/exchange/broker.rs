@@ -18,6 +18,7 @@ use super::client::{Client, Stays, Watched};
 use super::copies::IDLE;
 use super::{Command, Exchange};
 use crate::sync::Arc;
+use crate::sys::drop_thread;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::waiting::poll_all;
 use crate::sys::workers::panics;
@@ -300,6 +301,10 @@ impl Broker {
 
     fn accept(&mut self) {
         for _ in 0..BURST {
+            if drop_thread::has_too_many_unclosed() {
+                self.paused_until = Some(Instant::now() + PAUSE);
+                return;
+            }
             match self.listener.accept() {
                 Ok(socket) => match Client::new(socket) {
                     Ok(client) => self.admit(client),

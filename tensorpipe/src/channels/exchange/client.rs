@@ -13,10 +13,10 @@ use super::packet::{PACKET_MAX, Packet};
 use super::{Command, Exchange};
 use crate::process::Token;
 use crate::sync::Arc;
-use crate::sys::machine;
 use crate::sys::peer::{self, ProcessIdentity};
 use crate::sys::segment::SegmentId;
 use crate::sys::unix_fds::PacketSocket;
+use crate::sys::{drop_thread, machine};
 
 /// A borrower whose connection the broker has closed, and that still holds loans.
 pub(super) struct Watched {
@@ -52,6 +52,7 @@ impl Client {
     pub(super) fn new(socket: PacketSocket) -> Result<Self, String> {
         let who = peer::of_socket(&socket).map_err(|error| error.to_string())?;
         if who.user != machine::user() {
+            drop_thread::close_later(socket);
             return Err(format!("it is a process of user {}", who.user));
         }
         let process = peer::pidfd(&socket).map_err(|error| error.to_string())?;

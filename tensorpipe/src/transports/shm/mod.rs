@@ -21,10 +21,11 @@ mod rings;
 mod wakers;
 
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
 
 use self::connection::ShmConnection;
@@ -34,7 +35,7 @@ use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
 use crate::sys::fork::{OnceBox, PerProcess};
 use crate::sys::machine::{self, IpcDomain};
-use crate::sys::{memfd, peer};
+use crate::sys::{drop_thread, memfd, peer};
 
 /// Prefix of every name: other programs use abstract sockets, too.
 const PREFIX: &str = "tensorpipe/shm/";
@@ -203,6 +204,14 @@ impl Acceptor for ShmAcceptor {
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
         let at = || format!("shm://{}", self.name);
+        if drop_thread::has_too_many_unclosed() {
+            let error = io::Error::from_raw_os_error(libc::ENOBUFS);
+            let what = format!(
+                "{}, while connections of other users take long to close",
+                at()
+            );
+            return Poll::Ready(Err(SystemError::new("accept", what, error).into()));
+        }
         let accepted = ready!(self.listener.poll_accept(cx));
         let accepted = accepted.map_err(|error| SystemError::new("accept", at(), error));
         // From here on, an error concerns one connection only: others can still be accepted.
@@ -211,13 +220,28 @@ impl Acceptor for ShmAcceptor {
                 let object = || format!("a connection to {}", at());
                 move |error| SystemError::new(call, object(), error)
             };
-            check_user(&socket, self.any_user).map_err(of_one("getsockopt"))?;
+            if let Err(error) = check_user(&socket, self.any_user) {
+                drop_thread::close_later(socket);
+                return Err(of_one("getsockopt")(error));
+            }
             ShmConnection::await_offer(socket).map_err(of_one("epoll_ctl"))
         });
         Poll::Ready(match opened {
             Ok(connection) => Ok(Box::new(connection)),
             Err(error) => Err(error.into()),
         })
+    }
+}
+
+impl Drop for ShmAcceptor {
+    /// Nobody connects any more, and who has is let go of: closing the listener would close what they have sent, on this thread.
+    fn drop(&mut self) {
+        let listener = SockRef::from(&self.listener);
+        if listener.shutdown(Shutdown::Read).is_ok() {
+            while let Ok((unaccepted, _)) = listener.accept() {
+                drop_thread::close_later(unaccepted);
+            }
+        }
     }
 }
 
