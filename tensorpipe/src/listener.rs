@@ -439,8 +439,10 @@ mod tests {
     async fn whoever_is_not_let_in_at_a_better_way_stays_on_the_first() {
         let tcp: Arc<dyn Transport> = Arc::new(crate::transports::TcpTransport::new());
         let transports = [Arc::new(Deaf::default()) as Arc<dyn Transport>, tcp];
-        let mut timeouts = crate::Timeouts::default();
-        timeouts.greeting = Duration::from_millis(200);
+        let timeouts = crate::Timeouts {
+            greeting: Duration::from_millis(200),
+            ..Default::default()
+        };
         let context = Context::builder().transports(transports).timeouts(timeouts);
         let context = context
             .token("t", b"a secret that both ends have, long enough")

@@ -321,6 +321,17 @@ impl Engine {
             return self.run_here(id, admitted, body, held, ());
         }
         let Some(serving) = &self.serving else { return };
+        // It counts while it waits for its turn, also where it came in one piece, or in a lender's memory of which this is a copy.
+        let held = match held {
+            Some(held) if held.bytes() >= body.metadata.len() as u64 => Ok(held),
+            _ => self.pipe.hold(body.own_bytes()),
+        };
+        let held = match held {
+            Ok(held) => Some(held),
+            Err(error) => {
+                return self.fail_admitted(&admitted, FailureCode::Overloaded, error.to_string());
+            }
+        };
         self.list(id, &mut admitted);
         admitted.begun = None;
         // One body of a connection at a time, so that a peer has one thread at most, and a server as many as there are cores.

@@ -6,11 +6,11 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tensorpipe::{DType, Limits, Tensor};
+use tensorpipe::{Context, ContextBuilder, DType, Limits, Tensor};
 use tensorpipe_rpc::{CallContext, CallError, Server, tensor_service};
 use tokio::sync::Semaphore;
 
-use super::lab::{tcp, until};
+use super::lab::{shm, tcp, until};
 
 /// The thread that decoded it.
 struct DecodedOn(ThreadId);
@@ -57,6 +57,18 @@ impl<'de> Deserialize<'de> for Slow {
     }
 }
 
+/// Takes as long, and is not counted.
+#[derive(Serialize)]
+struct Pause;
+
+impl<'de> Deserialize<'de> for Pause {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <()>::deserialize(deserializer)?;
+        thread::sleep(Duration::from_millis(20));
+        Ok(Self)
+    }
+}
+
 #[tensor_service]
 trait Keeps {
     /// Keeps its argument until it may end.
@@ -65,6 +77,7 @@ trait Keeps {
     /// Keeps its context for ever.
     async fn keep_context(&self, words: Vec<String>, cx: &CallContext) -> u64;
     async fn slow(&self, slow: Slow, beside: Vec<u8>) -> ();
+    async fn pause(&self, pause: Pause, beside: String) -> ();
     /// Blocks its thread, if it is to, until it may end.
     async fn block(&self, blocks: bool, beside: Vec<u8>) -> ();
     #[rpc(batch(max_size = 8, max_wait = "1ms"))]
@@ -98,6 +111,10 @@ impl Keeps for Keeper {
         drop(beside);
     }
 
+    async fn pause(&self, _pause: Pause, beside: String) {
+        drop(beside);
+    }
+
     async fn block(&self, blocks: bool, _beside: Vec<u8>) {
         let until = Instant::now() + Duration::from_secs(60);
         while blocks && self.may_end.available_permits() == 0 && Instant::now() < until {
@@ -116,6 +133,13 @@ impl Keeps for Keeper {
 }
 
 async fn keeper(receive_budget: u64) -> (Server, Arc<Semaphore>, KeepsClient) {
+    keeper_over(tcp, receive_budget).await
+}
+
+async fn keeper_over(
+    context: fn() -> ContextBuilder,
+    receive_budget: u64,
+) -> (Server, Arc<Semaphore>, KeepsClient) {
     let mut limits = Limits::default();
     limits.receive_budget = receive_budget;
     let may_end = Arc::new(Semaphore::new(0));
@@ -124,11 +148,11 @@ async fn keeper(receive_budget: u64) -> (Server, Arc<Semaphore>, KeepsClient) {
         here: thread::current().id(),
         contexts: Mutex::default(),
     };
-    let far = tcp().limits(limits).build().unwrap();
+    let far = context().limits(limits).build().unwrap();
     let server = Server::builder().context(&far);
     let server = server.service(KeepsService::new(keeper));
     let server = server.listen("tcp://127.0.0.1:0").await.unwrap();
-    let near = tcp().build().unwrap();
+    let near = context().build().unwrap();
     let client = KeepsClient::connect_with(&near, server.url()).await;
     (server, may_end, client.unwrap())
 }
@@ -214,6 +238,25 @@ async fn a_connection_has_one_large_body_decoded_at_a_time() {
     assert!(matches!(late, Err(CallError::Deadline { .. })), "{late:?}");
     assert_eq!(MOST.load(Ordering::SeqCst), 1);
     until(|| server.calls_in_flight() == 0).await;
+}
+
+/// Where it comes in one piece, or in memory of its caller's that is copied, nothing counted it on the way.
+#[tokio::test]
+async fn large_bodies_that_wait_to_be_decoded_count_however_they_came() {
+    for context in [tcp, shm, Context::builder] {
+        let (server, _, client) = keeper_over(context, 24 << 20).await;
+        let text = "x".repeat(4 << 20);
+        let calls = [(); 20].map(|()| tokio::spawn(client.pause(Pause, &text)));
+        let mut refused = 0;
+        for call in calls {
+            match call.await.unwrap() {
+                Err(CallError::Overloaded(_)) => refused += 1,
+                answered => answered.unwrap(),
+            }
+        }
+        assert!((1..20).contains(&refused), "{refused}");
+        until(|| server.calls_in_flight() == 0).await;
+    }
 }
 
 /// On a busy machine the method may count as long, and block a worker of the runtime instead.
