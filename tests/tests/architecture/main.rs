@@ -29,7 +29,7 @@ const PIPE: &str = "
     pipe negotiate context: ambient address channels config device error sync
     pipe: descriptor log_limit message proto route stop sys::copy sys::fork sys::workers tensor transports::Connection
     negotiate: context keys log_limit pipe process proto route stop sys::fork transports
-    listener: address context error log_limit negotiate pipe sync sys::fork transports
+    listener: address context error log_limit negotiate pipe sync sys::fork sys::workers transports
     context: keys listener negotiate pipe process sys::fork tensor::Tensor transports route::Refusal route::Requirement route::Threshold
 ";
 
