@@ -280,10 +280,7 @@ impl Engine {
             return self.run(id, admitted, body, held);
         }
         // The body stays counted in the receive budget until those calls have ended.
-        let held = match held {
-            Some(held) => Ok(held),
-            None => self.pipe.hold(body.own_bytes()),
-        };
+        let held = self.hold_whole(&body, held);
         let held = match held.and_then(|mut held| held.wait().map(|()| held)) {
             Ok(held) => held,
             Err(error) => {
@@ -294,6 +291,19 @@ impl Engine {
             admitted.begun = None;
             engine.run(id, admitted, body, Some(held));
         });
+    }
+
+    /// Counts all of a call that waits, also what came in one piece, or in a lender's memory of which this is a copy. `held` is counted.
+    fn hold_whole(&self, body: &Body, held: Option<Held>) -> Result<Held, Error> {
+        let own = body.own_bytes();
+        let Some(mut held) = held else {
+            return self.pipe.hold(own);
+        };
+        match own.saturating_sub(held.bytes()) {
+            0 => {}
+            missing => held.grow(missing)?,
+        }
+        Ok(held)
     }
 
     /// Registers a call that is not answered before the next message comes: that may be a call that waits for its result.
@@ -321,12 +331,7 @@ impl Engine {
             return self.run_here(id, admitted, body, held, ());
         }
         let Some(serving) = &self.serving else { return };
-        // It counts while it waits for its turn, also where it came in one piece, or in a lender's memory of which this is a copy.
-        let held = match held {
-            Some(held) if held.bytes() >= body.metadata.len() as u64 => Ok(held),
-            _ => self.pipe.hold(body.own_bytes()),
-        };
-        let held = match held {
+        let held = match self.hold_whole(&body, held) {
             Ok(held) => Some(held),
             Err(error) => {
                 return self.fail_admitted(&admitted, FailureCode::Overloaded, error.to_string());

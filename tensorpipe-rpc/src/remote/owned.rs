@@ -261,7 +261,9 @@ impl Owned {
             closed: true,
             ..Table::default()
         };
-        end(std::mem::replace(&mut lock(&self.table), closed));
+        let table = std::mem::replace(&mut *lock(&self.table), closed);
+        // Without the lock: this runs foreign code.
+        end(table);
     }
 
     /// Registers a call that begins, and whose result later calls may refer to.
@@ -352,6 +354,24 @@ mod tests {
         assert!(owned.find_at(7, MANY - 1).is_some());
         release(MANY - 1);
         assert!(lock(&owned.table).values.is_empty());
+    }
+
+    /// Counts what is left as it is dropped, as a program's own code may.
+    struct Counts(std::sync::Weak<Owned>);
+
+    impl Drop for Counts {
+        fn drop(&mut self) {
+            assert_eq!(self.0.upgrade().unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn values_are_dropped_without_the_lock() {
+        let owned = Arc::new(Owned::default());
+        let counts = Counts(Arc::downgrade(&owned));
+        let referent = Referent::new(&Arc::new(counts), no_copy);
+        assert!(owned.give(1, Exports(smallvec![Some(referent)]), 1));
+        owned.close();
     }
 
     #[test]

@@ -57,14 +57,14 @@ impl<'de> Deserialize<'de> for Slow {
     }
 }
 
-/// Takes as long, and is not counted.
+/// Takes long enough for many others to come, and is not counted.
 #[derive(Serialize)]
 struct Pause;
 
 impl<'de> Deserialize<'de> for Pause {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         <()>::deserialize(deserializer)?;
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(200));
         Ok(Self)
     }
 }

@@ -113,8 +113,13 @@ async fn handshake(
                 // A listener without descriptors lets nobody join: whoever waited for it would keep one on the first connection.
                 let joined = join(&**better, address, conn.name.clone(), &ask);
                 let joined = tokio::time::timeout(context.timeouts.greeting, joined).await;
-                let joined =
-                    joined.unwrap_or_else(|_| Err(conn.lost("nobody let it join in time")));
+                let joined = joined.unwrap_or_else(|_| {
+                    Err(Error::Timeout {
+                        what: "being let in".into(),
+                        after: context.timeouts.greeting,
+                        hint: "the listener may be out of file descriptors",
+                    })
+                });
                 joined.map(|connection| (connection, false))
             }
         };

@@ -246,6 +246,20 @@ impl Held {
         Ok(held)
     }
 
+    /// Takes so many bytes more.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where there is no room.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), Error> {
+        let grown = self.reservation.grow(bytes);
+        grown.map_err(|reason| out_of_memory(bytes, reason))?;
+        if self.waits {
+            let waiting = &self.reservation.budget.waiting;
+            waiting.fetch_add(bytes, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
     /// How many bytes it has taken.
     pub fn bytes(&self) -> u64 {
         self.reservation.bytes

@@ -8,6 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::fork::{Owner, PerProcess};
 use super::workers;
@@ -54,7 +55,10 @@ impl DropThread {
             }
             Err(error) => {
                 if !self.has_warned.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "no thread lets go of what may take long");
+                    // What logs may panic, and the caller may serve others.
+                    workers::panics(
+                        || tracing::warn!(%error, "no thread lets go of what may take long"),
+                    );
                 }
                 drop(what);
             }
@@ -65,6 +69,9 @@ impl DropThread {
 /// So many sockets of other users' may wait to be closed: each keeps a descriptor.
 const UNCLOSED: u64 = 256;
 
+/// A thread that closes none for so long is kept from it. Chosen: longer than a busy system lets a thread wait for a core.
+const STUCK: Duration = Duration::from_millis(20);
+
 /// The thread that closes sockets of other users', and how many wait there.
 fn of_strangers() -> &'static OfAll {
     static OF_STRANGERS: PerProcess<OfAll> = PerProcess::new();
@@ -74,13 +81,27 @@ fn of_strangers() -> &'static OfAll {
 /// Closes another user's socket, on a thread that does nothing else.
 pub(crate) fn close_later(socket: impl Send + 'static) {
     let all = of_strangers();
-    all.waiting.fetch_add(1, Ordering::Relaxed);
-    all.drops.drop_later((socket, Counted(&all.waiting, 1)));
+    if all.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+        all.goes_on();
+    }
+    all.drops
+        .drop_later((socket, GoesOn, Counted(&all.waiting, 1)));
 }
 
-/// Whether so many wait to be closed that no further connection should be accepted that may be another user's.
-pub(crate) fn has_too_many_unclosed() -> bool {
-    of_strangers().waiting.load(Ordering::Relaxed) >= UNCLOSED
+/// Whether the thread is kept from closing, and so many wait for it that no further connection should be accepted that may be another
+/// user's.
+pub(crate) fn is_kept_from_closing() -> bool {
+    let all = of_strangers();
+    all.waiting.load(Ordering::Relaxed) >= UNCLOSED && all.stands_still() > STUCK
+}
+
+/// Notes that a socket is closed.
+struct GoesOn;
+
+impl Drop for GoesOn {
+    fn drop(&mut self) {
+        of_strangers().goes_on();
+    }
 }
 
 /// The thread of the whole process, for memory that belongs to no single device, and what waits there.
@@ -89,6 +110,29 @@ struct OfAll {
     drops: DropThread,
     /// Bytes of pinned main memory that wait, or how many sockets.
     waiting: AtomicU64,
+    /// When it last closed a socket, or was given the first: microseconds since `begun`.
+    progress: AtomicU64,
+    begun: Begun,
+}
+
+struct Begun(Instant);
+
+impl Default for Begun {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl OfAll {
+    fn goes_on(&self) {
+        let now = self.begun.0.elapsed().as_micros() as u64;
+        self.progress.store(now, Ordering::Relaxed);
+    }
+
+    fn stands_still(&self) -> Duration {
+        let since = Duration::from_micros(self.progress.load(Ordering::Relaxed));
+        self.begun.0.elapsed().saturating_sub(since)
+    }
 }
 
 fn of_all() -> &'static OfAll {

@@ -33,6 +33,10 @@ pub(super) fn is_single_threaded() -> bool {
     false
 }
 
+pub(super) fn has_several_workers() -> bool {
+    true
+}
+
 pub(super) fn has_one_worker() -> bool {
     false
 }

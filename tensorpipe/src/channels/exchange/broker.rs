@@ -301,7 +301,7 @@ impl Broker {
 
     fn accept(&mut self) {
         for _ in 0..BURST {
-            if drop_thread::has_too_many_unclosed() {
+            if drop_thread::is_kept_from_closing() {
                 self.paused_until = Some(Instant::now() + PAUSE);
                 return;
             }
@@ -339,7 +339,7 @@ impl Broker {
     fn turn_away(&mut self) -> bool {
         let has_one = self.spare.take().is_some();
         if has_one {
-            drop(self.listener.accept());
+            self.listener.accept().map(drop_thread::close_later).ok();
         }
         self.spare = self.eventfd.as_fd().try_clone_to_owned().ok();
         if has_one {

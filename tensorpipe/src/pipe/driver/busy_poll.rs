@@ -218,7 +218,7 @@ impl<W> Driver<W> {
     fn is_beside_others(&self) -> bool {
         self.io_is_syscall()
             && self.polling.alone.load(Ordering::Relaxed) < SOCKET_ALONE
-            && !runtime::has_one_worker()
+            && runtime::has_several_workers()
     }
 
     /// A wait is about to begin: switches polling on if it pays. From the next round on the connection then does not ask to be woken.

@@ -92,9 +92,20 @@ pub(in crate::pipe) fn is_single_threaded() -> bool {
 /// Whether the runtime of this thread runs its tasks on this thread alone, so that no other one looks at its sockets meanwhile, or takes over a
 /// task that waits until it has.
 pub(super) fn has_one_worker() -> bool {
-    Handle::try_current().is_ok_and(|runtime| match runtime.runtime_flavor() {
-        RuntimeFlavor::CurrentThread => true,
-        _ => runtime.metrics().num_workers() == 1,
+    workers() == Some(1)
+}
+
+/// Whether it has several threads for its tasks.
+pub(super) fn has_several_workers() -> bool {
+    workers().is_some_and(|workers| workers > 1)
+}
+
+/// `None` where this thread is within no runtime.
+fn workers() -> Option<usize> {
+    let runtime = Handle::try_current().ok()?;
+    Some(match runtime.runtime_flavor() {
+        RuntimeFlavor::CurrentThread => 1,
+        _ => runtime.metrics().num_workers(),
     })
 }
 

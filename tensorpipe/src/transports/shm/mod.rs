@@ -33,7 +33,7 @@ use super::{Acceptor, BoxFuture, Connection, Transport};
 use crate::address::PeerAddr;
 use crate::error::{Error, Misuse, SystemError};
 use crate::process::random_name;
-use crate::sys::fork::{OnceBox, PerProcess};
+use crate::sys::fork::{OnceBox, Owner, PerProcess};
 use crate::sys::machine::{self, IpcDomain};
 use crate::sys::{drop_thread, memfd, peer};
 
@@ -106,6 +106,9 @@ impl Transport for ShmTransport {
         if !self.any_user {
             machine::knows_users()?;
         }
+        if drop_thread::is_kept_from_closing() {
+            return Err("connections of other users take long to close".to_owned());
+        }
         ours.meets(&theirs, self.any_user)
     }
 
@@ -131,6 +134,7 @@ impl Transport for ShmTransport {
             memfd::probe()?;
             let failed = |error| SystemError::new("listen", format!("shm://{address}"), error);
             Ok(Box::new(ShmAcceptor {
+                owner: Owner::here(),
                 name: address.to_owned(),
                 listener: bound(&at).map_err(failed)?,
                 any_user: self.any_user,
@@ -192,6 +196,7 @@ fn check_user(socket: &UnixStream, any_user: bool) -> io::Result<()> {
 }
 
 struct ShmAcceptor {
+    owner: Owner,
     name: String,
     listener: UnixListener,
     any_user: bool,
@@ -204,7 +209,7 @@ impl Acceptor for ShmAcceptor {
 
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<Box<dyn Connection>, Error>> {
         let at = || format!("shm://{}", self.name);
-        if drop_thread::has_too_many_unclosed() {
+        if drop_thread::is_kept_from_closing() {
             let error = io::Error::from_raw_os_error(libc::ENOBUFS);
             let what = format!(
                 "{}, while connections of other users take long to close",
@@ -234,8 +239,12 @@ impl Acceptor for ShmAcceptor {
 }
 
 impl Drop for ShmAcceptor {
-    /// Nobody connects any more, and who has is let go of: closing the listener would close what they have sent, on this thread.
+    /// Nobody connects any more, and who has is let go of: closing the listener would close what they have sent, on this thread. In a forked
+    /// child the socket is its parent's, too.
     fn drop(&mut self) {
+        if self.owner.is_other_process() {
+            return;
+        }
         let listener = SockRef::from(&self.listener);
         if listener.shutdown(Shutdown::Read).is_ok() {
             while let Ok((unaccepted, _)) = listener.accept() {
