@@ -357,21 +357,24 @@ mod tests {
     }
 
     /// Counts what is left as it is dropped, as a program's own code may.
-    struct Counts(std::sync::Weak<Owned>);
+    struct Counts(std::sync::Weak<Owned>, std::sync::mpsc::Sender<usize>);
 
     impl Drop for Counts {
         fn drop(&mut self) {
-            assert_eq!(self.0.upgrade().unwrap().count(), 0);
+            let left = self.0.upgrade().map(|owned| owned.count());
+            let _ = self.1.send(left.unwrap_or(usize::MAX));
         }
     }
 
     #[test]
     fn values_are_dropped_without_the_lock() {
         let owned = Arc::new(Owned::default());
-        let counts = Counts(Arc::downgrade(&owned));
+        let (tell, told) = std::sync::mpsc::channel();
+        let counts = Counts(Arc::downgrade(&owned), tell);
         let referent = Referent::new(&Arc::new(counts), no_copy);
         assert!(owned.give(1, Exports(smallvec![Some(referent)]), 1));
         owned.close();
+        assert_eq!(told.try_recv(), Ok(0));
     }
 
     #[test]
