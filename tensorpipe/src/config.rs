@@ -159,8 +159,8 @@ impl Limits {
 pub struct Timeouts {
     /// A whole handshake. Default 10 s.
     pub handshake: Duration,
-    /// How long a connection that a listener has accepted may say nothing at all, within `handshake`. So long, too, a connector with a token
-    /// or over TLS waits to be let in at a better transport, before it stays on the first one. Default 3 s.
+    /// How long a connection that a listener has accepted may say nothing at all, within `handshake`. So long, too, a connector waits
+    /// to be let in at a better transport, before it stays on the first one. Default 3 s.
     pub greeting: Duration,
     /// A peer that says nothing for so long, although it was asked, is given up. Default 10 s; `None` waits for ever. Both ends should have
     /// the same value: from its own a process derives how often it speaks for a blocked runtime.

@@ -447,6 +447,12 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_is_not_let_in_at_a_better_way_stays_on_the_first() {
+        for secret in [None, Some("a secret that both ends have, long enough")] {
+            stays_on_the_first(secret).await;
+        }
+    }
+
+    async fn stays_on_the_first(secret: Option<&str>) {
         let tcp: Arc<dyn Transport> = Arc::new(crate::transports::TcpTransport::new());
         let transports = [Arc::new(Deaf::default()) as Arc<dyn Transport>, tcp];
         let timeouts = crate::Timeouts {
@@ -454,10 +460,11 @@ mod tests {
             ..Default::default()
         };
         let context = Context::builder().transports(transports).timeouts(timeouts);
-        let context = context
-            .token("t", b"a secret that both ends have, long enough")
-            .build();
-        let context = context.unwrap();
+        let context = match secret {
+            Some(secret) => context.token("t", secret),
+            None => context,
+        };
+        let context = context.build().unwrap();
         let listener = context.listen(["tcp://127.0.0.1:0"]).await.unwrap();
         let url = listener.url().to_string();
         let (client, server) = tokio::join!(context.connect(&url), listener.accept());

@@ -4,6 +4,7 @@
 //! moves without copies, and a small one reaches a peer whose metadata is too short for it.
 
 use bytes::{Buf, Bytes};
+use tensorpipe::device::MemoryKind;
 use tensorpipe::engine::Outbound;
 use tensorpipe::{Buffer, Device, Message, MessageTensor, Payload, PeerLimits, Tensor};
 
@@ -157,7 +158,11 @@ impl Body {
     /// How much of this process's memory it takes.
     pub(super) fn own_bytes(&self) -> u64 {
         let payloads = self.payloads.iter();
-        let payloads = payloads.map(|part| part.metadata.len() + part.as_bytes().len());
+        let is_own = |part: &Payload| part.data.memory().kind() == MemoryKind::Heap;
+        let payloads = payloads.map(|part| match is_own(part) {
+            true => part.metadata.len() + part.data.len(),
+            false => part.metadata.len(),
+        });
         let values = self.metadata.len() + payloads.sum::<usize>();
         values as u64 + own_bytes(&self.tensors)
     }

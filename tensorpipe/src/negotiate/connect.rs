@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::establish::{Established, Fallback, OpenChannel, establish};
 use super::extra_connections::{self, join};
-use super::joining::{Joining, OriginalConnection};
+use super::joining::{Joining, OriginalConnection, not_let_in};
 use super::{Handshaking, brochure, identified, reaches};
 use crate::address::{SettledPeer, Url};
 use crate::context::{Inner, within_handshake};
@@ -113,13 +113,7 @@ async fn handshake(
                 // A listener without descriptors lets nobody join: whoever waited for it would keep one on the first connection.
                 let joined = join(&**better, address, conn.name.clone(), &ask);
                 let joined = tokio::time::timeout(context.timeouts.greeting, joined).await;
-                let joined = joined.unwrap_or_else(|_| {
-                    Err(Error::Timeout {
-                        what: "being let in".into(),
-                        after: context.timeouts.greeting,
-                        hint: "the listener may be out of file descriptors",
-                    })
-                });
+                let joined = joined.unwrap_or_else(|_| Err(not_let_in(context.timeouts.greeting)));
                 joined.map(|connection| (connection, false))
             }
         };
@@ -151,6 +145,7 @@ async fn handshake(
                     Joining::joined(input, first),
                     because.clone(),
                     settled,
+                    context.timeouts.greeting,
                 );
                 let joining = Joining::new(connection, name.clone(), Some(first));
                 conn = Handshaking::new(Box::new(joining), name);

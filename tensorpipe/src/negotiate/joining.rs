@@ -3,18 +3,21 @@
 //! before its listener has proved that it has the key, too.
 //!
 //! The listener's first frame is JOINED; after that, bytes pass. Until then, written bytes are also remembered, up to [`SAID_MAX`]. If the
-//! listener rejects the connection or the connection breaks, the listener has used none of them. The pipe then stays on its first
-//! connection: this end sends STAY there and repeats everything that was written.
+//! listener rejects the connection, does not answer in time, or the connection breaks, the listener has used none of them. The pipe then
+//! stays on its first connection: this end sends STAY there and repeats everything that was written.
 //!
 //! Invariant: the listener takes each written byte once, from the connection that it continues with, and none from the other. It decides
-//! once: it drops the first connection before it sends JOINED, and rejects the other after STAY.
+//! once: it drops the first connection before it sends JOINED, and rejects the other after STAY. If it accepts just as this end gives up, the
+//! pipe is lost.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use crate::address::{Identity, PeerAddr, SettledPeer};
 use crate::error::Error;
@@ -61,6 +64,9 @@ pub(super) struct OriginalConnection {
     /// Told who is at the other end of the pipe.
     settled: SettledPeer,
     said: Vec<u8>,
+    /// How long the listener has to decide, and until when. A listener without descriptors, for one, accepts nobody.
+    within: Duration,
+    late: Pin<Box<Sleep>>,
 }
 
 struct Stayed {
@@ -76,13 +82,25 @@ impl OriginalConnection {
         connection: Box<dyn Connection>,
         stayed: Arc<OnceLock<String>>,
         settled: SettledPeer,
+        within: Duration,
     ) -> Self {
         Self {
             connection,
             stayed,
             settled,
             said: Vec::new(),
+            within,
+            late: Box::pin(tokio::time::sleep(within)),
         }
+    }
+}
+
+/// Nobody has let the pipe in at a better transport.
+pub(super) fn not_let_in(within: Duration) -> Error {
+    Error::Timeout {
+        what: "being let in".into(),
+        after: within,
+        hint: "the listener may be out of file descriptors",
     }
 }
 
@@ -122,10 +140,19 @@ impl Joining {
 
     /// Reads until the listener has accepted or rejected.
     fn poll_outcome(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while let Stage::Asking(asking) = &self.stage {
+        while let Stage::Asking(asking) = &mut self.stage {
             let mut piece = [0; 1024];
             let mut buf = ReadBuf::new(&mut piece);
-            let read = ready!(Pin::new(&mut *self.connection).poll_read(cx, &mut buf));
+            let read = Pin::new(&mut *self.connection).poll_read(cx, &mut buf);
+            let Poll::Ready(read) = read else {
+                let Some(first) = &mut asking.first else {
+                    return Poll::Pending;
+                };
+                ready!(first.late.as_mut().poll(cx));
+                let late = not_let_in(first.within);
+                self.turned_away(late);
+                continue;
+            };
             let reason = match read {
                 Err(error) => error.to_string().into(),
                 Ok(()) if buf.filled().is_empty() => {

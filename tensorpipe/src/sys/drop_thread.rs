@@ -66,7 +66,8 @@ impl DropThread {
     }
 }
 
-/// So many sockets of other users' may wait to be closed: each keeps a descriptor.
+/// So many sockets of other users' may wait to be closed while the thread is kept from it, and twice as many while it goes on: each keeps a
+/// descriptor.
 const UNCLOSED: u64 = 256;
 
 /// A thread that closes none for so long is kept from it. Chosen: longer than a busy system lets a thread wait for a core.
@@ -92,7 +93,8 @@ pub(crate) fn close_later(socket: impl Send + 'static) {
 /// user's.
 pub(crate) fn is_kept_from_closing() -> bool {
     let all = of_strangers();
-    all.waiting.load(Ordering::Relaxed) >= UNCLOSED && all.stands_still() > STUCK
+    let waiting = all.waiting.load(Ordering::Relaxed);
+    waiting >= 2 * UNCLOSED || waiting >= UNCLOSED && all.stands_still() > STUCK
 }
 
 /// Notes that a socket is closed.
@@ -126,7 +128,7 @@ impl Default for Begun {
 impl OfAll {
     fn goes_on(&self) {
         let now = self.begun.0.elapsed().as_micros() as u64;
-        self.progress.store(now, Ordering::Relaxed);
+        self.progress.fetch_max(now, Ordering::Relaxed);
     }
 
     fn stands_still(&self) -> Duration {

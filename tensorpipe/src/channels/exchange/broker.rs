@@ -18,10 +18,10 @@ use super::client::{Client, Stays, Watched};
 use super::copies::IDLE;
 use super::{Command, Exchange};
 use crate::sync::Arc;
-use crate::sys::drop_thread;
 use crate::sys::unix_fds::PacketSocket;
 use crate::sys::waiting::poll_all;
 use crate::sys::workers::panics;
+use crate::sys::{drop_thread, machine, peer};
 
 /// Connections of borrowers at once.
 const CLIENTS: usize = 1024;
@@ -339,7 +339,13 @@ impl Broker {
     fn turn_away(&mut self) -> bool {
         let has_one = self.spare.take().is_some();
         if has_one {
-            self.listener.accept().map(drop_thread::close_later).ok();
+            // Its descriptor is needed at once; only another user's may take long to close.
+            match self.listener.accept() {
+                Ok(socket)
+                    if peer::of_socket(&socket).is_ok_and(|who| who.user == machine::user()) => {}
+                Ok(socket) => drop_thread::close_later(socket),
+                Err(_) => {}
+            }
         }
         self.spare = self.eventfd.as_fd().try_clone_to_owned().ok();
         if has_one {

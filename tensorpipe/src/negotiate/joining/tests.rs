@@ -6,10 +6,17 @@ use super::*;
 use crate::proto::handshake::ServerHandshake;
 use crate::proto::wire::hello::Reject;
 
+const WITHIN: Duration = Duration::from_secs(3);
+
 /// A connection that asks to join, the listener's end of it, and the listener's end of the first connection.
 fn asking() -> (Joining, DuplexStream, DuplexStream) {
     let ((joined, there), (first, stays)) = (duplex(1 << 20), duplex(1 << 20));
-    let first = OriginalConnection::new(Box::new(first), Arc::default(), SettledPeer::default());
+    let first = OriginalConnection::new(
+        Box::new(first),
+        Arc::default(),
+        SettledPeer::default(),
+        WITHIN,
+    );
     let joining = Joining::new(Box::new(joined), "b".into(), Some(first));
     (joining, there, stays)
 }
@@ -83,6 +90,29 @@ async fn a_writer_at_the_bound_goes_on_when_it_may_join() {
     assert!(came == said);
     writing.await.unwrap().unwrap();
     assert_eq!(stays.read(&mut came).await.unwrap(), 0, "it is let go of");
+}
+
+/// Its listener is out of descriptors, say: the kernel has taken the connection, and nobody accepts it.
+#[tokio::test(start_paused = true)]
+async fn where_nobody_decides_in_time_it_stays_and_repeats_what_was_written() {
+    let (mut joining, mut there, mut stays) = asking();
+    joining.write_all(b"hello").await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let read = tokio::spawn(async move {
+        let mut answer = [0; 5];
+        joining.read_exact(&mut answer).await.map(|_| answer)
+    });
+    let mut came = vec![0; 1000];
+    let mut len = 0;
+    while !came[..len].ends_with(b"hello") {
+        len += stays.read(&mut came[len..]).await.unwrap();
+    }
+    assert!(len > 5 && begun.elapsed() >= WITHIN);
+    stays.write_all(b"there").await.unwrap();
+    assert_eq!(&read.await.unwrap().unwrap(), b"there");
+    let mut said = Vec::new();
+    there.read_to_end(&mut said).await.unwrap();
+    assert_eq!(said, b"hello", "it is let go of");
 }
 
 #[tokio::test]
