@@ -157,10 +157,10 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// A whole handshake. Default 10 s.
+    /// A whole handshake. A connector waits for three quarters of it to be let in at a better transport, before it stays on the first one.
+    /// Default 10 s.
     pub handshake: Duration,
-    /// How long a connection that a listener has accepted may say nothing at all, within `handshake`. So long, too, a connector waits
-    /// to be let in at a better transport, before it stays on the first one. Default 3 s.
+    /// How long a connection that a listener has accepted may say nothing at all, within `handshake`. Default 3 s.
     pub greeting: Duration,
     /// A peer that says nothing for so long, although it was asked, is given up. Default 10 s; `None` waits for ever. Both ends should have
     /// the same value: from its own a process derives how often it speaks for a blocked runtime.

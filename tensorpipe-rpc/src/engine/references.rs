@@ -9,7 +9,6 @@ use tensorpipe::engine::EnginePipe;
 use super::admission::Admitted;
 use super::calls::DEFAULT_DEADLINE;
 use super::{Body, CallSlot, Engine, Request};
-use crate::caught::catch_panic;
 use crate::codec::{Encoded, Reply};
 use crate::context::CallContext;
 use crate::error::CallError;
@@ -58,10 +57,11 @@ impl Engine {
             return;
         };
         if !self.owned.is_pending(of) {
-            return self.fetch_now(&admitted, of, index);
+            return self.fetch_now(id, admitted, of, index);
         }
-        self.when_ended(id, admitted, smallvec![of], move |engine, admitted| {
-            engine.fetch_now(&admitted, of, index);
+        self.when_ended(id, admitted, smallvec![of], move |engine, mut admitted| {
+            admitted.begun = None;
+            engine.fetch_now(id, admitted, of, index);
         });
     }
 
@@ -77,20 +77,22 @@ impl Engine {
         Some((u64::from_le_bytes(*of), u32::from_le_bytes(*index)))
     }
 
-    fn fetch_now(&self, admitted: &Admitted, of: u64, index: u32) {
+    /// A copy may take long, or wait for a lock of the program's: it is made like a method's result.
+    fn fetch_now(self: &Arc<Self>, id: u64, admitted: Admitted, of: u64, index: u32) {
+        let Some(serving) = &self.serving else { return };
         let Some(referent) = self.owned.find_at(of, index) else {
-            return self.fail_admitted(admitted, FailureCode::Unresolved, UNRESOLVED);
+            return self.fail_admitted(&admitted, FailureCode::Unresolved, UNRESOLVED);
         };
+        let fetched = Box::pin(async move {
+            referent.fetched().unwrap_or_else(|| {
+                let text = "the value does not travel: call a method of its owner's with it";
+                Reply::failed(FailureCode::Unresolved, text.to_owned())
+            })
+        });
         // A handler of another call may be driving the pipe here. The value's references belong to this answer, so use its context.
         let context = admitted.context.clone();
-        match catch_panic(|| context.within(|| referent.fetched())) {
-            Ok(Some(reply)) => self.reply(admitted, reply),
-            Ok(None) => {
-                let text = "the value does not travel: call a method of its owner's with it";
-                self.fail_admitted(admitted, FailureCode::Unresolved, text);
-            }
-            Err(panic) => self.reply_panic(admitted, panic),
-        }
+        let speed = &serving.server.fetches;
+        context.within(|| self.poll_handler(id, admitted, fetched, speed));
     }
 
     /// Answers with a token that lets a third process claim a reference.

@@ -10,7 +10,7 @@ use tensorpipe::engine::{EnginePipe, Held};
 use tensorpipe::{Device, Error, Incoming, Message, MessageStats, Misuse, Pipe, ResetCode};
 
 use super::admission::{Admitted, Counts, MethodIndex};
-use super::running::{A_HANDLER, Running};
+use super::running::{A_HANDLER, Running, Speed};
 use super::streams::{StreamTable, UnreadBudget};
 use super::{Body, Engine, to_body, unread_of};
 use crate::caught::{catch_panic, drop_quietly, ignore_panic};
@@ -24,6 +24,7 @@ use crate::placement::Placement;
 use crate::remote::{UNRESOLVED, decoding, split_waits};
 use crate::schema::Method;
 use crate::server::{ConnectionQuota, ServerShared};
+use crate::service::HandlerFuture;
 
 /// How many replies may wait for a caller who does not take them, beyond the limit on calls: room for calls just finished.
 const REPLIES_BEYOND: usize = 64;
@@ -383,7 +384,7 @@ impl Engine {
     fn run_within(
         self: &Arc<Self>,
         id: u64,
-        mut admitted: Admitted,
+        admitted: Admitted,
         body: Body,
         held: Option<Held>,
         turns: impl Sized,
@@ -428,10 +429,22 @@ impl Engine {
             // A batched handler has taken it out by now. For any other the count ends here: the handler owns the arguments.
             context.inner.held.keep(None);
         }
-        let mut handler = match made {
-            Ok(handler) => Some(handler),
-            Err(panic) => return self.reply_panic(&admitted, panic),
-        };
+        match made {
+            Ok(handler) => self.poll_handler(id, admitted, handler, speed),
+            Err(panic) => self.reply_panic(&admitted, panic),
+        }
+    }
+
+    /// Polls a handler once, if its first polls are short, and spawns it if it is not ready then.
+    #[inline]
+    pub(super) fn poll_handler(
+        self: &Arc<Self>,
+        id: u64,
+        mut admitted: Admitted,
+        handler: HandlerFuture,
+        speed: &Arc<Speed>,
+    ) {
+        let mut handler = Some(handler);
         if speed.is_short() {
             let begun = admitted.begun.unwrap_or_else(ambient::now);
             let mut cx = Context::from_waker(Waker::noop());

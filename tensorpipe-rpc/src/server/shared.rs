@@ -47,6 +47,8 @@ pub(crate) struct ServerShared {
     quotas: CallQuotas,
     pub(crate) calls: CallCount,
     draining: AtomicBool,
+    /// How long the copies take that fetches ask for.
+    pub(crate) fetches: Arc<Speed>,
     /// Threads that may decode large bodies.
     pub(crate) decoding: Arc<Semaphore>,
     /// The URLs that it listens at.
@@ -112,6 +114,7 @@ impl ServerShared {
             undecided: LogLimit::new(),
             calls: CallCount::default(),
             draining: AtomicBool::new(false),
+            fetches: Arc::new(Speed::new("Remote", "fetch")),
             decoding: Arc::new(Semaphore::new(cores())),
             urls: OnceLock::new(),
             grants: Arc::default(),

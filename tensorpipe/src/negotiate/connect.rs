@@ -103,6 +103,8 @@ async fn handshake(
             kind: JoinKind::Upgrade,
             key: key.clone(),
         };
+        // The listener must hear before its time is up that the pipe stays.
+        let within = context.timeouts.handshake * 3 / 4;
         // Without a key, the new connection is used at once. With a key, the listener must first prove that it has the key, too.
         let asked = match &key {
             None => {
@@ -112,8 +114,8 @@ async fn handshake(
             Some(_) => {
                 // A listener without descriptors lets nobody join: whoever waited for it would keep one on the first connection.
                 let joined = join(&**better, address, conn.name.clone(), &ask);
-                let joined = tokio::time::timeout(context.timeouts.greeting, joined).await;
-                let joined = joined.unwrap_or_else(|_| Err(not_let_in(context.timeouts.greeting)));
+                let joined = tokio::time::timeout(within, joined).await;
+                let joined = joined.unwrap_or_else(|_| Err(not_let_in(within)));
                 joined.map(|connection| (connection, false))
             }
         };
@@ -145,7 +147,7 @@ async fn handshake(
                     Joining::joined(input, first),
                     because.clone(),
                     settled,
-                    context.timeouts.greeting,
+                    within,
                 );
                 let joining = Joining::new(connection, name.clone(), Some(first));
                 conn = Handshaking::new(Box::new(joining), name);

@@ -2,10 +2,10 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, Stream, stream};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tensorpipe::Limits;
 use tensorpipe_rpc::{CallError, Connection, Remote, Server, ServerLimits, tensor_service};
 
@@ -32,6 +32,55 @@ async fn a_value_stays_until_the_last_reference_is_dropped() {
         house.is_empty().await;
     })
     .await;
+}
+
+/// Whether somebody copies a value, and whether it may go on.
+static COPIES: AtomicBool = AtomicBool::new(false);
+static GOES_ON: AtomicBool = AtomicBool::new(false);
+
+/// A value whose copy waits, as for a lock.
+#[derive(Deserialize)]
+struct Locked;
+
+impl Serialize for Locked {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        COPIES.store(true, Ordering::SeqCst);
+        let until = Instant::now() + Duration::from_secs(30);
+        while !GOES_ON.load(Ordering::SeqCst) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        serializer.serialize_unit()
+    }
+}
+
+#[tensor_service]
+trait Locks {
+    async fn locked(&self) -> Remote<Locked>;
+    async fn hear(&self) -> ();
+}
+
+struct Locker;
+
+impl Locks for Locker {
+    async fn locked(&self) -> Remote<Locked> {
+        Remote::new(Locked)
+    }
+
+    async fn hear(&self) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_copy_that_takes_long_holds_up_no_other_call() {
+    let context = tcp().build().unwrap();
+    let server = serve(&context, LocksService::new(Locker)).await;
+    let client = LocksClient::connect_with(&context, server.url()).await;
+    let client = client.unwrap();
+    let fetched = tokio::spawn(client.locked().await.unwrap().fetch());
+    until(|| COPIES.load(Ordering::SeqCst)).await;
+    let heard = tokio::time::timeout(Duration::from_secs(10), client.hear()).await;
+    GOES_ON.store(true, Ordering::SeqCst);
+    heard.expect("it waits for the copy").unwrap();
+    fetched.await.unwrap().unwrap();
 }
 
 #[tokio::test]
