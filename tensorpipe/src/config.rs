@@ -157,7 +157,8 @@ impl Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// A whole handshake. A connector waits for three quarters of it to be let in at a better transport, before it stays on the first one.
+    /// A whole handshake. A connector waits for three quarters of it, or of the default, to be let in at a better transport. Then it stays on
+    /// the first one.
     /// Default 10 s.
     pub handshake: Duration,
     /// How long a connection that a listener has accepted may say nothing at all, within `handshake`. Default 3 s.

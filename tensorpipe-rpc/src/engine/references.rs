@@ -9,12 +9,13 @@ use tensorpipe::engine::EnginePipe;
 use super::admission::Admitted;
 use super::calls::DEFAULT_DEADLINE;
 use super::{Body, CallSlot, Engine, Request};
+use crate::caught::catch_panic;
 use crate::codec::{Encoded, Reply};
 use crate::context::CallContext;
 use crate::error::CallError;
 use crate::header::{FailureCode, Header, Kind};
 use crate::placement::CallPlacement;
-use crate::remote::{EncodedReferences, FETCH, Grant, Handle, Referent, UNRESOLVED};
+use crate::remote::{EncodedReferences, FETCH, Grant, Handle, Referent, UNRESOLVED, drop_value};
 
 impl Engine {
     /// Asks the peer something about a reference, whose handle is kept until the peer has answered.
@@ -83,16 +84,23 @@ impl Engine {
         let Some(referent) = self.owned.find_at(of, index) else {
             return self.fail_admitted(&admitted, FailureCode::Unresolved, UNRESOLVED);
         };
+        let speed = serving.server.fetch_speed(&referent);
         let fetched = Box::pin(async move {
-            referent.fetched().unwrap_or_else(|| {
-                let text = "the value does not travel: call a method of its owner's with it";
-                Reply::failed(FailureCode::Unresolved, text.to_owned())
-            })
+            let copied = catch_panic(|| referent.fetched());
+            // Not while a panic unwinds: this may be the last handle, and its drop may panic, too.
+            drop_value(referent);
+            match copied {
+                Ok(Some(reply)) => reply,
+                Ok(None) => {
+                    let text = "the value does not travel: call a method of its owner's with it";
+                    Reply::failed(FailureCode::Unresolved, text.to_owned())
+                }
+                Err(panic) => Reply::failed(FailureCode::Panicked, panic),
+            }
         });
         // A handler of another call may be driving the pipe here. The value's references belong to this answer, so use its context.
         let context = admitted.context.clone();
-        let speed = &serving.server.fetches;
-        context.within(|| self.poll_handler(id, admitted, fetched, speed));
+        context.within(|| self.poll_handler(id, admitted, fetched, &speed));
     }
 
     /// Answers with a token that lets a third process claim a reference.

@@ -69,7 +69,7 @@ mod scope;
 mod shared;
 
 pub(crate) use handle::{FETCH, Handle};
-pub(crate) use owned::{Exports, Owned, Pending, Referent, Release};
+pub(crate) use owned::{Exports, Owned, Pending, Referent, Release, drop_value};
 pub(crate) use promise::{put_references, split_waits};
 pub(crate) use scope::{
     ANY, Copied, EncodedReferences, UNRESOLVED, copying, decoded_references, decoding, encoding,

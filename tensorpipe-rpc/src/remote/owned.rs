@@ -1,6 +1,6 @@
 //! The owner's end: values that the other end of a connection refers to, and future results of calls under way.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::{SmallVec, smallvec};
+use tensorpipe::fork::Owner;
 use tokio::sync::Notify;
 
 use super::Id;
-use tensorpipe::fork::Owner;
-
 use crate::caught::drop_quietly;
 use crate::codec::Reply;
 use crate::lock::lock;
@@ -49,6 +48,11 @@ impl Referent {
     pub(super) fn new<T: Send + Sync + 'static>(value: &Arc<T>, copy: CopyValue) -> Self {
         let value = value.clone();
         Self { value, copy }
+    }
+
+    /// The type of the value.
+    pub(crate) fn kind(&self) -> TypeId {
+        Any::type_id(&*self.value)
     }
 
     /// A copy of the value, for a fetch. `None` if it does not travel.
@@ -321,7 +325,7 @@ fn end(table: Table) {
 }
 
 /// Drops a value. A panic of the drop is logged and goes no further. Of two values in one, the second panic would end the process.
-pub(super) fn drop_value<T>(value: T) {
+pub(crate) fn drop_value<T>(value: T) {
     drop_quietly(value, "a value that was referred to");
 }
 

@@ -1,5 +1,6 @@
 //! State that all connections of a server share: services, limits, and the list of connections.
 
+use std::any::TypeId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
@@ -47,8 +48,8 @@ pub(crate) struct ServerShared {
     quotas: CallQuotas,
     pub(crate) calls: CallCount,
     draining: AtomicBool,
-    /// How long the copies take that fetches ask for.
-    pub(crate) fetches: Arc<Speed>,
+    /// How long copies of values of each type take, for fetches.
+    fetches: Mutex<FxHashMap<TypeId, Arc<Speed>>>,
     /// Threads that may decode large bodies.
     pub(crate) decoding: Arc<Semaphore>,
     /// The URLs that it listens at.
@@ -114,12 +115,19 @@ impl ServerShared {
             undecided: LogLimit::new(),
             calls: CallCount::default(),
             draining: AtomicBool::new(false),
-            fetches: Arc::new(Speed::new("Remote", "fetch")),
+            fetches: Mutex::default(),
             decoding: Arc::new(Semaphore::new(cores())),
             urls: OnceLock::new(),
             grants: Arc::default(),
             ended: Notify::new(),
         })
+    }
+
+    /// How long copies of values of this one's type take.
+    pub(crate) fn fetch_speed(&self, referent: &Referent) -> Arc<Speed> {
+        let new = || Arc::new(Speed::new("Remote", "fetch"));
+        let mut fetches = lock(&self.fetches);
+        fetches.entry(referent.kind()).or_insert_with(new).clone()
     }
 
     /// Makes an engine on `pipe` that can call, and serves these services.

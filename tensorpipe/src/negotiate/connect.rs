@@ -9,6 +9,8 @@ use super::extra_connections::{self, join};
 use super::joining::{Joining, OriginalConnection, not_let_in};
 use super::{Handshaking, brochure, identified, reaches};
 use crate::address::{SettledPeer, Url};
+use crate::ambient;
+use crate::config::Timeouts;
 use crate::context::{Inner, within_handshake};
 use crate::device::DeviceOffer;
 use crate::error::{Error, Misuse, PeerFault};
@@ -57,6 +59,7 @@ async fn handshake(
     url: &Url,
     is_connected: &AtomicBool,
 ) -> Result<Established, Error> {
+    let begun = ambient::now();
     let connection = transport.connect(url.address()).await?;
     is_connected.store(true, Ordering::Relaxed);
     stop::at(stop::CONNECTED);
@@ -103,8 +106,12 @@ async fn handshake(
             kind: JoinKind::Upgrade,
             key: key.clone(),
         };
-        // The listener must hear before its time is up that the pipe stays.
-        let within = context.timeouts.handshake * 3 / 4;
+        // The listener must hear before either end's time is up that the pipe stays. Its bound is not known: most likely it is the default.
+        let whole = context
+            .timeouts
+            .handshake
+            .min(Timeouts::default().handshake);
+        let within = (whole / 4 * 3).saturating_sub(ambient::since(begun));
         // Without a key, the new connection is used at once. With a key, the listener must first prove that it has the key, too.
         let asked = match &key {
             None => {

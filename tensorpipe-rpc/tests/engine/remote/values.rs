@@ -56,6 +56,7 @@ impl Serialize for Locked {
 #[tensor_service]
 trait Locks {
     async fn locked(&self) -> Remote<Locked>;
+    async fn quick(&self) -> Remote<u64>;
     async fn hear(&self) -> ();
 }
 
@@ -64,6 +65,10 @@ struct Locker;
 impl Locks for Locker {
     async fn locked(&self) -> Remote<Locked> {
         Remote::new(Locked)
+    }
+
+    async fn quick(&self) -> Remote<u64> {
+        Remote::new(1)
     }
 
     async fn hear(&self) {}
@@ -75,6 +80,11 @@ async fn a_copy_that_takes_long_holds_up_no_other_call() {
     let server = serve(&context, LocksService::new(Locker)).await;
     let client = LocksClient::connect_with(&context, server.url()).await;
     let client = client.unwrap();
+    // Values of another type, which are copied where they are asked for.
+    let quick = client.quick().await.unwrap();
+    for _ in 0..100 {
+        quick.fetch().await.unwrap();
+    }
     let fetched = tokio::spawn(client.locked().await.unwrap().fetch());
     until(|| COPIES.load(Ordering::SeqCst)).await;
     let heard = tokio::time::timeout(Duration::from_secs(10), client.hear()).await;
